@@ -1,1 +1,1 @@
-pub fn x(){}
+//! `svc`: the team daemon for coding agents.

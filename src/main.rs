@@ -1,1 +1,2 @@
-fn main(){}
+//! The `svc` binary.
+fn main() {}
