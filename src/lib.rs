@@ -1,1 +1,5 @@
 //! `svc`: the team daemon for coding agents.
+
+pub mod cli;
+pub mod client;
+pub mod config;
