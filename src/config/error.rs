@@ -11,7 +11,7 @@ pub enum ConfigError {
     )]
     NoHome,
     /// The file exists but cannot be read.
-    #[error("cannot read the configuration file {path}: {source}; check its owner and mode", path = path.display())]
+    #[error("cannot read the configuration file {path}; check its owner and mode", path = path.display())]
     Read {
         /// The file.
         path: PathBuf,

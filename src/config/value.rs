@@ -83,7 +83,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A number from 1 to the largest that SQLite can hold.
+/// A number from 1 to the largest that a column of the database can hold.
 pub(super) fn positive(number: u64) -> Result<u64, String> {
     if (1..=i64::MAX.cast_unsigned()).contains(&number) {
         return Ok(number);
