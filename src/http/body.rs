@@ -99,7 +99,10 @@ pub(super) fn parse<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Pro
 }
 
 fn explain<'de, T: Deserialize<'de>>(bytes: &'de [u8], error: &serde_json::Error) -> Problem {
-    if serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_err() {
+    // Skipping a value does not look into its strings, so their encoding is checked apart.
+    let is_json = std::str::from_utf8(bytes).is_ok()
+        && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok();
+    if !is_json {
         return Problem::malformed(format!("the body is not JSON: {error}"));
     }
     // Slower, and so only done when there is something to name.
@@ -140,6 +143,15 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Problem> {
     let announced = body.size_hint().lower();
+    let too_large = || {
+        Problem::new(
+            Code::PayloadTooLarge,
+            format!("the body has more than {limit} bytes; nothing of it was stored"),
+        )
+    };
+    if announced > DRAIN_BYTES as u64 {
+        return Err(too_large());
+    }
     let mut first: Option<Bytes> = None;
     let mut rest = BytesMut::new();
     let mut len = 0;
@@ -160,7 +172,7 @@ async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Pr
         let Ok(data) = frame.into_data() else { continue };
         len += data.len();
         if len > limit || announced > limit as u64 {
-            if len > DRAIN_BYTES || announced > DRAIN_BYTES as u64 {
+            if len > DRAIN_BYTES {
                 break;
             }
             continue;
@@ -177,10 +189,7 @@ async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Pr
         }
     }
     if len > limit || announced > limit as u64 {
-        return Err(Problem::new(
-            Code::PayloadTooLarge,
-            format!("the body has more than {limit} bytes; nothing of it was stored"),
-        ));
+        return Err(too_large());
     }
     Ok(if rest.is_empty() { first.unwrap_or_default() } else { rest.freeze() })
 }
