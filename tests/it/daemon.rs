@@ -343,7 +343,8 @@ pub(crate) fn svc_with_input(home: &Home, args: &[&str], input: &[u8]) -> Ran {
 /// A command that still runs. Dropping it kills it.
 pub(crate) struct Running {
     child: Child,
-    lines: mpsc::Receiver<String>,
+    /// Behind a lock only so that threads may share the daemon that owns it.
+    lines: Mutex<mpsc::Receiver<String>>,
     stdout: Gathered,
     stderr: Gathered,
 }
@@ -357,7 +358,7 @@ impl Running {
         let stderr = Gathered::default();
         stdout.gather(child.stdout.take().expect("stdout is piped"), Some(send));
         stderr.gather(child.stderr.take().expect("stderr is piped"), None);
-        Self { child, lines, stdout, stderr }
+        Self { child, lines: Mutex::new(lines), stdout, stderr }
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -373,7 +374,8 @@ impl Running {
 
     #[track_caller]
     fn line_before(&self, end: Instant) -> Option<String> {
-        match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        let lines = self.lines.lock().expect("no holder panics");
+        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(line) => Some(line),
             Err(mpsc::RecvTimeoutError::Disconnected) => None,
             Err(mpsc::RecvTimeoutError::Timeout) => {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
-use crate::expect::{append, done, invalid, new_task, page, peer, problem};
-use crate::wire::{Conn, exchange};
+use crate::expect::{done, instant, invalid, new_task, page, peer, problem, text};
+use crate::wire::{Conn, Reply, exchange};
 
 const MIB: usize = 1024 * 1024;
 
@@ -207,11 +207,11 @@ fn fields_of_the_wrong_kind_are_named() {
 fn fields_nobody_knows_are_ignored() {
     let d = Daemon::start();
     let body = json!({ "display_name": "a", "backend": "b", "from_the_future": { "x": [1] } });
-    let id = crate::expect::text(&d.post("/v1/peers/register", &body).ok(200), "peer_id");
+    let id = text(&d.post("/v1/peers/register", &body).ok(200), "peer_id");
     let message = json!({ "text": "a", "id": "mine", "timestamp": "never", "state": "acked" });
     let sent = d.post(&format!("/v1/peers/{id}/messages"), &message).ok(200);
     assert_ne!(sent["id"], "mine", "the id is the daemon's");
-    crate::expect::instant(&sent["timestamp"]);
+    instant(&sent["timestamp"]);
     assert_eq!(sent["state"], "queued");
     d.post("/v1/tasks", &json!({ "status": "done", "task_id": "mine", "x": null })).ok(201);
 }
@@ -310,7 +310,7 @@ fn lists_take_limits_from_one_to_five_hundred_and_their_own_cursors() {
 #[test]
 fn request_ids_tell_errors_apart() {
     let d = Daemon::start();
-    let id = |reply: &crate::wire::Reply| problem(reply, 404, "not_found")["request_id"].clone();
+    let id = |reply: &Reply| problem(reply, 404, "not_found")["request_id"].clone();
     assert_ne!(id(&d.get("/v1/nothing")), id(&d.get("/v1/nothing")));
 }
 

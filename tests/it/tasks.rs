@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
 use crate::expect::{
-    all_pages, append, done, each, frame, instant, invalid, new_task, page, problem, text,
+    all_pages, append, done, each, frame, instant, invalid, new_task, page, problem, subscribe,
+    text,
 };
 use crate::wire::Caller;
 
@@ -231,7 +232,7 @@ fn cancelling_asks_the_runner_or_ends_what_nobody_runs() {
 
     let running = new_task(&d);
     append(&d, &running, &status_event("active"));
-    let mut runner = d.follow(&crate::expect::subscribe(&running));
+    let mut runner = d.follow(&subscribe(&running));
     runner.events(2);
     let asked = cancel(&running).ok(202);
     assert_eq!(asked["status"], "active", "not before it has stopped");
