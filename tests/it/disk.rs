@@ -30,7 +30,11 @@ fn lines(d: &Daemon, task: &str) -> usize {
     let frames = all_pages(d, &target, "events", "after");
     for (n, event) in frames.iter().enumerate() {
         let line = event["data"]["line"].as_str().unwrap_or_default();
-        assert_eq!(line.split(' ').next(), Some(n.to_string().as_str()), "in order");
+        assert_eq!(
+            line.split(' ').next(),
+            Some(n.to_string().as_str()),
+            "in order"
+        );
     }
     frames.len()
 }
@@ -48,22 +52,41 @@ fn a_full_database_refuses_writes_and_goes_on_reading() {
     assert_eq!(lines(&d, &task), acknowledged);
     assert_eq!(page(&d.get("/v1/tasks"), "tasks").len(), 1);
     let replayed = d.follow(&subscribe(&task)).events(acknowledged + 1);
-    assert_eq!(replayed.last().and_then(|event| event.id), Some(acknowledged as u64 + 1));
+    assert_eq!(
+        replayed.last().and_then(|event| event.id),
+        Some(acknowledged as u64 + 1)
+    );
     d.get("/v1/health").ok(200);
     d.get("/health").ok(200);
     // It is not one lucky refusal that leaves a half-open transaction behind.
     for _ in 0..3 {
         let path = format!("/v1/tasks/{task}/events");
-        problem(&d.post(&path, &frame(&"y".repeat(100_000))), 507, "storage_full");
+        problem(
+            &d.post(&path, &frame(&"y".repeat(100_000))),
+            507,
+            "storage_full",
+        );
     }
     assert_eq!(lines(&d, &task), acknowledged);
 
     home.write("config.toml", LARGE);
     d.kill9();
     d.restart();
-    assert_eq!(lines(&d, &task), acknowledged, "what was acknowledged outlives the crash");
-    let (first, _) = append(&d, &task, &json!([frame(&format!("{acknowledged} more")), done()]));
-    assert_eq!(first, acknowledged as u64 + 2, "and the ids go on where they were");
+    assert_eq!(
+        lines(&d, &task),
+        acknowledged,
+        "what was acknowledged outlives the crash"
+    );
+    let (first, _) = append(
+        &d,
+        &task,
+        &json!([frame(&format!("{acknowledged} more")), done()]),
+    );
+    assert_eq!(
+        first,
+        acknowledged as u64 + 2,
+        "and the ids go on where they were"
+    );
     assert_eq!(lines(&d, &task), acknowledged + 1);
 }
 

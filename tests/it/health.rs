@@ -20,13 +20,20 @@ fn mode(path: &Path) -> u32 {
 #[test]
 fn health_is_for_everybody_and_names_the_server() {
     let d = Daemon::start();
-    for caller in [d.stranger(), d.with_token("wrong"), d.with_token(&d.home.token().unwrap())] {
+    for caller in [
+        d.stranger(),
+        d.with_token("wrong"),
+        d.with_token(&d.home.token().unwrap()),
+    ] {
         let health = caller.get("/health").ok(200);
         assert_eq!(health["status"], "healthy");
         assert_eq!(health["server"], "svc");
         assert_eq!(health["version"], json!(d.version));
         assert_eq!(health["pid"], json!(d.pid()));
-        assert!(health["boot_id"].as_str().is_some_and(|id| !id.is_empty()), "{health}");
+        assert!(
+            health["boot_id"].as_str().is_some_and(|id| !id.is_empty()),
+            "{health}"
+        );
         instant(&health["started_at"]);
     }
     // A load balancer's probe asks with HEAD.
@@ -44,7 +51,10 @@ fn detailed_health_is_for_those_with_a_token() {
     assert_eq!(health["status"], "ok");
     assert_eq!(health["version"], json!(d.version));
     for member in ["name", "version", "target", "profile"] {
-        assert!(health["build"][member].is_string(), "build.{member} in {health}");
+        assert!(
+            health["build"][member].is_string(),
+            "build.{member} in {health}"
+        );
     }
     let store = &health["store"];
     assert_eq!(store["path"], json!(d.home.path("svc.db")));
@@ -56,7 +66,9 @@ fn detailed_health_is_for_those_with_a_token() {
     let before = store["head"].as_u64().unwrap();
     let task = new_task(&d);
     append(&d, &task, &json!([frame("one"), frame("two")]));
-    let after = d.get("/v1/health").ok(200)["store"]["head"].as_u64().unwrap();
+    let after = d.get("/v1/health").ok(200)["store"]["head"]
+        .as_u64()
+        .unwrap();
     assert_eq!(after - before, 3, "the head counts what was appended");
 }
 
@@ -65,7 +77,14 @@ fn a_running_daemon_keeps_its_files_to_its_owner_and_tidies_up_at_exit() {
     let mut d = Daemon::start();
     new_task(&d);
     assert_eq!(mode(&d.home.dir()), 0o700);
-    for file in ["svc.db", "svc.db-wal", "svc.db-shm", "svc.db.lock", "token", "daemon.json"] {
+    for file in [
+        "svc.db",
+        "svc.db-wal",
+        "svc.db-shm",
+        "svc.db.lock",
+        "token",
+        "daemon.json",
+    ] {
         assert_eq!(mode(&d.home.path(file)), 0o600, "{file}");
     }
     let json = d.home.daemon_json().expect("daemon.json");
@@ -81,7 +100,11 @@ fn a_running_daemon_keeps_its_files_to_its_owner_and_tidies_up_at_exit() {
 
     d.stop();
     assert!(!d.home.path("daemon.json").exists());
-    assert_eq!(d.home.token(), Some(token), "the token stays for the next start");
+    assert_eq!(
+        d.home.token(),
+        Some(token),
+        "the token stays for the next start"
+    );
 }
 
 #[test]
@@ -99,7 +122,10 @@ fn a_daemon_starts_over_what_a_killed_one_left() {
     let mut d = Daemon::start();
     let task = new_task(&d);
     d.kill9();
-    assert!(d.home.path("daemon.json").exists(), "nobody could remove it");
+    assert!(
+        d.home.path("daemon.json").exists(),
+        "nobody could remove it"
+    );
     d.restart();
     assert_eq!(d.home.daemon_json().unwrap()["pid"], json!(d.pid()));
     d.get(&format!("/v1/tasks/{task}")).ok(200);
@@ -119,8 +145,12 @@ fn sigterm_ends_open_streams_politely_and_exits_zero_at_once() {
     let mut half_a_head = Conn::open(d.addr).unwrap();
     half_a_head.write(b"GET /v1/pe").unwrap();
     let mut half_a_body = Conn::open(d.addr).unwrap();
-    let request = d.request("POST", "/v1/tasks").header("Content-Type", "application/json");
-    half_a_body.write(&request.header("Content-Length", "100").bytes()).unwrap();
+    let request = d
+        .request("POST", "/v1/tasks")
+        .header("Content-Type", "application/json");
+    half_a_body
+        .write(&request.header("Content-Length", "100").bytes())
+        .unwrap();
 
     let asked = Instant::now();
     d.stop_within(Duration::from_secs(5));
@@ -146,7 +176,10 @@ fn a_second_daemon_on_the_same_home_names_the_first_and_touches_nothing() {
     assert!(ran.stderr.contains(&d.pid().to_string()), "{ran:?}");
     assert!(ran.stderr.contains(&d.url()), "{ran:?}");
 
-    assert!(files.map(state) == before, "the first daemon's files are as they were");
+    assert!(
+        files.map(state) == before,
+        "the first daemon's files are as they were"
+    );
     d.get("/v1/health").ok(200);
 }
 
@@ -159,12 +192,18 @@ fn a_busy_port_is_named_together_with_the_way_out() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains(&addr.port().to_string()), "{ran:?}");
     assert!(ran.stderr.contains("--listen"), "{ran:?}");
-    assert!(!home.path("daemon.json").exists(), "nobody is there, so nobody says so");
+    assert!(
+        !home.path("daemon.json").exists(),
+        "nobody is there, so nobody says so"
+    );
 }
 
 #[test]
 fn it_listens_on_every_address_it_was_given() {
-    let other = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let other = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let d = Daemon::with(|plan| plan.flag("--listen").flag(&other.to_string()));
     d.get("/v1/health").ok(200);
     let request = format!("GET /health HTTP/1.1\r\nHost: {other}\r\nConnection: close\r\n\r\n");
@@ -181,9 +220,19 @@ fn going_without_tokens_is_refused_off_loopback() {
         assert!(!home.path("daemon.json").exists(), "{listen}");
     }
     let home = Home::new();
-    let mixed = ["serve", "--no-auth", "--listen", "127.0.0.1:0", "--listen", "0.0.0.0:0"];
+    let mixed = [
+        "serve",
+        "--no-auth",
+        "--listen",
+        "127.0.0.1:0",
+        "--listen",
+        "0.0.0.0:0",
+    ];
     let ran = svc(&home, &mixed);
-    assert!(matches!(ran.code, Some(1 | 2)), "one open address is enough: {ran:?}");
+    assert!(
+        matches!(ran.code, Some(1 | 2)),
+        "one open address is enough: {ran:?}"
+    );
 }
 
 #[test]
@@ -193,6 +242,9 @@ fn going_without_tokens_on_loopback_makes_everybody_the_operator() {
     d.stranger().get("/v1/tokens").ok(200);
     d.with_token("whatever").get("/v1/tokens").ok(200);
     // Other sites stay out all the same.
-    let evil = d.stranger().request("GET", "/v1/peers").header("Origin", "http://evil.example");
+    let evil = d
+        .stranger()
+        .request("GET", "/v1/peers")
+        .header("Origin", "http://evil.example");
     problem(&evil.send(), 403, "forbidden");
 }
