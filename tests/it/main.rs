@@ -15,6 +15,8 @@ mod errors;
 mod health;
 mod messages;
 mod migrate;
+mod model;
 mod peers;
 mod sse;
 mod tasks;
+mod tidy;
