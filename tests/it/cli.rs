@@ -116,6 +116,26 @@ fn a_start_that_fails_says_why() {
 }
 
 #[test]
+fn starting_four_times_at_once_leaves_one_daemon() {
+    let home = Home::new();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let starts: Vec<_> = (0..4)
+        .map(|_| Running::spawn(home.command(&["start", "--listen", &listen])))
+        .collect();
+    for start in starts {
+        start.wait(SOON).ok();
+    }
+    let status = svc(&home, &["status", "--json"]).json();
+    assert_eq!(status["pid"], home.daemon_json().unwrap()["pid"]);
+    let kinds = each(
+        &page(&caller(&home).get("/v1/events?stream=daemon"), "events"),
+        "kind",
+    );
+    assert_eq!(kinds, ["daemon.started"]);
+    svc(&home, &["stop"]).ok();
+}
+
+#[test]
 fn stopping_never_hits_a_stranger_with_a_recycled_pid() {
     let home = Home::new();
     let mut command = std::process::Command::new("sleep");
