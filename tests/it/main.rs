@@ -20,3 +20,4 @@ mod peers;
 mod sse;
 mod tasks;
 mod tidy;
+mod upgrade;
