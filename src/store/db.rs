@@ -29,7 +29,7 @@ pub struct OpenOptions {
     pub path: PathBuf,
     /// Bound of the file's size in bytes; writes beyond it fail as on a full disk.
     pub max_bytes: Option<u64>,
-    /// Whether to apply pending migrations; if not, they are an error of the caller's.
+    /// Whether to apply pending migrations; if not, they are an error.
     pub migrate: bool,
 }
 
@@ -57,12 +57,10 @@ impl Store {
     ) -> Result<(Self, Writer), MigrateError> {
         let mut conn = writer_options(&options.path)?.connect().await.map_err(StoreError::from)?;
         let migrations = Migrations::inspect(&mut conn).await?;
-        if options.migrate && !migrations.pending.is_empty() {
-            if migrations.current > 0 {
-                backup_before(&mut conn, &options.path, migrations.current).await?;
-            }
-            migrations.apply(&mut conn).await?;
+        if !options.migrate && !migrations.pending.is_empty() {
+            return Err(MigrateError::Pending(migrations.pending.len()));
         }
+        migrations.apply_with_backup(&mut conn, &options.path).await?;
         if let Some(bytes) = options.max_bytes {
             limit_size(&mut conn, bytes).await?;
         }
@@ -194,21 +192,6 @@ pub(super) fn writer_options(path: &Path) -> Result<SqliteConnectOptions, StoreE
 
 pub(super) fn reader_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
     Ok(options(path)?.read_only(true).row_buffer_size(1024))
-}
-
-async fn backup_before(
-    conn: &mut SqliteConnection,
-    path: &Path,
-    version: i64,
-) -> Result<(), StoreError> {
-    let mut copy = path.as_os_str().to_owned();
-    copy.push(format!(".bak-{version}"));
-    let copy = PathBuf::from(copy);
-    if copy.exists() {
-        // From an earlier attempt that did not finish: that copy is as old as the data, and as good.
-        return Ok(());
-    }
-    super::maintain::vacuum_into(conn, &copy).await
 }
 
 async fn limit_size(conn: &mut SqliteConnection, bytes: u64) -> Result<(), StoreError> {
