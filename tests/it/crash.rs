@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
@@ -21,12 +21,8 @@ const BOUND: Duration = Duration::from_mins(1);
 #[test]
 fn kill_nine_at_any_moment_loses_and_repeats_nothing() {
     let rounds = number("SVC_CRASH_ROUNDS").unwrap_or(12);
-    let seed = number("SVC_CRASH_SEED").unwrap_or_else(|| {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .expect("after 1970");
-        u64::from(now.subsec_nanos()) + now.as_secs()
-    });
+    let seed = number("SVC_CRASH_SEED")
+        .unwrap_or_else(|| getrandom::u64().expect("the system has chance to give"));
     eprintln!("SVC_CRASH_SEED={seed} SVC_CRASH_ROUNDS={rounds}");
     let mut chance = Chance(seed);
 

@@ -1,0 +1,228 @@
+//! The tree of commands.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use super::context::Context;
+use super::{
+    ServeArgs, backup, completions, config, daemon, doctor, events, mcp_config, message, migrate,
+    peer, serve, task, token,
+};
+
+/// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing
+#[derive(Debug, Parser)]
+#[command(
+    name = "svc",
+    version,
+    propagate_version = true,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  svc start                       run the daemon in the background
+  svc peer list                   who is here
+  svc task run -- cargo test      run a command as a task that others can watch
+  svc events tail --after latest  what happens from now on
+
+Configuration comes from flags, then SVC_… variables, then config.toml; `svc config show` tells which.
+Exit codes: 0 ok, 1 failure, 2 usage, 3 already running, 4 migrations pending."
+)]
+pub(super) struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Args)]
+struct Global {
+    /// Print JSON: one document, or one line per item where the output is endless
+    #[arg(long, global = true)]
+    json: bool,
+    /// The data folder [env: SVC_HOME] [default: ~/.local/share/svc]
+    #[arg(long, global = true, value_name = "DIR")]
+    home: Option<PathBuf>,
+    /// The daemon's URL [env: SVC_URL] [default: what the running daemon wrote down]
+    #[arg(long, global = true, value_name = "URL")]
+    url: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the daemon in the foreground
+    #[command(after_help = "Example:\n  svc serve --listen 127.0.0.1:7000\n\n\
+        Prints one line with its URL when it is ready. SIGTERM or SIGINT ends it cleanly.")]
+    Serve(ServeArgs),
+    /// Run the daemon in the background
+    #[command(after_help = "Example:\n  svc start --log-level debug\n\n\
+        Waits until it answers. Fine if it runs already. The log is svc.log in the data folder (`svc logs`).")]
+    Start(ServeArgs),
+    /// Stop the daemon
+    #[command(after_help = "Example:\n  svc stop\n\nWaits until it is gone. Fine if none runs.")]
+    Stop,
+    /// Stop the daemon if it runs, and start it
+    #[command(after_help = "Example:\n  svc restart\n\n\
+        The flags of the previous start are not remembered; give them again or put them into config.toml.")]
+    Restart(ServeArgs),
+    /// Whether the daemon runs, where, and since when; exit code 0 if it does, else 1
+    #[command(after_help = "Example:\n  svc status --json")]
+    Status,
+    /// The log of the daemon in the background
+    #[command(after_help = "Example:\n  svc logs -f -n 100")]
+    Logs(daemon::LogsArgs),
+    /// Exit code 0 if the daemon answers that it is healthy, else 1; for container health checks
+    #[command(after_help = "Example:\n  svc health --url http://127.0.0.1:6334")]
+    Health,
+    /// Who is here
+    #[command(subcommand, after_help = "Example:\n  svc peer list --status online")]
+    Peer(peer::PeerCommand),
+    /// Messages between peers
+    #[command(
+        subcommand,
+        after_help = "Example:\n  svc message send peer_… 'the build is green'"
+    )]
+    Message(message::MessageCommand),
+    /// Work that someone runs and everyone may watch
+    #[command(subcommand, after_help = "Example:\n  svc task run -- cargo test")]
+    Task(task::TaskCommand),
+    /// The event log
+    #[command(
+        subcommand,
+        after_help = "Example:\n  svc events tail --stream team --after latest"
+    )]
+    Events(events::EventsCommand),
+    /// The operator token
+    #[command(subcommand, after_help = "Example:\n  svc token show")]
+    Token(token::TokenCommand),
+    /// An --mcp-config document with a token of its own for one agent session
+    #[command(after_help = mcp_config::EXAMPLES)]
+    McpConfig(mcp_config::McpConfigArgs),
+    /// The configuration in use
+    #[command(subcommand, after_help = "Example:\n  svc config show")]
+    Config(config::ConfigCommand),
+    /// Look for what is wrong with this installation, and say what to do
+    #[command(
+        after_help = "Example:\n  svc doctor\n\nExit code 1 if anything fails; warnings do not count."
+    )]
+    Doctor,
+    /// Copy the database to a file while the daemon runs
+    #[command(after_help = "Example:\n  svc backup /backups/svc.db")]
+    Backup(backup::BackupArgs),
+    /// Put a backup in the place of the database; the daemon must not run
+    #[command(after_help = "Example:\n  svc restore /backups/svc.db")]
+    Restore(backup::RestoreArgs),
+    /// Apply pending migrations, or list them with --check (exit code 4 if there are any)
+    #[command(after_help = "Example:\n  svc migrate --check")]
+    Migrate(migrate::MigrateArgs),
+    /// A completion script for your shell
+    #[command(
+        after_help = "Example:\n  svc completions bash > ~/.local/share/bash-completion/completions/svc"
+    )]
+    Completions(completions::CompletionsArgs),
+}
+
+/// Does what the arguments say.
+pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
+    let Global { json, home, url } = cli.global;
+    if let Command::Completions(args) = &cli.command {
+        return completions::run(args);
+    }
+    let context = Context::new(home, url, json)?;
+    match cli.command {
+        // These have a runtime of their own, or need none.
+        Command::Serve(args) => {
+            if args.detached {
+                // Fails only for a process that leads a group already, which then has no terminal to lose either.
+                let _ = rustix::process::setsid();
+            }
+            serve::run(&context.config(&args.flags())?, &context.env)
+        }
+        Command::Migrate(args) => migrate::run(&context, &args),
+        Command::Backup(args) => backup::backup(&context, &args),
+        Command::Restore(args) => backup::restore(&context, &args),
+        Command::Config(command) => config::run(&context, command),
+        command => on_runtime(client_command(context, command)),
+    }
+}
+
+async fn client_command(context: Context, command: Command) -> anyhow::Result<ExitCode> {
+    let context = &context;
+    match command {
+        Command::Start(args) => daemon::start(context, &args).await,
+        Command::Stop => daemon::stop(context).await,
+        Command::Restart(args) => daemon::restart(context, &args).await,
+        Command::Status => daemon::status(context).await,
+        Command::Logs(args) => daemon::logs(context, &args).await,
+        Command::Health => daemon::health(context).await,
+        Command::Peer(command) => peer::run(context, command).await,
+        Command::Message(command) => message::run(context, command).await,
+        Command::Task(command) => task::run(context, command).await,
+        Command::Events(command) => events::run(context, command).await,
+        Command::Token(command) => token::run(context, command).await,
+        Command::McpConfig(args) => mcp_config::run(context, &args).await,
+        Command::Doctor => doctor::run(context).await,
+        Command::Serve(_)
+        | Command::Migrate(_)
+        | Command::Backup(_)
+        | Command::Restore(_)
+        | Command::Config(_)
+        | Command::Completions(_) => unreachable!("these are dispatched without a runtime"),
+    }
+}
+
+fn on_runtime(
+    work: impl Future<Output = anyhow::Result<ExitCode>> + Send,
+) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let result = runtime.block_on(work);
+    // A write to an output that nobody reads must not hold up the exit.
+    runtime.shutdown_background();
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn verify_cli() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_help_and_an_example() {
+        fn check(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            assert!(command.get_about().is_some(), "{path} has no help");
+            assert!(command.get_after_help().is_some(), "{path} has no example");
+            for argument in command.get_arguments() {
+                assert!(
+                    argument.get_help().is_some(),
+                    "{path}: {} has no help",
+                    argument.get_id()
+                );
+            }
+            command
+                .get_subcommands()
+                .for_each(|child| check(child, &path));
+        }
+        check(&Cli::command(), "");
+    }
+
+    #[test]
+    fn flags_may_stand_anywhere_but_not_inside_a_command_to_run() {
+        let parsed =
+            Cli::try_parse_from(["svc", "task", "run", "--title", "t", "--", "ls", "--json"])
+                .expect("parses");
+        assert!(!parsed.global.json);
+        let parsed =
+            Cli::try_parse_from(["svc", "peer", "list", "--json", "--home", "/h"]).expect("parses");
+        assert!(parsed.global.json && parsed.global.home.is_some());
+    }
+}

@@ -1,0 +1,98 @@
+//! `svc config`: what is in use and where it came from.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::{Context, ServeArgs, output};
+use crate::config::{Config, ConfigError, Env, FileConfig, Flags};
+
+/// `svc config …`.
+#[derive(Debug, Subcommand)]
+pub(super) enum ConfigCommand {
+    /// Every key with its value and its origin: flag, env, file or default
+    #[command(after_help = "Example:\n  SVC_LOG_LEVEL=debug svc config show\n\n\
+        Takes the flags of `svc serve`, to show what they would change.")]
+    Show(Box<ServeArgs>),
+    /// Check a configuration file without using it
+    #[command(after_help = "Example:\n  svc config check ./config.toml")]
+    Check {
+        /// The file to check
+        file: PathBuf,
+    },
+}
+
+pub(super) fn run(context: &Context, command: ConfigCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        ConfigCommand::Show(args) => show(context, &args.flags()),
+        ConfigCommand::Check { file } => check(context, file),
+    }
+}
+
+fn show(context: &Context, flags: &Flags) -> anyhow::Result<ExitCode> {
+    let config = context.config(flags)?;
+    let rows = config.rows();
+    let file = &config.paths.config_file;
+    if context.json {
+        output::json(&json!({
+            "home": config.paths.home,
+            "config_file": file,
+            "config_file_exists": file.exists(),
+            "settings": rows,
+        }))?;
+    } else {
+        let origin = |home: bool| if home { "chosen" } else { "default" }.to_owned();
+        let state = if file.exists() { "read" } else { "absent" }.to_owned();
+        let mut cells = vec![
+            vec![
+                "(home)".to_owned(),
+                config.paths.home.display().to_string(),
+                origin(config.paths.explicit_home),
+            ],
+            vec![
+                "(config file)".to_owned(),
+                file.display().to_string(),
+                state,
+            ],
+        ];
+        cells.extend(rows.iter().map(|row| {
+            vec![
+                row.key.to_owned(),
+                shown(&row.value),
+                row.origin.to_string(),
+            ]
+        }));
+        output::table(&["KEY", "VALUE", "ORIGIN"], &cells, "")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(context: &Context, file: PathBuf) -> anyhow::Result<ExitCode> {
+    if let Err(source) = std::fs::metadata(&file) {
+        // A daemon may do without the file; someone who names it wants it read.
+        return Err(ConfigError::Read { path: file, source }.into());
+    }
+    let file = std::path::absolute(file)?;
+    let mut paths = context.paths.clone();
+    paths.config_file.clone_from(&file);
+    let parsed = FileConfig::load(&file)?;
+    // Alone: the environment of whoever checks it is not the daemon's.
+    Config::from_sources(paths, &Env::default(), &Flags::default(), &parsed)?;
+    if context.json {
+        output::json(&json!({ "file": file, "valid": true }))?;
+    } else {
+        output::line(&format!("{} is valid", file.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "(unlimited)".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}

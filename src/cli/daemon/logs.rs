@@ -1,0 +1,157 @@
+//! `svc logs`: the log file of the daemon in the background, across rotations.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::super::{Context, output};
+
+/// A file gives no notice of growth that is worth the trouble here.
+const POLL: Duration = Duration::from_millis(200);
+/// How much is read at once, in bytes.
+const BLOCK: usize = 64 * 1024;
+
+/// Arguments of `svc logs`.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct LogsArgs {
+    /// Go on printing what is added
+    #[arg(short, long)]
+    follow: bool,
+    /// How many of the last lines to print
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
+    lines: usize,
+}
+
+/// Prints the end of the log, and with `-f` what is added to it, until interrupted.
+pub(in crate::cli) async fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCode> {
+    let path = &context.paths.log;
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            bail!(
+                "there is no log at {}; `svc start` writes one, `svc serve` logs to its terminal",
+                path.display()
+            )
+        }
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    };
+    seek_to_last(&mut file, args.lines)?;
+    let mut rest = Vec::new();
+    loop {
+        copy(context, &mut file, &mut rest)?;
+        if !args.follow {
+            break;
+        }
+        sleep(POLL).await;
+        if let Some(newer) = rotated(path, &mut file) {
+            // What was written between the last look and the rotation.
+            copy(context, &mut file, &mut rest)?;
+            file = newer;
+        }
+    }
+    if !rest.is_empty() {
+        show(context, &rest)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints every complete line up to the end; what is left stays in `rest`.
+fn copy(context: &Context, file: &mut File, rest: &mut Vec<u8>) -> anyhow::Result<()> {
+    let mut block = vec![0; BLOCK];
+    loop {
+        let count = file.read(&mut block)?;
+        if count == 0 {
+            return Ok(());
+        }
+        rest.extend_from_slice(&block[..count]);
+        if let Some(end) = rest.iter().rposition(|byte| *byte == b'\n') {
+            let lines: Vec<u8> = rest.drain(..=end).collect();
+            for line in lines[..end].split(|byte| *byte == b'\n') {
+                show(context, line)?;
+            }
+        }
+    }
+}
+
+fn show(context: &Context, line: &[u8]) -> anyhow::Result<()> {
+    let text = String::from_utf8_lossy(line);
+    if context.json {
+        output::ndjson(&json!({ "line": text }))
+    } else {
+        output::line(&text)
+    }
+}
+
+/// The file that now has the name, if it is another one or was cut.
+fn rotated(path: &Path, file: &mut File) -> Option<File> {
+    let newer = File::open(path).ok()?;
+    let (old, new) = (file.metadata().ok()?, newer.metadata().ok()?);
+    let is_same = old.ino() == new.ino()
+        && old.dev() == new.dev()
+        && new.len() >= file.stream_position().ok()?;
+    (!is_same).then_some(newer)
+}
+
+/// Leaves the file at the start of its last `lines` lines.
+fn seek_to_last(file: &mut File, lines: usize) -> std::io::Result<()> {
+    let mut start = file.seek(SeekFrom::End(0))?;
+    let (end, mut missing) = (start, lines);
+    while start > 0 && missing > 0 {
+        let size = start.min(BLOCK as u64);
+        let mut block = vec![0; usize::try_from(size).unwrap_or(BLOCK)];
+        file.seek(SeekFrom::Start(start - size))?;
+        file.read_exact(&mut block)?;
+        while let Some(byte) = block.pop() {
+            let offset = start - size + block.len() as u64;
+            // The line feed at the very end ends the last line and begins none.
+            if byte == b'\n' && offset + 1 != end {
+                missing -= 1;
+                if missing == 0 {
+                    file.seek(SeekFrom::Start(offset + 1))?;
+                    return Ok(());
+                }
+            }
+        }
+        start -= size;
+    }
+    file.seek(SeekFrom::Start(if lines == 0 { end } else { 0 }))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn finds_the_last_lines_of_any_file() {
+        let long = format!("{}\nb\nc\n", "a".repeat(3 * BLOCK));
+        let cases: &[(&str, usize, &str)] = &[
+            ("a\nb\nc\n", 2, "b\nc\n"),
+            ("a\nb\nc", 2, "b\nc"),
+            ("a\nb\n", 9, "a\nb\n"),
+            ("a\nb\n", 0, ""),
+            ("", 3, ""),
+            ("\n\n\n", 2, "\n\n"),
+            (&long, 2, "b\nc\n"),
+            (&long, 3, &long),
+        ];
+        for (text, lines, expected) in cases {
+            let mut file = tempfile::tempfile().expect("a file");
+            file.write_all(text.as_bytes()).expect("writes");
+            seek_to_last(&mut file, *lines).expect("seeks");
+            let mut rest = String::new();
+            file.read_to_string(&mut rest).expect("reads");
+            assert_eq!(&rest, expected, "{lines} of {} bytes", text.len());
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! `svc start`: this program once more, as `svc serve`, in a session of its own.
+
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::super::{ALREADY_RUNNING, Context, ServeArgs, output, private_file};
+use super::{Found, find};
+use crate::client::DaemonFile;
+use crate::config::Origin;
+
+/// How long the daemon may take until it answers.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked for. A process that becomes ready has no way to tell one that may be gone by then.
+const POLL: Duration = Duration::from_millis(20);
+/// How much of the log is shown after a failure, in lines.
+const TAIL: usize = 20;
+
+/// Starts the daemon in the background and waits until it answers. Exit code 0 if it runs already.
+pub(in crate::cli) async fn start(context: &Context, args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    // What is wrong with the configuration is said here and not in a log.
+    let config = context.config(&args.flags())?;
+    match find(context).await {
+        Found::Running(daemon, _) => return report(context, &daemon, false),
+        Found::Silent(daemon, problem) => bail!(
+            "a daemon (pid {}) seems to run but does not answer: {problem}; see `svc logs`, or end it with `kill {}`",
+            daemon.pid,
+            daemon.pid
+        ),
+        Found::Nothing => {}
+    }
+    let home = &context.paths.home;
+    private_file::create_folder(home)
+        .with_context(|| format!("cannot create {}", home.display()))?;
+    let log = args
+        .log_file
+        .as_deref()
+        .unwrap_or(&context.paths.log)
+        .to_path_buf();
+    let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
+    let mut daemon = Starting::spawn(context, args, log, token)?;
+    daemon.wait(context).await
+}
+
+struct Starting {
+    child: Child,
+    log: PathBuf,
+    log_start: u64,
+}
+
+impl Starting {
+    fn spawn(
+        context: &Context,
+        args: &ServeArgs,
+        log: PathBuf,
+        token: Option<PathBuf>,
+    ) -> anyhow::Result<Self> {
+        let errors = private_file::append(&log)
+            .with_context(|| format!("cannot write to {}", log.display()))?;
+        let log_start = errors.metadata()?.len();
+        let program = std::env::current_exe().context("cannot tell where this program is")?;
+        // Paths given relative to here mean something else in the data folder.
+        let args = ServeArgs {
+            token_file: token,
+            ..args.clone()
+        };
+        let mut command = Command::new(&program);
+        command
+            .arg("serve")
+            .arg("--detached")
+            .arg("--log-file")
+            .arg(&log)
+            .args(args.to_arguments());
+        if context.paths.explicit_home {
+            command.env("SVC_HOME", &context.paths.home);
+        }
+        let child = command
+            .current_dir(&context.paths.home)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(errors)
+            .spawn()
+            .with_context(|| format!("cannot run {}", program.display()))?;
+        Ok(Self {
+            child,
+            log,
+            log_start,
+        })
+    }
+
+    async fn wait(&mut self, context: &Context) -> anyhow::Result<ExitCode> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut ended: Option<ExitStatus> = None;
+        loop {
+            if ended.is_none() {
+                ended = self.child.try_wait()?;
+            }
+            match ended {
+                // Someone else's start was quicker; theirs is as good as ours once it answers.
+                Some(status) if status.code() == Some(i32::from(ALREADY_RUNNING)) => {
+                    if let Found::Running(daemon, _) = find(context).await {
+                        return report(context, &daemon, false);
+                    }
+                }
+                Some(status) => {
+                    self.show_log();
+                    bail!(
+                        "the daemon did not start ({status}); its log is {}",
+                        self.log.display()
+                    );
+                }
+                None => {
+                    if let Found::Running(daemon, health) = find(context).await
+                        && health.is_healthy()
+                        && daemon.pid.cast_unsigned() == self.child.id()
+                    {
+                        return report(context, &daemon, true);
+                    }
+                }
+            }
+            if Instant::now() >= deadline {
+                self.show_log();
+                bail!(
+                    "the daemon (pid {}) does not answer after {} s and goes on trying; see `svc status` and `svc logs`",
+                    self.child.id(),
+                    PATIENCE.as_secs()
+                );
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    fn show_log(&self) {
+        let text = written_since(&self.log, self.log_start).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        for line in &lines[lines.len().saturating_sub(TAIL)..] {
+            output::note(&format!("  {}", output::visible(line)));
+        }
+    }
+}
+
+fn report(context: &Context, daemon: &DaemonFile, started: bool) -> anyhow::Result<ExitCode> {
+    if context.json {
+        output::json(&json!({
+            "running": true,
+            "started": started,
+            "pid": daemon.pid,
+            "url": daemon.url,
+            "version": daemon.version,
+        }))?;
+    } else {
+        let what = if started {
+            "started"
+        } else {
+            "is already running"
+        };
+        output::line(&format!(
+            "svc {} {what}: {} (pid {})",
+            daemon.version, daemon.url, daemon.pid
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What stands in the log after `start`, or all of it if it was rotated meanwhile.
+fn written_since(path: &Path, start: u64) -> std::io::Result<String> {
+    let mut file = std::fs::File::open(path)?;
+    if file.metadata()?.len() >= start {
+        file.seek(SeekFrom::Start(start))?;
+    }
+    let mut bytes = Vec::new();
+    file.take(1024 * 1024).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,128 @@
+//! `svc status` for people and programs, `svc health` for container health checks.
+
+use std::process::ExitCode;
+
+use serde_json::{Map, Value, json};
+
+use super::super::{Context, output};
+use super::{Found, Health, find, probe};
+use crate::client::{Client, Target};
+
+/// Whether the daemon runs; exit code 0 if it does, else 1.
+pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode> {
+    let discovery = context.discovery()?;
+    let (mut report, trouble) = if discovery.is_fixed() {
+        let target = discovery.target()?;
+        let probed = probe(target.url.clone()).await;
+        match probed {
+            Ok(health) if health.document.server == "svc" => {
+                (describe(target, &health).await, None)
+            }
+            Ok(_) => (
+                Map::new(),
+                Some(format!("what answers at {} is not svc", target.url)),
+            ),
+            Err(error) => (Map::new(), Some(error.to_string())),
+        }
+    } else {
+        match find(context).await {
+            Found::Running(_, health) => (describe(discovery.target()?, &health).await, None),
+            Found::Silent(daemon, problem) => (
+                Map::new(),
+                Some(format!(
+                    "process {} exists but does not answer: {problem}",
+                    daemon.pid
+                )),
+            ),
+            Found::Nothing => (Map::new(), None),
+        }
+    };
+    let running = !report.is_empty();
+    if running && !discovery.is_fixed() {
+        report
+            .entry("db")
+            .or_insert_with(|| json!(context.paths.db));
+    }
+    report.insert("running".to_owned(), json!(running));
+    if context.json {
+        output::json(&report)?;
+    } else if running {
+        output::object(
+            &Value::Object(report),
+            &[
+                "running",
+                "version",
+                "url",
+                "pid",
+                "uptime_seconds",
+                "db",
+                "tail",
+            ],
+        )?;
+    } else {
+        output::line("svc is not running")?;
+    }
+    if let Some(trouble) = trouble {
+        output::note(&trouble);
+    }
+    Ok(if running {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Exit code 0 if `/health` answers 200, else 1.
+pub(in crate::cli) async fn health(context: &Context) -> anyhow::Result<ExitCode> {
+    let target = context.discovery()?.target()?;
+    let result = probe(target.url.clone()).await;
+    let healthy = result.as_ref().is_ok_and(Health::is_healthy);
+    let text = match &result {
+        Ok(health) if healthy => {
+            format!("healthy: svc {} at {}", health.document.version, target.url)
+        }
+        Ok(health) => format!("not healthy: {} answered {}", target.url, health.status),
+        Err(error) => error.to_string(),
+    };
+    if context.json {
+        output::json(
+            &json!({ "healthy": healthy, "url": target.url.to_string(), "detail": text }),
+        )?;
+    } else if healthy {
+        output::line(&text)?;
+    } else {
+        output::note(&text);
+    }
+    Ok(if healthy {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// What anyone may know from `/health`, and what a token adds to it.
+async fn describe(target: Target, health: &Health) -> Map<String, Value> {
+    let document = &health.document;
+    let mut report = Map::new();
+    report.insert("url".to_owned(), json!(target.url.to_string()));
+    report.insert("version".to_owned(), json!(document.version));
+    if let Some(pid) = document.pid {
+        report.insert("pid".to_owned(), json!(pid));
+    }
+    if let Some(started_at) = &document.started_at {
+        report.insert("started_at".to_owned(), json!(started_at));
+    }
+    if let Ok(more) = Client::new(target).get::<Value>("/v1/health").await {
+        let known = [
+            ("uptime_seconds", "/uptime_seconds"),
+            ("db", "/store/path"),
+            ("tail", "/store/head"),
+        ];
+        for (name, place) in known {
+            if let Some(value) = more.pointer(place) {
+                report.insert(name.to_owned(), value.clone());
+            }
+        }
+    }
+    report
+}

@@ -1,0 +1,390 @@
+//! `svc doctor`: what can be seen from outside the daemon, each finding with what to do.
+//!
+//! Reads only. The integrity of the database is checked by the daemon, which alone may open it.
+
+use std::fs::Metadata;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::daemon::{Found, find};
+use super::{Context, output};
+use crate::client::{Client, Token};
+use crate::config::{Config, Flags};
+
+/// Below this much free space a warning, below a tenth of it a failure; in bytes.
+const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
+/// A write-ahead log of this size, in bytes, means that someone keeps a read transaction open.
+const LARGE_WAL: u64 = 128 * 1024 * 1024;
+/// A clock before this (1 July 2025) is wrong, in unix seconds.
+const EARLIEST: i64 = 1_751_328_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    Ok,
+    Warn,
+    Fail,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    level: Level,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
+}
+
+/// Looks at everything; exit code 1 if anything fails.
+pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
+    let mut findings = Vec::new();
+    let config = match context.config(&Flags::default()) {
+        Ok(config) => {
+            findings.push(ok(
+                "configuration",
+                format!("{} is fine", config.paths.config_file.display()),
+            ));
+            Some(config)
+        }
+        Err(error) => {
+            findings.push(fail(
+                "configuration",
+                format!("{error:#}"),
+                "correct it; nothing starts before",
+            ));
+            None
+        }
+    };
+    findings.push(home(context));
+    findings.extend(config.as_ref().map(token));
+    findings.extend(filesystem(&context.paths.home));
+    findings.extend(space(&context.paths.home));
+    findings.push(clock());
+    findings.extend(wal(context));
+    findings.extend(daemon(context, config.is_some()).await);
+    print(context, &findings)
+}
+
+fn print(context: &Context, findings: &[Finding]) -> anyhow::Result<ExitCode> {
+    let failed = findings.iter().any(|finding| finding.level == Level::Fail);
+    if context.json {
+        output::json(&json!({ "ok": !failed, "checks": findings }))?;
+    } else {
+        for finding in findings {
+            let mark = match finding.level {
+                Level::Ok => "ok  ",
+                Level::Warn => "warn",
+                Level::Fail => "FAIL",
+            };
+            output::line(&format!(
+                "{mark}  {}: {}",
+                finding.check,
+                output::visible(&finding.detail)
+            ))?;
+            if let Some(advice) = &finding.advice {
+                output::line(&format!("      -> {advice}"))?;
+            }
+        }
+    }
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn home(context: &Context) -> Finding {
+    const CHECK: &str = "data folder";
+    let home = &context.paths.home;
+    match std::fs::metadata(home) {
+        Ok(meta) if !meta.is_dir() => fail(
+            CHECK,
+            format!("{} is not a folder", home.display()),
+            "move it away, or choose another with SVC_HOME",
+        ),
+        Ok(meta) => private(CHECK, home, &meta, 0o700),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => ok(
+            CHECK,
+            format!(
+                "{} does not exist yet; `svc start` makes it",
+                home.display()
+            ),
+        ),
+        Err(error) => fail(
+            CHECK,
+            format!("{}: {error}", home.display()),
+            "run as the user who runs the daemon",
+        ),
+    }
+}
+
+fn token(config: &Config) -> Finding {
+    const CHECK: &str = "operator token";
+    let path = &config.token_file.value;
+    match (Token::read(path), std::fs::metadata(path)) {
+        (Ok(Some(_)), Ok(meta)) => private(CHECK, path, &meta, 0o600),
+        (Ok(_), _) => ok(
+            CHECK,
+            format!(
+                "{} does not exist yet; the first start makes it",
+                path.display()
+            ),
+        ),
+        (Err(error), _) => fail(
+            CHECK,
+            error.to_string(),
+            "`svc token rotate` writes a new one",
+        ),
+    }
+}
+
+/// What others may read, they may use.
+fn private(check: &'static str, path: &Path, meta: &Metadata, wanted: u32) -> Finding {
+    let mode = meta.permissions().mode() & 0o777;
+    let me = rustix::process::geteuid().as_raw();
+    if meta.uid() != me {
+        return warn(
+            check,
+            format!("{} belongs to user {}", path.display(), meta.uid()),
+            "run svc as that user",
+        );
+    }
+    if mode & 0o077 != 0 {
+        let advice = format!("chmod {wanted:o} {}", path.display());
+        return fail(
+            check,
+            format!("{} is open to others (mode {mode:o})", path.display()),
+            &advice,
+        );
+    }
+    ok(check, format!("{} (mode {mode:o})", path.display()))
+}
+
+/// The nearest folder that exists: the home may not yet.
+fn existing(path: &Path) -> &Path {
+    path.ancestors()
+        .find(|path| path.exists())
+        .unwrap_or(Path::new("/"))
+}
+
+#[cfg(target_os = "linux")]
+fn filesystem(home: &Path) -> Option<Finding> {
+    const CHECK: &str = "file system";
+    let stat = rustix::fs::statfs(existing(home)).ok()?;
+    // Only the low 32 bits are the magic number, whatever the type's width and sign.
+    let magic = u64::from_ne_bytes(i64::from(stat.f_type).to_ne_bytes()) & 0xFFFF_FFFF;
+    let name = match magic {
+        0x6969 => "NFS",
+        0x517B | 0xFE53_4D42 => "SMB",
+        0xFF53_4D42 => "CIFS",
+        0x0102_1997 => "9P",
+        0x00C3_6400 => "Ceph",
+        0x0BD0_0BD0 => "Lustre",
+        0x5346_414F => "AFS",
+        _ => return Some(ok(CHECK, "local".to_owned())),
+    };
+    let advice = "put SVC_HOME on a local disk: SQLite's locks and shared memory do not work there";
+    Some(warn(
+        CHECK,
+        format!("{} is on {name}, a network file system", home.display()),
+        advice,
+    ))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn filesystem(_home: &Path) -> Option<Finding> {
+    None
+}
+
+fn space(home: &Path) -> Option<Finding> {
+    const CHECK: &str = "disk space";
+    let stat = rustix::fs::statvfs(existing(home)).ok()?;
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let detail = format!("{} MiB free", free / (1024 * 1024));
+    let advice = "free some; writes are refused when it runs out, nothing is lost";
+    Some(match free {
+        _ if free < LITTLE_SPACE / 10 => fail(CHECK, detail, advice),
+        _ if free < LITTLE_SPACE => warn(CHECK, detail, advice),
+        _ => ok(CHECK, detail),
+    })
+}
+
+fn clock() -> Finding {
+    let now = OffsetDateTime::now_utc();
+    let text = now.format(&Rfc3339).unwrap_or_default();
+    if now.unix_timestamp() < EARLIEST {
+        return fail(
+            "clock",
+            format!("it says {text}"),
+            "set the clock; times in the log and expiries depend on it",
+        );
+    }
+    ok("clock", text)
+}
+
+fn wal(context: &Context) -> Option<Finding> {
+    const CHECK: &str = "write-ahead log";
+    let path = context.paths.home.join("svc.db-wal");
+    let size = std::fs::metadata(&path).ok()?.len();
+    let detail = format!("{} KiB", size / 1024);
+    if size > LARGE_WAL {
+        return Some(warn(
+            CHECK,
+            detail,
+            "some program keeps a read transaction open on svc.db; end it (a sqlite3 shell?)",
+        ));
+    }
+    Some(ok(CHECK, detail))
+}
+
+async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
+    const CHECK: &str = "daemon";
+    let (daemon, health) = match find(context).await {
+        Found::Nothing => return vec![warn(CHECK, "not running".to_owned(), "svc start")],
+        Found::Silent(daemon, problem) => {
+            let advice = format!(
+                "`svc logs`; if it hangs, `kill {}` and `svc start`",
+                daemon.pid
+            );
+            return vec![fail(
+                CHECK,
+                format!("process {} does not answer: {problem}", daemon.pid),
+                &advice,
+            )];
+        }
+        Found::Running(daemon, health) => (daemon, health),
+    };
+    let mut findings = vec![if health.is_healthy() {
+        ok(
+            CHECK,
+            format!("running at {} (pid {})", daemon.url, daemon.pid),
+        )
+    } else {
+        warn(
+            CHECK,
+            format!("{} answers {}", daemon.url, health.status),
+            "it starts or stops; look again in a moment",
+        )
+    }];
+    let (theirs, ours) = (health.document.version.as_str(), env!("CARGO_PKG_VERSION"));
+    findings.push(if theirs == ours {
+        ok("version", ours.to_owned())
+    } else {
+        warn(
+            "version",
+            format!("the daemon is {theirs}, this program {ours}"),
+            "svc restart",
+        )
+    });
+    let started = health
+        .document
+        .started_at
+        .as_deref()
+        .and_then(|text| OffsetDateTime::parse(text, &Rfc3339).ok());
+    if started.is_some_and(|started| (started - OffsetDateTime::now_utc()).whole_seconds() > 5) {
+        findings.push(warn(
+            "clock",
+            "the daemon started in the future".to_owned(),
+            "the clock was set back; check time synchronisation",
+        ));
+    }
+    if may_ask {
+        findings.push(access(context).await);
+    }
+    findings
+}
+
+/// Whether the token opens the door.
+async fn access(context: &Context) -> Finding {
+    const CHECK: &str = "access";
+    let answer: Result<Value, String> =
+        match context.discovery().and_then(|found| Ok(found.target()?)) {
+            Ok(target) => Client::new(target)
+                .get("/v1/health")
+                .await
+                .map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+    match answer {
+        Ok(_) => ok(CHECK, "the token is accepted".to_owned()),
+        Err(problem) => fail(
+            CHECK,
+            problem,
+            "compare `svc token show` with the daemon's token_file (`svc config show`)",
+        ),
+    }
+}
+
+fn ok(check: &'static str, detail: String) -> Finding {
+    Finding {
+        check,
+        level: Level::Ok,
+        detail,
+        advice: None,
+    }
+}
+
+fn warn(check: &'static str, detail: String, advice: &str) -> Finding {
+    Finding {
+        check,
+        level: Level::Warn,
+        detail,
+        advice: Some(advice.to_owned()),
+    }
+}
+
+fn fail(check: &'static str, detail: String, advice: &str) -> Finding {
+    Finding {
+        check,
+        level: Level::Fail,
+        detail,
+        advice: Some(advice.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+
+    use super::*;
+
+    #[test]
+    fn what_others_can_read_fails_with_the_remedy() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("token");
+        std::fs::write(&path, "x").expect("writes");
+        for (mode, level) in [
+            (0o600, Level::Ok),
+            (0o400, Level::Ok),
+            (0o640, Level::Fail),
+            (0o604, Level::Fail),
+        ] {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).expect("is ours");
+            let finding = private(
+                "x",
+                &path,
+                &std::fs::metadata(&path).expect("exists"),
+                0o600,
+            );
+            assert_eq!(finding.level, level, "{mode:o}");
+            assert_eq!(
+                finding
+                    .advice
+                    .is_some_and(|advice| advice.starts_with("chmod 600 ")),
+                level == Level::Fail
+            );
+        }
+    }
+
+    #[test]
+    fn a_folder_that_does_not_exist_is_judged_by_its_parent() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert_eq!(existing(&folder.path().join("a/b")), folder.path());
+    }
+}

@@ -1,0 +1,154 @@
+//! `svc events`: the log itself.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use super::{Context, UsageError, output};
+use crate::client::{Follower, Item, with_query};
+
+const COLUMNS: &[(&str, &str)] = &[
+    ("POSITION", "position"),
+    ("STREAM", "stream"),
+    ("SEQ", "seq"),
+    ("KIND", "kind"),
+    ("AT", "at"),
+    ("DATA", "data"),
+];
+
+/// `svc events …`.
+#[derive(Debug, Subcommand)]
+pub(super) enum EventsCommand {
+    /// One page of events
+    #[command(after_help = "Example:\n  svc events list --stream team --limit 20")]
+    List {
+        #[command(flatten)]
+        select: Select,
+        /// How many, 1 to 500
+        #[arg(long, value_name = "N")]
+        limit: Option<u32>,
+    },
+    /// Print events as they come, for ever; survives restarts of the daemon
+    #[command(
+        after_help = "Examples:\n  svc events tail --after latest\n  svc events tail --prefix task/ --json | jq .data\n\n\
+        Starts at the beginning unless --after says otherwise."
+    )]
+    Tail {
+        #[command(flatten)]
+        select: Select,
+    },
+}
+
+/// Which events.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Select {
+    /// Only this stream, such as team or task/<id>
+    #[arg(long, conflicts_with = "prefix")]
+    stream: Option<String>,
+    /// Only streams whose names begin so, such as task/
+    #[arg(long)]
+    prefix: Option<String>,
+    /// Only this kind, such as peer.status
+    #[arg(long)]
+    kind: Option<String>,
+    /// Start after this number: the seq with --stream, else the position; for tail also `latest`
+    #[arg(long, value_name = "N")]
+    after: Option<String>,
+}
+
+impl Select {
+    fn path(&self, limit: Option<&str>) -> String {
+        let query = [
+            ("stream", self.stream.as_deref()),
+            ("stream_prefix", self.prefix.as_deref()),
+            ("kind", self.kind.as_deref()),
+            ("after", self.after.as_deref()),
+            ("limit", limit),
+        ];
+        with_query("/v1/events", &query)
+    }
+
+    fn check(&self, may_be_latest: bool) -> Result<(), UsageError> {
+        match self.after.as_deref() {
+            Some("latest") if may_be_latest => Ok(()),
+            Some(after) if after.parse::<u64>().is_err() => {
+                Err(UsageError(format!("--after {after}: not a number")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) async fn run(context: &Context, command: EventsCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        EventsCommand::List { select, limit } => {
+            select.check(false)?;
+            let limit = limit.map(|limit| limit.to_string());
+            let page: Value = context
+                .client()?
+                .get(&select.path(limit.as_deref()))
+                .await?;
+            if context.json {
+                output::json(&page)?;
+            } else {
+                output::page(&page, "events", COLUMNS, "no events", "--after")?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        EventsCommand::Tail { select } => {
+            select.check(true)?;
+            tail(context, &select).await
+        }
+    }
+}
+
+async fn tail(context: &Context, select: &Select) -> anyhow::Result<ExitCode> {
+    let mut follower = Follower::new(context.discovery()?, select.path(None));
+    while let Some(item) = follower.next().await? {
+        match item {
+            Item::Event { data, .. } => {
+                let item: Value = serde_json::from_str(&data)?;
+                if context.json {
+                    output::ndjson(&item)?;
+                } else {
+                    output::line(&sentence(&item))?;
+                }
+            }
+            other => note(&other),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One event on one line.
+fn sentence(item: &Value) -> String {
+    let cell = |key| output::visible(&output::cell(item, key));
+    format!(
+        "{} {} #{} {} {}",
+        cell("at"),
+        cell("stream"),
+        cell("seq"),
+        cell("kind"),
+        cell("data")
+    )
+}
+
+/// Tells on standard error what a follower met besides events.
+pub(super) fn note(item: &Item) {
+    match item {
+        Item::Event { .. } => {}
+        Item::Gap(gap) if gap.reason == "ahead" => output::note(&format!(
+            "svc: the log was set back (asked for what follows {}, it ends at {}); everything follows from its start",
+            gap.requested, gap.latest
+        )),
+        Item::Gap(gap) => output::note(&format!(
+            "svc: events after {} and before {} are gone ({})",
+            gap.requested, gap.oldest, gap.reason
+        )),
+        Item::Lost { problem } => {
+            output::note(&format!("svc: {problem}; resuming when the daemon is back"))
+        }
+        Item::Resumed => output::note("svc: resumed"),
+    }
+}

@@ -1,0 +1,202 @@
+//! `svc message`: what peers tell each other.
+
+use std::io::Read as _;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use super::{Context, output};
+use crate::client::{encode, with_query};
+
+const COLUMNS: &[(&str, &str)] = &[
+    ("MESSAGE", "id"),
+    ("TIME", "timestamp"),
+    ("FROM", "from_peer"),
+    ("TYPE", "type"),
+    ("STATE", "state"),
+    ("TEXT", "text"),
+];
+
+/// `svc message …`.
+#[derive(Debug, Subcommand)]
+pub(super) enum MessageCommand {
+    /// Send a message to a peer's inbox
+    #[command(
+        after_help = "Examples:\n  svc message send peer_… 'the build is green'\n  git diff | svc message send peer_… - --type query"
+    )]
+    Send {
+        /// The receiver's id
+        peer: String,
+        #[command(flatten)]
+        message: Compose,
+    },
+    /// Send a message to everyone else
+    #[command(after_help = "Example:\n  svc message broadcast 'main is frozen' --circle backend")]
+    Broadcast {
+        #[command(flatten)]
+        message: Compose,
+        /// Only to this circle
+        #[arg(long)]
+        circle: Option<String>,
+    },
+    /// Take what waits in an inbox; it comes again in 60 s unless acknowledged
+    #[command(after_help = "Example:\n  svc message inbox peer_… --peek")]
+    Inbox {
+        /// The reader's id
+        peer: String,
+        /// Only look, take nothing
+        #[arg(long)]
+        peek: bool,
+        /// How many, 1 to 500
+        #[arg(long, value_name = "N")]
+        limit: Option<u32>,
+        /// Where the page before left off
+        #[arg(long)]
+        cursor: Option<String>,
+    },
+    /// Acknowledge messages, so that they do not come again
+    #[command(after_help = "Example:\n  svc message ack peer_… msg_… msg_…")]
+    Ack {
+        /// The reader's id
+        peer: String,
+        /// The messages' ids
+        #[arg(required = true, value_name = "MESSAGE")]
+        ids: Vec<String>,
+    },
+    /// Show a message with its way so far
+    #[command(after_help = "Example:\n  svc message show msg_…")]
+    Show {
+        /// The message's id
+        id: String,
+    },
+}
+
+/// What a message is made of.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Compose {
+    /// The text; `-` reads it from standard input
+    text: String,
+    /// The sender's peer id; only the operator may choose
+    #[arg(long, value_name = "PEER")]
+    from: Option<String>,
+    /// query, response, notification or broadcast [default: notification]
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
+    /// The message that this one answers
+    #[arg(long, value_name = "ID")]
+    correlation_id: Option<String>,
+    /// A repeat with the same key sends nothing again
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    match command {
+        MessageCommand::Send { peer, message } => {
+            let body = message.body(None)?;
+            let sent: Value = client
+                .post(&format!("/v1/peers/{}/messages", encode(&peer)), &body)
+                .await?;
+            print(context, &sent)?;
+        }
+        MessageCommand::Broadcast { message, circle } => {
+            let answer: Value = client
+                .post("/v1/peers/broadcast", &message.body(circle)?)
+                .await?;
+            if context.json {
+                output::json(&answer)?;
+            } else {
+                output::line(&format!(
+                    "delivered to {}",
+                    output::cell(&answer, "delivered_to")
+                ))?;
+            }
+        }
+        MessageCommand::Inbox {
+            peer,
+            peek,
+            limit,
+            cursor,
+        } => {
+            let limit = limit.map(|limit| limit.to_string());
+            let query = [
+                ("peek", peek.then_some("true")),
+                ("limit", limit.as_deref()),
+                ("cursor", cursor.as_deref()),
+            ];
+            let page: Value = client
+                .get(&with_query(
+                    &format!("/v1/peers/{}/messages", encode(&peer)),
+                    &query,
+                ))
+                .await?;
+            if context.json {
+                output::json(&page)?;
+            } else {
+                output::page(&page, "messages", COLUMNS, "the inbox is empty", "--cursor")?;
+            }
+        }
+        MessageCommand::Ack { peer, ids } => {
+            let path = format!("/v1/peers/{}/messages/ack", encode(&peer));
+            let answer: Value = client.post(&path, &json!({ "ids": ids })).await?;
+            if context.json {
+                output::json(&answer)?;
+            } else {
+                output::line(&format!("acknowledged {}", output::cell(&answer, "count")))?;
+            }
+        }
+        MessageCommand::Show { id } => {
+            let message: Value = client.get(&format!("/v1/messages/{}", encode(&id))).await?;
+            print(context, &message)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Compose {
+    fn body(self, circle: Option<String>) -> anyhow::Result<Value> {
+        let text = if self.text == "-" {
+            let mut text = String::new();
+            std::io::stdin()
+                .read_to_string(&mut text)
+                .context("cannot read the message from standard input")?;
+            text
+        } else {
+            self.text
+        };
+        let fields = [
+            ("text", Some(text)),
+            ("from_peer", self.from),
+            ("type", self.kind),
+            ("correlation_id", self.correlation_id),
+            ("idempotency_key", self.idempotency_key),
+            ("circle", circle),
+        ];
+        let body: Map<String, Value> = fields
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), Value::String(value?))))
+            .collect();
+        Ok(Value::Object(body))
+    }
+}
+
+fn print(context: &Context, message: &Value) -> anyhow::Result<()> {
+    if context.json {
+        return output::json(message);
+    }
+    output::object(
+        message,
+        &[
+            "id",
+            "type",
+            "from_peer",
+            "to_peer",
+            "timestamp",
+            "state",
+            "text",
+        ],
+    )
+}

@@ -1,0 +1,42 @@
+//! The command line: the only floor that prints.
+//!
+//! [`run`] parses, dispatches and turns errors into exit codes. Each command family has a file of its own and talks to
+//! the daemon through [`crate::client`]; `serve` is the composition root of the daemon itself.
+//!
+//! Exit codes: 0 ok, 1 failure, 2 usage, 3 already running, 4 migrations pending.
+
+mod args;
+pub mod backup;
+mod completions;
+mod config;
+mod context;
+mod daemon;
+mod doctor;
+mod events;
+mod exit;
+mod mcp_config;
+mod message;
+pub mod migrate;
+mod output;
+mod peer;
+mod private_file;
+pub mod serve;
+mod serve_args;
+mod task;
+mod task_run;
+mod token;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+pub use context::Context;
+pub use exit::{ALREADY_RUNNING, MIGRATIONS_PENDING, UsageError};
+pub use serve_args::ServeArgs;
+
+/// Runs the program: parses the arguments of this process, does what they say, and returns the exit code.
+pub fn run() -> ExitCode {
+    let cli = args::Cli::parse();
+    let result = args::dispatch(cli);
+    exit::code(result)
+}

@@ -1,0 +1,222 @@
+//! `svc peer`: who is here.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use http::Method;
+use serde_json::{Map, Value, json};
+
+use super::{Context, UsageError, output};
+use crate::client::{encode, with_query};
+
+const COLUMNS: &[(&str, &str)] = &[
+    ("PEER", "peer_id"),
+    ("NAME", "display_name"),
+    ("STATUS", "status"),
+    ("BACKEND", "backend"),
+    ("CIRCLE", "circle"),
+    ("ROLE", "role"),
+    ("PATH", "path"),
+    ("LAST SEEN", "last_seen"),
+];
+
+/// `svc peer …`.
+#[derive(Debug, Subcommand)]
+pub(super) enum PeerCommand {
+    /// List peers: online, busy, idle, then offline ones
+    #[command(after_help = "Example:\n  svc peer list --status online --circle backend")]
+    List {
+        /// Only this status: online, busy, idle or offline
+        #[arg(long)]
+        status: Option<String>,
+        /// Only this backend, such as claude or codex
+        #[arg(long)]
+        backend: Option<String>,
+        /// Only this circle
+        #[arg(long)]
+        circle: Option<String>,
+        /// Only this working folder
+        #[arg(long)]
+        path: Option<String>,
+    },
+    /// Register a peer, or update the one with the same identity
+    #[command(
+        after_help = "Example:\n  svc peer register --display-name reviewer --backend claude --path \"$PWD\"\n\n\
+        The identity is backend and session id, or without a session id backend, path and tmux pane."
+    )]
+    Register(Box<RegisterArgs>),
+    /// Say that a peer is alive
+    #[command(after_help = "Example:\n  svc peer heartbeat peer_… --status busy")]
+    Heartbeat {
+        /// The peer's id
+        peer: String,
+        /// Its status from now on: online, busy, idle or offline
+        #[arg(long)]
+        status: Option<String>,
+    },
+    /// Show one peer
+    #[command(after_help = "Example:\n  svc peer show peer_…")]
+    Show {
+        /// The peer's id
+        peer: String,
+    },
+    /// Remove a peer
+    #[command(after_help = "Example:\n  svc peer remove peer_…")]
+    Remove {
+        /// The peer's id
+        peer: String,
+    },
+}
+
+/// Arguments of `svc peer register`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct RegisterArgs {
+    /// The name that people see
+    #[arg(long, visible_alias = "name", value_name = "NAME")]
+    display_name: String,
+    /// What kind of agent it is, such as claude or codex
+    #[arg(long)]
+    backend: String,
+    /// Its working folder
+    #[arg(long)]
+    path: Option<String>,
+    /// Its circle [default: default]
+    #[arg(long)]
+    circle: Option<String>,
+    /// agent, orchestrator or human [default: agent]
+    #[arg(long)]
+    role: Option<String>,
+    /// Its session
+    #[arg(long, value_name = "ID")]
+    session_id: Option<String>,
+    /// The tmux pane it runs in
+    #[arg(long, value_name = "PANE")]
+    tmux_pane: Option<String>,
+    /// Its process id; while that process lives the peer is not offline
+    #[arg(long)]
+    pid: Option<u32>,
+    /// KEY=VALUE to keep with it; repeatable
+    #[arg(long, value_name = "KEY=VALUE")]
+    metadata: Vec<String>,
+}
+
+pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let peer: Value = match command {
+        PeerCommand::List {
+            status,
+            backend,
+            circle,
+            path,
+        } => {
+            let filters = [
+                ("status", status.as_deref()),
+                ("backend", backend.as_deref()),
+                ("circle", circle.as_deref()),
+                ("path", path.as_deref()),
+            ];
+            let page: Value = client.get(&with_query("/v1/peers", &filters)).await?;
+            if context.json {
+                output::json(&page)?;
+            } else {
+                output::page(&page, "peers", COLUMNS, "nobody is here", "--cursor")?;
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        PeerCommand::Register(args) => {
+            client
+                .post("/v1/peers/register", &registration(*args)?)
+                .await?
+        }
+        PeerCommand::Heartbeat { peer, status } => {
+            let body = status.map_or_else(|| json!({}), |status| json!({ "status": status }));
+            client
+                .post(&format!("/v1/peers/{}/heartbeat", encode(&peer)), &body)
+                .await?
+        }
+        PeerCommand::Show { peer } => client.get(&format!("/v1/peers/{}", encode(&peer))).await?,
+        PeerCommand::Remove { peer } => client
+            .request(
+                Method::DELETE,
+                &format!("/v1/peers/{}", encode(&peer)),
+                None,
+            )
+            .await?
+            .json()?,
+    };
+    if context.json {
+        output::json(&peer)?;
+    } else {
+        output::object(
+            &peer,
+            &[
+                "peer_id",
+                "display_name",
+                "status",
+                "backend",
+                "circle",
+                "role",
+                "path",
+            ],
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Only what was given: a field that is left out keeps its value when the peer is known.
+fn registration(args: RegisterArgs) -> Result<Value, UsageError> {
+    let fields = [
+        ("display_name", Some(args.display_name)),
+        ("backend", Some(args.backend)),
+        ("path", args.path),
+        ("circle", args.circle),
+        ("role", args.role),
+        ("session_id", args.session_id),
+        ("tmux_pane", args.tmux_pane),
+    ];
+    let mut body: Map<String, Value> = fields
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), Value::String(value?))))
+        .collect();
+    if let Some(pid) = args.pid {
+        body.insert("pid".to_owned(), json!(pid));
+    }
+    if let Some(metadata) = metadata(&args.metadata)? {
+        body.insert("metadata".to_owned(), metadata);
+    }
+    Ok(Value::Object(body))
+}
+
+/// `KEY=VALUE` pairs as an object; `None` without any.
+pub(super) fn metadata(pairs: &[String]) -> Result<Option<Value>, UsageError> {
+    let mut map = Map::new();
+    for pair in pairs {
+        let (key, value) = pair
+            .split_once('=')
+            .filter(|(key, _)| !key.is_empty())
+            .ok_or_else(|| UsageError(format!("--metadata {pair}: not of the form KEY=VALUE")))?;
+        map.insert(key.to_owned(), Value::String(value.to_owned()));
+    }
+    Ok((!map.is_empty()).then_some(Value::Object(map)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_pairs() {
+        let parse = |text: &str| {
+            metadata(&[text.to_owned()]).map(|value| value.map(|value| value.to_string()))
+        };
+        assert_eq!(
+            parse("a=b=c").expect("a pair").as_deref(),
+            Some(r#"{"a":"b=c"}"#)
+        );
+        assert_eq!(parse("a=").expect("a pair").as_deref(), Some(r#"{"a":""}"#));
+        for text in ["a", "=b", ""] {
+            parse(text).expect_err(text);
+        }
+        assert_eq!(metadata(&[]).expect("none"), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! The flags of `svc serve`, which `svc start` and `svc restart` pass on.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::config::Flags;
+
+/// Flags of `svc serve`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ServeArgs {
+    /// Address to listen on; repeatable [default: 127.0.0.1:6334]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Vec<String>,
+    /// Treat every caller as the operator; loopback addresses only
+    #[arg(long)]
+    pub no_auth: bool,
+    /// Accept this Host header too; repeatable
+    #[arg(long, value_name = "HOST")]
+    pub allowed_host: Vec<String>,
+    /// Accept this Origin header too; repeatable
+    #[arg(long, value_name = "ORIGIN")]
+    pub allowed_origin: Vec<String>,
+    /// The operator token's file [default: token in the data folder]
+    #[arg(long, value_name = "PATH")]
+    pub token_file: Option<PathBuf>,
+    /// What to log: a level, or a list such as svc=debug,warn [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+    /// auto, text or json [default: auto]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+    /// Refuse to start when migrations are pending, rather than apply them
+    #[arg(long)]
+    pub no_migrate: bool,
+    /// Write the log to this file, rotated by size
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub log_file: Option<PathBuf>,
+    /// Leave the session of the terminal
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+impl ServeArgs {
+    /// The flags as the configuration takes them.
+    pub fn flags(&self) -> Flags {
+        Flags {
+            listen: self.listen.clone(),
+            no_auth: self.no_auth,
+            allowed_host: self.allowed_host.clone(),
+            allowed_origin: self.allowed_origin.clone(),
+            token_file: self.token_file.clone(),
+            log_level: self.log_level.clone(),
+            log_format: self.log_format.clone(),
+            log_file: self.log_file.clone(),
+            no_migrate: self.no_migrate,
+        }
+    }
+
+    /// The flags as arguments of another `svc serve`, without the hidden ones.
+    pub(super) fn to_arguments(&self) -> Vec<OsString> {
+        let mut out: Vec<OsString> = Vec::new();
+        let lists = [
+            ("--listen", &self.listen),
+            ("--allowed-host", &self.allowed_host),
+            ("--allowed-origin", &self.allowed_origin),
+        ];
+        for (flag, values) in lists {
+            for value in values {
+                out.extend([flag.into(), value.into()]);
+            }
+        }
+        let singles = [
+            ("--log-level", &self.log_level),
+            ("--log-format", &self.log_format),
+        ];
+        for (flag, value) in singles {
+            if let Some(value) = value {
+                out.extend([flag.into(), value.into()]);
+            }
+        }
+        if let Some(path) = &self.token_file {
+            out.extend(["--token-file".into(), path.into()]);
+        }
+        for (flag, given) in [
+            ("--no-auth", self.no_auth),
+            ("--no-migrate", self.no_migrate),
+        ] {
+            if given {
+                out.push(flag.into());
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Program {
+        #[command(flatten)]
+        serve: ServeArgs,
+    }
+
+    #[test]
+    fn every_visible_flag_survives_being_passed_on() {
+        let given = [
+            "--listen",
+            "127.0.0.1:1",
+            "--listen",
+            "[::1]:1",
+            "--allowed-host",
+            "h",
+            "--allowed-origin",
+            "http://o",
+            "--log-level",
+            "debug",
+            "--log-format",
+            "json",
+            "--token-file",
+            "/t",
+            "--no-auth",
+            "--no-migrate",
+        ];
+        let parsed =
+            Program::try_parse_from(std::iter::once("svc").chain(given)).expect("is valid");
+        assert_eq!(parsed.serve.to_arguments(), given.map(OsString::from));
+    }
+}

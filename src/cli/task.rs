@@ -1,0 +1,335 @@
+//! `svc task`: work that someone runs and everyone may watch. Running a command is in [`super::task_run`].
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::events::note;
+use super::peer::metadata;
+use super::{Context, output, task_run};
+use crate::client::{Client, Follower, Item, encode, with_query};
+
+const COLUMNS: &[(&str, &str)] = &[
+    ("TASK", "task_id"),
+    ("STATUS", "status"),
+    ("TITLE", "title"),
+    ("AGENT", "agent"),
+    ("FROM", "from"),
+    ("EXIT", "exit_code"),
+    ("CREATED", "created_at"),
+];
+
+/// `svc task …`.
+#[derive(Debug, Subcommand)]
+pub(super) enum TaskCommand {
+    /// Make a task that someone else will run
+    #[command(after_help = "Example:\n  svc task create --title 'review the parser' --agent codex")]
+    Create(Box<CreateArgs>),
+    /// List tasks, newest first
+    #[command(after_help = "Example:\n  svc task list --status active")]
+    List(ListArgs),
+    /// Show one task
+    #[command(after_help = "Example:\n  svc task show task_…")]
+    Show {
+        /// The task's id
+        id: String,
+    },
+    /// Ask the runner of a task to stop
+    #[command(after_help = "Example:\n  svc task cancel task_… && svc task wait task_…")]
+    Cancel {
+        /// The task's id
+        id: String,
+    },
+    /// Print a task's output as it comes; exit code 0 if the task ends well, else 1
+    #[command(
+        after_help = "Examples:\n  svc task watch task_…\n  svc task watch task_… --json | jq .data\n\n\
+        Starts at the beginning, resumes by itself when the daemon restarts, and says on standard error what it missed."
+    )]
+    Watch {
+        /// The task's id
+        id: String,
+        /// Start after this event id
+        #[arg(long, value_name = "N")]
+        after: Option<u64>,
+    },
+    /// Wait until a task has ended; exit code 0 if it ended well, else 1
+    #[command(after_help = "Example:\n  svc task wait task_… --timeout 600")]
+    Wait {
+        /// The task's id
+        id: String,
+        /// Give up after this many seconds
+        #[arg(long, value_name = "SECONDS")]
+        timeout: Option<u64>,
+    },
+    /// Run a command as a task: each line a frame, its exit the end; exits with the command's code
+    #[command(after_help = task_run::EXAMPLES)]
+    Run(task_run::RunArgs),
+    /// Send what a `task run` could not while the daemon was away
+    #[command(
+        after_help = "Example:\n  svc task resend ~/.local/share/svc/spool/run_….ndjson\n\n\
+        Lines that did arrive are not doubled. The file is removed when all is acknowledged."
+    )]
+    Resend {
+        /// The spool file
+        file: std::path::PathBuf,
+    },
+}
+
+/// Arguments of `svc task create`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct CreateArgs {
+    /// What people call it
+    #[arg(long)]
+    title: Option<String>,
+    /// Who is to do it
+    #[arg(long)]
+    agent: Option<String>,
+    /// What is to be done
+    #[arg(long)]
+    prompt: Option<String>,
+    /// Who asks for it; only the operator may choose
+    #[arg(long)]
+    from: Option<String>,
+    /// KEY=VALUE to keep with it; repeatable
+    #[arg(long, value_name = "KEY=VALUE")]
+    metadata: Vec<String>,
+    /// A repeat with the same key gives the task first made
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+/// Arguments of `svc task list`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ListArgs {
+    /// Only this status: pending, active, done, failed, cancelled or expired
+    #[arg(long)]
+    status: Option<String>,
+    /// Only this agent's
+    #[arg(long)]
+    agent: Option<String>,
+    /// Only those that this one asked for
+    #[arg(long)]
+    from: Option<String>,
+    /// Only those made since this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// How many, 1 to 500
+    #[arg(long, value_name = "N")]
+    limit: Option<u32>,
+    /// Where the page before left off
+    #[arg(long)]
+    cursor: Option<String>,
+}
+
+/// The part of a frame that is printed.
+#[derive(Debug, Deserialize)]
+struct Frame {
+    line: String,
+    #[serde(default)]
+    kind: String,
+}
+
+pub(super) async fn run(context: &Context, command: TaskCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        TaskCommand::Create(args) => {
+            let body = creation(*args)?;
+            let task: Value = context.client()?.post("/v1/tasks", &body).await?;
+            print(context, &task)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        TaskCommand::List(args) => list(context, &args).await,
+        TaskCommand::Show { id } => {
+            print(context, &fetch(&context.client()?, &id).await?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        TaskCommand::Cancel { id } => {
+            let path = format!("/v1/tasks/{}/cancel", encode(&id));
+            let task: Value = context.client()?.post(&path, &Map::new()).await?;
+            print(context, &task)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        TaskCommand::Watch { id, after } => watch(context, &id, after).await,
+        TaskCommand::Wait { id, timeout } => wait(context, &id, timeout).await,
+        TaskCommand::Run(args) => task_run::run(context, args).await,
+        TaskCommand::Resend { file } => task_run::resend(context, &file).await,
+    }
+}
+
+async fn list(context: &Context, args: &ListArgs) -> anyhow::Result<ExitCode> {
+    let limit = args.limit.map(|limit| limit.to_string());
+    let query = [
+        ("status", args.status.as_deref()),
+        ("agent", args.agent.as_deref()),
+        ("from", args.from.as_deref()),
+        ("since", args.since.as_deref()),
+        ("limit", limit.as_deref()),
+        ("cursor", args.cursor.as_deref()),
+    ];
+    let page: Value = context
+        .client()?
+        .get(&with_query("/v1/tasks", &query))
+        .await?;
+    if context.json {
+        output::json(&page)?;
+    } else {
+        output::page(&page, "tasks", COLUMNS, "no tasks", "--cursor")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn watch(context: &Context, id: &str, after: Option<u64>) -> anyhow::Result<ExitCode> {
+    let mut follower = subscription(context, id, after)?;
+    while let Some(item) = follower.next().await? {
+        let Item::Event { id, kind, data } = item else {
+            if context.json
+                && let Item::Gap(gap) = &item
+            {
+                output::ndjson(&serde_json::json!({ "kind": "gap", "data": gap }))?;
+            }
+            note(&item);
+            continue;
+        };
+        let data: Value =
+            serde_json::from_str(&data).context("the daemon sent an event that is not JSON")?;
+        if context.json {
+            output::ndjson(&serde_json::json!({ "id": id, "kind": kind, "data": data }))?;
+        } else if kind == "frame" {
+            show(&Frame::deserialize(&data).context("the daemon sent a frame without a line")?)?;
+        }
+        if kind == "terminal" {
+            if !context.json {
+                output::note(&format!("svc: {}", ending(&data)));
+            }
+            return Ok(verdict(&data));
+        }
+    }
+    // Asked to start after the end.
+    Ok(verdict(&fetch(&context.client()?, id).await?))
+}
+
+async fn wait(context: &Context, id: &str, timeout: Option<u64>) -> anyhow::Result<ExitCode> {
+    let ended = end_of(context, id);
+    let task = match timeout {
+        None => ended.await?,
+        Some(seconds) => match tokio::time::timeout(Duration::from_secs(seconds), ended).await {
+            Ok(task) => task?,
+            Err(_) => bail!("task {id} has not ended within {seconds} s"),
+        },
+    };
+    print(context, &task)?;
+    Ok(verdict(&task))
+}
+
+/// The task once it is terminal. What it printed before is not read.
+async fn end_of(context: &Context, id: &str) -> anyhow::Result<Value> {
+    let task = fetch(&context.client()?, id).await?;
+    if is_terminal(&task) {
+        return Ok(task);
+    }
+    let last = task.get("last_id").and_then(Value::as_u64);
+    let mut follower = subscription(context, id, last)?;
+    while let Some(item) = follower.next().await? {
+        if let Item::Event { kind, data, .. } = &item
+            && kind == "terminal"
+        {
+            return Ok(serde_json::from_str(data)?);
+        }
+    }
+    fetch(&context.client()?, id).await
+}
+
+fn subscription(context: &Context, id: &str, after: Option<u64>) -> anyhow::Result<Follower> {
+    let path = with_query("/v1/biam/subscribe", &[("task_id", Some(id))]);
+    let follower = Follower::new(context.discovery()?, path);
+    Ok(match after {
+        Some(after) => follower.after(after),
+        None => follower,
+    })
+}
+
+async fn fetch(client: &Client, id: &str) -> anyhow::Result<Value> {
+    Ok(client.get(&format!("/v1/tasks/{}", encode(id))).await?)
+}
+
+fn show(frame: &Frame) -> anyhow::Result<()> {
+    if frame.kind == "stderr" {
+        // As the command did: to the other output, and nothing to be done if that is closed.
+        let _ = writeln!(std::io::stderr().lock(), "{}", frame.line);
+        return Ok(());
+    }
+    output::line(&frame.line)
+}
+
+fn print(context: &Context, task: &Value) -> anyhow::Result<()> {
+    if context.json {
+        return output::json(task);
+    }
+    output::object(
+        task,
+        &[
+            "task_id",
+            "status",
+            "title",
+            "agent",
+            "from",
+            "exit_code",
+            "signal",
+            "error",
+        ],
+    )
+}
+
+/// How a task ended, in words.
+fn ending(task: &Value) -> String {
+    let mut text = format!("task {}", output::visible(&output::cell(task, "status")));
+    for (key, label) in [
+        ("exit_code", "exit code"),
+        ("signal", "signal"),
+        ("error", "error"),
+    ] {
+        if task.get(key).is_some_and(|value| !value.is_null()) {
+            text.push_str(&format!(
+                ", {label} {}",
+                output::visible(&output::cell(task, key))
+            ));
+        }
+    }
+    text
+}
+
+fn is_terminal(task: &Value) -> bool {
+    matches!(
+        task.get("status").and_then(Value::as_str),
+        Some("done" | "failed" | "cancelled" | "expired")
+    )
+}
+
+fn verdict(task: &Value) -> ExitCode {
+    if task.get("status").and_then(Value::as_str) == Some("done") {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn creation(args: CreateArgs) -> anyhow::Result<Value> {
+    let metadata = metadata(&args.metadata)?;
+    let fields = [
+        ("title", args.title),
+        ("agent", args.agent),
+        ("prompt", args.prompt),
+        ("from", args.from),
+        ("idempotency_key", args.idempotency_key),
+    ];
+    let mut body: Map<String, Value> = fields
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), Value::String(value?))))
+        .collect();
+    body.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
+    Ok(Value::Object(body))
+}

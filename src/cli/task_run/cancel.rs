@@ -1,0 +1,73 @@
+//! Learns that someone asked the task to stop.
+
+use serde_json::Value;
+
+use crate::client::{Discovery, Follower, Item, with_query};
+
+/// Returns when the task carries a cancel request; never if there is none.
+///
+/// Follows only the task's own events and not its output, of which we are the source.
+pub(super) async fn requested(discovery: Discovery, task_id: String) {
+    let stream = format!("task/{task_id}");
+    let query = [("stream", Some(stream.as_str())), ("kind", Some("task"))];
+    let mut narrow = Follower::new(discovery.clone(), with_query("/v1/events", &query)).patient();
+    if follow(&mut narrow).await {
+        return;
+    }
+    // Someone who may not read the log may still follow the task.
+    let query = [("task_id", Some(task_id.as_str()))];
+    let mut wide = Follower::new(discovery, with_query("/v1/biam/subscribe", &query)).patient();
+    if !follow(&mut wide).await {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// `true` for a cancel request, `false` if the stream is over or refused.
+async fn follow(follower: &mut Follower) -> bool {
+    while let Ok(Some(item)) = follower.next().await {
+        if let Item::Event { data, .. } = item
+            && asks(&data)
+        {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether an event shows the request: in the task itself, or in the item of the log that holds it.
+fn asks(data: &str) -> bool {
+    let Ok(event) = serde_json::from_str::<Value>(data) else {
+        return false;
+    };
+    let task = event
+        .get("data")
+        .filter(|data| data.is_object())
+        .unwrap_or(&event);
+    task.get("cancel_requested_at")
+        .is_some_and(|at| !at.is_null())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_seen_in_either_form() {
+        let cases = [
+            (
+                r#"{"task_id":"t","cancel_requested_at":"2025-01-01T00:00:00.000Z"}"#,
+                true,
+            ),
+            (
+                r#"{"kind":"task","data":{"cancel_requested_at":"x"}}"#,
+                true,
+            ),
+            (r#"{"task_id":"t","cancel_requested_at":null}"#, false),
+            (r#"{"line":"cancel_requested_at","kind":"stdout"}"#, false),
+            ("nonsense", false),
+        ];
+        for (data, expected) in cases {
+            assert_eq!(asks(data), expected, "{data}");
+        }
+    }
+}

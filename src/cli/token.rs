@@ -1,0 +1,116 @@
+//! `svc token`: the operator token.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::daemon::{Found, find};
+use super::{Context, output, private_file};
+use crate::client::Token;
+use crate::config::Flags;
+
+/// `svc token …`.
+#[derive(Debug, Subcommand)]
+pub(super) enum TokenCommand {
+    /// Print the operator token
+    #[command(
+        after_help = "Example:\n  curl -H \"Authorization: Bearer $(svc token show)\" http://127.0.0.1:6334/v1/peers"
+    )]
+    Show,
+    /// Replace the operator token; the old one stops working at once, in a running daemon too
+    #[command(after_help = "Example:\n  svc token rotate\n\nSession tokens stay as they are.")]
+    Rotate,
+    /// Write a new token to a file that must not exist, for --token-file
+    #[command(after_help = "Example:\n  svc token init /etc/svc/token")]
+    Init {
+        /// The file to create
+        path: PathBuf,
+    },
+}
+
+pub(super) async fn run(context: &Context, command: TokenCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        TokenCommand::Show => show(context),
+        TokenCommand::Rotate => rotate(context).await,
+        TokenCommand::Init { path } => init(context, &path),
+    }
+}
+
+fn show(context: &Context) -> anyhow::Result<ExitCode> {
+    let config = context.config(&Flags::default())?;
+    let path = config.token_file.value;
+    match Token::read(&path)? {
+        Some(token) => print(context, token.expose(), &path),
+        None => bail!(
+            "there is no token in {}; `svc start` or `svc serve` makes one at first start",
+            path.display()
+        ),
+    }
+}
+
+async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
+    let path = context.config(&Flags::default())?.token_file.value;
+    let discovery = context.discovery()?;
+    let is_running = match find(context).await {
+        _ if discovery.is_fixed() => true,
+        Found::Running(..) => true,
+        Found::Nothing => false,
+        Found::Silent(daemon, problem) => bail!(
+            "a daemon (pid {}) seems to run but does not answer ({problem}), so the token stays as it is",
+            daemon.pid
+        ),
+    };
+    if is_running {
+        let answer: Value = context
+            .client()?
+            .post("/v1/token/rotate", &json!({}))
+            .await?;
+        let token = answer
+            .get("token")
+            .and_then(Value::as_str)
+            .context("the daemon answered without a token")?;
+        return print(context, token, &path);
+    }
+    let token = private_file::new_token()?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    private_file::create_folder(folder)
+        .with_context(|| format!("cannot create {}", folder.display()))?;
+    private_file::replace(&path, format!("{token}\n").as_bytes())
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    print(context, &token, &path)
+}
+
+fn init(context: &Context, path: &Path) -> anyhow::Result<ExitCode> {
+    let token = private_file::new_token()?;
+    match private_file::create_new(path, format!("{token}\n").as_bytes()) {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            bail!(
+                "{} exists already and is left as it is; `svc token rotate` replaces a token",
+                path.display()
+            )
+        }
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot create {}", path.display()));
+        }
+    }
+    if context.json {
+        output::json(&json!({ "path": path }))?;
+    } else {
+        output::line(&format!("wrote a new token to {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(context: &Context, token: &str, path: &Path) -> anyhow::Result<ExitCode> {
+    if context.json {
+        output::json(&json!({ "token": token, "path": path }))?;
+    } else {
+        output::line(token)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

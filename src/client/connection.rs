@@ -1,0 +1,348 @@
+//! One small HTTP/1.1 client: JSON in, JSON out, and streams.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::{ClientError, Problem, Target};
+
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long an answer may take, head and body each.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Largest JSON answer that is read, in bytes.
+const MAX_ANSWER: usize = 64 * 1024 * 1024;
+
+/// Talks to one daemon. Cheap to clone; clones share one kept-alive connection and take turns on it.
+#[derive(Debug, Clone)]
+pub struct Client {
+    target: Arc<Target>,
+    idle: Arc<Mutex<Option<SendRequest<Full<Bytes>>>>>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Reply {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
+    url: String,
+}
+
+/// A successful answer whose body is still arriving.
+#[derive(Debug)]
+pub struct Streaming {
+    /// The status, 2xx.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    body: Incoming,
+    url: String,
+}
+
+impl Client {
+    /// A client for this target; connects at the first request.
+    pub fn new(target: Target) -> Self {
+        Self {
+            target: Arc::new(target),
+            idle: Arc::default(),
+        }
+    }
+
+    /// The daemon's URL, and where the token came from.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// `GET`, decoded.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.request(Method::GET, path, None).await?.json()
+    }
+
+    /// `POST` of a JSON body, decoded.
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + Sync),
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|error| self.unexpected(error.to_string()))?;
+        self.request(Method::POST, path, Some(body.into()))
+            .await?
+            .json()
+    }
+
+    /// `DELETE`, decoded.
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.request(Method::DELETE, path, None).await?.json()
+    }
+
+    /// Sends a request whose body, if any, is JSON already. Any status but 2xx is an error.
+    pub async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<Reply, ClientError> {
+        let reply = self.exchange(method, path, body).await?;
+        if reply.status.is_success() {
+            return Ok(reply);
+        }
+        Err(self.problem(reply.status, &reply.headers, &reply.body))
+    }
+
+    /// The same with any status an answer.
+    ///
+    /// A request is sent again, on a new connection, only if the kept-alive one turned out to be closed before
+    /// anything was written.
+    pub async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<Reply, ClientError> {
+        let mut request = self.build(method, path, body, "application/json")?;
+        let mut idle = self.idle.lock().await;
+        let response = loop {
+            let kept = match idle.take() {
+                // Not ready means closed, or cut off in the middle of an answer that nobody waited for.
+                Some(mut sender) => sender.ready().await.is_ok().then_some(sender),
+                None => None,
+            };
+            let (mut sender, reused) = match kept {
+                Some(sender) => (sender, true),
+                None => (self.connect().await?, false),
+            };
+            match self.limit(sender.try_send_request(request)).await? {
+                Ok(response) => {
+                    *idle = Some(sender);
+                    break response;
+                }
+                Err(mut failed) => match failed.take_message() {
+                    Some(unsent) if reused => request = unsent,
+                    unsent => return Err(self.broken(failed.error(), unsent.is_none())),
+                },
+            }
+        };
+        let (parts, body) = response.into_parts();
+        let body = match self.limit(collect(body)).await {
+            Ok(Ok(body)) => body,
+            Ok(Err(problem)) => {
+                *idle = None;
+                return Err(ClientError::Connection {
+                    url: self.url(),
+                    problem,
+                    sent: true,
+                });
+            }
+            Err(error) => {
+                *idle = None;
+                return Err(error);
+            }
+        };
+        drop(idle);
+        Ok(Reply {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+            url: self.url(),
+        })
+    }
+
+    /// Opens a stream on a connection of its own. Only the head of the answer has a time limit.
+    pub async fn stream(
+        &self,
+        path: &str,
+        headers: &[(&'static str, String)],
+    ) -> Result<Streaming, ClientError> {
+        let mut request = self.build(Method::GET, path, None, "text/event-stream")?;
+        for (name, value) in headers {
+            let value =
+                HeaderValue::from_str(value).map_err(|error| self.unexpected(error.to_string()))?;
+            request.headers_mut().insert(*name, value);
+        }
+        let mut sender = self.connect().await?;
+        let response = self
+            .limit(sender.send_request(request))
+            .await?
+            .map_err(|error| self.broken(&error, true))?;
+        let (parts, body) = response.into_parts();
+        if parts.status.is_success() {
+            return Ok(Streaming {
+                status: parts.status,
+                headers: parts.headers,
+                body,
+                url: self.url(),
+            });
+        }
+        let body = self.limit(collect(body)).await?.unwrap_or_default();
+        Err(self.problem(parts.status, &parts.headers, &body))
+    }
+
+    fn build(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+        accept: &'static str,
+    ) -> Result<Request<Full<Bytes>>, ClientError> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(self.target.url.path(path))
+            .header(HOST, self.target.url.authority())
+            .header(USER_AGENT, concat!("svc/", env!("CARGO_PKG_VERSION")))
+            .header(ACCEPT, accept);
+        if let Some(token) = &self.target.token {
+            let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
+                .map_err(|error| self.unexpected(error.to_string()))?;
+            value.set_sensitive(true);
+            request = request.header(AUTHORIZATION, value);
+        }
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        request
+            .body(Full::new(body.unwrap_or_default()))
+            .map_err(|error| self.unexpected(error.to_string()))
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
+        let failed = |problem: String| ClientError::Connection {
+            url: self.url(),
+            problem,
+            sent: false,
+        };
+        let socket = match timeout(CONNECT, TcpStream::connect(self.target.url.socket())).await {
+            Ok(Ok(socket)) => socket,
+            Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                return Err(ClientError::NotRunning { url: self.url() });
+            }
+            Ok(Err(error)) => return Err(failed(error.to_string())),
+            Err(_) => {
+                return Err(ClientError::Timeout {
+                    url: self.url(),
+                    seconds: CONNECT.as_secs(),
+                });
+            }
+        };
+        // Small requests and small answers: waiting to fill a packet only adds 40 ms to each.
+        socket
+            .set_nodelay(true)
+            .map_err(|error| failed(error.to_string()))?;
+        let (sender, connection) = handshake(TokioIo::new(socket))
+            .await
+            .map_err(|error| failed(error.to_string()))?;
+        // Ends by itself when the sender is dropped or the peer closes; what it says then, the request says too.
+        tokio::spawn(async move { drop(connection.await) });
+        Ok(sender)
+    }
+
+    async fn limit<F: Future>(&self, work: F) -> Result<F::Output, ClientError> {
+        timeout(ANSWER, work)
+            .await
+            .map_err(|_| ClientError::Timeout {
+                url: self.url(),
+                seconds: ANSWER.as_secs(),
+            })
+    }
+
+    fn url(&self) -> String {
+        self.target.url.to_string()
+    }
+
+    fn unexpected(&self, problem: String) -> ClientError {
+        ClientError::Unexpected {
+            url: self.url(),
+            problem,
+        }
+    }
+
+    fn broken(&self, error: &hyper::Error, sent: bool) -> ClientError {
+        ClientError::Connection {
+            url: self.url(),
+            problem: error.to_string(),
+            sent,
+        }
+    }
+
+    fn problem(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> ClientError {
+        let problem = Problem::parse(
+            status,
+            retry_after(headers),
+            body,
+            self.target.token_source.clone(),
+        );
+        ClientError::Problem(Box::new(problem))
+    }
+}
+
+impl Reply {
+    /// Decodes the body.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        serde_json::from_slice(&self.body).map_err(|error| ClientError::Unexpected {
+            url: self.url.clone(),
+            problem: error.to_string(),
+        })
+    }
+}
+
+impl Streaming {
+    /// The next bytes, or `None` at the end of the body.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
+        while let Some(frame) = self.body.frame().await {
+            let frame = frame.map_err(|error| ClientError::Connection {
+                url: self.url.clone(),
+                problem: error.to_string(),
+                sent: true,
+            })?;
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The daemon's URL.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+async fn collect(mut body: Incoming) -> Result<Bytes, String> {
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame.map_err(|error| error.to_string())?.into_data() {
+            if bytes.len() + data.len() > MAX_ANSWER {
+                return Err(format!("the answer is larger than {MAX_ANSWER} bytes"));
+            }
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(bytes.freeze())
+}
+
+/// Seconds only: no daemon of ours sends a date, and a minute is as long as it is worth waiting blindly.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds: u64 = headers
+        .get(RETRY_AFTER)?
+        .to_str()
+        .ok()?
+        .trim()
+        .parse()
+        .ok()?;
+    Some(Duration::from_secs(seconds.min(60)))
+}

@@ -1,0 +1,340 @@
+//! Finding the daemon and the token.
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{ClientError, Url};
+use crate::config::{Config, Env};
+
+/// Longest token file worth reading, in bytes; anything larger is not a token.
+const MAX_TOKEN_FILE: u64 = 4096;
+
+/// How to find the daemon; asked anew for every connection, since a restart may change the port and the token.
+#[derive(Debug, Clone)]
+pub struct Discovery {
+    fixed: Option<Url>,
+    daemon_json: PathBuf,
+    listen: Option<Url>,
+    token: Option<Token>,
+    token_file: PathBuf,
+}
+
+/// Where the daemon is and what to say to it.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The daemon's base URL.
+    pub url: Url,
+    /// The credential, if there is one.
+    pub token: Option<Token>,
+    /// Where the credential came from.
+    pub token_source: TokenSource,
+    /// What the daemon wrote about itself, if that is how it was found.
+    pub daemon: Option<DaemonFile>,
+}
+
+/// A bearer token; `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+/// Where a token came from, so that an error can say so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenSource {
+    /// `SVC_TOKEN`.
+    Env,
+    /// The token file.
+    File(PathBuf),
+    /// The token file does not exist.
+    Missing(PathBuf),
+    /// The request is one that carries none.
+    Withheld,
+}
+
+/// `daemon.json`: written by the daemon once it listens, removed when it exits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonFile {
+    /// The daemon's process id.
+    pub pid: i32,
+    /// Its base URL.
+    pub url: String,
+    /// Its version.
+    pub version: String,
+    /// Made anew at every start.
+    pub boot_id: String,
+    /// RFC 3339.
+    pub started_at: String,
+}
+
+impl Discovery {
+    /// The URL of `--url`, else `SVC_URL`, else `daemon.json`, else the configured address; the token of `SVC_TOKEN`,
+    /// else the token file. Reads no file yet.
+    ///
+    /// Fails if the URL given or the token in the environment cannot be used.
+    pub fn new(config: &Config, env: &Env, url_flag: Option<&str>) -> Result<Self, ClientError> {
+        let text = |name: &str| {
+            env.os(name)
+                .map(|value| value.to_string_lossy().into_owned())
+        };
+        let fixed = url_flag.map(str::to_owned).or_else(|| text("SVC_URL"));
+        let token = text("SVC_TOKEN")
+            .map(|token| Token::parse(&token, Path::new("SVC_TOKEN")))
+            .transpose()?;
+        Ok(Self {
+            fixed: fixed.as_deref().map(Url::parse).transpose()?,
+            daemon_json: config.paths.daemon_json.clone(),
+            listen: config
+                .listen
+                .iter()
+                .find(|address| address.port() != 0)
+                .copied()
+                .map(Url::of_listener),
+            token,
+            token_file: config.token_file.value.clone(),
+        })
+    }
+
+    /// Whether the URL was given by flag or environment, so that the daemon may be on another machine.
+    pub fn is_fixed(&self) -> bool {
+        self.fixed.is_some()
+    }
+
+    /// Finds the daemon, without connecting to it.
+    ///
+    /// Fails with [`ClientError::NotRunning`] if nothing says where it could be, and with
+    /// [`ClientError::TokenFile`] if the token file exists but cannot be used.
+    pub fn target(&self) -> Result<Target, ClientError> {
+        let daemon = if self.fixed.is_some() {
+            None
+        } else {
+            DaemonFile::read_live(&self.daemon_json)
+        };
+        let url = match (&self.fixed, &daemon) {
+            (Some(url), _) => url.clone(),
+            (None, Some(daemon)) => Url::parse(&daemon.url)?,
+            (None, None) => self.listen.clone().ok_or_else(|| ClientError::NotRunning {
+                url: self.daemon_json.display().to_string(),
+            })?,
+        };
+        let (token, token_source) = match &self.token {
+            Some(token) => (Some(token.clone()), TokenSource::Env),
+            None => match Token::read(&self.token_file)? {
+                Some(token) => (Some(token), TokenSource::File(self.token_file.clone())),
+                None => (None, TokenSource::Missing(self.token_file.clone())),
+            },
+        };
+        Ok(Target {
+            url,
+            token,
+            token_source,
+            daemon,
+        })
+    }
+}
+
+impl Target {
+    /// Whether this is where a daemon seen through `daemon.json` may be looked for again. While it restarts that file
+    /// is away, and the configured address may belong to another daemon altogether.
+    pub fn may_follow(&self, previous: Option<&Self>) -> bool {
+        self.daemon.is_some() || previous.is_none_or(|previous| previous.daemon.is_none())
+    }
+
+    /// The same place without the credential, for what needs none.
+    #[must_use]
+    pub fn without_token(self) -> Self {
+        Self {
+            token: None,
+            token_source: TokenSource::Withheld,
+            ..self
+        }
+    }
+}
+
+impl Token {
+    /// Takes a token from text; `place` is for the message.
+    ///
+    /// Fails if it is blank or could not stand in a header.
+    pub fn parse(text: &str, place: &Path) -> Result<Self, ClientError> {
+        let token = text.trim();
+        let fine = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+        if fine {
+            return Ok(Self(token.to_owned()));
+        }
+        Err(ClientError::TokenFile {
+            path: place.to_path_buf(),
+            problem: "it holds no token (one line of letters and digits)".to_owned(),
+        })
+    }
+
+    /// Reads a token file; `None` if it does not exist.
+    pub fn read(path: &Path) -> Result<Option<Self>, ClientError> {
+        let bad = |problem: String| ClientError::TokenFile {
+            path: path.to_path_buf(),
+            problem,
+        };
+        match std::fs::metadata(path) {
+            Ok(meta) if meta.len() > MAX_TOKEN_FILE => {
+                return Err(bad("it is too large to be a token".to_owned()));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(bad(error.to_string())),
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+        Self::parse(&text, path).map(Some)
+    }
+
+    /// The token itself, for the header or for someone who asked to see it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+impl DaemonFile {
+    /// Reads the file; `None` if it is not there or not (yet) whole.
+    pub fn read(path: &Path) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+    }
+
+    /// The same, if the process it names exists: what a killed daemon left behind must not draw a token to whoever
+    /// took its port.
+    pub fn read_live(path: &Path) -> Option<Self> {
+        Self::read(path).filter(|daemon| process_exists(daemon.pid))
+    }
+}
+
+/// Whether a process with this id exists and still runs. One that has ended and only waits to be collected by its
+/// parent does not count.
+pub fn process_exists(pid: i32) -> bool {
+    let Some(process) = rustix::process::Pid::from_raw(pid).filter(|_| pid > 0) else {
+        return false;
+    };
+    match rustix::process::test_kill_process(process) {
+        Err(rustix::io::Errno::SRCH) => false,
+        // Another user's process: it exists.
+        Err(_) => true,
+        Ok(()) => !is_zombie(pid),
+    }
+}
+
+fn is_zombie(pid: i32) -> bool {
+    // Elsewhere than on Linux there is no such file, and init collects promptly.
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    // The name before the state stands in parentheses and may hold anything, parentheses too.
+    stat.rsplit_once(')')
+        .is_some_and(|(_, rest)| matches!(rest.trim_start().chars().next(), Some('Z' | 'X')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Flags, Paths};
+
+    fn discovery(
+        home: &Path,
+        env: &[(&str, &str)],
+        url: Option<&str>,
+    ) -> Result<Discovery, ClientError> {
+        let env: Env = env.iter().copied().collect();
+        let paths = Paths::resolve(&env, Some(home)).expect("a home is given");
+        let config = Config::resolve(paths, &env, &Flags::default()).expect("is valid");
+        Discovery::new(&config, &env, url)
+    }
+
+    fn write_daemon(home: &Path, pid: i32) {
+        let daemon = DaemonFile {
+            pid,
+            url: "http://127.0.0.1:9999".to_owned(),
+            version: "0".to_owned(),
+            boot_id: "b".to_owned(),
+            started_at: "t".to_owned(),
+        };
+        std::fs::write(
+            home.join("daemon.json"),
+            serde_json::to_vec(&daemon).expect("serialises"),
+        )
+        .expect("writes");
+    }
+
+    #[test]
+    fn the_url_comes_from_the_strongest_source() {
+        let home = tempfile::tempdir().expect("a folder");
+        let url = |env: &[(&str, &str)], flag: Option<&str>| {
+            discovery(home.path(), env, flag)
+                .expect("is valid")
+                .target()
+                .expect("found")
+                .url
+                .to_string()
+        };
+        assert_eq!(url(&[], None), "http://127.0.0.1:6334");
+        assert_eq!(
+            url(&[("SVC_LISTEN", "0.0.0.0:5")], None),
+            "http://127.0.0.1:5"
+        );
+        write_daemon(home.path(), i32::MAX);
+        assert_eq!(
+            url(&[], None),
+            "http://127.0.0.1:6334",
+            "that process does not exist"
+        );
+        write_daemon(
+            home.path(),
+            i32::try_from(std::process::id()).expect("fits"),
+        );
+        assert_eq!(url(&[], None), "http://127.0.0.1:9999");
+        assert_eq!(url(&[("SVC_URL", "http://e:1")], None), "http://e:1");
+        assert_eq!(
+            url(&[("SVC_URL", "http://e:1")], Some("http://f:1")),
+            "http://f:1"
+        );
+    }
+
+    #[test]
+    fn a_port_chosen_by_the_system_is_known_only_from_the_daemon() {
+        let home = tempfile::tempdir().expect("a folder");
+        let found = discovery(home.path(), &[("SVC_LISTEN", "127.0.0.1:0")], None)
+            .expect("is valid")
+            .target();
+        assert!(
+            found
+                .expect_err("nothing says where")
+                .to_string()
+                .contains("svc start")
+        );
+    }
+
+    #[test]
+    fn the_token_comes_from_the_environment_or_the_file() {
+        let home = tempfile::tempdir().expect("a folder");
+        let found =
+            |env: &[(&str, &str)]| discovery(home.path(), env, None).and_then(|d| d.target());
+        assert_eq!(
+            found(&[]).expect("found").token_source,
+            TokenSource::Missing(home.path().join("token"))
+        );
+        std::fs::write(home.path().join("token"), "abc\n").expect("writes");
+        let target = found(&[]).expect("found");
+        assert_eq!(target.token.expect("read").expose(), "abc");
+        assert_eq!(
+            found(&[("SVC_TOKEN", "xyz")])
+                .expect("found")
+                .token
+                .expect("given")
+                .expose(),
+            "xyz"
+        );
+        found(&[("SVC_TOKEN", "x y")]).expect_err("has a space");
+        std::fs::write(home.path().join("token"), "").expect("writes");
+        found(&[]).expect_err("is empty");
+    }
+}

@@ -1,0 +1,132 @@
+//! The TOML file: every key optional, unknown keys refused.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::ConfigError;
+
+/// `config.toml` as written. Keys are the flags' names with underscores.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileConfig {
+    /// Addresses to listen on.
+    pub listen: Option<Vec<String>>,
+    /// Whether to serve without authentication (loopback only).
+    pub no_auth: Option<bool>,
+    /// Further accepted `Host` names.
+    pub allowed_host: Option<Vec<String>>,
+    /// Further accepted `Origin` values.
+    pub allowed_origin: Option<Vec<String>>,
+    /// The operator token's file; a relative path starts at this file's folder.
+    pub token_file: Option<std::path::PathBuf>,
+    /// Log filter directives.
+    pub log_level: Option<String>,
+    /// `auto`, `text` or `json`.
+    pub log_format: Option<String>,
+    /// `[store]`.
+    #[serde(default)]
+    pub store: StoreSection,
+    /// `[retention]`.
+    #[serde(default)]
+    pub retention: RetentionSection,
+}
+
+/// `[store]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoreSection {
+    /// Largest size of the database, in bytes.
+    pub max_bytes: Option<u64>,
+}
+
+/// `[retention]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RetentionSection {
+    /// Events older than this many days are pruned.
+    pub max_age_days: Option<u64>,
+    /// The oldest events are pruned once the log holds more than this many bytes.
+    pub max_bytes: Option<u64>,
+}
+
+impl FileConfig {
+    /// Reads a file; one that does not exist is the same as an empty one.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text, path),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
+            Err(source) => Err(ConfigError::Read {
+                path: path.to_path_buf(),
+                source,
+            }),
+        }
+    }
+
+    /// Parses the text of a file; `path` is for the message and for relative paths in it.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let bad = |problem: String| ConfigError::File {
+            path: path.to_path_buf(),
+            problem,
+        };
+        let document = toml::Deserializer::parse(text).map_err(|error| bad(tidy(&error)))?;
+        let mut file: Self = serde_path_to_error::deserialize(document).map_err(|error| {
+            let key = error.path().to_string();
+            let problem = tidy(error.inner());
+            if key == "." {
+                bad(problem)
+            } else {
+                bad(format!("key `{key}`: {problem}"))
+            }
+        })?;
+        if let (Some(token), Some(folder)) = (&file.token_file, path.parent()) {
+            file.token_file = Some(folder.join(token));
+        }
+        Ok(file)
+    }
+}
+
+fn tidy(error: &toml::de::Error) -> String {
+    error.to_string().trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_file_names_file_and_key() {
+        let cases = [
+            ("listn = []", "listn"),
+            ("no_auth = \"yes\"", "no_auth"),
+            ("[store]\nmax_bytes = -1", "store.max_bytes"),
+            ("[store]\nmaxbytes = 1", "maxbytes"),
+            (
+                "[retention]\nmax_age_days = \"x\"",
+                "retention.max_age_days",
+            ),
+            ("listen = [1]", "listen"),
+            ("= 3", "line 1"),
+        ];
+        for (text, expected) in cases {
+            let error = FileConfig::parse(text, Path::new("/etc/c.toml"))
+                .expect_err(text)
+                .to_string();
+            assert!(
+                error.contains("/etc/c.toml") && error.contains(expected),
+                "{text}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_relative_token_file_starts_at_the_files_folder() {
+        let file = FileConfig::parse("token_file = \"secret\"", Path::new("/etc/svc/config.toml"))
+            .expect("parses");
+        assert_eq!(
+            file.token_file.as_deref(),
+            Some(Path::new("/etc/svc/secret"))
+        );
+    }
+}

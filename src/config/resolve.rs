@@ -1,0 +1,565 @@
+//! The precedence, the defaults and the rules across keys.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{ConfigError, Env, FileConfig, LogFormat, Paths, value};
+
+/// Where the daemon listens unless told otherwise.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:6334";
+
+/// The resolved configuration: concrete values, each with its origin.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where the files are.
+    pub paths: Paths,
+    /// Addresses to listen on; at least one.
+    pub listen: Setting<Vec<SocketAddr>>,
+    /// Whether every caller is the operator. Only ever true with loopback addresses.
+    pub no_auth: Setting<bool>,
+    /// Further accepted `Host` names, lower case, with or without a port.
+    pub allowed_host: Setting<Vec<String>>,
+    /// Further accepted origins, lower case.
+    pub allowed_origin: Setting<Vec<String>>,
+    /// The operator token's file; absolute.
+    pub token_file: Setting<PathBuf>,
+    /// Log filter directives.
+    pub log_level: Setting<String>,
+    /// How the log is written.
+    pub log_format: Setting<LogFormat>,
+    /// Largest size of the database in bytes, if limited.
+    pub store_max_bytes: Setting<Option<u64>>,
+    /// Age in days beyond which events are pruned, if limited.
+    pub retention_max_age_days: Setting<Option<u64>>,
+    /// Bytes of events beyond which the oldest are pruned, if limited.
+    pub retention_max_bytes: Setting<Option<u64>>,
+    /// Write the log to this file, rotated by size, and not to stderr. A flag only: `svc start` gives it.
+    pub log_file: Option<PathBuf>,
+    /// Refuse to start if migrations are pending, rather than apply them. A flag only.
+    pub no_migrate: bool,
+}
+
+/// What the command line said. Empty lists and `None` mean that a flag was not given.
+#[derive(Debug, Clone, Default)]
+pub struct Flags {
+    /// `--listen`, repeatable.
+    pub listen: Vec<String>,
+    /// `--no-auth`.
+    pub no_auth: bool,
+    /// `--allowed-host`, repeatable.
+    pub allowed_host: Vec<String>,
+    /// `--allowed-origin`, repeatable.
+    pub allowed_origin: Vec<String>,
+    /// `--token-file`.
+    pub token_file: Option<PathBuf>,
+    /// `--log-level`.
+    pub log_level: Option<String>,
+    /// `--log-format`.
+    pub log_format: Option<String>,
+    /// `--log-file`.
+    pub log_file: Option<PathBuf>,
+    /// `--no-migrate`.
+    pub no_migrate: bool,
+}
+
+/// A value and where it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting<T> {
+    /// The value.
+    pub value: T,
+    /// Its origin.
+    pub origin: Origin,
+}
+
+/// Where a value came from, strongest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// The command line.
+    Flag,
+    /// An `SVC_…` variable.
+    Env,
+    /// The configuration file.
+    File,
+    /// Built in.
+    Default,
+}
+
+/// One line of `svc config show`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// The key as written in the file, dotted.
+    pub key: &'static str,
+    /// The value in use.
+    pub value: Value,
+    /// Its origin.
+    pub origin: Origin,
+}
+
+impl Config {
+    /// Resolves the configuration, reading the file that `paths` names if it exists.
+    ///
+    /// Fails if any source holds a value that makes no sense, even one that a stronger source overrides: a mistake
+    /// that is hidden today bites on the day the override goes.
+    pub fn resolve(paths: Paths, env: &Env, flags: &Flags) -> Result<Self, ConfigError> {
+        let file = FileConfig::load(&paths.config_file)?;
+        Self::from_sources(paths, env, flags, &file)
+    }
+
+    /// The same, from a file that was read already. Does no I/O.
+    pub fn from_sources(
+        paths: Paths,
+        env: &Env,
+        flags: &Flags,
+        file: &FileConfig,
+    ) -> Result<Self, ConfigError> {
+        let sources = Sources {
+            env,
+            file: &paths.config_file,
+        };
+        let list = |items: &[String]| (!items.is_empty()).then(|| items.to_vec());
+        let default_token = paths.token.clone();
+        let config = Self {
+            listen: sources
+                .list(
+                    "listen",
+                    list(&flags.listen),
+                    file.listen.clone(),
+                    value::listen,
+                )?
+                .or_default(|| {
+                    vec![value::listen(DEFAULT_LISTEN).expect("the default address is well formed")]
+                }),
+            no_auth: sources
+                .text(
+                    "no_auth",
+                    flags.no_auth.then_some(true),
+                    file.no_auth,
+                    value::boolean,
+                    Ok,
+                )?
+                .or_default(|| false),
+            allowed_host: sources
+                .list(
+                    "allowed_host",
+                    list(&flags.allowed_host),
+                    file.allowed_host.clone(),
+                    value::host,
+                )?
+                .or_default(Vec::new),
+            allowed_origin: sources
+                .list(
+                    "allowed_origin",
+                    list(&flags.allowed_origin),
+                    file.allowed_origin.clone(),
+                    value::origin,
+                )?
+                .or_default(Vec::new),
+            token_file: sources
+                .text(
+                    "token_file",
+                    flags.token_file.clone(),
+                    file.token_file.clone(),
+                    |text| Ok(PathBuf::from(text)),
+                    |path| std::path::absolute(path).map_err(|error| error.to_string()),
+                )?
+                .or_default(|| default_token),
+            log_level: sources
+                .text(
+                    "log_level",
+                    flags.log_level.clone(),
+                    file.log_level.clone(),
+                    own,
+                    |text| value::log_level(&text),
+                )?
+                .or_default(|| "info".to_owned()),
+            log_format: sources
+                .text(
+                    "log_format",
+                    flags.log_format.clone(),
+                    file.log_format.clone(),
+                    own,
+                    |text| text.parse(),
+                )?
+                .or_default(|| LogFormat::Auto),
+            store_max_bytes: sources
+                .number("store.max_bytes", file.store.max_bytes)?
+                .optional(),
+            retention_max_age_days: sources
+                .number("retention.max_age_days", file.retention.max_age_days)?
+                .optional(),
+            retention_max_bytes: sources
+                .number("retention.max_bytes", file.retention.max_bytes)?
+                .optional(),
+            log_file: flags.log_file.clone(),
+            no_migrate: flags.no_migrate,
+            paths,
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Every key with its value and origin, in the order of the documentation.
+    pub fn rows(&self) -> Vec<Row> {
+        let listen: Vec<String> = self.listen.iter().map(ToString::to_string).collect();
+        vec![
+            row("listen", json!(listen), &self.listen),
+            row("no_auth", json!(*self.no_auth), &self.no_auth),
+            row(
+                "allowed_host",
+                json!(*self.allowed_host),
+                &self.allowed_host,
+            ),
+            row(
+                "allowed_origin",
+                json!(*self.allowed_origin),
+                &self.allowed_origin,
+            ),
+            row(
+                "token_file",
+                json!(self.token_file.to_string_lossy()),
+                &self.token_file,
+            ),
+            row("log_level", json!(*self.log_level), &self.log_level),
+            row("log_format", json!(*self.log_format), &self.log_format),
+            row(
+                "store.max_bytes",
+                json!(*self.store_max_bytes),
+                &self.store_max_bytes,
+            ),
+            row(
+                "retention.max_age_days",
+                json!(*self.retention_max_age_days),
+                &self.retention_max_age_days,
+            ),
+            row(
+                "retention.max_bytes",
+                json!(*self.retention_max_bytes),
+                &self.retention_max_bytes,
+            ),
+        ]
+    }
+
+    /// Rules across keys.
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.listen.is_empty() {
+            return Err(ConfigError::Invalid {
+                place: format!("listen ({})", self.listen.origin),
+                problem: "is empty".to_owned(),
+                advice: format!("name at least one address, such as {DEFAULT_LISTEN}"),
+            });
+        }
+        let open = self
+            .listen
+            .iter()
+            .find(|address| !is_loopback(address.ip()));
+        match open {
+            Some(address) if *self.no_auth => Err(ConfigError::NoAuthBeyondLoopback {
+                origin: self.no_auth.origin.to_string(),
+                address: *address,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<T> Deref for Setting<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Flag => "flag",
+            Self::Env => "env",
+            Self::File => "file",
+            Self::Default => "default",
+        })
+    }
+}
+
+/// An IPv4 loopback address in IPv6 clothes is one too.
+fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "stands in for a parser")]
+fn own(text: &str) -> Result<String, String> {
+    Ok(text.to_owned())
+}
+
+fn row<T>(key: &'static str, value: Value, setting: &Setting<T>) -> Row {
+    Row {
+        key,
+        value,
+        origin: setting.origin,
+    }
+}
+
+/// A value that no source may have given.
+struct Found<T>(Option<Setting<T>>);
+
+impl<T> Found<T> {
+    fn or_default(self, default: impl FnOnce() -> T) -> Setting<T> {
+        self.0.unwrap_or_else(|| Setting {
+            value: default(),
+            origin: Origin::Default,
+        })
+    }
+
+    fn optional(self) -> Setting<Option<T>> {
+        match self.0 {
+            Some(Setting { value, origin }) => Setting {
+                value: Some(value),
+                origin,
+            },
+            None => Setting {
+                value: None,
+                origin: Origin::Default,
+            },
+        }
+    }
+}
+
+/// Takes the strongest source of a key, and checks all of them.
+struct Sources<'a> {
+    env: &'a Env,
+    file: &'a Path,
+}
+
+impl Sources<'_> {
+    fn text<R, T>(
+        &self,
+        key: &str,
+        flag: Option<R>,
+        file: Option<R>,
+        from_env: impl Fn(&str) -> Result<R, String>,
+        check: impl Fn(R) -> Result<T, String>,
+    ) -> Result<Found<T>, ConfigError> {
+        let name = env_name(key);
+        let env = self.env.text(&name)?;
+        let mut found = None;
+        let given = [
+            (Origin::Flag, flag.map(Ok)),
+            (Origin::Env, env.map(from_env)),
+            (Origin::File, file.map(Ok)),
+        ];
+        for (origin, raw) in given {
+            let Some(raw) = raw else { continue };
+            let value = raw
+                .and_then(&check)
+                .map_err(|problem| self.invalid(key, origin, &problem))?;
+            found.get_or_insert(Setting { value, origin });
+        }
+        Ok(Found(found))
+    }
+
+    fn list<T>(
+        &self,
+        key: &str,
+        flag: Option<Vec<String>>,
+        file: Option<Vec<String>>,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Found<Vec<T>>, ConfigError> {
+        self.text(
+            key,
+            flag,
+            file,
+            |text| Ok(value::comma(text)),
+            |items| value::each(&items, &parse),
+        )
+    }
+
+    fn number(&self, key: &str, file: Option<u64>) -> Result<Found<u64>, ConfigError> {
+        let parse = |text: &str| {
+            text.trim()
+                .parse()
+                .map_err(|_| format!("`{text}` is not a whole number"))
+        };
+        self.text(key, None, file, parse, value::positive)
+    }
+
+    fn invalid(&self, key: &str, origin: Origin, problem: &str) -> ConfigError {
+        let (place, thing) = match origin {
+            Origin::Flag => (format!("--{}:", key.replace('_', "-")), "the flag"),
+            Origin::Env => (
+                format!("environment variable {}:", env_name(key)),
+                "the variable",
+            ),
+            Origin::File | Origin::Default => {
+                (format!("{}, key `{key}`:", self.file.display()), "the file")
+            }
+        };
+        ConfigError::Invalid {
+            place,
+            problem: problem.to_owned(),
+            advice: format!("correct {thing}"),
+        }
+    }
+}
+
+fn env_name(key: &str) -> String {
+    format!("SVC_{}", key.replace('.', "_").to_ascii_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(env: &[(&str, &str)], flags: &Flags, file: &str) -> Result<Config, ConfigError> {
+        let env: Env = env.iter().copied().collect();
+        let paths = Paths::resolve(&env, Some(Path::new("/h"))).expect("a home is given");
+        let file = FileConfig::parse(file, &paths.config_file)?;
+        Config::from_sources(paths, &env, flags, &file)
+    }
+
+    fn listening(address: &str) -> Flags {
+        Flags {
+            listen: vec![address.to_owned()],
+            ..Flags::default()
+        }
+    }
+
+    #[test]
+    fn stronger_sources_win() {
+        let file = "listen = [\"127.0.0.1:3\"]";
+        let env = [("SVC_LISTEN", "127.0.0.1:2,[::1]:2")];
+        let cases = [
+            (
+                resolve(&env, &listening("localhost:1"), file),
+                Origin::Flag,
+                "127.0.0.1:1",
+            ),
+            (
+                resolve(&env, &Flags::default(), file),
+                Origin::Env,
+                "127.0.0.1:2",
+            ),
+            (
+                resolve(&[], &Flags::default(), file),
+                Origin::File,
+                "127.0.0.1:3",
+            ),
+            (
+                resolve(&[], &Flags::default(), ""),
+                Origin::Default,
+                "127.0.0.1:6334",
+            ),
+        ];
+        for (config, origin, first) in cases {
+            let config = config.expect("is valid");
+            assert_eq!(
+                (config.listen.origin, config.listen[0].to_string().as_str()),
+                (origin, first)
+            );
+        }
+    }
+
+    #[test]
+    fn no_auth_is_for_loopback_only() {
+        let cases = [
+            ("127.0.0.1:0", true),
+            ("[::1]:0", true),
+            ("127.9.9.9:1", true),
+            ("[::ffff:127.0.0.1]:1", true),
+            ("0.0.0.0:1", false),
+            ("[::]:1", false),
+            ("192.168.1.4:1", false),
+        ];
+        for (address, fine) in cases {
+            let flags = Flags {
+                no_auth: true,
+                ..listening(address)
+            };
+            assert_eq!(resolve(&[], &flags, "").is_ok(), fine, "{address}");
+            let alone = Flags {
+                no_auth: false,
+                ..flags
+            };
+            assert!(
+                resolve(&[], &alone, "").is_ok(),
+                "{address} without no_auth"
+            );
+        }
+    }
+
+    #[test]
+    fn a_bad_value_names_its_place() {
+        let bad_flag = listening("6334");
+        let cases = [
+            (resolve(&[], &bad_flag, ""), "--listen:"),
+            (
+                resolve(&[("SVC_NO_AUTH", "maybe")], &Flags::default(), ""),
+                "SVC_NO_AUTH",
+            ),
+            (
+                resolve(&[("SVC_STORE_MAX_BYTES", "1GB")], &Flags::default(), ""),
+                "SVC_STORE_MAX_BYTES",
+            ),
+            (
+                resolve(&[], &Flags::default(), "log_format = \"xml\""),
+                "/h/config.toml, key `log_format`",
+            ),
+            (
+                resolve(&[], &Flags::default(), "allowed_origin = [\"x.org\"]"),
+                "key `allowed_origin`",
+            ),
+            (
+                resolve(&[], &Flags::default(), "[retention]\nmax_bytes = 0"),
+                "key `retention.max_bytes`",
+            ),
+            (
+                resolve(&[], &Flags::default(), "listen = []"),
+                "listen (file) is empty",
+            ),
+            (
+                resolve(&[], &listening("127.0.0.1:1"), "listen = [\"x\"]"),
+                "key `listen`",
+            ),
+        ];
+        for (result, expected) in cases {
+            let error = result.expect_err(expected).to_string();
+            assert!(error.contains(expected), "{expected}: {error}");
+        }
+    }
+
+    #[test]
+    fn rows_show_value_and_origin() {
+        let config = resolve(
+            &[("SVC_LOG_LEVEL", "debug")],
+            &Flags::default(),
+            "[store]\nmax_bytes = 5",
+        )
+        .expect("is valid");
+        let rows: Vec<String> = config
+            .rows()
+            .iter()
+            .map(|row| format!("{}={} {}", row.key, row.value, row.origin))
+            .collect();
+        assert!(
+            rows.contains(&"log_level=\"debug\" env".to_owned()),
+            "{rows:?}"
+        );
+        assert!(
+            rows.contains(&"store.max_bytes=5 file".to_owned()),
+            "{rows:?}"
+        );
+        assert!(
+            rows.contains(&"token_file=\"/h/token\" default".to_owned()),
+            "{rows:?}"
+        );
+        assert!(
+            rows.contains(&"retention.max_bytes=null default".to_owned()),
+            "{rows:?}"
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! Values that parse once and are trusted from then on.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use serde::Serialize;
+
+/// How the log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON otherwise.
+    Auto,
+    /// One readable line per record.
+    Text,
+    /// One JSON object per record.
+    Json,
+}
+
+impl std::str::FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(format!("`{text}` is not auto, text or json")),
+        }
+    }
+}
+
+/// An address to listen on: `127.0.0.1:6334`, `[::1]:6334`, or `localhost:6334` (IPv4). Port 0 lets the system choose.
+pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
+    let text = text.trim();
+    if let Some(port) = text
+        .strip_prefix("localhost:")
+        .and_then(|port| port.parse().ok())
+    {
+        return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    }
+    text.parse().map_err(|_| {
+        format!("`{text}` is not an address with a port, such as 127.0.0.1:6334 or [::1]:6334")
+    })
+}
+
+/// A host name or address as it may stand in a `Host` header, with or without a port.
+pub(super) fn host(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() || text.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control()) {
+        return Err(format!(
+            "`{text}` is not a host name, such as svc.example.com"
+        ));
+    }
+    Ok(text.to_ascii_lowercase())
+}
+
+/// An origin as it may stand in an `Origin` header: scheme, host and perhaps a port; no path.
+pub(super) fn origin(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let rest = text
+        .strip_prefix("https://")
+        .or_else(|| text.strip_prefix("http://"));
+    match rest.map(host) {
+        Some(Ok(_)) => Ok(text.to_ascii_lowercase()),
+        _ => Err(format!(
+            "`{text}` is not an origin, such as https://svc.example.com"
+        )),
+    }
+}
+
+/// Log filter directives, such as `info` or `svc=debug,warn`.
+pub(super) fn log_level(text: &str) -> Result<String, String> {
+    tracing_subscriber::EnvFilter::try_new(text)
+        .map(|_| text.to_owned())
+        .map_err(|_| format!("`{text}` is not a log level (error, warn, info, debug, trace) or a list such as svc=debug,warn"))
+}
+
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" => Ok(false),
+        _ => Err(format!("`{text}` is neither true nor false")),
+    }
+}
+
+/// A number from 1 to the largest that a column of the database can hold.
+pub(super) fn positive(number: u64) -> Result<u64, String> {
+    if (1..=i64::MAX.cast_unsigned()).contains(&number) {
+        return Ok(number);
+    }
+    Err(format!("{number} is not between 1 and {}", i64::MAX))
+}
+
+/// Applies a parser to each item.
+pub(super) fn each<T>(
+    items: &[String],
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    items.iter().map(|item| parse(item)).collect()
+}
+
+/// The items of a comma-separated list; blank ones are left out.
+pub(super) fn comma(text: &str) -> Vec<String> {
+    text.split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
