@@ -411,8 +411,8 @@ fn tasks_can_be_listed_and_looked_at() {
     assert!(svc(&d.home, &["task", "list"]).ok().contains(&id));
     let listed = svc(&d.home, &["task", "list", "--json"]).json();
     assert_eq!(listed["tasks"][0]["task_id"], json!(id));
-    assert_eq!(svc(&d.home, &["task", "get", &id, "--json"]).json(), task);
-    let unknown = svc(&d.home, &["task", "get", "task_unknown"]);
+    assert_eq!(svc(&d.home, &["task", "show", &id, "--json"]).json(), task);
+    let unknown = svc(&d.home, &["task", "show", "task_unknown"]);
     assert_eq!(unknown.code, Some(1), "{unknown:?}");
     let over = svc(&d.home, &["task", "cancel", &id]);
     assert_eq!(over.code, Some(1), "{over:?}");
@@ -425,10 +425,11 @@ fn peers_and_messages_have_their_commands() {
     let registered = json(&[
         "peer",
         "register",
+        "--display-name",
         "ann",
         "--backend",
         "claude",
-        "--session",
+        "--session-id",
         "s-1",
     ]);
     let ann = text(&registered, "peer_id");
@@ -437,7 +438,7 @@ fn peers_and_messages_have_their_commands() {
     let listed = json(&["peer", "list"]);
     assert_eq!(listed["count"], 2);
     assert!(svc(&d.home, &["peer", "list"]).ok().contains("ann"));
-    assert_eq!(json(&["peer", "get", &ann])["peer_id"], json!(ann));
+    assert_eq!(json(&["peer", "show", &ann])["peer_id"], json!(ann));
     assert_eq!(
         json(&["peer", "heartbeat", &ann, "--status", "busy"])["status"],
         "busy"
@@ -455,14 +456,14 @@ fn peers_and_messages_have_their_commands() {
     );
     assert_eq!(json(&["message", "inbox", &bob])["count"], 2);
     assert_eq!(json(&["message", "ack", &bob, &id])["acked"], json!([id]));
-    assert_eq!(json(&["message", "get", &id])["state"], "acked");
+    assert_eq!(json(&["message", "show", &id])["state"], "acked");
     assert_eq!(
         json(&["message", "broadcast", "all of you"])["delivered_to"],
         2
     );
 
     assert_eq!(json(&["peer", "remove", &ann])["peer_id"], json!(ann));
-    let gone = svc(&d.home, &["peer", "get", &ann]);
+    let gone = svc(&d.home, &["peer", "show", &ann]);
     assert_eq!(gone.code, Some(1), "{gone:?}");
     assert!(
         !gone.stderr.trim().is_empty() && gone.stdout.is_empty(),

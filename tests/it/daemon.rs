@@ -212,6 +212,10 @@ impl Daemon {
         self.child.as_ref().expect("the daemon runs").child.id()
     }
 
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.child.as_ref().expect("the daemon runs").signal(signal);
+    }
+
     /// Ends it as a power cut would.
     pub(crate) fn kill9(&mut self) {
         let mut child = self.child.take().expect("the daemon runs");
