@@ -1,5 +1,22 @@
 //! `svc`: the team daemon for coding agents.
+//!
+//! `ARCHITECTURE.md` is the map. In short, from the lowest floor up; each imports only what is below it:
+//!
+//! - [`domain`]: values and rules, without input or output.
+//! - [`store`]: the database and the log. The only SQL.
+//! - [`service`]: what the system does, without a protocol.
+//! - [`http`]: the daemon's HTTP face. [`client`]: the other end of it.
+//! - [`cli`]: the command line, and the composition of the daemon in `cli/serve.rs`.
+//!
+//! [`config`], [`lifecycle`] and [`telemetry`] are leaves. Read `store/writer.rs` and `service/events.rs` first: the
+//! rest stands on them.
 
 pub mod cli;
 pub mod client;
 pub mod config;
+pub mod domain;
+pub mod http;
+pub mod lifecycle;
+pub mod service;
+pub mod store;
+pub mod telemetry;

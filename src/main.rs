@@ -1,2 +1,7 @@
 //! The `svc` binary.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    svc::cli::run()
+}

@@ -146,7 +146,7 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
                 // Fails only for a process that leads a group already, which then has no terminal to lose either.
                 let _ = rustix::process::setsid();
             }
-            serve::run(context.config(&args.flags())?)
+            serve::run(&context.config(&args.flags())?, &context.env)
         }
         Command::Migrate(args) => migrate::run(&context, &args),
         Command::Backup(args) => backup::backup(&context, &args),

@@ -1,10 +1,12 @@
-//! `svc migrate`: placeholder until the daemon is merged.
+//! `svc migrate`: brings the database to this program's schema, or tells what that would take.
 
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::json;
 
-use super::Context;
+use super::{ALREADY_RUNNING, Context, MIGRATIONS_PENDING, output, private_file};
+use crate::store::{DatabaseLock, LockError, Migrations};
 
 /// Arguments of `svc migrate`.
 #[derive(Debug, Clone, Args)]
@@ -16,9 +18,49 @@ pub struct MigrateArgs {
 
 /// Applies or lists pending migrations.
 pub fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result<ExitCode> {
-    anyhow::bail!(
-        "this build has no store ({}, check: {})",
-        context.paths.db.display(),
-        args.check
-    )
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let path = &context.paths.db;
+    if args.check {
+        // Reading needs no lock and changes nothing, so it works beside a daemon.
+        let migrations = runtime.block_on(Migrations::inspect_file(path))?;
+        report(context, &migrations, "pending")?;
+        let pending = !migrations.pending.is_empty();
+        return Ok(if pending { MIGRATIONS_PENDING.into() } else { ExitCode::SUCCESS });
+    }
+    private_file::create_folder(&context.paths.home)?;
+    let _lock = match DatabaseLock::acquire(&context.paths.lock) {
+        Ok(lock) => lock,
+        Err(LockError::Held) => {
+            output::note(&format!(
+                "error: a daemon is running on {}: `svc stop` first (it migrates by itself when it starts)",
+                path.display()
+            ));
+            return Ok(ALREADY_RUNNING.into());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let migrations = runtime.block_on(Migrations::apply_file(path))?;
+    report(context, &migrations, "applied")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(context: &Context, migrations: &Migrations, what: &str) -> anyhow::Result<()> {
+    if context.json {
+        let steps: Vec<_> = migrations
+            .pending
+            .iter()
+            .map(|(version, name)| json!({ "version": version, "description": name }))
+            .collect();
+        return output::json(&json!({
+            "db": context.paths.db, "from": migrations.current, "latest": migrations.latest, what: steps,
+        }));
+    }
+    if migrations.pending.is_empty() {
+        return output::line(&format!("nothing to do: schema version {}", migrations.latest));
+    }
+    for (version, name) in &migrations.pending {
+        output::line(&format!("{what} {version:>4}  {name}"))?;
+    }
+    Ok(())
 }

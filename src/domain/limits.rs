@@ -1,0 +1,88 @@
+//! Every bound in the system, one constant each, with its reason.
+
+use std::time::Duration;
+
+/// Largest body of a `/v1` request, in bytes. A bulk of events goes in several requests.
+pub const V1_BODY_BYTES: usize = 1024 * 1024;
+/// Largest body of any other request, in bytes.
+pub const BODY_BYTES: usize = 4 * 1024 * 1024;
+/// How long a body may stall between two pieces before the request is given up (408).
+pub const BODY_STALL: Duration = Duration::from_secs(30);
+/// How long the head of a request may take.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Silence after which an event stream gets a comment. Proxies and clients give up on silence of a minute.
+pub const SSE_KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// What `retry:` tells a browser, in milliseconds.
+pub const SSE_RETRY_MS: u32 = 1000;
+/// Grace for requests in flight after the first signal.
+pub const DRAIN: Duration = Duration::from_secs(10);
+
+/// Rows in a page when the caller does not say.
+pub const PAGE_DEFAULT: u32 = 50;
+/// Most rows in a page.
+pub const PAGE_MAX: u32 = 500;
+
+/// Longest id that is looked up, in bytes. Ours have 31.
+pub const ID_BYTES: usize = 128;
+/// Longest name, path, key or other short text of a caller, in bytes.
+pub const SHORT_TEXT_BYTES: usize = 4096;
+/// Most entries in a metadata map.
+pub const METADATA_ENTRIES: usize = 64;
+/// Most events in one request, and most rows in one statement of the log.
+pub const EVENTS_PER_REQUEST: usize = 1000;
+/// Longest producer id of an event, in bytes.
+pub const PRODUCER_ID_BYTES: usize = 128;
+
+/// A peer that was not heard of for this long is offline.
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a reader has to acknowledge what it took from an inbox before it comes again.
+pub const LEASE: Duration = Duration::from_secs(60);
+/// Messages that may wait in one inbox. One more is refused, none is dropped.
+pub const INBOX_MAX: u32 = 10_000;
+/// How often the liveness of processes (a peer's `pid`, a task's runner) is looked at.
+pub const PID_CHECK: Duration = Duration::from_secs(5);
+/// A task whose runner's process is gone gets its terminal event after this much silence: a runner that ended
+/// well is still sending its last lines.
+pub const RUNNER_GRACE: Duration = Duration::from_secs(60);
+/// A task that nothing was heard of for this long is expired. Nothing stays active for ever.
+pub const TASK_SILENCE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long a session token lives when its maker does not say.
+pub const TOKEN_TTL: Duration = Duration::from_secs(12 * 60 * 60);
+/// The longest life of a session token.
+pub const TOKEN_TTL_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// How exact a token's last use is recorded: a write for each request would cost more than the request.
+pub const TOKEN_USE_RESOLUTION: Duration = Duration::from_secs(60);
+
+/// Write jobs that share one commit at most. Bounds the time that the first of them waits.
+pub const JOBS_PER_COMMIT: usize = 512;
+/// Write jobs that may queue before callers wait to hand theirs over.
+pub const WRITE_QUEUE: usize = 4096;
+/// Streams whose head the writer keeps in memory. All are forgotten when there are more: each comes back with
+/// one look-up.
+pub const STREAMS_CACHED: usize = 65_536;
+/// Read connections.
+pub const READERS: u32 = 4;
+/// How long SQLite waits for a lock that another process holds (a backup, the `sqlite3` shell).
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// What the write-ahead log is cut back to after a checkpoint, in bytes.
+pub const WAL_BYTES: u64 = 64 * 1024 * 1024;
+/// Size of the write-ahead log at which maintenance empties it, in bytes.
+pub const WAL_TRUNCATE_BYTES: u64 = 32 * 1024 * 1024;
+/// How often maintenance looks at the write-ahead log and at retention.
+pub const MAINTENANCE: Duration = Duration::from_secs(60);
+/// Events that retention removes in one write job. Bounds how long it holds up other writers.
+pub const TRIM_BATCH: i64 = 4096;
+
+/// Rows in one page of a replay.
+pub const REPLAY_ROWS: u32 = 256;
+/// Characters of `data` above which a row is replayed alone. The same number stands in `migrations/0001_log.sql`.
+pub const REPLAY_LARGE: u32 = 8192;
+/// Positions that one page of a feed over several streams looks at.
+pub const SCAN_POSITIONS: i64 = 8192;
+/// Commits that a subscriber may lag behind before it goes back to the table.
+pub const SIGNALS: usize = 32;
+/// Bytes of events that a commit signal carries at most. Above it readers go to the table.
+pub const SIGNAL_BYTES: usize = 256 * 1024;
+/// Bytes of frames that are put into one chunk of a response body.
+pub const CHUNK_BYTES: usize = 64 * 1024;

@@ -1,0 +1,147 @@
+//! Messages between peers, and the states of their delivery.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{MessageId, PeerId, Timestamp};
+
+/// A stored message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Message {
+    /// Given by the daemon.
+    pub id: MessageId,
+    /// What kind of message it is.
+    #[serde(rename = "type")]
+    pub kind: MessageType,
+    /// The sender, as the daemon knows it: a peer, or `operator`.
+    pub from_peer: String,
+    /// The receiver.
+    pub to_peer: PeerId,
+    /// The text, as it was given. It is data.
+    pub text: String,
+    /// What it answers, or what its answers will name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+    /// When it was accepted.
+    pub timestamp: Timestamp,
+    /// Present state of its delivery.
+    pub state: DeliveryState,
+}
+
+/// A message to be sent.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+pub struct NewMessage {
+    /// What kind of message it is; `notification` if absent.
+    #[serde(rename = "type")]
+    pub kind: Option<MessageType>,
+    /// The sender, which only the operator may choose.
+    pub from_peer: Option<String>,
+    /// The text. Not blank.
+    pub text: String,
+    /// What it answers, or what its answers will name.
+    pub correlation_id: Option<String>,
+    /// A repeat with the same key, from the same sender to the same receiver, is answered with what was stored.
+    pub idempotency_key: Option<String>,
+}
+
+/// Kind of message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, sqlx::Type)]
+#[serde(rename_all = "snake_case")]
+#[sqlx(rename_all = "snake_case")]
+pub enum MessageType {
+    /// Wants an answer.
+    Query,
+    /// Is an answer.
+    Response,
+    /// Wants none.
+    Notification,
+    /// Went to many.
+    Broadcast,
+}
+
+/// State of a delivery. `accepted → queued → offered → injected → acked`, none skipped; or one of the last three,
+/// with a reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, sqlx::Type)]
+#[serde(rename_all = "snake_case")]
+#[sqlx(rename_all = "snake_case")]
+pub enum DeliveryState {
+    /// The daemon took it.
+    Accepted,
+    /// It is on the disk, in the receiver's inbox.
+    Queued,
+    /// The receiver's client was given it.
+    Offered,
+    /// The receiver has it before its eyes.
+    Injected,
+    /// The receiver said so.
+    Acked,
+    /// It waited too long.
+    Expired,
+    /// The receiver, or its full inbox, did not take it.
+    Refused,
+    /// The receiver is gone.
+    Undeliverable,
+}
+
+impl DeliveryState {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Queued => "queued",
+            Self::Offered => "offered",
+            Self::Injected => "injected",
+            Self::Acked => "acked",
+            Self::Expired => "expired",
+            Self::Refused => "refused",
+            Self::Undeliverable => "undeliverable",
+        }
+    }
+
+    /// Whether nothing follows it.
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Acked | Self::Expired | Self::Refused | Self::Undeliverable)
+    }
+
+    /// The states to pass through on the way to `to`, `to` included. Empty if it is no way forward.
+    pub fn path_to(self, to: Self) -> &'static [Self] {
+        use DeliveryState::{Accepted, Acked, Injected, Offered, Queued};
+        const WAY: [DeliveryState; 5] = [Accepted, Queued, Offered, Injected, Acked];
+        let place = |state| WAY.iter().position(|&step| step == state);
+        match (place(self), place(to)) {
+            (Some(from), Some(to)) if from < to => &WAY[from + 1..=to],
+            _ => &[],
+        }
+    }
+}
+
+/// A state that a delivery reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Delivery {
+    /// The state.
+    pub state: DeliveryState,
+    /// When it was reached.
+    pub at: Timestamp,
+    /// Why, for the states that end a delivery without success.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DeliveryState::{Accepted, Acked, Expired, Injected, Offered, Queued};
+
+    #[test]
+    fn no_state_is_skipped_and_none_goes_back() {
+        for (from, to, path) in [
+            (Queued, Offered, &[Offered][..]),
+            (Queued, Acked, &[Offered, Injected, Acked]),
+            (Accepted, Queued, &[Queued]),
+            (Acked, Acked, &[]),
+            (Acked, Offered, &[]),
+            (Expired, Acked, &[]),
+        ] {
+            assert_eq!(from.path_to(to), path, "{from:?} to {to:?}");
+        }
+    }
+}

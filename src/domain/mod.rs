@@ -1,0 +1,25 @@
+//! Values and rules: what a peer, a message, a task, an event and a cursor are, and what may become of them.
+//!
+//! The lowest floor. It does no input or output, reads no clock and rolls no dice: time and ids come in as
+//! arguments ([`Clock`], [`Ids`]).
+
+mod caller;
+mod event;
+mod id;
+pub mod limits;
+mod message;
+mod peer;
+pub mod sse;
+mod task;
+mod time;
+
+pub use caller::{Caller, Scope};
+pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
+pub(crate) use id::random_bytes;
+pub use id::{Ids, MessageId, PeerId, TaskId, TokenId};
+pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
+pub use peer::{Peer, PeerRole, PeerStatus, RegisterInput};
+pub use task::{
+    Frame, FrameKind, NewTask, Runner, Task, TaskEvent, TaskEventBody, TaskStatus, Verdict,
+};
+pub use time::{Clock, ManualClock, SystemClock, Timestamp};

@@ -1,0 +1,145 @@
+//! Peers: who is here.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{PeerId, Timestamp};
+
+/// A peer, as everybody sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Peer {
+    /// Given by the daemon at the first registration and kept.
+    pub peer_id: PeerId,
+    /// What people call it.
+    pub display_name: String,
+    /// Working folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Kind of client, such as `claude-code`, `codex`, `gemini`, `opencode`.
+    pub backend: String,
+    /// Group of peers that a broadcast may be limited to.
+    pub circle: String,
+    /// Part that it plays.
+    pub role: PeerRole,
+    /// Present state.
+    pub status: PeerStatus,
+    /// The client's own id of its session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    /// The tmux pane it runs in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tmux_pane: Option<String>,
+    /// Its process on the daemon's machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// Whatever it says of itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// First registration.
+    pub registered_at: Timestamp,
+    /// Last registration or heartbeat.
+    pub last_seen: Timestamp,
+}
+
+/// What a peer says when it registers.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+pub struct RegisterInput {
+    /// What people call it. Not blank.
+    pub display_name: String,
+    /// Kind of client. Not blank.
+    pub backend: String,
+    /// Working folder.
+    pub path: Option<String>,
+    /// Group of peers; `default` at the first registration.
+    pub circle: Option<String>,
+    /// Part that it plays; `agent` at the first registration.
+    pub role: Option<PeerRole>,
+    /// The client's own id of its session. With it, the identity is `(backend, session_id)`; without it,
+    /// `(backend, path, tmux_pane)`.
+    pub session_id: Option<String>,
+    /// The tmux pane it runs in.
+    pub tmux_pane: Option<String>,
+    /// Its process on the daemon's machine: while it lives, the peer is idle at worst and not offline.
+    pub pid: Option<u32>,
+    /// Merged into what is known, key by key; `null` removes a key.
+    pub metadata: Option<BTreeMap<String, Option<String>>>,
+}
+
+/// The part that a peer plays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, sqlx::Type)]
+#[serde(rename_all = "snake_case")]
+#[sqlx(rename_all = "snake_case")]
+pub enum PeerRole {
+    /// A coding agent.
+    Agent,
+    /// One that gives work to others.
+    Orchestrator,
+    /// A person.
+    Human,
+}
+
+/// The state that a peer is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, sqlx::Type)]
+#[serde(rename_all = "snake_case")]
+#[sqlx(rename_all = "snake_case")]
+pub enum PeerStatus {
+    /// Here, and free.
+    Online,
+    /// Here, and at work.
+    Busy,
+    /// Here, and silent.
+    Idle,
+    /// Gone, or not heard of for 60 s.
+    Offline,
+}
+
+impl PeerStatus {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Online => "online",
+            Self::Busy => "busy",
+            Self::Idle => "idle",
+            Self::Offline => "offline",
+        }
+    }
+
+    /// What silence makes of a peer: after `timeout` it is offline, or idle while its process lives. `None` if
+    /// nothing changes.
+    pub fn after_silence(self, silence: Duration, timeout: Duration, alive: bool) -> Option<Self> {
+        if silence < timeout || self == Self::Offline {
+            return None;
+        }
+        let silent = if alive { Self::Idle } else { Self::Offline };
+        (silent != self).then_some(silent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_makes_idle_or_offline() {
+        use PeerStatus::{Busy, Idle, Offline, Online};
+        for (status, silence, alive, expected) in [
+            (Online, 59, false, None),
+            (Online, 60, false, Some(Offline)),
+            (Online, 60, true, Some(Idle)),
+            (Busy, 61, true, Some(Idle)),
+            (Idle, 600, true, None),
+            (Idle, 600, false, Some(Offline)),
+            (Offline, 600, false, None),
+            (Offline, 600, true, None),
+        ] {
+            let after = status.after_silence(
+                Duration::from_secs(silence),
+                Duration::from_secs(60),
+                alive,
+            );
+            assert_eq!(after, expected, "{status:?} after {silence} s, alive: {alive}");
+        }
+    }
+}

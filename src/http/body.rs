@@ -1,0 +1,216 @@
+//! What comes in: JSON bodies and query strings, read with bounds and refused with the name of the field.
+
+use std::time::Duration;
+
+use axum::{
+    body::Body,
+    extract::{FromRequest, FromRequestParts},
+    response::{IntoResponse, Response},
+};
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Request, header, request::Parts};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{App, Code, Problem};
+use crate::domain::limits;
+
+/// How much of a body that is too large is still read: a client that is busy sending would not see the answer.
+const DRAIN_BYTES: usize = 16 * 1024 * 1024;
+
+/// A JSON body, coming in or going out.
+pub(super) struct Json<T>(pub(super) T);
+
+/// A JSON body that may be missing.
+pub(super) struct MaybeJson<T>(pub(super) Option<T>);
+
+/// A query string.
+pub(super) struct Query<T>(pub(super) T);
+
+/// The bytes of a JSON body.
+pub(super) struct JsonBytes(pub(super) Bytes);
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        let body = serde_json::to_vec(&self.0).expect("a value of ours has a JSON form");
+        let json = HeaderValue::from_static("application/json");
+        ([(header::CONTENT_TYPE, json)], body).into_response()
+    }
+}
+
+impl FromRequest<App> for JsonBytes {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
+        if !is_json(request.headers()) {
+            return Err(Problem::new(
+                Code::UnsupportedMediaType,
+                "the body must be JSON: Content-Type: application/json",
+            ));
+        }
+        let stall = app.services.tuning().body_stall;
+        read(request.into_body(), limits::V1_BODY_BYTES, stall).await.map(Self)
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
+        let JsonBytes(bytes) = JsonBytes::from_request(request, app).await?;
+        parse(&bytes).map(Self)
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<App> for MaybeJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
+        if request.body().is_end_stream() {
+            return Ok(Self(None));
+        }
+        let JsonBytes(bytes) = JsonBytes::from_request(request, app).await?;
+        if bytes.iter().all(u8::is_ascii_whitespace) {
+            return Ok(Self(None));
+        }
+        parse(&bytes).map(|value| Self(Some(value)))
+    }
+}
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+        let query = parts.uri.query().unwrap_or_default();
+        let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
+        serde_path_to_error::deserialize(pairs)
+            .map(Self)
+            .map_err(|error| Problem::invalid(field_of(&error), error.inner()))
+    }
+}
+
+/// Parses JSON; a failure says whether it is no JSON (400) or the wrong JSON (422), and where.
+pub(super) fn parse<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
+    match serde_json::from_slice(bytes) {
+        Ok(value) => Ok(value),
+        Err(error) => Err(explain::<T>(bytes, &error)),
+    }
+}
+
+fn explain<'de, T: Deserialize<'de>>(bytes: &'de [u8], error: &serde_json::Error) -> Problem {
+    if serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_err() {
+        return Problem::malformed(format!("the body is not JSON: {error}"));
+    }
+    // Slower, and so only done when there is something to name.
+    let mut source = serde_json::Deserializer::from_slice(bytes);
+    match serde_path_to_error::deserialize::<_, T>(&mut source) {
+        Err(error) => Problem::invalid(field_of(&error), plain(error.inner())),
+        Ok(_) => Problem::invalid("", plain(error)),
+    }
+}
+
+fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
+    let path = error.path().to_string();
+    if path != "." {
+        return path;
+    }
+    // "missing field `x`" stands at the object; the name is what a person looks for.
+    let text = error.inner().to_string();
+    match text.split_once('`').filter(|(before, _)| before.starts_with("missing field")) {
+        Some((_, rest)) => rest.split('`').next().unwrap_or_default().to_owned(),
+        None => String::new(),
+    }
+}
+
+/// The message without " at line 1 column 2", which says nothing about a body that a program wrote.
+fn plain(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" at line ").map_or_else(|| text.clone(), |(what, _)| what.to_owned())
+}
+
+/// RFC 9110 8.3: the type, perhaps with parameters; `+json` is JSON too.
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else { return false };
+    let Ok(value) = value.to_str() else { return false };
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
+        || (essence.len() > 5 && essence.to_ascii_lowercase().ends_with("+json"))
+}
+
+async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Problem> {
+    let announced = body.size_hint().lower();
+    let mut first: Option<Bytes> = None;
+    let mut rest = BytesMut::new();
+    let mut len = 0;
+    loop {
+        let frame = match tokio::time::timeout(stall, body.frame()).await {
+            Err(_) => {
+                return Err(Problem::new(
+                    Code::RequestTimeout,
+                    format!("nothing more of the body came for {} s", stall.as_secs_f32()),
+                ));
+            }
+            Ok(None) => break,
+            Ok(Some(Err(error))) => {
+                return Err(Problem::malformed(format!("the body broke off: {error}")));
+            }
+            Ok(Some(Ok(frame))) => frame,
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        len += data.len();
+        if len > limit || announced > limit as u64 {
+            if len > DRAIN_BYTES || announced > DRAIN_BYTES as u64 {
+                break;
+            }
+            continue;
+        }
+        // A small body comes in one piece, which is taken as it is.
+        match first {
+            None => first = Some(data),
+            Some(ref first) => {
+                if rest.is_empty() {
+                    rest.extend_from_slice(first);
+                }
+                rest.extend_from_slice(&data);
+            }
+        }
+    }
+    if len > limit || announced > limit as u64 {
+        return Err(Problem::new(
+            Code::PayloadTooLarge,
+            format!("the body has more than {limit} bytes; nothing of it was stored"),
+        ));
+    }
+    Ok(if rest.is_empty() { first.unwrap_or_default() } else { rest.freeze() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::RegisterInput;
+
+    #[test]
+    fn names_the_field_that_breaks_a_rule() {
+        for (body, field) in [
+            (r#"{"display_name":1,"backend":"b"}"#, Some("display_name")),
+            (r#"{"display_name":"a"}"#, Some("backend")),
+            (r#"{"display_name":"a","backend":"b","role":"king"}"#, Some("role")),
+            (r#"{"display_name":"a","backend":"b","metadata":{"k":1}}"#, Some("metadata.k")),
+            (r#"{"display_name":"a","backend":"b","pid":-1}"#, Some("pid")),
+            ("[]", None),
+            ("3", None),
+        ] {
+            let problem = parse::<RegisterInput>(body.as_bytes()).unwrap_err();
+            let rendered = format!("{problem:?}");
+            assert!(rendered.contains("status: 422"), "{body}: {rendered}");
+            if let Some(field) = field {
+                assert!(rendered.contains(&format!("field: Some({field:?})")), "{body}: {rendered}");
+            }
+        }
+        for body in ["", "{", "{\"display_name\":\"a\"", "nonsense", "{}{}", "\u{feff}{}"] {
+            let problem = parse::<RegisterInput>(body.as_bytes()).unwrap_err();
+            assert!(format!("{problem:?}").contains("status: 400"), "{body}");
+        }
+    }
+}

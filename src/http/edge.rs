@@ -1,0 +1,309 @@
+//! The edge: what happens to every request before a route sees it, and to every response on its way out.
+//!
+//! In this order: an id, the Host and Origin checks (against DNS rebinding and other people's web pages), whether
+//! we are ready at all, who is asking; then the route; then metrics and, for failures, the body.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    response::{IntoResponse as _, Response},
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts, uri::Authority};
+use hyper::body::Incoming;
+use tower::ServiceExt as _;
+use tracing::Instrument as _;
+
+use super::{App, Code, Problem, routes};
+use crate::domain::Caller;
+
+/// Who may come in, and by which names we are known.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// Addresses that we listen on.
+    pub listen: Vec<SocketAddr>,
+    /// Further names that a `Host` header may have, with or without a port.
+    pub allowed_hosts: Vec<String>,
+    /// Further origins that an `Origin` header may name.
+    pub allowed_origins: Vec<String>,
+    /// Everybody is the operator. Only on loopback.
+    pub no_auth: bool,
+}
+
+/// Everything in front of the routes. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Edge(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    access: Access,
+    /// Set when the daemon is ready. Until then the answer is 503, never 404.
+    app: OnceLock<(App, Router)>,
+    draining: AtomicBool,
+    boot: String,
+    requests: AtomicU64,
+}
+
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+impl Edge {
+    /// An edge that answers 503 until [`Self::ready`]. `boot` tells this process's request ids from another's.
+    pub fn new(access: Access, boot: &str) -> Self {
+        Self(Arc::new(Inner {
+            access,
+            app: OnceLock::new(),
+            draining: AtomicBool::new(false),
+            boot: boot.chars().rev().take(8).collect(),
+            requests: AtomicU64::new(0),
+        }))
+    }
+
+    /// From here on requests reach the routes.
+    pub fn ready(&self, app: App) {
+        let router = routes::router(app.clone());
+        // Called once, by whoever composes the program.
+        self.0.app.set((app, router)).ok();
+    }
+
+    /// From here on new requests are answered 503: we are going down.
+    pub fn drain(&self) {
+        self.0.draining.store(true, Relaxed);
+    }
+
+    /// Answers a request.
+    pub async fn handle(&self, request: Request<Incoming>) -> Response {
+        self.answer(request.map(Body::new)).await
+    }
+
+    /// Answers a request whose body may come from anywhere.
+    pub async fn answer(&self, request: Request<Body>) -> Response {
+        let started = Instant::now();
+        let number = self.0.requests.fetch_add(1, Relaxed);
+        let id = format!("{}-{number:x}", self.0.boot);
+        let method = request.method().clone();
+        let path = request.uri().path().to_owned();
+        let span = tracing::debug_span!("request", %method, path, request_id = id);
+        let mut response = self.pass(request).instrument(span).await;
+        if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+            let bare = std::mem::replace(&mut response, problem.render(&path, &id));
+            if let Some(allow) = bare.headers().get(header::ALLOW) {
+                response.headers_mut().insert(header::ALLOW, allow.clone());
+            }
+            *response.extensions_mut() = bare.extensions().clone();
+        }
+        if let Ok(id) = HeaderValue::from_str(&id) {
+            response.headers_mut().insert(REQUEST_ID.clone(), id);
+        }
+        if let Some((app, _)) = self.0.app.get() {
+            let route = routes::route_of(&response);
+            app.metrics.observe(&method, route, response.status(), started.elapsed());
+        }
+        tracing::debug!(
+            request_id = id,
+            %method,
+            path,
+            status = response.status().as_u16(),
+            elapsed_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
+            "answered"
+        );
+        response
+    }
+
+    async fn pass(&self, mut request: Request<Body>) -> Response {
+        if let Err(problem) = self.0.access.check_origin(&request) {
+            return problem.into_response();
+        }
+        let Some((app, router)) = self.0.app.get() else {
+            return Problem::new(Code::Unavailable, "the daemon is starting").into_response();
+        };
+        if self.0.draining.load(Relaxed) {
+            return Problem::new(Code::Unavailable, "the daemon is going down").into_response();
+        }
+        let (parts, body) = request.into_parts();
+        let identified = self.identify(app, &parts).await;
+        request = Request::from_parts(parts, body);
+        match identified {
+            Ok(Some(caller)) => {
+                request.extensions_mut().insert(caller);
+            }
+            Ok(None) => {}
+            Err(problem) => return problem.into_response(),
+        }
+        match router.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+
+    /// Who is asking; `None` where nobody is asked.
+    async fn identify(&self, app: &App, request: &Parts) -> Result<Option<Caller>, Problem> {
+        if self.0.access.no_auth {
+            return Ok(Some(Caller::Operator));
+        }
+        if is_open(&request.method, request.uri.path()) {
+            return Ok(None);
+        }
+        let refused = || {
+            Problem::new(Code::Unauthorized, "a valid token is needed: Authorization: Bearer <token>")
+        };
+        let token = bearer(&request.headers).ok_or_else(refused)?;
+        app.services.authenticate(token).await?.map(Some).ok_or_else(refused)
+    }
+}
+
+/// Routes that ask for no token.
+fn is_open(method: &Method, path: &str) -> bool {
+    path == "/health" && (method == Method::GET || method == Method::HEAD)
+}
+
+/// RFC 6750 2.1; the scheme's name is case-insensitive (RFC 9110 11.1). Two headers are as good as none.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let (value, None) = (values.next()?, values.next()) else { return None };
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+impl Access {
+    /// A loopback port is open to every web page by way of DNS rebinding, so the names count.
+    fn check_origin<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        let forbidden = |what: &str, hint: &str| {
+            Err(Problem::new(Code::Forbidden, format!("this {what} is not allowed here: {hint}")))
+        };
+        let headers = request.headers();
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let named = match (hosts.next(), hosts.next()) {
+            (Some(host), None) => host.to_str().ok().map(str::to_owned),
+            (None, None) => request.uri().authority().map(ToString::to_string),
+            _ => None,
+        };
+        if !named.is_some_and(|host| self.knows_host(&host)) {
+            return forbidden("Host", "see --allowed-host");
+        }
+        let mut origins = headers.get_all(header::ORIGIN).iter();
+        match (origins.next(), origins.next()) {
+            (None, _) => Ok(()),
+            (Some(origin), None)
+                if origin.to_str().is_ok_and(|origin| self.knows_origin(origin)) =>
+            {
+                Ok(())
+            }
+            _ => forbidden("Origin", "see --allowed-origin"),
+        }
+    }
+
+    fn knows_host(&self, host: &str) -> bool {
+        if self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host)) {
+            return true;
+        }
+        let Ok(authority) = host.parse::<Authority>() else { return false };
+        if authority.as_str().contains('@') {
+            return false;
+        }
+        let name = authority.host();
+        is_loopback_name(name)
+            || self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
+            || address(name).is_some_and(|ip| self.listen.iter().any(|listen| listen.ip() == ip))
+    }
+
+    fn knows_origin(&self, origin: &str) -> bool {
+        if self.allowed_origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin)) {
+            return true;
+        }
+        let Some((scheme, authority)) = origin.split_once("://") else { return false };
+        let Ok(authority) = authority.parse::<Authority>() else { return false };
+        matches!(scheme, "http" | "https")
+            && !authority.as_str().contains('@')
+            && is_loopback_name(authority.host())
+    }
+}
+
+fn is_loopback_name(name: &str) -> bool {
+    name.eq_ignore_ascii_case("localhost") || address(name).is_some_and(|ip| ip.is_loopback())
+}
+
+/// An address in the notation of URLs, where IPv6 stands in brackets.
+fn address(name: &str) -> Option<IpAddr> {
+    name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access() -> Access {
+        Access {
+            listen: vec!["192.0.2.7:6334".parse().unwrap()],
+            allowed_hosts: vec!["svc.example".to_owned(), "team.example:8443".to_owned()],
+            allowed_origins: vec!["https://board.example".to_owned()],
+            no_auth: false,
+        }
+    }
+
+    #[test]
+    fn hosts_by_table() {
+        for (host, known) in [
+            ("127.0.0.1:6334", true),
+            ("localhost", true),
+            ("LOCALHOST:1", true),
+            ("[::1]:6334", true),
+            ("192.0.2.7:6334", true),
+            ("svc.example", true),
+            ("svc.example:99", true),
+            ("team.example:8443", true),
+            ("team.example:8444", false),
+            ("192.0.2.8:6334", false),
+            ("evil.example", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("user@localhost", false),
+            ("", false),
+            ("a b", false),
+        ] {
+            assert_eq!(access().knows_host(host), known, "{host}");
+        }
+    }
+
+    #[test]
+    fn origins_by_table() {
+        for (origin, known) in [
+            ("http://localhost:3000", true),
+            ("http://127.0.0.1", true),
+            ("https://[::1]:8443", true),
+            ("https://board.example", true),
+            ("https://board.example.evil", false),
+            ("http://evil.example", false),
+            ("http://localhost@evil.example", false),
+            ("null", false),
+            ("file://", false),
+            ("", false),
+        ] {
+            assert_eq!(access().knows_origin(origin), known, "{origin}");
+        }
+    }
+
+    #[test]
+    fn bearer_tokens_by_table() {
+        for (value, token) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer  abc ", Some("abc")),
+            ("Basic abc", None),
+            ("Bearer", None),
+            ("Bearer ", None),
+            ("abc", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+            assert_eq!(bearer(&headers), token, "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! `/v1/events`: the log, as pages or as a feed without end.
+
+use axum::{
+    extract::State,
+    http::{HeaderMap, HeaderValue, header},
+    response::{IntoResponse as _, Response},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{App, Problem, body::Query, openapi::Operation, routes::Api, sse};
+use crate::{
+    domain::{Timestamp, sse::push_item},
+    service::events::{After, Selector},
+};
+
+pub(super) fn routes(api: Api) -> Api {
+    let read = Operation::new("The log: a page of JSON, or with Accept: text/event-stream a feed without end");
+    let read = read
+        .query::<Read>()
+        .header("Last-Event-ID", "Of a feed: the last id received, which wins over `after`");
+    let read = read.answer::<Page>(200, "A page of events");
+    api.get("/v1/events", read, show)
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Read {
+    /// One stream. Places are its seqs.
+    stream: Option<String>,
+    /// All streams whose name begins so. Places are positions. Without either: everything.
+    stream_prefix: Option<String>,
+    /// Only events of this kind.
+    kind: Option<String>,
+    /// Begin after this place, by default 0; `latest` for what comes from now on.
+    after: Option<String>,
+    /// 1 to 500, by default 50. Only for pages.
+    limit: Option<u32>,
+}
+
+/// A page, as described; it is written by hand, because the data of events is JSON already.
+#[derive(Serialize, JsonSchema)]
+struct Page {
+    events: Vec<Item>,
+    count: usize,
+    /// Goes into `after`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// An event.
+#[derive(Serialize, JsonSchema)]
+struct Item {
+    /// Place in the whole log.
+    position: i64,
+    stream: String,
+    /// Place in its stream.
+    seq: i64,
+    kind: String,
+    data: Value,
+    at: Timestamp,
+}
+
+async fn show(
+    State(app): State<App>,
+    Query(query): Query<Read>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let selector = match (query.stream, query.stream_prefix) {
+        (Some(_), Some(_)) => {
+            return Err(Problem::invalid("stream_prefix", "does not go with stream"));
+        }
+        (Some(stream), None) => Selector::Stream(stream),
+        (None, prefix) => Selector::Prefix(prefix.unwrap_or_default()),
+    };
+    let after = after(query.after.as_deref())?;
+    let kind = query.kind.filter(|kind| !kind.is_empty());
+    if wants_stream(&headers) {
+        let after = match sse::last_event_id(&headers, None)? {
+            Some(id) => After::Place(id),
+            None => after,
+        };
+        let subscription = app.services.subscribe(&selector, after, kind).await?;
+        return Ok(sse::response(&app, subscription));
+    }
+    let after = match after {
+        After::Place(place) => place,
+        // What comes from now on is not here yet.
+        After::Latest => i64::MAX,
+    };
+    let page =
+        app.services.event_page(&selector, after, kind.as_deref(), query.limit).await?;
+    let mut body = String::from(r#"{"events":["#);
+    for (index, event) in page.events.iter().enumerate() {
+        if index > 0 {
+            body.push(',');
+        }
+        push_item(&mut body, event);
+    }
+    body.push_str(&format!(r#"],"count":{}"#, page.events.len()));
+    if let Some(next) = page.next {
+        body.push_str(&format!(r#","next_cursor":"{next}""#));
+    }
+    body.push('}');
+    let json = HeaderValue::from_static("application/json");
+    Ok(([(header::CONTENT_TYPE, json)], body).into_response())
+}
+
+fn after(text: Option<&str>) -> Result<After, Problem> {
+    match text.map(str::trim) {
+        None | Some("") => Ok(After::Place(0)),
+        Some("latest") => Ok(After::Latest),
+        Some(text) => match text.parse::<u64>() {
+            Ok(place) => Ok(After::Place(i64::try_from(place).unwrap_or(i64::MAX))),
+            Err(_) => Err(Problem::invalid("after", "must be a number from 0 up, or `latest`")),
+        },
+    }
+}
+
+fn wants_stream(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|range| range.split(';').next())
+        .any(|range| range.trim().eq_ignore_ascii_case("text/event-stream"))
+}

@@ -1,0 +1,122 @@
+//! Whether the daemon is well, and what it is.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::State,
+    http::{HeaderValue, header},
+    response::{IntoResponse as _, Response},
+    routing::{MethodRouter, get},
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{App, Problem, body::Json, openapi::Operation, routes::Api};
+use crate::domain::Timestamp;
+
+pub(super) fn routes(api: Api) -> Api {
+    let alive = Operation::new("Whether a daemon is here, and which").open();
+    let alive = alive.answer::<Alive>(200, "It is well; 503 while it starts or stops");
+    let health = Operation::new("Version, build and state of the store");
+    api.get("/health", alive, show_alive).get(
+        "/v1/health",
+        health.answer::<Health>(200, "The daemon's health"),
+        show_health,
+    )
+}
+
+/// Serves the description of all the other routes.
+pub(super) fn openapi_route(document: Arc<String>) -> MethodRouter<App> {
+    get(async move || {
+        let json = HeaderValue::from_static("application/json");
+        ([(header::CONTENT_TYPE, json)], document.to_string()).into_response()
+    })
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Alive {
+    /// `healthy`.
+    status: &'static str,
+    /// `svc`: tells a daemon of ours from another server on the same port.
+    server: &'static str,
+    version: &'static str,
+    /// Changes with each start.
+    boot_id: String,
+    pid: u32,
+    started_at: Timestamp,
+}
+
+async fn show_alive(State(app): State<App>) -> Response {
+    let identity = &app.identity;
+    let alive = Alive {
+        status: "healthy",
+        server: "svc",
+        version: env!("CARGO_PKG_VERSION"),
+        boot_id: identity.boot_id.clone(),
+        pid: identity.pid,
+        started_at: identity.started_at,
+    };
+    Json(alive).into_response()
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Health {
+    /// `ok`.
+    status: &'static str,
+    version: &'static str,
+    build: Build,
+    store: StoreHealth,
+    uptime_seconds: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Build {
+    name: &'static str,
+    version: &'static str,
+    /// Operating system and architecture.
+    target: String,
+    /// `release` or `debug`.
+    profile: &'static str,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct StoreHealth {
+    /// The database file.
+    path: String,
+    size_bytes: u64,
+    wal_bytes: u64,
+    schema_version: i64,
+    /// Position of the last event of the log.
+    head: i64,
+    /// Position of the last event that retention removed.
+    trimmed: i64,
+    /// Write jobs that wait.
+    queued: usize,
+}
+
+async fn show_health(State(app): State<App>) -> Result<Json<Health>, Problem> {
+    let store = app.services.store();
+    let size = store.size().await.map_err(crate::service::Error::from)?;
+    let (trimmed, head) = store.log_bounds().await.map_err(crate::service::Error::from)?;
+    let version = env!("CARGO_PKG_VERSION");
+    Ok(Json(Health {
+        status: "ok",
+        version,
+        build: Build {
+            name: "svc",
+            version,
+            target: format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+            profile: if cfg!(debug_assertions) { "debug" } else { "release" },
+        },
+        store: StoreHealth {
+            path: store.path().display().to_string(),
+            size_bytes: size.database,
+            wal_bytes: size.wal,
+            schema_version: size.schema,
+            head,
+            trimmed,
+            queued: store.queued(),
+        },
+        uptime_seconds: app.services.now().since(app.identity.started_at).as_secs(),
+    }))
+}

@@ -1,0 +1,154 @@
+//! Messages: sending them, taking them out of an inbox, and what became of them.
+
+use axum::{
+    extract::{Path, State},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    App, Problem,
+    body::{Json, Query},
+    openapi::Operation,
+    routes::Api,
+};
+use crate::domain::{Caller, Delivery, Message, MessageId, NewMessage};
+
+pub(super) fn routes(api: Api) -> Api {
+    let on_send = Operation::new("Put a message into a peer's inbox").body::<NewMessage>();
+    let on_inbox =
+        Operation::new("Take messages out of an inbox on a lease of 60 s, or peek").query::<Look>();
+    let on_ack = Operation::new("Acknowledge messages").body::<Acknowledge>();
+    let on_broadcast = Operation::new("Put a message into every inbox but the sender's");
+    api.post("/v1/peers/{id}/messages", on_send.answer::<Message>(200, "As stored"), send)
+        .get("/v1/peers/{id}/messages", on_inbox.answer::<Messages>(200, "In order"), inbox)
+        .post("/v1/peers/{id}/messages/ack", on_ack.answer::<Acked>(200, "All of them"), ack)
+        .post(
+            "/v1/peers/broadcast",
+            on_broadcast.body::<Broadcast>().answer::<Delivered>(200, "How many took it"),
+            broadcast,
+        )
+        .get(
+            "/v1/messages/{id}",
+            Operation::new("A message and what became of it").answer::<Detail>(200, "The message"),
+            show,
+        )
+}
+
+async fn send(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(input): Json<NewMessage>,
+) -> Result<Json<Message>, Problem> {
+    Ok(Json(app.services.send_message(&caller, &id, input).await?))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Look {
+    /// Leaves the inbox as it is, and shows leased messages too.
+    #[serde(default)]
+    peek: bool,
+    /// 1 to 500, by default 50.
+    limit: Option<u32>,
+    /// Only with `peek`: without it, the next call gives the next messages.
+    cursor: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Messages {
+    messages: Vec<Message>,
+    count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+async fn inbox(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Query(query): Query<Look>,
+) -> Result<Json<Messages>, Problem> {
+    let page = if query.peek {
+        app.services.peek_messages(&caller, &id, query.cursor.as_deref(), query.limit).await?
+    } else if query.cursor.is_some() {
+        return Err(Problem::invalid("cursor", "goes with peek=true"));
+    } else {
+        app.services.take_messages(&caller, &id, query.limit).await?
+    };
+    let (count, next_cursor) = (page.messages.len(), page.next_cursor);
+    Ok(Json(Messages { messages: page.messages, count, next_cursor }))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Acknowledge {
+    ids: Vec<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Acked {
+    acked: Vec<MessageId>,
+    count: usize,
+}
+
+async fn ack(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(input): Json<Acknowledge>,
+) -> Result<Json<Acked>, Problem> {
+    let acked = app.services.ack_messages(&caller, &id, input.ids).await?;
+    let count = acked.len();
+    Ok(Json(Acked { acked, count }))
+}
+
+/// A message with where it goes.
+#[derive(Deserialize, JsonSchema)]
+struct Broadcast {
+    /// Only to peers of this circle.
+    circle: Option<String>,
+    #[serde(rename = "type")]
+    kind: Option<crate::domain::MessageType>,
+    from_peer: Option<String>,
+    /// The text. Not blank.
+    text: String,
+    correlation_id: Option<String>,
+    idempotency_key: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Delivered {
+    delivered_to: u64,
+}
+
+async fn broadcast(
+    State(app): State<App>,
+    caller: Caller,
+    Json(input): Json<Broadcast>,
+) -> Result<Json<Delivered>, Problem> {
+    let message = NewMessage {
+        kind: input.kind,
+        from_peer: input.from_peer,
+        text: input.text,
+        correlation_id: input.correlation_id,
+        idempotency_key: input.idempotency_key,
+    };
+    let delivered_to = app.services.broadcast(&caller, input.circle, message).await?;
+    Ok(Json(Delivered { delivered_to }))
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Detail {
+    #[serde(flatten)]
+    message: Message,
+    states: Vec<Delivery>,
+}
+
+async fn show(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Detail>, Problem> {
+    let detail = app.services.message(&caller, &id).await?;
+    Ok(Json(Detail { message: detail.message, states: detail.states }))
+}

@@ -1,0 +1,108 @@
+//! `/v1/peers`: who is here.
+
+use axum::{
+    extract::{Path, State},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    App, Problem,
+    body::{Json, MaybeJson, Query},
+    openapi::Operation,
+    routes::Api,
+};
+use crate::{
+    domain::{Caller, Peer, PeerStatus, RegisterInput, Timestamp},
+    store::PeerFilter,
+};
+
+pub(super) fn routes(api: Api) -> Api {
+    let on_list = Operation::new("Peers: online, busy, idle, offline, by name").query::<ListPeers>();
+    let on_register =
+        Operation::new("Register a peer, or update the one with the same identity").body::<RegisterInput>();
+    let on_beat = Operation::new("Say that a peer is there").optional_body::<Heartbeat>();
+    api.get("/v1/peers", on_list.answer::<Peers>(200, "A page of peers"), list)
+        .post("/v1/peers/register", on_register.answer::<Peer>(200, "The peer"), register)
+        .post("/v1/peers/{id}/heartbeat", on_beat.answer::<Peer>(200, "The peer"), heartbeat)
+        .get("/v1/peers/{id}", Operation::new("A peer").answer::<Peer>(200, "The peer"), show)
+        .delete(
+            "/v1/peers/{id}",
+            Operation::new("Remove a peer").answer::<Peer>(200, "The peer that was removed"),
+            remove,
+        )
+}
+
+/// Filters match exactly, and all of them.
+#[derive(Deserialize, JsonSchema)]
+struct ListPeers {
+    status: Option<PeerStatus>,
+    backend: Option<String>,
+    circle: Option<String>,
+    path: Option<String>,
+    /// 1 to 500, by default 50.
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Peers {
+    peers: Vec<Peer>,
+    count: usize,
+    /// The time of this list.
+    as_of: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+async fn list(
+    State(app): State<App>,
+    Query(query): Query<ListPeers>,
+) -> Result<Json<Peers>, Problem> {
+    let filter = PeerFilter {
+        status: query.status,
+        backend: query.backend,
+        circle: query.circle,
+        path: query.path,
+    };
+    let as_of = app.services.now();
+    let page = app.services.peers(&filter, query.cursor.as_deref(), query.limit).await?;
+    let (count, next_cursor) = (page.peers.len(), page.next_cursor);
+    Ok(Json(Peers { peers: page.peers, count, as_of, next_cursor }))
+}
+
+async fn register(
+    State(app): State<App>,
+    caller: Caller,
+    Json(input): Json<RegisterInput>,
+) -> Result<Json<Peer>, Problem> {
+    Ok(Json(app.services.register_peer(&caller, input).await?))
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+struct Heartbeat {
+    /// The state from now on; without it, a peer that was idle or offline is online again.
+    status: Option<PeerStatus>,
+}
+
+async fn heartbeat(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    MaybeJson(input): MaybeJson<Heartbeat>,
+) -> Result<Json<Peer>, Problem> {
+    let status = input.unwrap_or_default().status;
+    Ok(Json(app.services.heartbeat(&caller, &id, status).await?))
+}
+
+async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Peer>, Problem> {
+    Ok(Json(app.services.peer(&id).await?))
+}
+
+async fn remove(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Peer>, Problem> {
+    Ok(Json(app.services.remove_peer(&caller, &id).await?))
+}

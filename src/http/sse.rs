@@ -1,0 +1,87 @@
+//! A subscription as a response body.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{body::Body, response::Response};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderMap, HeaderValue, header};
+use tokio_util::sync::CancellationToken;
+
+use super::{App, Problem};
+use crate::{
+    domain::{limits, sse},
+    service::events::{Chunk, Subscription},
+    telemetry,
+};
+
+/// The response that follows `subscription` until its end, the client's, or ours.
+pub(super) fn response(app: &App, subscription: Subscription) -> Response {
+    let feed = Feed {
+        subscription,
+        stop: app.stop.clone(),
+        keep_alive: app.services.tuning().sse_keep_alive,
+        begun: false,
+    };
+    // Pulled by the connection: nothing is read for a client that does not take it.
+    let chunks = stream::unfold(feed, |mut feed| async move {
+        let chunk = feed.next().await?;
+        Some((Ok::<_, Infallible>(chunk), feed))
+    });
+    let mut response = Response::new(Body::from_stream(chunks));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// Where a client left off: its header, else its query; what is empty counts as absent.
+pub(super) fn last_event_id(
+    headers: &HeaderMap,
+    query: Option<&str>,
+) -> Result<Option<i64>, Problem> {
+    let header = headers
+        .get("last-event-id")
+        .map(|value| value.to_str().map_err(|_| malformed()))
+        .transpose()?;
+    let given = |text: &&str| !text.trim().is_empty();
+    let Some(text) = header.filter(given).or(query.filter(given)) else { return Ok(None) };
+    let number: u64 = text.trim().parse().map_err(|_| malformed())?;
+    Ok(Some(i64::try_from(number).unwrap_or(i64::MAX)))
+}
+
+fn malformed() -> Problem {
+    Problem::malformed("Last-Event-ID must be a number, as the last `id:` that was received")
+}
+
+struct Feed {
+    subscription: Subscription,
+    stop: CancellationToken,
+    keep_alive: Duration,
+    begun: bool,
+}
+
+impl Feed {
+    async fn next(&mut self) -> Option<Bytes> {
+        if !self.begun {
+            self.begun = true;
+            return Some(Bytes::from(format!("retry: {}\n\n", limits::SSE_RETRY_MS)));
+        }
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => None,
+            next = self.subscription.next() => match next {
+                Ok(Some(Chunk::Frames(frames))) => Some(frames),
+                Ok(Some(Chunk::Gap(gap))) => Some(sse::notice("gap", &gap).into()),
+                Ok(None) => None,
+                Err(error) => {
+                    // The client comes back with its last id, and finds out then whether it is still so.
+                    tracing::error!(error = telemetry::chain(&error), "a stream broke off");
+                    None
+                }
+            },
+            () = tokio::time::sleep(self.keep_alive) => Some(Bytes::from_static(sse::KEEP_ALIVE.as_bytes())),
+        }
+    }
+}

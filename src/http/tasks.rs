@@ -1,0 +1,241 @@
+//! `/v1/tasks`, and the feed of one task.
+
+use std::borrow::Cow;
+
+use axum::{
+    extract::{Path, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse as _, Response},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{
+    App, Problem,
+    body::{Json, JsonBytes, Query, parse},
+    openapi::Operation,
+    routes::Api,
+    sse,
+};
+use crate::{
+    domain::{
+        Caller, FrameKind, Framing, NewTask, Seq, StreamName, Task, TaskEvent, TaskEventBody,
+        TaskStatus, Timestamp, Verdict, limits,
+    },
+    service::events::After,
+    store::TaskFilter,
+};
+
+pub(super) fn routes(api: Api) -> Api {
+    let on_create = Operation::new("Make a task").body::<NewTask>();
+    let on_create = on_create.answer::<Task>(201, "Made, pending");
+    let on_create = on_create.answer::<Task>(200, "Made before, with the same idempotency_key");
+    let on_list = Operation::new("Tasks, the latest first").query::<ListTasks>();
+    let on_append = Operation::new("Append events to a task: one, or an array of up to 1,000");
+    let on_append = on_append.body::<Events>().answer::<Appended>(200, "On the disk");
+    let on_cancel = Operation::new("Ask for a task to be stopped");
+    let on_cancel = on_cancel.answer::<Task>(200, "Cancelled: nobody had begun");
+    let on_cancel = on_cancel.answer::<Task>(202, "The runner was asked to stop");
+    let on_watch = Operation::new("Follow a task: `task`, `frame` and `terminal` events")
+        .query::<Watch>()
+        .header("Last-Event-ID", "The last id received: what is greater follows");
+    let on_watch = on_watch.answer_with(200, "Until the terminal event", "text/event-stream");
+    let on_watch = on_watch.answer_with(204, "The task is over and the reader has all of it", "");
+    api.post("/v1/tasks", on_create, create)
+        .get("/v1/tasks", on_list.answer::<Tasks>(200, "A page of tasks"), list)
+        .get("/v1/tasks/{id}", Operation::new("A task").answer::<Task>(200, "The task"), show)
+        .post("/v1/tasks/{id}/events", on_append, append)
+        .post("/v1/tasks/{id}/cancel", on_cancel, cancel)
+        .get("/v1/biam/subscribe", on_watch, watch)
+}
+
+async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Json(input): Json<NewTask>,
+) -> Result<(StatusCode, Json<Task>), Problem> {
+    let created = app.services.create_task(&caller, input).await?;
+    let status = if created.is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(created.task)))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ListTasks {
+    status: Option<TaskStatus>,
+    agent: Option<String>,
+    from: Option<String>,
+    /// Made at this time or later.
+    since: Option<Timestamp>,
+    /// 1 to 500, by default 50.
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Tasks {
+    tasks: Vec<Task>,
+    count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+async fn list(
+    State(app): State<App>,
+    Query(query): Query<ListTasks>,
+) -> Result<Json<Tasks>, Problem> {
+    let filter = TaskFilter {
+        status: query.status,
+        agent: query.agent,
+        from: query.from,
+        since: query.since,
+    };
+    let page = app.services.tasks(&filter, query.cursor.as_deref(), query.limit).await?;
+    let (count, next_cursor) = (page.tasks.len(), page.next_cursor);
+    Ok(Json(Tasks { tasks: page.tasks, count, next_cursor }))
+}
+
+async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Task>, Problem> {
+    Ok(Json(app.services.task(&id).await?))
+}
+
+/// One event or an array of them; as described. Read by hand, so that a mistake is named by its place.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "stands for the body in the description")]
+enum Events {
+    One(EventIn),
+    Many(Vec<EventIn>),
+}
+
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "stands for the body in the description")]
+struct EventIn {
+    kind: EventInKind,
+    /// Of a `frame`: `{line, kind: "stdout"|"stderr", ts?}`. Of `task` and `terminal`:
+    /// `{status, exit_code?, signal?, error?}`.
+    data: serde_json::Map<String, serde_json::Value>,
+    /// The producer's own id, 1 to 128 bytes: a repeat is answered with the ids first given.
+    id: Option<String>,
+}
+
+#[derive(JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[expect(dead_code, reason = "stands for the body in the description")]
+enum EventInKind {
+    Frame,
+    Task,
+    Terminal,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Appended {
+    first_id: Seq,
+    last_id: Seq,
+}
+
+async fn append(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    JsonBytes(body): JsonBytes,
+) -> Result<Json<Appended>, Problem> {
+    let events = parse_events(&body)?;
+    let places = app.services.append_task_events(&id, events).await?;
+    Ok(Json(Appended { first_id: places.first, last_id: places.last }))
+}
+
+async fn cancel(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<(StatusCode, Json<Task>), Problem> {
+    let cancelled = app.services.cancel_task(&id).await?;
+    let status = if cancelled.at_once { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, Json(cancelled.task)))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Watch {
+    task_id: Option<String>,
+    /// As the header of that name, which wins.
+    last_event_id: Option<String>,
+}
+
+async fn watch(
+    State(app): State<App>,
+    Query(query): Query<Watch>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let id = query.task_id.as_deref().map(str::trim).unwrap_or_default();
+    if id.is_empty() {
+        return Err(Problem::malformed("task_id: must name a task"));
+    }
+    let after = sse::last_event_id(&headers, query.last_event_id.as_deref())?.unwrap_or(0);
+    let id = app.services.task(id).await?.task_id;
+    let name = StreamName::of("task", &id);
+    let subscription = app
+        .services
+        .subscribe_stream(name.as_str(), After::Place(after), Framing::Data, None)
+        .await?;
+    if after > 0 && subscription.is_complete() {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    Ok(sse::response(&app, subscription))
+}
+
+#[derive(Deserialize)]
+struct RawEvent<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    data: &'a RawValue,
+    id: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawFrame {
+    line: String,
+    #[serde(default)]
+    kind: FrameKind,
+    ts: Option<Timestamp>,
+}
+
+fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
+    let many = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    if !many {
+        return Ok(vec![parse_event(parse(body)?, "")?]);
+    }
+    let raw: Vec<RawEvent<'_>> = parse(body)?;
+    if !(1..=limits::EVENTS_PER_REQUEST).contains(&raw.len()) {
+        let most = limits::EVENTS_PER_REQUEST;
+        let len = raw.len();
+        return Err(Problem::invalid("", format!("an array has from 1 to {most} events, not {len}")));
+    }
+    raw.into_iter()
+        .enumerate()
+        .map(|(index, event)| parse_event(event, &format!("[{index}].")))
+        .collect()
+}
+
+fn parse_event(raw: RawEvent<'_>, place: &str) -> Result<TaskEvent, Problem> {
+    let body = match &*raw.kind {
+        "frame" => {
+            let RawFrame { line, kind, ts } = parse_data(raw.data, place)?;
+            TaskEventBody::Frame { line, kind, ts }
+        }
+        "task" => TaskEventBody::Task(parse_data::<Verdict>(raw.data, place)?),
+        "terminal" => TaskEventBody::Terminal(parse_data::<Verdict>(raw.data, place)?),
+        _ => {
+            return Err(Problem::invalid(
+                format!("{place}kind"),
+                "must be frame, task or terminal",
+            ));
+        }
+    };
+    Ok(TaskEvent { producer_id: raw.id, body })
+}
+
+fn parse_data<T: serde::de::DeserializeOwned>(data: &RawValue, place: &str) -> Result<T, Problem> {
+    serde_json::from_str(data.get()).or_else(|_| {
+        parse(data.get().as_bytes()).map_err(|problem| problem.within(&format!("{place}data")))
+    })
+}

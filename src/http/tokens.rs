@@ -1,0 +1,80 @@
+//! Tokens: making, listing and taking back. Only for the operator.
+
+use axum::{
+    extract::{Path, State},
+    http::StatusCode,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    App, Problem,
+    body::{Json, Query},
+    openapi::Operation,
+    routes::Api,
+};
+use crate::{
+    domain::Caller,
+    service::{MintedToken, NewToken, TokenInfo},
+};
+
+pub(super) fn routes(api: Api) -> Api {
+    let on_mint = Operation::new("Make a session token (operator)").body::<NewToken>();
+    let on_list = Operation::new("Session tokens, the latest first (operator)").query::<List>();
+    let on_revoke = Operation::new("Take a session token back (operator)");
+    let on_rotate = Operation::new("Make a new operator token in place of the old one (operator)");
+    api.post("/v1/tokens", on_mint.answer::<MintedToken>(201, "Shown once"), mint)
+        .get("/v1/tokens", on_list.answer::<Tokens>(200, "A page of tokens"), list)
+        .delete("/v1/tokens/{id}", on_revoke.answer::<TokenInfo>(200, "Revoked"), revoke)
+        .post("/v1/token/rotate", on_rotate.answer::<Rotated>(200, "Counts at once"), rotate)
+}
+
+async fn mint(
+    State(app): State<App>,
+    caller: Caller,
+    Json(input): Json<NewToken>,
+) -> Result<(StatusCode, Json<MintedToken>), Problem> {
+    Ok((StatusCode::CREATED, Json(app.services.mint_token(&caller, input).await?)))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct List {
+    /// 1 to 500, by default 50.
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Tokens {
+    tokens: Vec<TokenInfo>,
+    count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<List>,
+) -> Result<Json<Tokens>, Problem> {
+    let page = app.services.list_tokens(&caller, query.cursor.as_deref(), query.limit).await?;
+    let (count, next_cursor) = (page.tokens.len(), page.next_cursor);
+    Ok(Json(Tokens { tokens: page.tokens, count, next_cursor }))
+}
+
+async fn revoke(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<TokenInfo>, Problem> {
+    Ok(Json(app.services.revoke_token(&caller, &id).await?))
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Rotated {
+    token: String,
+}
+
+async fn rotate(State(app): State<App>, caller: Caller) -> Result<Json<Rotated>, Problem> {
+    Ok(Json(Rotated { token: app.services.rotate_operator_token(&caller)? }))
+}

@@ -1,0 +1,83 @@
+//! Going down: the first signal asks, the second insists.
+
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// The tasks of the daemon and the two words that end them. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Lifecycle {
+    /// First signal: take nothing new, end the streams, finish what is under way.
+    pub soft: CancellationToken,
+    /// Second signal, or the end of patience: drop the rest.
+    pub hard: CancellationToken,
+    /// Connections, so that the end can wait for them.
+    pub connections: TaskTracker,
+    /// Background work. It ends by itself only if something is wrong.
+    pub background: TaskTracker,
+}
+
+impl Lifecycle {
+    /// Listens to SIGTERM and SIGINT from now on.
+    pub fn listen_to_signals(&self) -> std::io::Result<()> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let (soft, hard) = (self.soft.clone(), self.hard.clone());
+        let listen = async move {
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                if soft.is_cancelled() {
+                    tracing::warn!("second signal: dropping what is under way");
+                    hard.cancel();
+                } else {
+                    tracing::info!("signal: going down");
+                    soft.cancel();
+                }
+            }
+        };
+        spawn(listen);
+        Ok(())
+    }
+
+    /// Runs `work` until the soft end. If it ends earlier, or panics, the daemon goes down: half a daemon is worse
+    /// than none.
+    pub fn run(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        let soft = self.soft.clone();
+        self.background.spawn(async move {
+            let worker = spawn(work);
+            let abort = worker.abort_handle();
+            tokio::select! {
+                () = soft.cancelled() => abort.abort(),
+                _ = worker => {
+                    if !soft.is_cancelled() {
+                        tracing::error!(name, "a background task ended by itself");
+                        soft.cancel();
+                    }
+                }
+            }
+        });
+    }
+
+    /// Waits for the connections to finish, no longer than `patience` and not after the hard end.
+    pub async fn drain(&self, patience: Duration) {
+        self.connections.close();
+        tokio::select! {
+            () = self.connections.wait() => {}
+            () = self.hard.cancelled() => {}
+            () = tokio::time::sleep(patience) => {
+                tracing::warn!(open = self.connections.len(), "connections did not end in time");
+            }
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where tasks start outside of a tracker")]
+fn spawn<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    tokio::spawn(work)
+}

@@ -1,0 +1,100 @@
+//! Rules for texts that callers give, one message each.
+
+use super::Error;
+use crate::domain::limits;
+
+/// A text that has to say something.
+pub(super) fn not_blank(field: &'static str, text: &str) -> Result<(), Error> {
+    if text.trim().is_empty() {
+        return Err(Error::invalid(field, "must not be blank"));
+    }
+    Ok(())
+}
+
+/// A name, a path, a key: short.
+pub(super) fn short(field: &'static str, text: Option<&str>) -> Result<(), Error> {
+    match text {
+        Some(text) if text.len() > limits::SHORT_TEXT_BYTES => Err(Error::invalid(
+            field,
+            format!("must have at most {} bytes, has {}", limits::SHORT_TEXT_BYTES, text.len()),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A key that is there has to be one.
+pub(super) fn key(field: &'static str, text: Option<&str>) -> Result<(), Error> {
+    if let Some(text) = text {
+        not_blank(field, text)?;
+    }
+    short(field, text)
+}
+
+/// A page's size.
+pub(super) fn limit(limit: Option<u32>) -> Result<u32, Error> {
+    let limit = limit.unwrap_or(limits::PAGE_DEFAULT);
+    if !(1..=limits::PAGE_MAX).contains(&limit) {
+        return Err(Error::invalid("limit", format!("must be from 1 to {}", limits::PAGE_MAX)));
+    }
+    Ok(limit)
+}
+
+/// An opaque cursor of ours, taken apart again.
+pub(super) fn cursor<T: serde::de::DeserializeOwned>(text: Option<&str>) -> Result<Option<T>, Error> {
+    let Some(text) = text else { return Ok(None) };
+    decode(text)
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .map(Some)
+        .ok_or_else(|| Error::invalid("cursor", "is not one that this daemon gave"))
+}
+
+/// Makes an opaque cursor: hexadecimal JSON, which needs no escaping in a URL.
+pub(super) fn make_cursor(place: &impl serde::Serialize) -> String {
+    let json = serde_json::to_vec(place).expect("a place in a list has a JSON form");
+    hex(&json)
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
+}
+
+fn decode(text: &str) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) || text.is_empty() {
+        return None;
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    text.as_bytes()
+        .chunks_exact(2)
+        .map(|pair| Some((digit(pair[0])? << 4) | digit(pair[1])?))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn cursors_come_back(rank in any::<i64>(), name in any::<String>()) {
+            let text = make_cursor(&(rank, &name));
+            prop_assert!(text.bytes().all(|b| b.is_ascii_alphanumeric()));
+            prop_assert_eq!(cursor::<(i64, String)>(Some(&text)).unwrap(), Some((rank, name)));
+        }
+
+        #[test]
+        fn other_texts_are_refused_and_do_no_harm(text in any::<String>()) {
+            let made_here = decode(&text).is_some_and(|json| {
+                serde_json::from_slice::<(i64, String)>(&json).is_ok()
+            });
+            prop_assert_eq!(cursor::<(i64, String)>(Some(&text)).is_ok(), made_here);
+        }
+    }
+}

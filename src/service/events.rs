@@ -1,0 +1,415 @@
+//! Reading the log: pages, and the one subscription that everything which follows a stream is made of.
+//!
+//! A subscription is a cursor. It reads the table until it has caught up, then takes what commits signal, and goes
+//! back to the table whenever a signal was missed. Nothing waits for it, and it keeps nothing but its cursor.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use serde::Serialize;
+use tokio::sync::broadcast;
+
+use super::{Error, Services, check};
+use crate::{
+    domain::{Event, Framing, StreamName, limits},
+    store::{Batch, Feed, FeedScope, Listener, Signal, Store, StreamView},
+};
+
+/// Which events to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// One stream; places are seqs.
+    Stream(String),
+    /// All streams whose name begins so; places are positions. Empty for everything.
+    Prefix(String),
+}
+
+/// Where to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum After {
+    /// After this place.
+    Place(i64),
+    /// With what comes from now on.
+    Latest,
+}
+
+/// A page of events.
+#[derive(Debug)]
+pub struct EventPage {
+    /// The events.
+    pub events: Vec<Event>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<i64>,
+}
+
+/// What a subscriber is told when the log does not have what it asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Gap {
+    /// The cursor that it came with.
+    pub requested: i64,
+    /// The oldest place there is.
+    pub oldest: i64,
+    /// The latest place there is.
+    pub latest: i64,
+    /// `pruned`: retention removed what is missing. `ahead`: the cursor is from a later life of this database, as
+    /// after a backup was restored; everything follows from the start.
+    pub reason: &'static str,
+}
+
+/// What a subscription gives.
+#[derive(Debug)]
+pub enum Chunk {
+    /// Whole frames, one or many.
+    Frames(Bytes),
+    /// Something is missing before what follows.
+    Gap(Gap),
+}
+
+impl Services {
+    /// A page of events after a place.
+    pub async fn event_page(
+        &self,
+        selector: &Selector,
+        after: i64,
+        kind: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<EventPage, Error> {
+        let limit = check::limit(limit)?;
+        let mut events = match selector {
+            Selector::Stream(name) => {
+                let (name, view) = self.stream(name).await?;
+                self.store.events(view.id, &name, after, kind, limit + 1).await?
+            }
+            Selector::Prefix(prefix) => {
+                let scope = FeedScope::prefix(prefix);
+                self.store.feed_events(&scope, after, i64::MAX, kind, limit + 1).await?
+            }
+        };
+        let more = events.len() > limit as usize;
+        events.truncate(limit as usize);
+        let place = |event: &Event| match selector {
+            Selector::Stream(_) => event.seq,
+            Selector::Prefix(_) => event.position,
+        };
+        let next = events.last().filter(|_| more).map(place);
+        Ok(EventPage { events, next })
+    }
+
+    /// Follows a stream, or several, from a place on.
+    pub async fn subscribe(
+        &self,
+        selector: &Selector,
+        after: After,
+        kind: Option<String>,
+    ) -> Result<Subscription, Error> {
+        match selector {
+            Selector::Stream(name) => {
+                self.subscribe_stream(name, after, Framing::ItemBySeq, kind).await
+            }
+            Selector::Prefix(prefix) => self.subscribe_feed(prefix, after, kind).await,
+        }
+    }
+
+    /// Follows one stream, in the given form.
+    pub async fn subscribe_stream(
+        &self,
+        name: &str,
+        after: After,
+        framing: Framing,
+        kind: Option<String>,
+    ) -> Result<Subscription, Error> {
+        let name = StreamName::parse(name).ok_or_else(|| Error::not_found("stream", name))?;
+        // Listen first and look after, or what is committed in between is missed.
+        let listener = self.store.bus().listen(&name);
+        let view = self.view(&name).await?;
+        let bounds = (view.floor, view.head);
+        let (cursor, gap) = begin(after, bounds);
+        Ok(Subscription {
+            store: self.store.clone(),
+            source: Source::Stream { id: view.id, name, listener },
+            framing,
+            kind: kind.map(Arc::from),
+            cursor,
+            gap,
+            closed: view.closed,
+            head: view.head,
+            live: false,
+        })
+    }
+
+    async fn subscribe_feed(
+        &self,
+        prefix: &str,
+        after: After,
+        kind: Option<String>,
+    ) -> Result<Subscription, Error> {
+        let signals = self.store.bus().listen_all();
+        let (trimmed, head) = self.store.log_bounds().await?;
+        let (mut cursor, gap) = begin(after, (trimmed, head));
+        if let (After::Place(asked), Some(Gap { reason: "pruned", .. })) = (after, &gap) {
+            // The last event of each stream is still there, and may be before the oldest that was not pruned.
+            cursor = asked;
+        }
+        Ok(Subscription {
+            store: self.store.clone(),
+            source: Source::Feed { scope: FeedScope::prefix(prefix), signals },
+            framing: Framing::ItemByPosition,
+            kind: kind.map(Arc::from),
+            cursor,
+            gap,
+            closed: false,
+            head,
+            live: false,
+        })
+    }
+
+    async fn stream(&self, name: &str) -> Result<(StreamName, StreamView), Error> {
+        let name = StreamName::parse(name).ok_or_else(|| Error::not_found("stream", name))?;
+        let view = self.view(&name).await?;
+        Ok((name, view))
+    }
+
+    async fn view(&self, name: &StreamName) -> Result<StreamView, Error> {
+        let view = self.store.view(name).await?;
+        view.ok_or_else(|| Error::not_found("stream", name.as_str()))
+    }
+}
+
+/// The cursor to begin with, and what the log cannot give any more.
+fn begin(after: After, (floor, head): (i64, i64)) -> (i64, Option<Gap>) {
+    let gap = |requested, reason| {
+        Some(Gap { requested, oldest: (floor + 1).min(head), latest: head, reason })
+    };
+    match after {
+        After::Latest => (head, None),
+        After::Place(asked) if asked > head => (0, gap(asked, "ahead")),
+        After::Place(asked) if asked < floor => (floor, gap(asked, "pruned")),
+        After::Place(asked) => (asked, None),
+    }
+}
+
+/// A place in the log that moves forward.
+#[derive(Debug)]
+pub struct Subscription {
+    store: Store,
+    source: Source,
+    framing: Framing,
+    kind: Option<Arc<str>>,
+    cursor: i64,
+    gap: Option<Gap>,
+    /// Nothing follows the head.
+    closed: bool,
+    /// The latest place when the subscription was made.
+    head: i64,
+    /// The table has been read to its end; from here on the signals tell.
+    live: bool,
+}
+
+#[derive(Debug)]
+enum Source {
+    Stream { id: i64, name: StreamName, listener: Listener },
+    Feed { scope: FeedScope, signals: broadcast::Receiver<Feed> },
+}
+
+/// What came of a commit's signal.
+enum Heard {
+    /// Frames that follow the cursor directly.
+    Frames(Bytes),
+    /// Nothing new for us.
+    Nothing,
+    /// It does not follow the cursor, or does not carry its events.
+    ReadTheTable,
+}
+
+impl Subscription {
+    /// Whether the subscriber has everything already and nothing will follow.
+    pub fn is_complete(&self) -> bool {
+        self.closed && self.gap.is_none() && self.cursor == self.head
+    }
+
+    /// Waits for what comes next; `None` at the end of a closed stream. Dropping the future loses nothing that was
+    /// not given.
+    pub async fn next(&mut self) -> Result<Option<Chunk>, Error> {
+        if let Some(gap) = self.gap.take() {
+            return Ok(Some(Chunk::Gap(gap)));
+        }
+        loop {
+            if !self.live {
+                match self.read().await? {
+                    Some(frames) if frames.is_empty() => continue,
+                    Some(frames) => return Ok(Some(Chunk::Frames(frames))),
+                    None => self.live = true,
+                }
+            }
+            if self.closed {
+                return Ok(None);
+            }
+            match self.hear().await {
+                Heard::Nothing => {}
+                Heard::ReadTheTable => self.live = false,
+                Heard::Frames(first) if first.is_empty() => {}
+                Heard::Frames(first) => return Ok(Some(Chunk::Frames(self.gather(first)))),
+            }
+        }
+    }
+
+    /// The next page of the table; `None` if the cursor is at its end.
+    async fn read(&mut self) -> Result<Option<Bytes>, Error> {
+        if let Some(kind) = self.kind.clone() {
+            return self.read_kind(&kind).await;
+        }
+        let page = match &self.source {
+            Source::Stream { id, name, .. } => {
+                self.store.frames(*id, name, self.cursor, self.framing).await?
+            }
+            Source::Feed { scope, .. } => {
+                let (_, head) = self.store.log_bounds().await?;
+                self.store.feed_frames(scope, self.cursor, head).await?
+            }
+        };
+        Ok(page.map(|page| {
+            self.cursor = page.cursor;
+            page.bytes
+        }))
+    }
+
+    /// The same with a filter, which is rare: event by event.
+    async fn read_kind(&mut self, kind: &str) -> Result<Option<Bytes>, Error> {
+        let limit = limits::REPLAY_ROWS;
+        let (events, end) = match &self.source {
+            Source::Stream { id, name, .. } => {
+                let head = self.store.view(name).await?.map_or(0, |view| view.head);
+                (self.store.events(*id, name, self.cursor, Some(kind), limit).await?, head)
+            }
+            Source::Feed { scope, .. } => {
+                let (_, head) = self.store.log_bounds().await?;
+                (self.store.feed_events(scope, self.cursor, head, Some(kind), limit).await?, head)
+            }
+        };
+        let last = events.last().map(|event| match self.framing {
+            Framing::ItemByPosition => event.position,
+            _ => event.seq,
+        });
+        if self.cursor >= end && last.is_none() {
+            return Ok(None);
+        }
+        // A full page ends at its last event; any other has looked at everything up to the end.
+        let full = events.len() >= limit as usize;
+        self.cursor = match last {
+            Some(last) if full => last,
+            Some(last) => end.max(last),
+            None => end,
+        };
+        Ok(Some(crate::store::render(&events, self.framing)))
+    }
+
+    /// Waits for a commit that concerns us.
+    async fn hear(&mut self) -> Heard {
+        match &mut self.source {
+            Source::Stream { listener, .. } => match listener.next().await {
+                Signal::Batch(batch) => self.take_batch(&batch),
+                Signal::Lagged => Heard::ReadTheTable,
+            },
+            Source::Feed { signals, .. } => match signals.recv().await {
+                Ok(feed) => self.take_feed(&feed),
+                Err(_) => Heard::ReadTheTable,
+            },
+        }
+    }
+
+    /// A commit that is there already, without waiting.
+    fn hear_now(&mut self) -> Option<Heard> {
+        match &mut self.source {
+            Source::Stream { listener, .. } => match listener.try_next()? {
+                Signal::Batch(batch) => Some(self.take_batch(&batch)),
+                Signal::Lagged => Some(Heard::ReadTheTable),
+            },
+            Source::Feed { signals, .. } => match signals.try_recv() {
+                Ok(feed) => Some(self.take_feed(&feed)),
+                Err(broadcast::error::TryRecvError::Lagged(_)) => Some(Heard::ReadTheTable),
+                Err(_) => None,
+            },
+        }
+    }
+
+    /// Adds what is there already to `first`, up to the size of a chunk: what costs is the system call for each
+    /// subscriber, not its bytes.
+    fn gather(&mut self, first: Bytes) -> Bytes {
+        let mut chunk: Option<BytesMut> = None;
+        let mut len = first.len();
+        while len < limits::CHUNK_BYTES && !self.closed {
+            match self.hear_now() {
+                None => break,
+                Some(Heard::Nothing) => {}
+                Some(Heard::ReadTheTable) => {
+                    self.live = false;
+                    break;
+                }
+                Some(Heard::Frames(more)) => {
+                    let chunk = chunk.get_or_insert_with(|| {
+                        let mut chunk = BytesMut::with_capacity(limits::CHUNK_BYTES);
+                        chunk.extend_from_slice(&first);
+                        chunk
+                    });
+                    chunk.extend_from_slice(&more);
+                    len = chunk.len();
+                }
+            }
+        }
+        chunk.map_or(first, BytesMut::freeze)
+    }
+
+    fn take_batch(&mut self, batch: &Batch) -> Heard {
+        let (first, last) = batch.seqs;
+        self.closed |= batch.closed;
+        if last <= self.cursor {
+            return Heard::Nothing;
+        }
+        if first != self.cursor + 1 {
+            return Heard::ReadTheTable;
+        }
+        match self.frames_of(batch) {
+            Some(frames) => {
+                self.cursor = last;
+                Heard::Frames(frames)
+            }
+            None => Heard::ReadTheTable,
+        }
+    }
+
+    fn take_feed(&mut self, feed: &[Arc<Batch>]) -> Heard {
+        let Source::Feed { scope, .. } = &self.source else { return Heard::Nothing };
+        let Some(last) = feed.last().map(|batch| batch.positions.1) else { return Heard::Nothing };
+        if last <= self.cursor {
+            return Heard::Nothing;
+        }
+        let mut expected = self.cursor + 1;
+        let mut parts = Vec::new();
+        for batch in feed {
+            // A listener that came while the commit was being told may see a part of it.
+            if batch.positions.0 != expected {
+                return Heard::ReadTheTable;
+            }
+            expected = batch.positions.1 + 1;
+            if scope.contains(&batch.stream) {
+                match self.frames_of(batch) {
+                    Some(frames) => parts.push(frames),
+                    None => return Heard::ReadTheTable,
+                }
+            }
+        }
+        self.cursor = last;
+        match parts.len() {
+            0 => Heard::Nothing,
+            1 => Heard::Frames(parts.remove(0)),
+            _ => Heard::Frames(parts.concat().into()),
+        }
+    }
+
+    fn frames_of(&self, batch: &Batch) -> Option<Bytes> {
+        let Some(kind) = &self.kind else { return batch.frames(self.framing) };
+        let wanted: Vec<Event> =
+            batch.events()?.iter().filter(|event| event.kind == *kind).cloned().collect();
+        Some(crate::store::render(&wanted, self.framing))
+    }
+}

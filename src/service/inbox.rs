@@ -1,0 +1,306 @@
+//! Messages: from a peer to a peer, through an inbox, with every state of the delivery on record.
+
+use serde_json::json;
+
+use super::{
+    Error, Services, check,
+    peers::{may_act_for, own_peer, peer_id},
+};
+use crate::{
+    domain::{
+        Caller, Delivery, DeliveryState, Ids, Message, MessageId, MessageType, NewEvent,
+        NewMessage, PeerId, StreamName,
+    },
+    store::{StoreError, WriteTx},
+};
+
+/// What a reader finds in an inbox.
+#[derive(Debug)]
+pub struct Inbox {
+    /// The messages, in the order of arrival.
+    pub messages: Vec<Message>,
+    /// Where the next page begins, if there is one and the reader only peeks.
+    pub next_cursor: Option<String>,
+}
+
+/// A message with the history of its delivery.
+#[derive(Debug)]
+pub struct MessageDetail {
+    /// The message.
+    pub message: Message,
+    /// The states that it went through.
+    pub states: Vec<Delivery>,
+}
+
+impl Services {
+    /// Puts a message into a peer's inbox.
+    pub async fn send_message(
+        &self,
+        caller: &Caller,
+        to: &str,
+        input: NewMessage,
+    ) -> Result<Message, Error> {
+        let to = peer_id(to, "")?;
+        check_message(&input)?;
+        let (caller, ids, bound) = (caller.clone(), self.ids.clone(), self.tuning.inbox_max);
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    if tx.peer(&to).await?.is_none() {
+                        return Err(Error::not_found("peer", to.as_str()));
+                    }
+                    let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+                    let kind = input.kind.unwrap_or(MessageType::Notification);
+                    match deliver(tx, &ids, &from, to, kind, &input, bound).await? {
+                        Some(message) => Ok(message),
+                        None => Err(Error::LimitReached(format!(
+                            "the inbox holds {bound} messages already; none was dropped to make room"
+                        ))),
+                    }
+                })
+            })
+            .await
+    }
+
+    /// Puts a message into every inbox but the sender's, or into those of a circle. Answers how many took it.
+    pub async fn broadcast(
+        &self,
+        caller: &Caller,
+        circle: Option<String>,
+        input: NewMessage,
+    ) -> Result<u64, Error> {
+        check_message(&input)?;
+        let (caller, ids, bound) = (caller.clone(), self.ids.clone(), self.tuning.inbox_max);
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+                    let mut delivered = 0;
+                    for to in tx.peer_ids(circle.as_deref()).await? {
+                        if to.as_str() == from {
+                            continue;
+                        }
+                        let kind = MessageType::Broadcast;
+                        let took = deliver(tx, &ids, &from, to, kind, &input, bound).await?;
+                        delivered += u64::from(took.is_some());
+                    }
+                    Ok(delivered)
+                })
+            })
+            .await
+    }
+
+    /// Takes waiting messages out on lease: they come again after it unless they are acknowledged.
+    pub async fn take_messages(
+        &self,
+        caller: &Caller,
+        peer: &str,
+        limit: Option<u32>,
+    ) -> Result<Inbox, Error> {
+        let peer = peer_id(peer, "")?;
+        let limit = check::limit(limit)?;
+        let (caller, lease) = (caller.clone(), self.tuning.lease);
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    own_peer(tx, &caller, &peer, "").await?;
+                    let mut messages = tx.free_messages(&peer, limit).await?;
+                    let until = tx.now().plus(lease);
+                    for message in &mut messages {
+                        tx.lease_message(&message.id, until).await?;
+                        advance(tx, message, DeliveryState::Offered).await?;
+                    }
+                    Ok(Inbox { messages, next_cursor: None })
+                })
+            })
+            .await
+    }
+
+    /// Looks into an inbox and leaves it as it is. Shows what is on lease, too.
+    pub async fn peek_messages(
+        &self,
+        caller: &Caller,
+        peer: &str,
+        cursor: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<Inbox, Error> {
+        let peer = peer_id(peer, "")?;
+        let limit = check::limit(limit)?;
+        let after: i64 = check::cursor(cursor)?.unwrap_or(0);
+        let row = self.store.peer(&peer).await?;
+        may_act_for(caller, &row.ok_or_else(|| Error::not_found("peer", peer.as_str()))?)?;
+        let mut rows = self.store.inbox(&peer, after, limit + 1).await?;
+        let more = rows.len() > limit as usize;
+        rows.truncate(limit as usize);
+        let next_cursor = rows.last().filter(|_| more).map(|row| check::make_cursor(&row.id));
+        let messages = rows.into_iter().map(|row| row.message).collect();
+        Ok(Inbox { messages, next_cursor })
+    }
+
+    /// Says that the receiver has these messages. Once more is harmless.
+    pub async fn ack_messages(
+        &self,
+        caller: &Caller,
+        peer: &str,
+        ids: Vec<String>,
+    ) -> Result<Vec<MessageId>, Error> {
+        let peer = peer_id(peer, "")?;
+        let caller = caller.clone();
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    own_peer(tx, &caller, &peer, "").await?;
+                    let mut acked = Vec::with_capacity(ids.len());
+                    for id in ids {
+                        let known = match MessageId::parse(&id) {
+                            Some(id) => tx.message(&id).await?,
+                            None => None,
+                        };
+                        let mut message = known
+                            .filter(|message| message.to_peer == peer)
+                            .ok_or_else(|| Error::not_found("message for this peer", &id))?;
+                        advance(tx, &mut message, DeliveryState::Acked).await?;
+                        acked.push(message.id);
+                    }
+                    Ok(acked)
+                })
+            })
+            .await
+    }
+
+    /// A message and the history of its delivery, for its sender, its receiver and the operator.
+    pub async fn message(&self, caller: &Caller, id: &str) -> Result<MessageDetail, Error> {
+        let unknown = || Error::not_found("message", id);
+        let id = MessageId::parse(id).ok_or_else(unknown)?;
+        let message = self.store.message(&id).await?.ok_or_else(unknown)?;
+        if let Some(session) = caller.session() {
+            let own = self.store.peer_of_session(session).await?.map(|row| row.peer.peer_id);
+            let concerned = own.is_some_and(|own| {
+                own == message.to_peer || own.as_str() == message.from_peer
+            });
+            if !concerned {
+                return Err(Error::Forbidden("this message is between other peers".to_owned()));
+            }
+        }
+        let states = self.store.deliveries(&id).await?;
+        Ok(MessageDetail { message, states })
+    }
+}
+
+fn check_message(input: &NewMessage) -> Result<(), Error> {
+    check::not_blank("text", &input.text)?;
+    check::key("correlation_id", input.correlation_id.as_deref())?;
+    check::key("idempotency_key", input.idempotency_key.as_deref())
+}
+
+/// Who a message is from: the caller's own peer, or whom the operator names.
+async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Result<String, Error> {
+    let Some(session) = caller.session() else {
+        let Some(named) = named else { return Ok("operator".to_owned()) };
+        let known = match PeerId::parse(named) {
+            Some(id) => named == "operator" || tx.peer(&id).await?.is_some(),
+            None => false,
+        };
+        return known
+            .then(|| named.to_owned())
+            .ok_or_else(|| Error::invalid("from_peer", "there is no peer with this id"));
+    };
+    let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id);
+    match (own, named) {
+        (None, _) => Err(Error::Conflict(
+            "this session has no peer yet: POST /v1/peers/register first".to_owned(),
+        )),
+        (Some(own), Some(named)) if own.as_str() != named => {
+            Err(Error::Forbidden(format!("from_peer: this token sends as {own} and as nobody else")))
+        }
+        (Some(own), _) => Ok(own.as_str().to_owned()),
+    }
+}
+
+/// Stores a message for `to`, or finds the one that was stored for its key; `None` if the inbox is full.
+async fn deliver(
+    tx: &mut WriteTx,
+    ids: &Ids,
+    from: &str,
+    to: PeerId,
+    kind: MessageType,
+    input: &NewMessage,
+    bound: u32,
+) -> Result<Option<Message>, Error> {
+    if let Some(key) = &input.idempotency_key
+        && let Some(stored) = tx.message_by_key(from, &to, key).await?
+    {
+        return Ok(Some(stored));
+    }
+    if tx.inbox_full(&to, bound).await? {
+        return Ok(None);
+    }
+    let mut message = Message {
+        id: MessageId::new(ids, tx.now()),
+        kind,
+        from_peer: from.to_owned(),
+        to_peer: to,
+        text: input.text.clone(),
+        correlation_id: input.correlation_id.clone(),
+        timestamp: tx.now(),
+        state: DeliveryState::Accepted,
+    };
+    tx.insert_message(&message, input.idempotency_key.as_deref()).await?;
+    tx.advance_message(&message.id, &[DeliveryState::Accepted], None).await?;
+    advance(tx, &mut message, DeliveryState::Queued).await?;
+    Ok(Some(message))
+}
+
+/// Moves a message forward to `state`, through those in between, and says so in the receiver's stream.
+async fn advance(
+    tx: &mut WriteTx,
+    message: &mut Message,
+    state: DeliveryState,
+) -> Result<(), StoreError> {
+    let path = message.state.path_to(state);
+    if path.is_empty() {
+        return Ok(());
+    }
+    tx.advance_message(&message.id, path, None).await?;
+    message.state = state;
+    let kind = match state {
+        DeliveryState::Queued => "message.queued",
+        DeliveryState::Offered => "message.offered",
+        DeliveryState::Injected => "message.injected",
+        _ => "message.acked",
+    };
+    // No text: whoever may read the log may not read everybody's messages.
+    let data = json!({
+        "id": message.id, "type": message.kind, "from_peer": message.from_peer,
+        "to_peer": message.to_peer, "state": state,
+    });
+    tell(tx, &message.to_peer, kind, &data).await
+}
+
+/// Ends the deliveries that wait for a peer that is no more.
+pub(super) async fn give_up(
+    tx: &mut WriteTx,
+    peer: &PeerId,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    for id in tx.waiting_messages(peer).await? {
+        tx.advance_message(&id, &[DeliveryState::Undeliverable], Some(reason)).await?;
+        let data = json!({
+            "id": id, "to_peer": peer, "state": DeliveryState::Undeliverable, "reason": reason,
+        });
+        tell(tx, peer, "message.undeliverable", &data).await?;
+    }
+    Ok(())
+}
+
+async fn tell(
+    tx: &mut WriteTx,
+    peer: &PeerId,
+    kind: &'static str,
+    data: &serde_json::Value,
+) -> Result<(), StoreError> {
+    let stream = StreamName::of("peer", peer);
+    tx.open_stream(&stream).await?;
+    tx.append(&stream, vec![NewEvent::new(kind, data)]).await?;
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! What the system does, without a protocol. HTTP, and whatever else will speak to it, calls these.
+//!
+//! Each call gets the [`Caller`](crate::domain::Caller), whose identity comes from the credential. A change and its
+//! event are one write job, so they commit together, and a caller that goes away tears nothing.
+
+mod check;
+mod error;
+pub mod events;
+mod inbox;
+mod peers;
+pub mod process;
+mod retention;
+mod tasks;
+mod tokens;
+
+use std::{sync::Arc, time::Duration};
+
+pub use error::Error;
+pub use inbox::{Inbox, MessageDetail};
+pub use peers::PeerPage;
+pub use retention::Retention;
+pub use tasks::{Cancelled, Created, TaskPage};
+pub use tokens::{MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret, write_secret};
+
+use crate::{
+    domain::{Clock, Ids, limits},
+    store::Store,
+};
+
+/// Everything that an adapter calls. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Services {
+    pub(crate) store: Store,
+    clock: Arc<dyn Clock>,
+    ids: Ids,
+    tuning: Tuning,
+    /// Who may come in.
+    pub tokens: Tokens,
+}
+
+/// Times and bounds that a test shortens. A user has no reason to.
+#[derive(Debug, Clone, Copy)]
+pub struct Tuning {
+    /// [`limits::PEER_TIMEOUT`].
+    pub peer_timeout: Duration,
+    /// [`limits::LEASE`].
+    pub lease: Duration,
+    /// [`limits::INBOX_MAX`].
+    pub inbox_max: u32,
+    /// [`limits::RUNNER_GRACE`].
+    pub runner_grace: Duration,
+    /// [`limits::SSE_KEEP_ALIVE`].
+    pub sse_keep_alive: Duration,
+    /// [`limits::BODY_STALL`].
+    pub body_stall: Duration,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            peer_timeout: limits::PEER_TIMEOUT,
+            lease: limits::LEASE,
+            inbox_max: limits::INBOX_MAX,
+            runner_grace: limits::RUNNER_GRACE,
+            sse_keep_alive: limits::SSE_KEEP_ALIVE,
+            body_stall: limits::BODY_STALL,
+        }
+    }
+}
+
+impl Services {
+    /// Services over an open store.
+    pub fn new(
+        store: Store,
+        clock: Arc<dyn Clock>,
+        ids: Ids,
+        tuning: Tuning,
+        tokens: Tokens,
+    ) -> Self {
+        Self { store, clock, ids, tuning, tokens }
+    }
+
+    /// The database beneath, for what only looks at it: health and metrics.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The present.
+    pub fn now(&self) -> crate::domain::Timestamp {
+        self.clock.now()
+    }
+
+    /// Times and bounds in force.
+    pub fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+}

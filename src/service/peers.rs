@@ -1,0 +1,346 @@
+//! Peers: who is here, and who has gone silent.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{Error, Services, check, process};
+use crate::{
+    domain::{
+        Caller, NewEvent, Peer, PeerId, PeerRole, PeerStatus, RegisterInput, StreamName, limits,
+    },
+    store::{PeerFilter, PeerRow, StoreError, WriteTx},
+};
+
+/// A page of peers.
+#[derive(Debug)]
+pub struct PeerPage {
+    /// The peers: online, busy, idle, offline, and by name among those.
+    pub peers: Vec<Peer>,
+    /// Where the next page begins, if there is one.
+    pub next_cursor: Option<String>,
+}
+
+const HINT_REGISTER: &str = ": POST /v1/peers/register first";
+
+impl Services {
+    /// Registers a peer, or updates the one with the same identity.
+    pub async fn register_peer(
+        &self,
+        caller: &Caller,
+        input: RegisterInput,
+    ) -> Result<Peer, Error> {
+        check_input(&input)?;
+        if let (Some(own), Some(given)) = (caller.session(), given(input.session_id.as_deref()))
+            && own != given
+        {
+            return Err(Error::Forbidden(format!(
+                "session_id: this token speaks for session {own:?} and for no other"
+            )));
+        }
+        let (caller, ids) = (caller.clone(), self.ids.clone());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let known = tx
+                        .peer_by_identity(
+                            &input.backend,
+                            input.session_id.as_deref().unwrap_or_default(),
+                            input.path.as_deref().unwrap_or_default(),
+                            input.tmux_pane.as_deref().unwrap_or_default(),
+                        )
+                        .await?;
+                    match known {
+                        Some(known) => update(tx, &caller, known, input).await,
+                        None => {
+                            let id = PeerId::new(&ids, tx.now());
+                            create(tx, &caller, id, input).await
+                        }
+                    }
+                })
+            })
+            .await
+    }
+
+    /// Says that a peer is there, and in which state.
+    pub async fn heartbeat(
+        &self,
+        caller: &Caller,
+        id: &str,
+        status: Option<PeerStatus>,
+    ) -> Result<Peer, Error> {
+        let id = peer_id(id, HINT_REGISTER)?;
+        let caller = caller.clone();
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let mut row = own_peer(tx, &caller, &id, HINT_REGISTER).await?;
+                    let next = status.unwrap_or(match row.peer.status {
+                        PeerStatus::Busy => PeerStatus::Busy,
+                        _ => PeerStatus::Online,
+                    });
+                    row.peer.last_seen = tx.now();
+                    set_status(tx, &mut row.peer, next, "heartbeat").await?;
+                    Ok(row.peer)
+                })
+            })
+            .await
+    }
+
+    /// Takes a peer out of the list. What waits for it becomes undeliverable.
+    pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
+        let id = peer_id(id, "")?;
+        let caller = caller.clone();
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let row = own_peer(tx, &caller, &id, "").await?;
+                    super::inbox::give_up(tx, &id, "the peer was removed").await?;
+                    tx.delete_peer(&id).await?;
+                    note(tx, "peer.removed", &row.peer).await?;
+                    Ok(row.peer)
+                })
+            })
+            .await
+    }
+
+    /// A peer by its id.
+    pub async fn peer(&self, id: &str) -> Result<Peer, Error> {
+        let id = peer_id(id, "")?;
+        let row = self.store.peer(&id).await?;
+        Ok(row.ok_or_else(|| Error::not_found("peer", id.as_str()))?.peer)
+    }
+
+    /// A page of peers.
+    pub async fn peers(
+        &self,
+        filter: &PeerFilter,
+        cursor: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<PeerPage, Error> {
+        let limit = check::limit(limit)?;
+        let after: Option<(i64, String, String)> = check::cursor(cursor)?;
+        let mut rows = self.store.peers(filter, after.as_ref(), limit + 1).await?;
+        let more = rows.len() > limit as usize;
+        rows.truncate(limit as usize);
+        let peers: Vec<Peer> = rows.into_iter().map(|row| row.peer).collect();
+        let next_cursor = peers.last().filter(|_| more).map(|peer| {
+            check::make_cursor(&(peer.status as i64, &peer.display_name, peer.peer_id.as_str()))
+        });
+        Ok(PeerPage { peers, next_cursor })
+    }
+
+    /// Lets time pass for peers: who was silent for too long is idle while its process lives, and offline
+    /// otherwise. Answers how long it may be until the next one is.
+    pub async fn sweep_peers(&self) -> Result<Duration, Error> {
+        let now = self.now();
+        let timeout = self.tuning.peer_timeout;
+        for row in self.store.stale_peers(now.minus(timeout), now).await? {
+            let alive = row.peer.pid.is_some_and(process::is_alive);
+            let Peer { peer_id, last_seen, .. } = row.peer;
+            self.store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        let Some(mut row) = tx.peer(&peer_id).await? else { return Ok(()) };
+                        let peer = &mut row.peer;
+                        if peer.last_seen != last_seen {
+                            return Ok(());
+                        }
+                        if peer.last_seen > tx.now() {
+                            // The clock was set back: silence is counted anew, or it would never end.
+                            let now = tx.now();
+                            return tx.touch_peer(&peer_id, peer.status, now).await;
+                        }
+                        let silence = tx.now().since(peer.last_seen);
+                        match peer.status.after_silence(silence, timeout, alive) {
+                            Some(next) => set_status(tx, peer, next, "silent").await,
+                            None => Ok(()),
+                        }
+                    })
+                })
+                .await?;
+        }
+        let pause = limits::PID_CHECK.min(timeout / 4);
+        let next = self.store.longest_silence().await?;
+        let due = next.map(|at| at.plus(timeout).since(self.now()) + Duration::from_millis(1));
+        Ok(due.map_or(pause, |due| due.min(pause)).max(Duration::from_millis(10)))
+    }
+}
+
+fn check_input(input: &RegisterInput) -> Result<(), Error> {
+    check::not_blank("display_name", &input.display_name)?;
+    check::not_blank("backend", &input.backend)?;
+    for (field, text) in [
+        ("display_name", Some(&input.display_name)),
+        ("backend", Some(&input.backend)),
+        ("path", input.path.as_ref()),
+        ("circle", input.circle.as_ref()),
+        ("session_id", input.session_id.as_ref()),
+        ("tmux_pane", input.tmux_pane.as_ref()),
+    ] {
+        check::short(field, text.map(String::as_str))?;
+    }
+    if let Some(circle) = &input.circle {
+        check::not_blank("circle", circle)?;
+    }
+    if input.pid == Some(0) {
+        return Err(Error::invalid("pid", "must be the id of a process"));
+    }
+    let Some(metadata) = &input.metadata else { return Ok(()) };
+    if metadata.len() > limits::METADATA_ENTRIES {
+        let most = limits::METADATA_ENTRIES;
+        return Err(Error::invalid("metadata", format!("must have at most {most} entries")));
+    }
+    for (key, value) in metadata {
+        check::short("metadata", Some(key))?;
+        check::short("metadata", value.as_deref())?;
+    }
+    Ok(())
+}
+
+async fn create(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    peer_id: PeerId,
+    input: RegisterInput,
+) -> Result<Peer, Error> {
+    let now = tx.now();
+    let metadata = input.metadata.map(|given| {
+        given.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    });
+    let peer = Peer {
+        peer_id,
+        display_name: input.display_name,
+        path: given_owned(input.path),
+        backend: input.backend,
+        circle: input.circle.unwrap_or_else(|| "default".to_owned()),
+        role: input.role.unwrap_or(PeerRole::Agent),
+        status: PeerStatus::Online,
+        session_id: given_owned(input.session_id),
+        tmux_pane: given_owned(input.tmux_pane),
+        pid: input.pid,
+        metadata,
+        registered_at: now,
+        last_seen: now,
+    };
+    let owner = caller.session().map(str::to_owned);
+    let row = PeerRow { peer, owner };
+    tx.put_peer(&row).await?;
+    tx.open_stream(&StreamName::of("peer", &row.peer.peer_id)).await?;
+    note(tx, "peer.registered", &row.peer).await?;
+    Ok(row.peer)
+}
+
+async fn update(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    known: PeerRow,
+    input: RegisterInput,
+) -> Result<Peer, Error> {
+    let mut row = known.clone();
+    if let Some(session) = caller.session() {
+        let theirs = row.owner.as_deref().or(row.peer.session_id.as_deref());
+        if theirs != Some(session) {
+            return Err(Error::Forbidden(
+                "a peer with this identity belongs to another session".to_owned(),
+            ));
+        }
+        row.owner = Some(session.to_owned());
+    }
+    let peer = &mut row.peer;
+    peer.display_name = input.display_name;
+    peer.path = given_owned(input.path).or_else(|| peer.path.take());
+    peer.tmux_pane = given_owned(input.tmux_pane).or_else(|| peer.tmux_pane.take());
+    peer.circle = input.circle.unwrap_or_else(|| peer.circle.clone());
+    peer.role = input.role.unwrap_or(peer.role);
+    peer.pid = input.pid.or(peer.pid);
+    if let Some(given) = input.metadata {
+        let metadata = peer.metadata.get_or_insert_default();
+        for (key, value) in given {
+            match value {
+                Some(value) => metadata.insert(key, value),
+                None => metadata.remove(&key),
+            };
+        }
+        if metadata.len() > limits::METADATA_ENTRIES {
+            let most = limits::METADATA_ENTRIES;
+            return Err(Error::invalid("metadata", format!("must have at most {most} entries")));
+        }
+    }
+    let changed = row != known;
+    row.peer.last_seen = tx.now();
+    tx.put_peer(&row).await?;
+    if changed {
+        note(tx, "peer.updated", &row.peer).await?;
+    }
+    if row.peer.status != PeerStatus::Online {
+        set_status(tx, &mut row.peer, PeerStatus::Online, "registered").await?;
+    }
+    Ok(row.peer)
+}
+
+/// Stores a peer's state and time, with an event if the state is another.
+async fn set_status(
+    tx: &mut WriteTx,
+    peer: &mut Peer,
+    next: PeerStatus,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    let previous = std::mem::replace(&mut peer.status, next);
+    tx.touch_peer(&peer.peer_id, next, peer.last_seen).await?;
+    if previous == next {
+        return Ok(());
+    }
+    let data = json!({
+        "peer_id": peer.peer_id, "status": next, "previous": previous, "reason": reason,
+    });
+    let team = StreamName::fixed(StreamName::TEAM);
+    tx.open_stream(&team).await?;
+    tx.append(&team, vec![NewEvent::new("peer.status", &data)]).await?;
+    Ok(())
+}
+
+async fn note(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), StoreError> {
+    let team = StreamName::fixed(StreamName::TEAM);
+    tx.open_stream(&team).await?;
+    tx.append(&team, vec![NewEvent::new(kind, peer)]).await?;
+    Ok(())
+}
+
+/// What a caller wrote where a peer's id belongs.
+pub(super) fn peer_id(text: &str, hint: &'static str) -> Result<PeerId, Error> {
+    PeerId::parse(text).ok_or_else(|| unknown(text, hint))
+}
+
+/// The peer with this id, if the caller may act for it.
+pub(super) async fn own_peer(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    id: &PeerId,
+    hint: &'static str,
+) -> Result<PeerRow, Error> {
+    let row = tx.peer(id).await?.ok_or_else(|| unknown(id.as_str(), hint))?;
+    may_act_for(caller, &row)?;
+    Ok(row)
+}
+
+/// The operator may act for any peer, a session's token for the peers of its session.
+pub(super) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<(), Error> {
+    let Some(session) = caller.session() else { return Ok(()) };
+    if row.owner.as_deref() == Some(session) || row.peer.session_id.as_deref() == Some(session) {
+        return Ok(());
+    }
+    Err(Error::Forbidden(format!("peer {} belongs to another session", row.peer.peer_id)))
+}
+
+fn unknown(id: &str, hint: &'static str) -> Error {
+    Error::NotFound { what: "peer", id: id.chars().take(64).collect(), hint }
+}
+
+fn given(text: Option<&str>) -> Option<&str> {
+    text.filter(|text| !text.is_empty())
+}
+
+fn given_owned(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}

@@ -1,0 +1,370 @@
+//! Tasks: made by anybody, run by somebody, watched by all. A task's output is its stream.
+
+use serde::Serialize;
+
+use super::{Error, Services, check, process};
+use crate::{
+    domain::{
+        Caller, Frame, NewEvent, NewTask, StreamName, Task, TaskEvent, TaskEventBody, TaskId,
+        TaskStatus, Timestamp, Verdict, limits,
+    },
+    store::{Appended, StoreError, TaskFilter, TaskRow, WriteTx},
+};
+
+/// What came of making a task.
+#[derive(Debug)]
+pub struct Created {
+    /// The task.
+    pub task: Task,
+    /// False if it was made before, with the same key.
+    pub is_new: bool,
+}
+
+/// What came of a wish to cancel.
+#[derive(Debug)]
+pub struct Cancelled {
+    /// The task.
+    pub task: Task,
+    /// Whether it is over; if not, its runner was asked to stop.
+    pub at_once: bool,
+}
+
+/// A page of tasks.
+#[derive(Debug)]
+pub struct TaskPage {
+    /// The tasks, the latest first.
+    pub tasks: Vec<Task>,
+    /// Where the next page begins, if there is one.
+    pub next_cursor: Option<String>,
+}
+
+impl Services {
+    /// Makes a task, which is pending until somebody begins.
+    pub async fn create_task(&self, caller: &Caller, input: NewTask) -> Result<Created, Error> {
+        for (field, text) in [("title", &input.title), ("agent", &input.agent)] {
+            check::short(field, text.as_deref())?;
+        }
+        check::key("idempotency_key", input.idempotency_key.as_deref())?;
+        check::key("from", input.from.as_deref())?;
+        let (caller, ids) = (caller.clone(), self.ids.clone());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let made_by = caller.subject();
+                    if let Some(key) = &input.idempotency_key
+                        && let Some(row) = tx.task_by_key(&made_by, key).await?
+                    {
+                        return Ok(Created { task: row.task, is_new: false });
+                    }
+                    let from = asker(tx, &caller, input.from).await?;
+                    let now = tx.now();
+                    let task = Task {
+                        task_id: TaskId::new(&ids, now),
+                        title: input.title,
+                        agent: input.agent,
+                        prompt: input.prompt,
+                        from,
+                        metadata: input.metadata,
+                        status: TaskStatus::Pending,
+                        exit_code: None,
+                        signal: None,
+                        error: None,
+                        cancel_requested_at: None,
+                        created_at: now,
+                        updated_at: now,
+                        closed_at: None,
+                        last_id: 1,
+                    };
+                    let stream = stream_of(&task.task_id);
+                    let id = tx.open_stream(&stream).await?.id;
+                    tx.insert_task(&task, id, &made_by, input.idempotency_key.as_deref()).await?;
+                    tx.append(&stream, vec![NewEvent::new("task", &task)]).await?;
+                    Ok(Created { task, is_new: true })
+                })
+            })
+            .await
+    }
+
+    /// A task by its id.
+    pub async fn task(&self, id: &str) -> Result<Task, Error> {
+        let id = task_id(id)?;
+        let row = self.store.task(&id).await?;
+        Ok(row.ok_or_else(|| unknown(&id))?.task)
+    }
+
+    /// A page of tasks.
+    pub async fn tasks(
+        &self,
+        filter: &TaskFilter,
+        cursor: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<TaskPage, Error> {
+        let limit = check::limit(limit)?;
+        let before: Option<(i64, String)> = check::cursor(cursor)?;
+        let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
+        let mut rows = self.store.tasks(filter, before.as_ref(), limit + 1).await?;
+        let more = rows.len() > limit as usize;
+        rows.truncate(limit as usize);
+        let tasks: Vec<Task> = rows.into_iter().map(|row| row.task).collect();
+        let next_cursor = tasks.last().filter(|_| more).map(|task| {
+            check::make_cursor(&(task.created_at.as_millis(), task.task_id.as_str()))
+        });
+        Ok(TaskPage { tasks, next_cursor })
+    }
+
+    /// Appends what a producer has to say of a task; answers the ids of the first and the last of it.
+    ///
+    /// An event whose producer id the task has already is not appended again: it is answered with the id it has,
+    /// also after the end of the task.
+    ///
+    /// # Panics
+    /// If `events` is empty: the adapter has checked.
+    pub async fn append_task_events(
+        &self,
+        id: &str,
+        events: Vec<TaskEvent>,
+    ) -> Result<Appended, Error> {
+        let id = task_id(id)?;
+        check_events(&events)?;
+        let frames_only = events.iter().all(|event| matches!(event.body, TaskEventBody::Frame { .. }));
+        if frames_only {
+            // The common case needs no statement but the one that all appends of a commit share.
+            let now = self.now();
+            let events =
+                events.into_iter().map(|event| frame_event(&id, event, now)).collect::<Vec<_>>();
+            return self.store.append(stream_of(&id), events).await.map_err(|error| of_task(error, &id));
+        }
+        self.store
+            .write(move |tx| Box::pin(async move { append_all(tx, &id, events).await }))
+            .await
+    }
+
+    /// Asks for a task to be stopped. One that nobody has begun ends at once.
+    pub async fn cancel_task(&self, id: &str) -> Result<Cancelled, Error> {
+        let id = task_id(id)?;
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let mut row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
+                    if row.task.status.is_terminal() {
+                        return Err(ended(&row.task));
+                    }
+                    // The first event is our own; any other means that somebody is at it.
+                    let at_once = row.task.status == TaskStatus::Pending && row.task.last_id <= 1;
+                    if at_once {
+                        let verdict = verdict(TaskStatus::Cancelled, None);
+                        apply(tx, &mut row, &verdict, None).await?;
+                    } else if row.task.cancel_requested_at.is_none() {
+                        row.task.cancel_requested_at = Some(tx.now());
+                        let status = row.task.status;
+                        apply(tx, &mut row, &verdict(status, None), None).await?;
+                    }
+                    Ok(Cancelled { task: row.task, at_once })
+                })
+            })
+            .await
+    }
+
+    /// Ends tasks whose runner's process is gone, or that nothing was heard of for very long.
+    pub async fn sweep_tasks(&self) -> Result<(), Error> {
+        let now = self.now();
+        for row in self.store.silent_tasks(now.minus(self.tuning.runner_grace)).await? {
+            let silence = now.since(row.task.updated_at);
+            let end = match row.runner_pid {
+                Some(pid) if process::is_same_alive(pid, row.runner_started.as_deref()) => continue,
+                Some(pid) => verdict(
+                    TaskStatus::Failed,
+                    Some(format!("the process that ran it (pid {pid}) is gone")),
+                ),
+                None if silence < limits::TASK_SILENCE => continue,
+                None => verdict(
+                    TaskStatus::Expired,
+                    Some(format!("nothing was heard of it for {} h", silence.as_secs() / 3600)),
+                ),
+            };
+            let Task { task_id: id, last_id, .. } = row.task;
+            self.store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        let Some(mut row) = tx.task(&id).await? else { return Ok(()) };
+                        if row.task.last_id == last_id && !row.task.status.is_terminal() {
+                            apply(tx, &mut row, &end, None).await?;
+                        }
+                        Ok::<(), StoreError>(())
+                    })
+                })
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+/// Frames and changes of state, in their order.
+async fn append_all(
+    tx: &mut WriteTx,
+    id: &TaskId,
+    events: Vec<TaskEvent>,
+) -> Result<Appended, Error> {
+    let mut row = tx.task(id).await?.ok_or_else(|| unknown(id))?;
+    let stream = stream_of(id);
+    let now = tx.now();
+    let probes: Vec<NewEvent> = events
+        .iter()
+        .map(|event| NewEvent {
+            producer_id: event.producer_id.as_deref().map(Into::into),
+            ..NewEvent::new("task", &())
+        })
+        .collect();
+    let known = tx.known_producer_ids(&stream, &probes).await?;
+    let mut places = Appended { first: i64::MAX, last: 0 };
+    let mut add = |seq: i64| {
+        places = Appended { first: places.first.min(seq), last: places.last.max(seq) };
+    };
+    for event in events {
+        let repeated = event.producer_id.as_deref().and_then(|id| known.get(id));
+        if let Some(seq) = repeated {
+            add(*seq);
+            continue;
+        }
+        if row.task.status.is_terminal() {
+            return Err(ended(&row.task));
+        }
+        match &event.body {
+            TaskEventBody::Frame { .. } => {
+                let placed = tx.append(&stream, vec![frame_event(id, event, now)]).await?;
+                add(placed.last);
+            }
+            TaskEventBody::Task(verdict) | TaskEventBody::Terminal(verdict) => {
+                if verdict.status == TaskStatus::Pending && row.task.status != TaskStatus::Pending {
+                    return Err(Error::Conflict(format!(
+                        "task {id} is {} and cannot be pending again",
+                        row.task.status.as_str()
+                    )));
+                }
+                let verdict = verdict.clone();
+                add(apply(tx, &mut row, &verdict, event.producer_id).await?);
+            }
+        }
+    }
+    Ok(places)
+}
+
+/// Changes a task's state and says so in its stream; a final state closes it.
+async fn apply(
+    tx: &mut WriteTx,
+    row: &mut TaskRow,
+    verdict: &Verdict,
+    producer_id: Option<String>,
+) -> Result<i64, StoreError> {
+    let stream = stream_of(&row.task.task_id);
+    let head = tx.stream(&stream).await?.ok_or(StoreError::NoStream)?.head;
+    row.task.apply(verdict, tx.now(), head + 1);
+    if let Some(runner) = &verdict.runner {
+        row.runner_pid = Some(runner.pid);
+        row.runner_started = process::started(runner.pid);
+    }
+    let over = row.task.status.is_terminal();
+    let mut event = NewEvent::new(if over { "terminal" } else { "task" }, &row.task);
+    event.producer_id = producer_id.map(Into::into);
+    let placed = tx.append(&stream, vec![event]).await?;
+    tx.update_task(row).await?;
+    if over {
+        tx.close_stream(&stream).await?;
+    }
+    Ok(placed.last)
+}
+
+fn check_events(events: &[TaskEvent]) -> Result<(), Error> {
+    for (index, event) in events.iter().enumerate() {
+        let field = |name: &str| match events.len() {
+            1 => name.to_owned(),
+            _ => format!("[{index}].{name}"),
+        };
+        if let Some(id) = &event.producer_id
+            && !(1..=limits::PRODUCER_ID_BYTES).contains(&id.len())
+        {
+            let most = limits::PRODUCER_ID_BYTES;
+            return Err(Error::invalid(field("id"), format!("must have from 1 to {most} bytes")));
+        }
+        match &event.body {
+            TaskEventBody::Task(verdict) if verdict.status.is_terminal() => {
+                return Err(Error::invalid(
+                    field("data.status"),
+                    "must be pending or active in a `task` event; a `terminal` event ends the task",
+                ));
+            }
+            TaskEventBody::Terminal(verdict) if !verdict.status.is_terminal() => {
+                return Err(Error::invalid(
+                    field("data.status"),
+                    "must be done, failed, cancelled or expired in a `terminal` event",
+                ));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn frame_event(id: &TaskId, event: TaskEvent, now: Timestamp) -> NewEvent {
+    let TaskEventBody::Frame { line, kind, ts } = &event.body else {
+        unreachable!("the caller has only frames")
+    };
+    let frame = Frame { task_id: id, line, kind: *kind, ts: ts.unwrap_or(now) };
+    NewEvent {
+        producer_id: event.producer_id.map(Into::into),
+        data: to_json(&frame).into(),
+        kind: FRAME.clone(),
+    }
+}
+
+static FRAME: std::sync::LazyLock<crate::domain::EventKind> =
+    std::sync::LazyLock::new(|| "frame".into());
+
+fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("a value of ours has a JSON form")
+}
+
+/// Who asks for a task: the caller's own peer, or whom the operator names.
+async fn asker(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    named: Option<String>,
+) -> Result<Option<String>, Error> {
+    let Some(session) = caller.session() else { return Ok(named) };
+    let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id.as_str().to_owned());
+    let own = own.unwrap_or_else(|| caller.subject());
+    match named {
+        Some(named) if named != own => {
+            Err(Error::Forbidden(format!("from: this token asks as {own} and as nobody else")))
+        }
+        _ => Ok(Some(own)),
+    }
+}
+
+fn verdict(status: TaskStatus, error: Option<String>) -> Verdict {
+    Verdict { status, exit_code: None, signal: None, error, runner: None }
+}
+
+fn stream_of(id: &TaskId) -> StreamName {
+    StreamName::of("task", id)
+}
+
+fn task_id(text: &str) -> Result<TaskId, Error> {
+    TaskId::parse(text).ok_or_else(|| Error::not_found("task", text))
+}
+
+fn unknown(id: &TaskId) -> Error {
+    Error::not_found("task", id.as_str())
+}
+
+fn ended(task: &Task) -> Error {
+    Error::Conflict(format!("task {} is over: {}", task.task_id, task.status.as_str()))
+}
+
+fn of_task(error: StoreError, id: &TaskId) -> Error {
+    match error {
+        StoreError::NoStream => unknown(id),
+        StoreError::StreamClosed => Error::Conflict(format!("task {id} is over")),
+        error => error.into(),
+    }
+}

@@ -1,0 +1,372 @@
+//! Tokens: the operator's, in a file, and those of sessions, in the database. Who a caller is comes from here alone.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use super::{Error, Services, check};
+use crate::{
+    domain::{Caller, Scope, Timestamp, TokenId, limits},
+    store::TokenRow,
+};
+
+/// Wish for a session token.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct NewToken {
+    /// The session that its holder will speak for. Not blank.
+    pub session: String,
+    /// What it may do beyond the ordinary, such as `exec`.
+    #[serde(default)]
+    pub scopes: Vec<String>,
+    /// How long it lives, in seconds: from 1 to 2592000, by default 43200.
+    pub ttl_seconds: Option<u64>,
+}
+
+/// A fresh session token. The only time that it is shown.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct MintedToken {
+    /// Its row's id, to revoke it.
+    pub token_id: TokenId,
+    /// The token.
+    pub token: String,
+    /// The session that its holder speaks for.
+    pub session: String,
+    /// What it may do beyond the ordinary.
+    pub scopes: Vec<String>,
+    /// When it ends by itself.
+    pub expires_at: Timestamp,
+}
+
+/// A session token, as lists show it: without the token.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct TokenInfo {
+    /// Its row's id.
+    pub token_id: TokenId,
+    /// The session that its holder speaks for.
+    pub session: String,
+    /// What it may do beyond the ordinary.
+    pub scopes: Vec<String>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it ends by itself.
+    pub expires_at: Timestamp,
+    /// When it was last used, give or take a minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_used_at: Option<Timestamp>,
+    /// When it was taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Timestamp>,
+}
+
+/// A page of tokens.
+#[derive(Debug)]
+pub struct TokenPage {
+    /// The tokens, the latest first.
+    pub tokens: Vec<TokenInfo>,
+    /// Where the next page begins, if there is one.
+    pub next_cursor: Option<String>,
+}
+
+/// The operator's token and what was seen lately of the others. Cheap to clone.
+#[derive(Clone)]
+pub struct Tokens(Arc<Inner>);
+
+struct Inner {
+    file: PathBuf,
+    operator: RwLock<[u8; 32]>,
+    seen: Mutex<HashMap<[u8; 32], Seen>>,
+    /// Counts revocations, so that a look-up that began before one does not bring the token back.
+    revocations: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Seen {
+    caller: Caller,
+    id: TokenId,
+    expires_at: Timestamp,
+    used_at: Option<Timestamp>,
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").field("file", &self.0.file).finish_non_exhaustive()
+    }
+}
+
+/// The token file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenFileError {
+    /// It cannot be read or written.
+    #[error("token file {path}")]
+    Io {
+        /// The file.
+        path: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// It holds no token.
+    #[error("token file {path} is empty: remove it, and the next start makes a new one")]
+    Empty {
+        /// The file.
+        path: String,
+    },
+}
+
+impl Tokens {
+    /// Reads the operator's token, or makes one if there is no file yet.
+    pub fn open(file: &Path) -> Result<Self, TokenFileError> {
+        let failed = |source| TokenFileError::Io { path: file.display().to_string(), source };
+        let token = match std::fs::read_to_string(file) {
+            Ok(text) => text.trim().to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let token = new_secret();
+                write_secret(file, &token).map_err(failed)?;
+                token
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        if token.is_empty() {
+            return Err(TokenFileError::Empty { path: file.display().to_string() });
+        }
+        Ok(Self(Arc::new(Inner {
+            file: file.to_owned(),
+            operator: RwLock::new(hash(&token)),
+            seen: Mutex::default(),
+            revocations: AtomicU64::new(0),
+        })))
+    }
+
+    fn is_operator(&self, token: &[u8; 32]) -> bool {
+        let operator = self.0.operator.read().unwrap_or_else(PoisonError::into_inner);
+        bool::from(operator.ct_eq(token))
+    }
+
+    fn rotate(&self) -> Result<String, TokenFileError> {
+        let mut operator = self.0.operator.write().unwrap_or_else(PoisonError::into_inner);
+        let token = new_secret();
+        write_secret(&self.0.file, &token).map_err(|source| TokenFileError::Io {
+            path: self.0.file.display().to_string(),
+            source,
+        })?;
+        *operator = hash(&token);
+        Ok(token)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, HashMap<[u8; 32], Seen>> {
+        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, id: &TokenId) {
+        self.0.revocations.fetch_add(1, SeqCst);
+        self.seen().retain(|_, seen| seen.id != *id);
+    }
+}
+
+impl Services {
+    /// Who holds this token; `None` if nobody does.
+    pub async fn authenticate(&self, token: &str) -> Result<Option<Caller>, Error> {
+        let hash = hash(token);
+        if self.tokens.is_operator(&hash) {
+            return Ok(Some(Caller::Operator));
+        }
+        let now = self.now();
+        let known = self.tokens.seen().get(&hash).cloned();
+        let seen = match known {
+            Some(seen) => seen,
+            None => match self.look_up(&hash).await? {
+                Some(seen) => seen,
+                None => return Ok(None),
+            },
+        };
+        if seen.expires_at <= now {
+            return Ok(None);
+        }
+        self.record_use(&hash, &seen, now).await;
+        Ok(Some(seen.caller))
+    }
+
+    async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<Seen>, Error> {
+        let revocations = self.tokens.0.revocations.load(SeqCst);
+        let Some(row) = self.store.token_by_hash(hash).await? else { return Ok(None) };
+        if row.revoked_at.is_some() {
+            return Ok(None);
+        }
+        let seen = Seen {
+            caller: Caller::Session {
+                key: row.session.into(),
+                token: row.token_id.clone(),
+                scopes: row.scopes.into_iter().map(Scope).collect(),
+            },
+            id: row.token_id,
+            expires_at: row.expires_at,
+            used_at: row.last_used_at,
+        };
+        let mut known = self.tokens.seen();
+        if self.tokens.0.revocations.load(SeqCst) == revocations {
+            if known.len() >= limits::STREAMS_CACHED {
+                known.clear();
+            }
+            known.insert(*hash, seen.clone());
+        }
+        Ok(Some(seen))
+    }
+
+    async fn record_use(&self, hash: &[u8; 32], seen: &Seen, now: Timestamp) {
+        let fresh = seen.used_at.is_some_and(|at| now.since(at) < limits::TOKEN_USE_RESOLUTION);
+        if fresh {
+            return;
+        }
+        if let Some(seen) = self.tokens.seen().get_mut(hash) {
+            seen.used_at = Some(now);
+        }
+        let id = seen.id.clone();
+        let recorded =
+            self.store.write(move |tx| Box::pin(async move { tx.use_token(&id).await })).await;
+        if let Err(error) = recorded {
+            // Who may come in does not hang on this note.
+            tracing::warn!(
+                error = crate::telemetry::chain(&error),
+                "cannot record the use of a token"
+            );
+        }
+    }
+
+    /// Makes a session token. Only the operator may.
+    pub async fn mint_token(&self, caller: &Caller, input: NewToken) -> Result<MintedToken, Error> {
+        only_operator(caller)?;
+        check::not_blank("session", &input.session)?;
+        check::short("session", Some(&input.session))?;
+        let ttl = input.ttl_seconds.map_or(limits::TOKEN_TTL, Duration::from_secs);
+        if ttl.is_zero() || ttl > limits::TOKEN_TTL_MAX {
+            let most = limits::TOKEN_TTL_MAX.as_secs();
+            return Err(Error::invalid("ttl_seconds", format!("must be from 1 to {most}")));
+        }
+        let token = format!("svc_{}", new_secret());
+        let (hash, ids) = (hash(&token), self.ids.clone());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let row = TokenRow {
+                        token_id: TokenId::new(&ids, tx.now()),
+                        session: input.session,
+                        scopes: input.scopes,
+                        created_at: tx.now(),
+                        expires_at: tx.now().plus(ttl),
+                        last_used_at: None,
+                        revoked_at: None,
+                    };
+                    tx.insert_token(&row, &hash).await?;
+                    Ok(MintedToken {
+                        token_id: row.token_id,
+                        token,
+                        session: row.session,
+                        scopes: row.scopes,
+                        expires_at: row.expires_at,
+                    })
+                })
+            })
+            .await
+    }
+
+    /// A page of session tokens. Only the operator may see them.
+    pub async fn list_tokens(
+        &self,
+        caller: &Caller,
+        cursor: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<TokenPage, Error> {
+        only_operator(caller)?;
+        let limit = check::limit(limit)?;
+        let before: Option<String> = check::cursor(cursor)?;
+        let mut rows = self.store.tokens(before.as_deref(), limit + 1).await?;
+        let more = rows.len() > limit as usize;
+        rows.truncate(limit as usize);
+        let next_cursor = rows.last().filter(|_| more).map(|row| check::make_cursor(&row.token_id));
+        Ok(TokenPage { tokens: rows.into_iter().map(TokenInfo::from).collect(), next_cursor })
+    }
+
+    /// Takes a session token back, from the next request on. Only the operator may.
+    pub async fn revoke_token(&self, caller: &Caller, id: &str) -> Result<TokenInfo, Error> {
+        only_operator(caller)?;
+        let unknown = || Error::not_found("token", id);
+        let id = TokenId::parse(id).ok_or_else(unknown)?;
+        let to_revoke = id.clone();
+        let row = self
+            .store
+            .write(move |tx| Box::pin(async move { tx.revoke_token(&to_revoke).await }))
+            .await?;
+        self.tokens.forget(&id);
+        row.map(TokenInfo::from).ok_or_else(unknown)
+    }
+
+    /// Makes a new operator token, which counts from now on in place of the old one. Only the operator may.
+    pub fn rotate_operator_token(&self, caller: &Caller) -> Result<String, Error> {
+        only_operator(caller)?;
+        self.tokens.rotate().map_err(|error| {
+            Error::Conflict(format!("the token is as it was: {}", crate::telemetry::chain(&error)))
+        })
+    }
+}
+
+impl From<TokenRow> for TokenInfo {
+    fn from(row: TokenRow) -> Self {
+        Self {
+            token_id: row.token_id,
+            session: row.session,
+            scopes: row.scopes,
+            created_at: row.created_at,
+            expires_at: row.expires_at,
+            last_used_at: row.last_used_at,
+            revoked_at: row.revoked_at,
+        }
+    }
+}
+
+fn only_operator(caller: &Caller) -> Result<(), Error> {
+    if caller.is_operator() {
+        return Ok(());
+    }
+    Err(Error::Forbidden("only the operator token may do this".to_owned()))
+}
+
+fn hash(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+/// 32 random bytes in hexadecimal.
+pub fn new_secret() -> String {
+    let mut bytes = [0_u8; 32];
+    crate::domain::random_bytes(&mut bytes);
+    check::hex(&bytes)
+}
+
+/// Writes a secret to a file that only its owner may read, in one step: a reader sees the old or the new.
+pub fn write_secret(path: &Path, secret: &str) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.new", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let mut file = std::fs::File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)?;
+    file.write_all(format!("{secret}\n").as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&beside, path)
+}

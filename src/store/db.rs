@@ -1,0 +1,203 @@
+//! Opening and closing the database, and the doors to it: [`Store::write`], [`Store::append`], the readers.
+
+use std::{
+    path::{Path, PathBuf},
+    str::FromStr as _,
+    sync::Arc,
+};
+
+use futures_util::future::BoxFuture;
+use sqlx::{
+    ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+
+use super::{
+    Appended, Bus, MigrateError, Migrations, StoreError, WriteStats, WriteTx,
+    writer::{self, Closure, Job},
+};
+use crate::domain::{Clock, NewEvent, StreamName, Timestamp, limits};
+
+/// How to open a database.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// The file. Made if it is missing.
+    pub path: PathBuf,
+    /// Bound of the file's size in bytes; writes beyond it fail as on a full disk.
+    pub max_bytes: Option<u64>,
+    /// Whether to apply pending migrations; if not, they are an error.
+    pub migrate: bool,
+}
+
+/// The database. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Store {
+    jobs: mpsc::Sender<Job>,
+    pub(super) readers: SqlitePool,
+    bus: Arc<Bus>,
+    stats: Arc<WriteStats>,
+    path: Arc<Path>,
+}
+
+/// The writer's end, which whoever closes the store waits for.
+#[derive(Debug)]
+pub struct Writer(JoinHandle<WriteTx>);
+
+impl Store {
+    /// Opens the file and, if asked, brings it to our version. The caller holds the database's lock.
+    ///
+    /// A database that has data is copied to `<file>.bak-<version>` before a migration touches it.
+    pub async fn open(
+        options: &OpenOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Self, Writer), MigrateError> {
+        let mut conn = writer_options(&options.path)?.connect().await.map_err(StoreError::from)?;
+        let migrations = Migrations::inspect(&mut conn).await?;
+        if !options.migrate && !migrations.pending.is_empty() {
+            return Err(MigrateError::Pending(migrations.pending.len()));
+        }
+        migrations.apply_with_backup(&mut conn, &options.path).await?;
+        if let Some(bytes) = options.max_bytes {
+            limit_size(&mut conn, bytes).await?;
+        }
+        Ok(Self::start(conn, &options.path, clock).await?)
+    }
+
+    async fn start(
+        conn: SqliteConnection,
+        path: &Path,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Self, Writer), StoreError> {
+        let bus = Bus::new();
+        let stats = Arc::new(WriteStats::default());
+        let mut tx = WriteTx {
+            conn,
+            bus: Arc::clone(&bus),
+            streams: std::collections::HashMap::new(),
+            pending: Vec::new(),
+            position: 0,
+            undo: Vec::new(),
+            now: Timestamp::from_millis(0),
+        };
+        tx.reset().await?;
+        let readers = SqlitePoolOptions::new()
+            .max_connections(limits::READERS)
+            .min_connections(0)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            // A ping is a round trip to SQLite's thread, and a local file does not hang up.
+            .test_before_acquire(false)
+            .connect_lazy_with(reader_options(path)?);
+        let (jobs, queue) = mpsc::channel(limits::WRITE_QUEUE);
+        let writer = tokio::spawn(writer::run(tx, queue, clock, Arc::clone(&stats)));
+        Ok((Self { jobs, readers, bus, stats, path: path.into() }, Writer(writer)))
+    }
+
+    /// Runs `work` in a write transaction, and answers when it is on the disk.
+    ///
+    /// The job runs to its end even if the caller's future is dropped. If it fails, nothing of it is kept, and the
+    /// jobs that share its commit are not touched.
+    pub async fn write<T, E, F>(&self, work: F) -> Result<T, E>
+    where
+        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let job = Job::Run(Box::new(Closure { work: Some(work), outcome: None, reply }));
+        self.jobs.send(job).await.map_err(|_| StoreError::Stopped)?;
+        answer.await.map_err(|_| StoreError::Stopped)?
+    }
+
+    /// Appends `events` to an open stream, and answers when they are on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::NoStream`], [`StoreError::StreamClosed`], or the database's.
+    ///
+    /// # Panics
+    /// If `events` is empty.
+    pub async fn append(
+        &self,
+        stream: StreamName,
+        events: Vec<NewEvent>,
+    ) -> Result<Appended, StoreError> {
+        assert!(!events.is_empty(), "an append has at least one event");
+        let (reply, answer) = oneshot::channel();
+        let job = Job::Append { stream, events, reply };
+        self.jobs.send(job).await.map_err(|_| StoreError::Stopped)?;
+        answer.await.map_err(|_| StoreError::Stopped)?
+    }
+
+    /// The channels that tell of commits.
+    pub fn bus(&self) -> &Arc<Bus> {
+        &self.bus
+    }
+
+    /// What the writer has done so far.
+    pub fn stats(&self) -> &WriteStats {
+        &self.stats
+    }
+
+    /// Jobs that wait for the writer.
+    pub fn queued(&self) -> usize {
+        self.jobs.max_capacity() - self.jobs.capacity()
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Writer {
+    /// Finishes what is queued, empties the write-ahead log into the database and closes both. All clones of the
+    /// store are gone by then, or their writes answer [`StoreError::Stopped`].
+    pub async fn close(self, store: Store) -> Result<(), StoreError> {
+        let Store { jobs, readers, .. } = store;
+        // Clones may still be about, so the channel is told to end rather than waited for.
+        let (reply, closed) = oneshot::channel();
+        jobs.send(Job::Stop { reply }).await.map_err(|_| StoreError::Stopped)?;
+        closed.await.map_err(|_| StoreError::Stopped)?;
+        readers.close().await;
+        let mut tx = self.0.await.map_err(|_| StoreError::Panicked)?;
+        sqlx::query("pragma wal_checkpoint(truncate)").execute(&mut tx.conn).await?;
+        tx.conn.close().await?;
+        Ok(())
+    }
+}
+
+/// Settings of every connection. They are per connection and have to be given each time.
+fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    Ok(SqliteConnectOptions::from_str("sqlite:")?
+        .filename(path)
+        .foreign_keys(true)
+        .busy_timeout(limits::BUSY_TIMEOUT)
+        .pragma("temp_store", "memory")
+        // A log line for each statement costs more than the statement.
+        .disable_statement_logging())
+}
+
+pub(super) fn writer_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    Ok(options(path)?
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .pragma("journal_size_limit", limits::WAL_BYTES.to_string())
+        .optimize_on_close(true, 400))
+}
+
+pub(super) fn reader_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    Ok(options(path)?.read_only(true).row_buffer_size(1024))
+}
+
+async fn limit_size(conn: &mut SqliteConnection, bytes: u64) -> Result<(), StoreError> {
+    let page = sqlx::query_scalar::<_, i64>("pragma page_size").fetch_one(&mut *conn).await?;
+    let pages = i64::try_from(bytes).unwrap_or(i64::MAX) / page.max(1);
+    let statement = format!("pragma max_page_count = {pages}");
+    sqlx::query(sqlx::AssertSqlSafe(statement)).execute(conn).await?;
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! Keeping the file in shape: checkpoints, retention, copies.
+
+use std::path::Path;
+
+use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+
+use super::{
+    Store, StoreError, WriteTx,
+    db::{reader_options, writer_options},
+};
+use crate::domain::{Timestamp, limits};
+
+/// What one step of retention did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trim {
+    /// Events that it removed.
+    pub removed: u64,
+    /// Whether there may be more to remove.
+    pub more: bool,
+}
+
+/// Sizes of the files, in bytes, and the schema's version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// The database.
+    pub database: u64,
+    /// The write-ahead log.
+    pub wal: u64,
+    /// Schema version.
+    pub schema: i64,
+}
+
+impl Store {
+    /// How large the files are.
+    pub async fn size(&self) -> Result<Size, StoreError> {
+        let schema = sqlx::query_scalar::<_, i64>("select max(version) from _sqlx_migrations")
+            .fetch_one(&self.readers)
+            .await?;
+        let len = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
+        let mut wal = self.path().as_os_str().to_owned();
+        wal.push("-wal");
+        Ok(Size { database: len(self.path()), wal: len(Path::new(&wal)), schema })
+    }
+
+    /// Bytes that the rows take: the pages of the database that are in use.
+    pub async fn used_bytes(&self) -> Result<u64, StoreError> {
+        let mut conn = self.readers.acquire().await?;
+        let mut read = async |pragma: &'static str| {
+            sqlx::query_scalar::<_, i64>(pragma).fetch_one(&mut *conn).await
+        };
+        let pages = read("pragma page_count").await? - read("pragma freelist_count").await?;
+        let size = read("pragma page_size").await?;
+        Ok(u64::try_from(pages.saturating_mul(size)).unwrap_or(0))
+    }
+
+    /// Moves the write-ahead log into the database, on a connection of its own: the writer goes on meanwhile.
+    /// SQLite does so by itself after each thousand pages; this is for what was left, and to shrink the file.
+    pub async fn checkpoint(&self) -> Result<(), StoreError> {
+        let statement = if self.size().await?.wal > limits::WAL_TRUNCATE_BYTES {
+            "pragma wal_checkpoint(truncate)"
+        } else {
+            "pragma wal_checkpoint(passive)"
+        };
+        let mut conn = writer_options(self.path())?.connect().await?;
+        sqlx::query(statement).execute(&mut conn).await?;
+        conn.close().await?;
+        Ok(())
+    }
+
+    /// The position up to which events are older than `before`; `None` if none is.
+    pub async fn position_before(&self, before: Timestamp) -> Result<Option<i64>, StoreError> {
+        // Positions follow time but for a clock that was set back, so a binary search would do; a scan from the
+        // old end stops at the first that is young, and retention keeps that near.
+        let first_young = sqlx::query_scalar!(
+            r#"select position as "position!" from event where at >= ? order by position limit 1"#,
+            before
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        let (_, head) = self.log_bounds().await?;
+        let last_old = first_young.map_or(head, |young| young - 1);
+        Ok((last_old > 0).then_some(last_old))
+    }
+}
+
+impl WriteTx {
+    /// Removes the oldest events up to position `until`, a bounded number of them. The last event of a stream
+    /// always stays: it holds the stream's head. So each stream loses a prefix and no more.
+    pub async fn trim(&mut self, until: i64) -> Result<Trim, StoreError> {
+        let batch = limits::TRIM_BATCH;
+        // Those that stay because they are last would be looked at again and again; so begin above what is done.
+        let done = sqlx::query_scalar!("select value from meta where name = 'trimmed'")
+            .fetch_optional(&mut self.conn)
+            .await?
+            .unwrap_or(0);
+        let upper = sqlx::query_scalar!(
+            r#"select max(position) as "upper: i64" from
+                (select position from event where position > ?1 and position <= ?2 order by position limit ?3)"#,
+            done,
+            until,
+            batch
+        )
+        .fetch_one(&mut self.conn)
+        .await?;
+        let Some(upper) = upper else { return Ok(Trim { removed: 0, more: false }) };
+        let removed = sqlx::query!(
+            "delete from event where position <= ?1
+                and seq < (select max(last.seq) from event last where last.stream_id = event.stream_id)",
+            upper
+        )
+        .execute(&mut self.conn)
+        .await?
+        .rows_affected();
+        sqlx::query!(
+            "insert into meta (name, value) values ('trimmed', ?1)
+            on conflict (name) do update set value = max(value, ?1)",
+            upper
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(Trim { removed, more: upper < until })
+    }
+}
+
+/// Copies the database at `from` to the new file `to`, while a daemon may be writing to it, and checks the copy.
+pub async fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
+    let mut conn = reader_options(from)?.connect().await?;
+    vacuum_into(&mut conn, to).await?;
+    conn.close().await?;
+    Ok(())
+}
+
+/// Reads the whole file at `path` and checks its structure.
+pub async fn check_integrity(path: &Path) -> Result<(), StoreError> {
+    let mut conn = reader_options(path)?.connect().await?;
+    let findings = sqlx::query_scalar::<_, String>("pragma integrity_check(20)")
+        .fetch_all(&mut conn)
+        .await?;
+    conn.close().await?;
+    if findings == ["ok"] {
+        return Ok(());
+    }
+    Err(StoreError::BadRow {
+        table: "sqlite",
+        id: path.display().to_string(),
+        why: findings.join("; "),
+    })
+}
+
+pub(super) async fn vacuum_into(conn: &mut SqliteConnection, to: &Path) -> Result<(), StoreError> {
+    let text = to.display().to_string();
+    sqlx::query("vacuum into ?").bind(text).execute(conn).await?;
+    restrict(to)?;
+    check_integrity(to).await
+}
+
+/// The copy holds all that the database does, so nobody else may read it either.
+fn restrict(path: &Path) -> Result<(), StoreError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
+        .and_then(|()| std::fs::File::open(path)?.sync_all())
+        .map_err(|error| sqlx::Error::Io(error).into())
+}

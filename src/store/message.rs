@@ -1,0 +1,237 @@
+//! Rows of messages and of the states of their delivery.
+
+use super::{Store, StoreError, WriteTx};
+use crate::domain::{
+    Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, Timestamp,
+};
+
+/// A message with its place in the order of arrival.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageRow {
+    /// Place in the order of arrival.
+    pub id: i64,
+    /// What everybody sees.
+    pub message: Message,
+}
+
+struct Raw {
+    id: i64,
+    message_id: String,
+    kind: MessageType,
+    from_peer: String,
+    to_peer: String,
+    text: String,
+    correlation_id: Option<String>,
+    state: DeliveryState,
+    at: Timestamp,
+}
+
+impl From<Raw> for MessageRow {
+    fn from(raw: Raw) -> Self {
+        Self {
+            id: raw.id,
+            message: Message {
+                id: MessageId::from(raw.message_id),
+                kind: raw.kind,
+                from_peer: raw.from_peer,
+                to_peer: PeerId::from(raw.to_peer),
+                text: raw.text,
+                correlation_id: raw.correlation_id,
+                timestamp: raw.at,
+                state: raw.state,
+            },
+        }
+    }
+}
+
+macro_rules! messages {
+    ($tail:literal $(, $arg:expr)*) => {
+        sqlx::query_as!(
+            Raw,
+            r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, text, correlation_id,
+                state as "state: DeliveryState", at as "at: Timestamp"
+            from message "# + $tail
+            $(, $arg)*
+        )
+    };
+}
+
+impl WriteTx {
+    /// Stores a message.
+    pub async fn insert_message(
+        &mut self,
+        message: &Message,
+        idempotency_key: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let (id, to) = (message.id.as_str(), message.to_peer.as_str());
+        sqlx::query!(
+            "insert into message (message_id, type, from_peer, to_peer, text, correlation_id, idempotency_key, \
+                state, at) values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            id,
+            message.kind,
+            message.from_peer,
+            to,
+            message.text,
+            message.correlation_id,
+            idempotency_key,
+            message.state,
+            message.timestamp
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Moves a message through `states`, the last of which is its state from now on.
+    pub async fn advance_message(
+        &mut self,
+        id: &MessageId,
+        states: &[DeliveryState],
+        reason: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let Some(last) = states.last().copied() else { return Ok(()) };
+        let id = id.as_str();
+        for state in states {
+            sqlx::query!(
+                "insert into message_state (message_id, state, at, reason) values (?, ?, ?, ?)",
+                id,
+                state,
+                self.now,
+                reason
+            )
+            .execute(&mut self.conn)
+            .await?;
+        }
+        sqlx::query!("update message set state = ? where message_id = ?", last, id)
+            .execute(&mut self.conn)
+            .await?;
+        Ok(())
+    }
+
+    /// Says until when whoever took a message has to acknowledge it.
+    pub async fn lease_message(
+        &mut self,
+        id: &MessageId,
+        until: Timestamp,
+    ) -> Result<(), StoreError> {
+        let id = id.as_str();
+        sqlx::query!("update message set leased_until = ? where message_id = ?", until, id)
+            .execute(&mut self.conn)
+            .await?;
+        Ok(())
+    }
+
+    /// A message by its id.
+    pub async fn message(&mut self, id: &MessageId) -> Result<Option<Message>, StoreError> {
+        let id = id.as_str();
+        let raw = messages!("where message_id = ?", id).fetch_optional(&mut self.conn).await?;
+        Ok(raw.map(|raw| MessageRow::from(raw).message))
+    }
+
+    /// What was stored for this key, from this sender to this receiver.
+    pub async fn message_by_key(
+        &mut self,
+        from: &str,
+        to: &PeerId,
+        key: &str,
+    ) -> Result<Option<Message>, StoreError> {
+        let to = to.as_str();
+        let raw =
+            messages!("where from_peer = ? and to_peer = ? and idempotency_key = ?", from, to, key)
+                .fetch_optional(&mut self.conn)
+                .await?;
+        Ok(raw.map(|raw| MessageRow::from(raw).message))
+    }
+
+    /// Whether at least `bound` messages wait in an inbox.
+    pub async fn inbox_full(&mut self, to: &PeerId, bound: u32) -> Result<bool, StoreError> {
+        let (to, last) = (to.as_str(), bound.saturating_sub(1));
+        let full = sqlx::query_scalar!(
+            r#"select id as "id!" from message
+            where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected')
+            order by id limit 1 offset ?"#,
+            to,
+            last
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
+        Ok(full.is_some())
+    }
+
+    /// Waiting messages that nobody has on lease, in order, at most `limit`.
+    pub async fn free_messages(
+        &mut self,
+        to: &PeerId,
+        limit: u32,
+    ) -> Result<Vec<Message>, StoreError> {
+        let to = to.as_str();
+        let rows = messages!(
+            "where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected')
+                and (leased_until is null or leased_until <= ?)
+            order by id limit ?",
+            to,
+            self.now,
+            limit
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+    }
+
+    /// All waiting messages of an inbox, by id.
+    pub async fn waiting_messages(&mut self, to: &PeerId) -> Result<Vec<MessageId>, StoreError> {
+        let to = to.as_str();
+        let ids = sqlx::query_scalar!(
+            "select message_id from message
+            where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected') order by id",
+            to
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(ids.into_iter().map(MessageId::from).collect())
+    }
+}
+
+impl Store {
+    /// A message by its id.
+    pub async fn message(&self, id: &MessageId) -> Result<Option<Message>, StoreError> {
+        let id = id.as_str();
+        let raw = messages!("where message_id = ?", id).fetch_optional(&self.readers).await?;
+        Ok(raw.map(|raw| MessageRow::from(raw).message))
+    }
+
+    /// The states that a delivery went through, in order.
+    pub async fn deliveries(&self, id: &MessageId) -> Result<Vec<Delivery>, StoreError> {
+        let id = id.as_str();
+        let mut states = sqlx::query_as!(
+            Delivery,
+            r#"select state as "state: DeliveryState", at as "at: Timestamp", reason
+            from message_state where message_id = ?"#,
+            id
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        states.sort_by_key(|delivery| delivery.state);
+        Ok(states)
+    }
+
+    /// Waiting messages of an inbox after the place `after`, leased ones too, at most `limit`.
+    pub async fn inbox(
+        &self,
+        to: &PeerId,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<MessageRow>, StoreError> {
+        let to = to.as_str();
+        let rows = messages!(
+            "where to_peer = ? and id > ? and state in ('accepted', 'queued', 'offered', 'injected')
+            order by id limit ?",
+            to,
+            after,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(MessageRow::from).collect())
+    }
+}

@@ -1,0 +1,34 @@
+//! The only SQL in the program: one SQLite file, one writer, a few readers, and the signal after each commit.
+//!
+//! Reading order: [`db`](self) opens the file, `writer` turns queued jobs into commits, `tx` is what a job sees,
+//! `log` appends and `replay` reads the log, `bus` wakes who waits. One file per table family holds the rest.
+
+mod bus;
+mod db;
+mod error;
+mod lock;
+mod log;
+mod maintain;
+mod message;
+mod migrate;
+mod peer;
+mod replay;
+mod task;
+mod token;
+mod tx;
+mod writer;
+
+pub use bus::{Batch, Bus, Feed, Listener, Signal, render};
+pub use db::{OpenOptions, Store, Writer};
+pub use error::StoreError;
+pub use lock::{DatabaseLock, LockError};
+pub use log::{Appended, StreamState};
+pub use maintain::{Size, Trim, backup, check_integrity};
+pub use message::MessageRow;
+pub use migrate::{MigrateError, Migrations};
+pub use peer::{PeerFilter, PeerRow};
+pub use replay::{FeedScope, Frames, StreamView};
+pub use task::{TaskFilter, TaskRow};
+pub use token::TokenRow;
+pub use tx::WriteTx;
+pub use writer::WriteStats;

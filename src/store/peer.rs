@@ -1,0 +1,298 @@
+//! Rows of peers.
+
+use std::collections::BTreeMap;
+
+use super::{Store, StoreError, WriteTx};
+use crate::domain::{Peer, PeerId, PeerRole, PeerStatus, Timestamp};
+
+/// A peer with what only the daemon knows of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerRow {
+    /// What everybody sees.
+    pub peer: Peer,
+    /// Session key of the token that registered it; `None` for the operator.
+    pub owner: Option<String>,
+}
+
+/// Which peers to list. All that is given has to match exactly.
+#[derive(Debug, Clone, Default)]
+pub struct PeerFilter {
+    /// Present state.
+    pub status: Option<PeerStatus>,
+    /// Kind of client.
+    pub backend: Option<String>,
+    /// Group.
+    pub circle: Option<String>,
+    /// Working folder.
+    pub path: Option<String>,
+}
+
+/// The columns of a peer, as SQLite gives them.
+struct Raw {
+    peer_id: String,
+    display_name: String,
+    path: String,
+    backend: String,
+    circle: String,
+    role: PeerRole,
+    status: PeerStatus,
+    session_id: String,
+    tmux_pane: String,
+    pid: Option<i64>,
+    metadata: Option<String>,
+    owner: Option<String>,
+    registered_at: Timestamp,
+    last_seen: Timestamp,
+}
+
+impl TryFrom<Raw> for PeerRow {
+    type Error = StoreError;
+
+    fn try_from(raw: Raw) -> Result<Self, StoreError> {
+        let bad = |why: String| StoreError::BadRow { table: "peer", id: raw.peer_id.clone(), why };
+        let metadata: Option<BTreeMap<String, String>> = raw
+            .metadata
+            .as_deref()
+            .map(serde_json::from_str)
+            .transpose()
+            .map_err(|error| bad(format!("metadata: {error}")))?;
+        let pid = raw
+            .pid
+            .map(u32::try_from)
+            .transpose()
+            .map_err(|error| bad(format!("pid: {error}")))?;
+        let given = |text: String| (!text.is_empty()).then_some(text);
+        Ok(Self {
+            peer: Peer {
+                peer_id: PeerId::from(raw.peer_id),
+                display_name: raw.display_name,
+                path: given(raw.path),
+                backend: raw.backend,
+                circle: raw.circle,
+                role: raw.role,
+                status: raw.status,
+                session_id: given(raw.session_id),
+                tmux_pane: given(raw.tmux_pane),
+                pid,
+                metadata,
+                registered_at: raw.registered_at,
+                last_seen: raw.last_seen,
+            },
+            owner: raw.owner,
+        })
+    }
+}
+
+/// Runs a query whose rows are peers. The columns have to be spelt out for the query to be checked.
+macro_rules! peers {
+    ($tail:literal $(, $arg:expr)*) => {
+        sqlx::query_as!(
+            Raw,
+            r#"select peer_id as "peer_id!", display_name, path, backend, circle, role as "role: PeerRole",
+                status as "status: PeerStatus", session_id, tmux_pane, pid, metadata, owner,
+                registered_at as "registered_at!: Timestamp", last_seen as "last_seen!: Timestamp"
+            from peer "# + $tail
+            $(, $arg)*
+        )
+    };
+}
+
+impl WriteTx {
+    /// A peer by its id.
+    pub async fn peer(&mut self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
+        let id = id.as_str();
+        let raw = peers!("where peer_id = ?", id).fetch_optional(&mut self.conn).await?;
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// The peer with this identity: the session if there is one, else the place. What is empty matches only what
+    /// is empty.
+    pub async fn peer_by_identity(
+        &mut self,
+        backend: &str,
+        session_id: &str,
+        path: &str,
+        tmux_pane: &str,
+    ) -> Result<Option<PeerRow>, StoreError> {
+        let raw = if session_id.is_empty() {
+            peers!(
+                "where backend = ? and path = ? and tmux_pane = ? and session_id = ''",
+                backend,
+                path,
+                tmux_pane
+            )
+            .fetch_optional(&mut self.conn)
+            .await?
+        } else {
+            peers!("where backend = ? and session_id = ? and session_id <> ''", backend, session_id)
+                .fetch_optional(&mut self.conn)
+                .await?
+        };
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// The peer that a session's token speaks for: the one registered with it, or with its session; the latest if
+    /// there are several.
+    pub async fn peer_of_session(&mut self, session: &str) -> Result<Option<PeerRow>, StoreError> {
+        let raw = peers!(
+            "where owner = ?1 or session_id = ?1 order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            session
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// Inserts the row, or replaces the one with its id.
+    pub async fn put_peer(&mut self, row: &PeerRow) -> Result<(), StoreError> {
+        let peer = &row.peer;
+        let id = peer.peer_id.as_str();
+        let path = peer.path.as_deref().unwrap_or_default();
+        let session_id = peer.session_id.as_deref().unwrap_or_default();
+        let tmux_pane = peer.tmux_pane.as_deref().unwrap_or_default();
+        let metadata = peer
+            .metadata
+            .as_ref()
+            .map(|map| serde_json::to_string(map).expect("strings have a JSON form"));
+        sqlx::query!(
+            "insert into peer (peer_id, display_name, path, backend, circle, role, status, session_id, tmux_pane, \
+                pid, metadata, owner, registered_at, last_seen) \
+            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
+            on conflict (peer_id) do update set \
+                display_name = ?2, path = ?3, circle = ?5, role = ?6, status = ?7, session_id = ?8, \
+                tmux_pane = ?9, pid = ?10, metadata = ?11, owner = ?12, last_seen = ?14",
+            id,
+            peer.display_name,
+            path,
+            peer.backend,
+            peer.circle,
+            peer.role,
+            peer.status,
+            session_id,
+            tmux_pane,
+            peer.pid,
+            metadata,
+            row.owner,
+            peer.registered_at,
+            peer.last_seen
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Sets what time and heartbeats change.
+    pub async fn touch_peer(
+        &mut self,
+        id: &PeerId,
+        status: PeerStatus,
+        last_seen: Timestamp,
+    ) -> Result<(), StoreError> {
+        let id = id.as_str();
+        sqlx::query!(
+            "update peer set status = ?, last_seen = ? where peer_id = ?",
+            status,
+            last_seen,
+            id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Removes the row.
+    pub async fn delete_peer(&mut self, id: &PeerId) -> Result<(), StoreError> {
+        let id = id.as_str();
+        sqlx::query!("delete from peer where peer_id = ?", id).execute(&mut self.conn).await?;
+        Ok(())
+    }
+
+    /// Ids of all peers, or of those in `circle`.
+    pub async fn peer_ids(&mut self, circle: Option<&str>) -> Result<Vec<PeerId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"select peer_id as "peer_id!" from peer where ?1 is null or circle = ?1 order by peer_id"#,
+            circle
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(ids.into_iter().map(PeerId::from).collect())
+    }
+}
+
+impl Store {
+    /// A peer by its id.
+    pub async fn peer(&self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
+        let id = id.as_str();
+        let raw = peers!("where peer_id = ?", id).fetch_optional(&self.readers).await?;
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// The peer that a session's token speaks for.
+    pub async fn peer_of_session(&self, session: &str) -> Result<Option<PeerRow>, StoreError> {
+        let raw = peers!(
+            "where owner = ?1 or session_id = ?1 order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            session
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// Peers in the order of lists (state, name, id) after the place `after`, at most `limit`.
+    pub async fn peers(
+        &self,
+        filter: &PeerFilter,
+        after: Option<&(i64, String, String)>,
+        limit: u32,
+    ) -> Result<Vec<PeerRow>, StoreError> {
+        let (rank, name, id) = match after {
+            Some((rank, name, id)) => (*rank, name.as_str(), id.as_str()),
+            None => (-1, "", ""),
+        };
+        let rows = peers!(
+            "where (?1 is null or status = ?1) and (?2 is null or backend = ?2) and (?3 is null or circle = ?3)
+                and (?4 is null or path = ?4) and (status_rank, display_name, peer_id) > (?5, ?6, ?7)
+            order by status_rank, display_name, peer_id limit ?8",
+            filter.status,
+            filter.backend,
+            filter.circle,
+            filter.path,
+            rank,
+            name,
+            id,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
+    /// Peers that may have to change state because of time: silent since `before`, last heard of after `now` (the
+    /// clock was set back), or offline with a process that may live.
+    pub async fn stale_peers(
+        &self,
+        before: Timestamp,
+        now: Timestamp,
+    ) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(
+            "where status <> 'offline' and (last_seen <= ?1 or last_seen > ?2)",
+            before,
+            now
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
+    /// When the first of the peers that are not offline was last heard of, leaving out those that are idle because
+    /// of their process.
+    pub async fn longest_silence(&self) -> Result<Option<Timestamp>, StoreError> {
+        let at = sqlx::query_scalar!(
+            r#"select min(last_seen) as "at: Timestamp" from peer
+            where status <> 'offline' and not (status = 'idle' and pid is not null)"#
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(at)
+    }
+}

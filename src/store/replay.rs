@@ -1,0 +1,305 @@
+//! Reading the log: pages of events, and pages of frames that SQLite itself writes.
+//!
+//! A replay's page is one row whose text is ready for the socket. Fetching the rows and framing them here would
+//! take two to three times as long: it is the hand-over of each row that costs. The text is the same as that of
+//! [`crate::domain::sse`]; a test below holds the two together.
+
+use bytes::Bytes;
+
+use super::{Store, StoreError};
+use crate::domain::{Event, Framing, Seq, StreamName, Timestamp, limits};
+
+/// A stream, as a reader sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamView {
+    /// The row.
+    pub id: i64,
+    /// Seq of the last event that retention removed; 0 if none.
+    pub floor: Seq,
+    /// Seq of the last event; 0 if there is none.
+    pub head: Seq,
+    /// Whether nothing follows.
+    pub closed: bool,
+}
+
+/// A page of a replay.
+#[derive(Debug, Clone)]
+pub struct Frames {
+    /// The frames, one after the other. Empty if none of what was looked at matched.
+    pub bytes: Bytes,
+    /// Where the next page begins: the last place that this one looked at.
+    pub cursor: i64,
+}
+
+/// What a feed over several streams shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeedScope {
+    prefix: String,
+}
+
+impl FeedScope {
+    /// Streams whose name begins with `prefix`; all of them if it is empty.
+    pub fn prefix(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned() }
+    }
+
+    /// Whether `stream` belongs to it.
+    pub fn contains(&self, stream: &StreamName) -> bool {
+        stream.as_str().starts_with(&self.prefix)
+    }
+
+    /// Names from here up belong to it …
+    fn lowest(&self) -> &str {
+        &self.prefix
+    }
+
+    /// … and below this. Names are ASCII, and DEL is above all that may stand in one.
+    fn beyond(&self) -> String {
+        format!("{}\x7f", self.prefix)
+    }
+}
+
+impl Store {
+    /// Looks at a stream; `None` if there is none of that name.
+    pub async fn view(&self, name: &StreamName) -> Result<Option<StreamView>, StoreError> {
+        let text = name.as_str();
+        let row = sqlx::query!(
+            r#"select id, closed_at,
+                (select coalesce(min(seq), 1) - 1 from event where stream_id = stream.id) as "floor!: i64",
+                (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
+            from stream where name = ?"#,
+            text
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        Ok(row.map(|row| StreamView {
+            id: row.id,
+            floor: row.floor,
+            head: row.head,
+            closed: row.closed_at.is_some(),
+        }))
+    }
+
+    /// Highest position that retention removed, and highest position there is.
+    pub async fn log_bounds(&self) -> Result<(i64, i64), StoreError> {
+        let row = sqlx::query!(
+            r#"select
+                (select value from meta where name = 'trimmed') as "trimmed: i64",
+                (select max(position) from event) as "head: i64""#
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok((row.trimmed.unwrap_or(0), row.head.unwrap_or(0)))
+    }
+
+    /// Events of one stream after `after`, of `kind` if one is given: at most `limit`, in order.
+    pub async fn events(
+        &self,
+        stream: i64,
+        name: &StreamName,
+        after: Seq,
+        kind: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Event>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
+            where stream_id = ?1 and seq > ?2 and (?3 is null or kind = ?3)
+            order by seq limit ?4"#,
+            stream,
+            after,
+            kind,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| Event {
+                position: row.position,
+                stream: name.clone(),
+                seq: row.seq,
+                kind: row.kind.into(),
+                data: row.data.into(),
+                at: row.at,
+            })
+            .collect())
+    }
+
+    /// Events of several streams after the position `after` and up to `until`, of `kind` if one is given: at most `limit`, in order.
+    pub async fn feed_events(
+        &self,
+        scope: &FeedScope,
+        after: i64,
+        until: i64,
+        kind: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Event>, StoreError> {
+        let (lowest, beyond) = (scope.lowest(), scope.beyond());
+        let rows = sqlx::query!(
+            r#"select e.position as "position!", s.name, e.seq, e.kind, e.data, e.at as "at: Timestamp"
+            from event e
+            cross join stream s on s.id = e.stream_id
+            where e.position > ?1 and s.name >= ?2 and s.name < ?3 and (?4 is null or e.kind = ?4)
+                and e.position <= ?6
+            order by e.position limit ?5"#,
+            after,
+            lowest,
+            beyond,
+            kind,
+            limit,
+            until
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| Event {
+                position: row.position,
+                stream: StreamName::from(std::sync::Arc::from(row.name)),
+                seq: row.seq,
+                kind: row.kind.into(),
+                data: row.data.into(),
+                at: row.at,
+            })
+            .collect())
+    }
+
+    /// The next page of one stream after `after`, framed. `None` if there is nothing after it.
+    pub async fn frames(
+        &self,
+        stream: i64,
+        name: &StreamName,
+        after: Seq,
+        framing: Framing,
+    ) -> Result<Option<Frames>, StoreError> {
+        let page = match framing {
+            Framing::Data => self.data_page(stream, after).await?,
+            Framing::ItemBySeq | Framing::ItemByPosition => {
+                self.item_page(stream, name, after).await?
+            }
+        };
+        if let Some(frames) = page {
+            return Ok(Some(frames));
+        }
+        // Nothing, or a row so large that it goes alone.
+        let events = self.events(stream, name, after, None, 1).await?;
+        Ok(events.last().map(|event| Frames {
+            bytes: super::bus::render(&events, framing),
+            cursor: event.seq,
+        }))
+    }
+
+    async fn data_page(&self, stream: i64, after: Seq) -> Result<Option<Frames>, StoreError> {
+        let row = sqlx::query!(
+            r#"select max(seq) as "cursor: i64", group_concat(
+                'id: ' || seq || char(10) || 'event: ' || kind || char(10) || 'data: ' || data || char(10, 10),
+                '') as "text: String"
+            from (
+                select seq, kind, data from event
+                where stream_id = ?1 and seq > ?2 and seq < coalesce(
+                    (select min(seq) from event where stream_id = ?1 and seq > ?2 and length(data) > 8192),
+                    9223372036854775807)
+                order by seq limit ?3
+            )"#,
+            stream,
+            after,
+            limits::REPLAY_ROWS
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(frames_of(row.cursor, row.text))
+    }
+
+    async fn item_page(
+        &self,
+        stream: i64,
+        name: &StreamName,
+        after: Seq,
+    ) -> Result<Option<Frames>, StoreError> {
+        let name = name.as_str();
+        let row = sqlx::query!(
+            r#"select max(seq) as "cursor: i64", group_concat(
+                'id: ' || seq || char(10) || 'event: ' || kind || char(10)
+                || 'data: {"position":' || position || ',"stream":"' || ?4 || '","seq":' || seq
+                || ',"kind":"' || kind || '","data":' || data
+                || ',"at":"' || strftime('%Y-%m-%dT%H:%M:%fZ', at / 1000.0, 'unixepoch') || '"}' || char(10, 10),
+                '') as "text: String"
+            from (
+                select position, seq, kind, data, at from event
+                where stream_id = ?1 and seq > ?2 and seq < coalesce(
+                    (select min(seq) from event where stream_id = ?1 and seq > ?2 and length(data) > 8192),
+                    9223372036854775807)
+                order by seq limit ?3
+            )"#,
+            stream,
+            after,
+            limits::REPLAY_ROWS,
+            name
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(frames_of(row.cursor, row.text))
+    }
+
+    /// The next page of several streams after the position `after` and up to `head`, framed. It looks at a bounded
+    /// number of positions, so a page may be empty and still move the cursor. `None` if `after` is the head.
+    pub async fn feed_frames(
+        &self,
+        scope: &FeedScope,
+        after: i64,
+        head: i64,
+    ) -> Result<Option<Frames>, StoreError> {
+        if after >= head {
+            return Ok(None);
+        }
+        let until = head.min(after.saturating_add(limits::SCAN_POSITIONS));
+        let (lowest, beyond) = (scope.lowest(), scope.beyond());
+        let row = sqlx::query!(
+            r#"select max(position) as "cursor: i64", count(*) as "rows!: i64", group_concat(
+                'id: ' || position || char(10) || 'event: ' || kind || char(10)
+                || 'data: {"position":' || position || ',"stream":"' || name || '","seq":' || seq
+                || ',"kind":"' || kind || '","data":' || data
+                || ',"at":"' || strftime('%Y-%m-%dT%H:%M:%fZ', at / 1000.0, 'unixepoch') || '"}' || char(10, 10),
+                '') as "text: String",
+                (select min(position) from event where position > ?1 and length(data) > 8192) as "large: i64",
+                (select min(position) from event where position > ?1) as "next: i64"
+            from (
+                select e.position, s.name, e.seq, e.kind, e.data, e.at
+                from event e
+                cross join stream s on s.id = e.stream_id
+                where e.position > ?1 and e.position <= ?2 and e.position < coalesce(
+                        (select min(position) from event where position > ?1 and length(data) > 8192),
+                        9223372036854775807)
+                    and s.name >= ?3 and s.name < ?4
+                order by e.position limit ?5
+            )"#,
+            after,
+            until,
+            lowest,
+            beyond,
+            limits::REPLAY_ROWS
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        if row.large.is_some_and(|large| Some(large) == row.next) {
+            return self.large_page(scope, row.large.unwrap_or(until)).await.map(Some);
+        }
+        let cursor = if row.rows >= i64::from(limits::REPLAY_ROWS) {
+            row.cursor.unwrap_or(until)
+        } else {
+            // All of the window was looked at, up to a large row; and where retention left a hole, all of the hole.
+            let before = |position: Option<i64>| position.map_or(i64::MAX, |at| at - 1);
+            until.max(before(row.next).min(head)).min(before(row.large))
+        };
+        Ok(Some(Frames { bytes: Bytes::from(row.text.unwrap_or_default()), cursor }))
+    }
+
+    async fn large_page(&self, scope: &FeedScope, position: i64) -> Result<Frames, StoreError> {
+        let events = self.feed_events(scope, position - 1, position, None, 1).await?;
+        Ok(Frames { bytes: super::bus::render(&events, Framing::ItemByPosition), cursor: position })
+    }
+}
+
+fn frames_of(cursor: Option<i64>, text: Option<String>) -> Option<Frames> {
+    Some(Frames { cursor: cursor?, bytes: Bytes::from(text?) })
+}

@@ -1,0 +1,252 @@
+//! Rows of tasks. What their streams know (the last id, the time of the last change) is read from there.
+
+use serde_json::{Map, Value};
+
+use super::{Store, StoreError, StreamState, WriteTx};
+use crate::domain::{Seq, StreamName, Task, TaskId, TaskStatus, Timestamp};
+
+/// A task with what only the daemon knows of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskRow {
+    /// What everybody sees.
+    pub task: Task,
+    /// The process that runs it, on this machine.
+    pub runner_pid: Option<u32>,
+    /// When that process started, as the system tells it: another process may get its number later.
+    pub runner_started: Option<String>,
+}
+
+/// Which tasks to list. All that is given has to match.
+#[derive(Debug, Clone, Default)]
+pub struct TaskFilter {
+    /// Present state.
+    pub status: Option<TaskStatus>,
+    /// Who is to do it.
+    pub agent: Option<String>,
+    /// Who asked for it.
+    pub from: Option<String>,
+    /// Made at this time or later.
+    pub since: Option<Timestamp>,
+}
+
+struct Raw {
+    task_id: String,
+    title: Option<String>,
+    agent: Option<String>,
+    prompt: Option<String>,
+    from_peer: Option<String>,
+    metadata: Option<String>,
+    status: TaskStatus,
+    exit_code: Option<i64>,
+    signal: Option<String>,
+    error: Option<String>,
+    runner_pid: Option<i64>,
+    runner_started: Option<String>,
+    cancel_requested_at: Option<Timestamp>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    closed_at: Option<Timestamp>,
+    last_id: Seq,
+}
+
+impl TryFrom<Raw> for TaskRow {
+    type Error = StoreError;
+
+    fn try_from(raw: Raw) -> Result<Self, StoreError> {
+        let bad = |what: &str, error: String| StoreError::BadRow {
+            table: "task",
+            id: raw.task_id.clone(),
+            why: format!("{what}: {error}"),
+        };
+        let metadata: Option<Map<String, Value>> = raw
+            .metadata
+            .as_deref()
+            .map(serde_json::from_str)
+            .transpose()
+            .map_err(|error| bad("metadata", error.to_string()))?;
+        let exit_code = raw
+            .exit_code
+            .map(i32::try_from)
+            .transpose()
+            .map_err(|error| bad("exit_code", error.to_string()))?;
+        let runner_pid = raw
+            .runner_pid
+            .map(u32::try_from)
+            .transpose()
+            .map_err(|error| bad("runner_pid", error.to_string()))?;
+        Ok(Self {
+            task: Task {
+                task_id: TaskId::from(raw.task_id),
+                title: raw.title,
+                agent: raw.agent,
+                prompt: raw.prompt,
+                from: raw.from_peer,
+                metadata,
+                status: raw.status,
+                exit_code,
+                signal: raw.signal,
+                error: raw.error,
+                cancel_requested_at: raw.cancel_requested_at,
+                created_at: raw.created_at,
+                updated_at: raw.updated_at,
+                closed_at: raw.closed_at,
+                last_id: raw.last_id,
+            },
+            runner_pid,
+            runner_started: raw.runner_started,
+        })
+    }
+}
+
+/// Runs a query whose rows are tasks, each with the last event of its stream.
+macro_rules! tasks {
+    ($tail:literal $(, $arg:expr)*) => {
+        sqlx::query_as!(
+            Raw,
+            r#"select t.task_id as "task_id!", t.title, t.agent, t.prompt, t.from_peer, t.metadata,
+                t.status as "status: TaskStatus", t.exit_code, t.signal, t.error, t.runner_pid, t.runner_started,
+                t.cancel_requested_at as "cancel_requested_at: Timestamp",
+                t.created_at as "created_at: Timestamp", coalesce(e.at, t.created_at) as "updated_at!: Timestamp",
+                t.closed_at as "closed_at: Timestamp", coalesce(e.seq, 0) as "last_id!: Seq"
+            from task t
+            left join event e on e.stream_id = t.stream_id
+                and e.seq = (select max(seq) from event where stream_id = t.stream_id) "# + $tail
+            $(, $arg)*
+        )
+    };
+}
+
+impl WriteTx {
+    /// A task by its id. Its last id is that of the stream in this commit so far.
+    pub async fn task(&mut self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
+        let id = id.as_str();
+        let raw = tasks!("where t.task_id = ?", id).fetch_optional(&mut self.conn).await?;
+        self.with_head(raw).await
+    }
+
+    /// The task that a caller made with this key.
+    pub async fn task_by_key(
+        &mut self,
+        created_by: &str,
+        key: &str,
+    ) -> Result<Option<TaskRow>, StoreError> {
+        let raw = tasks!("where t.created_by = ? and t.idempotency_key = ?", created_by, key)
+            .fetch_optional(&mut self.conn)
+            .await?;
+        self.with_head(raw).await
+    }
+
+    /// Events of the present commit are not in the table yet, so the last id is the one that the writer knows.
+    async fn with_head(&mut self, raw: Option<Raw>) -> Result<Option<TaskRow>, StoreError> {
+        let Some(mut row) = raw.map(TaskRow::try_from).transpose()? else { return Ok(None) };
+        let stream = StreamName::of("task", &row.task.task_id);
+        if let Some(StreamState { head, .. }) = self.stream(&stream).await? {
+            row.task.last_id = head;
+        }
+        Ok(Some(row))
+    }
+
+    /// Stores a task whose stream is open already.
+    pub async fn insert_task(
+        &mut self,
+        task: &Task,
+        stream: i64,
+        created_by: &str,
+        idempotency_key: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let id = task.task_id.as_str();
+        let metadata = task
+            .metadata
+            .as_ref()
+            .map(|map| serde_json::to_string(map).expect("a JSON map has a JSON form"));
+        sqlx::query!(
+            "insert into task (task_id, stream_id, title, agent, prompt, from_peer, metadata, status, created_by, \
+                idempotency_key, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            id,
+            stream,
+            task.title,
+            task.agent,
+            task.prompt,
+            task.from,
+            metadata,
+            task.status,
+            created_by,
+            idempotency_key,
+            task.created_at
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Stores what changed of a task.
+    pub async fn update_task(&mut self, row: &TaskRow) -> Result<(), StoreError> {
+        let task = &row.task;
+        let id = task.task_id.as_str();
+        sqlx::query!(
+            "update task set status = ?, exit_code = ?, signal = ?, error = ?, runner_pid = ?, runner_started = ?, \
+                cancel_requested_at = ?, closed_at = ? where task_id = ?",
+            task.status,
+            task.exit_code,
+            task.signal,
+            task.error,
+            row.runner_pid,
+            row.runner_started,
+            task.cancel_requested_at,
+            task.closed_at,
+            id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// A task by its id.
+    pub async fn task(&self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
+        let id = id.as_str();
+        let raw = tasks!("where t.task_id = ?", id).fetch_optional(&self.readers).await?;
+        raw.map(TaskRow::try_from).transpose()
+    }
+
+    /// Tasks, the latest first, before the place `before` (time of making and id), at most `limit`.
+    pub async fn tasks(
+        &self,
+        filter: &TaskFilter,
+        before: Option<&(Timestamp, String)>,
+        limit: u32,
+    ) -> Result<Vec<TaskRow>, StoreError> {
+        let since = filter.since.map_or(i64::MIN, Timestamp::as_millis);
+        let (at, id) = match before {
+            Some((at, id)) => (at.as_millis(), id.as_str()),
+            None => (i64::MAX, ""),
+        };
+        let rows = tasks!(
+            "where (?1 is null or t.status = ?1) and (?2 is null or t.agent = ?2)
+                and (?3 is null or t.from_peer = ?3) and t.created_at >= ?4 and (t.created_at, t.task_id) < (?5, ?6)
+            order by t.created_at desc, t.task_id desc limit ?7",
+            filter.status,
+            filter.agent,
+            filter.from,
+            since,
+            at,
+            id,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(TaskRow::try_from).collect()
+    }
+
+    /// Tasks that somebody runs and that nothing was heard of since `before`.
+    pub async fn silent_tasks(&self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
+        let rows = tasks!(
+            "where t.status = 'active' and e.at <= ? order by e.at limit 500",
+            before
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(TaskRow::try_from).collect()
+    }
+}

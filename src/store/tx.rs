@@ -1,0 +1,82 @@
+//! What a write job sees: the write connection inside a transaction, and the log's pen.
+
+use std::{collections::HashMap, sync::Arc};
+
+use sqlx::SqliteConnection;
+
+use super::{Bus, StoreError, StreamState};
+use crate::domain::{EventKind, Seq, Timestamp};
+
+/// The write side of the database. The writer owns the only one, and lends it to one job at a time.
+///
+/// A job never awaits anything but its own statements: while it runs, nobody else writes.
+#[derive(Debug)]
+pub struct WriteTx {
+    pub(super) conn: SqliteConnection,
+    pub(super) bus: Arc<Bus>,
+    /// Heads of the streams that were touched lately. The writer is the only one who moves them.
+    pub(super) streams: HashMap<Arc<str>, StreamState>,
+    /// Events of the present commit. They are written in one statement at its end.
+    pub(super) pending: Vec<Pending>,
+    /// Highest position given out.
+    pub(super) position: i64,
+    /// How to take back what the present job did to `streams`.
+    pub(super) undo: Vec<Undo>,
+    pub(super) now: Timestamp,
+}
+
+/// An event with its place in its stream, not yet written.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) stream: Arc<str>,
+    pub(super) stream_id: i64,
+    pub(super) seq: Seq,
+    pub(super) kind: EventKind,
+    pub(super) data: Arc<str>,
+    pub(super) producer_id: Option<Arc<str>>,
+}
+
+/// One step back for a stream's state in memory.
+#[derive(Debug)]
+pub(super) enum Undo {
+    /// It was like this.
+    Restore(Arc<str>, StreamState),
+    /// It was not there.
+    Forget(Arc<str>),
+}
+
+impl WriteTx {
+    /// The time of this commit. All that one commit writes happened at one time.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Where a job begins, to return to if it fails.
+    pub(super) fn mark(&mut self) -> usize {
+        self.undo.clear();
+        self.pending.len()
+    }
+
+    /// Takes back in memory what the job since `mark` did; its rows are taken back by the savepoint.
+    pub(super) fn rewind(&mut self, mark: usize) {
+        self.pending.truncate(mark);
+        while let Some(step) = self.undo.pop() {
+            match step {
+                Undo::Restore(name, state) => self.streams.insert(name, state),
+                Undo::Forget(name) => self.streams.remove(&name),
+            };
+        }
+    }
+
+    /// Forgets all that memory knows, after a commit that failed: the table is right.
+    pub(super) async fn reset(&mut self) -> Result<(), StoreError> {
+        self.pending.clear();
+        self.undo.clear();
+        self.streams.clear();
+        self.position = sqlx::query_scalar!(r#"select max(position) as "max: i64" from event"#)
+            .fetch_one(&mut self.conn)
+            .await?
+            .unwrap_or(0);
+        Ok(())
+    }
+}

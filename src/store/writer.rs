@@ -1,0 +1,267 @@
+//! The one writer: takes write jobs from a channel and turns what is queued into one commit.
+//!
+//! `synchronous = FULL`, so an answer means that the disk has it. Group commit makes that cheap: hundreds of jobs
+//! share one wait for the disk. No timer is involved: while one commit is under way the next ones queue up.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Appended, StoreError, WriteTx};
+use crate::domain::{Clock, NewEvent, StreamName, limits};
+
+/// What a caller hands to the writer.
+pub(super) enum Job {
+    /// Events for one stream: the common case, which needs no statement of its own.
+    Append {
+        stream: StreamName,
+        events: Vec<NewEvent>,
+        reply: oneshot::Sender<Result<Appended, StoreError>>,
+    },
+    /// Anything else.
+    Run(Box<dyn Run>),
+    /// No more: what comes after this is not taken.
+    Stop { reply: oneshot::Sender<()> },
+}
+
+/// A write job whose types are its caller's business.
+pub(super) trait Run: Send {
+    /// Does the work; tells whether to keep it.
+    fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool>;
+    /// Answers the caller. `committed` is what became of the commit; a job that failed is answered with its own
+    /// error.
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
+}
+
+/// A job made of a closure.
+pub(super) struct Closure<F, T, E> {
+    pub(super) work: Option<F>,
+    pub(super) outcome: Option<Result<T, E>>,
+    pub(super) reply: oneshot::Sender<Result<T, E>>,
+}
+
+impl<F, T, E> Run for Closure<F, T, E>
+where
+    F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send,
+    T: Send,
+    E: From<StoreError> + Send,
+{
+    fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool> {
+        let work = self.work.take().expect("a job runs once");
+        Box::pin(async move {
+            // A job that panics must not take the writer with it. What it did to the database is rolled back, and
+            // what it did to memory is rewound, so nothing half-done is seen afterwards.
+            let outcome = AssertUnwindSafe(async { work(tx).await }).catch_unwind().await;
+            self.outcome = outcome.ok();
+            matches!(self.outcome, Some(Ok(_)))
+        })
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
+        let outcome = match (self.outcome, committed) {
+            (Some(Err(error)), _) => Err(error),
+            (_, Err(error)) => Err(error.into()),
+            (Some(Ok(value)), Ok(())) => Ok(value),
+            (None, Ok(())) => Err(StoreError::Panicked.into()),
+        };
+        // The caller may have gone away; the commit stands all the same.
+        self.reply.send(outcome).ok();
+    }
+}
+
+/// What the writer has done so far. For metrics.
+#[derive(Debug, Default)]
+pub struct WriteStats {
+    /// Commits.
+    pub commits: AtomicU64,
+    /// Jobs that shared them.
+    pub jobs: AtomicU64,
+    /// Commits that failed.
+    pub failures: AtomicU64,
+}
+
+/// Runs until it is told to stop, or nobody can tell it anything any more; then gives the connection back.
+pub(super) async fn run(
+    mut tx: WriteTx,
+    mut jobs: mpsc::Receiver<Job>,
+    clock: Arc<dyn Clock>,
+    stats: Arc<WriteStats>,
+) -> WriteTx {
+    let mut group = Vec::with_capacity(limits::JOBS_PER_COMMIT);
+    while let Some(first) = jobs.recv().await {
+        if let Job::Stop { reply } = first {
+            // Closed, the channel still gives what is in it.
+            jobs.close();
+            reply.send(()).ok();
+            continue;
+        }
+        group.push(first);
+        // Lets those that the last commit woke queue up again, so that they ride along: 60 % more with eight
+        // producers, and free with one.
+        tokio::task::yield_now().await;
+        while group.len() < limits::JOBS_PER_COMMIT {
+            match jobs.try_recv() {
+                Ok(Job::Stop { reply }) => {
+                    jobs.close();
+                    reply.send(()).ok();
+                }
+                Ok(job) => group.push(job),
+                Err(_) => break,
+            }
+        }
+        stats.commits.fetch_add(1, Relaxed);
+        stats.jobs.fetch_add(group.len() as u64, Relaxed);
+        tx.now = clock.now();
+        if !commit(&mut tx, &mut group).await {
+            stats.failures.fetch_add(1, Relaxed);
+        }
+        if tx.streams.len() > limits::STREAMS_CACHED {
+            tx.streams.clear();
+        }
+    }
+    tx
+}
+
+/// A job that did its part and waits for the commit.
+enum Done {
+    Append(oneshot::Sender<Result<Appended, StoreError>>, Appended),
+    Run(Box<dyn Run>),
+}
+
+/// Runs the jobs of `group` in one transaction and answers each. False if nothing was committed.
+async fn commit(tx: &mut WriteTx, group: &mut Vec<Job>) -> bool {
+    // Appends alone need no transaction of their own: they end up in one statement, which is one.
+    let events: usize = group.iter().map(Job::events).sum();
+    let explicit = events > 1024 || group.iter().any(|job| matches!(job, Job::Run(_)));
+    let alone = group.len() == 1;
+    let mut done = Vec::with_capacity(group.len());
+    let outcome = async {
+        if explicit {
+            execute(tx, "begin immediate").await?;
+        }
+        for job in group.drain(..) {
+            step(tx, job, alone, &mut done).await?;
+        }
+        tx.flush().await?;
+        if explicit {
+            execute(tx, "commit").await?;
+        }
+        Ok(())
+    }
+    .await;
+    match outcome {
+        Ok(()) => {
+            // Answers first: whoever waits for one may hand over its next job while readers are woken.
+            for job in done {
+                match job {
+                    Done::Append(reply, places) => {
+                        reply.send(Ok(places)).ok();
+                    }
+                    Done::Run(job) => job.answer(Ok(())),
+                }
+            }
+            tx.publish();
+            true
+        }
+        Err(error) => {
+            fail(tx, explicit, error, done, group.drain(..)).await;
+            false
+        }
+    }
+}
+
+/// Runs one job. Its own failure undoes only itself; an error here is the transaction's.
+async fn step(
+    tx: &mut WriteTx,
+    job: Job,
+    alone: bool,
+    done: &mut Vec<Done>,
+) -> Result<(), StoreError> {
+    let mark = tx.mark();
+    match job {
+        Job::Append { stream, events, reply } => match tx.append(&stream, events).await {
+            Ok(places) => done.push(Done::Append(reply, places)),
+            Err(error) => {
+                tx.rewind(mark);
+                reply.send(Err(error)).ok();
+            }
+        },
+        Job::Run(mut job) => {
+            if !alone {
+                execute(tx, "savepoint job").await?;
+            }
+            let keep = job.run(tx).await;
+            let settled = match (keep, alone) {
+                (true, true) => Ok(()),
+                (true, false) => execute(tx, "release job").await,
+                (false, true) => execute(tx, "rollback; begin immediate").await,
+                (false, false) => execute(tx, "rollback to job; release job").await,
+            };
+            if keep {
+                done.push(Done::Run(job));
+            } else {
+                tx.rewind(mark);
+                job.answer(Ok(()));
+            }
+            settled?;
+        }
+        Job::Stop { .. } => {}
+    }
+    Ok(())
+}
+
+/// Answers everybody that nothing was kept.
+async fn fail(
+    tx: &mut WriteTx,
+    explicit: bool,
+    error: StoreError,
+    done: Vec<Done>,
+    rest: impl Iterator<Item = Job>,
+) {
+    tracing::error!(error = crate::telemetry::chain(&error), "a commit failed");
+    if explicit {
+        // SQLite may have rolled back by itself (on a full disk it does); then this says so, harmlessly.
+        execute(tx, "rollback").await.ok();
+    }
+    if let Err(error) = tx.reset().await {
+        tracing::error!(error = crate::telemetry::chain(&error), "cannot read the head of the log");
+    }
+    for job in done {
+        match job {
+            Done::Append(reply, _) => {
+                reply.send(Err(error.clone())).ok();
+            }
+            Done::Run(job) => job.answer(Err(error.clone())),
+        }
+    }
+    for job in rest {
+        match job {
+            Job::Append { reply, .. } => {
+                reply.send(Err(error.clone())).ok();
+            }
+            Job::Run(job) => job.answer(Err(error.clone())),
+            Job::Stop { .. } => {}
+        }
+    }
+}
+
+async fn execute(tx: &mut WriteTx, statement: &'static str) -> Result<(), StoreError> {
+    sqlx::query(statement).execute(&mut tx.conn).await?;
+    Ok(())
+}
+
+impl Job {
+    fn events(&self) -> usize {
+        match self {
+            Self::Append { events, .. } => events.len(),
+            Self::Run(_) | Self::Stop { .. } => 0,
+        }
+    }
+}
