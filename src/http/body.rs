@@ -92,21 +92,18 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
 
 /// Parses JSON; a failure says whether it is no JSON (400) or the wrong JSON (422), and where.
 pub(super) fn parse<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
-    match serde_json::from_slice(bytes) {
-        Ok(value) => Ok(value),
-        Err(error) => Err(explain::<T>(bytes, &error)),
-    }
+    // Checked as a whole, because a parser does not look into the strings that it skips.
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
+    serde_json::from_str(text).map_err(|error| explain::<T>(text, &error))
 }
 
-fn explain<'de, T: Deserialize<'de>>(bytes: &'de [u8], error: &serde_json::Error) -> Problem {
-    // Skipping a value does not look into its strings, so their encoding is checked apart.
-    let is_json = std::str::from_utf8(bytes).is_ok()
-        && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok();
-    if !is_json {
+fn explain<'de, T: Deserialize<'de>>(text: &'de str, error: &serde_json::Error) -> Problem {
+    if serde_json::from_str::<serde::de::IgnoredAny>(text).is_err() {
         return Problem::malformed(format!("the body is not JSON: {error}"));
     }
     // Slower, and so only done when there is something to name.
-    let mut source = serde_json::Deserializer::from_slice(bytes);
+    let mut source = serde_json::Deserializer::from_str(text);
     match serde_path_to_error::deserialize::<_, T>(&mut source) {
         Err(error) => Problem::invalid(field_of(&error), plain(error.inner())),
         Ok(_) => Problem::invalid("", plain(error)),
