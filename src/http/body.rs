@@ -59,7 +59,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
 
     async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
         let JsonBytes(bytes) = JsonBytes::from_request(request, app).await?;
-        parse(&bytes).map(Self)
+        parse_object(&bytes).map(Self)
     }
 }
 
@@ -74,7 +74,7 @@ impl<T: DeserializeOwned> FromRequest<App> for MaybeJson<T> {
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self(None));
         }
-        parse(&bytes).map(|value| Self(Some(value)))
+        parse_object(&bytes).map(|value| Self(Some(value)))
     }
 }
 
@@ -88,6 +88,15 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
             .map(Self)
             .map_err(|error| Problem::invalid(field_of(&error), error.inner()))
     }
+}
+
+/// Parses a JSON object. By itself a parser would also take an array for a struct, field by field.
+pub(super) fn parse_object<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
+        return parse(bytes);
+    }
+    parse::<serde::de::IgnoredAny>(bytes)?;
+    Err(Problem::invalid("", "must be a JSON object"))
 }
 
 /// Parses JSON; a failure says whether it is no JSON (400) or the wrong JSON (422), and where.
@@ -207,7 +216,7 @@ mod tests {
             ("[]", None),
             ("3", None),
         ] {
-            let problem = parse::<RegisterInput>(body.as_bytes()).unwrap_err();
+            let problem = parse_object::<RegisterInput>(body.as_bytes()).unwrap_err();
             let rendered = format!("{problem:?}");
             assert!(rendered.contains("status: 422"), "{body}: {rendered}");
             if let Some(field) = field {
@@ -215,7 +224,7 @@ mod tests {
             }
         }
         for body in ["", "{", "{\"display_name\":\"a\"", "nonsense", "{}{}", "\u{feff}{}"] {
-            let problem = parse::<RegisterInput>(body.as_bytes()).unwrap_err();
+            let problem = parse_object::<RegisterInput>(body.as_bytes()).unwrap_err();
             assert!(format!("{problem:?}").contains("status: 400"), "{body}");
         }
     }
