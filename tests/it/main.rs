@@ -11,6 +11,7 @@ mod auth;
 mod cli;
 mod crash;
 mod disk;
+mod documents;
 mod errors;
 mod health;
 mod messages;
