@@ -40,11 +40,21 @@ struct Global {
     /// Print JSON: one document, or one line per item where the output is endless
     #[arg(long, global = true)]
     json: bool,
-    /// The data folder [env: SVC_HOME] [default: ~/.local/share/svc]
-    #[arg(long, global = true, value_name = "DIR")]
+    /// The data folder
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        help = "The data folder [env: SVC_HOME] [default: ~/.local/share/svc]"
+    )]
     home: Option<PathBuf>,
-    /// The daemon's URL [env: SVC_URL] [default: what the running daemon wrote down]
-    #[arg(long, global = true, value_name = "URL")]
+    /// The daemon's URL
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        help = "The daemon's URL [env: SVC_URL] [default: what the running daemon wrote down]"
+    )]
     url: Option<String>,
 }
 
@@ -128,7 +138,7 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Completions(args) = &cli.command {
         return completions::run(args);
     }
-    let context = Context::new(home, url, json)?;
+    let context = Context::new(home.as_deref(), url, json)?;
     match cli.command {
         // These have a runtime of their own, or need none.
         Command::Serve(args) => {

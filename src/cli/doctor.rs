@@ -178,7 +178,7 @@ fn filesystem(home: &Path) -> Option<Finding> {
     const CHECK: &str = "file system";
     let stat = rustix::fs::statfs(existing(home)).ok()?;
     // Only the low 32 bits are the magic number, whatever the type's width and sign.
-    let magic = u64::from_ne_bytes(i64::from(stat.f_type).to_ne_bytes()) & 0xFFFF_FFFF;
+    let magic = u64::from_ne_bytes(stat.f_type.to_ne_bytes()) & 0xFFFF_FFFF;
     let name = match magic {
         0x6969 => "NFS",
         0x517B | 0xFE53_4D42 => "SMB",

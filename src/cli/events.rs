@@ -147,7 +147,7 @@ pub(super) fn note(item: &Item) {
             gap.requested, gap.oldest, gap.reason
         )),
         Item::Lost { problem } => {
-            output::note(&format!("svc: {problem}; resuming when the daemon is back"))
+            output::note(&format!("svc: {problem}; resuming when the daemon is back"));
         }
         Item::Resumed => output::note("svc: resumed"),
     }

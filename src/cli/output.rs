@@ -53,7 +53,7 @@ pub(crate) fn raw(bytes: &[u8]) -> anyhow::Result<()> {
 
 /// A line on standard error. Nothing can be done if that fails.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    writeln!(io::stderr().lock(), "{text}").ok();
 }
 
 /// A table of columns padded to their widest cell; `empty` is said instead of a table without rows.

@@ -34,7 +34,7 @@ pub(super) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     let temporary = path.with_file_name(name);
     let written = create_new(&temporary, contents).and_then(|()| std::fs::rename(&temporary, path));
     if written.is_err() {
-        let _ = std::fs::remove_file(&temporary);
+        std::fs::remove_file(&temporary).ok();
     }
     written?;
     match path.parent() {

@@ -259,7 +259,7 @@ async fn fetch(client: &Client, id: &str) -> anyhow::Result<Value> {
 fn show(frame: &Frame) -> anyhow::Result<()> {
     if frame.kind == "stderr" {
         // As the command did: to the other output, and nothing to be done if that is closed.
-        let _ = writeln!(std::io::stderr().lock(), "{}", frame.line);
+        writeln!(std::io::stderr().lock(), "{}", frame.line).ok();
         return Ok(());
     }
     output::line(&frame.line)
@@ -293,10 +293,8 @@ fn ending(task: &Value) -> String {
         ("error", "error"),
     ] {
         if task.get(key).is_some_and(|value| !value.is_null()) {
-            text.push_str(&format!(
-                ", {label} {}",
-                output::visible(&output::cell(task, key))
-            ));
+            let value = output::visible(&output::cell(task, key));
+            text.extend([", ", label, " ", &value]);
         }
     }
     text

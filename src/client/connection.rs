@@ -346,3 +346,93 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
         .ok()?;
     Some(Duration::from_secs(seconds.min(60)))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::fake::{Fake, answer, target};
+    use super::*;
+
+    #[tokio::test]
+    async fn one_connection_serves_many_requests_and_a_closed_one_is_replaced() {
+        let fine = || answer("200 OK", "", "{\"n\":1}");
+        // The first connection ends after two answers without a word of warning.
+        let fake = Fake::start(vec![vec![fine(), fine()], vec![fine()]]).await;
+        let client = Client::new(target(&fake));
+        for _ in 0..3 {
+            let value: Value = client
+                .post("/v1/x", &json!({ "a": 1 }))
+                .await
+                .expect("answers");
+            assert_eq!(value["n"], 1);
+        }
+        let requests = fake.requests();
+        assert_eq!(requests.len(), 3);
+        let first = requests[0].to_ascii_lowercase();
+        for part in [
+            "post /v1/x http/1.1",
+            "authorization: bearer tok",
+            "content-type: application/json",
+            "{\"a\":1}",
+        ] {
+            assert!(first.contains(part), "{part} in {first}");
+        }
+        assert!(
+            first.contains(&format!("host: {}", fake.address)),
+            "{first}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_refusal_says_why_and_when_to_come_back() {
+        let body = r#"{"code":"unavailable","detail":"the daemon is starting","retryable":true}"#;
+        let fake = Fake::start(vec![vec![answer(
+            "503 Service Unavailable",
+            "retry-after: 7\r\n",
+            body,
+        )]])
+        .await;
+        let error = Client::new(target(&fake))
+            .get::<Value>("/v1/x")
+            .await
+            .expect_err("is a refusal");
+        assert_eq!(
+            error.to_string(),
+            "the daemon is starting; try again in 7 s"
+        );
+        assert_eq!(
+            (error.is_transient(), error.retry_after()),
+            (true, Some(Duration::from_secs(7)))
+        );
+    }
+
+    #[tokio::test]
+    async fn nobody_there_is_said_with_the_remedy() {
+        let fake = Fake::start(Vec::new()).await;
+        let client = Client::new(target(&fake));
+        // The fake's listener goes away with its script.
+        let error = loop {
+            match client.get::<Value>("/v1/x").await {
+                Err(error @ ClientError::NotRunning { .. }) => break error,
+                Err(ClientError::Connection { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(error.to_string().contains("svc start"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_cut_short_is_an_error_and_not_a_shorter_answer() {
+        let cut = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{}".to_owned();
+        let fake = Fake::start(vec![vec![cut]]).await;
+        let error = Client::new(target(&fake))
+            .get::<Value>("/v1/x")
+            .await
+            .expect_err("is cut");
+        assert!(
+            matches!(error, ClientError::Connection { sent: true, .. }),
+            "{error:?}"
+        );
+    }
+}

@@ -270,6 +270,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn any_chunking_gives_the_same_events(text in streams(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12)) {
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();

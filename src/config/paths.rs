@@ -84,7 +84,8 @@ mod tests {
 
     #[test]
     fn home_and_config_follow_the_documented_order() {
-        let cases: &[(&[(&str, &str)], Option<&str>, &str, &str)] = &[
+        type Case<'a> = (&'a [(&'a str, &'a str)], Option<&'a str>, &'a str, &'a str);
+        let cases: &[Case<'_>] = &[
             (
                 &[("HOME", "/u")],
                 None,

@@ -27,8 +27,8 @@ pub enum Selector {
 /// Where to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
-    /// After this place.
-    Place(i64),
+    /// After this place. Any number that a client may send; the log's are smaller.
+    Place(u64),
     /// With what comes from now on.
     Latest,
 }
@@ -46,7 +46,7 @@ pub struct EventPage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Gap {
     /// The cursor that it came with.
-    pub requested: i64,
+    pub requested: u64,
     /// The oldest place there is.
     pub oldest: i64,
     /// The latest place there is.
@@ -95,7 +95,7 @@ impl Services {
         Ok(EventPage { events, next })
     }
 
-    /// Follows a stream, or several, from a place on.
+    /// Follows a stream, or several, from a place on and without end.
     pub async fn subscribe(
         &self,
         selector: &Selector,
@@ -104,13 +104,15 @@ impl Services {
     ) -> Result<Subscription, Error> {
         match selector {
             Selector::Stream(name) => {
-                self.subscribe_stream(name, after, Framing::ItemBySeq, kind).await
+                let framing = Framing::ItemBySeq;
+                let feed = self.subscribe_stream(name, after, framing, kind).await?;
+                Ok(Subscription { endless: true, ..feed })
             }
             Selector::Prefix(prefix) => self.subscribe_feed(prefix, after, kind).await,
         }
     }
 
-    /// Follows one stream, in the given form.
+    /// Follows one stream, in the given form, to its end if it has one.
     pub async fn subscribe_stream(
         &self,
         name: &str,
@@ -132,6 +134,7 @@ impl Services {
             cursor,
             gap,
             closed: view.closed,
+            endless: false,
             head: view.head,
             live: false,
         })
@@ -148,7 +151,7 @@ impl Services {
         let (mut cursor, gap) = begin(after, (trimmed, head));
         if let (After::Place(asked), Some(Gap { reason: "pruned", .. })) = (after, &gap) {
             // The last event of each stream is still there, and may be before the oldest that was not pruned.
-            cursor = asked;
+            cursor = i64::try_from(asked).unwrap_or(cursor);
         }
         Ok(Subscription {
             store: self.store.clone(),
@@ -158,6 +161,7 @@ impl Services {
             cursor,
             gap,
             closed: false,
+            endless: true,
             head,
             live: false,
         })
@@ -177,14 +181,13 @@ impl Services {
 
 /// The cursor to begin with, and what the log cannot give any more.
 fn begin(after: After, (floor, head): (i64, i64)) -> (i64, Option<Gap>) {
-    let gap = |requested, reason| {
-        Some(Gap { requested, oldest: (floor + 1).min(head), latest: head, reason })
-    };
-    match after {
-        After::Latest => (head, None),
-        After::Place(asked) if asked > head => (0, gap(asked, "ahead")),
-        After::Place(asked) if asked < floor => (floor, gap(asked, "pruned")),
-        After::Place(asked) => (asked, None),
+    let After::Place(requested) = after else { return (head, None) };
+    let gap =
+        |reason| Some(Gap { requested, oldest: (floor + 1).min(head), latest: head, reason });
+    match i64::try_from(requested) {
+        Ok(asked) if asked < floor => (floor, gap("pruned")),
+        Ok(asked) if asked <= head => (asked, None),
+        _ => (0, gap("ahead")),
     }
 }
 
@@ -199,6 +202,8 @@ pub struct Subscription {
     gap: Option<Gap>,
     /// Nothing follows the head.
     closed: bool,
+    /// Goes on all the same: a client would take the end for a fault and come back for ever.
+    endless: bool,
     /// The latest place when the subscription was made.
     head: i64,
     /// The table has been read to its end; from here on the signals tell.
@@ -241,7 +246,7 @@ impl Subscription {
                     None => self.live = true,
                 }
             }
-            if self.closed {
+            if self.closed && !self.endless {
                 return Ok(None);
             }
             match self.hear().await {
@@ -445,7 +450,7 @@ mod tests {
     fn ids(chunk: Option<Chunk>) -> Vec<i64> {
         match chunk {
             None => vec![],
-            Some(Chunk::Gap(gap)) => vec![-gap.requested],
+            Some(Chunk::Gap(gap)) => vec![-i64::try_from(gap.requested).unwrap()],
             Some(Chunk::Frames(frames)) => std::str::from_utf8(&frames)
                 .unwrap()
                 .lines()

@@ -293,7 +293,7 @@ fn the_sender_is_whoever_holds_the_token() {
         .ok(200);
     assert_eq!(sent["from_peer"], json!(mine));
     let nobody = json!({ "text": "a", "from_peer": "peer_unknown" });
-    problem(&d.post(&to_other, &nobody), 404, "not_found");
+    problem(&d.post(&to_other, &nobody), 422, "invalid_request");
 
     // A session whose peer never registered has nothing to speak with.
     let nobody = d.session("s-3");

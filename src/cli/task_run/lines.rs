@@ -145,6 +145,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn any_chunking_gives_the_same_lines(
             text in prop::collection::vec(prop_oneof![Just(b'\n'), Just(b'\r'), Just(0xC3), any::<u8>()], 0..60),

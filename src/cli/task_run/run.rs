@@ -38,7 +38,7 @@ output waits in a file under the data folder and is sent when the daemon is back
 With --json the events are printed, one per line, and not the output. It has no terminal to read from.";
 
 /// How long the daemon may be away at the end, unless `SVC_TASK_RUN_PATIENCE_SECONDS` says otherwise.
-const PATIENCE: Duration = Duration::from_secs(60 * 60);
+const PATIENCE: Duration = Duration::from_hours(1);
 /// How long a daemon that is just starting is waited for.
 const STARTING: Duration = Duration::from_secs(5);
 /// How long the outputs of a command that has ended may stay open in silence: something in the background has them.
@@ -91,7 +91,7 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
     let (mut child, group) = match child::spawn(&args.command) {
         Ok(spawned) => spawned,
         Err(error) => {
-            let _ = std::fs::remove_file(spool.path());
+            std::fs::remove_file(spool.path()).ok();
             output::note(&format!(
                 "svc: cannot start {}: {error}",
                 args.command[0].display()
@@ -169,7 +169,13 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
         () = abandon(&mut signals, &progress) => unreachable!("waits for ever"),
     };
     announcing.abort();
-    conclude(&outcome, &spool, ended, context.json.then(|| (&echo, &end))).await
+    conclude(
+        &outcome,
+        &spool,
+        ended,
+        context.json.then_some((&echo, &end)),
+    )
+    .await
 }
 
 /// What is left to say, and the exit code.
@@ -189,10 +195,10 @@ async fn conclude(
     let path = spool.path().display();
     match outcome {
         Outcome::Complete | Outcome::Refused { keep: false, .. } => {
-            let _ = std::fs::remove_file(spool.path());
+            std::fs::remove_file(spool.path()).ok();
         }
         Outcome::NoTask(problem) => {
-            let _ = std::fs::remove_file(spool.path());
+            std::fs::remove_file(spool.path()).ok();
             anyhow::bail!("{problem}; the command was stopped");
         }
         Outcome::Refused { keep: true, .. } | Outcome::GaveUp(_) => {
@@ -272,7 +278,7 @@ async fn command_and_output(
     let status = child.wait().await;
     ended.send_replace(true);
     for reader in readers.into_iter().flatten() {
-        let _ = reader.await;
+        reader.await.ok();
     }
     status
 }
@@ -311,13 +317,12 @@ async fn read(
         }
         let ts = timestamp();
         for line in lines.drain(..) {
-            let _ = queue
-                .send(Frame {
-                    line,
-                    kind,
-                    ts: ts.clone(),
-                })
-                .await;
+            let frame = Frame {
+                line,
+                kind,
+                ts: ts.clone(),
+            };
+            queue.send(frame).await.ok();
         }
         if count == 0 {
             return;
@@ -329,7 +334,7 @@ async fn read(
 }
 
 async fn silence(ended: &mut watch::Receiver<bool>) {
-    let _ = ended.wait_for(|ended| *ended).await;
+    ended.wait_for(|ended| *ended).await.ok();
     sleep(LINGER).await;
 }
 

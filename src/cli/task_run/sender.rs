@@ -123,12 +123,9 @@ impl Sender {
 
     async fn send(&mut self, link: &mut Link, path: &str, batch: Batch) -> Result<(), Outcome> {
         let answer = self.request(link, path, batch.body.clone()).await?;
-        let error = match answer {
-            Ok(_) => {
-                self.batches.acknowledge(&batch);
-                return Ok(());
-            }
-            Err(error) => error,
+        let Err(error) = answer else {
+            self.batches.acknowledge(&batch);
+            return Ok(());
         };
         let keep = match error.status() {
             Some(StatusCode::PAYLOAD_TOO_LARGE) if batch.events > 1 && self.batches.shrink() => {
@@ -206,18 +203,17 @@ impl Link {
         path: &str,
         body: bytes::Bytes,
     ) -> Result<Value, ClientError> {
-        let client = match &self.client {
-            Some(client) => client.clone(),
-            None => {
-                let target = discovery.target()?;
-                if !target.may_follow(self.target.as_ref()) {
-                    return Err(ClientError::NotRunning {
-                        url: target.url.to_string(),
-                    });
-                }
-                self.target = Some(target.clone());
-                self.client.insert(Client::new(target)).clone()
+        let client = if let Some(client) = &self.client {
+            client.clone()
+        } else {
+            let target = discovery.target()?;
+            if !target.may_follow(self.target.as_ref()) {
+                return Err(ClientError::NotRunning {
+                    url: target.url.to_string(),
+                });
             }
+            self.target = Some(target.clone());
+            self.client.insert(Client::new(target)).clone()
         };
         client.request(Method::POST, path, Some(body)).await?.json()
     }
