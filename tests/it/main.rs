@@ -21,4 +21,5 @@ mod peers;
 mod sse;
 mod tasks;
 mod tidy;
+mod tour;
 mod upgrade;
