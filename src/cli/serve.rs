@@ -12,11 +12,11 @@ use std::{
 };
 
 use anyhow::Context as _;
-use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 use super::{ALREADY_RUNNING, MIGRATIONS_PENDING, output, private_file};
 use crate::{
+    client::DaemonFile,
     config::{Config, Env, LogFormat, Paths},
     domain::{Clock, Ids, NewEvent, StreamName, SystemClock, Timestamp, limits},
     http::{self, Access, App, Edge, Identity, Metrics},
@@ -25,21 +25,6 @@ use crate::{
     store::{DatabaseLock, LockError, MigrateError, OpenOptions, Store, StoreError, Writer},
     telemetry::{self, LogOptions},
 };
-
-/// What `daemon.json` says: how to find the daemon of this home.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct DaemonFile {
-    /// Process id.
-    pub pid: u32,
-    /// Where it listens.
-    pub url: String,
-    /// Its version.
-    pub version: String,
-    /// Changes with each start.
-    pub boot_id: String,
-    /// When it started.
-    pub started_at: String,
-}
 
 /// Runs the daemon in the foreground until a signal.
 pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
@@ -203,7 +188,7 @@ fn announce(
     let url = addresses.first().map(|address| url(*address)).unwrap_or_default();
     let version = env!("CARGO_PKG_VERSION");
     let file = DaemonFile {
-        pid: std::process::id(),
+        pid: std::process::id().try_into()?,
         url: url.clone(),
         version: version.to_owned(),
         boot_id: boot_id.to_owned(),

@@ -84,7 +84,7 @@ async fn show(
         return Ok(sse::response(&app, subscription));
     }
     let after = match after {
-        After::Place(place) => place,
+        After::Place(place) => i64::try_from(place).unwrap_or(i64::MAX),
         // What comes from now on is not here yet.
         After::Latest => i64::MAX,
     };
@@ -111,7 +111,7 @@ fn after(text: Option<&str>) -> Result<After, Problem> {
         None | Some("") => Ok(After::Place(0)),
         Some("latest") => Ok(After::Latest),
         Some(text) => match text.parse::<u64>() {
-            Ok(place) => Ok(After::Place(i64::try_from(place).unwrap_or(i64::MAX))),
+            Ok(place) => Ok(After::Place(place)),
             Err(_) => Err(Problem::invalid("after", "must be a number from 0 up, or `latest`")),
         },
     }

@@ -40,15 +40,14 @@ pub(super) fn response(app: &App, subscription: Subscription) -> Response {
 pub(super) fn last_event_id(
     headers: &HeaderMap,
     query: Option<&str>,
-) -> Result<Option<i64>, Problem> {
+) -> Result<Option<u64>, Problem> {
     let header = headers
         .get("last-event-id")
         .map(|value| value.to_str().map_err(|_| malformed()))
         .transpose()?;
     let given = |text: &&str| !text.trim().is_empty();
     let Some(text) = header.filter(given).or(query.filter(given)) else { return Ok(None) };
-    let number: u64 = text.trim().parse().map_err(|_| malformed())?;
-    Ok(Some(i64::try_from(number).unwrap_or(i64::MAX)))
+    text.trim().parse().map(Some).map_err(|_| malformed())
 }
 
 fn malformed() -> Problem {

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::{
     App, Problem,
-    body::{Json, JsonBytes, Query, parse},
+    body::{Json, JsonBytes, Query, parse, parse_object},
     openapi::Operation,
     routes::Api,
     sse,
@@ -202,9 +202,9 @@ struct RawFrame {
 fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
     let many = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if !many {
-        return Ok(vec![parse_event(parse(body)?, "")?]);
+        return Ok(vec![parse_event(parse_object(body)?, "")?]);
     }
-    let raw: Vec<RawEvent<'_>> = parse(body)?;
+    let raw: Vec<&RawValue> = parse(body)?;
     if !(1..=limits::EVENTS_PER_REQUEST).contains(&raw.len()) {
         let most = limits::EVENTS_PER_REQUEST;
         let len = raw.len();
@@ -212,7 +212,11 @@ fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
     }
     raw.into_iter()
         .enumerate()
-        .map(|(index, event)| parse_event(event, &format!("[{index}].")))
+        .map(|(index, event)| {
+            let event = parse_object(event.get().as_bytes())
+                .map_err(|problem| problem.within(&format!("[{index}]")))?;
+            parse_event(event, &format!("[{index}]."))
+        })
         .collect()
 }
 
@@ -235,7 +239,5 @@ fn parse_event(raw: RawEvent<'_>, place: &str) -> Result<TaskEvent, Problem> {
 }
 
 fn parse_data<T: serde::de::DeserializeOwned>(data: &RawValue, place: &str) -> Result<T, Problem> {
-    serde_json::from_str(data.get()).or_else(|_| {
-        parse(data.get().as_bytes()).map_err(|problem| problem.within(&format!("{place}data")))
-    })
+    parse_object(data.get().as_bytes()).map_err(|problem| problem.within(&format!("{place}data")))
 }

@@ -27,8 +27,8 @@ pub enum Selector {
 /// Where to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
-    /// After this place.
-    Place(i64),
+    /// After this place. Any number that a client may send; the log's are smaller.
+    Place(u64),
     /// With what comes from now on.
     Latest,
 }
@@ -46,7 +46,7 @@ pub struct EventPage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Gap {
     /// The cursor that it came with.
-    pub requested: i64,
+    pub requested: u64,
     /// The oldest place there is.
     pub oldest: i64,
     /// The latest place there is.
@@ -95,7 +95,7 @@ impl Services {
         Ok(EventPage { events, next })
     }
 
-    /// Follows a stream, or several, from a place on.
+    /// Follows a stream, or several, from a place on and without end.
     pub async fn subscribe(
         &self,
         selector: &Selector,
@@ -104,13 +104,15 @@ impl Services {
     ) -> Result<Subscription, Error> {
         match selector {
             Selector::Stream(name) => {
-                self.subscribe_stream(name, after, Framing::ItemBySeq, kind).await
+                let framing = Framing::ItemBySeq;
+                let feed = self.subscribe_stream(name, after, framing, kind).await?;
+                Ok(Subscription { endless: true, ..feed })
             }
             Selector::Prefix(prefix) => self.subscribe_feed(prefix, after, kind).await,
         }
     }
 
-    /// Follows one stream, in the given form.
+    /// Follows one stream, in the given form, to its end if it has one.
     pub async fn subscribe_stream(
         &self,
         name: &str,
@@ -132,6 +134,7 @@ impl Services {
             cursor,
             gap,
             closed: view.closed,
+            endless: false,
             head: view.head,
             live: false,
         })
@@ -148,7 +151,7 @@ impl Services {
         let (mut cursor, gap) = begin(after, (trimmed, head));
         if let (After::Place(asked), Some(Gap { reason: "pruned", .. })) = (after, &gap) {
             // The last event of each stream is still there, and may be before the oldest that was not pruned.
-            cursor = asked;
+            cursor = i64::try_from(asked).unwrap_or(cursor);
         }
         Ok(Subscription {
             store: self.store.clone(),
@@ -158,6 +161,7 @@ impl Services {
             cursor,
             gap,
             closed: false,
+            endless: true,
             head,
             live: false,
         })
@@ -177,14 +181,13 @@ impl Services {
 
 /// The cursor to begin with, and what the log cannot give any more.
 fn begin(after: After, (floor, head): (i64, i64)) -> (i64, Option<Gap>) {
-    let gap = |requested, reason| {
-        Some(Gap { requested, oldest: (floor + 1).min(head), latest: head, reason })
-    };
-    match after {
-        After::Latest => (head, None),
-        After::Place(asked) if asked > head => (0, gap(asked, "ahead")),
-        After::Place(asked) if asked < floor => (floor, gap(asked, "pruned")),
-        After::Place(asked) => (asked, None),
+    let After::Place(requested) = after else { return (head, None) };
+    let gap =
+        |reason| Some(Gap { requested, oldest: (floor + 1).min(head), latest: head, reason });
+    match i64::try_from(requested) {
+        Ok(asked) if asked < floor => (floor, gap("pruned")),
+        Ok(asked) if asked <= head => (asked, None),
+        _ => (0, gap("ahead")),
     }
 }
 
@@ -199,6 +202,8 @@ pub struct Subscription {
     gap: Option<Gap>,
     /// Nothing follows the head.
     closed: bool,
+    /// Goes on all the same: a client would take the end for a fault and come back for ever.
+    endless: bool,
     /// The latest place when the subscription was made.
     head: i64,
     /// The table has been read to its end; from here on the signals tell.
@@ -241,7 +246,7 @@ impl Subscription {
                     None => self.live = true,
                 }
             }
-            if self.closed {
+            if self.closed && !self.endless {
                 return Ok(None);
             }
             match self.hear().await {
@@ -411,5 +416,230 @@ impl Subscription {
         let wanted: Vec<Event> =
             batch.events()?.iter().filter(|event| event.kind == *kind).cloned().collect();
         Some(crate::store::render(&wanted, self.framing))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::Ids,
+        service::{Tokens, Tuning},
+        store::{
+            StoreError,
+            testing::{TestStore, append, event},
+        },
+    };
+
+    fn services(test: &TestStore) -> Services {
+        let tokens = Tokens::open(&test.folder().join("token")).unwrap();
+        Services::new(
+            test.store.clone(),
+            Arc::clone(&test.clock) as _,
+            Ids::counting(),
+            Tuning::default(),
+            tokens,
+        )
+    }
+
+    fn name() -> StreamName {
+        StreamName::of("task", "t")
+    }
+
+    /// The ids of the frames in a chunk; a gap is its negative cursor.
+    fn ids(chunk: Option<Chunk>) -> Vec<i64> {
+        match chunk {
+            None => vec![],
+            Some(Chunk::Gap(gap)) => vec![-i64::try_from(gap.requested).unwrap()],
+            Some(Chunk::Frames(frames)) => std::str::from_utf8(&frames)
+                .unwrap()
+                .lines()
+                .filter_map(|line| line.strip_prefix("id: ")?.parse().ok())
+                .collect(),
+        }
+    }
+
+    async fn collect(subscription: &mut Subscription, until: i64) -> Vec<i64> {
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|last| *last < until) {
+            let chunk = subscription.next().await.unwrap();
+            assert!(chunk.is_some(), "the stream ended after {seen:?}");
+            seen.extend(ids(chunk));
+        }
+        seen
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn followers_see_every_event_once_in_order_while_producers_append() {
+        const EVENTS: i64 = 4000;
+        let test = TestStore::open().await;
+        let services = services(&test);
+        append(&test.store, &name(), vec![event("frame", "{}")]).await;
+        let mut followers = Vec::new();
+        for n in 0..12 {
+            let selector = match n % 3 {
+                0 => Selector::Prefix("task/".to_owned()),
+                1 => Selector::Prefix(String::new()),
+                _ => Selector::Stream("task/t".to_owned()),
+            };
+            let services = services.clone();
+            followers.push(async move {
+                let mut subscription =
+                    services.subscribe(&selector, After::Place(0), None).await.unwrap();
+                collect(&mut subscription, EVENTS).await
+            });
+        }
+        let producers = (0..8).map(|_| {
+            let store = test.store.clone();
+            async move {
+                for n in 0..(EVENTS - 1) / 8 + 1 {
+                    let view = store.view(&name()).await.unwrap().unwrap();
+                    if view.head >= EVENTS {
+                        break;
+                    }
+                    let events = (0..=n % 7).map(|_| event("frame", "{}")).collect();
+                    store.append(name(), events).await.unwrap();
+                }
+            }
+        });
+        let (seen, _) = futures_util::future::join(
+            futures_util::future::join_all(followers.into_iter().map(|it| {
+                tokio::time::timeout(std::time::Duration::from_secs(60), it)
+            })),
+            futures_util::future::join_all(producers),
+        )
+        .await;
+        for seen in seen {
+            let seen = seen.expect("a follower came to the end in time");
+            let ordered: Vec<i64> = (1..=*seen.last().unwrap()).collect();
+            assert!(seen == ordered, "a hole, a repeat or a swap: {} ids", seen.len());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_closed_stream_ends_for_every_cursor() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        append(&test.store, &name(), vec![event("task", "{}"), event("frame", "{}")]).await;
+        let open = services
+            .subscribe_stream("task/t", After::Place(1), Framing::Data, None)
+            .await
+            .unwrap();
+        let closed: Result<(), StoreError> = test
+            .store
+            .write(|tx| {
+                Box::pin(async move {
+                    tx.append(&name(), vec![event("terminal", "{}")]).await?;
+                    tx.close_stream(&name()).await
+                })
+            })
+            .await;
+        closed.unwrap();
+        let late = services
+            .subscribe_stream("task/t", After::Place(1), Framing::Data, None)
+            .await
+            .unwrap();
+        for mut subscription in [open, late] {
+            assert!(!subscription.is_complete());
+            assert_eq!(collect(&mut subscription, 3).await, [2, 3]);
+            assert!(subscription.next().await.unwrap().is_none());
+        }
+        let done = services
+            .subscribe_stream("task/t", After::Place(3), Framing::Data, None)
+            .await
+            .unwrap();
+        assert!(done.is_complete());
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_is_told() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        for _ in 0..10 {
+            append(&test.store, &name(), vec![event("frame", "{}")]).await;
+        }
+        let trimmed: Result<_, StoreError> =
+            test.store.write(|tx| Box::pin(async move { tx.trim(4).await })).await;
+        assert_eq!(trimmed.unwrap().removed, 4);
+        let stream = Selector::Stream("task/t".to_owned());
+        let everything = Selector::Prefix(String::new());
+        for (selector, after, expected, gap) in [
+            (&stream, 0, [-0, 5].as_slice(), Some((0, 5, 10, "pruned"))),
+            (&stream, 4, &[5], None),
+            (&stream, 10, &[], None),
+            (&stream, 99, &[-99, 5], Some((99, 5, 10, "ahead"))),
+            (&everything, 2, &[-2, 5], Some((2, 5, 10, "pruned"))),
+            (&everything, 11, &[-11, 5], Some((11, 5, 10, "ahead"))),
+        ] {
+            let mut subscription =
+                services.subscribe(selector, After::Place(after), None).await.unwrap();
+            if let Some((requested, oldest, latest, reason)) = gap {
+                let Some(Chunk::Gap(told)) = subscription.next().await.unwrap() else {
+                    panic!("no gap for {selector:?} after {after}")
+                };
+                assert_eq!(told, Gap { requested, oldest, latest, reason });
+            }
+            if let Some(first) = expected.last() {
+                let seen = ids(subscription.next().await.unwrap());
+                assert_eq!((seen.first(), seen.last()), (Some(first), Some(&10)));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_filter_shows_its_kind_only_before_and_after_now() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let pair = || vec![event("a", "{}"), event("b", "{}")];
+        append(&test.store, &name(), pair()).await;
+        for selector in [Selector::Stream("task/t".to_owned()), Selector::Prefix(String::new())] {
+            let mut subscription = services
+                .subscribe(&selector, After::Place(0), Some("b".to_owned()))
+                .await
+                .unwrap();
+            let head = test.store.log_bounds().await.unwrap().1;
+            let seen = collect(&mut subscription, head).await;
+            assert!(seen.iter().all(|id| id % 2 == 0), "{seen:?}");
+            append(&test.store, &name(), pair()).await;
+            assert_eq!(ids(subscription.next().await.unwrap()), [head + 2]);
+        }
+    }
+
+    #[tokio::test]
+    async fn latest_shows_what_comes_from_now_on() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        append(&test.store, &name(), vec![event("a", "{}")]).await;
+        let stream = Selector::Stream("task/t".to_owned());
+        let mut subscription = services.subscribe(&stream, After::Latest, None).await.unwrap();
+        append(&test.store, &name(), vec![event("a", "{}")]).await;
+        assert_eq!(ids(subscription.next().await.unwrap()), [2]);
+    }
+
+    #[tokio::test]
+    async fn pages_walk_through_everything_once() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        for n in 0..25 {
+            let name = if n % 2 == 0 { name() } else { StreamName::fixed("team") };
+            append(&test.store, &name, vec![event("a", "{}")]).await;
+        }
+        for (selector, total) in [
+            (Selector::Prefix(String::new()), 25),
+            (Selector::Prefix("te".to_owned()), 12),
+            (Selector::Stream("task/t".to_owned()), 13),
+        ] {
+            let (mut seen, mut after) = (0, 0);
+            loop {
+                let page = services.event_page(&selector, after, None, Some(4)).await.unwrap();
+                seen += page.events.len();
+                match page.next {
+                    Some(next) => after = next,
+                    None => break,
+                }
+            }
+            assert_eq!(seen, total, "{selector:?}");
+        }
+        assert!(services.event_page(&Selector::Stream("no".into()), 0, None, None).await.is_err());
     }
 }

@@ -14,6 +14,8 @@ mod migrate;
 mod peer;
 mod replay;
 mod task;
+#[cfg(test)]
+pub(crate) mod testing;
 mod token;
 mod tx;
 mod writer;

@@ -303,3 +303,120 @@ impl Store {
 fn frames_of(cursor: Option<i64>, text: Option<String>) -> Option<Frames> {
     Some(Frames { cursor: cursor?, bytes: Bytes::from(text?) })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        domain::{NewEvent, sse},
+        store::testing::{TestStore, append, event},
+    };
+
+    async fn replayed(store: &Store, name: &StreamName, after: Seq, framing: Framing) -> String {
+        let view = store.view(name).await.unwrap().unwrap();
+        let (mut text, mut cursor) = (String::new(), after);
+        while let Some(page) = store.frames(view.id, name, cursor, framing).await.unwrap() {
+            assert!(page.cursor > cursor, "a page moves the cursor");
+            cursor = page.cursor;
+            text.push_str(std::str::from_utf8(&page.bytes).unwrap());
+        }
+        text
+    }
+
+    async fn fed(store: &Store, prefix: &str, after: i64) -> String {
+        let (_, head) = store.log_bounds().await.unwrap();
+        let scope = FeedScope::prefix(prefix);
+        let (mut text, mut cursor) = (String::new(), after);
+        while let Some(page) = store.feed_frames(&scope, cursor, head).await.unwrap() {
+            assert!(page.cursor > cursor && page.cursor <= head, "a page moves the cursor");
+            cursor = page.cursor;
+            text.push_str(std::str::from_utf8(&page.bytes).unwrap());
+        }
+        assert_eq!(cursor, head);
+        text
+    }
+
+    fn framed<'a>(events: impl IntoIterator<Item = &'a Event>, framing: Framing) -> String {
+        let mut text = String::new();
+        for event in events {
+            sse::push_frame(&mut text, event, framing);
+        }
+        text
+    }
+
+    /// SQL and Rust write the same frames, for small rows, large rows, and around the ends of pages.
+    #[tokio::test]
+    async fn sql_frames_as_the_domain_does() {
+        let test = TestStore::open().await;
+        let (store, clock) = (&test.store, &test.clock);
+        let (one, two) = (StreamName::of("task", "one"), StreamName::of("peer", "two"));
+        let data = |n: usize| match n {
+            // Alone on a page, next to each other, and first and last of a page.
+            3 | 4 | 256 | 257 => format!(r#"{{"n":{n},"big":"{}"}}"#, "x".repeat(9000)),
+            _ => format!(r#"{{"n":{n},"text":"ünï \u2028 \"q\" 😀"}}"#),
+        };
+        for n in 0..700 {
+            clock.set(Timestamp::from_millis(1_795_181_760_000 + n * 7));
+            let events = vec![event("frame", &data(usize::try_from(n).unwrap()))];
+            append(store, if n % 3 == 0 { &two } else { &one }, events).await;
+        }
+        let all = store.feed_events(&FeedScope::prefix(""), 0, i64::MAX, None, 1000).await.unwrap();
+        assert_eq!(all.len(), 700);
+        assert!(all.iter().zip(1..).all(|(event, position)| event.position == position));
+        for name in [&one, &two] {
+            for framing in [Framing::Data, Framing::ItemBySeq] {
+                for after in [0, 1, 100, 400] {
+                    let expected =
+                        all.iter().filter(|event| event.stream == *name && event.seq > after);
+                    assert_eq!(replayed(store, name, after, framing).await, framed(expected, framing));
+                }
+            }
+        }
+        for (prefix, name) in [("", None), ("task/", Some(&one)), ("peer", Some(&two))] {
+            for after in [0, 3, 255, 256, 699] {
+                let expected = all.iter().filter(|event| {
+                    event.position > after && name.is_none_or(|name| event.stream == *name)
+                });
+                let expected = framed(expected, Framing::ItemByPosition);
+                assert_eq!(fed(store, prefix, after).await, expected, "{prefix} after {after}");
+            }
+        }
+        assert_eq!(fed(store, "nobody/", 0).await, "");
+    }
+
+    #[tokio::test]
+    async fn retention_takes_a_prefix_and_leaves_the_last() {
+        let test = TestStore::open().await;
+        let store = &test.store;
+        let (one, two) = (StreamName::of("task", "one"), StreamName::of("task", "two"));
+        append(store, &two, vec![event("frame", "{}")]).await;
+        for _ in 0..20 {
+            append(store, &one, vec![event("frame", "{}")]).await;
+        }
+        let trim = store.write(|tx| Box::pin(async move { tx.trim(11).await })).await;
+        let trim: Result<_, StoreError> = trim;
+        assert_eq!(trim.unwrap().removed, 10);
+        let bounds = |view: StreamView| (view.floor, view.head);
+        assert_eq!(bounds(store.view(&one).await.unwrap().unwrap()), (10, 20));
+        assert_eq!(bounds(store.view(&two).await.unwrap().unwrap()), (0, 1));
+        assert_eq!(store.log_bounds().await.unwrap(), (11, 21));
+        let places = store.append(two.clone(), vec![event("frame", "{}")]).await.unwrap();
+        assert_eq!(places.last, 2, "a seq is never used twice");
+        assert!(fed(store, "", 0).await.starts_with("id: 1\n"));
+    }
+
+    #[tokio::test]
+    async fn kinds_are_shared_and_kept() {
+        let test = TestStore::open().await;
+        let name = StreamName::fixed("team");
+        let kind: Arc<str> = "peer.status".into();
+        let events = (0..3).map(|_| NewEvent { kind: Arc::clone(&kind), ..event("", "{}") });
+        append(&test.store, &name, events.collect()).await;
+        append(&test.store, &name, vec![event("other", "{}")]).await;
+        let view = test.store.view(&name).await.unwrap().unwrap();
+        let found = test.store.events(view.id, &name, 0, Some("peer.status"), 10).await.unwrap();
+        assert_eq!(found.len(), 3);
+    }
+}
