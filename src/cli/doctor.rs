@@ -46,10 +46,13 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let mut findings = Vec::new();
     let config = match context.config(&Flags::default()) {
         Ok(config) => {
-            findings.push(ok(
-                "configuration",
-                format!("{} is fine", config.paths.config_file.display()),
-            ));
+            let file = &config.paths.config_file;
+            let state = if file.exists() {
+                "is fine"
+            } else {
+                "is absent, which is fine"
+            };
+            findings.push(ok("configuration", format!("{} {state}", file.display())));
             Some(config)
         }
         Err(error) => {

@@ -146,9 +146,7 @@ pub(super) fn note(item: &Item) {
             "svc: events after {} and before {} are gone ({})",
             gap.requested, gap.oldest, gap.reason
         )),
-        Item::Lost { problem } => {
-            output::note(&format!("svc: {problem}; resuming when the daemon is back"));
-        }
+        Item::Lost { .. } => output::note("svc: lost the daemon; resuming as soon as it answers"),
         Item::Resumed => output::note("svc: resumed"),
     }
 }

@@ -163,7 +163,8 @@ impl Compose {
             std::io::stdin()
                 .read_to_string(&mut text)
                 .context("cannot read the message from standard input")?;
-            text
+            // The last line's end belongs to the pipe, as in a shell's `$(…)`.
+            text.trim_end_matches('\n').to_owned()
         } else {
             self.text
         };

@@ -64,13 +64,17 @@ pub(crate) fn table(headers: &[&str], rows: &[Vec<String>], empty: &str) -> anyh
     raw(layout(headers, rows, io::stdout().is_terminal().then_some(CELL)).as_bytes())
 }
 
-/// `key: value` lines for one object, with the keys padded.
+/// `key: value` lines for one object, with the keys padded; further lines of a value stand below its first.
 pub(crate) fn fields(pairs: &[(&str, String)]) -> anyhow::Result<()> {
     let width = pairs.iter().map(|(key, _)| key.len()).max().unwrap_or(0) + 1;
     let mut text = String::new();
     for (key, value) in pairs {
-        writeln!(text, "{:width$} {}", format!("{key}:"), visible(value))
-            .expect("writing to a string does not fail");
+        let mut label = format!("{key}:");
+        for part in value.split('\n') {
+            writeln!(text, "{label:width$} {}", visible(part))
+                .expect("writing to a string does not fail");
+            label.clear();
+        }
     }
     raw(text.as_bytes())
 }

@@ -77,6 +77,9 @@ pub(super) enum TaskCommand {
     Resend {
         /// The spool file
         file: std::path::PathBuf,
+        /// Record the whole run as a new task: the daemon ends a task whose runner has been gone for a while
+        #[arg(long)]
+        new: bool,
     },
 }
 
@@ -156,7 +159,7 @@ pub(super) async fn run(context: &Context, command: TaskCommand) -> anyhow::Resu
         TaskCommand::Watch { id, after } => watch(context, &id, after).await,
         TaskCommand::Wait { id, timeout } => wait(context, &id, timeout).await,
         TaskCommand::Run(args) => task_run::run(context, args).await,
-        TaskCommand::Resend { file } => task_run::resend(context, &file).await,
+        TaskCommand::Resend { file, new } => task_run::resend(context, &file, new).await,
     }
 }
 

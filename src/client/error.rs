@@ -194,7 +194,7 @@ impl Problem {
                         .to_owned()
                 }
                 TokenSource::File(path) => format!(
-                    "the token came from {}; another user's or an older daemon may be answering (`svc status`)",
+                    "the token came from {}; the daemon may have another token_file, or be another user's (`svc status`)",
                     path.display()
                 ),
                 TokenSource::Missing(path) => format!(

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::bail;
 use serde_json::{Value, json};
@@ -12,9 +13,21 @@ use super::run::patience;
 use super::sender::{Outcome, Progress, Sender};
 use super::spool;
 
+/// How long the daemon may be away: someone sits at the terminal, and the file does not run off.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Sends a spool file that a run left behind, and removes it.
-pub(in crate::cli) async fn resend(context: &Context, file: &Path) -> anyhow::Result<ExitCode> {
-    let (header, batches, written, _lock) = spool::open(file)?;
+///
+/// With `new` the whole run becomes a task of its own. A repeat of that is the same task again.
+pub(in crate::cli) async fn resend(
+    context: &Context,
+    file: &Path,
+    new: bool,
+) -> anyhow::Result<ExitCode> {
+    let (mut header, batches, written, _lock) = spool::open(file)?;
+    if new {
+        header.create["idempotency_key"] = json!(format!("{}-new", header.run));
+    }
     let (task, task_seen) = watch::channel(None);
     // The sending end stays in this scope: its being dropped would say that the run has crashed.
     let (_progress, progress) = watch::channel(Progress {
@@ -26,13 +39,20 @@ pub(in crate::cli) async fn resend(context: &Context, file: &Path) -> anyhow::Re
         discovery: context.discovery()?,
         create: header.create,
         batches,
-        patience: patience(context)?,
+        patience: patience(context, PATIENCE)?,
         may_be_active: true,
         task,
         progress,
     };
     match sender.run().await {
         Outcome::Complete => {}
+        Outcome::Refused {
+            problem,
+            keep: false,
+        } => bail!(
+            "{problem}; `svc task resend --new {}` records the whole run as a new task",
+            file.display()
+        ),
         Outcome::NoTask(problem) | Outcome::Refused { problem, .. } => {
             bail!("{problem}; {} is left as it is", file.display())
         }

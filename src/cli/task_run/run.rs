@@ -77,7 +77,7 @@ pub(in crate::cli) struct RunArgs {
 
 /// Runs a command as a task and gives its exit code.
 pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> {
-    let patience = patience(context)?;
+    let patience = patience(context, PATIENCE)?;
     let discovery = context.discovery()?;
     reachable(&discovery)
         .await
@@ -431,10 +431,12 @@ fn header(args: &RunArgs) -> anyhow::Result<Header> {
 }
 
 /// The time that the daemon may be away, from `SVC_TASK_RUN_PATIENCE_SECONDS`.
-pub(super) fn patience(context: &Context) -> anyhow::Result<Duration> {
+///
+/// `default` if that is not set.
+pub(super) fn patience(context: &Context, default: Duration) -> anyhow::Result<Duration> {
     const NAME: &str = "SVC_TASK_RUN_PATIENCE_SECONDS";
     match context.env.text(NAME)? {
-        None => Ok(PATIENCE),
+        None => Ok(default),
         Some(text) => match text.trim().parse() {
             Ok(seconds) => Ok(Duration::from_secs(seconds)),
             Err(_) => Err(UsageError(format!("{NAME}={text}: not a number of seconds")).into()),

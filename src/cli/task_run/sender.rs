@@ -174,9 +174,14 @@ impl Sender {
     /// Waits before the next try, or finds that there will be none.
     async fn pause(&mut self, link: &mut Link, error: &ClientError) -> Result<(), Outcome> {
         let since = *link.away_since.get_or_insert_with(Instant::now);
+        // A restart is over before this many tries, and not worth a word.
         if link.failures == 2 {
+            let what = match error.problem() {
+                Some(problem) => problem.to_string(),
+                None => "the daemon is away".to_owned(),
+            };
             output::note(&format!(
-                "svc: {error}; the command goes on, its output is kept until the daemon is back"
+                "svc: {what}; what there is to send is kept until the daemon takes it"
             ));
         }
         let end = Instant::now() + backoff(link.failures, error.retry_after());
