@@ -14,15 +14,27 @@ pub(crate) struct TestStore {
 
 impl TestStore {
     pub(crate) async fn open() -> Self {
-        Self::at(tempfile::tempdir().unwrap(), Arc::new(ManualClock::new(Timestamp::from_millis(1_000)))).await
+        Self::at(
+            tempfile::tempdir().unwrap(),
+            Arc::new(ManualClock::new(Timestamp::from_millis(1_000))),
+        )
+        .await
     }
 
     async fn at(folder: tempfile::TempDir, clock: Arc<ManualClock>) -> Self {
-        let options =
-            OpenOptions { path: folder.path().join("svc.db"), max_bytes: None, migrate: true };
+        let options = OpenOptions {
+            path: folder.path().join("svc.db"),
+            max_bytes: None,
+            migrate: true,
+        };
         let shared: Arc<dyn Clock> = Arc::clone(&clock) as _;
         let (store, writer) = Store::open(&options, shared).await.unwrap();
-        Self { store, clock, writer, folder }
+        Self {
+            store,
+            clock,
+            writer,
+            folder,
+        }
     }
 
     pub(crate) fn folder(&self) -> &std::path::Path {
@@ -37,7 +49,11 @@ impl TestStore {
 }
 
 pub(crate) fn event(kind: &str, data: &str) -> NewEvent {
-    NewEvent { kind: kind.into(), data: data.into(), producer_id: None }
+    NewEvent {
+        kind: kind.into(),
+        data: data.into(),
+        producer_id: None,
+    }
 }
 
 /// Appends to a stream, which is made if it is new.
@@ -59,7 +75,10 @@ pub(crate) async fn append(store: &Store, name: &StreamName, events: Vec<NewEven
 mod model {
     use std::collections::HashMap;
 
-    use proptest::{prelude::*, test_runner::{Config, TestRunner}};
+    use proptest::{
+        prelude::*,
+        test_runner::{Config, TestRunner},
+    };
 
     use super::{TestStore, append, event};
     use crate::{
@@ -69,10 +88,21 @@ mod model {
 
     #[derive(Debug, Clone)]
     enum Step {
-        Append { stream: usize, events: usize, id: Option<u8> },
-        Close { stream: usize },
-        Trim { share: u8 },
-        Read { stream: usize, after: u8 },
+        Append {
+            stream: usize,
+            events: usize,
+            id: Option<u8>,
+        },
+        Close {
+            stream: usize,
+        },
+        Trim {
+            share: u8,
+        },
+        Read {
+            stream: usize,
+            after: u8,
+        },
         Restart,
     }
 
@@ -114,7 +144,9 @@ mod model {
         for stream in 0..3 {
             append(&test.store, &name(stream), vec![event("task", "0")]).await;
             log.position += 1;
-            log.streams[stream].events.push((1, log.position, "0".to_owned()));
+            log.streams[stream]
+                .events
+                .push((1, log.position, "0".to_owned()));
             log.streams[stream].head = 1;
         }
         for step in steps {
@@ -169,7 +201,9 @@ mod model {
                         log.trimmed = until;
                         for stream in &mut log.streams {
                             let head = stream.head;
-                            stream.events.retain(|(seq, position, _)| *position > until || *seq == head);
+                            stream
+                                .events
+                                .retain(|(seq, position, _)| *position > until || *seq == head);
                             // A producer id goes with its event.
                             let left: Vec<Seq> = stream.events.iter().map(|it| it.0).collect();
                             stream.ids.retain(|_, seq| left.contains(seq));
@@ -180,12 +214,18 @@ mod model {
                     let model = &log.streams[stream];
                     let view = test.store.view(&name(stream)).await.unwrap().unwrap();
                     let floor = model.events.first().map_or(0, |it| it.0 - 1);
-                    assert_eq!((view.floor, view.head, view.closed), (floor, model.head, model.closed));
+                    assert_eq!(
+                        (view.floor, view.head, view.closed),
+                        (floor, model.head, model.closed)
+                    );
                     let after = Seq::from(after);
                     let mut cursor = after;
                     let mut text = String::new();
-                    while let Some(page) =
-                        test.store.frames(view.id, &name(stream), cursor, Framing::Data).await.unwrap()
+                    while let Some(page) = test
+                        .store
+                        .frames(view.id, &name(stream), cursor, Framing::Data)
+                        .await
+                        .unwrap()
                     {
                         cursor = page.cursor;
                         text.push_str(std::str::from_utf8(&page.bytes).unwrap());
@@ -204,19 +244,32 @@ mod model {
                 Step::Restart => test = test.restart().await,
             }
         }
-        let feed = test.store.feed_events(&FeedScope::prefix(""), 0, i64::MAX, None, u32::MAX).await;
-        let mut expected: Vec<i64> =
-            log.streams.iter().flat_map(|stream| stream.events.iter().map(|it| it.1)).collect();
+        let feed = test
+            .store
+            .feed_events(&FeedScope::prefix(""), 0, i64::MAX, None, u32::MAX)
+            .await;
+        let mut expected: Vec<i64> = log
+            .streams
+            .iter()
+            .flat_map(|stream| stream.events.iter().map(|it| it.1))
+            .collect();
         expected.sort_unstable();
         let found: Vec<i64> = feed.unwrap().iter().map(|event| event.position).collect();
         assert_eq!(found, expected);
-        assert_eq!(test.store.log_bounds().await.unwrap(), (log.trimmed, log.position));
+        assert_eq!(
+            test.store.log_bounds().await.unwrap(),
+            (log.trimmed, log.position)
+        );
     }
 
     #[test]
     fn the_log_is_a_vector_that_survives() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
+        let config = Config {
+            cases: 48,
+            failure_persistence: None,
+            ..Config::default()
+        };
         TestRunner::new(config)
             .run(&prop::collection::vec(step(), 1..60), |steps| {
                 runtime.block_on(run(steps));

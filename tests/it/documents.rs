@@ -1,87 +1,39 @@
-//! What the documents promise, done: the README's tour, the description of the API, the compose file, the map.
+//! What the documents promise: the README's opening, the description of the API, the compose file, the map.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::daemon::{Daemon, Home, Running};
+use crate::daemon::Daemon;
 
 fn document(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     fs::read_to_string(path).expect("a document of this project")
 }
 
-/// The blocks of code that are marked as the tour, in one script.
-fn tour() -> String {
-    let readme = document("README.md");
-    let mut script = String::from("set -euo pipefail\n");
-    let mut inside = false;
-    for line in readme.lines() {
-        match line {
-            "```sh tour" => inside = true,
-            "```" => inside = false,
-            line if inside => {
-                script.push_str(line);
-                script.push('\n');
-            }
-            _ => {}
-        }
-    }
-    script
-}
-
-fn has(program: &str) -> bool {
-    Command::new("sh").args(["-c", &format!("command -v {program}")]).output().is_ok_and(|it| it.status.success())
-}
-
-#[test]
-fn the_tour_of_the_readme_works_as_it_stands() {
-    for program in ["bash", "curl", "jq", "sqlite3"] {
-        if !has(program) {
-            println!("skipped: the README's tour was not run ({program} is not installed)");
-            return;
-        }
-    }
-    let home = Home::new();
-    let scratch = home.user().join("tour");
-    fs::create_dir_all(&scratch).expect("a folder");
-    let bin = Path::new(env!("CARGO_BIN_EXE_svc")).parent().expect("a folder").display().to_string();
-    let path = std::env::var("PATH").expect("a PATH");
-    let mut command = Command::new("bash");
-    command.env_clear().env("PATH", format!("{bin}:{path}")).env("HOME", &scratch).env("TMPDIR", &scratch);
-    // Whatever happens, no daemon is left behind.
-    let script = format!("trap 'svc stop >/dev/null 2>&1 || true' EXIT\n{}", tour());
-    command.args(["-c", &script]);
-    let ran = Running::spawn(command).wait(Duration::from_secs(60));
-    let out = ran.ok();
-    for expected in [
-        "is main green?",
-        r#"["acked","#,
-        r#""line":"one""#,
-        "event: terminal",
-        "exit code 3",
-        "building",
-        "peer.registered",
-        "daemon.started",
-    ] {
-        assert!(out.contains(expected), "the tour did not show {expected:?}:\n{out}");
-    }
-    // Resumed after the fourth event: the fifth is the terminal one, and nothing comes twice.
-    for id in ["\nid: 4\n", "id: 5\n"] {
-        assert_eq!(out.matches(id).count(), 1, "{out}");
-    }
-}
-
 #[test]
 fn the_readme_opens_with_the_two_commands() {
     let readme = document("README.md");
-    let opening: Vec<&str> = readme.lines().skip_while(|line| *line != "```sh").take(4).collect();
-    assert_eq!(opening, ["```sh", "cargo run --release -- serve", "cargo test --locked", "```"]);
-    assert!(readme.lines().take(6).any(|line| line == "```sh"), "they come first");
+    let opening: Vec<&str> = readme
+        .lines()
+        .skip_while(|line| *line != "```sh")
+        .take(4)
+        .collect();
+    assert_eq!(
+        opening,
+        [
+            "```sh",
+            "cargo run --release -- serve",
+            "cargo test --locked",
+            "```"
+        ]
+    );
+    assert!(
+        readme.lines().take(6).any(|line| line == "```sh"),
+        "they come first"
+    );
 }
 
 #[test]
@@ -97,13 +49,25 @@ fn every_route_that_is_described_is_served_and_the_other_way_round() {
         for method in all {
             let reply = d.request(&method.to_uppercase(), &target).send();
             let served = reply.status() != 405;
-            assert_eq!(served, !operations[method].is_null(), "{method} {path}: {reply:?}");
+            assert_eq!(
+                served,
+                !operations[method].is_null(),
+                "{method} {path}: {reply:?}"
+            );
             if !served {
-                let allow = reply.header("allow").expect("a 405 says what is allowed").to_lowercase();
-                let allowed: BTreeSet<&str> =
-                    allow.split(',').map(str::trim).filter(|it| *it != "head").collect();
-                let expected: BTreeSet<&str> =
-                    all.into_iter().filter(|it| !operations[*it].is_null()).collect();
+                let allow = reply
+                    .header("allow")
+                    .expect("a 405 says what is allowed")
+                    .to_lowercase();
+                let allowed: BTreeSet<&str> = allow
+                    .split(',')
+                    .map(str::trim)
+                    .filter(|it| *it != "head")
+                    .collect();
+                let expected: BTreeSet<&str> = all
+                    .into_iter()
+                    .filter(|it| !operations[*it].is_null())
+                    .collect();
                 assert_eq!(allowed, expected, "{path}");
             }
         }
@@ -111,11 +75,23 @@ fn every_route_that_is_described_is_served_and_the_other_way_round() {
     // Every reference leads somewhere.
     let text = described.to_string();
     for reference in text.split("\"#/components/").skip(1) {
-        let pointer = format!("/components/{}", reference.split('"').next().unwrap_or_default());
-        assert!(described.pointer(&pointer).is_some(), "{pointer} is missing");
+        let pointer = format!(
+            "/components/{}",
+            reference.split('"').next().unwrap_or_default()
+        );
+        assert!(
+            described.pointer(&pointer).is_some(),
+            "{pointer} is missing"
+        );
     }
     // What the README lists is there.
-    for path in ["/v1/peers/register", "/v1/biam/subscribe", "/v1/events", "/metrics", "/v1/tasks/{id}/cancel"] {
+    for path in [
+        "/v1/peers/register",
+        "/v1/biam/subscribe",
+        "/v1/events",
+        "/metrics",
+        "/v1/tasks/{id}/cancel",
+    ] {
         assert!(paths.contains_key(path), "{path} is not described");
     }
 }
@@ -125,16 +101,38 @@ fn the_compose_file_is_one_service_with_one_volume_and_a_health_check() {
     let text = document("docker-compose.yml");
     let parsed = YamlLoader::load_from_str(&text).expect("YAML");
     let service = &parsed[0]["services"]["svc"];
-    assert_eq!(parsed[0]["services"].as_hash().map(yaml_rust2::yaml::Hash::len), Some(1));
-    assert_eq!(parsed[0]["volumes"].as_hash().map(yaml_rust2::yaml::Hash::len), Some(1));
+    assert_eq!(
+        parsed[0]["services"]
+            .as_hash()
+            .map(yaml_rust2::yaml::Hash::len),
+        Some(1)
+    );
+    assert_eq!(
+        parsed[0]["volumes"]
+            .as_hash()
+            .map(yaml_rust2::yaml::Hash::len),
+        Some(1)
+    );
     assert_eq!(service["volumes"][0].as_str(), Some("data:/data"));
-    let check: Vec<Option<&str>> =
-        service["healthcheck"]["test"].as_vec().expect("a list").iter().map(Yaml::as_str).collect();
+    let check: Vec<Option<&str>> = service["healthcheck"]["test"]
+        .as_vec()
+        .expect("a list")
+        .iter()
+        .map(Yaml::as_str)
+        .collect();
     assert_eq!(check, [Some("CMD"), Some("svc"), Some("health")]);
-    let inline = service["build"]["dockerfile_inline"].as_str().expect("an inline Dockerfile");
+    let inline = service["build"]["dockerfile_inline"]
+        .as_str()
+        .expect("an inline Dockerfile");
     assert!(inline.contains("cargo build --release --locked") && inline.contains("USER svc"));
-    let grace = service["stop_grace_period"].as_str().and_then(|it| it.strip_suffix('s'));
-    assert!(grace.and_then(|it| it.parse::<u32>().ok()).is_some_and(|it| it > 10));
+    let grace = service["stop_grace_period"]
+        .as_str()
+        .and_then(|it| it.strip_suffix('s'));
+    assert!(
+        grace
+            .and_then(|it| it.parse::<u32>().ok())
+            .is_some_and(|it| it > 10)
+    );
 }
 
 #[test]
@@ -142,7 +140,11 @@ fn the_map_names_what_is_there() {
     let map = document("ARCHITECTURE.md");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for entry in fs::read_dir(root.join("src")).expect("src") {
-        let name = entry.expect("an entry").file_name().into_string().expect("a name");
+        let name = entry
+            .expect("an entry")
+            .file_name()
+            .into_string()
+            .expect("a name");
         if name != "lib.rs" && name != "main.rs" && name != "build.rs" {
             assert!(map.contains(&name), "src/{name} is not on the map");
         }
@@ -151,7 +153,9 @@ fn the_map_names_what_is_there() {
     for quoted in map.split('`').skip(1).step_by(2) {
         let is_path = quoted.contains('/')
             && quoted.contains('.')
-            && quoted.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
+            && quoted
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
         if is_path {
             assert!(
                 root.join(quoted).exists() || root.join("src").join(quoted).exists(),

@@ -84,7 +84,9 @@ fn named() -> Vec<(String, usize, String)> {
             }
         }
         if depth > 0 && group == file && !line.contains("crate::{") {
-            take_names(&line, &mut depth, |name| names.push((file.clone(), n, name)));
+            take_names(&line, &mut depth, |name| {
+                names.push((file.clone(), n, name))
+            });
         }
     }
     names
@@ -120,12 +122,16 @@ fn identifier(text: &str) -> String {
 fn no_floor_knows_one_above_it() {
     let names = named();
     assert!(
-        names.iter().any(|(file, _, name)| file == "service/events.rs" && name == "store"),
+        names
+            .iter()
+            .any(|(file, _, name)| file == "service/events.rs" && name == "store"),
         "grouped imports are seen"
     );
     let mut arrows = Vec::new();
     for (file, n, name) in names {
-        let above = FLOORS.iter().find(|(floor_name, _)| *floor_name == floor(&file));
+        let above = FLOORS
+            .iter()
+            .find(|(floor_name, _)| *floor_name == floor(&file));
         if above.is_some_and(|(_, above)| above.contains(&name.as_str())) {
             arrows.push(format!("src/{file}:{n} names {name}"));
         }
