@@ -137,7 +137,7 @@ mod tests {
             (Offline, 600, true, None),
         ] {
             let after =
-                status.after_silence(Duration::from_secs(silence), Duration::from_secs(60), alive);
+                status.after_silence(Duration::from_secs(silence), Duration::from_mins(1), alive);
             assert_eq!(
                 after, expected,
                 "{status:?} after {silence} s, alive: {alive}"

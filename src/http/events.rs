@@ -1,5 +1,7 @@
 //! `/v1/events`: the log, as pages or as a feed without end.
 
+use std::fmt::Write as _;
+
 use axum::{
     extract::State,
     http::{HeaderMap, HeaderValue, header},
@@ -102,13 +104,17 @@ async fn show(
         }
         push_item(&mut body, event);
     }
-    body.push_str(&format!(r#"],"count":{}"#, page.events.len()));
+    infallible(write!(body, r#"],"count":{}"#, page.events.len()));
     if let Some(next) = page.next {
-        body.push_str(&format!(r#","next_cursor":"{next}""#));
+        infallible(write!(body, r#","next_cursor":"{next}""#));
     }
     body.push('}');
     let json = HeaderValue::from_static("application/json");
     Ok(([(header::CONTENT_TYPE, json)], body).into_response())
+}
+
+fn infallible(written: std::fmt::Result) {
+    written.expect("writing to a string does not fail");
 }
 
 fn after(text: Option<&str>) -> Result<After, Problem> {

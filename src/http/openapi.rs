@@ -116,7 +116,7 @@ impl Document {
         }
     }
 
-    pub(super) fn add(&mut self, path: &str, method: &str, operation: &Operation) {
+    pub(super) fn add(&mut self, path: &str, method: &str, operation: Operation) {
         let described = self.describe(path, operation);
         let entry = self.paths.entry(path).or_insert_with(|| json!({}));
         entry[method] = described;
@@ -146,7 +146,7 @@ impl Document {
         })
     }
 
-    fn describe(&mut self, path: &str, operation: &Operation) -> Value {
+    fn describe(&mut self, path: &str, operation: Operation) -> Value {
         let mut parameters: Vec<Value> = path
             .split('/')
             .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
@@ -157,9 +157,9 @@ impl Document {
             })
             .collect();
         let mut described = json!({ "summary": operation.summary });
-        for part in &operation.parts {
+        for part in operation.parts {
             match part {
-                Part::Query(schema) => parameters.extend(self.query_parameters(*schema)),
+                Part::Query(schema) => parameters.extend(self.query_parameters(schema)),
                 Part::Header(name, what) => parameters.push(json!({
                     "name": name, "in": "header", "description": what, "schema": { "type": "string" },
                 })),
@@ -172,7 +172,7 @@ impl Document {
             }
         }
         let mut responses = Map::new();
-        for answer in &operation.answers {
+        for answer in operation.answers {
             let mut response = json!({ "description": answer.what });
             if !answer.media_type.is_empty() {
                 let content = match answer.schema {

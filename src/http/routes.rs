@@ -107,7 +107,7 @@ impl Api {
         H: Handler<T, App>,
         T: 'static,
     {
-        self.add(path, MethodFilter::GET, "get", &operation, handler)
+        self.add(path, MethodFilter::GET, "get", operation, handler)
     }
 
     pub(super) fn post<H, T>(self, path: &'static str, operation: Operation, handler: H) -> Self
@@ -115,7 +115,7 @@ impl Api {
         H: Handler<T, App>,
         T: 'static,
     {
-        self.add(path, MethodFilter::POST, "post", &operation, handler)
+        self.add(path, MethodFilter::POST, "post", operation, handler)
     }
 
     pub(super) fn delete<H, T>(self, path: &'static str, operation: Operation, handler: H) -> Self
@@ -123,7 +123,7 @@ impl Api {
         H: Handler<T, App>,
         T: 'static,
     {
-        self.add(path, MethodFilter::DELETE, "delete", &operation, handler)
+        self.add(path, MethodFilter::DELETE, "delete", operation, handler)
     }
 
     fn add<H, T>(
@@ -131,7 +131,7 @@ impl Api {
         path: &'static str,
         filter: MethodFilter,
         method: &str,
-        operation: &Operation,
+        operation: Operation,
         handler: H,
     ) -> Self
     where

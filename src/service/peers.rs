@@ -50,12 +50,11 @@ impl Services {
                             input.tmux_pane.as_deref().unwrap_or_default(),
                         )
                         .await?;
-                    match known {
-                        Some(known) => update(tx, &caller, known, input).await,
-                        None => {
-                            let id = PeerId::new(&ids, tx.now());
-                            create(tx, &caller, id, input).await
-                        }
+                    if let Some(known) = known {
+                        update(tx, &caller, known, input).await
+                    } else {
+                        let id = PeerId::new(&ids, tx.now());
+                        create(tx, &caller, id, input).await
                     }
                 })
             })

@@ -230,15 +230,12 @@ mod model {
                         cursor = page.cursor;
                         text.push_str(std::str::from_utf8(&page.bytes).unwrap());
                     }
-                    let expected: String = model
-                        .events
-                        .iter()
-                        .filter(|(seq, ..)| *seq > after)
-                        .map(|(seq, _, data)| {
-                            let kind = if *seq == 1 { "task" } else { "frame" };
-                            format!("id: {seq}\nevent: {kind}\ndata: {data}\n\n")
-                        })
-                        .collect();
+                    let mut expected = String::new();
+                    for (seq, _, data) in model.events.iter().filter(|(seq, ..)| *seq > after) {
+                        let kind = if *seq == 1 { "task" } else { "frame" };
+                        let frame = format!("id: {seq}\nevent: {kind}\ndata: {data}\n\n");
+                        expected.push_str(&frame);
+                    }
                     assert_eq!(text, expected);
                 }
                 Step::Restart => test = test.restart().await,

@@ -85,7 +85,7 @@ fn named() -> Vec<(String, usize, String)> {
         }
         if depth > 0 && group == file && !line.contains("crate::{") {
             take_names(&line, &mut depth, |name| {
-                names.push((file.clone(), n, name))
+                names.push((file.clone(), n, name));
             });
         }
     }
