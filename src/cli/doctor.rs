@@ -6,23 +6,23 @@ use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use super::daemon::{Found, find};
 use super::{Context, output};
 use crate::client::{Client, Token};
 use crate::config::{Config, Flags};
+use crate::domain::{Clock as _, SystemClock, Timestamp};
 
 /// Below this much free space a warning, below a tenth of it a failure; in bytes.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
 /// A write-ahead log of this size, in bytes, means that someone keeps a read transaction open.
 const LARGE_WAL: u64 = 128 * 1024 * 1024;
-/// A clock before this (1 July 2025) is wrong, in unix seconds.
-const EARLIEST: i64 = 1_751_328_000;
+/// A clock before this (1 July 2025) is wrong.
+const EARLIEST: Timestamp = Timestamp::from_millis(1_751_328_000_000);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -219,9 +219,9 @@ fn space(home: &Path) -> Option<Finding> {
 }
 
 fn clock() -> Finding {
-    let now = OffsetDateTime::now_utc();
-    let text = now.format(&Rfc3339).unwrap_or_default();
-    if now.unix_timestamp() < EARLIEST {
+    let now = SystemClock.now();
+    let text = now.to_string();
+    if now < EARLIEST {
         return fail(
             "clock",
             format!("it says {text}"),
@@ -289,8 +289,9 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
         .document
         .started_at
         .as_deref()
-        .and_then(|text| OffsetDateTime::parse(text, &Rfc3339).ok());
-    if started.is_some_and(|started| (started - OffsetDateTime::now_utc()).whole_seconds() > 5) {
+        .and_then(Timestamp::parse);
+    let latest = SystemClock.now().plus(Duration::from_secs(5));
+    if started.is_some_and(|started| started > latest) {
         findings.push(warn(
             "clock",
             "the daemon started in the future".to_owned(),

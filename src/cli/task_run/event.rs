@@ -2,10 +2,9 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use time::OffsetDateTime;
-use time::macros::format_description;
 
 use super::child::Ended;
+use crate::domain::{Clock as _, SystemClock};
 
 /// Which output a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -80,9 +79,7 @@ pub(super) fn terminal(ended: Ended, cancelled: bool) -> Value {
 
 /// The present time, RFC 3339 UTC with milliseconds.
 pub(super) fn timestamp() -> String {
-    let format =
-        format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
-    OffsetDateTime::now_utc().format(format).unwrap_or_default()
+    SystemClock.now().to_string()
 }
 
 #[cfg(test)]
