@@ -75,7 +75,10 @@ impl Lifecycle {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place where tasks start outside of a tracker")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where tasks start outside of a tracker"
+)]
 fn spawn<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {

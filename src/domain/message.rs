@@ -61,7 +61,19 @@ pub enum MessageType {
 
 /// State of a delivery. `accepted → queued → offered → injected → acked`, none skipped; or one of the last three,
 /// with a reason.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, sqlx::Type)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    sqlx::Type,
+)]
 #[serde(rename_all = "snake_case")]
 #[sqlx(rename_all = "snake_case")]
 pub enum DeliveryState {
@@ -100,7 +112,10 @@ impl DeliveryState {
 
     /// Whether nothing follows it.
     pub const fn is_terminal(self) -> bool {
-        matches!(self, Self::Acked | Self::Expired | Self::Refused | Self::Undeliverable)
+        matches!(
+            self,
+            Self::Acked | Self::Expired | Self::Refused | Self::Undeliverable
+        )
     }
 
     /// The states to pass through on the way to `to`, `to` included. Empty if it is no way forward.

@@ -81,7 +81,9 @@ pub enum PeerRole {
 }
 
 /// The state that a peer is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, sqlx::Type)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, sqlx::Type,
+)]
 #[serde(rename_all = "snake_case")]
 #[sqlx(rename_all = "snake_case")]
 pub enum PeerStatus {
@@ -134,12 +136,12 @@ mod tests {
             (Offline, 600, false, None),
             (Offline, 600, true, None),
         ] {
-            let after = status.after_silence(
-                Duration::from_secs(silence),
-                Duration::from_secs(60),
-                alive,
+            let after =
+                status.after_silence(Duration::from_secs(silence), Duration::from_secs(60), alive);
+            assert_eq!(
+                after, expected,
+                "{status:?} after {silence} s, alive: {alive}"
             );
-            assert_eq!(after, expected, "{status:?} after {silence} s, alive: {alive}");
         }
     }
 }

@@ -102,7 +102,10 @@ impl TaskStatus {
 
     /// Whether it is final.
     pub const fn is_terminal(self) -> bool {
-        matches!(self, Self::Done | Self::Failed | Self::Cancelled | Self::Expired)
+        matches!(
+            self,
+            Self::Done | Self::Failed | Self::Cancelled | Self::Expired
+        )
     }
 }
 

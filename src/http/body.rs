@@ -50,7 +50,9 @@ impl FromRequest<App> for JsonBytes {
             ));
         }
         let stall = app.services.tuning().body_stall;
-        read(request.into_body(), limits::V1_BODY_BYTES, stall).await.map(Self)
+        read(request.into_body(), limits::V1_BODY_BYTES, stall)
+            .await
+            .map(Self)
     }
 }
 
@@ -126,7 +128,10 @@ fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> Stri
     }
     // "missing field `x`" stands at the object; the name is what a person looks for.
     let text = error.inner().to_string();
-    match text.split_once('`').filter(|(before, _)| before.starts_with("missing field")) {
+    match text
+        .split_once('`')
+        .filter(|(before, _)| before.starts_with("missing field"))
+    {
         Some((_, rest)) => rest.split('`').next().unwrap_or_default().to_owned(),
         None => String::new(),
     }
@@ -135,13 +140,18 @@ fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> Stri
 /// The message without " at line 1 column 2", which says nothing about a body that a program wrote.
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    text.rsplit_once(" at line ").map_or_else(|| text.clone(), |(what, _)| what.to_owned())
+    text.rsplit_once(" at line ")
+        .map_or_else(|| text.clone(), |(what, _)| what.to_owned())
 }
 
 /// RFC 9110 8.3: the type, perhaps with parameters; `+json` is JSON too.
 fn is_json(headers: &HeaderMap) -> bool {
-    let Some(value) = headers.get(header::CONTENT_TYPE) else { return false };
-    let Ok(value) = value.to_str() else { return false };
+    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+        return false;
+    };
+    let Ok(value) = value.to_str() else {
+        return false;
+    };
     let essence = value.split(';').next().unwrap_or_default().trim();
     essence.eq_ignore_ascii_case("application/json")
         || (essence.len() > 5 && essence.to_ascii_lowercase().ends_with("+json"))
@@ -166,7 +176,10 @@ async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Pr
             Err(_) => {
                 return Err(Problem::new(
                     Code::RequestTimeout,
-                    format!("nothing more of the body came for {} s", stall.as_secs_f32()),
+                    format!(
+                        "nothing more of the body came for {} s",
+                        stall.as_secs_f32()
+                    ),
                 ));
             }
             Ok(None) => break,
@@ -175,7 +188,9 @@ async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Pr
             }
             Ok(Some(Ok(frame))) => frame,
         };
-        let Ok(data) = frame.into_data() else { continue };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
         len += data.len();
         if len > limit || announced > limit as u64 {
             if len > DRAIN_BYTES {
@@ -197,7 +212,11 @@ async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Pr
     if len > limit || announced > limit as u64 {
         return Err(too_large());
     }
-    Ok(if rest.is_empty() { first.unwrap_or_default() } else { rest.freeze() })
+    Ok(if rest.is_empty() {
+        first.unwrap_or_default()
+    } else {
+        rest.freeze()
+    })
 }
 
 #[cfg(test)]
@@ -210,9 +229,18 @@ mod tests {
         for (body, field) in [
             (r#"{"display_name":1,"backend":"b"}"#, Some("display_name")),
             (r#"{"display_name":"a"}"#, Some("backend")),
-            (r#"{"display_name":"a","backend":"b","role":"king"}"#, Some("role")),
-            (r#"{"display_name":"a","backend":"b","metadata":{"k":1}}"#, Some("metadata.k")),
-            (r#"{"display_name":"a","backend":"b","pid":-1}"#, Some("pid")),
+            (
+                r#"{"display_name":"a","backend":"b","role":"king"}"#,
+                Some("role"),
+            ),
+            (
+                r#"{"display_name":"a","backend":"b","metadata":{"k":1}}"#,
+                Some("metadata.k"),
+            ),
+            (
+                r#"{"display_name":"a","backend":"b","pid":-1}"#,
+                Some("pid"),
+            ),
             ("[]", None),
             ("3", None),
         ] {
@@ -220,10 +248,20 @@ mod tests {
             let rendered = format!("{problem:?}");
             assert!(rendered.contains("status: 422"), "{body}: {rendered}");
             if let Some(field) = field {
-                assert!(rendered.contains(&format!("field: Some({field:?})")), "{body}: {rendered}");
+                assert!(
+                    rendered.contains(&format!("field: Some({field:?})")),
+                    "{body}: {rendered}"
+                );
             }
         }
-        for body in ["", "{", "{\"display_name\":\"a\"", "nonsense", "{}{}", "\u{feff}{}"] {
+        for body in [
+            "",
+            "{",
+            "{\"display_name\":\"a\"",
+            "nonsense",
+            "{}{}",
+            "\u{feff}{}",
+        ] {
             let problem = parse_object::<RegisterInput>(body.as_bytes()).unwrap_err();
             assert!(format!("{problem:?}").contains("status: 400"), "{body}");
         }

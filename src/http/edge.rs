@@ -17,7 +17,9 @@ use axum::{
     body::Body,
     response::{IntoResponse as _, Response},
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts, uri::Authority};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts, uri::Authority,
+};
 use hyper::body::Incoming;
 use tower::ServiceExt as _;
 use tracing::Instrument as _;
@@ -104,7 +106,8 @@ impl Edge {
         }
         if let Some((app, _)) = self.0.app.get() {
             let route = routes::route_of(&response);
-            app.metrics.observe(&method, route, response.status(), started.elapsed());
+            app.metrics
+                .observe(&method, route, response.status(), started.elapsed());
         }
         tracing::debug!(
             request_id = id,
@@ -152,10 +155,17 @@ impl Edge {
             return Ok(None);
         }
         let refused = || {
-            Problem::new(Code::Unauthorized, "a valid token is needed: Authorization: Bearer <token>")
+            Problem::new(
+                Code::Unauthorized,
+                "a valid token is needed: Authorization: Bearer <token>",
+            )
         };
         let token = bearer(&request.headers).ok_or_else(refused)?;
-        app.services.authenticate(token).await?.map(Some).ok_or_else(refused)
+        app.services
+            .authenticate(token)
+            .await?
+            .map(Some)
+            .ok_or_else(refused)
     }
 }
 
@@ -167,7 +177,9 @@ fn is_open(method: &Method, path: &str) -> bool {
 /// RFC 6750 2.1; the scheme's name is case-insensitive (RFC 9110 11.1). Two headers are as good as none.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
-    let (value, None) = (values.next()?, values.next()) else { return None };
+    let (value, None) = (values.next()?, values.next()) else {
+        return None;
+    };
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
@@ -177,7 +189,10 @@ impl Access {
     /// A loopback port is open to every web page by way of DNS rebinding, so the names count.
     fn check_origin<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         let forbidden = |what: &str, hint: &str| {
-            Err(Problem::new(Code::Forbidden, format!("this {what} is not allowed here: {hint}")))
+            Err(Problem::new(
+                Code::Forbidden,
+                format!("this {what} is not allowed here: {hint}"),
+            ))
         };
         let headers = request.headers();
         let mut hosts = headers.get_all(header::HOST).iter();
@@ -193,7 +208,9 @@ impl Access {
         match (origins.next(), origins.next()) {
             (None, _) => Ok(()),
             (Some(origin), None)
-                if origin.to_str().is_ok_and(|origin| self.knows_origin(origin)) =>
+                if origin
+                    .to_str()
+                    .is_ok_and(|origin| self.knows_origin(origin)) =>
             {
                 Ok(())
             }
@@ -202,25 +219,42 @@ impl Access {
     }
 
     fn knows_host(&self, host: &str) -> bool {
-        if self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host)) {
+        if self
+            .allowed_hosts
+            .iter()
+            .any(|allowed| allowed.eq_ignore_ascii_case(host))
+        {
             return true;
         }
-        let Ok(authority) = host.parse::<Authority>() else { return false };
+        let Ok(authority) = host.parse::<Authority>() else {
+            return false;
+        };
         if authority.as_str().contains('@') {
             return false;
         }
         let name = authority.host();
         is_loopback_name(name)
-            || self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
+            || self
+                .allowed_hosts
+                .iter()
+                .any(|allowed| allowed.eq_ignore_ascii_case(name))
             || address(name).is_some_and(|ip| self.listen.iter().any(|listen| listen.ip() == ip))
     }
 
     fn knows_origin(&self, origin: &str) -> bool {
-        if self.allowed_origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin)) {
+        if self
+            .allowed_origins
+            .iter()
+            .any(|allowed| allowed.eq_ignore_ascii_case(origin))
+        {
             return true;
         }
-        let Some((scheme, authority)) = origin.split_once("://") else { return false };
-        let Ok(authority) = authority.parse::<Authority>() else { return false };
+        let Some((scheme, authority)) = origin.split_once("://") else {
+            return false;
+        };
+        let Ok(authority) = authority.parse::<Authority>() else {
+            return false;
+        };
         matches!(scheme, "http" | "https")
             && !authority.as_str().contains('@')
             && is_loopback_name(authority.host())
@@ -233,7 +267,11 @@ fn is_loopback_name(name: &str) -> bool {
 
 /// An address in the notation of URLs, where IPv6 stands in brackets.
 fn address(name: &str) -> Option<IpAddr> {
-    name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name).parse().ok()
+    name.strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'))
+        .unwrap_or(name)
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]

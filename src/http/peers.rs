@@ -1,8 +1,6 @@
 //! `/v1/peers`: who is here.
 
-use axum::{
-    extract::{Path, State},
-};
+use axum::extract::{Path, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,19 +16,36 @@ use crate::{
 };
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_list = Operation::new("Peers: online, busy, idle, offline, by name").query::<ListPeers>();
-    let on_register =
-        Operation::new("Register a peer, or update the one with the same identity").body::<RegisterInput>();
+    let on_list =
+        Operation::new("Peers: online, busy, idle, offline, by name").query::<ListPeers>();
+    let on_register = Operation::new("Register a peer, or update the one with the same identity")
+        .body::<RegisterInput>();
     let on_beat = Operation::new("Say that a peer is there").optional_body::<Heartbeat>();
-    api.get("/v1/peers", on_list.answer::<Peers>(200, "A page of peers"), list)
-        .post("/v1/peers/register", on_register.answer::<Peer>(200, "The peer"), register)
-        .post("/v1/peers/{id}/heartbeat", on_beat.answer::<Peer>(200, "The peer"), heartbeat)
-        .get("/v1/peers/{id}", Operation::new("A peer").answer::<Peer>(200, "The peer"), show)
-        .delete(
-            "/v1/peers/{id}",
-            Operation::new("Remove a peer").answer::<Peer>(200, "The peer that was removed"),
-            remove,
-        )
+    api.get(
+        "/v1/peers",
+        on_list.answer::<Peers>(200, "A page of peers"),
+        list,
+    )
+    .post(
+        "/v1/peers/register",
+        on_register.answer::<Peer>(200, "The peer"),
+        register,
+    )
+    .post(
+        "/v1/peers/{id}/heartbeat",
+        on_beat.answer::<Peer>(200, "The peer"),
+        heartbeat,
+    )
+    .get(
+        "/v1/peers/{id}",
+        Operation::new("A peer").answer::<Peer>(200, "The peer"),
+        show,
+    )
+    .delete(
+        "/v1/peers/{id}",
+        Operation::new("Remove a peer").answer::<Peer>(200, "The peer that was removed"),
+        remove,
+    )
 }
 
 /// Filters match exactly, and all of them.
@@ -66,9 +81,17 @@ async fn list(
         path: query.path,
     };
     let as_of = app.services.now();
-    let page = app.services.peers(&filter, query.cursor.as_deref(), query.limit).await?;
+    let page = app
+        .services
+        .peers(&filter, query.cursor.as_deref(), query.limit)
+        .await?;
     let (count, next_cursor) = (page.peers.len(), page.next_cursor);
-    Ok(Json(Peers { peers: page.peers, count, as_of, next_cursor }))
+    Ok(Json(Peers {
+        peers: page.peers,
+        count,
+        as_of,
+        next_cursor,
+    }))
 }
 
 async fn register(

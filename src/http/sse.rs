@@ -30,7 +30,10 @@ pub(super) fn response(app: &App, subscription: Subscription) -> Response {
     });
     let mut response = Response::new(Body::from_stream(chunks));
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
@@ -46,7 +49,9 @@ pub(super) fn last_event_id(
         .map(|value| value.to_str().map_err(|_| malformed()))
         .transpose()?;
     let given = |text: &&str| !text.trim().is_empty();
-    let Some(text) = header.filter(given).or(query.filter(given)) else { return Ok(None) };
+    let Some(text) = header.filter(given).or(query.filter(given)) else {
+        return Ok(None);
+    };
     text.trim().parse().map(Some).map_err(|_| malformed())
 }
 

@@ -36,7 +36,9 @@ pub enum Error {
     #[error("the daemon cannot serve this now")]
     Unavailable(#[source] StoreError),
     /// No room on the disk, or below the configured bound.
-    #[error("the database has no room left: free disk space, raise store.max_bytes or set a retention")]
+    #[error(
+        "the database has no room left: free disk space, raise store.max_bytes or set a retention"
+    )]
     StorageFull(#[source] StoreError),
     /// A fault of ours. The caller sees no more than that; the log has the chain.
     #[error("internal error")]
@@ -46,12 +48,19 @@ pub enum Error {
 impl Error {
     /// There is no such thing.
     pub fn not_found(what: &'static str, id: &str) -> Self {
-        Self::NotFound { what, id: id.chars().take(64).collect(), hint: "" }
+        Self::NotFound {
+            what,
+            id: id.chars().take(64).collect(),
+            hint: "",
+        }
     }
 
     /// The value of `field` breaks a rule.
     pub fn invalid(field: impl Into<String>, why: impl Into<String>) -> Self {
-        Self::Invalid { field: field.into(), why: why.into() }
+        Self::Invalid {
+            field: field.into(),
+            why: why.into(),
+        }
     }
 }
 

@@ -78,11 +78,15 @@ impl Services {
         let mut events = match selector {
             Selector::Stream(name) => {
                 let (name, view) = self.stream(name).await?;
-                self.store.events(view.id, &name, after, kind, limit + 1).await?
+                self.store
+                    .events(view.id, &name, after, kind, limit + 1)
+                    .await?
             }
             Selector::Prefix(prefix) => {
                 let scope = FeedScope::prefix(prefix);
-                self.store.feed_events(&scope, after, i64::MAX, kind, limit + 1).await?
+                self.store
+                    .feed_events(&scope, after, i64::MAX, kind, limit + 1)
+                    .await?
             }
         };
         let more = events.len() > limit as usize;
@@ -106,7 +110,10 @@ impl Services {
             Selector::Stream(name) => {
                 let framing = Framing::ItemBySeq;
                 let feed = self.subscribe_stream(name, after, framing, kind).await?;
-                Ok(Subscription { endless: true, ..feed })
+                Ok(Subscription {
+                    endless: true,
+                    ..feed
+                })
             }
             Selector::Prefix(prefix) => self.subscribe_feed(prefix, after, kind).await,
         }
@@ -128,7 +135,11 @@ impl Services {
         let (cursor, gap) = begin(after, bounds);
         Ok(Subscription {
             store: self.store.clone(),
-            source: Source::Stream { id: view.id, name, listener },
+            source: Source::Stream {
+                id: view.id,
+                name,
+                listener,
+            },
             framing,
             kind: kind.map(Arc::from),
             cursor,
@@ -149,13 +160,22 @@ impl Services {
         let signals = self.store.bus().listen_all();
         let (trimmed, head) = self.store.log_bounds().await?;
         let (mut cursor, gap) = begin(after, (trimmed, head));
-        if let (After::Place(asked), Some(Gap { reason: "pruned", .. })) = (after, &gap) {
+        if let (
+            After::Place(asked),
+            Some(Gap {
+                reason: "pruned", ..
+            }),
+        ) = (after, &gap)
+        {
             // The last event of each stream is still there, and may be before the oldest that was not pruned.
             cursor = i64::try_from(asked).unwrap_or(cursor);
         }
         Ok(Subscription {
             store: self.store.clone(),
-            source: Source::Feed { scope: FeedScope::prefix(prefix), signals },
+            source: Source::Feed {
+                scope: FeedScope::prefix(prefix),
+                signals,
+            },
             framing: Framing::ItemByPosition,
             kind: kind.map(Arc::from),
             cursor,
@@ -181,9 +201,17 @@ impl Services {
 
 /// The cursor to begin with, and what the log cannot give any more.
 fn begin(after: After, (floor, head): (i64, i64)) -> (i64, Option<Gap>) {
-    let After::Place(requested) = after else { return (head, None) };
-    let gap =
-        |reason| Some(Gap { requested, oldest: (floor + 1).min(head), latest: head, reason });
+    let After::Place(requested) = after else {
+        return (head, None);
+    };
+    let gap = |reason| {
+        Some(Gap {
+            requested,
+            oldest: (floor + 1).min(head),
+            latest: head,
+            reason,
+        })
+    };
     match i64::try_from(requested) {
         Ok(asked) if asked < floor => (floor, gap("pruned")),
         Ok(asked) if asked <= head => (asked, None),
@@ -212,8 +240,15 @@ pub struct Subscription {
 
 #[derive(Debug)]
 enum Source {
-    Stream { id: i64, name: StreamName, listener: Listener },
-    Feed { scope: FeedScope, signals: broadcast::Receiver<Feed> },
+    Stream {
+        id: i64,
+        name: StreamName,
+        listener: Listener,
+    },
+    Feed {
+        scope: FeedScope,
+        signals: broadcast::Receiver<Feed>,
+    },
 }
 
 /// What came of a commit's signal.
@@ -265,7 +300,9 @@ impl Subscription {
         }
         let page = match &self.source {
             Source::Stream { id, name, .. } => {
-                self.store.frames(*id, name, self.cursor, self.framing).await?
+                self.store
+                    .frames(*id, name, self.cursor, self.framing)
+                    .await?
             }
             Source::Feed { scope, .. } => {
                 let (_, head) = self.store.log_bounds().await?;
@@ -284,11 +321,21 @@ impl Subscription {
         let (events, end) = match &self.source {
             Source::Stream { id, name, .. } => {
                 let head = self.store.view(name).await?.map_or(0, |view| view.head);
-                (self.store.events(*id, name, self.cursor, Some(kind), limit).await?, head)
+                (
+                    self.store
+                        .events(*id, name, self.cursor, Some(kind), limit)
+                        .await?,
+                    head,
+                )
             }
             Source::Feed { scope, .. } => {
                 let (_, head) = self.store.log_bounds().await?;
-                (self.store.feed_events(scope, self.cursor, head, Some(kind), limit).await?, head)
+                (
+                    self.store
+                        .feed_events(scope, self.cursor, head, Some(kind), limit)
+                        .await?,
+                    head,
+                )
             }
         };
         let last = events.last().map(|event| match self.framing {
@@ -383,8 +430,12 @@ impl Subscription {
     }
 
     fn take_feed(&mut self, feed: &[Arc<Batch>]) -> Heard {
-        let Source::Feed { scope, .. } = &self.source else { return Heard::Nothing };
-        let Some(last) = feed.last().map(|batch| batch.positions.1) else { return Heard::Nothing };
+        let Source::Feed { scope, .. } = &self.source else {
+            return Heard::Nothing;
+        };
+        let Some(last) = feed.last().map(|batch| batch.positions.1) else {
+            return Heard::Nothing;
+        };
         if last <= self.cursor {
             return Heard::Nothing;
         }
@@ -412,9 +463,15 @@ impl Subscription {
     }
 
     fn frames_of(&self, batch: &Batch) -> Option<Bytes> {
-        let Some(kind) = &self.kind else { return batch.frames(self.framing) };
-        let wanted: Vec<Event> =
-            batch.events()?.iter().filter(|event| event.kind == *kind).cloned().collect();
+        let Some(kind) = &self.kind else {
+            return batch.frames(self.framing);
+        };
+        let wanted: Vec<Event> = batch
+            .events()?
+            .iter()
+            .filter(|event| event.kind == *kind)
+            .cloned()
+            .collect();
         Some(crate::store::render(&wanted, self.framing))
     }
 }
@@ -484,8 +541,10 @@ mod tests {
             };
             let services = services.clone();
             followers.push(async move {
-                let mut subscription =
-                    services.subscribe(&selector, After::Place(0), None).await.unwrap();
+                let mut subscription = services
+                    .subscribe(&selector, After::Place(0), None)
+                    .await
+                    .unwrap();
                 collect(&mut subscription, EVENTS).await
             });
         }
@@ -503,16 +562,22 @@ mod tests {
             }
         });
         let (seen, _) = futures_util::future::join(
-            futures_util::future::join_all(followers.into_iter().map(|it| {
-                tokio::time::timeout(std::time::Duration::from_secs(60), it)
-            })),
+            futures_util::future::join_all(
+                followers
+                    .into_iter()
+                    .map(|it| tokio::time::timeout(std::time::Duration::from_secs(60), it)),
+            ),
             futures_util::future::join_all(producers),
         )
         .await;
         for seen in seen {
             let seen = seen.expect("a follower came to the end in time");
             let ordered: Vec<i64> = (1..=*seen.last().unwrap()).collect();
-            assert!(seen == ordered, "a hole, a repeat or a swap: {} ids", seen.len());
+            assert!(
+                seen == ordered,
+                "a hole, a repeat or a swap: {} ids",
+                seen.len()
+            );
         }
     }
 
@@ -520,7 +585,12 @@ mod tests {
     async fn a_closed_stream_ends_for_every_cursor() {
         let test = TestStore::open().await;
         let services = services(&test);
-        append(&test.store, &name(), vec![event("task", "{}"), event("frame", "{}")]).await;
+        append(
+            &test.store,
+            &name(),
+            vec![event("task", "{}"), event("frame", "{}")],
+        )
+        .await;
         let open = services
             .subscribe_stream("task/t", After::Place(1), Framing::Data, None)
             .await
@@ -558,8 +628,10 @@ mod tests {
         for _ in 0..10 {
             append(&test.store, &name(), vec![event("frame", "{}")]).await;
         }
-        let trimmed: Result<_, StoreError> =
-            test.store.write(|tx| Box::pin(async move { tx.trim(4).await })).await;
+        let trimmed: Result<_, StoreError> = test
+            .store
+            .write(|tx| Box::pin(async move { tx.trim(4).await }))
+            .await;
         assert_eq!(trimmed.unwrap().removed, 4);
         let stream = Selector::Stream("task/t".to_owned());
         let everything = Selector::Prefix(String::new());
@@ -571,13 +643,23 @@ mod tests {
             (&everything, 2, &[-2, 5], Some((2, 5, 10, "pruned"))),
             (&everything, 11, &[-11, 5], Some((11, 5, 10, "ahead"))),
         ] {
-            let mut subscription =
-                services.subscribe(selector, After::Place(after), None).await.unwrap();
+            let mut subscription = services
+                .subscribe(selector, After::Place(after), None)
+                .await
+                .unwrap();
             if let Some((requested, oldest, latest, reason)) = gap {
                 let Some(Chunk::Gap(told)) = subscription.next().await.unwrap() else {
                     panic!("no gap for {selector:?} after {after}")
                 };
-                assert_eq!(told, Gap { requested, oldest, latest, reason });
+                assert_eq!(
+                    told,
+                    Gap {
+                        requested,
+                        oldest,
+                        latest,
+                        reason
+                    }
+                );
             }
             if let Some(first) = expected.last() {
                 let seen = ids(subscription.next().await.unwrap());
@@ -592,7 +674,10 @@ mod tests {
         let services = services(&test);
         let pair = || vec![event("a", "{}"), event("b", "{}")];
         append(&test.store, &name(), pair()).await;
-        for selector in [Selector::Stream("task/t".to_owned()), Selector::Prefix(String::new())] {
+        for selector in [
+            Selector::Stream("task/t".to_owned()),
+            Selector::Prefix(String::new()),
+        ] {
             let mut subscription = services
                 .subscribe(&selector, After::Place(0), Some("b".to_owned()))
                 .await
@@ -611,7 +696,10 @@ mod tests {
         let services = services(&test);
         append(&test.store, &name(), vec![event("a", "{}")]).await;
         let stream = Selector::Stream("task/t".to_owned());
-        let mut subscription = services.subscribe(&stream, After::Latest, None).await.unwrap();
+        let mut subscription = services
+            .subscribe(&stream, After::Latest, None)
+            .await
+            .unwrap();
         append(&test.store, &name(), vec![event("a", "{}")]).await;
         assert_eq!(ids(subscription.next().await.unwrap()), [2]);
     }
@@ -621,7 +709,11 @@ mod tests {
         let test = TestStore::open().await;
         let services = services(&test);
         for n in 0..25 {
-            let name = if n % 2 == 0 { name() } else { StreamName::fixed("team") };
+            let name = if n % 2 == 0 {
+                name()
+            } else {
+                StreamName::fixed("team")
+            };
             append(&test.store, &name, vec![event("a", "{}")]).await;
         }
         for (selector, total) in [
@@ -631,7 +723,10 @@ mod tests {
         ] {
             let (mut seen, mut after) = (0, 0);
             loop {
-                let page = services.event_page(&selector, after, None, Some(4)).await.unwrap();
+                let page = services
+                    .event_page(&selector, after, None, Some(4))
+                    .await
+                    .unwrap();
                 seen += page.events.len();
                 match page.next {
                     Some(next) => after = next,
@@ -640,6 +735,11 @@ mod tests {
             }
             assert_eq!(seen, total, "{selector:?}");
         }
-        assert!(services.event_page(&Selector::Stream("no".into()), 0, None, None).await.is_err());
+        assert!(
+            services
+                .event_page(&Selector::Stream("no".into()), 0, None, None)
+                .await
+                .is_err()
+        );
     }
 }

@@ -20,7 +20,9 @@ pub use inbox::{Inbox, MessageDetail};
 pub use peers::PeerPage;
 pub use retention::Retention;
 pub use tasks::{Cancelled, Created, TaskPage};
-pub use tokens::{MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret, write_secret};
+pub use tokens::{
+    MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret, write_secret,
+};
 
 use crate::{
     domain::{Clock, Ids, limits},
@@ -77,7 +79,13 @@ impl Services {
         tuning: Tuning,
         tokens: Tokens,
     ) -> Self {
-        Self { store, clock, ids, tuning, tokens }
+        Self {
+            store,
+            clock,
+            ids,
+            tuning,
+            tokens,
+        }
     }
 
     /// The database beneath, for what only looks at it: health and metrics.

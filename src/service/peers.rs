@@ -108,7 +108,9 @@ impl Services {
     pub async fn peer(&self, id: &str) -> Result<Peer, Error> {
         let id = peer_id(id, "")?;
         let row = self.store.peer(&id).await?;
-        Ok(row.ok_or_else(|| Error::not_found("peer", id.as_str()))?.peer)
+        Ok(row
+            .ok_or_else(|| Error::not_found("peer", id.as_str()))?
+            .peer)
     }
 
     /// A page of peers.
@@ -125,7 +127,11 @@ impl Services {
         rows.truncate(limit as usize);
         let peers: Vec<Peer> = rows.into_iter().map(|row| row.peer).collect();
         let next_cursor = peers.last().filter(|_| more).map(|peer| {
-            check::make_cursor(&(peer.status as i64, &peer.display_name, peer.peer_id.as_str()))
+            check::make_cursor(&(
+                peer.status as i64,
+                &peer.display_name,
+                peer.peer_id.as_str(),
+            ))
         });
         Ok(PeerPage { peers, next_cursor })
     }
@@ -137,11 +143,15 @@ impl Services {
         let timeout = self.tuning.peer_timeout;
         for row in self.store.stale_peers(now.minus(timeout), now).await? {
             let alive = row.peer.pid.is_some_and(process::is_alive);
-            let Peer { peer_id, last_seen, .. } = row.peer;
+            let Peer {
+                peer_id, last_seen, ..
+            } = row.peer;
             self.store
                 .write(move |tx| {
                     Box::pin(async move {
-                        let Some(mut row) = tx.peer(&peer_id).await? else { return Ok(()) };
+                        let Some(mut row) = tx.peer(&peer_id).await? else {
+                            return Ok(());
+                        };
                         let peer = &mut row.peer;
                         if peer.last_seen != last_seen {
                             return Ok(());
@@ -163,7 +173,9 @@ impl Services {
         let pause = limits::PID_CHECK.min(timeout / 4);
         let next = self.store.longest_silence().await?;
         let due = next.map(|at| at.plus(timeout).since(self.now()) + Duration::from_millis(1));
-        Ok(due.map_or(pause, |due| due.min(pause)).max(Duration::from_millis(10)))
+        Ok(due
+            .map_or(pause, |due| due.min(pause))
+            .max(Duration::from_millis(10)))
     }
 }
 
@@ -186,10 +198,15 @@ fn check_input(input: &RegisterInput) -> Result<(), Error> {
     if input.pid == Some(0) {
         return Err(Error::invalid("pid", "must be the id of a process"));
     }
-    let Some(metadata) = &input.metadata else { return Ok(()) };
+    let Some(metadata) = &input.metadata else {
+        return Ok(());
+    };
     if metadata.len() > limits::METADATA_ENTRIES {
         let most = limits::METADATA_ENTRIES;
-        return Err(Error::invalid("metadata", format!("must have at most {most} entries")));
+        return Err(Error::invalid(
+            "metadata",
+            format!("must have at most {most} entries"),
+        ));
     }
     for (key, value) in metadata {
         check::short("metadata", Some(key))?;
@@ -206,7 +223,10 @@ async fn create(
 ) -> Result<Peer, Error> {
     let now = tx.now();
     let metadata = input.metadata.map(|given| {
-        given.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+        given
+            .into_iter()
+            .filter_map(|(key, value)| Some((key, value?)))
+            .collect()
     });
     let peer = Peer {
         peer_id,
@@ -226,7 +246,8 @@ async fn create(
     let owner = caller.session().map(str::to_owned);
     let row = PeerRow { peer, owner };
     tx.put_peer(&row).await?;
-    tx.open_stream(&StreamName::of("peer", &row.peer.peer_id)).await?;
+    tx.open_stream(&StreamName::of("peer", &row.peer.peer_id))
+        .await?;
     note(tx, "peer.registered", &row.peer).await?;
     Ok(row.peer)
 }
@@ -264,7 +285,10 @@ async fn update(
         }
         if metadata.len() > limits::METADATA_ENTRIES {
             let most = limits::METADATA_ENTRIES;
-            return Err(Error::invalid("metadata", format!("must have at most {most} entries")));
+            return Err(Error::invalid(
+                "metadata",
+                format!("must have at most {most} entries"),
+            ));
         }
     }
     let changed = row != known;
@@ -296,7 +320,8 @@ async fn set_status(
     });
     let team = StreamName::fixed(StreamName::TEAM);
     tx.open_stream(&team).await?;
-    tx.append(&team, vec![NewEvent::new("peer.status", &data)]).await?;
+    tx.append(&team, vec![NewEvent::new("peer.status", &data)])
+        .await?;
     Ok(())
 }
 
@@ -319,22 +344,34 @@ pub(super) async fn own_peer(
     id: &PeerId,
     hint: &'static str,
 ) -> Result<PeerRow, Error> {
-    let row = tx.peer(id).await?.ok_or_else(|| unknown(id.as_str(), hint))?;
+    let row = tx
+        .peer(id)
+        .await?
+        .ok_or_else(|| unknown(id.as_str(), hint))?;
     may_act_for(caller, &row)?;
     Ok(row)
 }
 
 /// The operator may act for any peer, a session's token for the peers of its session.
 pub(super) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<(), Error> {
-    let Some(session) = caller.session() else { return Ok(()) };
+    let Some(session) = caller.session() else {
+        return Ok(());
+    };
     if row.owner.as_deref() == Some(session) || row.peer.session_id.as_deref() == Some(session) {
         return Ok(());
     }
-    Err(Error::Forbidden(format!("peer {} belongs to another session", row.peer.peer_id)))
+    Err(Error::Forbidden(format!(
+        "peer {} belongs to another session",
+        row.peer.peer_id
+    )))
 }
 
 fn unknown(id: &str, hint: &'static str) -> Error {
-    Error::NotFound { what: "peer", id: id.chars().take(64).collect(), hint }
+    Error::NotFound {
+        what: "peer",
+        id: id.chars().take(64).collect(),
+        hint,
+    }
 }
 
 fn given(text: Option<&str>) -> Option<&str> {

@@ -76,7 +76,11 @@ impl WriteTx {
         )
         .fetch_one(&mut self.conn)
         .await?;
-        let state = StreamState { id, head: 0, closed: false };
+        let state = StreamState {
+            id,
+            head: 0,
+            closed: false,
+        };
         self.undo.push(Undo::Forget(name.shared()));
         self.streams.insert(name.shared(), state);
         Ok(state)
@@ -99,7 +103,10 @@ impl WriteTx {
         let mut state = self.stream(name).await?.ok_or(StoreError::NoStream)?;
         let before = state;
         let shared = name.shared();
-        let mut places = Appended { first: Seq::MAX, last: 0 };
+        let mut places = Appended {
+            first: Seq::MAX,
+            last: 0,
+        };
         let mut fresh: HashMap<Arc<str>, Seq> = HashMap::new();
         let mark = self.pending.len();
         for event in events {
@@ -140,10 +147,21 @@ impl WriteTx {
     /// Says that nothing may follow in this stream.
     pub async fn close_stream(&mut self, name: &StreamName) -> Result<(), StoreError> {
         let before = self.stream(name).await?.ok_or(StoreError::NoStream)?;
-        sqlx::query!("update stream set closed_at = ? where id = ?", self.now, before.id)
-            .execute(&mut self.conn)
-            .await?;
-        self.put_state(name.shared(), before, StreamState { closed: true, ..before });
+        sqlx::query!(
+            "update stream set closed_at = ? where id = ?",
+            self.now,
+            before.id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        self.put_state(
+            name.shared(),
+            before,
+            StreamState {
+                closed: true,
+                ..before
+            },
+        );
         Ok(())
     }
 
@@ -153,7 +171,10 @@ impl WriteTx {
         name: &StreamName,
         events: &[NewEvent],
     ) -> Result<HashMap<Arc<str>, Seq>, StoreError> {
-        let ids: HashSet<&str> = events.iter().filter_map(|e| e.producer_id.as_deref()).collect();
+        let ids: HashSet<&str> = events
+            .iter()
+            .filter_map(|e| e.producer_id.as_deref())
+            .collect();
         if ids.is_empty() {
             return Ok(HashMap::new());
         }
@@ -164,7 +185,9 @@ impl WriteTx {
             .filter_map(|pending| Some((pending.producer_id.clone()?, pending.seq)))
             .filter(|(id, _)| ids.contains(&**id))
             .collect();
-        let Some(state) = self.stream(name).await? else { return Ok(known) };
+        let Some(state) = self.stream(name).await? else {
+            return Ok(known);
+        };
         let ids = serde_json::to_string(&ids).expect("strings have a JSON form");
         let rows = sqlx::query!(
             r#"select producer_id as "producer_id!", seq from event
@@ -174,7 +197,10 @@ impl WriteTx {
         )
         .fetch_all(&mut self.conn)
         .await?;
-        known.extend(rows.into_iter().map(|row| (row.producer_id.into(), row.seq)));
+        known.extend(
+            rows.into_iter()
+                .map(|row| (row.producer_id.into(), row.seq)),
+        );
         Ok(known)
     }
 
@@ -184,14 +210,19 @@ impl WriteTx {
         if self.pending.is_empty() {
             return Ok(());
         }
-        if self.pending.windows(2).any(|pair| pair[0].stream_id > pair[1].stream_id) {
+        if self
+            .pending
+            .windows(2)
+            .any(|pair| pair[0].stream_id > pair[1].stream_id)
+        {
             self.pending.sort_by_key(|pending| pending.stream_id);
         }
         let mut written = 0;
         while written < self.pending.len() {
             let rows = &self.pending[written..];
             let rows = &rows[..rows.len().min(MAX_ROWS)];
-            let statement = INSERTS[rows.len().next_power_of_two().trailing_zeros() as usize].clone();
+            let statement =
+                INSERTS[rows.len().next_power_of_two().trailing_zeros() as usize].clone();
             let mut query = sqlx::query(AssertSqlSafe(statement)).bind(self.now);
             for row in rows {
                 query = query
@@ -211,8 +242,7 @@ impl WriteTx {
 
     /// Tells the listeners what was committed, and makes room for the next commit.
     pub(super) fn publish(&mut self) {
-        let mut position =
-            self.position - i64::try_from(self.pending.len()).unwrap_or(i64::MAX);
+        let mut position = self.position - i64::try_from(self.pending.len()).unwrap_or(i64::MAX);
         let groups: Vec<(i64, usize)> = self
             .pending
             .chunk_by(|a, b| a.stream_id == b.stream_id)
@@ -223,7 +253,9 @@ impl WriteTx {
             *at += len;
             Some(first)
         });
-        let wanted = self.bus.wanted(firsts.map(|first| &*self.pending[first].stream));
+        let wanted = self
+            .bus
+            .wanted(firsts.map(|first| &*self.pending[first].stream));
         let mut batches = Vec::new();
         let mut pending = self.pending.drain(..);
         for ((_, len), wanted) in groups.into_iter().zip(wanted) {
@@ -243,7 +275,9 @@ impl WriteTx {
                     })
                     .collect();
                 let closed = events.last().is_some_and(|last| {
-                    self.streams.get(last.stream.as_str()).is_some_and(|state| state.closed)
+                    self.streams
+                        .get(last.stream.as_str())
+                        .is_some_and(|state| state.closed)
                 });
                 batches.extend(Batch::new(events, closed));
             } else {

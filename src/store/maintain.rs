@@ -39,14 +39,20 @@ impl Store {
         let len = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
         let mut wal = self.path().as_os_str().to_owned();
         wal.push("-wal");
-        Ok(Size { database: len(self.path()), wal: len(Path::new(&wal)), schema })
+        Ok(Size {
+            database: len(self.path()),
+            wal: len(Path::new(&wal)),
+            schema,
+        })
     }
 
     /// Bytes that the rows take: the pages of the database that are in use.
     pub async fn used_bytes(&self) -> Result<u64, StoreError> {
         let mut conn = self.readers.acquire().await?;
         let mut read = async |pragma: &'static str| {
-            sqlx::query_scalar::<_, i64>(pragma).fetch_one(&mut *conn).await
+            sqlx::query_scalar::<_, i64>(pragma)
+                .fetch_one(&mut *conn)
+                .await
         };
         let pages = read("pragma page_count").await? - read("pragma freelist_count").await?;
         let size = read("pragma page_size").await?;
@@ -102,7 +108,12 @@ impl WriteTx {
         )
         .fetch_one(&mut self.conn)
         .await?;
-        let Some(upper) = upper else { return Ok(Trim { removed: 0, more: false }) };
+        let Some(upper) = upper else {
+            return Ok(Trim {
+                removed: 0,
+                more: false,
+            });
+        };
         let removed = sqlx::query!(
             "delete from event where position <= ?1
                 and seq < (select max(last.seq) from event last where last.stream_id = event.stream_id)",
@@ -118,7 +129,10 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(Trim { removed, more: upper < until })
+        Ok(Trim {
+            removed,
+            more: upper < until,
+        })
     }
 }
 
@@ -149,7 +163,10 @@ pub async fn check_integrity(path: &Path) -> Result<(), StoreError> {
 
 pub(super) async fn vacuum_into(conn: &mut SqliteConnection, to: &Path) -> Result<(), StoreError> {
     let text = to.display().to_string();
-    sqlx::query("vacuum into ?").bind(text).execute(conn).await?;
+    sqlx::query("vacuum into ?")
+        .bind(text)
+        .execute(conn)
+        .await?;
     restrict(to)?;
     check_integrity(to).await
 }

@@ -1,9 +1,7 @@
 //! Rows of messages and of the states of their delivery.
 
 use super::{Store, StoreError, WriteTx};
-use crate::domain::{
-    Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, Timestamp,
-};
+use crate::domain::{Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, Timestamp};
 
 /// A message with its place in the order of arrival.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +87,9 @@ impl WriteTx {
         states: &[DeliveryState],
         reason: Option<&str>,
     ) -> Result<(), StoreError> {
-        let Some(last) = states.last().copied() else { return Ok(()) };
+        let Some(last) = states.last().copied() else {
+            return Ok(());
+        };
         let id = id.as_str();
         for state in states {
             sqlx::query!(
@@ -102,9 +102,13 @@ impl WriteTx {
             .execute(&mut self.conn)
             .await?;
         }
-        sqlx::query!("update message set state = ? where message_id = ?", last, id)
-            .execute(&mut self.conn)
-            .await?;
+        sqlx::query!(
+            "update message set state = ? where message_id = ?",
+            last,
+            id
+        )
+        .execute(&mut self.conn)
+        .await?;
         Ok(())
     }
 
@@ -115,16 +119,22 @@ impl WriteTx {
         until: Timestamp,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!("update message set leased_until = ? where message_id = ?", until, id)
-            .execute(&mut self.conn)
-            .await?;
+        sqlx::query!(
+            "update message set leased_until = ? where message_id = ?",
+            until,
+            id
+        )
+        .execute(&mut self.conn)
+        .await?;
         Ok(())
     }
 
     /// A message by its id.
     pub async fn message(&mut self, id: &MessageId) -> Result<Option<Message>, StoreError> {
         let id = id.as_str();
-        let raw = messages!("where message_id = ?", id).fetch_optional(&mut self.conn).await?;
+        let raw = messages!("where message_id = ?", id)
+            .fetch_optional(&mut self.conn)
+            .await?;
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
@@ -136,10 +146,14 @@ impl WriteTx {
         key: &str,
     ) -> Result<Option<Message>, StoreError> {
         let to = to.as_str();
-        let raw =
-            messages!("where from_peer = ? and to_peer = ? and idempotency_key = ?", from, to, key)
-                .fetch_optional(&mut self.conn)
-                .await?;
+        let raw = messages!(
+            "where from_peer = ? and to_peer = ? and idempotency_key = ?",
+            from,
+            to,
+            key
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
@@ -175,7 +189,10 @@ impl WriteTx {
         )
         .fetch_all(&mut self.conn)
         .await?;
-        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+        Ok(rows
+            .into_iter()
+            .map(|raw| MessageRow::from(raw).message)
+            .collect())
     }
 
     /// All waiting messages of an inbox, by id.
@@ -196,7 +213,9 @@ impl Store {
     /// A message by its id.
     pub async fn message(&self, id: &MessageId) -> Result<Option<Message>, StoreError> {
         let id = id.as_str();
-        let raw = messages!("where message_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw = messages!("where message_id = ?", id)
+            .fetch_optional(&self.readers)
+            .await?;
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 

@@ -120,7 +120,9 @@ impl WriteTx {
     /// A task by its id. Its last id is that of the stream in this commit so far.
     pub async fn task(&mut self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
         let id = id.as_str();
-        let raw = tasks!("where t.task_id = ?", id).fetch_optional(&mut self.conn).await?;
+        let raw = tasks!("where t.task_id = ?", id)
+            .fetch_optional(&mut self.conn)
+            .await?;
         self.with_head(raw).await
     }
 
@@ -130,15 +132,21 @@ impl WriteTx {
         created_by: &str,
         key: &str,
     ) -> Result<Option<TaskRow>, StoreError> {
-        let raw = tasks!("where t.created_by = ? and t.idempotency_key = ?", created_by, key)
-            .fetch_optional(&mut self.conn)
-            .await?;
+        let raw = tasks!(
+            "where t.created_by = ? and t.idempotency_key = ?",
+            created_by,
+            key
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
         self.with_head(raw).await
     }
 
     /// Events of the present commit are not in the table yet, so the last id is the one that the writer knows.
     async fn with_head(&mut self, raw: Option<Raw>) -> Result<Option<TaskRow>, StoreError> {
-        let Some(mut row) = raw.map(TaskRow::try_from).transpose()? else { return Ok(None) };
+        let Some(mut row) = raw.map(TaskRow::try_from).transpose()? else {
+            return Ok(None);
+        };
         let stream = StreamName::of("task", &row.task.task_id);
         if let Some(StreamState { head, .. }) = self.stream(&stream).await? {
             row.task.last_id = head;
@@ -206,7 +214,9 @@ impl Store {
     /// A task by its id.
     pub async fn task(&self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
         let id = id.as_str();
-        let raw = tasks!("where t.task_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw = tasks!("where t.task_id = ?", id)
+            .fetch_optional(&self.readers)
+            .await?;
         raw.map(TaskRow::try_from).transpose()
     }
 

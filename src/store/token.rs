@@ -68,7 +68,11 @@ macro_rules! tokens {
 
 impl WriteTx {
     /// Stores a token's row with the SHA-256 of the token.
-    pub async fn insert_token(&mut self, row: &TokenRow, hash: &[u8; 32]) -> Result<(), StoreError> {
+    pub async fn insert_token(
+        &mut self,
+        row: &TokenRow,
+        hash: &[u8; 32],
+    ) -> Result<(), StoreError> {
         let (id, hash) = (row.token_id.as_str(), hash.as_slice());
         let scopes = serde_json::to_string(&row.scopes).expect("strings have a JSON form");
         sqlx::query!(
@@ -95,16 +99,22 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        let raw = tokens!("where token_id = ?", id).fetch_optional(&mut self.conn).await?;
+        let raw = tokens!("where token_id = ?", id)
+            .fetch_optional(&mut self.conn)
+            .await?;
         raw.map(TokenRow::try_from).transpose()
     }
 
     /// Records that a token was used.
     pub async fn use_token(&mut self, id: &TokenId) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!("update token set last_used_at = ? where token_id = ?", self.now, id)
-            .execute(&mut self.conn)
-            .await?;
+        sqlx::query!(
+            "update token set last_used_at = ? where token_id = ?",
+            self.now,
+            id
+        )
+        .execute(&mut self.conn)
+        .await?;
         Ok(())
     }
 }
@@ -113,7 +123,9 @@ impl Store {
     /// The token with this SHA-256, whatever became of it.
     pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
         let hash = hash.as_slice();
-        let raw = tokens!("where hash = ?", hash).fetch_optional(&self.readers).await?;
+        let raw = tokens!("where hash = ?", hash)
+            .fetch_optional(&self.readers)
+            .await?;
         raw.map(TokenRow::try_from).transpose()
     }
 

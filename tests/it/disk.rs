@@ -1,6 +1,9 @@
 //! A full database: it says so, loses nothing that was acknowledged, goes on reading, and takes
 //! writes again once there is room.
 
+use std::collections::BTreeMap;
+use std::thread;
+
 use serde_json::json;
 
 use crate::daemon::{Daemon, Home};
@@ -100,4 +103,70 @@ fn a_daemon_starts_on_a_full_database_to_be_read() {
     d.stop();
     d.restart();
     assert_eq!(lines(&d, &task), acknowledged);
+}
+
+#[test]
+fn whoever_is_refused_among_many_has_stored_nothing() {
+    let home = Home::new();
+    home.write("config.toml", SMALL);
+    let mut d = Daemon::with(|plan| plan.home(&home));
+    let task = new_task(&d);
+    let path = format!("/v1/tasks/{task}/events");
+    let filling = "x".repeat(5_000);
+    let told: Vec<(String, Option<u64>)> = thread::scope(|scope| {
+        let writers: Vec<_> = (0..8)
+            .map(|writer| {
+                let (d, path, filling) = (&d, &path, &filling);
+                scope.spawn(move || {
+                    let mut told = Vec::new();
+                    for n in 0..80 {
+                        let name = format!("{writer}-{n}");
+                        let reply = d.post(path, &frame(&format!("{name} {filling}")));
+                        match reply.status() {
+                            200 => told.push((name, reply.json()["first_id"].as_u64())),
+                            507 => told.push((name, None)),
+                            _ => panic!("{reply:?}"),
+                        }
+                    }
+                    told
+                })
+            })
+            .collect();
+        writers
+            .into_iter()
+            .flat_map(|writer| writer.join().unwrap())
+            .collect()
+    });
+    d.kill9();
+    d.restart();
+    let target = format!("/v1/events?stream=task/{task}&kind=frame&limit=100");
+    let stored: BTreeMap<String, u64> = all_pages(&d, &target, "events", "after")
+        .iter()
+        .map(|event| {
+            let line = event["data"]["line"].as_str().unwrap_or_default();
+            let name = line.split(' ').next().unwrap_or_default().to_owned();
+            (name, event["seq"].as_u64().unwrap())
+        })
+        .collect();
+    let promised: BTreeMap<String, u64> = told
+        .iter()
+        .filter_map(|(name, id)| Some((name.clone(), (*id)?)))
+        .collect();
+    assert_eq!(stored, promised, "what was acknowledged, and nothing else");
+    assert!(
+        told.iter().any(|(_, id)| id.is_none()),
+        "it was full in the end"
+    );
+    let seqs: Vec<_> = page(
+        &d.get(&format!("/v1/events?stream=task/{task}&limit=500")),
+        "events",
+    )
+    .iter()
+    .map(|event| event["seq"].as_u64().unwrap())
+    .collect();
+    assert_eq!(
+        seqs,
+        (1..=seqs.len() as u64).collect::<Vec<_>>(),
+        "refusals leave no hole"
+    );
 }

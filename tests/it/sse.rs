@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
@@ -277,6 +278,66 @@ fn a_cursor_beyond_the_head_is_told_so_and_gets_everything() {
     assert_eq!(stream.event().id, Some(1));
     append(&d, &open, &done());
     assert_eq!(kinds(&stream.rest()), ["terminal"]);
+}
+
+#[test]
+fn a_cursor_below_what_retention_left_is_told_what_is_gone() {
+    let mut d = Daemon::start();
+    let (task, last) = ended(&d, 8);
+    let keep = new_task(&d);
+    d.stop();
+    // As retention does it: a prefix of the stream goes, and the mark says up to where.
+    let file = Connection::open(d.home.path("svc.db")).unwrap();
+    let name = format!("task/{task}");
+    file.execute(
+        "insert or replace into meta (name, value)
+         select 'trimmed', max(position) from event join stream on stream.id = stream_id
+         where name = ?1 and seq <= 4",
+        [&name],
+    )
+    .unwrap();
+    let gone = file.execute(
+        "delete from event where seq <= 4 and stream_id = (select id from stream where name = ?1)",
+        [&name],
+    );
+    assert_eq!(gone.unwrap(), 4);
+    drop(file);
+    d.restart();
+
+    for from in 0..last {
+        let got = d
+            .follow_after(&subscribe(&task), Some(&from.to_string()))
+            .rest();
+        let rest = if from < 4 {
+            let (gap, rest) = got.split_first().expect("a gap first");
+            assert_eq!((gap.kind.as_str(), gap.id), ("gap", None), "from {from}");
+            let wanted = json!({
+                "requested": from, "oldest": 5, "latest": last, "reason": "pruned",
+            });
+            assert_eq!(gap.data, wanted);
+            rest
+        } else {
+            &got
+        };
+        let first = from.max(4) + 1;
+        dense(rest, first);
+        assert_eq!(rest.len() as u64, last + 1 - first, "from {from}");
+        assert_eq!(kinds(rest).last(), Some(&"terminal"));
+    }
+    let mut feed = d.follow_after("/v1/events?stream_prefix=task/", Some("1"));
+    let gap = feed.event();
+    assert_eq!((gap.kind.as_str(), gap.id), ("gap", None));
+    assert_eq!(gap.data["reason"], "pruned");
+    assert_eq!(feed.event().data["seq"], 5);
+    assert_eq!(
+        d.get(&format!("/v1/tasks/{task}")).ok(200)["last_id"],
+        json!(last)
+    );
+    assert_eq!(
+        append(&d, &keep, &done()),
+        (2, 2),
+        "ids go on as if nothing had happened"
+    );
 }
 
 #[test]

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
 use crate::expect::{
-    all_pages, append, done, each, frame, instant, invalid, new_task, page, problem, subscribe,
-    text,
+    all_pages, append, dense, done, each, frame, instant, invalid, new_task, page, problem,
+    subscribe, text,
 };
 use crate::wire::Caller;
 
@@ -445,4 +445,71 @@ fn producers_at_the_same_moment_stay_dense_and_each_in_order() {
         );
         next[producer] += 1;
     }
+}
+
+#[test]
+fn the_same_batch_at_the_same_moment_is_stored_once() {
+    let d = Daemon::start();
+    for _ in 0..10 {
+        let id = new_task(&d);
+        let batch = json!([with_id("a", frame("a")), with_id("b", frame("b"))]);
+        let given: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| append(&d, &id, &batch)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        assert!(given.iter().all(|ids| *ids == (2, 3)), "{given:?}");
+        assert_eq!(task(&d, &id)["last_id"], 3);
+    }
+}
+
+#[test]
+fn refusals_among_appends_leave_no_hole() {
+    let d = Daemon::start();
+    let good = new_task(&d);
+    let over = new_task(&d);
+    append(&d, &over, &done());
+    let mut live = d.follow(&subscribe(&good));
+    thread::scope(|scope| {
+        for n in 0..6 {
+            let (d, good, over) = (&d, &good, &over);
+            scope.spawn(move || {
+                for k in 0..25 {
+                    if n % 2 == 0 {
+                        append(
+                            d,
+                            good,
+                            &json!([frame(&format!("{n}-{k}")), status_event("active")]),
+                        );
+                    } else {
+                        let late = json!([frame("late"), status_event("active")]);
+                        let reply = d.post(&format!("/v1/tasks/{over}/events"), &late);
+                        problem(&reply, 409, "conflict");
+                        problem(
+                            &d.post("/v1/tasks/task_x/events", &frame("a")),
+                            404,
+                            "not_found",
+                        );
+                    }
+                }
+            });
+        }
+    });
+    append(&d, &good, &done());
+    let seen = live.rest();
+    dense(&seen, 1);
+    assert_eq!(seen.len(), 1 + 3 * 25 * 2 + 1);
+    let stored = events(&d, &good);
+    assert_eq!(stored.len(), seen.len());
+    assert_eq!(task(&d, &over)["last_id"], 2);
+    let all = all_pages(&d, "/v1/events?limit=500", "events", "after");
+    let positions: Vec<_> = all
+        .iter()
+        .map(|event| event["position"].as_u64().unwrap())
+        .collect();
+    assert!(positions.is_sorted_by(|a, b| a < b), "no position twice");
 }
