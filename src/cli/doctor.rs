@@ -21,8 +21,8 @@ use crate::domain::{Clock as _, SystemClock, Timestamp};
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
 /// A write-ahead log of this size, in bytes, means that someone keeps a read transaction open.
 const LARGE_WAL: u64 = 128 * 1024 * 1024;
-/// A clock before this (1 July 2025) is wrong, in unix seconds.
-const EARLIEST: i64 = 1_751_328_000;
+/// A clock before this (1 July 2025) is wrong.
+const EARLIEST: Timestamp = Timestamp::from_millis(1_751_328_000_000);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -221,7 +221,7 @@ fn space(home: &Path) -> Option<Finding> {
 fn clock() -> Finding {
     let now = SystemClock.now();
     let text = now.to_string();
-    if now.as_millis() / 1000 < EARLIEST {
+    if now < EARLIEST {
         return fail(
             "clock",
             format!("it says {text}"),
@@ -290,8 +290,8 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
         .started_at
         .as_deref()
         .and_then(Timestamp::parse);
-    let now = SystemClock.now();
-    if started.is_some_and(|started| started.since(now) > Duration::from_secs(5)) {
+    let latest = SystemClock.now().plus(Duration::from_secs(5));
+    if started.is_some_and(|started| started > latest) {
         findings.push(warn(
             "clock",
             "the daemon started in the future".to_owned(),

@@ -246,7 +246,10 @@ impl Client {
         let (sender, connection) = handshake(TokioIo::new(socket))
             .await
             .map_err(|error| failed(error.to_string()))?;
-        // Ends by itself when the sender is dropped or the peer closes; what it says then, the request says too.
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "ends by itself when the sender is dropped or the peer closes"
+        )]
         tokio::spawn(async move { drop(connection.await) });
         Ok(sender)
     }

@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::child::Ended;
+use crate::domain::{Clock as _, SystemClock};
 
 /// Which output a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

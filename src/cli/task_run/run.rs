@@ -116,8 +116,8 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
         task,
         progress: progress_seen,
     };
-    let sending = tokio::spawn(send(sender, no_task.clone()));
-    let announcing = tokio::spawn(announce(
+    let sending = spawn(send(sender, no_task.clone()));
+    let announcing = spawn(announce(
         task_seen.clone(),
         (!args.quiet && !context.json).then_some(()),
         context.json.then(|| Arc::clone(&echo)),
@@ -135,7 +135,7 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
             }),
         ];
     drop(lines);
-    let recording = tokio::spawn(record(
+    let recording = spawn(record(
         queue,
         spool,
         numbering,
@@ -292,7 +292,16 @@ fn spawn_reader(
     json: bool,
 ) -> JoinHandle<()> {
     let echo = (!json).then(|| Arc::clone(echo));
-    tokio::spawn(read(pipe, kind, lines.clone(), echo, ended.clone()))
+    spawn(read(pipe, kind, lines.clone(), echo, ended.clone()))
+}
+
+/// Every task of a run is waited for, or has no more to do once the command and the sending are over.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a run has no lifecycle: it ends with its command"
+)]
+fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(work)
 }
 
 /// Reads one output to its end, or until it is silent after the command has ended.
