@@ -1,6 +1,5 @@
 //! What a run tells the daemon, as lines of the spool.
 
-use crate::domain::{Clock as _, SystemClock};
 use serde::Serialize;
 use serde_json::{Value, json};
 
