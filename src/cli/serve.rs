@@ -19,7 +19,7 @@ use crate::{
     client::DaemonFile,
     config::{Config, Env, LogFormat, Paths},
     domain::{Clock, Ids, NewEvent, StreamName, SystemClock, Timestamp, limits},
-    http::{self, Access, App, Edge, Identity, Metrics},
+    http::{self, Access, App, Edge, Identity, Metrics, Parts},
     lifecycle::Lifecycle,
     service::{Retention, Services, Tokens, Tuning},
     store::{DatabaseLock, LockError, MigrateError, OpenOptions, Store, StoreError, Writer},
@@ -103,12 +103,12 @@ async fn serve(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     let services = Services::new(store.clone(), clock, ids, tuning(env)?, tokens);
     recover(&services, &identity).await?;
     let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
-    edge.ready(App {
+    edge.ready(App::new(Parts {
         services: services.clone(),
-        metrics: Arc::new(Metrics::default()),
-        identity: Arc::new(identity),
+        metrics: Metrics::default(),
+        identity,
         stop: lifecycle.soft.clone(),
-    });
+    }));
     background(&lifecycle, &services, config);
     announce(config, &addresses, &boot_id, started_at)?;
 
@@ -175,7 +175,7 @@ fn background(lifecycle: &Lifecycle, services: &Services, config: &Config) {
     };
     lifecycle.run("maintenance", async move {
         loop {
-            tokio::time::sleep(limits::MAINTENANCE).await;
+            tokio::time::sleep(keeper.tuning().maintenance).await;
             if let Err(error) = keeper.apply_retention(retention).await {
                 tracing::error!(
                     error = telemetry::chain(&error),
@@ -316,6 +316,7 @@ fn tuning(env: &Env) -> anyhow::Result<Tuning> {
         ("SVC_PEER_TIMEOUT_MS", &mut tuning.peer_timeout),
         ("SVC_LEASE_MS", &mut tuning.lease),
         ("SVC_RUNNER_GRACE_MS", &mut tuning.runner_grace),
+        ("SVC_MAINTENANCE_MS", &mut tuning.maintenance),
         ("SVC_SSE_KEEPALIVE_MS", &mut tuning.sse_keep_alive),
         ("SVC_BODY_TIMEOUT_MS", &mut tuning.body_stall),
     ] {

@@ -169,9 +169,11 @@ impl Edge {
     }
 }
 
-/// Routes that ask for no token.
+/// Routes that ask for no token: the health check, and the places where clients look for metadata that we do not
+/// have, who would take a 401 there for a wish to log in.
 fn is_open(method: &Method, path: &str) -> bool {
-    path == "/health" && (method == Method::GET || method == Method::HEAD)
+    let reads = method == Method::GET || method == Method::HEAD;
+    reads && (path == "/health" || path.starts_with("/.well-known/"))
 }
 
 /// RFC 6750 2.1; the scheme's name is case-insensitive (RFC 9110 11.1). Two headers are as good as none.

@@ -86,7 +86,8 @@ async fn show(
             None => after,
         };
         let subscription = app.services.subscribe(&selector, after, kind).await?;
-        return Ok(sse::response(&app, subscription));
+        let from = (after == After::Latest).then(|| subscription.cursor());
+        return Ok(sse::response(&app, subscription, from));
     }
     let after = match after {
         After::Place(place) => i64::try_from(place).unwrap_or(i64::MAX),

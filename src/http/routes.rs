@@ -9,7 +9,6 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{MethodFilter, on},
 };
-use http::request::Parts;
 use tokio_util::sync::CancellationToken;
 use tower::util::MapResponseLayer;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -24,17 +23,36 @@ use crate::{
     service::Services,
 };
 
-/// What handlers share. Cheap to clone.
+/// What handlers share. Cheap to clone: each request does so several times.
 #[derive(Debug, Clone)]
-pub struct App {
+pub struct App(Arc<Parts>);
+
+/// What there is to share.
+#[derive(Debug)]
+pub struct Parts {
     /// What the system does.
     pub services: Services,
     /// What was counted.
-    pub metrics: Arc<Metrics>,
+    pub metrics: Metrics,
     /// Which process this is.
-    pub identity: Arc<Identity>,
+    pub identity: Identity,
     /// Ends the streams.
     pub stop: CancellationToken,
+}
+
+impl App {
+    /// Shares these.
+    pub fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+}
+
+impl std::ops::Deref for App {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
 }
 
 /// Which process this is.
@@ -152,7 +170,10 @@ impl Api {
 impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+    async fn from_request_parts(
+        parts: &mut http::request::Parts,
+        _: &App,
+    ) -> Result<Self, Problem> {
         // The edge has put it there for every route that asks for a token.
         parts
             .extensions

@@ -15,9 +15,11 @@ use crate::{
     telemetry,
 };
 
-/// The response that follows `subscription` until its end, the client's, or ours.
-pub(super) fn response(app: &App, subscription: Subscription) -> Response {
+/// The response that follows `subscription` until its end, the client's, or ours. `from` is where it begins, if the
+/// client does not know: it is told, so that a connection that breaks before the first event is resumed there.
+pub(super) fn response(app: &App, subscription: Subscription, from: Option<i64>) -> Response {
     let feed = Feed {
+        from,
         subscription,
         stop: app.stop.clone(),
         keep_alive: app.services.tuning().sse_keep_alive,
@@ -60,6 +62,7 @@ fn malformed() -> Problem {
 }
 
 struct Feed {
+    from: Option<i64>,
     subscription: Subscription,
     stop: CancellationToken,
     keep_alive: Duration,
@@ -70,7 +73,13 @@ impl Feed {
     async fn next(&mut self) -> Option<Bytes> {
         if !self.begun {
             self.begun = true;
-            return Some(Bytes::from(format!("retry: {}\n\n", limits::SSE_RETRY_MS)));
+            let retry = limits::SSE_RETRY_MS;
+            // An `id` without `data` sets the client's cursor and is no event (WHATWG HTML, 9.2.6).
+            let from = self
+                .from
+                .map(|id| format!("id: {id}\n\n"))
+                .unwrap_or_default();
+            return Some(Bytes::from(format!("retry: {retry}\n\n{from}")));
         }
         tokio::select! {
             biased;

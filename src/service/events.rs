@@ -267,6 +267,11 @@ impl Subscription {
         self.closed && self.gap.is_none() && self.cursor == self.head
     }
 
+    /// The place up to which everything was given.
+    pub fn cursor(&self) -> i64 {
+        self.cursor
+    }
+
     /// Waits for what comes next; `None` at the end of a closed stream. Dropping the future loses nothing that was
     /// not given.
     pub async fn next(&mut self) -> Result<Option<Chunk>, Error> {

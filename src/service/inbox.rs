@@ -104,8 +104,8 @@ impl Services {
             .write(move |tx| {
                 Box::pin(async move {
                     own_peer(tx, &caller, &peer, "").await?;
-                    let mut messages = tx.free_messages(&peer, limit).await?;
                     let until = tx.now().plus(lease);
+                    let mut messages = tx.free_messages(&peer, until, limit).await?;
                     for message in &mut messages {
                         tx.lease_message(&message.id, until).await?;
                         advance(tx, message, DeliveryState::Offered).await?;

@@ -51,6 +51,8 @@ pub struct Tuning {
     pub inbox_max: u32,
     /// [`limits::RUNNER_GRACE`].
     pub runner_grace: Duration,
+    /// [`limits::MAINTENANCE`].
+    pub maintenance: Duration,
     /// [`limits::SSE_KEEP_ALIVE`].
     pub sse_keep_alive: Duration,
     /// [`limits::BODY_STALL`].
@@ -64,6 +66,7 @@ impl Default for Tuning {
             lease: limits::LEASE,
             inbox_max: limits::INBOX_MAX,
             runner_grace: limits::RUNNER_GRACE,
+            maintenance: limits::MAINTENANCE,
             sse_keep_alive: limits::SSE_KEEP_ALIVE,
             body_stall: limits::BODY_STALL,
         }

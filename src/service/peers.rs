@@ -380,3 +380,111 @@ fn given(text: Option<&str>) -> Option<&str> {
 fn given_owned(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        domain::{Ids, NewMessage},
+        service::{Tokens, Tuning},
+        store::testing::TestStore,
+    };
+
+    fn services(test: &TestStore) -> Services {
+        let tokens = Tokens::open(&test.folder().join("token")).unwrap();
+        let clock = Arc::clone(&test.clock) as _;
+        Services::new(
+            test.store.clone(),
+            clock,
+            Ids::counting(),
+            Tuning::default(),
+            tokens,
+        )
+    }
+
+    fn input(name: &str) -> RegisterInput {
+        let input = serde_json::json!({ "display_name": name, "backend": "test", "path": name });
+        serde_json::from_value(input).unwrap()
+    }
+
+    fn message() -> NewMessage {
+        serde_json::from_value(serde_json::json!({ "text": "hello" })).unwrap()
+    }
+
+    /// Silence is counted anew and leases have no meaning any more; nothing gets stuck until the clock is back.
+    #[tokio::test]
+    async fn a_clock_that_is_set_back_stops_nothing() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let noon = crate::domain::Timestamp::from_millis(1_800_000_000_000);
+        test.clock.set(noon);
+        let caller = Caller::Operator;
+        let peer = services.register_peer(&caller, input("a")).await.unwrap();
+        let id = peer.peer_id.as_str();
+        services.send_message(&caller, id, message()).await.unwrap();
+        assert_eq!(
+            services
+                .take_messages(&caller, id, None)
+                .await
+                .unwrap()
+                .messages
+                .len(),
+            1
+        );
+        assert_eq!(
+            services
+                .take_messages(&caller, id, None)
+                .await
+                .unwrap()
+                .messages
+                .len(),
+            0
+        );
+        let before = test.store.log_bounds().await.unwrap().1;
+
+        test.clock.set(noon.minus(Duration::from_hours(3)));
+        services.sweep_peers().await.unwrap();
+        assert_eq!(services.peer(id).await.unwrap().status, PeerStatus::Online);
+        assert_eq!(
+            services
+                .take_messages(&caller, id, None)
+                .await
+                .unwrap()
+                .messages
+                .len(),
+            1
+        );
+        test.clock.advance(Duration::from_secs(61));
+        services.sweep_peers().await.unwrap();
+        assert_eq!(services.peer(id).await.unwrap().status, PeerStatus::Offline);
+        assert_eq!(
+            services
+                .take_messages(&caller, id, None)
+                .await
+                .unwrap()
+                .messages
+                .len(),
+            1
+        );
+        let after = test.store.log_bounds().await.unwrap().1;
+        assert_eq!(after, before + 1, "positions go on; one event, peer.status");
+    }
+
+    #[tokio::test]
+    async fn the_next_look_comes_when_the_next_peer_is_due() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        services
+            .register_peer(&Caller::Operator, input("a"))
+            .await
+            .unwrap();
+        assert_eq!(services.sweep_peers().await.unwrap(), limits::PID_CHECK);
+        test.clock.advance(Duration::from_millis(59_000));
+        assert_eq!(
+            services.sweep_peers().await.unwrap(),
+            Duration::from_millis(1001)
+        );
+    }
+}

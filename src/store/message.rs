@@ -172,19 +172,22 @@ impl WriteTx {
         Ok(full.is_some())
     }
 
-    /// Waiting messages that nobody has on lease, in order, at most `limit`.
+    /// Waiting messages that nobody has on lease, in order, at most `limit`. A lease that ends later than `longest`
+    /// was given before the clock was set back, and has no meaning any more.
     pub async fn free_messages(
         &mut self,
         to: &PeerId,
+        longest: Timestamp,
         limit: u32,
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
         let rows = messages!(
             "where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected')
-                and (leased_until is null or leased_until <= ?)
+                and (leased_until is null or leased_until <= ? or leased_until > ?)
             order by id limit ?",
             to,
             self.now,
+            longest,
             limit
         )
         .fetch_all(&mut self.conn)

@@ -11,7 +11,7 @@ use http_body_util::BodyExt as _;
 use libfuzzer_sys::fuzz_target;
 use svc::{
     domain::{Clock, Ids, ManualClock, Timestamp},
-    http::{Access, App, Edge, Identity, Metrics},
+    http::{Access, App, Edge, Identity, Metrics, Parts},
     service::{Services, Tokens, Tuning},
     store::{OpenOptions, Store},
 };
@@ -39,16 +39,16 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         let tokens = Tokens::open(&folder.path().join("token")).expect("a token");
         let services =
             Services::new(store, clock, Ids::counting(), Tuning::default(), tokens);
-        edge.ready(App {
+        edge.ready(App::new(Parts {
             services,
-            metrics: Arc::new(Metrics::default()),
-            identity: Arc::new(Identity {
+            metrics: Metrics::default(),
+            identity: Identity {
                 boot_id: "fuzz".to_owned(),
                 pid: 1,
                 started_at: Timestamp::from_millis(1),
-            }),
+            },
             stop: tokio_util::sync::CancellationToken::new(),
-        });
+        }));
         let peer = r#"{"display_name":"a","backend":"b"}"#;
         let peer = send(&edge, "POST", "/v1/peers/register", peer.as_bytes()).await.1;
         let task = send(&edge, "POST", "/v1/tasks", b"{}").await.1;

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::thread;
+use std::time::Duration;
 
 use serde_json::json;
 
-use crate::daemon::{Daemon, Home};
+use crate::daemon::{Daemon, Home, eventually};
 use crate::expect::{all_pages, append, done, frame, new_task, page, problem, subscribe};
 use crate::wire::Reply;
 
@@ -168,5 +169,36 @@ fn whoever_is_refused_among_many_has_stored_nothing() {
         seqs,
         (1..=seqs.len() as u64).collect::<Vec<_>>(),
         "refusals leave no hole"
+    );
+}
+
+#[test]
+fn retention_removes_the_oldest_and_says_so() {
+    let home = Home::new();
+    home.write("config.toml", "[retention]\nmax_bytes = 300000\n");
+    let d = Daemon::with(|plan| plan.home(&home).env("SVC_MAINTENANCE_MS", "100"));
+    let task = new_task(&d);
+    let path = format!("/v1/tasks/{task}/events");
+    let line = "x".repeat(1000);
+    for _ in 0..10 {
+        let batch: Vec<_> = (0..100).map(|_| frame(&line)).collect();
+        d.post(&path, &json!(batch)).ok(200);
+    }
+    // The task's first event is gone, its last one stays, and who asks for the start is told.
+    eventually(Duration::from_secs(20), || {
+        let page = d
+            .get(&format!("/v1/events?stream=task/{task}&limit=1"))
+            .ok(200);
+        page["events"][0]["seq"].as_i64().is_some_and(|seq| seq > 1)
+    });
+    let mut feed = d.follow(&format!("/v1/biam/subscribe?task_id={task}"));
+    let first = feed.event();
+    assert_eq!((first.kind.as_str(), first.id), ("gap", None));
+    assert_eq!(first.data["reason"], json!("pruned"));
+    let oldest = first.data["oldest"].as_u64().expect("a number");
+    assert!(feed.event().id >= Some(oldest));
+    assert_eq!(
+        d.get(&format!("/v1/tasks/{task}")).ok(200)["last_id"],
+        json!(1001)
     );
 }

@@ -1,10 +1,11 @@
 //! Tasks: made once, appended to without gaps, ended once.
 
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, eventually};
 use crate::expect::{
     all_pages, append, dense, done, each, frame, instant, invalid, new_task, page, problem,
     subscribe, text,
@@ -512,4 +513,38 @@ fn refusals_among_appends_leave_no_hole() {
         .map(|event| event["position"].as_u64().unwrap())
         .collect();
     assert!(positions.is_sorted_by(|a, b| a < b), "no position twice");
+}
+
+#[test]
+fn a_task_whose_runner_is_gone_gets_its_terminal_event() {
+    let d = Daemon::with(|plan| plan.env("SVC_RUNNER_GRACE_MS", "300"));
+    let task = new_task(&d);
+    // A process that is gone for certain: it was ours, and was waited for.
+    let mut process = std::process::Command::new("true")
+        .spawn()
+        .expect("a process");
+    let pid = process.id();
+    process.wait().expect("its end");
+    let alive = new_task(&d);
+    for (task, pid) in [(&task, pid), (&alive, std::process::id())] {
+        let active =
+            json!({ "kind": "task", "data": { "status": "active", "runner": { "pid": pid } } });
+        d.post(&format!("/v1/tasks/{task}/events"), &active).ok(200);
+    }
+    let path = format!("/v1/tasks/{task}");
+    eventually(Duration::from_secs(10), || {
+        d.get(&path).ok(200)["status"] == json!("failed")
+    });
+    let ended = d.get(&path).ok(200);
+    assert!(
+        ended["error"]
+            .as_str()
+            .is_some_and(|it| it.contains(&pid.to_string())),
+        "{ended}"
+    );
+    assert_eq!(ended["last_id"], json!(3));
+    assert_eq!(
+        d.get(&format!("/v1/tasks/{alive}")).ok(200)["status"],
+        json!("active")
+    );
 }
