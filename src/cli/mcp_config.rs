@@ -7,7 +7,8 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Context, UsageError, output, private_file};
+use super::{Context, UsageError, output};
+use crate::private_file;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

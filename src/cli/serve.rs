@@ -14,7 +14,8 @@ use std::{
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 
-use super::{ALREADY_RUNNING, MIGRATIONS_PENDING, output, private_file};
+use super::{ALREADY_RUNNING, MIGRATIONS_PENDING, output};
+use crate::private_file;
 use crate::{
     client::DaemonFile,
     config::{Config, Env, LogFormat, Paths},
@@ -207,7 +208,8 @@ fn announce(
         boot_id: boot_id.to_owned(),
         started_at: started_at.to_string(),
     };
-    private_file::replace(
+    // Stale after a power cut anyway.
+    private_file::replace_fleeting(
         &config.paths.daemon_json,
         &serde_json::to_vec_pretty(&file)?,
     )?;

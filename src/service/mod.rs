@@ -20,9 +20,7 @@ pub use inbox::{Inbox, MessageDetail};
 pub use peers::PeerPage;
 pub use retention::Retention;
 pub use tasks::{Cancelled, Created, TaskPage};
-pub use tokens::{
-    MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret, write_secret,
-};
+pub use tokens::{MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret};
 
 use crate::{
     domain::{Clock, Ids, limits},

@@ -9,10 +9,11 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::super::{ALREADY_RUNNING, Context, ServeArgs, output, private_file};
+use super::super::{ALREADY_RUNNING, Context, ServeArgs, output};
 use super::{Found, find};
 use crate::client::DaemonFile;
 use crate::config::Origin;
+use crate::private_file;
 
 /// How long the daemon may take until it answers.
 const PATIENCE: Duration = Duration::from_secs(10);

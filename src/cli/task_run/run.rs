@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::super::{Context, UsageError, output, private_file};
+use super::super::{Context, UsageError, output};
 use super::cancel;
 use super::child::{self, Ended};
 use super::echo::Echo;
@@ -406,7 +406,7 @@ async fn reachable(discovery: &Discovery) -> anyhow::Result<()> {
 }
 
 fn header(args: &RunArgs) -> anyhow::Result<Header> {
-    let run = format!("run_{}", &private_file::new_token()?[..24]);
+    let run = format!("run_{}", &crate::service::new_secret()[..24]);
     let line: Vec<_> = args
         .command
         .iter()

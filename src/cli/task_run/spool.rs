@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::super::private_file;
+use crate::private_file;
 
 /// Most events in one request.
 pub(super) const MAX_EVENTS: usize = 1000;

@@ -5,38 +5,16 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Bytes of a new operator token, before it becomes hex.
-const TOKEN_BYTES: usize = 32;
-
-/// A new operator token: 32 random bytes as 64 hex digits.
-pub(super) fn new_token() -> anyhow::Result<String> {
-    let mut bytes = [0; TOKEN_BYTES];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| anyhow::anyhow!("the system has no randomness to give: {error}"))?;
-    Ok(bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 0xf])
-        .map(hex_digit)
-        .collect())
-}
-
 /// Creates a file that must not exist yet.
-pub(super) fn create_new(path: &Path, contents: &[u8]) -> io::Result<()> {
+pub(crate) fn create_new(path: &Path, contents: &[u8]) -> io::Result<()> {
     let mut file = options().create_new(true).open(path)?;
     file.write_all(contents)?;
     file.sync_all()
 }
 
 /// Puts a file in the place of another at once: a reader sees the old one or the new one, also after a power cut.
-pub(super) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let written = create_new(&temporary, contents).and_then(|()| std::fs::rename(&temporary, path));
-    if written.is_err() {
-        std::fs::remove_file(&temporary).ok();
-    }
-    written?;
+pub(crate) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+    put(path, contents, File::sync_all)?;
     match path.parent() {
         Some(folder) if folder.as_os_str().is_empty() => File::open(".")?.sync_all(),
         Some(folder) => File::open(folder)?.sync_all(),
@@ -44,13 +22,41 @@ pub(super) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     }
 }
 
+/// The same for a file that means nothing after a power cut: it waits for no disk.
+pub(crate) fn replace_fleeting(path: &Path, contents: &[u8]) -> io::Result<()> {
+    put(path, contents, |_| Ok(()))
+}
+
+fn put(
+    path: &Path,
+    contents: &[u8],
+    settle: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let written = options()
+        .create(true)
+        .truncate(true)
+        .open(&temporary)
+        .and_then(|mut file| {
+            file.write_all(contents)?;
+            settle(&file)
+        })
+        .and_then(|()| std::fs::rename(&temporary, path));
+    if written.is_err() {
+        std::fs::remove_file(&temporary).ok();
+    }
+    written
+}
+
 /// Opens a file for appending, creating it with mode 0600.
-pub(super) fn append(path: &Path) -> io::Result<File> {
+pub(crate) fn append(path: &Path) -> io::Result<File> {
     options().append(true).create(true).open(path)
 }
 
 /// Creates a folder with mode 0700, and its parents; fine if it exists.
-pub(super) fn create_folder(path: &Path) -> io::Result<()> {
+pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
@@ -60,25 +66,11 @@ fn options() -> OpenOptions {
     options
 }
 
-fn hex_digit(nibble: u8) -> char {
-    char::from_digit(u32::from(nibble), 16).expect("a nibble is one hex digit")
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-
-    #[test]
-    fn tokens_are_64_hex_digits_and_differ() {
-        let (a, b) = (new_token().expect("random"), new_token().expect("random"));
-        assert!(
-            a.len() == 64 && a.bytes().all(|byte| byte.is_ascii_hexdigit()),
-            "{a}"
-        );
-        assert_ne!(a, b);
-    }
 
     #[test]
     fn a_replaced_file_is_private_and_leaves_nothing_behind() {
