@@ -78,14 +78,8 @@ mod tests {
         let path = folder.path().join("token");
         std::fs::write(&path, "old").expect("writes");
         replace(&path, b"new").expect("replaces");
-        let mode = std::fs::metadata(&path)
-            .expect("exists")
-            .permissions()
-            .mode();
-        assert_eq!(
-            (std::fs::read(&path).expect("reads"), mode & 0o777),
-            (b"new".to_vec(), 0o600)
-        );
+        let mode = std::fs::metadata(&path).expect("exists").permissions().mode();
+        assert_eq!((std::fs::read(&path).expect("reads"), mode & 0o777), (b"new".to_vec(), 0o600));
         assert_eq!(std::fs::read_dir(folder.path()).expect("lists").count(), 1);
         assert_eq!(
             create_new(&path, b"x").expect_err("exists").kind(),

@@ -58,25 +58,12 @@ pub fn init(options: &LogOptions) -> Result<(), tracing_subscriber::filter::Pars
         ))),
     };
     let colours = options.file.is_none() && std::io::stderr().is_terminal();
-    let layer = tracing_subscriber::fmt::layer()
-        .with_writer(writer)
-        .with_ansi(colours);
-    let layer = if options.json {
-        layer.json().boxed()
-    } else {
-        layer.boxed()
-    };
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colours);
+    let layer = if options.json { layer.json().boxed() } else { layer.boxed() };
     // A second call, as in a test of this process, keeps the first log.
-    tracing_subscriber::registry()
-        .with(filter)
-        .with(layer)
-        .try_init()
-        .ok();
+    tracing_subscriber::registry().with(filter).with(layer).try_init().ok();
     std::panic::set_hook(Box::new(|panic| {
-        tracing::error!(
-            location = panic.location().map(ToString::to_string),
-            "{panic}"
-        );
+        tracing::error!(location = panic.location().map(ToString::to_string), "{panic}");
     }));
     Ok(())
 }

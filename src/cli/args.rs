@@ -88,19 +88,13 @@ enum Command {
     #[command(subcommand, after_help = "Example:\n  svc peer list --status online")]
     Peer(peer::PeerCommand),
     /// Messages between peers
-    #[command(
-        subcommand,
-        after_help = "Example:\n  svc message send peer_… 'the build is green'"
-    )]
+    #[command(subcommand, after_help = "Example:\n  svc message send peer_… 'the build is green'")]
     Message(message::MessageCommand),
     /// Work that someone runs and everyone may watch
     #[command(subcommand, after_help = "Example:\n  svc task run -- cargo test")]
     Task(task::TaskCommand),
     /// The event log
-    #[command(
-        subcommand,
-        after_help = "Example:\n  svc events tail --stream team --after latest"
-    )]
+    #[command(subcommand, after_help = "Example:\n  svc events tail --stream team --after latest")]
     Events(events::EventsCommand),
     /// The operator token
     #[command(subcommand, after_help = "Example:\n  svc token show")]
@@ -184,10 +178,8 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
 fn on_runtime(
     work: impl Future<Output = anyhow::Result<ExitCode>> + Send,
 ) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(work);
     // A write to an output that nobody reads must not hold up the exit.
     runtime.shutdown_background();
@@ -212,15 +204,9 @@ mod tests {
             assert!(command.get_about().is_some(), "{path} has no help");
             assert!(command.get_after_help().is_some(), "{path} has no example");
             for argument in command.get_arguments() {
-                assert!(
-                    argument.get_help().is_some(),
-                    "{path}: {} has no help",
-                    argument.get_id()
-                );
+                assert!(argument.get_help().is_some(), "{path}: {} has no help", argument.get_id());
             }
-            command
-                .get_subcommands()
-                .for_each(|child| check(child, &path));
+            command.get_subcommands().for_each(|child| check(child, &path));
         }
         check(&Cli::command(), "");
     }

@@ -37,11 +37,7 @@ pub fn backup(context: &Context, args: &BackupArgs) -> anyhow::Result<ExitCode> 
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let (from, to) = (&context.paths.db, &args.path);
     anyhow::ensure!(from.exists(), "there is no database at {}", from.display());
-    anyhow::ensure!(
-        !to.exists(),
-        "{} exists already: name a new file",
-        to.display()
-    );
+    anyhow::ensure!(!to.exists(), "{} exists already: name a new file", to.display());
     let copied = block_on(store::backup(from, to))?;
     if let Err(error) = copied {
         // Half a backup is worse than none.
@@ -128,8 +124,5 @@ fn put_aside(db: &Path) -> anyhow::Result<Option<PathBuf>> {
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
-    Ok(tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?
-        .block_on(work))
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work))
 }

@@ -51,19 +51,12 @@ fn show(context: &Context, flags: &Flags) -> anyhow::Result<ExitCode> {
                 config.paths.home.display().to_string(),
                 origin(config.paths.explicit_home),
             ],
-            vec![
-                "(config file)".to_owned(),
-                file.display().to_string(),
-                state,
-            ],
+            vec!["(config file)".to_owned(), file.display().to_string(), state],
         ];
-        cells.extend(rows.iter().map(|row| {
-            vec![
-                row.key.to_owned(),
-                shown(&row.value),
-                row.origin.to_string(),
-            ]
-        }));
+        cells.extend(
+            rows.iter()
+                .map(|row| vec![row.key.to_owned(), shown(&row.value), row.origin.to_string()]),
+        );
         output::table(&["KEY", "VALUE", "ORIGIN"], &cells, "")?;
     }
     Ok(ExitCode::SUCCESS)

@@ -28,12 +28,7 @@ impl Context {
     ) -> anyhow::Result<Self> {
         let env = Env::from_process();
         let paths = Paths::resolve(&env, home)?;
-        Ok(Self {
-            env,
-            paths,
-            json,
-            url,
-        })
+        Ok(Self { env, paths, json, url })
     }
 
     /// The configuration, with these flags on top.

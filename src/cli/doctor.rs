@@ -47,11 +47,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let config = match context.config(&Flags::default()) {
         Ok(config) => {
             let file = &config.paths.config_file;
-            let state = if file.exists() {
-                "is fine"
-            } else {
-                "is absent, which is fine"
-            };
+            let state = if file.exists() { "is fine" } else { "is absent, which is fine" };
             findings.push(ok("configuration", format!("{} {state}", file.display())));
             Some(config)
         }
@@ -95,11 +91,7 @@ fn print(context: &Context, findings: &[Finding]) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn home(context: &Context) -> Finding {
@@ -112,13 +104,9 @@ fn home(context: &Context) -> Finding {
             "move it away, or choose another with SVC_HOME",
         ),
         Ok(meta) => private(CHECK, home, &meta, 0o700),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => ok(
-            CHECK,
-            format!(
-                "{} does not exist yet; `svc start` makes it",
-                home.display()
-            ),
-        ),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            ok(CHECK, format!("{} does not exist yet; `svc start` makes it", home.display()))
+        }
         Err(error) => fail(
             CHECK,
             format!("{}: {error}", home.display()),
@@ -132,18 +120,10 @@ fn token(config: &Config) -> Finding {
     let path = &config.token_file.value;
     match (Token::read(path), std::fs::metadata(path)) {
         (Ok(Some(_)), Ok(meta)) => private(CHECK, path, &meta, 0o600),
-        (Ok(_), _) => ok(
-            CHECK,
-            format!(
-                "{} does not exist yet; the first start makes it",
-                path.display()
-            ),
-        ),
-        (Err(error), _) => fail(
-            CHECK,
-            error.to_string(),
-            "`svc token rotate` writes a new one",
-        ),
+        (Ok(_), _) => {
+            ok(CHECK, format!("{} does not exist yet; the first start makes it", path.display()))
+        }
+        (Err(error), _) => fail(CHECK, error.to_string(), "`svc token rotate` writes a new one"),
     }
 }
 
@@ -171,9 +151,7 @@ fn private(check: &'static str, path: &Path, meta: &Metadata, wanted: u32) -> Fi
 
 /// The nearest folder that exists: the home may not yet.
 fn existing(path: &Path) -> &Path {
-    path.ancestors()
-        .find(|path| path.exists())
-        .unwrap_or(Path::new("/"))
+    path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
 }
 
 #[cfg(target_os = "linux")]
@@ -193,11 +171,7 @@ fn filesystem(home: &Path) -> Option<Finding> {
         _ => return Some(ok(CHECK, "local".to_owned())),
     };
     let advice = "put SVC_HOME on a local disk: SQLite's locks and shared memory do not work there";
-    Some(warn(
-        CHECK,
-        format!("{} is on {name}, a network file system", home.display()),
-        advice,
-    ))
+    Some(warn(CHECK, format!("{} is on {name}, a network file system", home.display()), advice))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -251,10 +225,7 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     let (daemon, health) = match find(context).await {
         Found::Nothing => return vec![warn(CHECK, "not running".to_owned(), "svc start")],
         Found::Silent(daemon, problem) => {
-            let advice = format!(
-                "`svc logs`; if it hangs, `kill {}` and `svc start`",
-                daemon.pid
-            );
+            let advice = format!("`svc logs`; if it hangs, `kill {}` and `svc start`", daemon.pid);
             return vec![fail(
                 CHECK,
                 format!("process {} does not answer: {problem}", daemon.pid),
@@ -264,10 +235,7 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
         Found::Running(daemon, health) => (daemon, health),
     };
     let mut findings = vec![if health.is_healthy() {
-        ok(
-            CHECK,
-            format!("running at {} (pid {})", daemon.url, daemon.pid),
-        )
+        ok(CHECK, format!("running at {} (pid {})", daemon.url, daemon.pid))
     } else {
         warn(
             CHECK,
@@ -279,17 +247,9 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     findings.push(if theirs == ours {
         ok("version", ours.to_owned())
     } else {
-        warn(
-            "version",
-            format!("the daemon is {theirs}, this program {ours}"),
-            "svc restart",
-        )
+        warn("version", format!("the daemon is {theirs}, this program {ours}"), "svc restart")
     });
-    let started = health
-        .document
-        .started_at
-        .as_deref()
-        .and_then(Timestamp::parse);
+    let started = health.document.started_at.as_deref().and_then(Timestamp::parse);
     let latest = SystemClock.now().plus(Duration::from_secs(5));
     if started.is_some_and(|started| started > latest) {
         findings.push(warn(
@@ -309,10 +269,9 @@ async fn access(context: &Context) -> Finding {
     const CHECK: &str = "access";
     let answer: Result<Value, String> =
         match context.discovery().and_then(|found| Ok(found.target()?)) {
-            Ok(target) => Client::new(target)
-                .get("/v1/health")
-                .await
-                .map_err(|error| error.to_string()),
+            Ok(target) => {
+                Client::new(target).get("/v1/health").await.map_err(|error| error.to_string())
+            }
             Err(error) => Err(error.to_string()),
         };
     match answer {
@@ -326,30 +285,15 @@ async fn access(context: &Context) -> Finding {
 }
 
 fn ok(check: &'static str, detail: String) -> Finding {
-    Finding {
-        check,
-        level: Level::Ok,
-        detail,
-        advice: None,
-    }
+    Finding { check, level: Level::Ok, detail, advice: None }
 }
 
 fn warn(check: &'static str, detail: String, advice: &str) -> Finding {
-    Finding {
-        check,
-        level: Level::Warn,
-        detail,
-        advice: Some(advice.to_owned()),
-    }
+    Finding { check, level: Level::Warn, detail, advice: Some(advice.to_owned()) }
 }
 
 fn fail(check: &'static str, detail: String, advice: &str) -> Finding {
-    Finding {
-        check,
-        level: Level::Fail,
-        detail,
-        advice: Some(advice.to_owned()),
-    }
+    Finding { check, level: Level::Fail, detail, advice: Some(advice.to_owned()) }
 }
 
 #[cfg(test)]
@@ -363,24 +307,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("token");
         std::fs::write(&path, "x").expect("writes");
-        for (mode, level) in [
-            (0o600, Level::Ok),
-            (0o400, Level::Ok),
-            (0o640, Level::Fail),
-            (0o604, Level::Fail),
-        ] {
+        for (mode, level) in
+            [(0o600, Level::Ok), (0o400, Level::Ok), (0o640, Level::Fail), (0o604, Level::Fail)]
+        {
             std::fs::set_permissions(&path, Permissions::from_mode(mode)).expect("is ours");
-            let finding = private(
-                "x",
-                &path,
-                &std::fs::metadata(&path).expect("exists"),
-                0o600,
-            );
+            let finding = private("x", &path, &std::fs::metadata(&path).expect("exists"), 0o600);
             assert_eq!(finding.level, level, "{mode:o}");
             assert_eq!(
-                finding
-                    .advice
-                    .is_some_and(|advice| advice.starts_with("chmod 600 ")),
+                finding.advice.is_some_and(|advice| advice.starts_with("chmod 600 ")),
                 level == Level::Fail
             );
         }

@@ -20,20 +20,14 @@ pub struct MigrateArgs {
 /// Applies or lists pending migrations.
 pub fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let path = &context.paths.db;
     if args.check {
         // Reading needs no lock and changes nothing, so it works beside a daemon.
         let migrations = runtime.block_on(Migrations::inspect_file(path))?;
         report(context, &migrations, "pending")?;
         let pending = !migrations.pending.is_empty();
-        return Ok(if pending {
-            MIGRATIONS_PENDING.into()
-        } else {
-            ExitCode::SUCCESS
-        });
+        return Ok(if pending { MIGRATIONS_PENDING.into() } else { ExitCode::SUCCESS });
     }
     private_file::create_folder(&context.paths.home)?;
     let _lock = match DatabaseLock::acquire(&context.paths.lock) {
@@ -64,10 +58,7 @@ fn report(context: &Context, migrations: &Migrations, what: &str) -> anyhow::Res
         }));
     }
     if migrations.pending.is_empty() {
-        return output::line(&format!(
-            "nothing to do: schema version {}",
-            migrations.latest
-        ));
+        return output::line(&format!("nothing to do: schema version {}", migrations.latest));
     }
     for (version, name) in &migrations.pending {
         output::line(&format!("{what} {version:>4}  {name}"))?;

@@ -48,9 +48,7 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
         Err(LockError::Held) => return Ok(already_running(paths)),
         Err(error) => return Err(error.into()),
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(serve(config, env));
     // A blocking call that hangs does not hold up the end.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -74,10 +72,8 @@ async fn serve(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
         started_at: clock.now(),
     };
     let listeners = bind(&config.listen.value).await?;
-    let addresses: Vec<SocketAddr> = listeners
-        .iter()
-        .map(TcpListener::local_addr)
-        .collect::<Result<_, _>>()?;
+    let addresses: Vec<SocketAddr> =
+        listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
     let access = Access {
         listen: addresses.clone(),
         allowed_hosts: config.allowed_host.value.clone(),
@@ -87,10 +83,7 @@ async fn serve(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     let edge = Edge::new(access, &identity.boot_id);
     for listener in listeners {
         let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
-        lifecycle.run(
-            "listener",
-            http::serve(listener, edge.clone(), soft, connections),
-        );
+        lifecycle.run("listener", http::serve(listener, edge.clone(), soft, connections));
     }
     let options = OpenOptions {
         path: config.paths.db.clone(),
@@ -178,10 +171,7 @@ fn background(lifecycle: &Lifecycle, services: &Services, config: &Config) {
         loop {
             tokio::time::sleep(keeper.tuning().maintenance).await;
             if let Err(error) = keeper.apply_retention(retention).await {
-                tracing::error!(
-                    error = telemetry::chain(&error),
-                    "cannot apply the retention"
-                );
+                tracing::error!(error = telemetry::chain(&error), "cannot apply the retention");
             }
             if let Err(error) = keeper.store().checkpoint().await {
                 tracing::warn!(error = telemetry::chain(&error), "cannot checkpoint");
@@ -196,10 +186,7 @@ fn announce(
     boot_id: &str,
     started_at: Timestamp,
 ) -> anyhow::Result<()> {
-    let url = addresses
-        .first()
-        .map(|address| url(*address))
-        .unwrap_or_default();
+    let url = addresses.first().map(|address| url(*address)).unwrap_or_default();
     let version = env!("CARGO_PKG_VERSION");
     let file = DaemonFile {
         pid: std::process::id().try_into()?,
@@ -209,19 +196,13 @@ fn announce(
         started_at: started_at.to_string(),
     };
     // Stale after a power cut anyway.
-    private_file::replace_fleeting(
-        &config.paths.daemon_json,
-        &serde_json::to_vec_pretty(&file)?,
-    )?;
+    private_file::replace_fleeting(&config.paths.daemon_json, &serde_json::to_vec_pretty(&file)?)?;
     tracing::info!(url, db.path = %config.paths.db.display(), "ready");
     // Whoever started us in a pipe waits for this line.
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "svc {version} ready at {url}").and_then(|()| stdout.flush());
     if let Err(error) = written {
-        tracing::debug!(
-            error = telemetry::chain(&error),
-            "nobody reads the readiness line"
-        );
+        tracing::debug!(error = telemetry::chain(&error), "nobody reads the readiness line");
     }
     Ok(())
 }
@@ -239,15 +220,9 @@ async fn farewell(
     }
     let ours = read_daemon_file(paths).is_some_and(|file| file.boot_id == boot_id);
     if ours && let Err(error) = std::fs::remove_file(&paths.daemon_json) {
-        tracing::warn!(
-            error = telemetry::chain(&error),
-            "cannot remove daemon.json"
-        );
+        tracing::warn!(error = telemetry::chain(&error), "cannot remove daemon.json");
     }
-    writer
-        .close(store)
-        .await
-        .context("cannot close the database")?;
+    writer.close(store).await.context("cannot close the database")?;
     tracing::info!("stopped");
     Ok(())
 }
@@ -309,10 +284,7 @@ fn tuning(env: &Env) -> anyhow::Result<Tuning> {
         let Some(text) = env.text(name)? else {
             return Ok(None);
         };
-        Ok(Some(
-            text.parse()
-                .with_context(|| format!("{name} must be a number"))?,
-        ))
+        Ok(Some(text.parse().with_context(|| format!("{name} must be a number"))?))
     };
     for (name, value) in [
         ("SVC_PEER_TIMEOUT_MS", &mut tuning.peer_timeout),

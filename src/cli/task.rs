@@ -70,10 +70,8 @@ pub(super) enum TaskCommand {
     #[command(after_help = task_run::EXAMPLES)]
     Run(task_run::RunArgs),
     /// Send what a `task run` could not while the daemon was away
-    #[command(
-        after_help = "Example:\n  svc task resend ~/.local/share/svc/spool/run_….ndjson\n\n\
-        Lines that did arrive are not doubled. The file is removed when all is acknowledged."
-    )]
+    #[command(after_help = "Example:\n  svc task resend ~/.local/share/svc/spool/run_….ndjson\n\n\
+        Lines that did arrive are not doubled. The file is removed when all is acknowledged.")]
     Resend {
         /// The spool file
         file: std::path::PathBuf,
@@ -173,10 +171,7 @@ async fn list(context: &Context, args: &ListArgs) -> anyhow::Result<ExitCode> {
         ("limit", limit.as_deref()),
         ("cursor", args.cursor.as_deref()),
     ];
-    let page: Value = context
-        .client()?
-        .get(&with_query("/v1/tasks", &query))
-        .await?;
+    let page: Value = context.client()?.get(&with_query("/v1/tasks", &query)).await?;
     if context.json {
         output::json(&page)?;
     } else {
@@ -274,27 +269,14 @@ fn print(context: &Context, task: &Value) -> anyhow::Result<()> {
     }
     output::object(
         task,
-        &[
-            "task_id",
-            "status",
-            "title",
-            "agent",
-            "from",
-            "exit_code",
-            "signal",
-            "error",
-        ],
+        &["task_id", "status", "title", "agent", "from", "exit_code", "signal", "error"],
     )
 }
 
 /// How a task ended, in words.
 fn ending(task: &Value) -> String {
     let mut text = format!("task {}", output::visible(&output::cell(task, "status")));
-    for (key, label) in [
-        ("exit_code", "exit code"),
-        ("signal", "signal"),
-        ("error", "error"),
-    ] {
+    for (key, label) in [("exit_code", "exit code"), ("signal", "signal"), ("error", "error")] {
         if task.get(key).is_some_and(|value| !value.is_null()) {
             let value = output::visible(&output::cell(task, key));
             text.extend([", ", label, " ", &value]);

@@ -66,10 +66,7 @@ async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
         ),
     };
     if is_running {
-        let answer: Value = context
-            .client()?
-            .post("/v1/token/rotate", &json!({}))
-            .await?;
+        let answer: Value = context.client()?.post("/v1/token/rotate", &json!({})).await?;
         let token = answer
             .get("token")
             .and_then(Value::as_str)

@@ -17,10 +17,7 @@ pub(super) struct Fake {
 }
 
 impl Fake {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "ends with the runtime of its test"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "ends with the runtime of its test")]
     pub(super) async fn start(scripts: Vec<Vec<String>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("is bound");
@@ -34,10 +31,7 @@ impl Fake {
                         break;
                     };
                     seen.lock().expect("no test panics in here").push(request);
-                    socket
-                        .write_all(answer.as_bytes())
-                        .await
-                        .expect("the client reads");
+                    socket.write_all(answer.as_bytes()).await.expect("the client reads");
                 }
             }
         });
@@ -46,10 +40,7 @@ impl Fake {
 
     /// The requests so far, head and body.
     pub(super) fn requests(&self) -> Vec<String> {
-        self.requests
-            .lock()
-            .expect("no test panics in here")
-            .clone()
+        self.requests.lock().expect("no test panics in here").clone()
     }
 
     /// Lets `home` say that this is the daemon; the process is this one, so that it exists.
@@ -69,9 +60,7 @@ impl Fake {
 
 /// Looks for a daemon in `home`, and nowhere else.
 pub(super) fn discovery(home: &Path) -> Discovery {
-    let env: Env = [("SVC_LISTEN", "127.0.0.1:0"), ("SVC_TOKEN", "tok")]
-        .into_iter()
-        .collect();
+    let env: Env = [("SVC_LISTEN", "127.0.0.1:0"), ("SVC_TOKEN", "tok")].into_iter().collect();
     let paths = Paths::resolve(&env, Some(home)).expect("a home is given");
     let config = Config::resolve(paths, &env, &Flags::default()).expect("is valid");
     Discovery::new(&config, &env, None).expect("is valid")
@@ -85,10 +74,7 @@ pub(super) fn target(fake: &Fake) -> Target {
 
 /// An answer with a body of a known length.
 pub(super) fn answer(status: &str, headers: &str, body: &str) -> String {
-    format!(
-        "HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())
 }
 
 /// An event stream that ends when the connection does.
@@ -102,9 +88,7 @@ async fn read_request(socket: &mut TcpStream) -> Option<String> {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
             let length = head.lines().find_map(|line| {
-                line.to_ascii_lowercase()
-                    .strip_prefix("content-length:")
-                    .map(str::to_owned)
+                line.to_ascii_lowercase().strip_prefix("content-length:").map(str::to_owned)
             });
             let length: usize = length.map_or(0, |text| text.trim().parse().expect("a number"));
             if body.len() >= length {

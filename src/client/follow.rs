@@ -101,19 +101,13 @@ impl Follower {
     /// Resumes after this id from the start, whatever the query says.
     #[must_use]
     pub fn after(self, id: u64) -> Self {
-        Self {
-            cursor: Some(id),
-            ..self
-        }
+        Self { cursor: Some(id), ..self }
     }
 
     /// Also waits for a daemon that is away at the very first connection, which otherwise is an error.
     #[must_use]
     pub fn patient(self) -> Self {
-        Self {
-            patient: true,
-            ..self
-        }
+        Self { patient: true, ..self }
     }
 
     /// The id of the last event, or where the daemon said to resume from.
@@ -170,18 +164,11 @@ impl Follower {
     async fn try_connect(&mut self) -> Result<Streaming, ClientError> {
         let target = self.discovery.target()?;
         if !target.may_follow(self.target.as_ref()) {
-            return Err(ClientError::NotRunning {
-                url: target.url.to_string(),
-            });
+            return Err(ClientError::NotRunning { url: target.url.to_string() });
         }
-        let headers: Vec<_> = self
-            .cursor
-            .map(|id| ("last-event-id", id.to_string()))
-            .into_iter()
-            .collect();
-        let stream = Client::new(target.clone())
-            .stream(&self.path, &headers)
-            .await?;
+        let headers: Vec<_> =
+            self.cursor.map(|id| ("last-event-id", id.to_string())).into_iter().collect();
+        let stream = Client::new(target.clone()).stream(&self.path, &headers).await?;
         self.target = Some(target);
         Ok(stream)
     }
@@ -231,11 +218,7 @@ impl Follower {
             Some(id) => self.cursor = Some(id),
             None => {}
         }
-        self.queue.push_back(Item::Event {
-            id,
-            kind: event.event,
-            data: event.data,
-        });
+        self.queue.push_back(Item::Event { id, kind: event.event, data: event.data });
     }
 
     /// Reports a gap once, although every reconnection before the next event meets it again.
@@ -261,23 +244,15 @@ impl Follower {
 }
 
 fn is_event_stream(stream: &Streaming) -> bool {
-    let kind = stream
-        .headers
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    kind.split(';')
-        .next()
-        .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
+    let kind =
+        stream.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
 }
 
 /// Doubles from 50 ms to 2 s, never sooner than asked, plus up to a quarter so that a thousand readers of a daemon
 /// that restarts do not come back in one instant.
 pub(crate) fn wait(failures: u32, asked: Option<Duration>) -> Duration {
-    let backoff = BACKOFF
-        .0
-        .saturating_mul(1 << failures.min(10))
-        .min(BACKOFF.1);
+    let backoff = BACKOFF.0.saturating_mul(1 << failures.min(10)).min(BACKOFF.1);
     let base = backoff.max(asked.unwrap_or_default().min(MAX_ASKED));
     // Without randomness there is merely no jitter.
     let jitter = getrandom::u32().unwrap_or(0);
@@ -312,9 +287,7 @@ mod tests {
     fn cursors(fake: &Fake) -> Vec<Option<String>> {
         let header = |request: &String| {
             request.lines().find_map(|line| {
-                line.to_ascii_lowercase()
-                    .strip_prefix("last-event-id: ")
-                    .map(str::to_owned)
+                line.to_ascii_lowercase().strip_prefix("last-event-id: ").map(str::to_owned)
             })
         };
         fake.requests().iter().map(header).collect()
@@ -333,15 +306,9 @@ mod tests {
         .await;
         fake.write_daemon_json(home.path());
         let mut follower = Follower::new(discovery(home.path()), "/v1/x?task_id=t".to_owned());
-        assert_eq!(
-            all(&mut follower).await,
-            ["1", "2", "lost", "resumed", "3", "lost"]
-        );
+        assert_eq!(all(&mut follower).await, ["1", "2", "lost", "resumed", "3", "lost"]);
         let two = Some("2".to_owned());
-        assert_eq!(
-            cursors(&fake),
-            [None, two.clone(), two, Some("3".to_owned())]
-        );
+        assert_eq!(cursors(&fake), [None, two.clone(), two, Some("3".to_owned())]);
     }
 
     #[tokio::test]
@@ -354,11 +321,9 @@ mod tests {
         assert!(kind(follower.next().await.expect("goes on")).contains("Event"));
         assert!(kind(follower.next().await.expect("goes on")).contains("Lost"));
         std::fs::remove_file(home.path().join("daemon.json")).expect("was there");
-        let second = Fake::start(vec![
-            vec![stream(&event(2))],
-            vec![answer("204 No Content", "", "")],
-        ])
-        .await;
+        let second =
+            Fake::start(vec![vec![stream(&event(2))], vec![answer("204 No Content", "", "")]])
+                .await;
         second.write_daemon_json(home.path());
         assert_eq!(all(&mut follower).await, ["resumed", "2", "lost"]);
         assert_eq!(cursors(&second)[0].as_deref(), Some("1"));
@@ -395,10 +360,7 @@ mod tests {
             "lost",
         ];
         assert_eq!(seen, expected);
-        assert_eq!(
-            cursors(&fake).last().cloned().flatten().as_deref(),
-            Some("2")
-        );
+        assert_eq!(cursors(&fake).last().cloned().flatten().as_deref(), Some("2"));
     }
 
     #[tokio::test]
@@ -407,11 +369,7 @@ mod tests {
         let start = |path: &str| Follower::new(discovery(home.path()), path.to_owned());
         start("/v1/x").next().await.expect_err("there is no daemon");
         let fake = Fake::start(vec![
-            vec![answer(
-                "404 Not Found",
-                "",
-                r#"{"code":"not_found","detail":"no task t"}"#,
-            )],
+            vec![answer("404 Not Found", "", r#"{"code":"not_found","detail":"no task t"}"#)],
             vec![answer("200 OK", "content-type: application/json\r\n", "{}")],
         ])
         .await;

@@ -31,9 +31,7 @@ impl StreamName {
     pub fn parse(text: &str) -> Option<Self> {
         let fits = !text.is_empty()
             && text.len() <= limits::ID_BYTES + 16
-            && text
-                .bytes()
-                .all(|b| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\'));
+            && text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\'));
         fits.then(|| Self(text.into()))
     }
 
@@ -81,11 +79,7 @@ impl NewEvent {
     /// If `data` does not serialise, which types of ours with string keys always do.
     pub fn new(kind: &'static str, data: &impl serde::Serialize) -> Self {
         let data = serde_json::to_string(data).expect("a value of ours has a JSON form");
-        Self {
-            kind: kind.into(),
-            data: data.into(),
-            producer_id: None,
-        }
+        Self { kind: kind.into(), data: data.into(), producer_id: None }
     }
 }
 

@@ -147,15 +147,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_an_id_is_none() {
-        for text in [
-            "",
-            "..",
-            "../../etc/passwd",
-            "a b",
-            "peer_\0",
-            "ä",
-            &"x".repeat(129),
-        ] {
+        for text in ["", "..", "../../etc/passwd", "a b", "peer_\0", "ä", &"x".repeat(129)] {
             assert_eq!(PeerId::parse(text), None, "{text:?}");
         }
         assert!(PeerId::parse("peer_01jd0").is_some());

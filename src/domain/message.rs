@@ -112,10 +112,7 @@ impl DeliveryState {
 
     /// Whether nothing follows it.
     pub const fn is_terminal(self) -> bool {
-        matches!(
-            self,
-            Self::Acked | Self::Expired | Self::Refused | Self::Undeliverable
-        )
+        matches!(self, Self::Acked | Self::Expired | Self::Refused | Self::Undeliverable)
     }
 
     /// The states to pass through on the way to `to`, `to` included. Empty if it is no way forward.

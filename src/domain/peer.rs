@@ -138,10 +138,7 @@ mod tests {
         ] {
             let after =
                 status.after_silence(Duration::from_secs(silence), Duration::from_mins(1), alive);
-            assert_eq!(
-                after, expected,
-                "{status:?} after {silence} s, alive: {alive}"
-            );
+            assert_eq!(after, expected, "{status:?} after {silence} s, alive: {alive}");
         }
     }
 }

@@ -102,10 +102,7 @@ impl TaskStatus {
 
     /// Whether it is final.
     pub const fn is_terminal(self) -> bool {
-        matches!(
-            self,
-            Self::Done | Self::Failed | Self::Cancelled | Self::Expired
-        )
+        matches!(self, Self::Done | Self::Failed | Self::Cancelled | Self::Expired)
     }
 }
 

@@ -48,9 +48,7 @@ impl Timestamp {
     /// Parses RFC 3339 with any offset and fraction. What is finer than a millisecond is cut off.
     pub fn parse(text: &str) -> Option<Self> {
         let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
-        i64::try_from(at.unix_timestamp_nanos().div_euclid(1_000_000))
-            .ok()
-            .map(Self)
+        i64::try_from(at.unix_timestamp_nanos().div_euclid(1_000_000)).ok().map(Self)
     }
 }
 
@@ -115,10 +113,7 @@ pub trait Clock: Send + Sync + fmt::Debug {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the one place that reads the machine's clock"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the machine's clock")]
     fn now(&self) -> Timestamp {
         let since_epoch = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
@@ -162,24 +157,12 @@ mod tests {
     fn shows_three_digits_and_reads_any_offset() {
         for (text, millis, shown) in [
             ("1970-01-01T00:00:00Z", 0, "1970-01-01T00:00:00.000Z"),
-            (
-                "2026-11-20T13:36:00.5Z",
-                1_795_181_760_500,
-                "2026-11-20T13:36:00.500Z",
-            ),
-            (
-                "2026-11-20T15:36:00.1234+02:00",
-                1_795_181_760_123,
-                "2026-11-20T13:36:00.123Z",
-            ),
+            ("2026-11-20T13:36:00.5Z", 1_795_181_760_500, "2026-11-20T13:36:00.500Z"),
+            ("2026-11-20T15:36:00.1234+02:00", 1_795_181_760_123, "2026-11-20T13:36:00.123Z"),
             ("1969-12-31T23:59:59.999Z", -1, "1969-12-31T23:59:59.999Z"),
         ] {
             let at = Timestamp::parse(text).unwrap();
-            assert_eq!(
-                (at.as_millis(), at.to_string().as_str()),
-                (millis, shown),
-                "{text}"
-            );
+            assert_eq!((at.as_millis(), at.to_string().as_str()), (millis, shown), "{text}");
         }
         for text in ["", "yesterday", "2026-11-20", "2026-11-20T13:36:00"] {
             assert_eq!(Timestamp::parse(text), None, "{text}");

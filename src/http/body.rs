@@ -50,9 +50,7 @@ impl FromRequest<App> for JsonBytes {
             ));
         }
         let stall = app.services.tuning().body_stall;
-        read(request.into_body(), limits::V1_BODY_BYTES, stall)
-            .await
-            .map(Self)
+        read(request.into_body(), limits::V1_BODY_BYTES, stall).await.map(Self)
     }
 }
 
@@ -128,10 +126,7 @@ fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> Stri
     }
     // "missing field `x`" stands at the object; the name is what a person looks for.
     let text = error.inner().to_string();
-    match text
-        .split_once('`')
-        .filter(|(before, _)| before.starts_with("missing field"))
-    {
+    match text.split_once('`').filter(|(before, _)| before.starts_with("missing field")) {
         Some((_, rest)) => rest.split('`').next().unwrap_or_default().to_owned(),
         None => String::new(),
     }
@@ -140,8 +135,7 @@ fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> Stri
 /// The message without " at line 1 column 2", which says nothing about a body that a program wrote.
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    text.rsplit_once(" at line ")
-        .map_or_else(|| text.clone(), |(what, _)| what.to_owned())
+    text.rsplit_once(" at line ").map_or_else(|| text.clone(), |(what, _)| what.to_owned())
 }
 
 /// RFC 9110 8.3: the type, perhaps with parameters; `+json` is JSON too.
@@ -176,10 +170,7 @@ async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Pr
             Err(_) => {
                 return Err(Problem::new(
                     Code::RequestTimeout,
-                    format!(
-                        "nothing more of the body came for {} s",
-                        stall.as_secs_f32()
-                    ),
+                    format!("nothing more of the body came for {} s", stall.as_secs_f32()),
                 ));
             }
             Ok(None) => break,
@@ -212,11 +203,7 @@ async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Pr
     if len > limit || announced > limit as u64 {
         return Err(too_large());
     }
-    Ok(if rest.is_empty() {
-        first.unwrap_or_default()
-    } else {
-        rest.freeze()
-    })
+    Ok(if rest.is_empty() { first.unwrap_or_default() } else { rest.freeze() })
 }
 
 #[cfg(test)]
@@ -229,18 +216,9 @@ mod tests {
         for (body, field) in [
             (r#"{"display_name":1,"backend":"b"}"#, Some("display_name")),
             (r#"{"display_name":"a"}"#, Some("backend")),
-            (
-                r#"{"display_name":"a","backend":"b","role":"king"}"#,
-                Some("role"),
-            ),
-            (
-                r#"{"display_name":"a","backend":"b","metadata":{"k":1}}"#,
-                Some("metadata.k"),
-            ),
-            (
-                r#"{"display_name":"a","backend":"b","pid":-1}"#,
-                Some("pid"),
-            ),
+            (r#"{"display_name":"a","backend":"b","role":"king"}"#, Some("role")),
+            (r#"{"display_name":"a","backend":"b","metadata":{"k":1}}"#, Some("metadata.k")),
+            (r#"{"display_name":"a","backend":"b","pid":-1}"#, Some("pid")),
             ("[]", None),
             ("3", None),
         ] {
@@ -254,14 +232,7 @@ mod tests {
                 );
             }
         }
-        for body in [
-            "",
-            "{",
-            "{\"display_name\":\"a\"",
-            "nonsense",
-            "{}{}",
-            "\u{feff}{}",
-        ] {
+        for body in ["", "{", "{\"display_name\":\"a\"", "nonsense", "{}{}", "\u{feff}{}"] {
             let problem = parse_object::<RegisterInput>(body.as_bytes()).unwrap_err();
             assert!(format!("{problem:?}").contains("status: 400"), "{body}");
         }

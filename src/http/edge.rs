@@ -106,8 +106,7 @@ impl Edge {
         }
         if let Some((app, _)) = self.0.app.get() {
             let route = routes::route_of(&response);
-            app.metrics
-                .observe(&method, route, response.status(), started.elapsed());
+            app.metrics.observe(&method, route, response.status(), started.elapsed());
         }
         tracing::debug!(
             request_id = id,
@@ -161,11 +160,7 @@ impl Edge {
             )
         };
         let token = bearer(&request.headers).ok_or_else(refused)?;
-        app.services
-            .authenticate(token)
-            .await?
-            .map(Some)
-            .ok_or_else(refused)
+        app.services.authenticate(token).await?.map(Some).ok_or_else(refused)
     }
 }
 
@@ -191,10 +186,7 @@ impl Access {
     /// A loopback port is open to every web page by way of DNS rebinding, so the names count.
     fn check_origin<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         let forbidden = |what: &str, hint: &str| {
-            Err(Problem::new(
-                Code::Forbidden,
-                format!("this {what} is not allowed here: {hint}"),
-            ))
+            Err(Problem::new(Code::Forbidden, format!("this {what} is not allowed here: {hint}")))
         };
         let headers = request.headers();
         let mut hosts = headers.get_all(header::HOST).iter();
@@ -210,9 +202,7 @@ impl Access {
         match (origins.next(), origins.next()) {
             (None, _) => Ok(()),
             (Some(origin), None)
-                if origin
-                    .to_str()
-                    .is_ok_and(|origin| self.knows_origin(origin)) =>
+                if origin.to_str().is_ok_and(|origin| self.knows_origin(origin)) =>
             {
                 Ok(())
             }
@@ -221,11 +211,7 @@ impl Access {
     }
 
     fn knows_host(&self, host: &str) -> bool {
-        if self
-            .allowed_hosts
-            .iter()
-            .any(|allowed| allowed.eq_ignore_ascii_case(host))
-        {
+        if self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host)) {
             return true;
         }
         let Ok(authority) = host.parse::<Authority>() else {
@@ -236,19 +222,12 @@ impl Access {
         }
         let name = authority.host();
         is_loopback_name(name)
-            || self
-                .allowed_hosts
-                .iter()
-                .any(|allowed| allowed.eq_ignore_ascii_case(name))
+            || self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
             || address(name).is_some_and(|ip| self.listen.iter().any(|listen| listen.ip() == ip))
     }
 
     fn knows_origin(&self, origin: &str) -> bool {
-        if self
-            .allowed_origins
-            .iter()
-            .any(|allowed| allowed.eq_ignore_ascii_case(origin))
-        {
+        if self.allowed_origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin)) {
             return true;
         }
         let Some((scheme, authority)) = origin.split_once("://") else {
@@ -269,11 +248,7 @@ fn is_loopback_name(name: &str) -> bool {
 
 /// An address in the notation of URLs, where IPv6 stands in brackets.
 fn address(name: &str) -> Option<IpAddr> {
-    name.strip_prefix('[')
-        .and_then(|name| name.strip_suffix(']'))
-        .unwrap_or(name)
-        .parse()
-        .ok()
+    name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name).parse().ok()
 }
 
 #[cfg(test)]

@@ -21,10 +21,9 @@ pub(super) fn routes(api: Api) -> Api {
     let read = Operation::new(
         "The log: a page of JSON, or with Accept: text/event-stream a feed without end",
     );
-    let read = read.query::<Read>().header(
-        "Last-Event-ID",
-        "Of a feed: the last id received, which wins over `after`",
-    );
+    let read = read
+        .query::<Read>()
+        .header("Last-Event-ID", "Of a feed: the last id received, which wins over `after`");
     let read = read.answer::<Page>(200, "A page of events");
     api.get("/v1/events", read, show)
 }
@@ -94,10 +93,7 @@ async fn show(
         // What comes from now on is not here yet.
         After::Latest => i64::MAX,
     };
-    let page = app
-        .services
-        .event_page(&selector, after, kind.as_deref(), query.limit)
-        .await?;
+    let page = app.services.event_page(&selector, after, kind.as_deref(), query.limit).await?;
     let mut body = String::from(r#"{"events":["#);
     for (index, event) in page.events.iter().enumerate() {
         if index > 0 {
@@ -124,10 +120,7 @@ fn after(text: Option<&str>) -> Result<After, Problem> {
         Some("latest") => Ok(After::Latest),
         Some(text) => match text.parse::<u64>() {
             Ok(place) => Ok(After::Place(place)),
-            Err(_) => Err(Problem::invalid(
-                "after",
-                "must be a number from 0 up, or `latest`",
-            )),
+            Err(_) => Err(Problem::invalid("after", "must be a number from 0 up, or `latest`")),
         },
     }
 }

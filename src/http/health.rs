@@ -97,10 +97,7 @@ struct StoreHealth {
 async fn show_health(State(app): State<App>) -> Result<Json<Health>, Problem> {
     let store = app.services.store();
     let size = store.size().await.map_err(crate::service::Error::from)?;
-    let (trimmed, head) = store
-        .log_bounds()
-        .await
-        .map_err(crate::service::Error::from)?;
+    let (trimmed, head) = store.log_bounds().await.map_err(crate::service::Error::from)?;
     let version = env!("CARGO_PKG_VERSION");
     Ok(Json(Health {
         status: "ok",
@@ -109,11 +106,7 @@ async fn show_health(State(app): State<App>) -> Result<Json<Health>, Problem> {
             name: "svc",
             version,
             target: format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
-            profile: if cfg!(debug_assertions) {
-                "debug"
-            } else {
-                "release"
-            },
+            profile: if cfg!(debug_assertions) { "debug" } else { "release" },
         },
         store: StoreHealth {
             path: store.path().display().to_string(),

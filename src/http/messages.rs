@@ -18,33 +18,19 @@ pub(super) fn routes(api: Api) -> Api {
         Operation::new("Take messages out of an inbox on a lease of 60 s, or peek").query::<Look>();
     let on_ack = Operation::new("Acknowledge messages").body::<Acknowledge>();
     let on_broadcast = Operation::new("Put a message into every inbox but the sender's");
-    api.post(
-        "/v1/peers/{id}/messages",
-        on_send.answer::<Message>(200, "As stored"),
-        send,
-    )
-    .get(
-        "/v1/peers/{id}/messages",
-        on_inbox.answer::<Messages>(200, "In order"),
-        inbox,
-    )
-    .post(
-        "/v1/peers/{id}/messages/ack",
-        on_ack.answer::<Acked>(200, "All of them"),
-        ack,
-    )
-    .post(
-        "/v1/peers/broadcast",
-        on_broadcast
-            .body::<Broadcast>()
-            .answer::<Delivered>(200, "How many took it"),
-        broadcast,
-    )
-    .get(
-        "/v1/messages/{id}",
-        Operation::new("A message and what became of it").answer::<Detail>(200, "The message"),
-        show,
-    )
+    api.post("/v1/peers/{id}/messages", on_send.answer::<Message>(200, "As stored"), send)
+        .get("/v1/peers/{id}/messages", on_inbox.answer::<Messages>(200, "In order"), inbox)
+        .post("/v1/peers/{id}/messages/ack", on_ack.answer::<Acked>(200, "All of them"), ack)
+        .post(
+            "/v1/peers/broadcast",
+            on_broadcast.body::<Broadcast>().answer::<Delivered>(200, "How many took it"),
+            broadcast,
+        )
+        .get(
+            "/v1/messages/{id}",
+            Operation::new("A message and what became of it").answer::<Detail>(200, "The message"),
+            show,
+        )
 }
 
 async fn send(
@@ -82,22 +68,14 @@ async fn inbox(
     Query(query): Query<Look>,
 ) -> Result<Json<Messages>, Problem> {
     let page = if query.peek {
-        app.services
-            .peek_messages(&caller, &id, query.cursor.as_deref(), query.limit)
-            .await?
+        app.services.peek_messages(&caller, &id, query.cursor.as_deref(), query.limit).await?
     } else if query.cursor.is_some() {
         return Err(Problem::invalid("cursor", "goes with peek=true"));
     } else {
-        app.services
-            .take_messages(&caller, &id, query.limit)
-            .await?
+        app.services.take_messages(&caller, &id, query.limit).await?
     };
     let (count, next_cursor) = (page.messages.len(), page.next_cursor);
-    Ok(Json(Messages {
-        messages: page.messages,
-        count,
-        next_cursor,
-    }))
+    Ok(Json(Messages { messages: page.messages, count, next_cursor }))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -153,10 +131,7 @@ async fn broadcast(
         correlation_id: input.correlation_id,
         idempotency_key: input.idempotency_key,
     };
-    let delivered_to = app
-        .services
-        .broadcast(&caller, input.circle, message)
-        .await?;
+    let delivered_to = app.services.broadcast(&caller, input.circle, message).await?;
     Ok(Json(Delivered { delivered_to }))
 }
 
@@ -173,8 +148,5 @@ async fn show(
     Path(id): Path<String>,
 ) -> Result<Json<Detail>, Problem> {
     let detail = app.services.message(&caller, &id).await?;
-    Ok(Json(Detail {
-        message: detail.message,
-        states: detail.states,
-    }))
+    Ok(Json(Detail { message: detail.message, states: detail.states }))
 }

@@ -21,11 +21,7 @@ use super::{App, Problem, openapi::Operation, routes::Api};
 
 pub(super) fn routes(api: Api) -> Api {
     let read = Operation::new("Metrics in the Prometheus text format");
-    api.get(
-        "/metrics",
-        read.answer_with(200, "Metrics", "text/plain"),
-        show,
-    )
+    api.get("/metrics", read.answer_with(200, "Metrics", "text/plain"), show)
 }
 
 /// Counters of the HTTP side. What the store counts is read from there when somebody asks.
@@ -65,18 +61,12 @@ impl Default for Metrics {
             Unit::Seconds,
             seconds.clone(),
         );
-        Self {
-            registry,
-            requests,
-            seconds,
-        }
+        Self { registry, requests, seconds }
     }
 }
 
 fn histogram() -> Histogram {
-    Histogram::new([
-        0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0,
-    ])
+    Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0])
 }
 
 impl Metrics {
@@ -95,16 +85,8 @@ impl Metrics {
             _ => "other",
         };
         let status = status.as_u16();
-        self.requests
-            .get_or_create(&Request {
-                method,
-                route,
-                status,
-            })
-            .inc();
-        self.seconds
-            .get_or_create(&Route { route })
-            .observe(elapsed.as_secs_f64());
+        self.requests.get_or_create(&Request { method, route, status }).inc();
+        self.seconds.get_or_create(&Route { route }).observe(elapsed.as_secs_f64());
     }
 }
 
@@ -116,61 +98,18 @@ async fn show(State(app): State<App>) -> Result<Response, Problem> {
     body.truncate(body.strip_suffix(end).map_or(body.len(), str::len));
     let store = app.services.store();
     let size = store.size().await.map_err(crate::service::Error::from)?;
-    let (_, head) = store
-        .log_bounds()
-        .await
-        .map_err(crate::service::Error::from)?;
+    let (_, head) = store.log_bounds().await.map_err(crate::service::Error::from)?;
     let stats = store.stats();
     let number = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
     for (name, kind, help, value) in [
-        (
-            "store_commits_total",
-            "counter",
-            "Commits",
-            stats.commits.load(Relaxed),
-        ),
-        (
-            "store_jobs_total",
-            "counter",
-            "Write jobs that shared them",
-            stats.jobs.load(Relaxed),
-        ),
-        (
-            "store_failures_total",
-            "counter",
-            "Commits that failed",
-            stats.failures.load(Relaxed),
-        ),
-        (
-            "store_queued_jobs",
-            "gauge",
-            "Write jobs that wait",
-            number(store.queued()),
-        ),
-        (
-            "store_database_bytes",
-            "gauge",
-            "Size of the database file",
-            size.database,
-        ),
-        (
-            "store_wal_bytes",
-            "gauge",
-            "Size of the write-ahead log",
-            size.wal,
-        ),
-        (
-            "log_head",
-            "gauge",
-            "Position of the last event",
-            u64::try_from(head).unwrap_or(0),
-        ),
-        (
-            "subscribers",
-            "gauge",
-            "Open subscriptions",
-            number(store.bus().listeners()),
-        ),
+        ("store_commits_total", "counter", "Commits", stats.commits.load(Relaxed)),
+        ("store_jobs_total", "counter", "Write jobs that shared them", stats.jobs.load(Relaxed)),
+        ("store_failures_total", "counter", "Commits that failed", stats.failures.load(Relaxed)),
+        ("store_queued_jobs", "gauge", "Write jobs that wait", number(store.queued())),
+        ("store_database_bytes", "gauge", "Size of the database file", size.database),
+        ("store_wal_bytes", "gauge", "Size of the write-ahead log", size.wal),
+        ("log_head", "gauge", "Position of the last event", u64::try_from(head).unwrap_or(0)),
+        ("subscribers", "gauge", "Open subscriptions", number(store.bus().listeners())),
     ] {
         let family = name.strip_suffix("_total").unwrap_or(name);
         write!(
@@ -181,9 +120,5 @@ async fn show(State(app): State<App>) -> Result<Response, Problem> {
     }
     body.push_str(end);
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok((
-        [(header::CONTENT_TYPE, HeaderValue::from_static(kind))],
-        body,
-    )
-        .into_response())
+    Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], body).into_response())
 }

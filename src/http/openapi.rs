@@ -34,12 +34,7 @@ struct Answer {
 
 impl Operation {
     pub(super) fn new(summary: &'static str) -> Self {
-        Self {
-            summary,
-            parts: Vec::new(),
-            answers: Vec::new(),
-            open: false,
-        }
+        Self { summary, parts: Vec::new(), answers: Vec::new(), open: false }
     }
 
     /// Asks for no token.
@@ -70,12 +65,7 @@ impl Operation {
 
     pub(super) fn answer<T: JsonSchema>(mut self, status: u16, what: &'static str) -> Self {
         let (media_type, schema) = ("application/json", Some(schema::<T> as Schema));
-        self.answers.push(Answer {
-            status,
-            what,
-            media_type,
-            schema,
-        });
+        self.answers.push(Answer { status, what, media_type, schema });
         self
     }
 
@@ -85,12 +75,7 @@ impl Operation {
         what: &'static str,
         media_type: &'static str,
     ) -> Self {
-        self.answers.push(Answer {
-            status,
-            what,
-            media_type,
-            schema: None,
-        });
+        self.answers.push(Answer { status, what, media_type, schema: None });
         self
     }
 }
@@ -110,10 +95,7 @@ impl Document {
     pub(super) fn new() -> Self {
         let settings = SchemaSettings::draft2020_12()
             .with(|settings| settings.definitions_path = "/components/schemas".into());
-        Self {
-            generator: settings.into_generator(),
-            paths: Map::new(),
-        }
+        Self { generator: settings.into_generator(), paths: Map::new() }
     }
 
     pub(super) fn add(&mut self, path: &str, method: &str, operation: Operation) {
@@ -183,10 +165,7 @@ impl Document {
             }
             responses.insert(answer.status.to_string(), response);
         }
-        responses.insert(
-            "default".to_owned(),
-            json!({ "$ref": "#/components/responses/Problem" }),
-        );
+        responses.insert("default".to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
         described["responses"] = responses.into();
         if !parameters.is_empty() {
             described["parameters"] = parameters.into();
@@ -205,21 +184,12 @@ impl Document {
             .and_then(|path| path.rsplit('/').next())
             .expect("the type of a query is a struct, which has a definition of its own")
             .to_owned();
-        let definition = self
-            .generator
-            .definitions_mut()
-            .remove(&name)
-            .unwrap_or_default();
-        let properties = definition["properties"]
-            .as_object()
-            .cloned()
-            .unwrap_or_default();
+        let definition = self.generator.definitions_mut().remove(&name).unwrap_or_default();
+        let properties = definition["properties"].as_object().cloned().unwrap_or_default();
         properties
             .into_iter()
             .map(|(name, mut schema)| {
-                let description = schema
-                    .as_object_mut()
-                    .and_then(|it| it.remove("description"));
+                let description = schema.as_object_mut().and_then(|it| it.remove("description"));
                 json!({ "name": name, "in": "query", "description": description, "schema": schema })
             })
             .collect()

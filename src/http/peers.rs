@@ -21,31 +21,15 @@ pub(super) fn routes(api: Api) -> Api {
     let on_register = Operation::new("Register a peer, or update the one with the same identity")
         .body::<RegisterInput>();
     let on_beat = Operation::new("Say that a peer is there").optional_body::<Heartbeat>();
-    api.get(
-        "/v1/peers",
-        on_list.answer::<Peers>(200, "A page of peers"),
-        list,
-    )
-    .post(
-        "/v1/peers/register",
-        on_register.answer::<Peer>(200, "The peer"),
-        register,
-    )
-    .post(
-        "/v1/peers/{id}/heartbeat",
-        on_beat.answer::<Peer>(200, "The peer"),
-        heartbeat,
-    )
-    .get(
-        "/v1/peers/{id}",
-        Operation::new("A peer").answer::<Peer>(200, "The peer"),
-        show,
-    )
-    .delete(
-        "/v1/peers/{id}",
-        Operation::new("Remove a peer").answer::<Peer>(200, "The peer that was removed"),
-        remove,
-    )
+    api.get("/v1/peers", on_list.answer::<Peers>(200, "A page of peers"), list)
+        .post("/v1/peers/register", on_register.answer::<Peer>(200, "The peer"), register)
+        .post("/v1/peers/{id}/heartbeat", on_beat.answer::<Peer>(200, "The peer"), heartbeat)
+        .get("/v1/peers/{id}", Operation::new("A peer").answer::<Peer>(200, "The peer"), show)
+        .delete(
+            "/v1/peers/{id}",
+            Operation::new("Remove a peer").answer::<Peer>(200, "The peer that was removed"),
+            remove,
+        )
 }
 
 /// Filters match exactly, and all of them.
@@ -81,17 +65,9 @@ async fn list(
         path: query.path,
     };
     let as_of = app.services.now();
-    let page = app
-        .services
-        .peers(&filter, query.cursor.as_deref(), query.limit)
-        .await?;
+    let page = app.services.peers(&filter, query.cursor.as_deref(), query.limit).await?;
     let (count, next_cursor) = (page.peers.len(), page.next_cursor);
-    Ok(Json(Peers {
-        peers: page.peers,
-        count,
-        as_of,
-        next_cursor,
-    }))
+    Ok(Json(Peers { peers: page.peers, count, as_of, next_cursor }))
 }
 
 async fn register(

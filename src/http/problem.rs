@@ -143,35 +143,20 @@ impl Problem {
             Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         };
-        Self {
-            code,
-            status,
-            detail: detail.into(),
-            field: None,
-        }
+        Self { code, status, detail: detail.into(), field: None }
     }
 
     /// A request that cannot even be read (400), where a value that breaks a rule is a 422.
     pub fn malformed(detail: impl Into<String>) -> Self {
-        Self {
-            status: StatusCode::BAD_REQUEST,
-            ..Self::new(Code::InvalidRequest, detail)
-        }
+        Self { status: StatusCode::BAD_REQUEST, ..Self::new(Code::InvalidRequest, detail) }
     }
 
     /// A value that breaks a rule.
     pub fn invalid(field: impl Into<String>, why: impl std::fmt::Display) -> Self {
         let field = field.into();
-        let detail = if field.is_empty() {
-            why.to_string()
-        } else {
-            format!("{field}: {why}")
-        };
+        let detail = if field.is_empty() { why.to_string() } else { format!("{field}: {why}") };
         let named = (!field.is_empty()).then_some(field);
-        Self {
-            field: named,
-            ..Self::new(Code::InvalidRequest, detail)
-        }
+        Self { field: named, ..Self::new(Code::InvalidRequest, detail) }
     }
 
     /// The same, of a value that stands at `place`.
@@ -180,10 +165,7 @@ impl Problem {
             Some(field) => format!("{place}.{field}"),
             None => place.to_owned(),
         };
-        let why = self
-            .detail
-            .split_once(": ")
-            .map_or(&*self.detail, |(_, why)| why);
+        let why = self.detail.split_once(": ").map_or(&*self.detail, |(_, why)| why);
         self.detail = format!("{field}: {why}");
         self.field = Some(field);
         self
@@ -207,10 +189,7 @@ impl Problem {
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         match self.code {
             Code::Unauthorized => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

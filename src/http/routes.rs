@@ -74,10 +74,7 @@ pub(super) fn router(app: App) -> Router {
         .route("/openapi.json", health::openapi_route(document))
         .fallback(async || Problem::new(Code::NotFound, "there is no such path: see /openapi.json"))
         .method_not_allowed_fallback(async || {
-            Problem::new(
-                Code::MethodNotAllowed,
-                "this path has other methods: see Allow",
-            )
+            Problem::new(Code::MethodNotAllowed, "this path has other methods: see Allow")
         })
         .layer(CatchPanicLayer::custom(panicked))
         .with_state(app)
@@ -90,17 +87,11 @@ pub fn openapi_document() -> serde_json::Value {
 
 /// The route that answered, as it stands in the table; for metrics, where an id in a path would make a series each.
 pub(super) fn route_of(response: &Response) -> &'static str {
-    response
-        .extensions()
-        .get::<RouteName>()
-        .map_or("", |route| route.0)
+    response.extensions().get::<RouteName>().map_or("", |route| route.0)
 }
 
 fn api() -> Api {
-    let api = Api {
-        router: Router::new(),
-        document: Document::new(),
-    };
+    let api = Api { router: Router::new(), document: Document::new() };
     let api = health::routes(api);
     let api = peers::routes(api);
     let api = messages::routes(api);
@@ -183,10 +174,7 @@ impl FromRequestParts<App> for Caller {
     }
 }
 
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "the signature is tower-http's"
-)]
+#[expect(clippy::needless_pass_by_value, reason = "the signature is tower-http's")]
 fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let message = panic
         .downcast_ref::<String>()

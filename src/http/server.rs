@@ -42,10 +42,7 @@ pub async fn serve(
             }
             Err(error) => {
                 // Out of descriptors, most likely. The listener is well, and a pause lets others close.
-                tracing::warn!(
-                    error = telemetry::chain(&error),
-                    "cannot accept a connection"
-                );
+                tracing::warn!(error = telemetry::chain(&error), "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

@@ -32,10 +32,7 @@ pub(super) fn response(app: &App, subscription: Subscription, from: Option<i64>)
     });
     let mut response = Response::new(Body::from_stream(chunks));
     let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("text/event-stream"),
-    );
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
@@ -75,10 +72,7 @@ impl Feed {
             self.begun = true;
             let retry = limits::SSE_RETRY_MS;
             // An `id` without `data` sets the client's cursor and is no event (WHATWG HTML, 9.2.6).
-            let from = self
-                .from
-                .map(|id| format!("id: {id}\n\n"))
-                .unwrap_or_default();
+            let from = self.from.map(|id| format!("id: {id}\n\n")).unwrap_or_default();
             return Some(Bytes::from(format!("retry: {retry}\n\n{from}")));
         }
         tokio::select! {

@@ -33,31 +33,18 @@ pub(super) fn routes(api: Api) -> Api {
     let on_create = on_create.answer::<Task>(200, "Made before, with the same idempotency_key");
     let on_list = Operation::new("Tasks, the latest first").query::<ListTasks>();
     let on_append = Operation::new("Append events to a task: one, or an array of up to 1,000");
-    let on_append = on_append
-        .body::<Events>()
-        .answer::<Appended>(200, "On the disk");
+    let on_append = on_append.body::<Events>().answer::<Appended>(200, "On the disk");
     let on_cancel = Operation::new("Ask for a task to be stopped");
     let on_cancel = on_cancel.answer::<Task>(200, "Cancelled: nobody had begun");
     let on_cancel = on_cancel.answer::<Task>(202, "The runner was asked to stop");
     let on_watch = Operation::new("Follow a task: `task`, `frame` and `terminal` events")
         .query::<Watch>()
-        .header(
-            "Last-Event-ID",
-            "The last id received: what is greater follows",
-        );
+        .header("Last-Event-ID", "The last id received: what is greater follows");
     let on_watch = on_watch.answer_with(200, "Until the terminal event", "text/event-stream");
     let on_watch = on_watch.answer_with(204, "The task is over and the reader has all of it", "");
     api.post("/v1/tasks", on_create, create)
-        .get(
-            "/v1/tasks",
-            on_list.answer::<Tasks>(200, "A page of tasks"),
-            list,
-        )
-        .get(
-            "/v1/tasks/{id}",
-            Operation::new("A task").answer::<Task>(200, "The task"),
-            show,
-        )
+        .get("/v1/tasks", on_list.answer::<Tasks>(200, "A page of tasks"), list)
+        .get("/v1/tasks/{id}", Operation::new("A task").answer::<Task>(200, "The task"), show)
         .post("/v1/tasks/{id}/events", on_append, append)
         .post("/v1/tasks/{id}/cancel", on_cancel, cancel)
         .get("/v1/biam/subscribe", on_watch, watch)
@@ -69,11 +56,7 @@ async fn create(
     Json(input): Json<NewTask>,
 ) -> Result<(StatusCode, Json<Task>), Problem> {
     let created = app.services.create_task(&caller, input).await?;
-    let status = if created.is_new {
-        StatusCode::CREATED
-    } else {
-        StatusCode::OK
-    };
+    let status = if created.is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(created.task)))
 }
 
@@ -107,16 +90,9 @@ async fn list(
         from: query.from,
         since: query.since,
     };
-    let page = app
-        .services
-        .tasks(&filter, query.cursor.as_deref(), query.limit)
-        .await?;
+    let page = app.services.tasks(&filter, query.cursor.as_deref(), query.limit).await?;
     let (count, next_cursor) = (page.tasks.len(), page.next_cursor);
-    Ok(Json(Tasks {
-        tasks: page.tasks,
-        count,
-        next_cursor,
-    }))
+    Ok(Json(Tasks { tasks: page.tasks, count, next_cursor }))
 }
 
 async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Task>, Problem> {
@@ -165,10 +141,7 @@ async fn append(
 ) -> Result<Json<Appended>, Problem> {
     let events = parse_events(&body)?;
     let places = app.services.append_task_events(&id, events).await?;
-    Ok(Json(Appended {
-        first_id: places.first,
-        last_id: places.last,
-    }))
+    Ok(Json(Appended { first_id: places.first, last_id: places.last }))
 }
 
 async fn cancel(
@@ -176,11 +149,7 @@ async fn cancel(
     Path(id): Path<String>,
 ) -> Result<(StatusCode, Json<Task>), Problem> {
     let cancelled = app.services.cancel_task(&id).await?;
-    let status = if cancelled.at_once {
-        StatusCode::OK
-    } else {
-        StatusCode::ACCEPTED
-    };
+    let status = if cancelled.at_once { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, Json(cancelled.task)))
 }
 
@@ -269,10 +238,7 @@ fn parse_event(raw: RawEvent<'_>, place: &str) -> Result<TaskEvent, Problem> {
             ));
         }
     };
-    Ok(TaskEvent {
-        producer_id: raw.id,
-        body,
-    })
+    Ok(TaskEvent { producer_id: raw.id, body })
 }
 
 fn parse_data<T: serde::de::DeserializeOwned>(data: &RawValue, place: &str) -> Result<T, Problem> {

@@ -23,26 +23,10 @@ pub(super) fn routes(api: Api) -> Api {
     let on_list = Operation::new("Session tokens, the latest first (operator)").query::<List>();
     let on_revoke = Operation::new("Take a session token back (operator)");
     let on_rotate = Operation::new("Make a new operator token in place of the old one (operator)");
-    api.post(
-        "/v1/tokens",
-        on_mint.answer::<MintedToken>(201, "Shown once"),
-        mint,
-    )
-    .get(
-        "/v1/tokens",
-        on_list.answer::<Tokens>(200, "A page of tokens"),
-        list,
-    )
-    .delete(
-        "/v1/tokens/{id}",
-        on_revoke.answer::<TokenInfo>(200, "Revoked"),
-        revoke,
-    )
-    .post(
-        "/v1/token/rotate",
-        on_rotate.answer::<Rotated>(200, "Counts at once"),
-        rotate,
-    )
+    api.post("/v1/tokens", on_mint.answer::<MintedToken>(201, "Shown once"), mint)
+        .get("/v1/tokens", on_list.answer::<Tokens>(200, "A page of tokens"), list)
+        .delete("/v1/tokens/{id}", on_revoke.answer::<TokenInfo>(200, "Revoked"), revoke)
+        .post("/v1/token/rotate", on_rotate.answer::<Rotated>(200, "Counts at once"), rotate)
 }
 
 async fn mint(
@@ -50,10 +34,7 @@ async fn mint(
     caller: Caller,
     Json(input): Json<NewToken>,
 ) -> Result<(StatusCode, Json<MintedToken>), Problem> {
-    Ok((
-        StatusCode::CREATED,
-        Json(app.services.mint_token(&caller, input).await?),
-    ))
+    Ok((StatusCode::CREATED, Json(app.services.mint_token(&caller, input).await?)))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -76,16 +57,9 @@ async fn list(
     caller: Caller,
     Query(query): Query<List>,
 ) -> Result<Json<Tokens>, Problem> {
-    let page = app
-        .services
-        .list_tokens(&caller, query.cursor.as_deref(), query.limit)
-        .await?;
+    let page = app.services.list_tokens(&caller, query.cursor.as_deref(), query.limit).await?;
     let (count, next_cursor) = (page.tokens.len(), page.next_cursor);
-    Ok(Json(Tokens {
-        tokens: page.tokens,
-        count,
-        next_cursor,
-    }))
+    Ok(Json(Tokens { tokens: page.tokens, count, next_cursor }))
 }
 
 async fn revoke(
@@ -102,7 +76,5 @@ struct Rotated {
 }
 
 async fn rotate(State(app): State<App>, caller: Caller) -> Result<Json<Rotated>, Problem> {
-    Ok(Json(Rotated {
-        token: app.services.rotate_operator_token(&caller)?,
-    }))
+    Ok(Json(Rotated { token: app.services.rotate_operator_token(&caller)? }))
 }

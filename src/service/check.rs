@@ -16,11 +16,7 @@ pub(super) fn short(field: &'static str, text: Option<&str>) -> Result<(), Error
     match text {
         Some(text) if text.len() > limits::SHORT_TEXT_BYTES => Err(Error::invalid(
             field,
-            format!(
-                "must have at most {} bytes, has {}",
-                limits::SHORT_TEXT_BYTES,
-                text.len()
-            ),
+            format!("must have at most {} bytes, has {}", limits::SHORT_TEXT_BYTES, text.len()),
         )),
         _ => Ok(()),
     }
@@ -38,10 +34,7 @@ pub(super) fn key(field: &'static str, text: Option<&str>) -> Result<(), Error> 
 pub(super) fn limit(limit: Option<u32>) -> Result<u32, Error> {
     let limit = limit.unwrap_or(limits::PAGE_DEFAULT);
     if !(1..=limits::PAGE_MAX).contains(&limit) {
-        return Err(Error::invalid(
-            "limit",
-            format!("must be from 1 to {}", limits::PAGE_MAX),
-        ));
+        return Err(Error::invalid("limit", format!("must be from 1 to {}", limits::PAGE_MAX)));
     }
     Ok(limit)
 }
@@ -77,11 +70,7 @@ fn decode(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) || text.is_empty() {
         return None;
     }
-    let digit = |byte: u8| {
-        char::from(byte)
-            .to_digit(16)
-            .and_then(|digit| u8::try_from(digit).ok())
-    };
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     text.as_bytes()
         .chunks_exact(2)
         .map(|pair| Some((digit(pair[0])? << 4) | digit(pair[1])?))

@@ -48,19 +48,12 @@ pub enum Error {
 impl Error {
     /// There is no such thing.
     pub fn not_found(what: &'static str, id: &str) -> Self {
-        Self::NotFound {
-            what,
-            id: id.chars().take(64).collect(),
-            hint: "",
-        }
+        Self::NotFound { what, id: id.chars().take(64).collect(), hint: "" }
     }
 
     /// The value of `field` breaks a rule.
     pub fn invalid(field: impl Into<String>, why: impl Into<String>) -> Self {
-        Self::Invalid {
-            field: field.into(),
-            why: why.into(),
-        }
+        Self::Invalid { field: field.into(), why: why.into() }
     }
 }
 

@@ -78,15 +78,11 @@ impl Services {
         let mut events = match selector {
             Selector::Stream(name) => {
                 let (name, view) = self.stream(name).await?;
-                self.store
-                    .events(view.id, &name, after, kind, limit + 1)
-                    .await?
+                self.store.events(view.id, &name, after, kind, limit + 1).await?
             }
             Selector::Prefix(prefix) => {
                 let scope = FeedScope::prefix(prefix);
-                self.store
-                    .feed_events(&scope, after, i64::MAX, kind, limit + 1)
-                    .await?
+                self.store.feed_events(&scope, after, i64::MAX, kind, limit + 1).await?
             }
         };
         let more = events.len() > limit as usize;
@@ -110,10 +106,7 @@ impl Services {
             Selector::Stream(name) => {
                 let framing = Framing::ItemBySeq;
                 let feed = self.subscribe_stream(name, after, framing, kind).await?;
-                Ok(Subscription {
-                    endless: true,
-                    ..feed
-                })
+                Ok(Subscription { endless: true, ..feed })
             }
             Selector::Prefix(prefix) => self.subscribe_feed(prefix, after, kind).await,
         }
@@ -135,11 +128,7 @@ impl Services {
         let (cursor, gap) = begin(after, bounds);
         Ok(Subscription {
             store: self.store.clone(),
-            source: Source::Stream {
-                id: view.id,
-                name,
-                listener,
-            },
+            source: Source::Stream { id: view.id, name, listener },
             framing,
             kind: kind.map(Arc::from),
             cursor,
@@ -160,22 +149,13 @@ impl Services {
         let signals = self.store.bus().listen_all();
         let (trimmed, head) = self.store.log_bounds().await?;
         let (mut cursor, gap) = begin(after, (trimmed, head));
-        if let (
-            After::Place(asked),
-            Some(Gap {
-                reason: "pruned", ..
-            }),
-        ) = (after, &gap)
-        {
+        if let (After::Place(asked), Some(Gap { reason: "pruned", .. })) = (after, &gap) {
             // The last event of each stream is still there, and may be before the oldest that was not pruned.
             cursor = i64::try_from(asked).unwrap_or(cursor);
         }
         Ok(Subscription {
             store: self.store.clone(),
-            source: Source::Feed {
-                scope: FeedScope::prefix(prefix),
-                signals,
-            },
+            source: Source::Feed { scope: FeedScope::prefix(prefix), signals },
             framing: Framing::ItemByPosition,
             kind: kind.map(Arc::from),
             cursor,
@@ -204,14 +184,7 @@ fn begin(after: After, (floor, head): (i64, i64)) -> (i64, Option<Gap>) {
     let After::Place(requested) = after else {
         return (head, None);
     };
-    let gap = |reason| {
-        Some(Gap {
-            requested,
-            oldest: (floor + 1).min(head),
-            latest: head,
-            reason,
-        })
-    };
+    let gap = |reason| Some(Gap { requested, oldest: (floor + 1).min(head), latest: head, reason });
     match i64::try_from(requested) {
         Ok(asked) if asked < floor => (floor, gap("pruned")),
         Ok(asked) if asked <= head => (asked, None),
@@ -240,15 +213,8 @@ pub struct Subscription {
 
 #[derive(Debug)]
 enum Source {
-    Stream {
-        id: i64,
-        name: StreamName,
-        listener: Listener,
-    },
-    Feed {
-        scope: FeedScope,
-        signals: broadcast::Receiver<Feed>,
-    },
+    Stream { id: i64, name: StreamName, listener: Listener },
+    Feed { scope: FeedScope, signals: broadcast::Receiver<Feed> },
 }
 
 /// What came of a commit's signal.
@@ -305,9 +271,7 @@ impl Subscription {
         }
         let page = match &self.source {
             Source::Stream { id, name, .. } => {
-                self.store
-                    .frames(*id, name, self.cursor, self.framing)
-                    .await?
+                self.store.frames(*id, name, self.cursor, self.framing).await?
             }
             Source::Feed { scope, .. } => {
                 let (_, head) = self.store.log_bounds().await?;
@@ -326,21 +290,11 @@ impl Subscription {
         let (events, end) = match &self.source {
             Source::Stream { id, name, .. } => {
                 let head = self.store.view(name).await?.map_or(0, |view| view.head);
-                (
-                    self.store
-                        .events(*id, name, self.cursor, Some(kind), limit)
-                        .await?,
-                    head,
-                )
+                (self.store.events(*id, name, self.cursor, Some(kind), limit).await?, head)
             }
             Source::Feed { scope, .. } => {
                 let (_, head) = self.store.log_bounds().await?;
-                (
-                    self.store
-                        .feed_events(scope, self.cursor, head, Some(kind), limit)
-                        .await?,
-                    head,
-                )
+                (self.store.feed_events(scope, self.cursor, head, Some(kind), limit).await?, head)
             }
         };
         let last = events.last().map(|event| match self.framing {
@@ -471,12 +425,8 @@ impl Subscription {
         let Some(kind) = &self.kind else {
             return batch.frames(self.framing);
         };
-        let wanted: Vec<Event> = batch
-            .events()?
-            .iter()
-            .filter(|event| event.kind == *kind)
-            .cloned()
-            .collect();
+        let wanted: Vec<Event> =
+            batch.events()?.iter().filter(|event| event.kind == *kind).cloned().collect();
         Some(crate::store::render(&wanted, self.framing))
     }
 }
@@ -546,10 +496,8 @@ mod tests {
             };
             let services = services.clone();
             followers.push(async move {
-                let mut subscription = services
-                    .subscribe(&selector, After::Place(0), None)
-                    .await
-                    .unwrap();
+                let mut subscription =
+                    services.subscribe(&selector, After::Place(0), None).await.unwrap();
                 collect(&mut subscription, EVENTS).await
             });
         }
@@ -578,11 +526,7 @@ mod tests {
         for seen in seen {
             let seen = seen.expect("a follower came to the end in time");
             let ordered: Vec<i64> = (1..=*seen.last().unwrap()).collect();
-            assert!(
-                seen == ordered,
-                "a hole, a repeat or a swap: {} ids",
-                seen.len()
-            );
+            assert!(seen == ordered, "a hole, a repeat or a swap: {} ids", seen.len());
         }
     }
 
@@ -590,12 +534,7 @@ mod tests {
     async fn a_closed_stream_ends_for_every_cursor() {
         let test = TestStore::open().await;
         let services = services(&test);
-        append(
-            &test.store,
-            &name(),
-            vec![event("task", "{}"), event("frame", "{}")],
-        )
-        .await;
+        append(&test.store, &name(), vec![event("task", "{}"), event("frame", "{}")]).await;
         let open = services
             .subscribe_stream("task/t", After::Place(1), Framing::Data, None)
             .await
@@ -633,10 +572,8 @@ mod tests {
         for _ in 0..10 {
             append(&test.store, &name(), vec![event("frame", "{}")]).await;
         }
-        let trimmed: Result<_, StoreError> = test
-            .store
-            .write(|tx| Box::pin(async move { tx.trim(4).await }))
-            .await;
+        let trimmed: Result<_, StoreError> =
+            test.store.write(|tx| Box::pin(async move { tx.trim(4).await })).await;
         assert_eq!(trimmed.unwrap().removed, 4);
         let stream = Selector::Stream("task/t".to_owned());
         let everything = Selector::Prefix(String::new());
@@ -648,23 +585,13 @@ mod tests {
             (&everything, 2, &[-2, 5], Some((2, 5, 10, "pruned"))),
             (&everything, 11, &[-11, 5], Some((11, 5, 10, "ahead"))),
         ] {
-            let mut subscription = services
-                .subscribe(selector, After::Place(after), None)
-                .await
-                .unwrap();
+            let mut subscription =
+                services.subscribe(selector, After::Place(after), None).await.unwrap();
             if let Some((requested, oldest, latest, reason)) = gap {
                 let Some(Chunk::Gap(told)) = subscription.next().await.unwrap() else {
                     panic!("no gap for {selector:?} after {after}")
                 };
-                assert_eq!(
-                    told,
-                    Gap {
-                        requested,
-                        oldest,
-                        latest,
-                        reason
-                    }
-                );
+                assert_eq!(told, Gap { requested, oldest, latest, reason });
             }
             if let Some(first) = expected.last() {
                 let seen = ids(subscription.next().await.unwrap());
@@ -679,14 +606,9 @@ mod tests {
         let services = services(&test);
         let pair = || vec![event("a", "{}"), event("b", "{}")];
         append(&test.store, &name(), pair()).await;
-        for selector in [
-            Selector::Stream("task/t".to_owned()),
-            Selector::Prefix(String::new()),
-        ] {
-            let mut subscription = services
-                .subscribe(&selector, After::Place(0), Some("b".to_owned()))
-                .await
-                .unwrap();
+        for selector in [Selector::Stream("task/t".to_owned()), Selector::Prefix(String::new())] {
+            let mut subscription =
+                services.subscribe(&selector, After::Place(0), Some("b".to_owned())).await.unwrap();
             let head = test.store.log_bounds().await.unwrap().1;
             let seen = collect(&mut subscription, head).await;
             assert!(seen.iter().all(|id| id % 2 == 0), "{seen:?}");
@@ -701,10 +623,7 @@ mod tests {
         let services = services(&test);
         append(&test.store, &name(), vec![event("a", "{}")]).await;
         let stream = Selector::Stream("task/t".to_owned());
-        let mut subscription = services
-            .subscribe(&stream, After::Latest, None)
-            .await
-            .unwrap();
+        let mut subscription = services.subscribe(&stream, After::Latest, None).await.unwrap();
         append(&test.store, &name(), vec![event("a", "{}")]).await;
         assert_eq!(ids(subscription.next().await.unwrap()), [2]);
     }
@@ -714,11 +633,7 @@ mod tests {
         let test = TestStore::open().await;
         let services = services(&test);
         for n in 0..25 {
-            let name = if n % 2 == 0 {
-                name()
-            } else {
-                StreamName::fixed("team")
-            };
+            let name = if n % 2 == 0 { name() } else { StreamName::fixed("team") };
             append(&test.store, &name, vec![event("a", "{}")]).await;
         }
         for (selector, total) in [
@@ -728,10 +643,7 @@ mod tests {
         ] {
             let (mut seen, mut after) = (0, 0);
             loop {
-                let page = services
-                    .event_page(&selector, after, None, Some(4))
-                    .await
-                    .unwrap();
+                let page = services.event_page(&selector, after, None, Some(4)).await.unwrap();
                 seen += page.events.len();
                 match page.next {
                     Some(next) => after = next,
@@ -740,9 +652,6 @@ mod tests {
             }
             assert_eq!(seen, total, "{selector:?}");
         }
-        services
-            .event_page(&Selector::Stream("no".into()), 0, None, None)
-            .await
-            .unwrap_err();
+        services.event_page(&Selector::Stream("no".into()), 0, None, None).await.unwrap_err();
     }
 }

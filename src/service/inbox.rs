@@ -110,10 +110,7 @@ impl Services {
                         tx.lease_message(&message.id, until).await?;
                         advance(tx, message, DeliveryState::Offered).await?;
                     }
-                    Ok(Inbox {
-                        messages,
-                        next_cursor: None,
-                    })
+                    Ok(Inbox { messages, next_cursor: None })
                 })
             })
             .await
@@ -131,22 +128,13 @@ impl Services {
         let limit = check::limit(limit)?;
         let after: i64 = check::cursor(cursor)?.unwrap_or(0);
         let row = self.store.peer(&peer).await?;
-        may_act_for(
-            caller,
-            &row.ok_or_else(|| Error::not_found("peer", peer.as_str()))?,
-        )?;
+        may_act_for(caller, &row.ok_or_else(|| Error::not_found("peer", peer.as_str()))?)?;
         let mut rows = self.store.inbox(&peer, after, limit + 1).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
-        let next_cursor = rows
-            .last()
-            .filter(|_| more)
-            .map(|row| check::make_cursor(&row.id));
+        let next_cursor = rows.last().filter(|_| more).map(|row| check::make_cursor(&row.id));
         let messages = rows.into_iter().map(|row| row.message).collect();
-        Ok(Inbox {
-            messages,
-            next_cursor,
-        })
+        Ok(Inbox { messages, next_cursor })
     }
 
     /// Says that the receiver has these messages. Once more is harmless.
@@ -186,17 +174,11 @@ impl Services {
         let id = MessageId::parse(id).ok_or_else(unknown)?;
         let message = self.store.message(&id).await?.ok_or_else(unknown)?;
         if let Some(session) = caller.session() {
-            let own = self
-                .store
-                .peer_of_session(session)
-                .await?
-                .map(|row| row.peer.peer_id);
+            let own = self.store.peer_of_session(session).await?.map(|row| row.peer.peer_id);
             let concerned =
                 own.is_some_and(|own| own == message.to_peer || own.as_str() == message.from_peer);
             if !concerned {
-                return Err(Error::Forbidden(
-                    "this message is between other peers".to_owned(),
-                ));
+                return Err(Error::Forbidden("this message is between other peers".to_owned()));
             }
         }
         let states = self.store.deliveries(&id).await?;
@@ -224,10 +206,7 @@ async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Resul
             .then(|| named.to_owned())
             .ok_or_else(|| Error::invalid("from_peer", "there is no peer with this id"));
     };
-    let own = tx
-        .peer_of_session(session)
-        .await?
-        .map(|row| row.peer.peer_id);
+    let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id);
     match (own, named) {
         (None, _) => Err(Error::Conflict(
             "this session has no peer yet: POST /v1/peers/register first".to_owned(),
@@ -267,10 +246,8 @@ async fn deliver(
         timestamp: tx.now(),
         state: DeliveryState::Accepted,
     };
-    tx.insert_message(&message, input.idempotency_key.as_deref())
-        .await?;
-    tx.advance_message(&message.id, &[DeliveryState::Accepted], None)
-        .await?;
+    tx.insert_message(&message, input.idempotency_key.as_deref()).await?;
+    tx.advance_message(&message.id, &[DeliveryState::Accepted], None).await?;
     advance(tx, &mut message, DeliveryState::Queued).await?;
     Ok(Some(message))
 }
@@ -308,8 +285,7 @@ pub(super) async fn give_up(
     reason: &'static str,
 ) -> Result<(), StoreError> {
     for id in tx.waiting_messages(peer).await? {
-        tx.advance_message(&id, &[DeliveryState::Undeliverable], Some(reason))
-            .await?;
+        tx.advance_message(&id, &[DeliveryState::Undeliverable], Some(reason)).await?;
         let data = json!({
             "id": id, "to_peer": peer, "state": DeliveryState::Undeliverable, "reason": reason,
         });

@@ -80,13 +80,7 @@ impl Services {
         tuning: Tuning,
         tokens: Tokens,
     ) -> Self {
-        Self {
-            store,
-            clock,
-            ids,
-            tuning,
-            tokens,
-        }
+        Self { store, clock, ids, tuning, tokens }
     }
 
     /// The database beneath, for what only looks at it: health and metrics.

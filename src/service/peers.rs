@@ -107,9 +107,7 @@ impl Services {
     pub async fn peer(&self, id: &str) -> Result<Peer, Error> {
         let id = peer_id(id, "")?;
         let row = self.store.peer(&id).await?;
-        Ok(row
-            .ok_or_else(|| Error::not_found("peer", id.as_str()))?
-            .peer)
+        Ok(row.ok_or_else(|| Error::not_found("peer", id.as_str()))?.peer)
     }
 
     /// A page of peers.
@@ -126,11 +124,7 @@ impl Services {
         rows.truncate(limit as usize);
         let peers: Vec<Peer> = rows.into_iter().map(|row| row.peer).collect();
         let next_cursor = peers.last().filter(|_| more).map(|peer| {
-            check::make_cursor(&(
-                peer.status as i64,
-                &peer.display_name,
-                peer.peer_id.as_str(),
-            ))
+            check::make_cursor(&(peer.status as i64, &peer.display_name, peer.peer_id.as_str()))
         });
         Ok(PeerPage { peers, next_cursor })
     }
@@ -142,9 +136,7 @@ impl Services {
         let timeout = self.tuning.peer_timeout;
         for row in self.store.stale_peers(now.minus(timeout), now).await? {
             let alive = row.peer.pid.is_some_and(process::is_alive);
-            let Peer {
-                peer_id, last_seen, ..
-            } = row.peer;
+            let Peer { peer_id, last_seen, .. } = row.peer;
             self.store
                 .write(move |tx| {
                     Box::pin(async move {
@@ -172,9 +164,7 @@ impl Services {
         let pause = limits::PID_CHECK.min(timeout / 4);
         let next = self.store.longest_silence().await?;
         let due = next.map(|at| at.plus(timeout).since(self.now()) + Duration::from_millis(1));
-        Ok(due
-            .map_or(pause, |due| due.min(pause))
-            .max(Duration::from_millis(10)))
+        Ok(due.map_or(pause, |due| due.min(pause)).max(Duration::from_millis(10)))
     }
 }
 
@@ -202,10 +192,7 @@ fn check_input(input: &RegisterInput) -> Result<(), Error> {
     };
     if metadata.len() > limits::METADATA_ENTRIES {
         let most = limits::METADATA_ENTRIES;
-        return Err(Error::invalid(
-            "metadata",
-            format!("must have at most {most} entries"),
-        ));
+        return Err(Error::invalid("metadata", format!("must have at most {most} entries")));
     }
     for (key, value) in metadata {
         check::short("metadata", Some(key))?;
@@ -221,12 +208,9 @@ async fn create(
     input: RegisterInput,
 ) -> Result<Peer, Error> {
     let now = tx.now();
-    let metadata = input.metadata.map(|given| {
-        given
-            .into_iter()
-            .filter_map(|(key, value)| Some((key, value?)))
-            .collect()
-    });
+    let metadata = input
+        .metadata
+        .map(|given| given.into_iter().filter_map(|(key, value)| Some((key, value?))).collect());
     let peer = Peer {
         peer_id,
         display_name: input.display_name,
@@ -245,8 +229,7 @@ async fn create(
     let owner = caller.session().map(str::to_owned);
     let row = PeerRow { peer, owner };
     tx.put_peer(&row).await?;
-    tx.open_stream(&StreamName::of("peer", &row.peer.peer_id))
-        .await?;
+    tx.open_stream(&StreamName::of("peer", &row.peer.peer_id)).await?;
     note(tx, "peer.registered", &row.peer).await?;
     Ok(row.peer)
 }
@@ -284,10 +267,7 @@ async fn update(
         }
         if metadata.len() > limits::METADATA_ENTRIES {
             let most = limits::METADATA_ENTRIES;
-            return Err(Error::invalid(
-                "metadata",
-                format!("must have at most {most} entries"),
-            ));
+            return Err(Error::invalid("metadata", format!("must have at most {most} entries")));
         }
     }
     let changed = row != known;
@@ -319,8 +299,7 @@ async fn set_status(
     });
     let team = StreamName::fixed(StreamName::TEAM);
     tx.open_stream(&team).await?;
-    tx.append(&team, vec![NewEvent::new("peer.status", &data)])
-        .await?;
+    tx.append(&team, vec![NewEvent::new("peer.status", &data)]).await?;
     Ok(())
 }
 
@@ -343,10 +322,7 @@ pub(super) async fn own_peer(
     id: &PeerId,
     hint: &'static str,
 ) -> Result<PeerRow, Error> {
-    let row = tx
-        .peer(id)
-        .await?
-        .ok_or_else(|| unknown(id.as_str(), hint))?;
+    let row = tx.peer(id).await?.ok_or_else(|| unknown(id.as_str(), hint))?;
     may_act_for(caller, &row)?;
     Ok(row)
 }
@@ -359,18 +335,11 @@ pub(super) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<(), Error> {
     if row.owner.as_deref() == Some(session) || row.peer.session_id.as_deref() == Some(session) {
         return Ok(());
     }
-    Err(Error::Forbidden(format!(
-        "peer {} belongs to another session",
-        row.peer.peer_id
-    )))
+    Err(Error::Forbidden(format!("peer {} belongs to another session", row.peer.peer_id)))
 }
 
 fn unknown(id: &str, hint: &'static str) -> Error {
-    Error::NotFound {
-        what: "peer",
-        id: id.chars().take(64).collect(),
-        hint,
-    }
+    Error::NotFound { what: "peer", id: id.chars().take(64).collect(), hint }
 }
 
 fn given(text: Option<&str>) -> Option<&str> {
@@ -395,13 +364,7 @@ mod tests {
     fn services(test: &TestStore) -> Services {
         let tokens = Tokens::open(&test.folder().join("token")).unwrap();
         let clock = Arc::clone(&test.clock) as _;
-        Services::new(
-            test.store.clone(),
-            clock,
-            Ids::counting(),
-            Tuning::default(),
-            tokens,
-        )
+        Services::new(test.store.clone(), clock, Ids::counting(), Tuning::default(), tokens)
     }
 
     fn input(name: &str) -> RegisterInput {
@@ -424,50 +387,19 @@ mod tests {
         let peer = services.register_peer(&caller, input("a")).await.unwrap();
         let id = peer.peer_id.as_str();
         services.send_message(&caller, id, message()).await.unwrap();
-        assert_eq!(
-            services
-                .take_messages(&caller, id, None)
-                .await
-                .unwrap()
-                .messages
-                .len(),
-            1
-        );
-        assert_eq!(
-            services
-                .take_messages(&caller, id, None)
-                .await
-                .unwrap()
-                .messages
-                .len(),
-            0
-        );
+        let take = async || services.take_messages(&caller, id, None).await.unwrap().messages.len();
+        assert_eq!(take().await, 1);
+        assert_eq!(take().await, 0);
         let before = test.store.log_bounds().await.unwrap().1;
 
         test.clock.set(noon.minus(Duration::from_hours(3)));
         services.sweep_peers().await.unwrap();
         assert_eq!(services.peer(id).await.unwrap().status, PeerStatus::Online);
-        assert_eq!(
-            services
-                .take_messages(&caller, id, None)
-                .await
-                .unwrap()
-                .messages
-                .len(),
-            1
-        );
+        assert_eq!(take().await, 1);
         test.clock.advance(Duration::from_secs(61));
         services.sweep_peers().await.unwrap();
         assert_eq!(services.peer(id).await.unwrap().status, PeerStatus::Offline);
-        assert_eq!(
-            services
-                .take_messages(&caller, id, None)
-                .await
-                .unwrap()
-                .messages
-                .len(),
-            1
-        );
+        assert_eq!(take().await, 1);
         let after = test.store.log_bounds().await.unwrap().1;
         assert_eq!(after, before + 1, "positions go on; one event, peer.status");
     }
@@ -476,15 +408,9 @@ mod tests {
     async fn the_next_look_comes_when_the_next_peer_is_due() {
         let test = TestStore::open().await;
         let services = services(&test);
-        services
-            .register_peer(&Caller::Operator, input("a"))
-            .await
-            .unwrap();
+        services.register_peer(&Caller::Operator, input("a")).await.unwrap();
         assert_eq!(services.sweep_peers().await.unwrap(), limits::PID_CHECK);
         test.clock.advance(Duration::from_millis(59_000));
-        assert_eq!(
-            services.sweep_peers().await.unwrap(),
-            Duration::from_millis(1001)
-        );
+        assert_eq!(services.sweep_peers().await.unwrap(), Duration::from_millis(1001));
     }
 }

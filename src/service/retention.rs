@@ -46,10 +46,8 @@ impl Services {
     }
 
     async fn trim(&self, until: i64) -> Result<(u64, bool), StoreError> {
-        let trim = self
-            .store
-            .write(move |tx| Box::pin(async move { tx.trim(until).await }))
-            .await?;
+        let trim =
+            self.store.write(move |tx| Box::pin(async move { tx.trim(until).await })).await?;
         Ok((trim.removed, trim.more))
     }
 }

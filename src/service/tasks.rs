@@ -54,10 +54,7 @@ impl Services {
                     if let Some(key) = &input.idempotency_key
                         && let Some(row) = tx.task_by_key(&made_by, key).await?
                     {
-                        return Ok(Created {
-                            task: row.task,
-                            is_new: false,
-                        });
+                        return Ok(Created { task: row.task, is_new: false });
                     }
                     let from = asker(tx, &caller, input.from).await?;
                     let now = tx.now();
@@ -80,10 +77,8 @@ impl Services {
                     };
                     let stream = stream_of(&task.task_id);
                     let id = tx.open_stream(&stream).await?.id;
-                    tx.insert_task(&task, id, &made_by, input.idempotency_key.as_deref())
-                        .await?;
-                    tx.append(&stream, vec![NewEvent::new("task", &task)])
-                        .await?;
+                    tx.insert_task(&task, id, &made_by, input.idempotency_key.as_deref()).await?;
+                    tx.append(&stream, vec![NewEvent::new("task", &task)]).await?;
                     Ok(Created { task, is_new: true })
                 })
             })
@@ -132,25 +127,20 @@ impl Services {
     ) -> Result<Appended, Error> {
         let id = task_id(id)?;
         check_events(&events)?;
-        let frames_only = events
-            .iter()
-            .all(|event| matches!(event.body, TaskEventBody::Frame { .. }));
+        let frames_only =
+            events.iter().all(|event| matches!(event.body, TaskEventBody::Frame { .. }));
         if frames_only {
             // The common case needs no statement but the one that all appends of a commit share.
             let now = self.now();
-            let events = events
-                .into_iter()
-                .map(|event| frame_event(&id, event, now))
-                .collect::<Vec<_>>();
+            let events =
+                events.into_iter().map(|event| frame_event(&id, event, now)).collect::<Vec<_>>();
             return self
                 .store
                 .append(stream_of(&id), events)
                 .await
                 .map_err(|error| of_task(error, &id));
         }
-        self.store
-            .write(move |tx| Box::pin(async move { append_all(tx, &id, events).await }))
-            .await
+        self.store.write(move |tx| Box::pin(async move { append_all(tx, &id, events).await })).await
     }
 
     /// Asks for a task to be stopped. One that nobody has begun ends at once.
@@ -173,10 +163,7 @@ impl Services {
                         let status = row.task.status;
                         apply(tx, &mut row, &verdict(status, None), None).await?;
                     }
-                    Ok(Cancelled {
-                        task: row.task,
-                        at_once,
-                    })
+                    Ok(Cancelled { task: row.task, at_once })
                 })
             })
             .await
@@ -185,11 +172,7 @@ impl Services {
     /// Ends tasks whose runner's process is gone, or that nothing was heard of for very long.
     pub async fn sweep_tasks(&self) -> Result<(), Error> {
         let now = self.now();
-        for row in self
-            .store
-            .silent_tasks(now.minus(self.tuning.runner_grace))
-            .await?
-        {
+        for row in self.store.silent_tasks(now.minus(self.tuning.runner_grace)).await? {
             let silence = now.since(row.task.updated_at);
             let end = match row.runner_pid {
                 Some(pid) if process::is_same_alive(pid, row.runner_started.as_deref()) => continue,
@@ -200,17 +183,10 @@ impl Services {
                 None if silence < limits::TASK_SILENCE => continue,
                 None => verdict(
                     TaskStatus::Expired,
-                    Some(format!(
-                        "nothing was heard of it for {} h",
-                        silence.as_secs() / 3600
-                    )),
+                    Some(format!("nothing was heard of it for {} h", silence.as_secs() / 3600)),
                 ),
             };
-            let Task {
-                task_id: id,
-                last_id,
-                ..
-            } = row.task;
+            let Task { task_id: id, last_id, .. } = row.task;
             self.store
                 .write(move |tx| {
                     Box::pin(async move {
@@ -246,15 +222,9 @@ async fn append_all(
         })
         .collect();
     let known = tx.known_producer_ids(&stream, &probes).await?;
-    let mut places = Appended {
-        first: i64::MAX,
-        last: 0,
-    };
+    let mut places = Appended { first: i64::MAX, last: 0 };
     let mut add = |seq: i64| {
-        places = Appended {
-            first: places.first.min(seq),
-            last: places.last.max(seq),
-        };
+        places = Appended { first: places.first.min(seq), last: places.last.max(seq) };
     };
     for event in events {
         let repeated = event.producer_id.as_deref().and_then(|id| known.get(id));
@@ -267,9 +237,7 @@ async fn append_all(
         }
         match &event.body {
             TaskEventBody::Frame { .. } => {
-                let placed = tx
-                    .append(&stream, vec![frame_event(id, event, now)])
-                    .await?;
+                let placed = tx.append(&stream, vec![frame_event(id, event, now)]).await?;
                 add(placed.last);
             }
             TaskEventBody::Task(verdict) | TaskEventBody::Terminal(verdict) => {
@@ -322,10 +290,7 @@ fn check_events(events: &[TaskEvent]) -> Result<(), Error> {
             && !(1..=limits::PRODUCER_ID_BYTES).contains(&id.len())
         {
             let most = limits::PRODUCER_ID_BYTES;
-            return Err(Error::invalid(
-                field("id"),
-                format!("must have from 1 to {most} bytes"),
-            ));
+            return Err(Error::invalid(field("id"), format!("must have from 1 to {most} bytes")));
         }
         match &event.body {
             TaskEventBody::Task(verdict) if verdict.status.is_terminal() => {
@@ -350,12 +315,7 @@ fn frame_event(id: &TaskId, event: TaskEvent, now: Timestamp) -> NewEvent {
     let TaskEventBody::Frame { line, kind, ts } = &event.body else {
         unreachable!("the caller has only frames")
     };
-    let frame = Frame {
-        task_id: id,
-        line,
-        kind: *kind,
-        ts: ts.unwrap_or(now),
-    };
+    let frame = Frame { task_id: id, line, kind: *kind, ts: ts.unwrap_or(now) };
     NewEvent {
         producer_id: event.producer_id.map(Into::into),
         data: to_json(&frame).into(),
@@ -379,27 +339,18 @@ async fn asker(
     let Some(session) = caller.session() else {
         return Ok(named);
     };
-    let own = tx
-        .peer_of_session(session)
-        .await?
-        .map(|row| row.peer.peer_id.as_str().to_owned());
+    let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id.as_str().to_owned());
     let own = own.unwrap_or_else(|| caller.subject());
     match named {
-        Some(named) if named != own => Err(Error::Forbidden(format!(
-            "from: this token asks as {own} and as nobody else"
-        ))),
+        Some(named) if named != own => {
+            Err(Error::Forbidden(format!("from: this token asks as {own} and as nobody else")))
+        }
         _ => Ok(Some(own)),
     }
 }
 
 fn verdict(status: TaskStatus, error: Option<String>) -> Verdict {
-    Verdict {
-        status,
-        exit_code: None,
-        signal: None,
-        error,
-        runner: None,
-    }
+    Verdict { status, exit_code: None, signal: None, error, runner: None }
 }
 
 fn stream_of(id: &TaskId) -> StreamName {
@@ -415,11 +366,7 @@ fn unknown(id: &TaskId) -> Error {
 }
 
 fn ended(task: &Task) -> Error {
-    Error::Conflict(format!(
-        "task {} is over: {}",
-        task.task_id,
-        task.status.as_str()
-    ))
+    Error::Conflict(format!("task {} is over: {}", task.task_id, task.status.as_str()))
 }
 
 fn of_task(error: StoreError, id: &TaskId) -> Error {

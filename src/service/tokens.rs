@@ -102,9 +102,7 @@ struct Seen {
 
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tokens")
-            .field("file", &self.0.file)
-            .finish_non_exhaustive()
+        f.debug_struct("Tokens").field("file", &self.0.file).finish_non_exhaustive()
     }
 }
 
@@ -131,10 +129,7 @@ pub enum TokenFileError {
 impl Tokens {
     /// Reads the operator's token, or makes one if there is no file yet.
     pub fn open(file: &Path) -> Result<Self, TokenFileError> {
-        let failed = |source| TokenFileError::Io {
-            path: file.display().to_string(),
-            source,
-        };
+        let failed = |source| TokenFileError::Io { path: file.display().to_string(), source };
         let token = match std::fs::read_to_string(file) {
             Ok(text) => text.trim().to_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -145,9 +140,7 @@ impl Tokens {
             Err(error) => return Err(failed(error)),
         };
         if token.is_empty() {
-            return Err(TokenFileError::Empty {
-                path: file.display().to_string(),
-            });
+            return Err(TokenFileError::Empty { path: file.display().to_string() });
         }
         Ok(Self(Arc::new(Inner {
             file: file.to_owned(),
@@ -158,20 +151,12 @@ impl Tokens {
     }
 
     fn is_operator(&self, token: &[u8; 32]) -> bool {
-        let operator = self
-            .0
-            .operator
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let operator = self.0.operator.read().unwrap_or_else(PoisonError::into_inner);
         bool::from(operator.ct_eq(token))
     }
 
     fn rotate(&self) -> Result<String, TokenFileError> {
-        let mut operator = self
-            .0
-            .operator
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut operator = self.0.operator.write().unwrap_or_else(PoisonError::into_inner);
         let token = new_secret();
         write_token(&self.0.file, &token).map_err(|source| TokenFileError::Io {
             path: self.0.file.display().to_string(),
@@ -243,9 +228,7 @@ impl Services {
     }
 
     async fn record_use(&self, hash: &[u8; 32], seen: &Seen, now: Timestamp) {
-        let fresh = seen
-            .used_at
-            .is_some_and(|at| now.since(at) < limits::TOKEN_USE_RESOLUTION);
+        let fresh = seen.used_at.is_some_and(|at| now.since(at) < limits::TOKEN_USE_RESOLUTION);
         if fresh {
             return;
         }
@@ -253,10 +236,8 @@ impl Services {
             seen.used_at = Some(now);
         }
         let id = seen.id.clone();
-        let recorded = self
-            .store
-            .write(move |tx| Box::pin(async move { tx.use_token(&id).await }))
-            .await;
+        let recorded =
+            self.store.write(move |tx| Box::pin(async move { tx.use_token(&id).await })).await;
         if let Err(error) = recorded {
             // Who may come in does not hang on this note.
             tracing::warn!(
@@ -271,15 +252,10 @@ impl Services {
         only_operator(caller)?;
         check::not_blank("session", &input.session)?;
         check::short("session", Some(&input.session))?;
-        let ttl = input
-            .ttl_seconds
-            .map_or(limits::TOKEN_TTL, Duration::from_secs);
+        let ttl = input.ttl_seconds.map_or(limits::TOKEN_TTL, Duration::from_secs);
         if ttl.is_zero() || ttl > limits::TOKEN_TTL_MAX {
             let most = limits::TOKEN_TTL_MAX.as_secs();
-            return Err(Error::invalid(
-                "ttl_seconds",
-                format!("must be from 1 to {most}"),
-            ));
+            return Err(Error::invalid("ttl_seconds", format!("must be from 1 to {most}")));
         }
         let token = format!("svc_{}", new_secret());
         let (hash, ids) = (hash(&token), self.ids.clone());
@@ -321,14 +297,8 @@ impl Services {
         let mut rows = self.store.tokens(before.as_deref(), limit + 1).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
-        let next_cursor = rows
-            .last()
-            .filter(|_| more)
-            .map(|row| check::make_cursor(&row.token_id));
-        Ok(TokenPage {
-            tokens: rows.into_iter().map(TokenInfo::from).collect(),
-            next_cursor,
-        })
+        let next_cursor = rows.last().filter(|_| more).map(|row| check::make_cursor(&row.token_id));
+        Ok(TokenPage { tokens: rows.into_iter().map(TokenInfo::from).collect(), next_cursor })
     }
 
     /// Takes a session token back, from the next request on. Only the operator may.
@@ -349,10 +319,7 @@ impl Services {
     pub fn rotate_operator_token(&self, caller: &Caller) -> Result<String, Error> {
         only_operator(caller)?;
         self.tokens.rotate().map_err(|error| {
-            Error::Conflict(format!(
-                "the token is as it was: {}",
-                crate::telemetry::chain(&error)
-            ))
+            Error::Conflict(format!("the token is as it was: {}", crate::telemetry::chain(&error)))
         })
     }
 }
@@ -375,9 +342,7 @@ fn only_operator(caller: &Caller) -> Result<(), Error> {
     if caller.is_operator() {
         return Ok(());
     }
-    Err(Error::Forbidden(
-        "only the operator token may do this".to_owned(),
-    ))
+    Err(Error::Forbidden("only the operator token may do this".to_owned()))
 }
 
 fn hash(token: &str) -> [u8; 32] {
@@ -402,10 +367,7 @@ mod tests {
     #[test]
     fn secrets_are_64_hex_digits_and_differ() {
         let (one, two) = (new_secret(), new_secret());
-        assert!(
-            one.len() == 64 && one.bytes().all(|byte| byte.is_ascii_hexdigit()),
-            "{one}"
-        );
+        assert!(one.len() == 64 && one.bytes().all(|byte| byte.is_ascii_hexdigit()), "{one}");
         assert_ne!(one, two);
     }
 }

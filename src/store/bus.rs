@@ -81,10 +81,7 @@ type Streams = HashMap<Arc<str>, broadcast::Sender<Arc<Batch>>>;
 
 impl Bus {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            streams: Mutex::default(),
-            feed: broadcast::Sender::new(limits::SIGNALS),
-        })
+        Arc::new(Self { streams: Mutex::default(), feed: broadcast::Sender::new(limits::SIGNALS) })
     }
 
     /// Listens to one stream, from the next commit on. Listen first and read the table after, and nothing is missed.
@@ -95,11 +92,7 @@ impl Bus {
             .entry(Arc::clone(&name))
             .or_insert_with(|| broadcast::Sender::new(limits::SIGNALS))
             .subscribe();
-        Listener {
-            name,
-            receiver: Some(receiver),
-            bus: Arc::clone(self),
-        }
+        Listener { name, receiver: Some(receiver), bus: Arc::clone(self) }
     }
 
     /// Listens to every stream, from the next commit on.
@@ -109,11 +102,7 @@ impl Bus {
 
     /// How many listeners there are.
     pub fn listeners(&self) -> usize {
-        let streams: usize = self
-            .lock()
-            .values()
-            .map(broadcast::Sender::receiver_count)
-            .sum();
+        let streams: usize = self.lock().values().map(broadcast::Sender::receiver_count).sum();
         streams + self.feed.receiver_count()
     }
 
@@ -121,9 +110,7 @@ impl Bus {
     pub(super) fn wanted<'a>(&self, streams: impl Iterator<Item = &'a str>) -> Vec<bool> {
         let everything = self.feed.receiver_count() > 0;
         let listened = self.lock();
-        streams
-            .map(|name| everything || listened.contains_key(name))
-            .collect()
+        streams.map(|name| everything || listened.contains_key(name)).collect()
     }
 
     /// Signals a commit: the batches of the wanted streams, by position.
@@ -188,9 +175,7 @@ impl Listener {
     }
 
     fn receiver(&mut self) -> &mut broadcast::Receiver<Arc<Batch>> {
-        self.receiver
-            .as_mut()
-            .expect("the receiver is there until the listener is dropped")
+        self.receiver.as_mut().expect("the receiver is there until the listener is dropped")
     }
 }
 
@@ -198,10 +183,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let mut streams = self.bus.lock();
         drop(self.receiver.take());
-        if streams
-            .get(&self.name)
-            .is_some_and(|sender| sender.receiver_count() == 0)
-        {
+        if streams.get(&self.name).is_some_and(|sender| sender.receiver_count() == 0) {
             streams.remove(&self.name);
         }
     }

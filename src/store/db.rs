@@ -55,17 +55,12 @@ impl Store {
         options: &OpenOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer), MigrateError> {
-        let mut conn = writer_options(&options.path)?
-            .connect()
-            .await
-            .map_err(StoreError::from)?;
+        let mut conn = writer_options(&options.path)?.connect().await.map_err(StoreError::from)?;
         let migrations = Migrations::inspect(&mut conn).await?;
         if !options.migrate && !migrations.pending.is_empty() {
             return Err(MigrateError::Pending(migrations.pending.len()));
         }
-        migrations
-            .apply_with_backup(&mut conn, &options.path)
-            .await?;
+        migrations.apply_with_backup(&mut conn, &options.path).await?;
         if let Some(bytes) = options.max_bytes {
             limit_size(&mut conn, bytes).await?;
         }
@@ -99,16 +94,7 @@ impl Store {
             .connect_lazy_with(reader_options(path)?);
         let (jobs, queue) = mpsc::channel(limits::WRITE_QUEUE);
         let writer = tokio::spawn(writer::run(tx, queue, clock, Arc::clone(&stats)));
-        Ok((
-            Self {
-                jobs,
-                readers,
-                bus,
-                stats,
-                path: path.into(),
-            },
-            Writer(writer),
-        ))
+        Ok((Self { jobs, readers, bus, stats, path: path.into() }, Writer(writer)))
     }
 
     /// Runs `work` in a write transaction, and answers when it is on the disk.
@@ -122,11 +108,7 @@ impl Store {
         E: From<StoreError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let job = Job::Run(Box::new(Closure {
-            work: Some(work),
-            outcome: None,
-            reply,
-        }));
+        let job = Job::Run(Box::new(Closure { work: Some(work), outcome: None, reply }));
         self.jobs.send(job).await.map_err(|_| StoreError::Stopped)?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
@@ -145,11 +127,7 @@ impl Store {
     ) -> Result<Appended, StoreError> {
         assert!(!events.is_empty(), "an append has at least one event");
         let (reply, answer) = oneshot::channel();
-        let job = Job::Append {
-            stream,
-            events,
-            reply,
-        };
+        let job = Job::Append { stream, events, reply };
         self.jobs.send(job).await.map_err(|_| StoreError::Stopped)?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
@@ -182,23 +160,16 @@ impl Writer {
         let Store { jobs, readers, .. } = store;
         // Clones may still be about, so the channel is told to end rather than waited for.
         let (reply, closed) = oneshot::channel();
-        jobs.send(Job::Stop { reply })
-            .await
-            .map_err(|_| StoreError::Stopped)?;
+        jobs.send(Job::Stop { reply }).await.map_err(|_| StoreError::Stopped)?;
         closed.await.map_err(|_| StoreError::Stopped)?;
         readers.close().await;
         let mut tx = self.0.await.map_err(|_| StoreError::Panicked)?;
         // All is on the disk already, in the write-ahead log if not in the database. Where there is no room to move
         // it, the next start does.
-        let moved = sqlx::query("pragma wal_checkpoint(truncate)")
-            .execute(&mut tx.conn)
-            .await;
+        let moved = sqlx::query("pragma wal_checkpoint(truncate)").execute(&mut tx.conn).await;
         let closed = tx.conn.close().await;
         if let Err(error) = moved.map(drop).and(closed).map_err(StoreError::from) {
-            tracing::warn!(
-                error = crate::telemetry::chain(&error),
-                "closed without a checkpoint"
-            );
+            tracing::warn!(error = crate::telemetry::chain(&error), "closed without a checkpoint");
         }
         Ok(())
     }
@@ -229,13 +200,9 @@ pub(super) fn reader_options(path: &Path) -> Result<SqliteConnectOptions, StoreE
 }
 
 async fn limit_size(conn: &mut SqliteConnection, bytes: u64) -> Result<(), StoreError> {
-    let page = sqlx::query_scalar::<_, i64>("pragma page_size")
-        .fetch_one(&mut *conn)
-        .await?;
+    let page = sqlx::query_scalar::<_, i64>("pragma page_size").fetch_one(&mut *conn).await?;
     let pages = i64::try_from(bytes).unwrap_or(i64::MAX) / page.max(1);
     let statement = format!("pragma max_page_count = {pages}");
-    sqlx::query(sqlx::AssertSqlSafe(statement))
-        .execute(conn)
-        .await?;
+    sqlx::query(sqlx::AssertSqlSafe(statement)).execute(conn).await?;
     Ok(())
 }

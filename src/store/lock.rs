@@ -36,10 +36,7 @@ pub enum LockError {
 impl DatabaseLock {
     /// Takes the lock at `path`, without waiting.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
-        let failed = |source| LockError::Io {
-            path: path.display().to_string(),
-            source,
-        };
+        let failed = |source| LockError::Io { path: path.display().to_string(), source };
         let file = File::options()
             .read(true)
             .write(true)

@@ -76,11 +76,7 @@ impl WriteTx {
         )
         .fetch_one(&mut self.conn)
         .await?;
-        let state = StreamState {
-            id,
-            head: 0,
-            closed: false,
-        };
+        let state = StreamState { id, head: 0, closed: false };
         self.undo.push(Undo::Forget(name.shared()));
         self.streams.insert(name.shared(), state);
         Ok(state)
@@ -103,10 +99,7 @@ impl WriteTx {
         let mut state = self.stream(name).await?.ok_or(StoreError::NoStream)?;
         let before = state;
         let shared = name.shared();
-        let mut places = Appended {
-            first: Seq::MAX,
-            last: 0,
-        };
+        let mut places = Appended { first: Seq::MAX, last: 0 };
         let mut fresh: HashMap<Arc<str>, Seq> = HashMap::new();
         let mark = self.pending.len();
         for event in events {
@@ -147,21 +140,10 @@ impl WriteTx {
     /// Says that nothing may follow in this stream.
     pub async fn close_stream(&mut self, name: &StreamName) -> Result<(), StoreError> {
         let before = self.stream(name).await?.ok_or(StoreError::NoStream)?;
-        sqlx::query!(
-            "update stream set closed_at = ? where id = ?",
-            self.now,
-            before.id
-        )
-        .execute(&mut self.conn)
-        .await?;
-        self.put_state(
-            name.shared(),
-            before,
-            StreamState {
-                closed: true,
-                ..before
-            },
-        );
+        sqlx::query!("update stream set closed_at = ? where id = ?", self.now, before.id)
+            .execute(&mut self.conn)
+            .await?;
+        self.put_state(name.shared(), before, StreamState { closed: true, ..before });
         Ok(())
     }
 
@@ -171,10 +153,7 @@ impl WriteTx {
         name: &StreamName,
         events: &[NewEvent],
     ) -> Result<HashMap<Arc<str>, Seq>, StoreError> {
-        let ids: HashSet<&str> = events
-            .iter()
-            .filter_map(|e| e.producer_id.as_deref())
-            .collect();
+        let ids: HashSet<&str> = events.iter().filter_map(|e| e.producer_id.as_deref()).collect();
         if ids.is_empty() {
             return Ok(HashMap::new());
         }
@@ -197,10 +176,7 @@ impl WriteTx {
         )
         .fetch_all(&mut self.conn)
         .await?;
-        known.extend(
-            rows.into_iter()
-                .map(|row| (row.producer_id.into(), row.seq)),
-        );
+        known.extend(rows.into_iter().map(|row| (row.producer_id.into(), row.seq)));
         Ok(known)
     }
 
@@ -210,11 +186,7 @@ impl WriteTx {
         if self.pending.is_empty() {
             return Ok(());
         }
-        if self
-            .pending
-            .windows(2)
-            .any(|pair| pair[0].stream_id > pair[1].stream_id)
-        {
+        if self.pending.windows(2).any(|pair| pair[0].stream_id > pair[1].stream_id) {
             self.pending.sort_by_key(|pending| pending.stream_id);
         }
         let mut written = 0;
@@ -253,9 +225,7 @@ impl WriteTx {
             *at += len;
             Some(first)
         });
-        let wanted = self
-            .bus
-            .wanted(firsts.map(|first| &*self.pending[first].stream));
+        let wanted = self.bus.wanted(firsts.map(|first| &*self.pending[first].stream));
         let mut batches = Vec::new();
         let mut pending = self.pending.drain(..);
         for ((_, len), wanted) in groups.into_iter().zip(wanted) {
@@ -275,9 +245,7 @@ impl WriteTx {
                     })
                     .collect();
                 let closed = events.last().is_some_and(|last| {
-                    self.streams
-                        .get(last.stream.as_str())
-                        .is_some_and(|state| state.closed)
+                    self.streams.get(last.stream.as_str()).is_some_and(|state| state.closed)
                 });
                 batches.extend(Batch::new(events, closed));
             } else {

@@ -39,20 +39,14 @@ impl Store {
         let len = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
         let mut wal = self.path().as_os_str().to_owned();
         wal.push("-wal");
-        Ok(Size {
-            database: len(self.path()),
-            wal: len(Path::new(&wal)),
-            schema,
-        })
+        Ok(Size { database: len(self.path()), wal: len(Path::new(&wal)), schema })
     }
 
     /// Bytes that the rows take: the pages of the database that are in use.
     pub async fn used_bytes(&self) -> Result<u64, StoreError> {
         let mut conn = self.readers.acquire().await?;
         let mut read = async |pragma: &'static str| {
-            sqlx::query_scalar::<_, i64>(pragma)
-                .fetch_one(&mut *conn)
-                .await
+            sqlx::query_scalar::<_, i64>(pragma).fetch_one(&mut *conn).await
         };
         let pages = read("pragma page_count").await? - read("pragma freelist_count").await?;
         let size = read("pragma page_size").await?;
@@ -109,10 +103,7 @@ impl WriteTx {
         .fetch_one(&mut self.conn)
         .await?;
         let Some(upper) = upper else {
-            return Ok(Trim {
-                removed: 0,
-                more: false,
-            });
+            return Ok(Trim { removed: 0, more: false });
         };
         let removed = sqlx::query!(
             "delete from event where position <= ?1
@@ -129,10 +120,7 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(Trim {
-            removed,
-            more: upper < until,
-        })
+        Ok(Trim { removed, more: upper < until })
     }
 }
 
@@ -147,9 +135,8 @@ pub async fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
 /// Reads the whole file at `path` and checks its structure.
 pub async fn check_integrity(path: &Path) -> Result<(), StoreError> {
     let mut conn = reader_options(path)?.connect().await?;
-    let findings = sqlx::query_scalar::<_, String>("pragma integrity_check(20)")
-        .fetch_all(&mut conn)
-        .await?;
+    let findings =
+        sqlx::query_scalar::<_, String>("pragma integrity_check(20)").fetch_all(&mut conn).await?;
     conn.close().await?;
     if findings == ["ok"] {
         return Ok(());
@@ -163,10 +150,7 @@ pub async fn check_integrity(path: &Path) -> Result<(), StoreError> {
 
 pub(super) async fn vacuum_into(conn: &mut SqliteConnection, to: &Path) -> Result<(), StoreError> {
     let text = to.display().to_string();
-    sqlx::query("vacuum into ?")
-        .bind(text)
-        .execute(conn)
-        .await?;
+    sqlx::query("vacuum into ?").bind(text).execute(conn).await?;
     restrict(to)?;
     check_integrity(to).await
 }

@@ -102,13 +102,9 @@ impl WriteTx {
             .execute(&mut self.conn)
             .await?;
         }
-        sqlx::query!(
-            "update message set state = ? where message_id = ?",
-            last,
-            id
-        )
-        .execute(&mut self.conn)
-        .await?;
+        sqlx::query!("update message set state = ? where message_id = ?", last, id)
+            .execute(&mut self.conn)
+            .await?;
         Ok(())
     }
 
@@ -119,22 +115,16 @@ impl WriteTx {
         until: Timestamp,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!(
-            "update message set leased_until = ? where message_id = ?",
-            until,
-            id
-        )
-        .execute(&mut self.conn)
-        .await?;
+        sqlx::query!("update message set leased_until = ? where message_id = ?", until, id)
+            .execute(&mut self.conn)
+            .await?;
         Ok(())
     }
 
     /// A message by its id.
     pub async fn message(&mut self, id: &MessageId) -> Result<Option<Message>, StoreError> {
         let id = id.as_str();
-        let raw = messages!("where message_id = ?", id)
-            .fetch_optional(&mut self.conn)
-            .await?;
+        let raw = messages!("where message_id = ?", id).fetch_optional(&mut self.conn).await?;
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
@@ -146,14 +136,10 @@ impl WriteTx {
         key: &str,
     ) -> Result<Option<Message>, StoreError> {
         let to = to.as_str();
-        let raw = messages!(
-            "where from_peer = ? and to_peer = ? and idempotency_key = ?",
-            from,
-            to,
-            key
-        )
-        .fetch_optional(&mut self.conn)
-        .await?;
+        let raw =
+            messages!("where from_peer = ? and to_peer = ? and idempotency_key = ?", from, to, key)
+                .fetch_optional(&mut self.conn)
+                .await?;
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
@@ -192,10 +178,7 @@ impl WriteTx {
         )
         .fetch_all(&mut self.conn)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|raw| MessageRow::from(raw).message)
-            .collect())
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
     /// All waiting messages of an inbox, by id.
@@ -216,9 +199,7 @@ impl Store {
     /// A message by its id.
     pub async fn message(&self, id: &MessageId) -> Result<Option<Message>, StoreError> {
         let id = id.as_str();
-        let raw = messages!("where message_id = ?", id)
-            .fetch_optional(&self.readers)
-            .await?;
+        let raw = messages!("where message_id = ?", id).fetch_optional(&self.readers).await?;
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 

@@ -59,10 +59,7 @@ impl Migrations {
         if !path.exists() {
             return Ok(Self::of_nothing());
         }
-        let mut conn = reader_options(path)?
-            .connect()
-            .await
-            .map_err(StoreError::from)?;
+        let mut conn = reader_options(path)?.connect().await.map_err(StoreError::from)?;
         let migrations = Self::inspect(&mut conn).await?;
         conn.close().await.map_err(StoreError::from)?;
         Ok(migrations)
@@ -70,10 +67,7 @@ impl Migrations {
 
     /// Brings the database at `path` to our version, and makes it if it is missing. The caller holds its lock.
     pub async fn apply_file(path: &Path) -> Result<Self, MigrateError> {
-        let mut conn = writer_options(path)?
-            .connect()
-            .await
-            .map_err(StoreError::from)?;
+        let mut conn = writer_options(path)?.connect().await.map_err(StoreError::from)?;
         let migrations = Self::inspect(&mut conn).await?;
         migrations.apply_with_backup(&mut conn, path).await?;
         conn.close().await.map_err(StoreError::from)?;
@@ -85,10 +79,7 @@ impl Migrations {
         let current = applied(conn).await?;
         let migrations = Self::from(current);
         if current > migrations.latest {
-            return Err(MigrateError::Newer {
-                found: current,
-                known: migrations.latest,
-            });
+            return Err(MigrateError::Newer { found: current, known: migrations.latest });
         }
         Ok(migrations)
     }
@@ -100,11 +91,7 @@ impl Migrations {
             .filter(|step| step.version > current)
             .map(|step| (step.version, step.description.to_string()))
             .collect();
-        Self {
-            current,
-            latest,
-            pending,
-        }
+        Self { current, latest, pending }
     }
 
     /// The same, after a copy of a database that has data.

@@ -49,22 +49,15 @@ impl TryFrom<Raw> for PeerRow {
     type Error = StoreError;
 
     fn try_from(raw: Raw) -> Result<Self, StoreError> {
-        let bad = |why: String| StoreError::BadRow {
-            table: "peer",
-            id: raw.peer_id.clone(),
-            why,
-        };
+        let bad = |why: String| StoreError::BadRow { table: "peer", id: raw.peer_id.clone(), why };
         let metadata: Option<BTreeMap<String, String>> = raw
             .metadata
             .as_deref()
             .map(serde_json::from_str)
             .transpose()
             .map_err(|error| bad(format!("metadata: {error}")))?;
-        let pid = raw
-            .pid
-            .map(u32::try_from)
-            .transpose()
-            .map_err(|error| bad(format!("pid: {error}")))?;
+        let pid =
+            raw.pid.map(u32::try_from).transpose().map_err(|error| bad(format!("pid: {error}")))?;
         let given = |text: String| (!text.is_empty()).then_some(text);
         Ok(Self {
             peer: Peer {
@@ -105,9 +98,7 @@ impl WriteTx {
     /// A peer by its id.
     pub async fn peer(&mut self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
         let id = id.as_str();
-        let raw = peers!("where peer_id = ?", id)
-            .fetch_optional(&mut self.conn)
-            .await?;
+        let raw = peers!("where peer_id = ?", id).fetch_optional(&mut self.conn).await?;
         raw.map(PeerRow::try_from).transpose()
     }
 
@@ -130,13 +121,9 @@ impl WriteTx {
             .fetch_optional(&mut self.conn)
             .await?
         } else {
-            peers!(
-                "where backend = ? and session_id = ? and session_id <> ''",
-                backend,
-                session_id
-            )
-            .fetch_optional(&mut self.conn)
-            .await?
+            peers!("where backend = ? and session_id = ? and session_id <> ''", backend, session_id)
+                .fetch_optional(&mut self.conn)
+                .await?
         };
         raw.map(PeerRow::try_from).transpose()
     }
@@ -213,9 +200,7 @@ impl WriteTx {
     /// Removes the row.
     pub async fn delete_peer(&mut self, id: &PeerId) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!("delete from peer where peer_id = ?", id)
-            .execute(&mut self.conn)
-            .await?;
+        sqlx::query!("delete from peer where peer_id = ?", id).execute(&mut self.conn).await?;
         Ok(())
     }
 
@@ -235,9 +220,7 @@ impl Store {
     /// A peer by its id.
     pub async fn peer(&self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
         let id = id.as_str();
-        let raw = peers!("where peer_id = ?", id)
-            .fetch_optional(&self.readers)
-            .await?;
+        let raw = peers!("where peer_id = ?", id).fetch_optional(&self.readers).await?;
         raw.map(PeerRow::try_from).transpose()
     }
 

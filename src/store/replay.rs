@@ -40,9 +40,7 @@ pub struct FeedScope {
 impl FeedScope {
     /// Streams whose name begins with `prefix`; all of them if it is empty.
     pub fn prefix(prefix: &str) -> Self {
-        Self {
-            prefix: prefix.to_owned(),
-        }
+        Self { prefix: prefix.to_owned() }
     }
 
     /// Whether `stream` belongs to it.
@@ -185,10 +183,9 @@ impl Store {
         }
         // Nothing, or a row so large that it goes alone.
         let events = self.events(stream, name, after, None, 1).await?;
-        Ok(events.last().map(|event| Frames {
-            bytes: super::bus::render(&events, framing),
-            cursor: event.seq,
-        }))
+        Ok(events
+            .last()
+            .map(|event| Frames { bytes: super::bus::render(&events, framing), cursor: event.seq }))
     }
 
     async fn data_page(&self, stream: i64, after: Seq) -> Result<Option<Frames>, StoreError> {
@@ -284,10 +281,7 @@ impl Store {
         .fetch_one(&self.readers)
         .await?;
         if row.large.is_some_and(|large| Some(large) == row.next) {
-            return self
-                .large_page(scope, row.large.unwrap_or(until))
-                .await
-                .map(Some);
+            return self.large_page(scope, row.large.unwrap_or(until)).await.map(Some);
         }
         let cursor = if row.rows >= i64::from(limits::REPLAY_ROWS) {
             row.cursor.unwrap_or(until)
@@ -296,28 +290,17 @@ impl Store {
             let before = |position: Option<i64>| position.map_or(i64::MAX, |at| at - 1);
             until.max(before(row.next).min(head)).min(before(row.large))
         };
-        Ok(Some(Frames {
-            bytes: Bytes::from(row.text.unwrap_or_default()),
-            cursor,
-        }))
+        Ok(Some(Frames { bytes: Bytes::from(row.text.unwrap_or_default()), cursor }))
     }
 
     async fn large_page(&self, scope: &FeedScope, position: i64) -> Result<Frames, StoreError> {
-        let events = self
-            .feed_events(scope, position - 1, position, None, 1)
-            .await?;
-        Ok(Frames {
-            bytes: super::bus::render(&events, Framing::ItemByPosition),
-            cursor: position,
-        })
+        let events = self.feed_events(scope, position - 1, position, None, 1).await?;
+        Ok(Frames { bytes: super::bus::render(&events, Framing::ItemByPosition), cursor: position })
     }
 }
 
 fn frames_of(cursor: Option<i64>, text: Option<String>) -> Option<Frames> {
-    Some(Frames {
-        cursor: cursor?,
-        bytes: Bytes::from(text?),
-    })
+    Some(Frames { cursor: cursor?, bytes: Bytes::from(text?) })
 }
 
 #[cfg(test)]
@@ -346,10 +329,7 @@ mod tests {
         let scope = FeedScope::prefix(prefix);
         let (mut text, mut cursor) = (String::new(), after);
         while let Some(page) = store.feed_frames(&scope, cursor, head).await.unwrap() {
-            assert!(
-                page.cursor > cursor && page.cursor <= head,
-                "a page moves the cursor"
-            );
+            assert!(page.cursor > cursor && page.cursor <= head, "a page moves the cursor");
             cursor = page.cursor;
             text.push_str(std::str::from_utf8(&page.bytes).unwrap());
         }
@@ -381,22 +361,14 @@ mod tests {
             let events = vec![event("frame", &data(usize::try_from(n).unwrap()))];
             append(store, if n % 3 == 0 { &two } else { &one }, events).await;
         }
-        let all = store
-            .feed_events(&FeedScope::prefix(""), 0, i64::MAX, None, 1000)
-            .await
-            .unwrap();
+        let all = store.feed_events(&FeedScope::prefix(""), 0, i64::MAX, None, 1000).await.unwrap();
         assert_eq!(all.len(), 700);
-        assert!(
-            all.iter()
-                .zip(1..)
-                .all(|(event, position)| event.position == position)
-        );
+        assert!(all.iter().zip(1..).all(|(event, position)| event.position == position));
         for name in [&one, &two] {
             for framing in [Framing::Data, Framing::ItemBySeq] {
                 for after in [0, 1, 100, 400] {
-                    let expected = all
-                        .iter()
-                        .filter(|event| event.stream == *name && event.seq > after);
+                    let expected =
+                        all.iter().filter(|event| event.stream == *name && event.seq > after);
                     assert_eq!(
                         replayed(store, name, after, framing).await,
                         framed(expected, framing)
@@ -410,11 +382,7 @@ mod tests {
                     event.position > after && name.is_none_or(|name| event.stream == *name)
                 });
                 let expected = framed(expected, Framing::ItemByPosition);
-                assert_eq!(
-                    fed(store, prefix, after).await,
-                    expected,
-                    "{prefix} after {after}"
-                );
+                assert_eq!(fed(store, prefix, after).await, expected, "{prefix} after {after}");
             }
         }
         assert_eq!(fed(store, "nobody/", 0).await, "");
@@ -429,19 +397,14 @@ mod tests {
         for _ in 0..20 {
             append(store, &one, vec![event("frame", "{}")]).await;
         }
-        let trim = store
-            .write(|tx| Box::pin(async move { tx.trim(11).await }))
-            .await;
+        let trim = store.write(|tx| Box::pin(async move { tx.trim(11).await })).await;
         let trim: Result<_, StoreError> = trim;
         assert_eq!(trim.unwrap().removed, 10);
         let bounds = |view: StreamView| (view.floor, view.head);
         assert_eq!(bounds(store.view(&one).await.unwrap().unwrap()), (10, 20));
         assert_eq!(bounds(store.view(&two).await.unwrap().unwrap()), (0, 1));
         assert_eq!(store.log_bounds().await.unwrap(), (11, 21));
-        let places = store
-            .append(two.clone(), vec![event("frame", "{}")])
-            .await
-            .unwrap();
+        let places = store.append(two.clone(), vec![event("frame", "{}")]).await.unwrap();
         assert_eq!(places.last, 2, "a seq is never used twice");
         assert!(fed(store, "", 0).await.starts_with("id: 1\n"));
     }
@@ -451,18 +414,11 @@ mod tests {
         let test = TestStore::open().await;
         let name = StreamName::fixed("team");
         let kind: Arc<str> = "peer.status".into();
-        let events = (0..3).map(|_| NewEvent {
-            kind: Arc::clone(&kind),
-            ..event("", "{}")
-        });
+        let events = (0..3).map(|_| NewEvent { kind: Arc::clone(&kind), ..event("", "{}") });
         append(&test.store, &name, events.collect()).await;
         append(&test.store, &name, vec![event("other", "{}")]).await;
         let view = test.store.view(&name).await.unwrap().unwrap();
-        let found = test
-            .store
-            .events(view.id, &name, 0, Some("peer.status"), 10)
-            .await
-            .unwrap();
+        let found = test.store.events(view.id, &name, 0, Some("peer.status"), 10).await.unwrap();
         assert_eq!(found.len(), 3);
     }
 }

@@ -120,9 +120,7 @@ impl WriteTx {
     /// A task by its id. Its last id is that of the stream in this commit so far.
     pub async fn task(&mut self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
         let id = id.as_str();
-        let raw = tasks!("where t.task_id = ?", id)
-            .fetch_optional(&mut self.conn)
-            .await?;
+        let raw = tasks!("where t.task_id = ?", id).fetch_optional(&mut self.conn).await?;
         self.with_head(raw).await
     }
 
@@ -132,13 +130,9 @@ impl WriteTx {
         created_by: &str,
         key: &str,
     ) -> Result<Option<TaskRow>, StoreError> {
-        let raw = tasks!(
-            "where t.created_by = ? and t.idempotency_key = ?",
-            created_by,
-            key
-        )
-        .fetch_optional(&mut self.conn)
-        .await?;
+        let raw = tasks!("where t.created_by = ? and t.idempotency_key = ?", created_by, key)
+            .fetch_optional(&mut self.conn)
+            .await?;
         self.with_head(raw).await
     }
 
@@ -214,9 +208,7 @@ impl Store {
     /// A task by its id.
     pub async fn task(&self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
         let id = id.as_str();
-        let raw = tasks!("where t.task_id = ?", id)
-            .fetch_optional(&self.readers)
-            .await?;
+        let raw = tasks!("where t.task_id = ?", id).fetch_optional(&self.readers).await?;
         raw.map(TaskRow::try_from).transpose()
     }
 
@@ -251,12 +243,10 @@ impl Store {
 
     /// Tasks that somebody runs and that nothing was heard of since `before`.
     pub async fn silent_tasks(&self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
-        let rows = tasks!(
-            "where t.status = 'active' and e.at <= ? order by e.at limit 500",
-            before
-        )
-        .fetch_all(&self.readers)
-        .await?;
+        let rows =
+            tasks!("where t.status = 'active' and e.at <= ? order by e.at limit 500", before)
+                .fetch_all(&self.readers)
+                .await?;
         rows.into_iter().map(TaskRow::try_from).collect()
     }
 }

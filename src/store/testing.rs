@@ -22,19 +22,11 @@ impl TestStore {
     }
 
     async fn at(folder: tempfile::TempDir, clock: Arc<ManualClock>) -> Self {
-        let options = OpenOptions {
-            path: folder.path().join("svc.db"),
-            max_bytes: None,
-            migrate: true,
-        };
+        let options =
+            OpenOptions { path: folder.path().join("svc.db"), max_bytes: None, migrate: true };
         let shared: Arc<dyn Clock> = Arc::clone(&clock) as _;
         let (store, writer) = Store::open(&options, shared).await.unwrap();
-        Self {
-            store,
-            clock,
-            writer,
-            folder,
-        }
+        Self { store, clock, writer, folder }
     }
 
     pub(crate) fn folder(&self) -> &std::path::Path {
@@ -49,11 +41,7 @@ impl TestStore {
 }
 
 pub(crate) fn event(kind: &str, data: &str) -> NewEvent {
-    NewEvent {
-        kind: kind.into(),
-        data: data.into(),
-        producer_id: None,
-    }
+    NewEvent { kind: kind.into(), data: data.into(), producer_id: None }
 }
 
 /// Appends to a stream, which is made if it is new.
@@ -88,21 +76,10 @@ mod model {
 
     #[derive(Debug, Clone)]
     enum Step {
-        Append {
-            stream: usize,
-            events: usize,
-            id: Option<u8>,
-        },
-        Close {
-            stream: usize,
-        },
-        Trim {
-            share: u8,
-        },
-        Read {
-            stream: usize,
-            after: u8,
-        },
+        Append { stream: usize, events: usize, id: Option<u8> },
+        Close { stream: usize },
+        Trim { share: u8 },
+        Read { stream: usize, after: u8 },
         Restart,
     }
 
@@ -144,9 +121,7 @@ mod model {
         for stream in 0..3 {
             append(&test.store, &name(stream), vec![event("task", "0")]).await;
             log.position += 1;
-            log.streams[stream]
-                .events
-                .push((1, log.position, "0".to_owned()));
+            log.streams[stream].events.push((1, log.position, "0".to_owned()));
             log.streams[stream].head = 1;
         }
         for step in steps {
@@ -241,32 +216,20 @@ mod model {
                 Step::Restart => test = test.restart().await,
             }
         }
-        let feed = test
-            .store
-            .feed_events(&FeedScope::prefix(""), 0, i64::MAX, None, u32::MAX)
-            .await;
-        let mut expected: Vec<i64> = log
-            .streams
-            .iter()
-            .flat_map(|stream| stream.events.iter().map(|it| it.1))
-            .collect();
+        let feed =
+            test.store.feed_events(&FeedScope::prefix(""), 0, i64::MAX, None, u32::MAX).await;
+        let mut expected: Vec<i64> =
+            log.streams.iter().flat_map(|stream| stream.events.iter().map(|it| it.1)).collect();
         expected.sort_unstable();
         let found: Vec<i64> = feed.unwrap().iter().map(|event| event.position).collect();
         assert_eq!(found, expected);
-        assert_eq!(
-            test.store.log_bounds().await.unwrap(),
-            (log.trimmed, log.position)
-        );
+        assert_eq!(test.store.log_bounds().await.unwrap(), (log.trimmed, log.position));
     }
 
     #[test]
     fn the_log_is_a_vector_that_survives() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let config = Config {
-            cases: 48,
-            failure_persistence: None,
-            ..Config::default()
-        };
+        let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
         TestRunner::new(config)
             .run(&prop::collection::vec(step(), 1..60), |steps| {
                 runtime.block_on(run(steps));

@@ -99,22 +99,16 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        let raw = tokens!("where token_id = ?", id)
-            .fetch_optional(&mut self.conn)
-            .await?;
+        let raw = tokens!("where token_id = ?", id).fetch_optional(&mut self.conn).await?;
         raw.map(TokenRow::try_from).transpose()
     }
 
     /// Records that a token was used.
     pub async fn use_token(&mut self, id: &TokenId) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!(
-            "update token set last_used_at = ? where token_id = ?",
-            self.now,
-            id
-        )
-        .execute(&mut self.conn)
-        .await?;
+        sqlx::query!("update token set last_used_at = ? where token_id = ?", self.now, id)
+            .execute(&mut self.conn)
+            .await?;
         Ok(())
     }
 }
@@ -123,9 +117,7 @@ impl Store {
     /// The token with this SHA-256, whatever became of it.
     pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
         let hash = hash.as_slice();
-        let raw = tokens!("where hash = ?", hash)
-            .fetch_optional(&self.readers)
-            .await?;
+        let raw = tokens!("where hash = ?", hash).fetch_optional(&self.readers).await?;
         raw.map(TokenRow::try_from).transpose()
     }
 

@@ -58,9 +58,7 @@ where
         Box::pin(async move {
             // A job that panics must not take the writer with it. What it did to the database is rolled back, and
             // what it did to memory is rewound, so nothing half-done is seen afterwards.
-            let outcome = AssertUnwindSafe(async { work(tx).await })
-                .catch_unwind()
-                .await;
+            let outcome = AssertUnwindSafe(async { work(tx).await }).catch_unwind().await;
             self.outcome = outcome.ok();
             matches!(self.outcome, Some(Ok(_)))
         })
@@ -188,11 +186,7 @@ async fn step(
 ) -> Result<(), StoreError> {
     let mark = tx.mark();
     match job {
-        Job::Append {
-            stream,
-            events,
-            reply,
-        } => match tx.append(&stream, events).await {
+        Job::Append { stream, events, reply } => match tx.append(&stream, events).await {
             Ok(places) => done.push(Done::Append(reply, places)),
             Err(error) => {
                 tx.rewind(mark);
@@ -237,10 +231,7 @@ async fn fail(
         execute(tx, "rollback").await.ok();
     }
     if let Err(error) = tx.reset().await {
-        tracing::error!(
-            error = crate::telemetry::chain(&error),
-            "cannot read the head of the log"
-        );
+        tracing::error!(error = crate::telemetry::chain(&error), "cannot read the head of the log");
     }
     for job in done {
         match job {
@@ -293,10 +284,7 @@ mod tests {
 
     async fn seqs(store: &Store) -> Vec<Seq> {
         let view = store.view(&name()).await.unwrap().unwrap();
-        let events = store
-            .events(view.id, &name(), 0, None, 10_000)
-            .await
-            .unwrap();
+        let events = store.events(view.id, &name(), 0, None, 10_000).await.unwrap();
         events.iter().map(|event| event.seq).collect()
     }
 
@@ -305,8 +293,7 @@ mod tests {
         let other = StreamName::of("task", "spoilt");
         tx.open_stream(&other).await?;
         tx.append(&other, vec![event("frame", "{}")]).await?;
-        tx.append(&name(), vec![event("frame", "{}"), event("frame", "{}")])
-            .await?;
+        tx.append(&name(), vec![event("frame", "{}"), event("frame", "{}")]).await?;
         tx.close_stream(&name()).await
     }
 
@@ -319,10 +306,7 @@ mod tests {
         // Handed over together, so that they share commits.
         let jobs = (0..30).map(|n| async move {
             match n % 3 {
-                0 => store
-                    .append(name(), vec![event("frame", "{}")])
-                    .await
-                    .is_ok(),
+                0 => store.append(name(), vec![event("frame", "{}")]).await.is_ok(),
                 1 => {
                     let failed: Result<(), StoreError> = store
                         .write(|tx| {
@@ -348,10 +332,7 @@ mod tests {
             }
         });
         let outcomes = futures_util::future::join_all(jobs).await;
-        assert!(
-            outcomes.iter().all(|&as_expected| as_expected),
-            "{outcomes:?}"
-        );
+        assert!(outcomes.iter().all(|&as_expected| as_expected), "{outcomes:?}");
         let commits = store.stats().commits.load(Relaxed) - before;
         assert!(commits < 30, "the jobs shared commits: {commits}");
         assert_eq!(seqs(store).await, (1..=11).collect::<Vec<_>>());
@@ -369,10 +350,7 @@ mod tests {
             // Polled once, so that the job is handed over, and dropped.
             drop(futures_util::poll!(Box::pin(one)));
         }
-        store
-            .append(name(), vec![event("frame", "{}")])
-            .await
-            .unwrap();
+        store.append(name(), vec![event("frame", "{}")]).await.unwrap();
         assert_eq!(seqs(store).await, (1..=102).collect::<Vec<_>>());
     }
 
@@ -381,18 +359,10 @@ mod tests {
         let test = TestStore::open().await;
         let store = &test.store;
         append(store, &name(), vec![event("frame", "{}")]).await;
-        let with_id = |id: &str| NewEvent {
-            producer_id: Some(id.into()),
-            ..event("frame", "{}")
-        };
+        let with_id = |id: &str| NewEvent { producer_id: Some(id.into()), ..event("frame", "{}") };
         let places = |ids: &[&str]| {
             let events: Vec<_> = ids.iter().map(|id| with_id(id)).collect();
-            async move {
-                store
-                    .append(name(), events)
-                    .await
-                    .map(|it| (it.first, it.last))
-            }
+            async move { store.append(name(), events).await.map(|it| (it.first, it.last)) }
         };
         assert_eq!(places(&["a", "b"]).await.unwrap(), (2, 3));
         assert_eq!(places(&["a", "b"]).await.unwrap(), (2, 3));
@@ -401,19 +371,12 @@ mod tests {
         // At the same time, within one commit.
         let same = futures_util::future::join_all((0..10).map(|_| places(&["e"]))).await;
         assert!(same.iter().all(|it| it.as_ref().unwrap() == &(6, 6)));
-        let closed: Result<(), StoreError> = store
-            .write(|tx| Box::pin(async move { tx.close_stream(&name()).await }))
-            .await;
+        let closed: Result<(), StoreError> =
+            store.write(|tx| Box::pin(async move { tx.close_stream(&name()).await })).await;
         closed.unwrap();
         assert_eq!(places(&["a", "e"]).await.unwrap(), (2, 6));
-        assert!(matches!(
-            places(&["f"]).await,
-            Err(StoreError::StreamClosed)
-        ));
-        assert!(matches!(
-            places(&["a", "f"]).await,
-            Err(StoreError::StreamClosed)
-        ));
+        assert!(matches!(places(&["f"]).await, Err(StoreError::StreamClosed)));
+        assert!(matches!(places(&["a", "f"]).await, Err(StoreError::StreamClosed)));
         let test = test.restart().await;
         assert_eq!(seqs(&test.store).await, (1..=6).collect::<Vec<_>>());
     }
@@ -429,11 +392,7 @@ mod tests {
         let places = futures_util::future::join_all(jobs).await;
         let mut end = 1;
         for place in places {
-            assert_eq!(
-                place.first,
-                end + 1,
-                "appends of one producer stay in order"
-            );
+            assert_eq!(place.first, end + 1, "appends of one producer stay in order");
             end = place.last;
         }
         assert_eq!(seqs(store).await, (1..=end).collect::<Vec<_>>());

@@ -35,28 +35,18 @@ fn only_the_right_token_comes_in() {
         (String::new(), 401),
     ];
     for (value, status) in table {
-        let request = d
-            .stranger()
-            .request("GET", "/v1/peers")
-            .header("Authorization", &value);
+        let request = d.stranger().request("GET", "/v1/peers").header("Authorization", &value);
         let reply = request.send();
         assert_eq!(reply.status(), status, "{value:?}: {reply:?}");
         if status == 401 {
             problem(&reply, 401, "unauthorized");
             let asked = reply.header("www-authenticate").unwrap_or_default();
             assert!(asked.starts_with("Bearer"), "{reply:?}");
-            assert!(
-                !format!("{reply:?}").contains(&*d.home.dir().to_string_lossy()),
-                "{reply:?}"
-            );
+            assert!(!format!("{reply:?}").contains(&*d.home.dir().to_string_lossy()), "{reply:?}");
         }
     }
     if upper != token {
-        assert_eq!(
-            d.with_token(&upper).get("/v1/peers").status(),
-            401,
-            "case matters"
-        );
+        assert_eq!(d.with_token(&upper).get("/v1/peers").status(), 401, "case matters");
     }
     problem(&d.stranger().get("/v1/peers"), 401, "unauthorized");
 }
@@ -84,10 +74,7 @@ fn every_route_asks_for_the_token_before_anything_else() {
     for (method, path) in table {
         let reply = d.stranger().request(method, path).send();
         problem(&reply, 401, "unauthorized");
-        assert!(
-            reply.header("allow").is_none(),
-            "{method} {path} gives the methods away"
-        );
+        assert!(reply.header("allow").is_none(), "{method} {path} gives the methods away");
     }
     problem(&d.get("/no/such/path"), 404, "not_found");
     problem(&d.get("/v1/nothing"), 404, "not_found");
@@ -117,19 +104,11 @@ fn only_hosts_that_are_meant_are_served() {
     ];
     for path in ["/health", "/v1/peers"] {
         for host in &good {
-            let reply = d
-                .request("GET", path)
-                .without("Host")
-                .header("Host", host)
-                .send();
+            let reply = d.request("GET", path).without("Host").header("Host", host).send();
             assert_eq!(reply.status(), 200, "{host}: {reply:?}");
         }
         for host in &bad {
-            let reply = d
-                .request("GET", path)
-                .without("Host")
-                .header("Host", host)
-                .send();
+            let reply = d.request("GET", path).without("Host").header("Host", host).send();
             assert_eq!(reply.status(), 403, "{host}: {reply:?}");
             problem(&reply, 403, "forbidden");
         }
@@ -148,12 +127,7 @@ fn only_hosts_that_are_meant_are_served() {
 fn only_origins_that_are_meant_are_served() {
     let d = Daemon::start();
     let own = format!("http://127.0.0.1:{}", d.port());
-    let good = [
-        own.as_str(),
-        "http://localhost:3000",
-        "https://localhost",
-        "http://[::1]:8080",
-    ];
+    let good = [own.as_str(), "http://localhost:3000", "https://localhost", "http://[::1]:8080"];
     let bad = [
         "http://evil.example",
         "https://evil.example:6334",
@@ -166,10 +140,7 @@ fn only_origins_that_are_meant_are_served() {
         "localhost",
     ];
     for origin in good {
-        let reply = d
-            .request("GET", "/v1/peers")
-            .header("Origin", origin)
-            .send();
+        let reply = d.request("GET", "/v1/peers").header("Origin", origin).send();
         assert_eq!(reply.status(), 200, "{origin}: {reply:?}");
         let cors = reply.header("access-control-allow-origin");
         assert_eq!(cors, None, "no CORS unless it is configured");
@@ -197,20 +168,11 @@ fn hosts_and_origins_can_be_allowed_by_name() {
             .flag("--allowed-origin")
             .flag("https://board.example")
     });
-    let host = |host| {
-        d.request("GET", "/v1/peers")
-            .without("Host")
-            .header("Host", host)
-            .send()
-    };
+    let host = |host| d.request("GET", "/v1/peers").without("Host").header("Host", host).send();
     host("team.example").ok(200);
     host("team.example:8443").ok(200);
     problem(&host("team.example.evil.example"), 403, "forbidden");
-    let origin = |origin| {
-        d.request("GET", "/v1/peers")
-            .header("Origin", origin)
-            .send()
-    };
+    let origin = |origin| d.request("GET", "/v1/peers").header("Origin", origin).send();
     origin("https://board.example").ok(200);
     problem(&origin("http://board.example"), 403, "forbidden");
     problem(&origin("https://board.example:8443"), 403, "forbidden");
@@ -221,11 +183,7 @@ fn other_sites_are_refused_before_their_body_is_read() {
     let d = Daemon::start();
     for (name, value) in [("Host", "evil.example"), ("Origin", "http://evil.example")] {
         let request = d.request("POST", "/v1/tasks");
-        let request = if name == "Host" {
-            request.without("Host")
-        } else {
-            request
-        };
+        let request = if name == "Host" { request.without("Host") } else { request };
         let request = request
             .header(name, value)
             .header("Content-Type", "application/json")
@@ -244,16 +202,8 @@ fn rotation_swaps_the_operator_token_at_once() {
     let session = d.session("s-1");
     let new = text(&d.post("/v1/token/rotate", &json!({})).ok(200), "token");
     assert_ne!(new, old);
-    assert_eq!(
-        d.home.token().as_deref(),
-        Some(new.as_str()),
-        "the file has the new one"
-    );
-    let mode = fs::metadata(d.home.path("token"))
-        .unwrap()
-        .permissions()
-        .mode()
-        & 0o777;
+    assert_eq!(d.home.token().as_deref(), Some(new.as_str()), "the file has the new one");
+    let mode = fs::metadata(d.home.path("token")).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
     problem(&d.with_token(&old).get("/v1/peers"), 401, "unauthorized");
     d.with_token(&new).get("/v1/peers").ok(200);
@@ -277,10 +227,7 @@ fn session_tokens_survive_a_restart_and_end_when_revoked() {
     d.with_token(&token).get("/v1/peers").ok(200);
 
     let listed = page(&d.get("/v1/tokens"), "tokens");
-    let row = listed
-        .iter()
-        .find(|row| row["token_id"] == json!(id))
-        .expect("it is listed");
+    let row = listed.iter().find(|row| row["token_id"] == json!(id)).expect("it is listed");
     assert_eq!(row["session"], "s-1");
     instant(&row["created_at"]);
     instant(&row["last_used_at"]);
@@ -300,18 +247,12 @@ fn session_tokens_survive_a_restart_and_end_when_revoked() {
 #[test]
 fn session_tokens_expire_by_the_clock() {
     let d = Daemon::start();
-    let minted = d
-        .post("/v1/tokens", &json!({ "session": "s-1", "ttl_seconds": 1 }))
-        .ok(201);
+    let minted = d.post("/v1/tokens", &json!({ "session": "s-1", "ttl_seconds": 1 })).ok(201);
     let caller = d.with_token(&text(&minted, "token"));
-    eventually(Duration::from_secs(10), || {
-        caller.get("/v1/peers").status() == 401
-    });
+    eventually(Duration::from_secs(10), || caller.get("/v1/peers").status() == 401);
     let lasting = d.session("s-1");
     lasting.get("/v1/peers").ok(200);
-    let stream = lasting
-        .try_follow("/v1/events?stream=daemon", None)
-        .unwrap();
+    let stream = lasting.try_follow("/v1/events?stream=daemon", None).unwrap();
     assert!(stream.is_ok(), "a token that lasts may follow");
 }
 
@@ -328,10 +269,7 @@ fn tokens_are_the_operators_business() {
         ("POST", "/v1/token/rotate"),
     ];
     for (method, path) in table {
-        let reply = session
-            .request(method, path)
-            .json(&json!({ "session": "s-1" }))
-            .send();
+        let reply = session.request(method, path).json(&json!({ "session": "s-1" })).send();
         problem(&reply, 403, "forbidden");
     }
     session.get("/v1/peers").ok(200);
@@ -345,53 +283,29 @@ fn nothing_secret_reaches_the_database_or_the_log() {
     let minted = d.post("/v1/tokens", &json!({ "session": "s-1" })).ok(201);
     let session = text(&minted, "token");
     let id = peer(&d, "s-1");
-    d.post(
-        &format!("/v1/peers/{id}/messages"),
-        &json!({ "text": message }),
-    )
-    .ok(200);
-    d.with_token(&session)
-        .get(&format!("/v1/peers/{id}/messages"))
-        .ok(200);
+    d.post(&format!("/v1/peers/{id}/messages"), &json!({ "text": message })).ok(200);
+    d.with_token(&session).get(&format!("/v1/peers/{id}/messages")).ok(200);
     d.post("/v1/tasks", &json!({ "prompt": prompt })).ok(201);
     let task = new_task(&d);
     append(&d, &task, &json!([frame(line)]));
     // Broken requests are where payloads slip into logs.
     let broken = format!("{{\"text\": \"{message}\"");
     let request = d.request("POST", &format!("/v1/peers/{id}/messages"));
-    request
-        .header("Content-Type", "application/json")
-        .body(broken)
-        .send();
+    request.header("Content-Type", "application/json").body(broken).send();
     d.post("/v1/tasks", &json!({ "prompt": [prompt] }));
-    problem(
-        &d.with_token("wrong-but-secret").get("/v1/peers"),
-        401,
-        "unauthorized",
-    );
+    problem(&d.with_token("wrong-but-secret").get("/v1/peers"), 401, "unauthorized");
     d.get(&format!("/v1/peers?token={operator}"));
     let log = d.stderr();
     assert!(!log.is_empty(), "a daemon at level trace says something");
-    for secret in [
-        &operator,
-        &session,
-        "wrong-but-secret",
-        message,
-        line,
-        prompt,
-    ] {
+    for secret in [&operator, &session, "wrong-but-secret", message, line, prompt] {
         assert!(!log.contains(secret), "{secret} is in the log:\n{log}");
     }
 
     let in_files = |needle: &str| {
-        ["svc.db", "svc.db-wal", "svc.db-shm", "daemon.json"]
-            .iter()
-            .any(|file| {
-                let bytes = fs::read(d.home.path(file)).unwrap_or_default();
-                bytes
-                    .windows(needle.len())
-                    .any(|window| window == needle.as_bytes())
-            })
+        ["svc.db", "svc.db-wal", "svc.db-shm", "daemon.json"].iter().any(|file| {
+            let bytes = fs::read(d.home.path(file)).unwrap_or_default();
+            bytes.windows(needle.len()).any(|window| window == needle.as_bytes())
+        })
     };
     assert!(in_files(line), "the search finds what is there");
     assert!(!in_files(&operator));

@@ -37,14 +37,8 @@ fn lines(d: &Caller, task: &str, kind: &str) -> Vec<String> {
 #[track_caller]
 fn caller(home: &Home) -> Caller {
     let url = text(&home.daemon_json().expect("a daemon runs"), "url");
-    let addr = url
-        .trim_start_matches("http://")
-        .parse()
-        .expect("a url with an address");
-    Caller {
-        addr,
-        token: home.token(),
-    }
+    let addr = url.trim_start_matches("http://").parse().expect("a url with an address");
+    Caller { addr, token: home.token() }
 }
 
 #[test]
@@ -75,11 +69,7 @@ fn the_daemon_runs_in_the_background_until_it_is_stopped() {
     assert!(said.contains("already"), "{again:?}");
     assert_eq!(home.daemon_json().unwrap()["pid"], pid, "the same one");
 
-    let mode = fs::metadata(home.path("svc.log"))
-        .unwrap()
-        .permissions()
-        .mode()
-        & 0o777;
+    let mode = fs::metadata(home.path("svc.log")).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
     assert!(!svc(&home, &["logs"]).ok().trim().is_empty());
 
@@ -89,10 +79,7 @@ fn the_daemon_runs_in_the_background_until_it_is_stopped() {
 
     svc(&home, &["stop"]).ok();
     assert!(!home.path("daemon.json").exists());
-    assert!(
-        d.request("GET", "/health").try_send().is_err(),
-        "nobody is there"
-    );
+    assert!(d.request("GET", "/health").try_send().is_err(), "nobody is there");
     assert_eq!(svc(&home, &["status"]).code, Some(1));
     svc(&home, &["stop"]).ok();
 }
@@ -104,11 +91,7 @@ fn a_start_that_fails_says_why() {
     let home = Home::new();
     let ran = svc(&home, &["start", "--listen", &addr]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(
-        ran.stderr
-            .contains(&taken.local_addr().unwrap().port().to_string()),
-        "{ran:?}"
-    );
+    assert!(ran.stderr.contains(&taken.local_addr().unwrap().port().to_string()), "{ran:?}");
     assert!(ran.stderr.contains("--listen"), "{ran:?}");
     assert_eq!(svc(&home, &["status"]).code, Some(1));
 }
@@ -117,18 +100,14 @@ fn a_start_that_fails_says_why() {
 fn starting_four_times_at_once_leaves_one_daemon() {
     let home = Home::new();
     let listen = format!("127.0.0.1:{}", free_port());
-    let starts: Vec<_> = (0..4)
-        .map(|_| Running::spawn(home.command(&["start", "--listen", &listen])))
-        .collect();
+    let starts: Vec<_> =
+        (0..4).map(|_| Running::spawn(home.command(&["start", "--listen", &listen]))).collect();
     for start in starts {
         start.wait(SOON).ok();
     }
     let status = svc(&home, &["status", "--json"]).json();
     assert_eq!(status["pid"], home.daemon_json().unwrap()["pid"]);
-    let kinds = each(
-        &page(&caller(&home).get("/v1/events?stream=daemon"), "events"),
-        "kind",
-    );
+    let kinds = each(&page(&caller(&home).get("/v1/events?stream=daemon"), "events"), "kind");
     assert_eq!(kinds, ["daemon.started"]);
     svc(&home, &["stop"]).ok();
 }
@@ -172,32 +151,19 @@ fn a_command_runs_as_a_task_and_its_exit_code_is_ours() {
         } else {
             assert_eq!(task["exit_code"], json!(code), "{task}");
         }
-        let kinds: Vec<_> = page(
-            &d.get(&format!(
-                "/v1/events?stream=task/{}",
-                text(&task, "task_id")
-            )),
-            "events",
-        )
-        .iter()
-        .map(|event| event["data"]["status"].clone())
-        .collect();
-        assert_eq!(
-            kinds,
-            [json!("pending"), json!("active"), json!(status)],
-            "{command:?}"
-        );
+        let kinds: Vec<_> =
+            page(&d.get(&format!("/v1/events?stream=task/{}", text(&task, "task_id"))), "events")
+                .iter()
+                .map(|event| event["data"]["status"].clone())
+                .collect();
+        assert_eq!(kinds, [json!("pending"), json!("active"), json!(status)], "{command:?}");
     }
 }
 
 #[test]
 fn a_command_that_cannot_be_started_makes_no_task() {
     let d = Daemon::start();
-    for missing in [
-        "/no/such/program",
-        "no-such-program-anywhere",
-        "/etc/passwd",
-    ] {
+    for missing in ["/no/such/program", "no-such-program-anywhere", "/etc/passwd"] {
         let ran = svc(&d.home, &["task", "run", "--", missing]);
         assert!(matches!(ran.code, Some(126 | 127)), "{missing}: {ran:?}");
         if missing != "/etc/passwd" {
@@ -231,16 +197,8 @@ fn a_flood_of_lines_is_all_there_and_bytes_that_are_no_text_do_no_harm() {
     let out = lines(&d, &text(&only_task(&d), "task_id"), "stdout");
     let wanted: Vec<_> = (0..5_000).map(|n| format!("line {n}")).collect();
     assert_eq!(out[..5_000], wanted);
-    assert!(
-        out[5_000].starts_with("bad ") && out[5_000].ends_with(" bytes"),
-        "{:?}",
-        out[5_000]
-    );
-    assert_eq!(
-        out[5_001..].concat().matches('x').count(),
-        300_000,
-        "a long line loses nothing"
-    );
+    assert!(out[5_000].starts_with("bad ") && out[5_000].ends_with(" bytes"), "{:?}", out[5_000]);
+    assert_eq!(out[5_001..].concat().matches('x').count(), 300_000, "a long line loses nothing");
 }
 
 #[test]
@@ -268,14 +226,10 @@ fn a_command_goes_on_while_the_daemon_dies_and_nothing_is_lost() {
 fn a_command_that_ends_while_the_daemon_is_away_is_told_when_it_is_back() {
     let mut d = Daemon::start();
     let gate = d.home.user().join("gate");
-    let script = format!(
-        "echo before; until [ -e {} ]; do sleep 0.02; done; echo after",
-        gate.display()
-    );
+    let script =
+        format!("echo before; until [ -e {} ]; do sleep 0.02; done; echo after", gate.display());
     let running = Running::spawn(d.home.command(&["task", "run", "--", "sh", "-c", &script]));
-    eventually(SOON, || {
-        page(&d.get("/v1/events?kind=frame"), "events").len() == 1
-    });
+    eventually(SOON, || page(&d.get("/v1/events?kind=frame"), "events").len() == 1);
     d.kill9();
     fs::write(&gate, "").unwrap();
     std::thread::sleep(Duration::from_millis(300));
@@ -283,10 +237,7 @@ fn a_command_that_ends_while_the_daemon_is_away_is_told_when_it_is_back() {
     running.wait(SOON).ok();
     let task = only_task(&d);
     assert_eq!(task["status"], "done");
-    assert_eq!(
-        lines(&d, &text(&task, "task_id"), "stdout"),
-        ["before", "after"]
-    );
+    assert_eq!(lines(&d, &text(&task, "task_id"), "stdout"), ["before", "after"]);
 }
 
 #[test]
@@ -295,9 +246,7 @@ fn cancelling_a_task_stops_its_command_and_what_that_started() {
     let mark = d.home.user().join("child-pid");
     let script = format!("sleep 600 & echo $! > {}; echo up; wait", mark.display());
     let running = Running::spawn(d.home.command(&["task", "run", "--", "sh", "-c", &script]));
-    eventually(SOON, || {
-        page(&d.get("/v1/events?kind=frame"), "events").len() == 1
-    });
+    eventually(SOON, || page(&d.get("/v1/events?kind=frame"), "events").len() == 1);
     let id = text(&only_task(&d), "task_id");
     svc(&d.home, &["task", "cancel", &id]).ok();
     let ran = running.wait(SOON);
@@ -313,17 +262,12 @@ fn a_signal_to_the_runner_ends_the_command_and_the_task() {
     let d = Daemon::start();
     let script = "echo up; sleep 600";
     let running = Running::spawn(d.home.command(&["task", "run", "--", "sh", "-c", script]));
-    eventually(SOON, || {
-        page(&d.get("/v1/events?kind=frame"), "events").len() == 1
-    });
+    eventually(SOON, || page(&d.get("/v1/events?kind=frame"), "events").len() == 1);
     running.signal(Signal::TERM);
     let ran = running.wait(SOON);
     assert_ne!(ran.code, Some(0), "{ran:?}");
     let status = text(&only_task(&d), "status");
-    assert!(
-        matches!(status.as_str(), "cancelled" | "failed"),
-        "{status}"
-    );
+    assert!(matches!(status.as_str(), "cancelled" | "failed"), "{status}");
 }
 
 #[test]
@@ -351,11 +295,7 @@ fn watching_a_task_goes_on_over_a_restart() {
     d.restart();
     append(&d, &task, &json!([frame("five"), done()]));
     see("five");
-    assert_eq!(
-        seen,
-        ["one", "two", "three", "four", "five"],
-        "each once and in order"
-    );
+    assert_eq!(seen, ["one", "two", "three", "four", "five"], "each once and in order");
     watch.wait(SOON).ok();
     let ran = svc(&d.home, &["task", "watch", "task_unknown"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
@@ -366,9 +306,7 @@ fn tailing_events_goes_on_over_a_restart() {
     let mut d = Daemon::start();
     let task = new_task(&d);
     let stream = format!("task/{task}");
-    let args = [
-        "events", "tail", "--json", "--stream", &stream, "--after", "1",
-    ];
+    let args = ["events", "tail", "--json", "--stream", &stream, "--after", "1"];
     let tail = Running::spawn(d.home.command(&args));
     for (n, crash) in [(2, true), (3, false), (4, true)] {
         append(&d, &task, &frame(&format!("line {n}")));
@@ -384,15 +322,9 @@ fn tailing_events_goes_on_over_a_restart() {
     let ran = tail.wait(SOON);
     assert_eq!(ran.stdout.lines().count(), 3, "{ran:?}");
 
-    let prefix = Running::spawn(
-        d.home
-            .command(&["events", "tail", "--json", "--prefix", "task/"]),
-    );
+    let prefix = Running::spawn(d.home.command(&["events", "tail", "--json", "--prefix", "task/"]));
     let first: Value = serde_json::from_str(&prefix.line().expect("from the beginning")).unwrap();
-    assert_eq!(
-        (&first["stream"], &first["seq"]),
-        (&json!(stream), &json!(1))
-    );
+    assert_eq!((&first["stream"], &first["seq"]), (&json!(stream), &json!(1)));
     let unknown = svc(&d.home, &["events", "tail", "--stream", "task/unknown"]);
     assert_eq!(unknown.code, Some(1), "{unknown:?}");
 }
@@ -400,11 +332,7 @@ fn tailing_events_goes_on_over_a_restart() {
 #[test]
 fn tasks_can_be_listed_and_looked_at() {
     let d = Daemon::start();
-    svc(
-        &d.home,
-        &["task", "run", "--title", "a title", "--", "echo", "hello"],
-    )
-    .ok();
+    svc(&d.home, &["task", "run", "--title", "a title", "--", "echo", "hello"]).ok();
     let task = only_task(&d);
     assert_eq!(task["title"], "a title");
     let id = text(&task, "task_id");
@@ -439,10 +367,7 @@ fn peers_and_messages_have_their_commands() {
     assert_eq!(listed["count"], 2);
     assert!(svc(&d.home, &["peer", "list"]).ok().contains("ann"));
     assert_eq!(json(&["peer", "show", &ann])["peer_id"], json!(ann));
-    assert_eq!(
-        json(&["peer", "heartbeat", &ann, "--status", "busy"])["status"],
-        "busy"
-    );
+    assert_eq!(json(&["peer", "heartbeat", &ann, "--status", "busy"])["status"], "busy");
 
     let sent = json(&["message", "send", &bob, "hello \"bob\""]);
     assert_eq!(sent["text"], "hello \"bob\"");
@@ -457,18 +382,12 @@ fn peers_and_messages_have_their_commands() {
     assert_eq!(json(&["message", "inbox", &bob])["count"], 2);
     assert_eq!(json(&["message", "ack", &bob, &id])["acked"], json!([id]));
     assert_eq!(json(&["message", "show", &id])["state"], "acked");
-    assert_eq!(
-        json(&["message", "broadcast", "all of you"])["delivered_to"],
-        2
-    );
+    assert_eq!(json(&["message", "broadcast", "all of you"])["delivered_to"], 2);
 
     assert_eq!(json(&["peer", "remove", &ann])["peer_id"], json!(ann));
     let gone = svc(&d.home, &["peer", "show", &ann]);
     assert_eq!(gone.code, Some(1), "{gone:?}");
-    assert!(
-        !gone.stderr.trim().is_empty() && gone.stdout.is_empty(),
-        "{gone:?}"
-    );
+    assert!(!gone.stderr.trim().is_empty() && gone.stdout.is_empty(), "{gone:?}");
 }
 
 #[test]
@@ -503,46 +422,29 @@ fn the_operator_token_is_shown_made_and_rotated() {
     svc(&d.home, &["token", "init", at]).ok();
     let made = fs::read_to_string(&path).unwrap();
     assert_eq!(made.trim().len(), 64, "{made}");
-    assert_eq!(
-        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-        0o600
-    );
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let again = svc(&d.home, &["token", "init", at]);
     assert_eq!(again.code, Some(1), "{again:?}");
-    assert_eq!(
-        fs::read_to_string(&path).unwrap(),
-        made,
-        "what exists stays"
-    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), made, "what exists stays");
 
     // Who is refused is told where the token should be.
     d.home.write("token", &"0".repeat(64));
     let refused = svc(&d.home, &["peer", "list"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(
-        refused
-            .stderr
-            .contains(d.home.path("token").to_str().unwrap()),
-        "{refused:?}"
-    );
+    assert!(refused.stderr.contains(d.home.path("token").to_str().unwrap()), "{refused:?}");
 }
 
 #[test]
 fn each_setting_is_shown_with_its_origin() {
     let home = Home::new();
-    home.write(
-        "config.toml",
-        "log_level = \"warn\"\nlog_format = \"json\"\n",
-    );
+    home.write("config.toml", "log_level = \"warn\"\nlog_format = \"json\"\n");
     let run = |env: &[(&str, &str)], args: &[&str]| {
         let mut command = home.command(&[&["config", "show", "--json"], args].concat());
         command.envs(env.iter().copied());
         Running::spawn(command).wait(SOON).json()
     };
     let setting = |shown: &Value, key: &str| {
-        let rows = shown["settings"]
-            .as_array()
-            .unwrap_or_else(|| panic!("settings in {shown}"));
+        let rows = shown["settings"].as_array().unwrap_or_else(|| panic!("settings in {shown}"));
         let row = rows.iter().find(|row| row["key"] == json!(key));
         let row = row.unwrap_or_else(|| panic!("{key} in {shown}"));
         (row["value"].clone(), text(row, "origin"))
@@ -558,18 +460,12 @@ fn each_setting_is_shown_with_its_origin() {
         assert_eq!(is, value);
         assert!(from.starts_with(origin), "{from} for {origin}");
         assert_eq!(setting(&shown, "log_format").0, "json");
-        assert_eq!(
-            setting(&shown, "listen"),
-            (json!(["127.0.0.1:6334"]), "default".to_owned())
-        );
+        assert_eq!(setting(&shown, "listen"), (json!(["127.0.0.1:6334"]), "default".to_owned()));
     }
     home.write("config.toml", "log_levle = \"warn\"\n");
     let ran = svc(&home, &["config", "show"]);
     assert!(matches!(ran.code, Some(1 | 2)), "{ran:?}");
-    assert!(
-        ran.stderr.contains("log_levle"),
-        "a misspelt key is named: {ran:?}"
-    );
+    assert!(ran.stderr.contains("log_levle"), "a misspelt key is named: {ran:?}");
 }
 
 #[test]
@@ -584,16 +480,10 @@ fn every_command_has_help_with_an_example() {
         let help = ran.ok();
         assert!(help.contains("Example"), "{path:?} has no example:\n{help}");
         count += 1;
-        let commands = help
-            .split_once("\nCommands:\n")
-            .map(|(_, rest)| rest)
-            .unwrap_or_default();
+        let commands = help.split_once("\nCommands:\n").map(|(_, rest)| rest).unwrap_or_default();
         for line in commands.lines().take_while(|line| !line.trim().is_empty()) {
             // A command's name stands at two blanks, and its explanation's next line further in.
-            let Some(name) = line
-                .strip_prefix("  ")
-                .filter(|line| !line.starts_with(' '))
-            else {
+            let Some(name) = line.strip_prefix("  ").filter(|line| !line.starts_with(' ')) else {
                 continue;
             };
             let name = name.split_whitespace().next().expect("a name");
@@ -603,10 +493,7 @@ fn every_command_has_help_with_an_example() {
         }
     }
     assert!(count > 30, "only {count} commands were found");
-    assert!(
-        !home.dir().exists(),
-        "asking for help leaves nothing behind"
-    );
+    assert!(!home.dir().exists(), "asking for help leaves nothing behind");
 }
 
 #[test]
@@ -625,10 +512,7 @@ fn what_is_no_command_is_a_usage_error() {
     ] {
         let ran = svc(&home, args);
         assert_eq!(ran.code, Some(2), "{args:?}: {ran:?}");
-        assert!(
-            !ran.stderr.trim().is_empty() && ran.stdout.is_empty(),
-            "{args:?}: {ran:?}"
-        );
+        assert!(!ran.stderr.trim().is_empty() && ran.stdout.is_empty(), "{args:?}: {ran:?}");
     }
     let version = svc(&home, &["--version"]);
     assert!(version.ok().starts_with("svc "), "{version:?}");
@@ -650,18 +534,10 @@ fn output_into_a_closed_pipe_is_no_crash() {
     for n in 0..50 {
         peer(&d, &format!("s-{n}"));
     }
-    let script = format!(
-        "{} peer list --limit 500 | head -n 1",
-        env!("CARGO_BIN_EXE_svc")
-    );
+    let script = format!("{} peer list --limit 500 | head -n 1", env!("CARGO_BIN_EXE_svc"));
     let mut command = std::process::Command::new("sh");
-    command
-        .args(["-c", &script])
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap());
-    command
-        .env("HOME", d.home.user())
-        .env("SVC_HOME", d.home.dir());
+    command.args(["-c", &script]).env_clear().env("PATH", std::env::var_os("PATH").unwrap());
+    command.env("HOME", d.home.user()).env("SVC_HOME", d.home.dir());
     let ran: Ran = Running::spawn(command).wait(SOON);
     assert!(!ran.stderr.contains("panicked"), "{ran:?}");
 }

@@ -54,17 +54,13 @@ fn kill_nine_at_any_moment_loses_and_repeats_nothing() {
             d.restart();
         }
         stopping.store(true, Ordering::SeqCst);
-        let promises: Vec<_> = producers
-            .into_iter()
-            .map(|thread| thread.join().expect("a producer"))
-            .collect();
+        let promises: Vec<_> =
+            producers.into_iter().map(|thread| thread.join().expect("a producer")).collect();
         for task in &tasks {
             append(&d, task, &done());
         }
-        let views: Vec<_> = subscribers
-            .into_iter()
-            .map(|thread| thread.join().expect("a subscriber"))
-            .collect();
+        let views: Vec<_> =
+            subscribers.into_iter().map(|thread| thread.join().expect("a subscriber")).collect();
         drop(stop_anyway);
         (promises, views)
     });
@@ -72,9 +68,8 @@ fn kill_nine_at_any_moment_loses_and_repeats_nothing() {
 
     let file = Connection::open_with_flags(d.home.path("svc.db"), OpenFlags::SQLITE_OPEN_READ_ONLY);
     let file = file.expect("the database opens");
-    let check: String = file
-        .query_row("pragma integrity_check", [], |row| row.get(0))
-        .expect("a check");
+    let check: String =
+        file.query_row("pragma integrity_check", [], |row| row.get(0)).expect("a check");
     assert_eq!(check, "ok");
 
     let mut acknowledged = 0;
@@ -88,29 +83,16 @@ fn kill_nine_at_any_moment_loses_and_repeats_nothing() {
                 assert_eq!(at.insert(line, *seq), None, "{line:?} is there once");
             }
         }
-        assert_eq!(
-            stored.last().map(|(_, kind, _)| kind.as_str()),
-            Some("terminal")
-        );
+        assert_eq!(stored.last().map(|(_, kind, _)| kind.as_str()), Some("terminal"));
         // Everything acknowledged is there, under the id that was promised.
         for promise in promises.iter().skip(n).step_by(TASKS) {
             for (line, seq) in &promise.kept {
-                assert_eq!(
-                    at.get(line.as_str()),
-                    Some(seq),
-                    "{line:?} was acknowledged"
-                );
+                assert_eq!(at.get(line.as_str()), Some(seq), "{line:?} was acknowledged");
             }
             acknowledged += promise.kept.len();
             for batch in &promise.unsure {
-                let there = batch
-                    .iter()
-                    .filter(|line| at.contains_key(line.as_str()))
-                    .count();
-                assert!(
-                    there == 0 || there == batch.len(),
-                    "half a batch: {batch:?}"
-                );
+                let there = batch.iter().filter(|line| at.contains_key(line.as_str())).count();
+                assert!(there == 0 || there == batch.len(), "half a batch: {batch:?}");
             }
         }
         // And every reader saw exactly that.
@@ -165,11 +147,8 @@ fn produce(
                 json!({ "id": id, "kind": "frame", "data": { "line": line, "kind": "stdout" } })
             })
             .collect();
-        let request = caller
-            .request("POST", &path)
-            .without("Connection")
-            .json(&json!(events))
-            .bytes();
+        let request =
+            caller.request("POST", &path).without("Connection").json(&json!(events)).bytes();
         let mut attempt = || {
             let mut conn = match connection.take() {
                 Some(conn) => conn,
@@ -197,11 +176,7 @@ fn produce(
             }
         };
         if let Some((first, last)) = answered {
-            assert_eq!(
-                last - first + 1,
-                lines.len() as u64,
-                "a batch has its ids in a row"
-            );
+            assert_eq!(last - first + 1, lines.len() as u64, "a batch has its ids in a row");
             promise.kept.extend(lines.into_iter().zip(first..));
         } else {
             promise.unsure.push(lines);
@@ -231,11 +206,7 @@ fn follow(caller: &Caller, task: &str, stopping: &AtomicBool) -> Vec<(u64, Strin
         };
         while let Ok(Some(event)) = stream.try_event() {
             let seq = seen.len() as u64 + 1;
-            assert_eq!(
-                event.id,
-                Some(seq),
-                "{task}: nothing twice, missing or out of order"
-            );
+            assert_eq!(event.id, Some(seq), "{task}: nothing twice, missing or out of order");
             let line = event.data["line"].as_str().unwrap_or_default().to_owned();
             let end = event.kind == "terminal";
             seen.push((seq, event.kind, line));
@@ -256,15 +227,9 @@ fn stored(file: &Connection, task: &str) -> Vec<(u64, String, String)> {
         order by event.seq";
     let mut statement = file.prepare(sql).expect("the tables are there");
     let rows = statement.query_map([format!("task/{task}")], |row| {
-        Ok((
-            row.get::<_, i64>(0)?.unsigned_abs(),
-            row.get(1)?,
-            row.get(2)?,
-        ))
+        Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?, row.get(2)?))
     });
-    rows.expect("the query runs")
-        .collect::<Result<_, _>>()
-        .expect("rows")
+    rows.expect("the query runs").collect::<Result<_, _>>().expect("rows")
 }
 
 fn number(name: &str) -> Option<u64> {

@@ -52,9 +52,7 @@ struct Folder(TempDir);
 
 impl Home {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Folder(
-            TempDir::new().expect("a temporary folder"),
-        )))
+        Self(Arc::new(Folder(TempDir::new().expect("a temporary folder"))))
     }
 
     /// The user's home; the daemon's own folder is below it and not made here.
@@ -186,18 +184,8 @@ impl Daemon {
         let home = plan.home.clone().unwrap_or_else(Home::new);
         let port = free_port();
         let (child, version) = launch(&home, &plan, port);
-        let caller = Caller {
-            addr: SocketAddr::from(([127, 0, 0, 1], port)),
-            token: home.token(),
-        };
-        Self {
-            home,
-            version,
-            plan,
-            port,
-            caller,
-            child: Some(child),
-        }
+        let caller = Caller { addr: SocketAddr::from(([127, 0, 0, 1], port)), token: home.token() };
+        Self { home, version, plan, port, caller, child: Some(child) }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -257,27 +245,19 @@ impl Daemon {
 
     /// What it wrote to stderr so far.
     pub(crate) fn stderr(&self) -> String {
-        self.child
-            .as_ref()
-            .map(|child| child.stderr.text())
-            .unwrap_or_default()
+        self.child.as_ref().map(|child| child.stderr.text()).unwrap_or_default()
     }
 
     /// Mints a session token, as an agent's launcher would.
     #[track_caller]
     pub(crate) fn session(&self, session: &str) -> Caller {
-        let minted = self
-            .post("/v1/tokens", &serde_json::json!({ "session": session }))
-            .ok(201);
+        let minted = self.post("/v1/tokens", &serde_json::json!({ "session": session })).ok(201);
         self.with_token(minted["token"].as_str().expect("a token"))
     }
 }
 
 impl Drop for Daemon {
-    #[expect(
-        clippy::print_stderr,
-        reason = "a failing test shows what its daemon had to say"
-    )]
+    #[expect(clippy::print_stderr, reason = "a failing test shows what its daemon had to say")]
     fn drop(&mut self) {
         if let Some(child) = self.child.take() {
             if thread::panicking() {
@@ -312,22 +292,14 @@ fn launch(home: &Home, plan: &Plan, port: u16) -> (Running, String) {
     let child = Running::spawn(command);
     let end = Instant::now() + READY_WITHIN;
     while let Some(line) = child.line_before(end) {
-        if let Some((version, url)) = line
-            .strip_prefix("svc ")
-            .and_then(|rest| rest.split_once(" ready at "))
+        if let Some((version, url)) =
+            line.strip_prefix("svc ").and_then(|rest| rest.split_once(" ready at "))
         {
-            assert_eq!(
-                url,
-                format!("http://{listen}"),
-                "the readiness line's address"
-            );
+            assert_eq!(url, format!("http://{listen}"), "the readiness line's address");
             return (child, version.to_owned());
         }
     }
-    panic!(
-        "no readiness line within {READY_WITHIN:?}; stderr:\n{}",
-        child.stderr.text()
-    );
+    panic!("no readiness line within {READY_WITHIN:?}; stderr:\n{}", child.stderr.text());
 }
 
 /// What a command did.
@@ -394,12 +366,7 @@ impl Running {
         let stderr = Gathered::default();
         stdout.gather(child.stdout.take().expect("stdout is piped"), Some(send));
         stderr.gather(child.stderr.take().expect("stderr is piped"), None);
-        Self {
-            child,
-            lines: Mutex::new(lines),
-            stdout,
-            stderr,
-        }
+        Self { child, lines: Mutex::new(lines), stdout, stderr }
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -431,28 +398,17 @@ impl Running {
         // Who leaves a child behind that holds the pipe would hang every shell that captures it.
         let closed = Instant::now() + Duration::from_secs(5);
         while !(self.stdout.closed() && self.stderr.closed()) {
-            assert!(
-                Instant::now() < closed,
-                "it is gone and something holds its output open"
-            );
+            assert!(Instant::now() < closed, "it is gone and something holds its output open");
             thread::sleep(Duration::from_millis(5));
         }
-        Ran {
-            code: status.code(),
-            stdout: self.stdout.text(),
-            stderr: self.stderr.text(),
-        }
+        Ran { code: status.code(), stdout: self.stdout.text(), stderr: self.stderr.text() }
     }
 
     #[track_caller]
     fn exit(&mut self, bound: Duration) -> ExitStatus {
         let end = Instant::now() + bound;
         loop {
-            if let Some(status) = self
-                .child
-                .try_wait()
-                .expect("our own child can be waited for")
-            {
+            if let Some(status) = self.child.try_wait().expect("our own child can be waited for") {
                 return status;
             }
             assert!(
@@ -484,16 +440,8 @@ impl Gathered {
         thread::spawn(move || {
             let mut pipe = BufReader::new(pipe);
             let mut line = Vec::new();
-            while pipe
-                .read_until(b'\n', &mut line)
-                .is_ok_and(|count| count > 0)
-            {
-                gathered
-                    .0
-                    .lock()
-                    .expect("no holder panics")
-                    .0
-                    .extend_from_slice(&line);
+            while pipe.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+                gathered.0.lock().expect("no holder panics").0.extend_from_slice(&line);
                 if let Some(lines) = &lines {
                     let text = String::from_utf8_lossy(&line);
                     // Nobody has to listen.

@@ -34,11 +34,7 @@ fn lines(d: &Daemon, task: &str) -> usize {
     let frames = all_pages(d, &target, "events", "after");
     for (n, event) in frames.iter().enumerate() {
         let line = event["data"]["line"].as_str().unwrap_or_default();
-        assert_eq!(
-            line.split(' ').next(),
-            Some(n.to_string().as_str()),
-            "in order"
-        );
+        assert_eq!(line.split(' ').next(), Some(n.to_string().as_str()), "in order");
     }
     frames.len()
 }
@@ -56,41 +52,22 @@ fn a_full_database_refuses_writes_and_goes_on_reading() {
     assert_eq!(lines(&d, &task), acknowledged);
     assert_eq!(page(&d.get("/v1/tasks"), "tasks").len(), 1);
     let replayed = d.follow(&subscribe(&task)).events(acknowledged + 1);
-    assert_eq!(
-        replayed.last().and_then(|event| event.id),
-        Some(acknowledged as u64 + 1)
-    );
+    assert_eq!(replayed.last().and_then(|event| event.id), Some(acknowledged as u64 + 1));
     d.get("/v1/health").ok(200);
     d.get("/health").ok(200);
     // It is not one lucky refusal that leaves a half-open transaction behind.
     for _ in 0..3 {
         let path = format!("/v1/tasks/{task}/events");
-        problem(
-            &d.post(&path, &frame(&"y".repeat(100_000))),
-            507,
-            "storage_full",
-        );
+        problem(&d.post(&path, &frame(&"y".repeat(100_000))), 507, "storage_full");
     }
     assert_eq!(lines(&d, &task), acknowledged);
 
     home.write("config.toml", LARGE);
     d.kill9();
     d.restart();
-    assert_eq!(
-        lines(&d, &task),
-        acknowledged,
-        "what was acknowledged outlives the crash"
-    );
-    let (first, _) = append(
-        &d,
-        &task,
-        &json!([frame(&format!("{acknowledged} more")), done()]),
-    );
-    assert_eq!(
-        first,
-        acknowledged as u64 + 2,
-        "and the ids go on where they were"
-    );
+    assert_eq!(lines(&d, &task), acknowledged, "what was acknowledged outlives the crash");
+    let (first, _) = append(&d, &task, &json!([frame(&format!("{acknowledged} more")), done()]));
+    assert_eq!(first, acknowledged as u64 + 2, "and the ids go on where they were");
     assert_eq!(lines(&d, &task), acknowledged + 1);
 }
 
@@ -133,10 +110,7 @@ fn whoever_is_refused_among_many_has_stored_nothing() {
                 })
             })
             .collect();
-        writers
-            .into_iter()
-            .flat_map(|writer| writer.join().unwrap())
-            .collect()
+        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
     });
     d.kill9();
     d.restart();
@@ -149,27 +123,15 @@ fn whoever_is_refused_among_many_has_stored_nothing() {
             (name, event["seq"].as_u64().unwrap())
         })
         .collect();
-    let promised: BTreeMap<String, u64> = told
-        .iter()
-        .filter_map(|(name, id)| Some((name.clone(), (*id)?)))
-        .collect();
+    let promised: BTreeMap<String, u64> =
+        told.iter().filter_map(|(name, id)| Some((name.clone(), (*id)?))).collect();
     assert_eq!(stored, promised, "what was acknowledged, and nothing else");
-    assert!(
-        told.iter().any(|(_, id)| id.is_none()),
-        "it was full in the end"
-    );
-    let seqs: Vec<_> = page(
-        &d.get(&format!("/v1/events?stream=task/{task}&limit=500")),
-        "events",
-    )
-    .iter()
-    .map(|event| event["seq"].as_u64().unwrap())
-    .collect();
-    assert_eq!(
-        seqs,
-        (1..=seqs.len() as u64).collect::<Vec<_>>(),
-        "refusals leave no hole"
-    );
+    assert!(told.iter().any(|(_, id)| id.is_none()), "it was full in the end");
+    let seqs: Vec<_> = page(&d.get(&format!("/v1/events?stream=task/{task}&limit=500")), "events")
+        .iter()
+        .map(|event| event["seq"].as_u64().unwrap())
+        .collect();
+    assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>(), "refusals leave no hole");
 }
 
 #[test]
@@ -186,9 +148,7 @@ fn retention_removes_the_oldest_and_says_so() {
     }
     // The task's first event is gone, its last one stays, and who asks for the start is told.
     eventually(Duration::from_secs(20), || {
-        let page = d
-            .get(&format!("/v1/events?stream=task/{task}&limit=1"))
-            .ok(200);
+        let page = d.get(&format!("/v1/events?stream=task/{task}&limit=1")).ok(200);
         page["events"][0]["seq"].as_i64().is_some_and(|seq| seq > 1)
     });
     let mut feed = d.follow(&format!("/v1/biam/subscribe?task_id={task}"));
@@ -197,8 +157,5 @@ fn retention_removes_the_oldest_and_says_so() {
     assert_eq!(first.data["reason"], json!("pruned"));
     let oldest = first.data["oldest"].as_u64().expect("a number");
     assert!(feed.event().id >= Some(oldest));
-    assert_eq!(
-        d.get(&format!("/v1/tasks/{task}")).ok(200)["last_id"],
-        json!(1001)
-    );
+    assert_eq!(d.get(&format!("/v1/tasks/{task}")).ok(200)["last_id"], json!(1001));
 }

@@ -12,20 +12,13 @@ use crate::wire::{Caller, Event, Reply};
 #[track_caller]
 pub(crate) fn problem(reply: &Reply, status: u16, code: &str) -> Value {
     assert_eq!(reply.status(), status, "{reply:?}");
-    assert_eq!(
-        reply.header("content-type"),
-        Some("application/problem+json"),
-        "{reply:?}"
-    );
+    assert_eq!(reply.header("content-type"), Some("application/problem+json"), "{reply:?}");
     let problem = reply.json();
     assert_eq!(problem["status"], json!(status), "{problem}");
     assert_eq!(problem["code"], json!(code), "{problem}");
     for member in ["type", "title", "detail", "request_id", "error"] {
         let text = problem[member].as_str();
-        assert!(
-            text.is_some_and(|text| !text.trim().is_empty()),
-            "`{member}` in {problem}"
-        );
+        assert!(text.is_some_and(|text| !text.trim().is_empty()), "`{member}` in {problem}");
     }
     assert!(problem["retryable"].is_boolean(), "{problem}");
     assert_eq!(problem["error"], problem["detail"], "{problem}");
@@ -37,20 +30,14 @@ pub(crate) fn problem(reply: &Reply, status: u16, code: &str) -> Value {
 pub(crate) fn invalid(reply: &Reply, field: &str) {
     let problem = problem(reply, 422, "invalid_request");
     let named = problem["field"].as_str().unwrap_or_default();
-    assert!(
-        named.contains(field),
-        "`field` should name {field}: {problem}"
-    );
+    assert!(named.contains(field), "`field` should name {field}: {problem}");
 }
 
 /// A time as the wire has it: RFC 3339 in UTC with milliseconds. Returns unix milliseconds.
 #[track_caller]
 pub(crate) fn instant(value: &Value) -> i128 {
     let text = value.as_str().unwrap_or_default();
-    assert!(
-        text.len() == 24 && text.ends_with('Z') && text.as_bytes()[19] == b'.',
-        "time {value}"
-    );
+    assert!(text.len() == 24 && text.ends_with('Z') && text.as_bytes()[19] == b'.', "time {value}");
     let time = OffsetDateTime::parse(text, &Rfc3339);
     time.expect("a time by RFC 3339").unix_timestamp_nanos() / 1_000_000
 }
@@ -134,25 +121,14 @@ pub(crate) fn done() -> Value {
 /// Makes a task and returns its id.
 #[track_caller]
 pub(crate) fn new_task(caller: &Caller) -> String {
-    text(
-        &caller
-            .post("/v1/tasks", &json!({ "title": "a task" }))
-            .ok(201),
-        "task_id",
-    )
+    text(&caller.post("/v1/tasks", &json!({ "title": "a task" })).ok(201), "task_id")
 }
 
 /// Appends to a task and returns the first and last id given.
 #[track_caller]
 pub(crate) fn append(caller: &Caller, task: &str, events: &Value) -> (u64, u64) {
-    let answer = caller
-        .post(&format!("/v1/tasks/{task}/events"), events)
-        .ok(200);
-    let id = |name: &str| {
-        answer[name]
-            .as_u64()
-            .unwrap_or_else(|| panic!("`{name}`: {answer}"))
-    };
+    let answer = caller.post(&format!("/v1/tasks/{task}/events"), events).ok(200);
+    let id = |name: &str| answer[name].as_u64().unwrap_or_else(|| panic!("`{name}`: {answer}"));
     (id("first_id"), id("last_id"))
 }
 

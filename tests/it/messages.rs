@@ -13,37 +13,23 @@ const SOON: Duration = Duration::from_secs(15);
 
 #[track_caller]
 fn send(caller: &Caller, to: &str, words: &str) -> String {
-    let message = caller.post(
-        &format!("/v1/peers/{to}/messages"),
-        &json!({ "text": words }),
-    );
+    let message = caller.post(&format!("/v1/peers/{to}/messages"), &json!({ "text": words }));
     text(&message.ok(200), "id")
 }
 
 #[track_caller]
 fn read(caller: &Caller, peer: &str) -> Vec<Value> {
-    page(
-        &caller.get(&format!("/v1/peers/{peer}/messages")),
-        "messages",
-    )
+    page(&caller.get(&format!("/v1/peers/{peer}/messages")), "messages")
 }
 
 #[track_caller]
 fn peek(caller: &Caller, peer: &str) -> Vec<Value> {
-    page(
-        &caller.get(&format!("/v1/peers/{peer}/messages?peek=true")),
-        "messages",
-    )
+    page(&caller.get(&format!("/v1/peers/{peer}/messages?peek=true")), "messages")
 }
 
 #[track_caller]
 fn ack(caller: &Caller, peer: &str, ids: &[&str]) -> Value {
-    caller
-        .post(
-            &format!("/v1/peers/{peer}/messages/ack"),
-            &json!({ "ids": ids }),
-        )
-        .ok(200)
+    caller.post(&format!("/v1/peers/{peer}/messages/ack"), &json!({ "ids": ids })).ok(200)
 }
 
 /// The states a message went through, whose times never run backwards and whose last is `state`.
@@ -53,11 +39,7 @@ fn states(caller: &Caller, id: &str) -> Vec<String> {
     let states = message["states"].as_array().expect("states").clone();
     let times: Vec<_> = states.iter().map(|state| instant(&state["at"])).collect();
     assert!(times.is_sorted(), "{message}");
-    assert_eq!(
-        states.last().map(|last| &last["state"]),
-        Some(&message["state"]),
-        "{message}"
-    );
+    assert_eq!(states.last().map(|last| &last["state"]), Some(&message["state"]), "{message}");
     each(&states, "state")
 }
 
@@ -79,11 +61,7 @@ fn a_message_goes_through_every_state_in_order() {
     assert_eq!(states(&d, &id), ["accepted", "queued"]);
 
     assert_eq!(each(&peek(&d, &to), "id"), [id.as_str()]);
-    assert_eq!(
-        states(&d, &id),
-        ["accepted", "queued"],
-        "a peek changes nothing"
-    );
+    assert_eq!(states(&d, &id), ["accepted", "queued"], "a peek changes nothing");
 
     let read = read(&d, &to);
     assert_eq!(each(&read, "id"), [id.as_str()]);
@@ -98,14 +76,8 @@ fn a_message_goes_through_every_state_in_order() {
     assert_eq!(states(&d, &id), all);
 
     let events = page(&d.get(&format!("/v1/events?stream=peer/{to}")), "events");
-    assert_eq!(
-        each(&events, "kind"),
-        ["message.queued", "message.offered", "message.acked"]
-    );
-    assert!(
-        !json!(events).to_string().contains("hello"),
-        "events carry no text: {events:?}"
-    );
+    assert_eq!(each(&events, "kind"), ["message.queued", "message.offered", "message.acked"]);
+    assert!(!json!(events).to_string().contains("hello"), "events carry no text: {events:?}");
 }
 
 #[test]
@@ -118,11 +90,7 @@ fn acknowledging_unread_or_twice_is_harmless_and_unknown_is_not_found() {
     // One unknown id, or somebody else's, and nothing is acknowledged.
     let path = format!("/v1/peers/{to}/messages/ack");
     for wrong in ["msg_unknown", "", "../../etc", &elsewhere] {
-        problem(
-            &d.post(&path, &json!({ "ids": [a, wrong] })),
-            404,
-            "not_found",
-        );
+        problem(&d.post(&path, &json!({ "ids": [a, wrong] })), 404, "not_found");
     }
     assert_eq!(states(&d, &a), ["accepted", "queued"]);
 
@@ -150,11 +118,7 @@ fn what_was_read_is_leased_and_not_given_out_again() {
         "a peek shows leased ones too"
     );
     let c = send(&d, &to, "c");
-    assert_eq!(
-        each(&read(&d, &to), "id"),
-        [c.as_str()],
-        "what is new is given out"
-    );
+    assert_eq!(each(&read(&d, &to), "id"), [c.as_str()], "what is new is given out");
     ack(&d, &to, &[&b]);
     assert_eq!(each(&peek(&d, &to), "id"), [a, c]);
 }
@@ -167,11 +131,7 @@ fn what_was_read_and_not_acknowledged_comes_again() {
     assert_eq!(read(&d, &to).len(), 2);
     ack(&d, &to, &[&kept]);
     let again = until(SOON, || Some(read(&d, &to)).filter(|read| !read.is_empty()));
-    assert_eq!(
-        each(&again, "id"),
-        [lost.as_str()],
-        "only what was not acknowledged"
-    );
+    assert_eq!(each(&again, "id"), [lost.as_str()], "only what was not acknowledged");
     assert_eq!(states(&d, &lost)[..3], ["accepted", "queued", "offered"]);
 
     // A reader that dies with the daemon loses nothing either.
@@ -193,16 +153,10 @@ fn an_inbox_keeps_its_order_also_by_pages() {
     let to = peer(&d, "s-1");
     let ids: Vec<_> = (0..25).map(|n| send(&d, &to, &n.to_string())).collect();
     let peeked = format!("/v1/peers/{to}/messages?peek=true&limit=4");
-    assert_eq!(
-        each(&all_pages(&d, &peeked, "messages", "cursor"), "id"),
-        ids
-    );
+    assert_eq!(each(&all_pages(&d, &peeked, "messages", "cursor"), "id"), ids);
     let mut read = Vec::new();
     loop {
-        let page = page(
-            &d.get(&format!("/v1/peers/{to}/messages?limit=7")),
-            "messages",
-        );
+        let page = page(&d.get(&format!("/v1/peers/{to}/messages?limit=7")), "messages");
         if page.is_empty() {
             break;
         }
@@ -232,10 +186,7 @@ fn two_readers_never_get_the_same_message() {
                 })
             })
             .collect();
-        readers
-            .into_iter()
-            .flat_map(|reader| reader.join().unwrap())
-            .collect()
+        readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect()
     });
     read.sort();
     ids.sort();
@@ -252,16 +203,10 @@ fn peeking_is_true_or_false() {
         invalid(&d.get(&path(garbage)), "peek");
     }
     for _ in 0..2 {
-        assert_eq!(
-            each(&page(&d.get(&path("true")), "messages"), "id"),
-            [id.as_str()]
-        );
+        assert_eq!(each(&page(&d.get(&path("true")), "messages"), "id"), [id.as_str()]);
     }
     assert_eq!(each(&page(&d.get(&path("false")), "messages"), "id"), [id]);
-    assert!(
-        page(&d.get(&path("false")), "messages").is_empty(),
-        "it is leased"
-    );
+    assert!(page(&d.get(&path("false")), "messages").is_empty(), "it is leased");
 }
 
 #[test]
@@ -273,24 +218,16 @@ fn the_sender_is_whoever_holds_the_token() {
 
     let sent = one.post(&to_other, &json!({ "text": "a" })).ok(200);
     assert_eq!(sent["from_peer"], json!(mine), "filled in by the daemon");
-    let sent = one
-        .post(&to_other, &json!({ "text": "a", "from_peer": mine }))
-        .ok(200);
+    let sent = one.post(&to_other, &json!({ "text": "a", "from_peer": mine })).ok(200);
     assert_eq!(sent["from_peer"], json!(mine));
     let forged = json!({ "text": "a", "from_peer": other });
     problem(&one.post(&to_other, &forged), 403, "forbidden");
     problem(&one.post("/v1/peers/broadcast", &forged), 403, "forbidden");
-    problem(
-        &one.post(&to_other, &json!({ "text": "a", "from_peer": "peer_x" })),
-        403,
-        "forbidden",
-    );
+    problem(&one.post(&to_other, &json!({ "text": "a", "from_peer": "peer_x" })), 403, "forbidden");
     assert_eq!(peek(&d, &other).len(), 2, "what was refused is not stored");
 
     // The operator may speak for any that exists.
-    let sent = d
-        .post(&to_other, &json!({ "text": "a", "from_peer": mine }))
-        .ok(200);
+    let sent = d.post(&to_other, &json!({ "text": "a", "from_peer": mine })).ok(200);
     assert_eq!(sent["from_peer"], json!(mine));
     let nobody = json!({ "text": "a", "from_peer": "peer_unknown" });
     problem(&d.post(&to_other, &nobody), 422, "invalid_request");
@@ -309,13 +246,9 @@ fn a_repeated_idempotency_key_is_the_same_message() {
     let body = json!({ "text": "once", "idempotency_key": "k-1" });
     let first = d.post(&path, &body).ok(200);
     let ids: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..8)
-            .map(|_| scope.spawn(|| text(&d.post(&path, &body).ok(200), "id")))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
+        let threads: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| text(&d.post(&path, &body).ok(200), "id"))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert!(ids.iter().all(|id| first["id"] == json!(id)), "{ids:?}");
     d.kill9();
@@ -339,17 +272,10 @@ fn a_full_inbox_refuses_and_drops_nothing() {
     assert_eq!(refused["retryable"], json!(true));
     assert_eq!(each(&peek(&d, &to), "id"), ids);
     assert_eq!(read(&d, &to).len(), 3);
-    problem(
-        &d.post(&path, &json!({ "text": "still" })),
-        429,
-        "limit_reached",
-    );
+    problem(&d.post(&path, &json!({ "text": "still" })), 429, "limit_reached");
     ack(&d, &to, &[&ids[1]]);
     let fourth = send(&d, &to, "room again");
-    assert_eq!(
-        each(&peek(&d, &to), "id"),
-        [ids[0].clone(), ids[2].clone(), fourth]
-    );
+    assert_eq!(each(&peek(&d, &to), "id"), [ids[0].clone(), ids[2].clone(), fourth]);
 }
 
 #[test]
@@ -362,61 +288,29 @@ fn a_broadcast_reaches_everybody_but_its_sender() {
         text(&register(&d, &body), "peer_id")
     };
     let (a, b, c) = (member("a", "blue"), member("b", "blue"), member("c", "red"));
-    d.post(
-        &format!("/v1/peers/{b}/heartbeat"),
-        &json!({ "status": "offline" }),
-    )
-    .ok(200);
+    d.post(&format!("/v1/peers/{b}/heartbeat"), &json!({ "status": "offline" })).ok(200);
     let cast = |caller: &Caller, body: &Value| {
         caller.post("/v1/peers/broadcast", body).ok(200)["delivered_to"].clone()
     };
 
     assert_eq!(cast(&d, &json!({ "text": "all", "from_peer": a })), 2);
-    assert_eq!(
-        cast(
-            &d,
-            &json!({ "text": "blue", "from_peer": a, "circle": "blue" })
-        ),
-        1
-    );
-    assert_eq!(
-        cast(
-            &d,
-            &json!({ "text": "red", "from_peer": a, "circle": "red" })
-        ),
-        1
-    );
-    assert_eq!(
-        cast(
-            &d,
-            &json!({ "text": "none", "from_peer": a, "circle": "green" })
-        ),
-        0
-    );
+    assert_eq!(cast(&d, &json!({ "text": "blue", "from_peer": a, "circle": "blue" })), 1);
+    assert_eq!(cast(&d, &json!({ "text": "red", "from_peer": a, "circle": "red" })), 1);
+    assert_eq!(cast(&d, &json!({ "text": "none", "from_peer": a, "circle": "green" })), 0);
     assert_eq!(cast(&d.session("c"), &json!({ "text": "from c" })), 2);
 
     assert_eq!(each(&peek(&d, &a), "text"), ["from c"]);
     let in_b = peek(&d, &b);
-    assert_eq!(
-        each(&in_b, "text"),
-        ["all", "blue", "from c"],
-        "the offline get theirs, too"
-    );
+    assert_eq!(each(&in_b, "text"), ["all", "blue", "from c"], "the offline get theirs, too");
     let in_c = peek(&d, &c);
     assert_eq!(each(&in_c, "text"), ["all", "red"]);
     for message in in_b.iter().chain(&in_c) {
         assert_eq!(message["type"], "broadcast");
     }
-    assert_ne!(
-        in_b[0]["id"], in_c[0]["id"],
-        "each copy is a message of its own"
-    );
+    assert_ne!(in_b[0]["id"], in_c[0]["id"], "each copy is a message of its own");
     assert_eq!(in_b[0]["to_peer"], json!(b));
     ack(&d, &b, &[in_b[0]["id"].as_str().unwrap()]);
-    assert_eq!(
-        states(&d, in_c[0]["id"].as_str().unwrap()),
-        ["accepted", "queued"]
-    );
+    assert_eq!(states(&d, in_c[0]["id"].as_str().unwrap()), ["accepted", "queued"]);
 }
 
 #[test]
@@ -445,11 +339,7 @@ fn any_text_comes_back_byte_by_byte() {
     let inbox = peek(&d, &to);
     assert_eq!(each(&inbox, "id"), ids);
     for (message, words) in inbox.iter().zip(texts) {
-        assert!(
-            message["text"] == *words,
-            "{:?}",
-            words.chars().take(80).collect::<String>()
-        );
+        assert!(message["text"] == *words, "{:?}", words.chars().take(80).collect::<String>());
     }
 }
 
@@ -468,11 +358,7 @@ fn a_restart_keeps_every_message_with_its_state() {
     d.kill9();
     d.restart();
     assert_eq!(snapshot(&d), before);
-    assert_eq!(
-        each(&read(&d, &to), "id"),
-        [queued],
-        "a lease outlives the daemon as well"
-    );
+    assert_eq!(each(&read(&d, &to), "id"), [queued], "a lease outlives the daemon as well");
 }
 
 #[test]
@@ -485,29 +371,12 @@ fn messages_of_a_removed_peer_become_undeliverable() {
     let queued = send(&d, &to, "c");
     d.delete(&format!("/v1/peers/{to}")).ok(200);
     for id in [&offered, &queued] {
-        assert_eq!(
-            states(&d, id).last().map(String::as_str),
-            Some("undeliverable")
-        );
+        assert_eq!(states(&d, id).last().map(String::as_str), Some("undeliverable"));
         let message = d.get(&format!("/v1/messages/{id}")).ok(200);
-        let last = message["states"]
-            .as_array()
-            .unwrap()
-            .last()
-            .unwrap()
-            .clone();
-        assert!(
-            last["reason"]
-                .as_str()
-                .is_some_and(|reason| !reason.is_empty()),
-            "{message}"
-        );
+        let last = message["states"].as_array().unwrap().last().unwrap().clone();
+        assert!(last["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{message}");
     }
-    assert_eq!(
-        states(&d, &acked).last().map(String::as_str),
-        Some("acked"),
-        "that is over"
-    );
+    assert_eq!(states(&d, &acked).last().map(String::as_str), Some("acked"), "that is over");
     problem(
         &d.post(&format!("/v1/peers/{to}/messages"), &json!({ "text": "d" })),
         404,
@@ -522,16 +391,10 @@ fn an_inbox_can_be_followed_while_it_fills() {
     send(&d, &to, "first");
     let mut inbox = d.follow(&format!("/v1/events?stream=peer/{to}"));
     let first = inbox.event();
-    assert_eq!(
-        (first.id, first.data["kind"].as_str()),
-        (Some(1), Some("message.queued"))
-    );
+    assert_eq!((first.id, first.data["kind"].as_str()), (Some(1), Some("message.queued")));
     let second = send(&d, &to, "second");
     let event = inbox.event();
     assert_eq!(event.id, Some(2));
-    assert!(
-        event.data["data"].to_string().contains(&second),
-        "{event:?}"
-    );
+    assert!(event.data["data"].to_string().contains(&second), "{event:?}");
     eventually(SOON, || read(&d, &to).is_empty());
 }

@@ -16,8 +16,7 @@ fn open(path: &Path) -> Connection {
 
 #[track_caller]
 fn one<T: rusqlite::types::FromSql>(file: &Connection, sql: &str) -> T {
-    file.query_row(sql, [], |row| row.get(0))
-        .unwrap_or_else(|error| panic!("{sql}: {error}"))
+    file.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
 #[test]
@@ -25,20 +24,10 @@ fn migrating_an_empty_home_makes_the_database_and_then_nothing_is_pending() {
     let home = Home::new();
     let pending = svc(&home, &["migrate", "--check"]);
     assert_eq!(pending.code, Some(4), "{pending:?}");
-    assert!(
-        !pending.stdout.trim().is_empty(),
-        "it lists what is pending: {pending:?}"
-    );
+    assert!(!pending.stdout.trim().is_empty(), "it lists what is pending: {pending:?}");
     let pending = svc(&home, &["migrate", "--check", "--json"]);
-    assert_eq!(
-        pending.code,
-        Some(4),
-        "a check changes nothing: {pending:?}"
-    );
-    assert!(
-        serde_json::from_str::<serde_json::Value>(&pending.stdout).is_ok(),
-        "{pending:?}"
-    );
+    assert_eq!(pending.code, Some(4), "a check changes nothing: {pending:?}");
+    assert!(serde_json::from_str::<serde_json::Value>(&pending.stdout).is_ok(), "{pending:?}");
 
     svc(&home, &["migrate"]).ok();
     assert!(home.path("svc.db").exists());
@@ -54,10 +43,7 @@ fn migrating_beside_a_running_daemon_is_refused() {
     let d = Daemon::start();
     let ran = svc(&d.home, &["migrate"]);
     assert_eq!(ran.code, Some(3), "{ran:?}");
-    assert!(
-        ran.stderr.contains("svc stop"),
-        "it says what to do: {ran:?}"
-    );
+    assert!(ran.stderr.contains("svc stop"), "it says what to do: {ran:?}");
     new_task(&d);
 }
 
@@ -77,25 +63,15 @@ fn a_database_from_a_newer_version_is_refused_with_both_numbers() {
     drop(file);
 
     let before = fs::read(d.home.path("svc.db")).unwrap();
-    for args in [
-        &["serve", "--listen", "127.0.0.1:0"][..],
-        &["migrate"],
-        &["migrate", "--check"],
-    ] {
+    for args in [&["serve", "--listen", "127.0.0.1:0"][..], &["migrate"], &["migrate", "--check"]] {
         let ran = svc(&d.home, args);
         assert_eq!(ran.code, Some(1), "{args:?}: {ran:?}");
         for version in [NEWER, &ours.to_string()] {
-            assert!(
-                ran.stderr.contains(version),
-                "{args:?} names {version}: {ran:?}"
-            );
+            assert!(ran.stderr.contains(version), "{args:?} names {version}: {ran:?}");
         }
     }
     assert!(!d.home.path("daemon.json").exists());
-    assert!(
-        fs::read(d.home.path("svc.db")).unwrap() == before,
-        "and it is left as it was"
-    );
+    assert!(fs::read(d.home.path("svc.db")).unwrap() == before, "and it is left as it was");
 
     let file = Connection::open(d.home.path("svc.db")).unwrap();
     let sql = format!("delete from _sqlx_migrations where version = {NEWER}");
@@ -121,28 +97,17 @@ fn people_read_history_with_names_and_iso_times() {
     let d = Daemon::start();
     let (from, to) = (peer(&d, "s-1"), peer(&d, "s-2"));
     let message = json!({ "text": "hello", "from_peer": from });
-    d.post(&format!("/v1/peers/{to}/messages"), &message)
-        .ok(200);
+    d.post(&format!("/v1/peers/{to}/messages"), &message).ok(200);
     let task = new_task(&d);
     append(&d, &task, &json!([frame("a line"), done()]));
 
     // While the daemon runs, as people do.
     let file = open(&d.home.path("svc.db"));
-    for view in [
-        "history",
-        "streams",
-        "peers_now",
-        "tasks_now",
-        "messages_now",
-    ] {
+    for view in ["history", "streams", "peers_now", "tasks_now", "messages_now"] {
         let kind = format!("select type from sqlite_schema where name = '{view}'");
         assert_eq!(one::<String>(&file, &kind), "view", "{view}");
         let mut statement = file.prepare(&format!("select * from {view}")).unwrap();
-        let names: Vec<String> = statement
-            .column_names()
-            .into_iter()
-            .map(str::to_owned)
-            .collect();
+        let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
         let mut rows = statement.query([]).unwrap();
         let (mut count, mut times) = (0, 0);
         while let Some(row) = rows.next().unwrap() {
@@ -153,9 +118,7 @@ fn people_read_history_with_names_and_iso_times() {
                 if !is_time || value == rusqlite::types::ValueRef::Null {
                     continue;
                 }
-                let text = value
-                    .as_str()
-                    .unwrap_or_else(|_| panic!("{view}.{name}: {value:?}"));
+                let text = value.as_str().unwrap_or_else(|_| panic!("{view}.{name}: {value:?}"));
                 instant(&json!(text));
                 times += 1;
             }
@@ -163,10 +126,8 @@ fn people_read_history_with_names_and_iso_times() {
         assert!(count > 0, "{view} shows something");
         assert!(times >= count, "{view} shows times in {names:?}");
     }
-    let count: i64 = one(
-        &file,
-        &format!("select count(*) from history where stream = 'task/{task}'"),
-    );
+    let count: i64 =
+        one(&file, &format!("select count(*) from history where stream = 'task/{task}'"));
     assert_eq!(count, 3);
     // Tables refuse what is not of their type, and ids are text.
     let loose: i64 = one(
@@ -188,19 +149,11 @@ fn a_backup_is_taken_under_load_and_can_be_put_back() {
     let file = open(&copy);
     assert_eq!(one::<String>(&file, "pragma integrity_check"), "ok");
     drop(file);
-    assert_ne!(
-        svc(&d.home, &["backup", path]).code,
-        Some(0),
-        "no file is written over"
-    );
+    assert_ne!(svc(&d.home, &["backup", path]).code, Some(0), "no file is written over");
 
     append(&d, &task, &json!([frame("lost"), done()]));
     let refused = svc(&d.home, &["restore", path]);
-    assert_eq!(
-        refused.code,
-        Some(3),
-        "not under a running daemon: {refused:?}"
-    );
+    assert_eq!(refused.code, Some(3), "not under a running daemon: {refused:?}");
     assert_eq!(d.get(&format!("/v1/tasks/{task}")).ok(200)["last_id"], 5);
 
     d.stop();
@@ -216,10 +169,7 @@ fn a_backup_is_taken_under_load_and_can_be_put_back() {
     assert_eq!(gap.data["reason"], "ahead");
     assert_eq!(stream.event().id, Some(1));
     d.stop();
-    assert_eq!(
-        one::<String>(&open(&d.home.path("svc.db")), "pragma integrity_check"),
-        "ok"
-    );
+    assert_eq!(one::<String>(&open(&d.home.path("svc.db")), "pragma integrity_check"), "ok");
 }
 
 #[test]

@@ -33,11 +33,8 @@ fn inbox() -> impl Strategy<Value = Inbox> {
 fn an_inbox_is_a_queue_with_leases() {
     let d = Daemon::start();
     let runs = AtomicU32::new(0);
-    let mut runner = TestRunner::new(Config {
-        cases: 24,
-        failure_persistence: None,
-        ..Config::default()
-    });
+    let mut runner =
+        TestRunner::new(Config { cases: 24, failure_persistence: None, ..Config::default() });
     let outcome = runner.run(&prop::collection::vec(inbox(), 1..40), |operations| {
         let run = runs.fetch_add(1, Ordering::Relaxed);
         let to = peer(&d, &format!("run-{run}"));
@@ -63,9 +60,7 @@ fn an_inbox_is_a_queue_with_leases() {
                 }
                 Inbox::Read { limit } => {
                     let read = page(&d.get(&format!("{path}?limit={limit}")), "messages");
-                    let waiting = model
-                        .iter_mut()
-                        .filter(|(_, leased, acked)| !leased && !acked);
+                    let waiting = model.iter_mut().filter(|(_, leased, acked)| !leased && !acked);
                     let mut wanted = Vec::new();
                     for (id, leased, _) in waiting.take(limit) {
                         *leased = true;
@@ -74,17 +69,10 @@ fn an_inbox_is_a_queue_with_leases() {
                     prop_assert_eq!(each(&read, "id"), wanted);
                 }
                 Inbox::Peek => {
-                    let all = all_pages(
-                        &d,
-                        &format!("{path}?peek=true&limit=3"),
-                        "messages",
-                        "cursor",
-                    );
-                    let wanted: Vec<_> = model
-                        .iter()
-                        .filter(|row| !row.2)
-                        .map(|row| row.0.clone())
-                        .collect();
+                    let all =
+                        all_pages(&d, &format!("{path}?peek=true&limit=3"), "messages", "cursor");
+                    let wanted: Vec<_> =
+                        model.iter().filter(|row| !row.2).map(|row| row.0.clone()).collect();
                     prop_assert_eq!(each(&all, "id"), wanted);
                 }
                 Inbox::Ack { which } => {
@@ -93,8 +81,7 @@ fn an_inbox_is_a_queue_with_leases() {
                     }
                     let rows: Vec<_> = which.iter().map(|at| at.index(model.len())).collect();
                     let ids: Vec<_> = rows.iter().map(|row| model[*row].0.clone()).collect();
-                    d.post(&format!("{path}/ack"), &json!({ "ids": ids }))
-                        .ok(200);
+                    d.post(&format!("{path}/ack"), &json!({ "ids": ids })).ok(200);
                     for row in rows {
                         model[row].2 = true;
                     }
@@ -119,13 +106,8 @@ fn an_inbox_is_a_queue_with_leases() {
 
 #[derive(Clone, Debug)]
 enum Log {
-    Append {
-        names: Vec<Option<u8>>,
-    },
-    Page {
-        after: prop::sample::Index,
-        limit: usize,
-    },
+    Append { names: Vec<Option<u8>> },
+    Page { after: prop::sample::Index, limit: usize },
     End,
 }
 
@@ -142,11 +124,8 @@ fn log() -> impl Strategy<Value = Log> {
 #[test]
 fn a_task_is_an_append_only_list_where_names_count_once() {
     let d = Daemon::start();
-    let mut runner = TestRunner::new(Config {
-        cases: 24,
-        failure_persistence: None,
-        ..Config::default()
-    });
+    let mut runner =
+        TestRunner::new(Config { cases: 24, failure_persistence: None, ..Config::default() });
     let outcome = runner.run(&prop::collection::vec(log(), 1..30), |operations| {
         let task = new_task(&d);
         let path = format!("/v1/tasks/{task}/events");
@@ -181,9 +160,8 @@ fn a_task_is_an_append_only_list_where_names_count_once() {
                     let mut given = Vec::new();
                     for (name, line) in names.iter().zip(lines) {
                         let next = model.len() as u64 + 1;
-                        let id = name
-                            .and_then(|name| names_seen.get(&name).copied())
-                            .unwrap_or(next);
+                        let id =
+                            name.and_then(|name| names_seen.get(&name).copied()).unwrap_or(next);
                         if id == next {
                             names_seen.extend(name.map(|name| (name, id)));
                             model.push(line);

@@ -58,10 +58,7 @@ fn a_peer_is_its_session_or_else_its_place() {
             known.push((letter, id));
         }
     }
-    assert_eq!(
-        all_pages(&d, "/v1/peers?limit=500", "peers", "cursor").len(),
-        known.len()
-    );
+    assert_eq!(all_pages(&d, "/v1/peers?limit=500", "peers", "cursor").len(), known.len());
 }
 
 #[test]
@@ -94,9 +91,7 @@ fn registering_gives_defaults_and_keeps_what_is_said() {
     for (name, value) in full.as_object().unwrap() {
         assert_eq!(&told[name], value, "{name}");
     }
-    let got = d
-        .get(&format!("/v1/peers/{}", text(&told, "peer_id")))
-        .ok(200);
+    let got = d.get(&format!("/v1/peers/{}", text(&told, "peer_id"))).ok(200);
     assert_eq!(got, told);
     for role in ["agent", "orchestrator", "human"] {
         let body = json!({ "display_name": role, "backend": "x", "path": role, "role": role });
@@ -130,10 +125,7 @@ fn registering_again_updates_what_is_given_and_merges_metadata() {
     assert_eq!(again["circle"], "blue");
     assert_eq!(again["role"], "orchestrator");
     assert_eq!(again["tmux_pane"], "%1");
-    assert_eq!(
-        again["metadata"],
-        json!({ "keep": "1", "change": "2", "add": "3" })
-    );
+    assert_eq!(again["metadata"], json!({ "keep": "1", "change": "2", "add": "3" }));
 }
 
 #[test]
@@ -153,11 +145,7 @@ fn lists_filter_by_every_field_and_order_by_presence_then_name() {
             "session_id": name,
         });
         let id = text(&register(&d, &body), "peer_id");
-        d.post(
-            &format!("/v1/peers/{id}/heartbeat"),
-            &json!({ "status": status }),
-        )
-        .ok(200);
+        d.post(&format!("/v1/peers/{id}/heartbeat"), &json!({ "status": status })).ok(200);
     }
     let table: [(&str, &[&str]); 9] = [
         ("", &["dan", "zoe", "cid", "eve", "bea", "adam"]),
@@ -173,18 +161,9 @@ fn lists_filter_by_every_field_and_order_by_presence_then_name() {
     for (filter, names) in table {
         let reply = d.get(&format!("/v1/peers?{filter}"));
         instant(&reply.ok(200)["as_of"]);
-        assert_eq!(
-            each(&page(&reply, "peers"), "display_name"),
-            names,
-            "{filter}"
-        );
+        assert_eq!(each(&page(&reply, "peers"), "display_name"), names, "{filter}");
         // The same, two at a time.
-        let paged = all_pages(
-            &d,
-            &format!("/v1/peers?{filter}&limit=2"),
-            "peers",
-            "cursor",
-        );
+        let paged = all_pages(&d, &format!("/v1/peers?{filter}&limit=2"), "peers", "cursor");
         assert_eq!(each(&paged, "display_name"), names, "{filter} by pages");
     }
 }
@@ -206,10 +185,7 @@ fn pages_of_peers_hold_each_once_also_where_names_are_equal() {
         assert_eq!((all.len(), ids.len()), (23, 23), "limit {limit}");
     }
     let full = d.get("/v1/peers?limit=23").ok(200);
-    assert!(
-        full.get("next_cursor").is_none_or(Value::is_null),
-        "there is no next page: {full}"
-    );
+    assert!(full.get("next_cursor").is_none_or(Value::is_null), "there is no next page: {full}");
 }
 
 #[test]
@@ -223,20 +199,14 @@ fn heartbeats_tell_a_status_and_that_one_is_alive() {
     }
     d.post(&path, &json!({ "status": "busy" })).ok(200);
     let kept = d.post(&path, &json!({})).ok(200);
-    assert_eq!(
-        kept["status"], "busy",
-        "a heartbeat without a status leaves it"
-    );
+    assert_eq!(kept["status"], "busy", "a heartbeat without a status leaves it");
     d.post(&path, &json!({ "status": "offline" })).ok(200);
     let revived = d.post(&path, &json!({})).ok(200);
     assert_eq!(revived["status"], "online", "any heartbeat revives");
 
     let unknown = d.post("/v1/peers/peer_unknown/heartbeat", &json!({}));
     let problem = problem(&unknown, 404, "not_found");
-    assert!(
-        problem.to_string().contains("register"),
-        "a hint to register: {problem}"
-    );
+    assert!(problem.to_string().contains("register"), "a hint to register: {problem}");
 }
 
 #[test]
@@ -250,11 +220,7 @@ fn a_removed_peer_is_returned_and_gone() {
     assert_eq!(removed["display_name"], before["display_name"]);
     problem(&d.get(&path), 404, "not_found");
     problem(&d.delete(&path), 404, "not_found");
-    problem(
-        &d.post(&format!("{path}/heartbeat"), &json!({})),
-        404,
-        "not_found",
-    );
+    problem(&d.post(&format!("{path}/heartbeat"), &json!({})), 404, "not_found");
     assert!(page(&d.get("/v1/peers"), "peers").is_empty());
     assert_ne!(peer(&d, "s-1"), id, "who comes back is somebody new");
 }
@@ -268,13 +234,9 @@ fn registering_at_the_same_moment_gives_one_peer() {
             "metadata": { "a": "1" },
         });
         let ids: Vec<String> = thread::scope(|scope| {
-            let threads: Vec<_> = (0..16)
-                .map(|_| scope.spawn(|| text(&register(&d, &body), "peer_id")))
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .collect()
+            let threads: Vec<_> =
+                (0..16).map(|_| scope.spawn(|| text(&register(&d, &body), "peer_id"))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(ids.iter().all(|id| id == &ids[0]), "{ids:?}");
     }
@@ -310,23 +272,14 @@ fn the_silent_go_offline_by_the_clock_and_come_back() {
     assert_eq!(event.data["stream"], "team");
     assert_eq!(status(&d, &id), "offline");
 
-    d.post(&format!("/v1/peers/{id}/heartbeat"), &json!({}))
-        .ok(200);
+    d.post(&format!("/v1/peers/{id}/heartbeat"), &json!({})).ok(200);
     let event = next_status(&mut team, &id);
     assert_eq!(event.data["data"]["status"], "online");
     assert_eq!(event.data["data"]["previous"], "offline");
-    assert_eq!(
-        next_status(&mut team, &id).data["data"]["status"],
-        "offline",
-        "and again"
-    );
+    assert_eq!(next_status(&mut team, &id).data["data"]["status"], "offline", "and again");
 
     // A daemon that was away for longer than that does not forget to look.
-    d.post(
-        &format!("/v1/peers/{id}/heartbeat"),
-        &json!({ "status": "busy" }),
-    )
-    .ok(200);
+    d.post(&format!("/v1/peers/{id}/heartbeat"), &json!({ "status": "busy" })).ok(200);
     d.kill9();
     d.restart();
     eventually(SOON, || status(&d, &id) == "offline");
@@ -347,13 +300,8 @@ fn a_live_process_keeps_its_peer_idle_and_a_dead_one_does_not() {
     let dead = with_pid("dead", gone.id());
     let mut team = d.follow("/v1/events?stream=team");
 
-    assert_eq!(
-        next_status(&mut team, &dead).data["data"]["status"],
-        "offline"
-    );
-    eventually(SOON, || {
-        status(&d, &ours) == "idle" && status(&d, &theirs) == "idle"
-    });
+    assert_eq!(next_status(&mut team, &dead).data["data"]["status"], "offline");
+    eventually(SOON, || status(&d, &ours) == "idle" && status(&d, &theirs) == "idle");
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
     eventually(SOON, || status(&d, &theirs) == "offline");
@@ -375,28 +323,12 @@ fn the_team_hears_of_every_coming_change_and_going() {
     let id = peer(&d, "s-1");
     let body = json!({ "display_name": "renamed", "backend": "claude", "session_id": "s-1" });
     register(&d, &body);
-    d.post(
-        &format!("/v1/peers/{id}/heartbeat"),
-        &json!({ "status": "busy" }),
-    )
-    .ok(200);
-    d.post(
-        &format!("/v1/peers/{id}/heartbeat"),
-        &json!({ "status": "busy" }),
-    )
-    .ok(200);
+    d.post(&format!("/v1/peers/{id}/heartbeat"), &json!({ "status": "busy" })).ok(200);
+    d.post(&format!("/v1/peers/{id}/heartbeat"), &json!({ "status": "busy" })).ok(200);
     d.delete(&format!("/v1/peers/{id}")).ok(200);
     let events = page(&d.get("/v1/events?stream=team"), "events");
     let kinds = each(&events, "kind");
-    assert_eq!(
-        kinds,
-        [
-            "peer.registered",
-            "peer.updated",
-            "peer.status",
-            "peer.removed"
-        ]
-    );
+    assert_eq!(kinds, ["peer.registered", "peer.updated", "peer.status", "peer.removed"]);
     for event in &events {
         assert_eq!(event["data"]["peer_id"], json!(id), "{event}");
     }
@@ -456,22 +388,10 @@ fn a_session_may_act_for_its_own_peer_only() {
 
     let beat = |id: &str| format!("/v1/peers/{id}/heartbeat");
     one.post(&beat(&mine), &json!({ "status": "busy" })).ok(200);
-    problem(
-        &one.post(&beat(&other), &json!({ "status": "busy" })),
-        403,
-        "forbidden",
-    );
+    problem(&one.post(&beat(&other), &json!({ "status": "busy" })), 403, "forbidden");
     problem(&one.delete(&format!("/v1/peers/{other}")), 403, "forbidden");
-    problem(
-        &one.get(&format!("/v1/peers/{other}/messages")),
-        403,
-        "forbidden",
-    );
-    problem(
-        &one.get(&format!("/v1/peers/{other}/messages?peek=true")),
-        403,
-        "forbidden",
-    );
+    problem(&one.get(&format!("/v1/peers/{other}/messages")), 403, "forbidden");
+    problem(&one.get(&format!("/v1/peers/{other}/messages?peek=true")), 403, "forbidden");
     let ack = format!("/v1/peers/{other}/messages/ack");
     problem(&one.post(&ack, &json!({ "ids": [] })), 403, "forbidden");
     assert_eq!(status(&d, &other), "online", "nothing was changed");
@@ -483,21 +403,14 @@ fn a_session_may_act_for_its_own_peer_only() {
     // A peer registered under the token, without naming a session, is the token's own as well.
     let three = d.session("s-3");
     let mine = register(&three, &json!({ "display_name": "x", "backend": "claude" }));
-    three
-        .post(&beat(&text(&mine, "peer_id")), &json!({}))
-        .ok(200);
+    three.post(&beat(&text(&mine, "peer_id")), &json!({})).ok(200);
 }
 
 #[test]
 fn peers_survive_kill_and_restart_as_they_were() {
     let mut d = Daemon::start();
     let id = peer(&d, "s-1");
-    let before = d
-        .post(
-            &format!("/v1/peers/{id}/heartbeat"),
-            &json!({ "status": "busy" }),
-        )
-        .ok(200);
+    let before = d.post(&format!("/v1/peers/{id}/heartbeat"), &json!({ "status": "busy" })).ok(200);
     d.kill9();
     d.restart();
     assert_eq!(d.get(&format!("/v1/peers/{id}")).ok(200), before);

@@ -28,10 +28,7 @@ fn kinds(events: &[Event]) -> Vec<&str> {
 }
 
 fn lines(events: &[Event]) -> Vec<&str> {
-    events
-        .iter()
-        .filter_map(|event| event.data["line"].as_str())
-        .collect()
+    events.iter().filter_map(|event| event.data["line"].as_str()).collect()
 }
 
 #[test]
@@ -39,35 +36,21 @@ fn headers_come_at_once_and_a_retry_comes_first() {
     let d = Daemon::start();
     let task = new_task(&d);
     // At its head nothing is left to send, and still the headers must come.
-    for target in [
-        format!("{}&last_event_id=1", subscribe(&task)),
-        "/v1/events?after=latest".into(),
-    ] {
+    for target in
+        [format!("{}&last_event_id=1", subscribe(&task)), "/v1/events?after=latest".into()]
+    {
         let asked = Instant::now();
         let mut stream = d.follow(&target);
         assert!(asked.elapsed() < Duration::from_secs(5), "headers at once");
         let head = stream.head.clone();
-        assert_eq!(
-            head.header("content-type"),
-            Some("text/event-stream"),
-            "{head:?}"
-        );
+        assert_eq!(head.header("content-type"), Some("text/event-stream"), "{head:?}");
         assert_eq!(head.header("cache-control"), Some("no-cache"), "{head:?}");
         assert_eq!(head.header("x-accel-buffering"), Some("no"), "{head:?}");
         assert_eq!(head.header("content-encoding"), None);
         assert_eq!(head.header("access-control-allow-origin"), None);
         let first = stream.block().unwrap().unwrap();
-        assert_eq!(
-            first,
-            Block {
-                retry: Some("1000".to_owned()),
-                ..Block::default()
-            }
-        );
-        assert!(
-            asked.elapsed() < Duration::from_secs(5),
-            "and the first block with them"
-        );
+        assert_eq!(first, Block { retry: Some("1000".to_owned()), ..Block::default() });
+        assert!(asked.elapsed() < Duration::from_secs(5), "and the first block with them");
     }
 }
 
@@ -76,11 +59,7 @@ fn a_subscriber_gets_what_was_then_what_comes_then_the_end() {
     let d = Daemon::start();
     let made = d.post("/v1/tasks", &json!({ "title": "t" })).ok(201);
     let task = text(&made, "task_id");
-    append(
-        &d,
-        &task,
-        &json!([frame("before \"1\""), frame("before\n2")]),
-    );
+    append(&d, &task, &json!([frame("before \"1\""), frame("before\n2")]));
     let mut stream = d.follow(&subscribe(&task));
     let before = stream.events(3);
     dense(&before, 1);
@@ -92,17 +71,10 @@ fn a_subscriber_gets_what_was_then_what_comes_then_the_end() {
 
     append(&d, &task, &frame("after 3"));
     let after = stream.event();
-    assert_eq!(
-        (after.id, after.data["line"].as_str()),
-        (Some(4), Some("after 3"))
-    );
+    assert_eq!((after.id, after.data["line"].as_str()), (Some(4), Some("after 3")));
     assert_eq!(lines(&before), ["before \"1\"", "before\n2"]);
 
-    append(
-        &d,
-        &task,
-        &json!({ "kind": "task", "data": { "status": "active" } }),
-    );
+    append(&d, &task, &json!({ "kind": "task", "data": { "status": "active" } }));
     let active = stream.event();
     assert_eq!((active.id, active.kind.as_str()), (Some(5), "task"));
     assert_eq!(active.data["status"], "active");
@@ -114,10 +86,7 @@ fn a_subscriber_gets_what_was_then_what_comes_then_the_end() {
     let mut end = d.get(&format!("/v1/tasks/{task}")).ok(200);
     assert_eq!(rest[1].data["status"], "done");
     end["last_id"] = rest[1].data["last_id"].clone();
-    assert_eq!(
-        rest[1].data, end,
-        "a terminal event is the task as it ended"
-    );
+    assert_eq!(rest[1].data, end, "a terminal event is the task as it ended");
 }
 
 #[test]
@@ -130,26 +99,16 @@ fn a_resume_from_any_id_gets_exactly_what_is_greater() {
     for round in 0..2 {
         for from in 0..last {
             let wanted = &whole[usize::try_from(from).unwrap()..];
-            let header = d
-                .follow_after(&subscribe(&task), Some(&from.to_string()))
-                .rest();
+            let header = d.follow_after(&subscribe(&task), Some(&from.to_string())).rest();
             assert_eq!(header, wanted, "by header from {from}, round {round}");
             let target = format!("{}&last_event_id={from}", subscribe(&task));
-            assert_eq!(
-                d.follow(&target).rest(),
-                wanted,
-                "by query from {from}, round {round}"
-            );
+            assert_eq!(d.follow(&target).rest(), wanted, "by query from {from}, round {round}");
         }
         for reply in [
-            d.try_follow(&subscribe(&task), Some(&last.to_string()))
-                .unwrap(),
-            d.try_follow(&format!("{}&last_event_id={last}", subscribe(&task)), None)
-                .unwrap(),
+            d.try_follow(&subscribe(&task), Some(&last.to_string())).unwrap(),
+            d.try_follow(&format!("{}&last_event_id={last}", subscribe(&task)), None).unwrap(),
         ] {
-            let reply = reply
-                .err()
-                .expect("nothing is left to send and nothing will come");
+            let reply = reply.err().expect("nothing is left to send and nothing will come");
             assert_eq!(reply.status(), 204, "{reply:?}");
             assert!(reply.body.is_empty());
         }
@@ -179,29 +138,14 @@ fn the_header_wins_over_the_query_and_an_empty_one_is_none() {
     let (task, last) = ended(&d, 3);
     let with = |query: &str, header: Option<&str>| {
         let target = format!("{}{query}", subscribe(&task));
-        d.follow_after(&target, header)
-            .rest()
-            .first()
-            .and_then(|event| event.id)
+        d.follow_after(&target, header).rest().first().and_then(|event| event.id)
     };
     assert_eq!(with("&last_event_id=1", Some("3")), Some(4));
     assert_eq!(with("&last_event_id=3", Some("1")), Some(2));
-    assert_eq!(
-        with("&last_event_id=3", Some("")),
-        Some(4),
-        "an empty header is none"
-    );
+    assert_eq!(with("&last_event_id=3", Some("")), Some(4), "an empty header is none");
     assert_eq!(with("", Some("")), Some(1));
-    assert_eq!(
-        with("&last_event_id=", None),
-        Some(1),
-        "an empty query is none"
-    );
-    assert_eq!(
-        with("&last_event_id=abc", Some("1")),
-        Some(2),
-        "the query is not even looked at"
-    );
+    assert_eq!(with("&last_event_id=", None), Some(1), "an empty query is none");
+    assert_eq!(with("&last_event_id=abc", Some("1")), Some(2), "the query is not even looked at");
     assert_eq!(last, 5);
 }
 
@@ -209,20 +153,9 @@ fn the_header_wins_over_the_query_and_an_empty_one_is_none() {
 fn what_makes_no_sense_is_refused_with_the_reason() {
     let d = Daemon::start();
     let (task, _) = ended(&d, 1);
-    for malformed in [
-        "abc",
-        "-1",
-        "1.5",
-        "18446744073709551616",
-        "1 2",
-        "0x1",
-        "1,2",
-        "ü",
-    ] {
+    for malformed in ["abc", "-1", "1.5", "18446744073709551616", "1 2", "0x1", "1,2", "ü"] {
         let refused = d.try_follow(&subscribe(&task), Some(malformed)).unwrap();
-        let refused = refused
-            .err()
-            .unwrap_or_else(|| panic!("{malformed:?} was accepted"));
+        let refused = refused.err().unwrap_or_else(|| panic!("{malformed:?} was accepted"));
         problem(&refused, 400, "invalid_request");
         if !malformed.contains([' ', 'ü']) {
             let target = format!("{}&last_event_id={malformed}", subscribe(&task));
@@ -230,27 +163,16 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
         }
     }
     for blank in ["", "?task_id=", "?task_id=%20%09", "?taskid=x"] {
-        problem(
-            &d.get(&format!("/v1/biam/subscribe{blank}")),
-            400,
-            "invalid_request",
-        );
+        problem(&d.get(&format!("/v1/biam/subscribe{blank}")), 400, "invalid_request");
     }
     problem(&d.get(&subscribe("task_unknown")), 404, "not_found");
     for method in ["POST", "PUT", "DELETE"] {
         let reply = d.request(method, &subscribe(&task)).send();
         problem(&reply, 405, "method_not_allowed");
-        assert!(
-            reply
-                .header("allow")
-                .is_some_and(|allow| allow.contains("GET"))
-        );
+        assert!(reply.header("allow").is_some_and(|allow| allow.contains("GET")));
     }
     // What a client says that it accepts was never asked.
-    let plain = d
-        .request("GET", &subscribe(&task))
-        .header("Accept", "application/json")
-        .send();
+    let plain = d.request("GET", &subscribe(&task)).header("Accept", "application/json").send();
     assert_eq!(plain.header("content-type"), Some("text/event-stream"));
 }
 
@@ -259,9 +181,7 @@ fn a_cursor_beyond_the_head_is_told_so_and_gets_everything() {
     let d = Daemon::start();
     let (task, last) = ended(&d, 2);
     for ahead in [last + 1, 1_000, i64::MAX.unsigned_abs(), u64::MAX] {
-        let got = d
-            .follow_after(&subscribe(&task), Some(&ahead.to_string()))
-            .rest();
+        let got = d.follow_after(&subscribe(&task), Some(&ahead.to_string())).rest();
         let (gap, rest) = got.split_first().expect("a gap first");
         assert_eq!((gap.kind.as_str(), gap.id), ("gap", None), "{gap:?}");
         let wanted = json!({
@@ -305,9 +225,7 @@ fn a_cursor_below_what_retention_left_is_told_what_is_gone() {
     d.restart();
 
     for from in 0..last {
-        let got = d
-            .follow_after(&subscribe(&task), Some(&from.to_string()))
-            .rest();
+        let got = d.follow_after(&subscribe(&task), Some(&from.to_string())).rest();
         let rest = if from < 4 {
             let (gap, rest) = got.split_first().expect("a gap first");
             assert_eq!((gap.kind.as_str(), gap.id), ("gap", None), "from {from}");
@@ -329,15 +247,8 @@ fn a_cursor_below_what_retention_left_is_told_what_is_gone() {
     assert_eq!((gap.kind.as_str(), gap.id), ("gap", None));
     assert_eq!(gap.data["reason"], "pruned");
     assert_eq!(feed.event().data["seq"], 5);
-    assert_eq!(
-        d.get(&format!("/v1/tasks/{task}")).ok(200)["last_id"],
-        json!(last)
-    );
-    assert_eq!(
-        append(&d, &keep, &done()),
-        (2, 2),
-        "ids go on as if nothing had happened"
-    );
+    assert_eq!(d.get(&format!("/v1/tasks/{task}")).ok(200)["last_id"], json!(last));
+    assert_eq!(append(&d, &keep, &done()), (2, 2), "ids go on as if nothing had happened");
 }
 
 #[test]
@@ -350,10 +261,7 @@ fn silence_is_filled_with_comments() {
         while comments < 3 {
             let block = stream.block().unwrap().unwrap();
             if block.comment.is_some() {
-                let only = Block {
-                    comment: block.comment.clone(),
-                    ..Block::default()
-                };
+                let only = Block { comment: block.comment.clone(), ..Block::default() };
                 assert_eq!(block, only, "a comment is nothing but a comment");
                 comments += 1;
             }
@@ -362,11 +270,7 @@ fn silence_is_filled_with_comments() {
     let mut stream = d.follow(&subscribe(&task));
     stream.events(1);
     append(&d, &task, &json!([frame("a"), done()]));
-    assert_eq!(
-        kinds(&stream.rest()),
-        ["frame", "terminal"],
-        "and disturb nothing"
-    );
+    assert_eq!(kinds(&stream.rest()), ["frame", "terminal"], "and disturb nothing");
 }
 
 #[test]
@@ -409,11 +313,7 @@ fn data_is_one_line_whatever_a_frame_holds() {
     let live = live.rest();
     dense(&live, 1);
     assert_eq!(lines(&live), hostile);
-    assert_eq!(
-        d.follow(&subscribe(&task)).rest(),
-        live,
-        "live and replayed are the same"
-    );
+    assert_eq!(d.follow(&subscribe(&task)).rest(), live, "live and replayed are the same");
 }
 
 #[test]
@@ -550,12 +450,7 @@ fn events_are_pages_with_a_cursor_to_go_on_from() {
     assert!(page(&d.get(&format!("{stream}&after=22")), "events").is_empty());
     let terminal = page(&d.get(&format!("{stream}&kind=terminal")), "events");
     assert_eq!(each(&terminal, "seq"), ["22"]);
-    let frames = all_pages(
-        &d,
-        &format!("{stream}&kind=frame&limit=3"),
-        "events",
-        "after",
-    );
+    let frames = all_pages(&d, &format!("{stream}&kind=frame&limit=3"), "events", "after");
     assert_eq!(frames.len(), 20, "a filter does not end the pages early");
     assert!(page(&d.get(&format!("{stream}&kind=nothing")), "events").is_empty());
 }
@@ -572,10 +467,7 @@ fn several_streams_are_read_by_position() {
     let (one, two) = (format!("task/{one}"), format!("task/{two}"));
     let wanted = [&one, &one, &one, &one, &two, &two, &two, &two];
     assert_eq!(streams.iter().collect::<Vec<_>>(), wanted);
-    let positions: Vec<_> = items
-        .iter()
-        .map(|item| item["position"].as_u64().unwrap())
-        .collect();
+    let positions: Vec<_> = items.iter().map(|item| item["position"].as_u64().unwrap()).collect();
     assert!(positions.is_sorted_by(|a, b| a < b), "{positions:?}");
     let after = format!("{prefix}&after={}", positions[5]);
     assert_eq!(each(&page(&d.get(&after), "events"), "seq"), ["3", "4"]);
@@ -583,10 +475,7 @@ fn several_streams_are_read_by_position() {
     let everything = all_pages(&d, "/v1/events?limit=500", "events", "after");
     let streams = each(&everything, "stream");
     for stream in ["daemon", "team", &one, &two] {
-        assert!(
-            streams.iter().any(|known| known == stream),
-            "{stream} in {streams:?}"
-        );
+        assert!(streams.iter().any(|known| known == stream), "{stream} in {streams:?}");
     }
     let kind = page(&d.get("/v1/events?kind=peer.registered"), "events");
     assert_eq!(kind.len(), 1);
@@ -595,23 +484,11 @@ fn several_streams_are_read_by_position() {
     problem(&d.get("/v1/events?stream=task/unknown"), 404, "not_found");
     problem(&d.get("/v1/events?stream=task/"), 404, "not_found");
     assert!(page(&d.get("/v1/events?stream_prefix=nothing/"), "events").is_empty());
-    assert!(
-        page(&d.get("/v1/events?stream_prefix=task/%25"), "events").is_empty(),
-        "no pattern"
-    );
-    assert!(
-        page(&d.get("/v1/events?stream_prefix=t_sk/"), "events").is_empty(),
-        "no pattern"
-    );
-    assert_eq!(
-        d.get("/v1/events?stream=team&stream_prefix=task/").status(),
-        422
-    );
+    assert!(page(&d.get("/v1/events?stream_prefix=task/%25"), "events").is_empty(), "no pattern");
+    assert!(page(&d.get("/v1/events?stream_prefix=t_sk/"), "events").is_empty(), "no pattern");
+    assert_eq!(d.get("/v1/events?stream=team&stream_prefix=task/").status(), 422);
     let to_come = page(&d.get("/v1/events?after=latest"), "events");
-    assert!(
-        to_come.is_empty(),
-        "a page holds what was, and the latest is to come"
-    );
+    assert!(to_come.is_empty(), "a page holds what was, and the latest is to come");
 }
 
 #[test]
@@ -630,29 +507,16 @@ fn a_feed_of_one_stream_counts_by_its_sequence() {
     }
     assert_eq!(d.follow(&format!("{target}&after=1")).event().id, Some(2));
     assert_eq!(d.follow_after(&target, Some("2")).event().id, Some(3));
-    assert_eq!(
-        d.follow_after(&format!("{target}&after=0"), Some("2"))
-            .event()
-            .id,
-        Some(3)
-    );
+    assert_eq!(d.follow_after(&format!("{target}&after=0"), Some("2")).event().id, Some(3));
     let mut latest = d.follow(&format!("{target}&after=latest"));
     append(&d, &task, &frame("c"));
     assert_eq!(feed.event().id, Some(4));
     assert_eq!(latest.event().data["data"]["line"], "c");
     let mut frames = d.follow(&format!("{target}&kind=frame&after=2"));
-    append(
-        &d,
-        &task,
-        &json!({ "kind": "task", "data": { "status": "active" } }),
-    );
+    append(&d, &task, &json!({ "kind": "task", "data": { "status": "active" } }));
     append(&d, &task, &frame("d"));
     assert_eq!(
-        frames
-            .events(3)
-            .iter()
-            .map(|event| event.id)
-            .collect::<Vec<_>>(),
+        frames.events(3).iter().map(|event| event.id).collect::<Vec<_>>(),
         [Some(3), Some(4), Some(6)]
     );
     // A feed ends with its listener and not with a task.
@@ -660,9 +524,7 @@ fn a_feed_of_one_stream_counts_by_its_sequence() {
     assert_eq!(frames_until(&mut feed, "terminal"), 7);
     feed.patience(Duration::from_millis(300));
     assert!(feed.block().is_err(), "it stays open");
-    let refused = d
-        .try_follow("/v1/events?stream=task/unknown", None)
-        .unwrap();
+    let refused = d.try_follow("/v1/events?stream=task/unknown", None).unwrap();
     problem(&refused.err().unwrap(), 404, "not_found");
 }
 
@@ -684,10 +546,7 @@ fn a_feed_of_many_streams_counts_by_position_and_resumes() {
     let mut whole = d.follow("/v1/events?after=latest");
     let tasks: Vec<_> = thread::scope(|scope| {
         let makers: Vec<_> = (0..6).map(|_| scope.spawn(|| ended(&d, 5).0)).collect();
-        makers
-            .into_iter()
-            .map(|maker| maker.join().unwrap())
-            .collect()
+        makers.into_iter().map(|maker| maker.join().unwrap()).collect()
     });
     peer(&d, "s-1");
     let got = feed.events(tasks.len() * 7);
@@ -705,10 +564,7 @@ fn a_feed_of_many_streams_counts_by_position_and_resumes() {
         assert_eq!(json!(seqs), json!((1..=7).collect::<Vec<_>>()));
     }
     let all = whole.events(got.len() + 1);
-    assert_eq!(
-        all.last().map(|event| event.data["stream"].clone()),
-        Some(json!("team"))
-    );
+    assert_eq!(all.last().map(|event| event.data["stream"].clone()), Some(json!("team")));
 
     let half = ids[ids.len() / 2].to_string();
     let mut resumed = d.follow_after("/v1/events?stream_prefix=task/", Some(&half));
@@ -722,12 +578,7 @@ fn the_daemon_writes_down_its_own_coming_and_going() {
     d.kill9();
     d.restart();
     let kinds = each(&page(&d.get("/v1/events?stream=daemon"), "events"), "kind");
-    let wanted = [
-        "daemon.started",
-        "daemon.stopped",
-        "daemon.started",
-        "daemon.started",
-    ];
+    let wanted = ["daemon.started", "daemon.stopped", "daemon.started", "daemon.started"];
     assert_eq!(kinds, wanted);
 }
 
@@ -740,11 +591,7 @@ fn a_feed_follows_over_a_crash_without_a_gap() {
     for round in 0..3 {
         let last = seen.len().to_string();
         let mut feed = d.follow_after(&target, Some(&last));
-        append(
-            &d,
-            &task,
-            &json!([frame(&format!("{round} a")), frame(&format!("{round} b"))]),
-        );
+        append(&d, &task, &json!([frame(&format!("{round} a")), frame(&format!("{round} b"))]));
         let new = if round == 0 { 3 } else { 2 };
         seen.extend(feed.events(new).into_iter().map(|event| event.data));
         d.kill9();

@@ -32,12 +32,7 @@ fn task(caller: &Caller, id: &str) -> Value {
 
 #[track_caller]
 fn events(caller: &Caller, id: &str) -> Vec<Value> {
-    all_pages(
-        caller,
-        &format!("/v1/events?stream=task/{id}&limit=500"),
-        "events",
-        "after",
-    )
+    all_pages(caller, &format!("/v1/events?stream=task/{id}&limit=500"), "events", "after")
 }
 
 #[test]
@@ -60,11 +55,7 @@ fn a_task_begins_pending_with_everything_it_was_given() {
     d.kill9();
     d.restart();
     assert_eq!(task(&d, &id), made);
-    assert_eq!(
-        d.post("/v1/tasks", &json!({})).ok(201)["status"],
-        "pending",
-        "nothing is needed"
-    );
+    assert_eq!(d.post("/v1/tasks", &json!({})).ok(201)["status"], "pending", "nothing is needed");
 }
 
 #[test]
@@ -72,13 +63,8 @@ fn a_repeated_idempotency_key_is_the_same_task() {
     let mut d = Daemon::start();
     let body = json!({ "title": "once", "idempotency_key": "k-1" });
     let replies: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..8)
-            .map(|_| scope.spawn(|| d.post("/v1/tasks", &body)))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| d.post("/v1/tasks", &body))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     let made = replies.iter().filter(|reply| reply.status() == 201).count();
     assert_eq!(made, 1, "one made it: {replies:?}");
@@ -91,13 +77,8 @@ fn a_repeated_idempotency_key_is_the_same_task() {
     d.restart();
     assert_eq!(d.post("/v1/tasks", &body).ok(200)["task_id"], json!(id));
     append(&d, &id, &done());
-    assert_eq!(
-        d.post("/v1/tasks", &body).ok(200)["status"],
-        "done",
-        "it answers as it is now"
-    );
-    d.post("/v1/tasks", &json!({ "idempotency_key": "k-2" }))
-        .ok(201);
+    assert_eq!(d.post("/v1/tasks", &body).ok(200)["status"], "done", "it answers as it is now");
+    d.post("/v1/tasks", &json!({ "idempotency_key": "k-2" })).ok(201);
     assert_eq!(page(&d.get("/v1/tasks"), "tasks").len(), 2);
 }
 
@@ -113,35 +94,22 @@ fn appends_are_dense_one_by_one_and_by_the_thousand() {
     let too_many: Vec<_> = (0..1_001).map(|n| frame(&n.to_string())).collect();
     let reply = d.post(&path, &json!(too_many));
     assert!(matches!(reply.status(), 413 | 422), "{reply:?}");
-    assert_eq!(
-        d.post(&path, &json!([])).status(),
-        422,
-        "nothing is no event"
-    );
+    assert_eq!(d.post(&path, &json!([])).status(), 422, "nothing is no event");
     // One bad event in a batch, and none of it is stored.
     let bad = json!([frame("good"), { "kind": "frame", "data": {} }]);
     assert_eq!(d.post(&path, &bad).status(), 422);
     assert_eq!(append(&d, &id, &frame("last")), (1_004, 1_004));
 
     let stored = events(&d, &id);
-    let seqs: Vec<_> = stored
-        .iter()
-        .map(|event| event["seq"].as_u64().unwrap())
-        .collect();
+    let seqs: Vec<_> = stored.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
     assert_eq!(seqs, (1..=1_004).collect::<Vec<_>>());
-    let positions: Vec<_> = stored
-        .iter()
-        .map(|event| event["position"].as_u64().unwrap())
-        .collect();
+    let positions: Vec<_> =
+        stored.iter().map(|event| event["position"].as_u64().unwrap()).collect();
     assert!(positions.is_sorted_by(|a, b| a < b));
     assert_eq!(stored[3]["data"]["line"], "0");
     assert_eq!(stored[1_002]["data"]["line"], "999");
     assert_eq!(task(&d, &id)["last_id"], 1_004);
-    assert_eq!(
-        task(&d, &id)["status"],
-        "pending",
-        "frames never change the status"
-    );
+    assert_eq!(task(&d, &id)["status"], "pending", "frames never change the status");
 }
 
 #[test]
@@ -181,10 +149,8 @@ fn a_producers_repeat_answers_with_the_ids_first_given() {
     assert_eq!(append(&d, &id, &json!([named("d")])), (6, 6));
     let (first, last) = append(&d, &id, &json!([named("e"), named("e")]));
     assert_eq!((first, last), (7, 7), "twice within one batch");
-    let lines: Vec<_> = events(&d, &id)[1..]
-        .iter()
-        .map(|event| text(&event["data"], "line"))
-        .collect();
+    let lines: Vec<_> =
+        events(&d, &id)[1..].iter().map(|event| text(&event["data"], "line")).collect();
     assert_eq!(lines, ["a", "b", "c", "between", "d", "e"]);
     // The name is the task's producer's own: another task may use it.
     let other = new_task(&d);
@@ -203,16 +169,9 @@ fn a_terminal_event_is_the_last_but_its_repeat_is_answered() {
         problem(&d.post(&path, &frame("late")), 409, "conflict");
         problem(&d.post(&path, &terminal("failed")), 409, "conflict");
         problem(&d.post(&path, &status_event("active")), 409, "conflict");
-        let mixed = json!([
-            with_id("line", frame("line")),
-            with_id("new", frame("late"))
-        ]);
+        let mixed = json!([with_id("line", frame("line")), with_id("new", frame("late"))]);
         problem(&d.post(&path, &mixed), 409, "conflict");
-        assert_eq!(
-            append(&d, &id, &end),
-            (3, 3),
-            "whose answer got lost may ask again"
-        );
+        assert_eq!(append(&d, &id, &end), (3, 3), "whose answer got lost may ask again");
         assert_eq!(append(&d, &id, &with_id("line", frame("line"))), (2, 2));
         d.kill9();
         d.restart();
@@ -227,10 +186,8 @@ fn a_terminal_event_is_the_last_but_its_repeat_is_answered() {
 fn nothing_follows_a_terminal_event_within_a_batch() {
     let d = Daemon::start();
     let id = new_task(&d);
-    let reply = d.post(
-        &format!("/v1/tasks/{id}/events"),
-        &json!([frame("a"), done(), frame("late")]),
-    );
+    let reply =
+        d.post(&format!("/v1/tasks/{id}/events"), &json!([frame("a"), done(), frame("late")]));
     assert!(matches!(reply.status(), 409 | 422), "{reply:?}");
     assert_eq!(task(&d, &id)["last_id"], 1, "none of it is stored");
     assert_eq!(append(&d, &id, &json!([frame("a"), done()])), (2, 3));
@@ -248,11 +205,7 @@ fn how_a_task_ended_is_kept() {
     ];
     for data in table {
         let id = new_task(&d);
-        append(
-            &d,
-            &id,
-            &json!([status_event("active"), { "kind": "terminal", "data": data }]),
-        );
+        append(&d, &id, &json!([status_event("active"), { "kind": "terminal", "data": data }]));
         let task = task(&d, &id);
         for (name, value) in data.as_object().unwrap() {
             assert_eq!(&task[name], value, "{name}");
@@ -260,15 +213,8 @@ fn how_a_task_ended_is_kept() {
         assert_eq!(instant(&task["closed_at"]), instant(&task["updated_at"]));
         let last = events(&d, &id).pop().unwrap();
         assert_eq!(last["kind"], "terminal");
-        assert_eq!(
-            last["data"]["status"], data["status"],
-            "the event holds the task: {last}"
-        );
-        assert_eq!(
-            last["data"]["task_id"],
-            json!(id),
-            "the event holds the task: {last}"
-        );
+        assert_eq!(last["data"]["status"], data["status"], "the event holds the task: {last}");
+        assert_eq!(last["data"]["task_id"], json!(id), "the event holds the task: {last}");
     }
 }
 
@@ -281,16 +227,8 @@ fn cancelling_asks_the_runner_or_ends_what_nobody_runs() {
     assert_eq!(cancel(&nobody).ok(200)["status"], "cancelled");
     assert_eq!(task(&d, &nobody)["status"], "cancelled");
     problem(&cancel(&nobody), 409, "conflict");
-    problem(
-        &d.post(&format!("/v1/tasks/{nobody}/events"), &frame("a")),
-        409,
-        "conflict",
-    );
-    assert_eq!(
-        events(&d, &nobody).pop().unwrap()["kind"],
-        "terminal",
-        "its stream is closed"
-    );
+    problem(&d.post(&format!("/v1/tasks/{nobody}/events"), &frame("a")), 409, "conflict");
+    assert_eq!(events(&d, &nobody).pop().unwrap()["kind"], "terminal", "its stream is closed");
 
     let running = new_task(&d);
     append(&d, &running, &status_event("active"));
@@ -301,14 +239,8 @@ fn cancelling_asks_the_runner_or_ends_what_nobody_runs() {
     instant(&asked["cancel_requested_at"]);
     let heard = runner.event();
     assert_eq!(heard.kind, "task", "the runner hears of it");
-    assert_eq!(
-        heard.data["cancel_requested_at"],
-        asked["cancel_requested_at"]
-    );
-    assert_eq!(
-        cancel(&running).ok(202)["cancel_requested_at"],
-        asked["cancel_requested_at"]
-    );
+    assert_eq!(heard.data["cancel_requested_at"], asked["cancel_requested_at"]);
+    assert_eq!(cancel(&running).ok(202)["cancel_requested_at"], asked["cancel_requested_at"]);
     append(&d, &running, &frame("still cleaning up"));
     append(&d, &running, &terminal("cancelled"));
     assert_eq!(task(&d, &running)["status"], "cancelled");
@@ -321,11 +253,7 @@ fn cancelling_asks_the_runner_or_ends_what_nobody_runs() {
     assert_eq!(task(&d, &quick)["status"], "done");
 
     let silent = new_task(&d);
-    append(
-        &d,
-        &silent,
-        &frame("a producer's event, so somebody runs it"),
-    );
+    append(&d, &silent, &frame("a producer's event, so somebody runs it"));
     cancel(&silent).ok(202);
     problem(&cancel("task_unknown"), 404, "not_found");
 }
@@ -339,25 +267,12 @@ fn a_cancel_and_an_end_at_the_same_moment_leave_one_end() {
         let (cancelled, ended) = thread::scope(|scope| {
             let cancel = scope.spawn(|| d.post(&format!("/v1/tasks/{id}/cancel"), &json!({})));
             let end = scope.spawn(|| d.post(&path, &done()));
-            (
-                cancel.join().unwrap().status(),
-                end.join().unwrap().status(),
-            )
+            (cancel.join().unwrap().status(), end.join().unwrap().status())
         });
-        let wanted = if (cancelled, ended) == (200, 409) {
-            "cancelled"
-        } else {
-            "done"
-        };
-        assert!(
-            matches!((cancelled, ended), (200, 409) | (409, 200)),
-            "{cancelled} {ended}"
-        );
+        let wanted = if (cancelled, ended) == (200, 409) { "cancelled" } else { "done" };
+        assert!(matches!((cancelled, ended), (200, 409) | (409, 200)), "{cancelled} {ended}");
         assert_eq!(task(&d, &id)["status"], wanted);
-        let ends = events(&d, &id)
-            .iter()
-            .filter(|event| event["kind"] == "terminal")
-            .count();
+        let ends = events(&d, &id).iter().filter(|event| event["kind"] == "terminal").count();
         assert_eq!(ends, 1);
     }
 }
@@ -378,10 +293,7 @@ fn lists_filter_by_every_field_and_by_time() {
     make("c", "codex", "me", Some(terminal("failed")));
     make("d", "codex", "you", Some(status_event("active")));
     let titles = |query: &str| {
-        let mut titles = each(
-            &page(&d.get(&format!("/v1/tasks?{query}")), "tasks"),
-            "title",
-        );
+        let mut titles = each(&page(&d.get(&format!("/v1/tasks?{query}")), "tasks"), "title");
         titles.sort();
         titles
     };
@@ -419,9 +331,8 @@ fn producers_at_the_same_moment_stay_dense_and_each_in_order() {
             let (d, id) = (&d, &id);
             scope.spawn(move || {
                 for n in 0..30 {
-                    let batch: Vec<_> = (0..3)
-                        .map(|k| frame(&format!("{producer} {}", n * 3 + k)))
-                        .collect();
+                    let batch: Vec<_> =
+                        (0..3).map(|k| frame(&format!("{producer} {}", n * 3 + k))).collect();
                     let (first, last) = append(d, id, &json!(batch));
                     assert_eq!(last - first, 2, "a batch is not torn apart");
                 }
@@ -439,11 +350,7 @@ fn producers_at_the_same_moment_stay_dense_and_each_in_order() {
         let line = text(&event["data"], "line");
         let (producer, k) = line.split_once(' ').unwrap();
         let producer: usize = producer.parse().unwrap();
-        assert_eq!(
-            k.parse(),
-            Ok(next[producer]),
-            "producer {producer} in its own order"
-        );
+        assert_eq!(k.parse(), Ok(next[producer]), "producer {producer} in its own order");
         next[producer] += 1;
     }
 }
@@ -455,13 +362,8 @@ fn the_same_batch_at_the_same_moment_is_stored_once() {
         let id = new_task(&d);
         let batch = json!([with_id("a", frame("a")), with_id("b", frame("b"))]);
         let given: Vec<_> = thread::scope(|scope| {
-            let threads: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| append(&d, &id, &batch)))
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .collect()
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| append(&d, &id, &batch))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(given.iter().all(|ids| *ids == (2, 3)), "{given:?}");
         assert_eq!(task(&d, &id)["last_id"], 3);
@@ -490,11 +392,7 @@ fn refusals_among_appends_leave_no_hole() {
                         let late = json!([frame("late"), status_event("active")]);
                         let reply = d.post(&format!("/v1/tasks/{over}/events"), &late);
                         problem(&reply, 409, "conflict");
-                        problem(
-                            &d.post("/v1/tasks/task_x/events", &frame("a")),
-                            404,
-                            "not_found",
-                        );
+                        problem(&d.post("/v1/tasks/task_x/events", &frame("a")), 404, "not_found");
                     }
                 }
             });
@@ -508,10 +406,7 @@ fn refusals_among_appends_leave_no_hole() {
     assert_eq!(stored.len(), seen.len());
     assert_eq!(task(&d, &over)["last_id"], 2);
     let all = all_pages(&d, "/v1/events?limit=500", "events", "after");
-    let positions: Vec<_> = all
-        .iter()
-        .map(|event| event["position"].as_u64().unwrap())
-        .collect();
+    let positions: Vec<_> = all.iter().map(|event| event["position"].as_u64().unwrap()).collect();
     assert!(positions.is_sorted_by(|a, b| a < b), "no position twice");
 }
 
@@ -520,9 +415,7 @@ fn a_task_whose_runner_is_gone_gets_its_terminal_event() {
     let d = Daemon::with(|plan| plan.env("SVC_RUNNER_GRACE_MS", "300"));
     let task = new_task(&d);
     // A process that is gone for certain: it was ours, and was waited for.
-    let mut process = std::process::Command::new("true")
-        .spawn()
-        .expect("a process");
+    let mut process = std::process::Command::new("true").spawn().expect("a process");
     let pid = process.id();
     process.wait().expect("its end");
     let alive = new_task(&d);
@@ -532,19 +425,9 @@ fn a_task_whose_runner_is_gone_gets_its_terminal_event() {
         d.post(&format!("/v1/tasks/{task}/events"), &active).ok(200);
     }
     let path = format!("/v1/tasks/{task}");
-    eventually(Duration::from_secs(10), || {
-        d.get(&path).ok(200)["status"] == json!("failed")
-    });
+    eventually(Duration::from_secs(10), || d.get(&path).ok(200)["status"] == json!("failed"));
     let ended = d.get(&path).ok(200);
-    assert!(
-        ended["error"]
-            .as_str()
-            .is_some_and(|it| it.contains(&pid.to_string())),
-        "{ended}"
-    );
+    assert!(ended["error"].as_str().is_some_and(|it| it.contains(&pid.to_string())), "{ended}");
     assert_eq!(ended["last_id"], json!(3));
-    assert_eq!(
-        d.get(&format!("/v1/tasks/{alive}")).ok(200)["status"],
-        json!("active")
-    );
+    assert_eq!(d.get(&format!("/v1/tasks/{alive}")).ok(200)["status"], json!("active"));
 }

@@ -5,27 +5,12 @@ use std::path::{Path, PathBuf};
 
 /// Each floor with those above it or beside it, which it must not name.
 const FLOORS: [(&str, &[&str]); 6] = [
-    (
-        "domain",
-        &[
-            "store",
-            "service",
-            "http",
-            "cli",
-            "client",
-            "config",
-            "lifecycle",
-            "telemetry",
-        ],
-    ),
+    ("domain", &["store", "service", "http", "cli", "client", "config", "lifecycle", "telemetry"]),
     ("store", &["service", "http", "cli", "client", "lifecycle"]),
     ("service", &["http", "cli", "client", "lifecycle"]),
     ("http", &["cli", "client"]),
     ("client", &["store", "service", "http", "cli", "lifecycle"]),
-    (
-        "config",
-        &["store", "service", "http", "cli", "client", "lifecycle"],
-    ),
+    ("config", &["store", "service", "http", "cli", "client", "lifecycle"]),
 ];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
@@ -51,11 +36,7 @@ fn code() -> Vec<(String, usize, String)> {
     let mut lines = Vec::new();
     for path in sources(&src) {
         let text = fs::read_to_string(&path).expect("a source file");
-        let name = path
-            .strip_prefix(&src)
-            .expect("below src")
-            .display()
-            .to_string();
+        let name = path.strip_prefix(&src).expect("below src").display().to_string();
         for (n, line) in text.lines().enumerate() {
             if !line.trim_start().starts_with("//") {
                 lines.push((name.clone(), n + 1, line.to_owned()));
@@ -113,25 +94,19 @@ fn take_names(list: &str, depth: &mut usize, mut found: impl FnMut(String)) {
 }
 
 fn identifier(text: &str) -> String {
-    text.chars()
-        .take_while(|c| c.is_alphanumeric() || *c == '_')
-        .collect()
+    text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
 }
 
 #[test]
 fn no_floor_knows_one_above_it() {
     let names = named();
     assert!(
-        names
-            .iter()
-            .any(|(file, _, name)| file == "service/events.rs" && name == "store"),
+        names.iter().any(|(file, _, name)| file == "service/events.rs" && name == "store"),
         "grouped imports are seen"
     );
     let mut arrows = Vec::new();
     for (file, n, name) in names {
-        let above = FLOORS
-            .iter()
-            .find(|(floor_name, _)| *floor_name == floor(&file));
+        let above = FLOORS.iter().find(|(floor_name, _)| *floor_name == floor(&file));
         if above.is_some_and(|(_, above)| above.contains(&name.as_str())) {
             arrows.push(format!("src/{file}:{n} names {name}"));
         }
@@ -151,11 +126,7 @@ fn sql_stands_in_the_store_alone() {
             strays.push(format!("src/{file}:{n}: {}", line.trim()));
         }
     }
-    assert!(
-        strays.is_empty(),
-        "SQL outside src/store:\n{}",
-        strays.join("\n")
-    );
+    assert!(strays.is_empty(), "SQL outside src/store:\n{}", strays.join("\n"));
 }
 
 #[test]
@@ -167,9 +138,5 @@ fn exceptions_from_lints_are_expected_and_not_allowed() {
             strays.push(format!("src/{file}:{n}: {}", line.trim()));
         }
     }
-    assert!(
-        strays.is_empty(),
-        "use `expect` with a reason:\n{}",
-        strays.join("\n")
-    );
+    assert!(strays.is_empty(), "use `expect` with a reason:\n{}", strays.join("\n"));
 }

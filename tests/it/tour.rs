@@ -21,18 +21,13 @@ fn tour() -> String {
 }
 
 fn is_installed(tool: &str) -> bool {
-    Command::new(tool)
-        .arg("--version")
-        .output()
-        .is_ok_and(|output| output.status.success())
+    Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
 #[test]
 fn the_tour_in_the_readme_works_as_printed() {
-    let missing: Vec<_> = ["bash", "curl", "jq", "sqlite3"]
-        .into_iter()
-        .filter(|tool| !is_installed(tool))
-        .collect();
+    let missing: Vec<_> =
+        ["bash", "curl", "jq", "sqlite3"].into_iter().filter(|tool| !is_installed(tool)).collect();
     if !missing.is_empty() {
         println!("skipped: the README's tour was not taken ({missing:?} not installed)");
         return;
@@ -43,9 +38,7 @@ fn the_tour_in_the_readme_works_as_printed() {
         "set -euo pipefail\nmktemp() {{ mkdir -p \"$HOME/svc\"; echo \"$HOME/svc\"; }}\n{}",
         tour()
     );
-    let binary = Path::new(env!("CARGO_BIN_EXE_svc"))
-        .parent()
-        .expect("a folder");
+    let binary = Path::new(env!("CARGO_BIN_EXE_svc")).parent().expect("a folder");
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new("bash");
     command
@@ -71,12 +64,6 @@ fn the_tour_in_the_readme_works_as_printed() {
     // After the crash the watcher resumed behind what it had, and the repeated line was not doubled.
     let resumed = said.rsplit("retry: 1000").next().unwrap_or_default();
     assert!(!resumed.contains("\"line\":\"one\""), "{resumed}");
-    assert!(
-        !resumed.contains("id: 6\n"),
-        "five events and no sixth: {resumed}"
-    );
-    assert!(
-        !home.path("daemon.json").exists(),
-        "the tour ends with the daemon stopped"
-    );
+    assert!(!resumed.contains("id: 6\n"), "five events and no sixth: {resumed}");
+    assert!(!home.path("daemon.json").exists(), "the tour ends with the daemon stopped");
 }

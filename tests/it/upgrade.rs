@@ -15,24 +15,14 @@ use crate::expect::{new_task, page};
 fn migrations() -> Vec<(i64, String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
     let entries = fs::read_dir(folder).expect("the migrations");
-    let mut paths: Vec<PathBuf> = entries
-        .map(|entry| entry.expect("an entry").path())
-        .collect();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort();
     let mut all = Vec::new();
     for path in paths {
-        let name = path
-            .file_stem()
-            .expect("a name")
-            .to_string_lossy()
-            .into_owned();
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let (number, description) = name.split_once('_').expect("number_description");
         let sql = fs::read_to_string(&path).expect("a migration");
-        all.push((
-            number.parse().expect("a number"),
-            description.replace('_', " "),
-            sql,
-        ));
+        all.push((number.parse().expect("a number"), description.replace('_', " "), sql));
     }
     all
 }
@@ -73,9 +63,7 @@ fn older_database(home: &Home, level: usize) {
 
 fn backups(home: &Home) -> Vec<PathBuf> {
     let entries = fs::read_dir(home.dir()).expect("the home");
-    let mut found: Vec<PathBuf> = entries
-        .map(|entry| entry.expect("an entry").path())
-        .collect();
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
     found.retain(|path| path.to_string_lossy().contains("svc.db.bak-"));
     found
 }
@@ -89,58 +77,33 @@ fn every_earlier_database_is_backed_up_and_brought_up_to_date() {
         let pending = svc(&home, &["migrate", "--check"]);
         assert_eq!(pending.code, Some(4), "level {level}: {pending:?}");
         let (_, next, _) = &migrations()[level];
-        assert!(
-            pending.stdout.contains(next.as_str()),
-            "it lists `{next}`: {pending:?}"
-        );
+        assert!(pending.stdout.contains(next.as_str()), "it lists `{next}`: {pending:?}");
         assert!(backups(&home).is_empty(), "a check changes nothing");
 
         let mut d = Daemon::with(|plan| plan.home(&home));
         let kept = page(&d.get("/v1/events?stream=note/old"), "events");
-        assert_eq!(
-            kept[0]["data"],
-            json!({ "words": "from long ago" }),
-            "level {level}"
-        );
+        assert_eq!(kept[0]["data"], json!({ "words": "from long ago" }), "level {level}");
         assert_eq!(kept[0]["at"], "2020-01-02T03:04:05.678Z");
         assert_eq!(kept[0]["position"], 5);
         new_task(&d);
         let after = page(&d.get("/v1/events?stream_prefix=task/"), "events");
-        assert!(
-            after[0]["position"].as_u64() > Some(5),
-            "the log goes on behind it"
-        );
+        assert!(after[0]["position"].as_u64() > Some(5), "the log goes on behind it");
 
         let [backup] = <[PathBuf; 1]>::try_from(backups(&home)).expect("one backup");
-        assert_eq!(
-            fs::metadata(&backup).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
         let file = Connection::open_with_flags(&backup, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
-        let check: String = file
-            .query_row("pragma integrity_check", [], |row| row.get(0))
-            .unwrap();
+        let check: String = file.query_row("pragma integrity_check", [], |row| row.get(0)).unwrap();
         assert_eq!(check, "ok");
-        let rows: i64 = file
-            .query_row("select count(*) from _sqlx_migrations", [], |row| {
-                row.get(0)
-            })
-            .unwrap();
+        let rows: i64 =
+            file.query_row("select count(*) from _sqlx_migrations", [], |row| row.get(0)).unwrap();
         assert_eq!(rows, i64::try_from(level).unwrap(), "it is from before");
-        let words: String = file
-            .query_row("select data ->> 'words' from event", [], |row| row.get(0))
-            .unwrap();
+        let words: String =
+            file.query_row("select data ->> 'words' from event", [], |row| row.get(0)).unwrap();
         assert_eq!(words, "from long ago");
 
         d.restart();
-        assert_eq!(
-            backups(&home).len(),
-            1,
-            "nothing was pending, so nothing is backed up"
-        );
-        svc(&home, &["migrate", "--check"])
-            .code
-            .expect("an exit code");
+        assert_eq!(backups(&home).len(), 1, "nothing was pending, so nothing is backed up");
+        svc(&home, &["migrate", "--check"]).code.expect("an exit code");
         d.stop();
         svc(&home, &["migrate", "--check"]).ok();
     }
@@ -153,10 +116,7 @@ fn migrating_by_hand_does_the_same() {
     svc(&home, &["migrate"]).ok();
     svc(&home, &["migrate", "--check"]).ok();
     let d = Daemon::with(|plan| plan.home(&home));
-    assert_eq!(
-        page(&d.get("/v1/events?stream=note/old"), "events").len(),
-        1
-    );
+    assert_eq!(page(&d.get("/v1/events?stream=note/old"), "events").len(), 1);
 }
 
 #[test]
@@ -165,10 +125,7 @@ fn a_daemon_told_not_to_migrate_starts_only_where_nothing_is_pending() {
     older_database(&home, migrations().len() - 1);
     let refused = svc(&home, &["serve", "--no-migrate", "--listen", "127.0.0.1:0"]);
     assert_eq!(refused.code, Some(4), "{refused:?}");
-    assert!(
-        refused.stderr.contains("svc migrate"),
-        "it says what to do: {refused:?}"
-    );
+    assert!(refused.stderr.contains("svc migrate"), "it says what to do: {refused:?}");
     svc(&home, &["migrate"]).ok();
     let d = Daemon::with(|plan| plan.home(&home).flag("--no-migrate"));
     d.get("/v1/health").ok(200);

@@ -24,18 +24,12 @@ pub(crate) struct Caller {
 impl Caller {
     /// The same daemon, another token.
     pub(crate) fn with_token(&self, token: &str) -> Self {
-        Self {
-            addr: self.addr,
-            token: Some(token.to_owned()),
-        }
+        Self { addr: self.addr, token: Some(token.to_owned()) }
     }
 
     /// The same daemon, no token.
     pub(crate) fn stranger(&self) -> Self {
-        Self {
-            addr: self.addr,
-            token: None,
-        }
+        Self { addr: self.addr, token: None }
     }
 
     pub(crate) fn request(&self, method: &str, target: &str) -> Request {
@@ -91,9 +85,7 @@ impl Caller {
         target: &str,
         last: Option<&str>,
     ) -> io::Result<Result<Sse, Reply>> {
-        let mut request = self
-            .request("GET", target)
-            .header("Accept", "text/event-stream");
+        let mut request = self.request("GET", target).header("Accept", "text/event-stream");
         if let Some(last) = last {
             request = request.header("Last-Event-ID", last);
         }
@@ -119,8 +111,7 @@ impl Request {
     }
 
     pub(crate) fn without(mut self, name: &str) -> Self {
-        self.headers
-            .retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+        self.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         self
     }
 
@@ -131,8 +122,7 @@ impl Request {
     }
 
     pub(crate) fn json(self, body: &Value) -> Self {
-        self.header("Content-Type", "application/json")
-            .body(body.to_string())
+        self.header("Content-Type", "application/json").body(body.to_string())
     }
 
     /// The bytes that go over the wire.
@@ -167,10 +157,7 @@ impl Request {
         wire.get_mut().write_all(&self.bytes())?;
         let head = Head::read(&mut wire)?;
         if head.status == 200 {
-            Ok(Ok(Sse {
-                lines: BufReader::new(Body::new(&head, wire)),
-                head,
-            }))
+            Ok(Ok(Sse { lines: BufReader::new(Body::new(&head, wire)), head }))
         } else {
             Reply::read(head, &mut wire).map(Err)
         }
@@ -243,9 +230,8 @@ impl Head {
                 if line.is_empty() {
                     break;
                 }
-                let (name, value) = line
-                    .split_once(':')
-                    .ok_or_else(|| broken(&format!("no header: {line:?}")))?;
+                let (name, value) =
+                    line.split_once(':').ok_or_else(|| broken(&format!("no header: {line:?}")))?;
                 headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
             }
             // 100 Continue and its like announce an answer and are none.
@@ -258,11 +244,7 @@ impl Head {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(known, _)| known == name);
         let value = values.next().map(|(_, value)| value.as_str());
-        assert!(
-            values.next().is_none(),
-            "two `{name}` headers in {:?}",
-            self.headers
-        );
+        assert!(values.next().is_none(), "two `{name}` headers in {:?}", self.headers);
         value
     }
 }
@@ -271,10 +253,7 @@ fn read_line(wire: &mut impl BufRead) -> io::Result<String> {
     let mut line = Vec::new();
     wire.read_until(b'\n', &mut line)?;
     if line.pop() != Some(b'\n') {
-        return Err(io::Error::new(
-            io::ErrorKind::UnexpectedEof,
-            "cut in the middle of a line",
-        ));
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "cut in the middle of a line"));
     }
     if line.last() == Some(&b'\r') {
         line.pop();
@@ -350,15 +329,10 @@ impl<R: BufRead> Body<R> {
         let chunked = head
             .header("transfer-encoding")
             .is_some_and(|value| value.eq_ignore_ascii_case("chunked"));
-        let length = head
-            .header("content-length")
-            .and_then(|value| value.parse().ok());
+        let length = head.header("content-length").and_then(|value| value.parse().ok());
         let left = match (head.status, chunked, length) {
             (204 | 304, ..) => Left::Nothing,
-            (_, true, _) => Left::Chunk {
-                bytes: 0,
-                first: true,
-            },
+            (_, true, _) => Left::Chunk { bytes: 0, first: true },
             (_, false, Some(bytes)) => Left::Length(bytes),
             (_, false, None) => Left::UntilClose,
         };
@@ -373,10 +347,7 @@ impl<R: BufRead> Body<R> {
         let size = line.split(';').next().unwrap_or_default().trim();
         let bytes = u64::from_str_radix(size, 16).map_err(|_| broken("not a chunk size"))?;
         if bytes > 0 {
-            self.left = Left::Chunk {
-                bytes,
-                first: false,
-            };
+            self.left = Left::Chunk { bytes, first: false };
             return Ok(());
         }
         while !read_line(&mut self.wire)?.is_empty() {}
@@ -398,10 +369,7 @@ impl<R: BufRead> Read for Body<R> {
         let wanted = usize::try_from(*left).map_or(buf.len(), |left| left.min(buf.len()));
         let got = self.wire.read(&mut buf[..wanted])?;
         if got == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the body was cut",
-            ));
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the body was cut"));
         }
         *left -= u64::try_from(got).expect("usize fits u64");
         Ok(got)
@@ -448,9 +416,7 @@ impl Sse {
                 };
             }
             let line = String::from_utf8(line).map_err(|_| broken("a line that is not UTF-8"))?;
-            let line = line
-                .strip_suffix('\n')
-                .ok_or_else(|| broken("an unfinished line"))?;
+            let line = line.strip_suffix('\n').ok_or_else(|| broken("an unfinished line"))?;
             if line.is_empty() {
                 return Ok(Some(block));
             }
@@ -486,19 +452,13 @@ impl Sse {
                 Some(Err(_)) => return Err(broken(&format!("an id that is no number: {block:?}"))),
             };
             let data = serde_json::from_str(data).map_err(|_| broken("data is not JSON"))?;
-            return Ok(Some(Event {
-                id,
-                kind: block.event.unwrap_or_default(),
-                data,
-            }));
+            return Ok(Some(Event { id, kind: block.event.unwrap_or_default(), data }));
         }
     }
 
     #[track_caller]
     pub(crate) fn event(&mut self) -> Event {
-        self.try_event()
-            .expect("the stream goes on")
-            .expect("an event before the stream's end")
+        self.try_event().expect("the stream goes on").expect("an event before the stream's end")
     }
 
     #[track_caller]
@@ -525,9 +485,7 @@ impl Sse {
     /// Shortens or lengthens the time that a read may stay silent.
     pub(crate) fn patience(&self, bound: Duration) {
         let stream = self.lines.get_ref().wire.get_ref();
-        stream
-            .set_read_timeout(Some(bound))
-            .expect("a socket takes a timeout");
+        stream.set_read_timeout(Some(bound)).expect("a socket takes a timeout");
     }
 }
 

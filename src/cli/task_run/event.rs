@@ -90,26 +90,10 @@ mod tests {
     fn the_end_says_how_it_came() {
         let cases = [
             (Ended::Code(0), false, r#"{"exit_code":0,"status":"done"}"#),
-            (
-                Ended::Code(3),
-                false,
-                r#"{"exit_code":3,"status":"failed"}"#,
-            ),
-            (
-                Ended::Signal(9),
-                false,
-                r#"{"signal":"SIGKILL","status":"failed"}"#,
-            ),
-            (
-                Ended::Signal(15),
-                true,
-                r#"{"signal":"SIGTERM","status":"cancelled"}"#,
-            ),
-            (
-                Ended::Code(0),
-                true,
-                r#"{"exit_code":0,"status":"cancelled"}"#,
-            ),
+            (Ended::Code(3), false, r#"{"exit_code":3,"status":"failed"}"#),
+            (Ended::Signal(9), false, r#"{"signal":"SIGKILL","status":"failed"}"#),
+            (Ended::Signal(15), true, r#"{"signal":"SIGTERM","status":"cancelled"}"#),
+            (Ended::Code(0), true, r#"{"exit_code":0,"status":"cancelled"}"#),
         ];
         for (ended, cancelled, expected) in cases {
             assert_eq!(terminal(ended, cancelled).to_string(), expected);
@@ -120,10 +104,7 @@ mod tests {
     fn ids_count_up_and_times_have_milliseconds() {
         let mut numbering = Numbering::new("run_a".to_owned());
         let first = numbering.line("task", &json!({})).expect("serialises");
-        assert_eq!(
-            first,
-            b"{\"kind\":\"task\",\"data\":{},\"id\":\"run_a-0\"}\n"
-        );
+        assert_eq!(first, b"{\"kind\":\"task\",\"data\":{},\"id\":\"run_a-0\"}\n");
         assert!(
             String::from_utf8_lossy(&numbering.line("frame", &1).expect("serialises"))
                 .contains("run_a-1")

@@ -30,11 +30,8 @@ pub(in crate::cli) async fn resend(
     }
     let (task, task_seen) = watch::channel(None);
     // The sending end stays in this scope: its being dropped would say that the run has crashed.
-    let (_progress, progress) = watch::channel(Progress {
-        written,
-        finished: true,
-        abandoned: false,
-    });
+    let (_progress, progress) =
+        watch::channel(Progress { written, finished: true, abandoned: false });
     let sender = Sender {
         discovery: context.discovery()?,
         create: header.create,
@@ -46,20 +43,16 @@ pub(in crate::cli) async fn resend(
     };
     match sender.run().await {
         Outcome::Complete => {}
-        Outcome::Refused {
-            problem,
-            keep: false,
-        } => bail!(
+        Outcome::Refused { problem, keep: false } => bail!(
             "{problem}; `svc task resend --new {}` records the whole run as a new task",
             file.display()
         ),
         Outcome::NoTask(problem) | Outcome::Refused { problem, .. } => {
             bail!("{problem}; {} is left as it is", file.display())
         }
-        Outcome::GaveUp(problem) => bail!(
-            "{problem}; {} is left as it is, try again later",
-            file.display()
-        ),
+        Outcome::GaveUp(problem) => {
+            bail!("{problem}; {} is left as it is, try again later", file.display())
+        }
     }
     std::fs::remove_file(file)?;
     let id = task_seen
@@ -70,10 +63,7 @@ pub(in crate::cli) async fn resend(
     if context.json {
         output::json(&json!({ "task_id": id, "removed": file }))?;
     } else {
-        output::line(&format!(
-            "task {id} has everything; removed {}",
-            file.display()
-        ))?;
+        output::line(&format!("task {id} has everything; removed {}", file.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

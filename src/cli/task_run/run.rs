@@ -79,9 +79,7 @@ pub(in crate::cli) struct RunArgs {
 pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> {
     let patience = patience(context, PATIENCE)?;
     let discovery = context.discovery()?;
-    reachable(&discovery)
-        .await
-        .context("the command was not started")?;
+    reachable(&discovery).await.context("the command was not started")?;
     let header = header(&args)?;
     let mut spool = Spool::create(&context.paths.spool, &header)?;
     let mut numbering = Numbering::new(header.run.clone());
@@ -92,19 +90,14 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
         Ok(spawned) => spawned,
         Err(error) => {
             std::fs::remove_file(spool.path()).ok();
-            output::note(&format!(
-                "svc: cannot start {}: {error}",
-                args.command[0].display()
-            ));
+            output::note(&format!("svc: cannot start {}: {error}", args.command[0].display()));
             return Ok(ExitCode::from(CANNOT_START));
         }
     };
     let quiet = CancellationToken::new();
     let echo = Arc::new(Echo::new(quiet.clone()));
-    let (progress, progress_seen) = watch::channel(Progress {
-        written: spool.written(),
-        ..Progress::default()
-    });
+    let (progress, progress_seen) =
+        watch::channel(Progress { written: spool.written(), ..Progress::default() });
     let (task, task_seen) = watch::channel(None);
     let no_task = CancellationToken::new();
     let sender = Sender {
@@ -144,15 +137,8 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
     ));
     let work = command_and_output(&mut child, ended, readers);
     let cancelled = cancel_of(discovery, task_seen.clone());
-    let (status, story) = supervise(
-        group,
-        &mut signals,
-        &quiet,
-        work,
-        cancelled,
-        no_task.cancelled(),
-    )
-    .await;
+    let (status, story) =
+        supervise(group, &mut signals, &quiet, work, cancelled, no_task.cancelled()).await;
     let ended = Ended::of(status.context("cannot tell how the command ended")?);
     let (mut spool, mut numbering) = recording.await?;
     let end = terminal(ended, story.cancelled);
@@ -169,13 +155,7 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
         () = abandon(&mut signals, &progress) => unreachable!("waits for ever"),
     };
     announcing.abort();
-    conclude(
-        &outcome,
-        &spool,
-        ended,
-        context.json.then_some((&echo, &end)),
-    )
-    .await
+    conclude(&outcome, &spool, ended, context.json.then_some((&echo, &end))).await
 }
 
 /// What is left to say, and the exit code.
@@ -238,10 +218,8 @@ async fn announce(
     note: Option<()>,
     json: Option<Arc<Echo>>,
 ) {
-    let Ok(made) = task
-        .wait_for(Option::is_some)
-        .await
-        .map(|task| task.clone().unwrap_or_default())
+    let Ok(made) =
+        task.wait_for(Option::is_some).await.map(|task| task.clone().unwrap_or_default())
     else {
         return;
     };
@@ -259,10 +237,7 @@ async fn announce(
 
 /// Ends when someone asks for the task, once it is made, to stop.
 async fn cancel_of(discovery: Discovery, mut task: watch::Receiver<Option<Value>>) {
-    let made = task
-        .wait_for(Option::is_some)
-        .await
-        .map(|task| task.clone().unwrap_or_default());
+    let made = task.wait_for(Option::is_some).await.map(|task| task.clone().unwrap_or_default());
     let Ok(made) = made else {
         return std::future::pending().await;
     };
@@ -296,10 +271,7 @@ fn spawn_reader(
 }
 
 /// Every task of a run is waited for, or has no more to do once the command and the sending are over.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a run has no lifecycle: it ends with its command"
-)]
+#[expect(clippy::disallowed_methods, reason = "a run has no lifecycle: it ends with its command")]
 fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(work)
 }
@@ -326,11 +298,7 @@ async fn read(
         }
         let ts = timestamp();
         for line in lines.drain(..) {
-            let frame = Frame {
-                line,
-                kind,
-                ts: ts.clone(),
-            };
+            let frame = Frame { line, kind, ts: ts.clone() };
             queue.send(frame).await.ok();
         }
         if count == 0 {
@@ -407,36 +375,19 @@ async fn reachable(discovery: &Discovery) -> anyhow::Result<()> {
 
 fn header(args: &RunArgs) -> anyhow::Result<Header> {
     let run = format!("run_{}", &crate::service::new_secret()[..24]);
-    let line: Vec<_> = args
-        .command
-        .iter()
-        .map(|word| word.to_string_lossy())
-        .collect();
-    let title = args
-        .title
-        .clone()
-        .unwrap_or_else(|| line.join(" ").chars().take(TITLE).collect());
+    let line: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
+    let title = args.title.clone().unwrap_or_else(|| line.join(" ").chars().take(TITLE).collect());
     let fields = [
-        (
-            "title",
-            Some(title).filter(|title| !title.trim().is_empty()),
-        ),
+        ("title", Some(title).filter(|title| !title.trim().is_empty())),
         ("agent", args.agent.clone()),
         ("from", args.from.clone()),
-        (
-            "idempotency_key",
-            Some(args.idempotency_key.clone().unwrap_or_else(|| run.clone())),
-        ),
+        ("idempotency_key", Some(args.idempotency_key.clone().unwrap_or_else(|| run.clone()))),
     ];
     let create: Map<String, Value> = fields
         .into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), Value::String(value?))))
         .collect();
-    Ok(Header {
-        version: 1,
-        run,
-        create: Value::Object(create),
-    })
+    Ok(Header { version: 1, run, create: Value::Object(create) })
 }
 
 /// The time that the daemon may be away, from `SVC_TASK_RUN_PATIENCE_SECONDS`.

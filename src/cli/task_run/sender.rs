@@ -76,11 +76,7 @@ impl Sender {
 
     async fn work(&mut self, link: &mut Link) -> Result<(), Outcome> {
         let task = self.make_task(link).await?;
-        let id = task
-            .get("task_id")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
+        let id = task.get("task_id").and_then(Value::as_str).unwrap_or_default().to_owned();
         self.task.send_replace(Some(task));
         let path = format!("/v1/tasks/{}/events", encode(&id));
         loop {
@@ -108,10 +104,7 @@ impl Sender {
             serde_json::to_vec(&self.create).map_err(|error| Outcome::NoTask(error.to_string()))?;
         let made = self.request(link, "/v1/tasks", body.into()).await?;
         let task: Value = made.map_err(|error| Outcome::NoTask(error.to_string()))?;
-        let status = task
-            .get("status")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
+        let status = task.get("status").and_then(Value::as_str).unwrap_or_default();
         if status != "pending" && !self.may_be_active {
             let id = output::cell(&task, "task_id");
             return Err(Outcome::NoTask(format!(
@@ -135,10 +128,7 @@ impl Sender {
             Some(StatusCode::CONFLICT) => false,
             _ => true,
         };
-        Err(Outcome::Refused {
-            problem: error.to_string(),
-            keep,
-        })
+        Err(Outcome::Refused { problem: error.to_string(), keep })
     }
 
     /// Posts until there is an answer that trying again would not change; that answer may be an error.
@@ -213,9 +203,7 @@ impl Link {
         } else {
             let target = discovery.target()?;
             if !target.may_follow(self.target.as_ref()) {
-                return Err(ClientError::NotRunning {
-                    url: target.url.to_string(),
-                });
+                return Err(ClientError::NotRunning { url: target.url.to_string() });
             }
             self.target = Some(target.clone());
             self.client.insert(Client::new(target)).clone()

@@ -72,11 +72,7 @@ impl Spool {
         let file = private_file::append(&path)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .context("cannot lock the spool file")?;
-        Ok(Self {
-            file,
-            path,
-            written: line.len() as u64,
-        })
+        Ok(Self { file, path, written: line.len() as u64 })
     }
 
     /// Appends whole lines.
@@ -106,11 +102,7 @@ impl Spool {
     pub(super) fn reader(&self) -> io::Result<Batches> {
         let mut line = Vec::new();
         BufReader::new(File::open(&self.path)?).read_until(b'\n', &mut line)?;
-        Ok(Batches {
-            file: File::open(&self.path)?,
-            offset: line.len() as u64,
-            limit: MAX_BYTES,
-        })
+        Ok(Batches { file: File::open(&self.path)?, offset: line.len() as u64, limit: MAX_BYTES })
     }
 }
 
@@ -127,24 +119,14 @@ pub(super) fn open(path: &Path) -> anyhow::Result<(Header, Batches, u64, File)> 
     }
     let mut line = Vec::new();
     // No header of ours is larger than a request's body.
-    BufReader::new(&file)
-        .take(1024 * 1024)
-        .read_until(b'\n', &mut line)?;
+    BufReader::new(&file).take(1024 * 1024).read_until(b'\n', &mut line)?;
     let header: Header = serde_json::from_slice(&line)
         .with_context(|| format!("{} is not a spool file", path.display()))?;
     if header.version != 1 {
-        bail!(
-            "{} is of format {}, this program knows 1",
-            path.display(),
-            header.version
-        );
+        bail!("{} is of format {}, this program knows 1", path.display(), header.version);
     }
     let offset = line.len() as u64;
-    let batches = Batches {
-        file: File::open(path)?,
-        offset,
-        limit: MAX_BYTES,
-    };
+    let batches = Batches { file: File::open(path)?, offset, limit: MAX_BYTES };
     let whole = last_line_end(&batches.file, offset)?;
     Ok((header, batches, whole, file))
 }
@@ -186,25 +168,15 @@ impl Batches {
         body.push(b'[');
         // JSON text has no line feed of its own, so each one ends an event.
         body.extend(
-            lines[..lines.len() - 1]
-                .iter()
-                .map(|byte| if *byte == b'\n' { b',' } else { *byte }),
+            lines[..lines.len() - 1].iter().map(|byte| if *byte == b'\n' { b',' } else { *byte }),
         );
         body.push(b']');
-        Batch {
-            body: body.into(),
-            events,
-            end: self.offset + lines.len() as u64,
-        }
+        Batch { body: body.into(), events, end: self.offset + lines.len() as u64 }
     }
 }
 
 fn line_ends(block: &[u8]) -> impl Iterator<Item = usize> + '_ {
-    block
-        .iter()
-        .enumerate()
-        .filter(|(_, byte)| **byte == b'\n')
-        .map(|(at, _)| at + 1)
+    block.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1)
 }
 
 /// The end of the last whole line; what follows was cut off by a crash.
@@ -285,10 +257,7 @@ mod tests {
         spool.append("1\n".repeat(2500).as_bytes()).expect("writes");
         let first = batches.next(spool.written()).expect("reads");
         assert_eq!(batches.next(spool.written()).expect("reads"), first);
-        let sizes: Vec<usize> = drain(&mut batches, spool.written())
-            .iter()
-            .map(Vec::len)
-            .collect();
+        let sizes: Vec<usize> = drain(&mut batches, spool.written()).iter().map(Vec::len).collect();
         assert_eq!(sizes, [1000, 1000, 500]);
     }
 
@@ -298,12 +267,7 @@ mod tests {
         let mut spool = Spool::create(folder.path(), &header()).expect("creates");
         spool.append(b"1\n2\n").expect("writes");
         let path = spool.path().to_path_buf();
-        assert!(
-            open(&path)
-                .expect_err("is locked")
-                .to_string()
-                .contains("still at it")
-        );
+        assert!(open(&path).expect_err("is locked").to_string().contains("still at it"));
         drop(spool);
         OpenOptions::new()
             .append(true)
