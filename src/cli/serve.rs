@@ -48,6 +48,7 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
         Err(LockError::Held) => return Ok(already_running(paths)),
         Err(error) => return Err(error.into()),
     };
+    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(serve(config, env));
     // A blocking call that hangs does not hold up the end.
@@ -58,6 +59,16 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(MIGRATIONS_PENDING))
         }
         served => served,
+    }
+}
+
+/// A subscriber is a descriptor, and the usual soft limit is that of a program that has none.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(error = telemetry::chain(&error), "cannot raise the limit of open files");
     }
 }
 
