@@ -7,6 +7,8 @@
 
 mod args;
 pub mod backup;
+#[cfg(feature = "bench")]
+mod bench;
 mod completions;
 mod config;
 mod context;

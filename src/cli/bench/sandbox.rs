@@ -1,0 +1,235 @@
+//! The folder that a run works in and the processes that it starts. Nothing of either is left behind.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The folder, and the processes that still run. Cheap to clone; the folder goes with the first one, the [`Sandbox`].
+#[derive(Debug)]
+pub(super) struct Sandbox {
+    folder: PathBuf,
+    running: Running,
+}
+
+type Running = Arc<Mutex<Vec<Pid>>>;
+
+impl Sandbox {
+    /// A new folder in the system's place for temporary files.
+    pub(super) fn new() -> anyhow::Result<Self> {
+        let mut chance = [0; 8];
+        crate::domain::random_bytes(&mut chance);
+        let name = format!("svc-bench-{:016x}", u64::from_ne_bytes(chance));
+        let folder = std::env::temp_dir().join(name);
+        crate::cli::private_file::create_folder(&folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+        let sandbox = Self {
+            folder,
+            running: Running::default(),
+        };
+        sandbox.listen_to_signals()?;
+        Ok(sandbox)
+    }
+
+    /// The path of `name` in the folder.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Starts a process that ends with its owner at the latest. Its standard error goes to a file that
+    /// [`Process::complaint`] reads.
+    pub(super) fn start(&self, name: &str, command: &mut Command) -> anyhow::Result<Process> {
+        let stderr = self.path(&format!("{name}.stderr"));
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(&stderr)?)
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        let pid = pid_of(&child);
+        lock(&self.running).extend(pid);
+        Ok(Process {
+            child,
+            stderr,
+            running: Arc::clone(&self.running),
+        })
+    }
+
+    /// A signal that ends us would leave the folder and the processes behind.
+    fn listen_to_signals(&self) -> anyhow::Result<()> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (folder, running) = (self.folder.clone(), Arc::clone(&self.running));
+        let (mut interrupt, mut terminate) = {
+            let _guard = runtime.enter();
+            (
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::terminate())?,
+            )
+        };
+        std::thread::spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+            });
+            for pid in lock(&running).drain(..) {
+                kill_process(pid, Signal::KILL).ok();
+            }
+            fs::remove_dir_all(folder).ok();
+            std::process::exit(130);
+        });
+        Ok(())
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.folder).ok();
+    }
+}
+
+/// A process of ours. Killed when dropped.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+    stderr: PathBuf,
+    running: Running,
+}
+
+impl Process {
+    /// The process's id.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line on its standard output. To be called once: it takes the output.
+    pub(super) fn first_line(&mut self) -> anyhow::Result<String> {
+        let stdout = self
+            .child
+            .stdout
+            .take()
+            .context("its output was taken before")?;
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        anyhow::ensure!(!line.is_empty(), "it did not start: {}", self.complaint());
+        Ok(line)
+    }
+
+    /// What it said on standard error.
+    pub(super) fn complaint(&self) -> String {
+        let text = fs::read_to_string(&self.stderr).unwrap_or_default();
+        text.chars()
+            .take(2000)
+            .collect::<String>()
+            .trim()
+            .to_owned()
+    }
+
+    /// Whether it still runs.
+    pub(super) fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Asks it to end, and waits.
+    pub(super) fn stop(mut self) -> anyhow::Result<()> {
+        if let Some(pid) = pid_of(&self.child) {
+            kill_process(pid, Signal::TERM)?;
+        }
+        let end = Instant::now() + Duration::from_secs(30);
+        while self.is_running() {
+            anyhow::ensure!(
+                Instant::now() < end,
+                "it does not end: {}",
+                self.complaint()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// CPU time that it has used, where the system tells.
+    pub(super) fn cpu(&self) -> Option<Duration> {
+        // In ticks of the kernel's interface, which are hundredths of a second on every Linux there is.
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
+        let (_, fields) = text.rsplit_once(')')?;
+        let mut fields = fields.split_ascii_whitespace().skip(11);
+        let user: u64 = fields.next()?.parse().ok()?;
+        let system: u64 = fields.next()?.parse().ok()?;
+        Some(Duration::from_millis((user + system) * 10))
+    }
+
+    /// Memory that it has in use, in bytes.
+    pub(super) fn resident_bytes(&self) -> anyhow::Result<u64> {
+        let kib = match fs::read_to_string(format!("/proc/{}/status", self.id())) {
+            Ok(text) => text
+                .lines()
+                .find_map(|line| line.strip_prefix("VmRSS:"))
+                .and_then(|value| {
+                    value
+                        .trim()
+                        .trim_end_matches("kB")
+                        .trim()
+                        .parse::<u64>()
+                        .ok()
+                }),
+            Err(_) => {
+                let id = self.id().to_string();
+                let output = Command::new("ps")
+                    .args(["-o", "rss=", "-p", &id])
+                    .output()?;
+                String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+            }
+        };
+        Ok(kib.context("the system does not tell how much memory a process has")? * 1024)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        let pid = pid_of(&self.child);
+        lock(&self.running).retain(|running| Some(*running) != pid);
+    }
+}
+
+/// A port that was free a moment ago.
+pub(super) fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
+
+/// Median time of one `fsync` of a small write in the folder, in microseconds.
+pub(super) fn fsync_micros(folder: &Path) -> anyhow::Result<f64> {
+    use std::io::Write as _;
+    let path = folder.join("fsync");
+    let mut file = fs::File::create(&path)?;
+    let mut times = Vec::new();
+    for _ in 0..50 {
+        let begun = Instant::now();
+        file.write_all(&[0; 4096])?;
+        file.sync_data()?;
+        times.push(begun.elapsed().as_secs_f64() * 1e6);
+    }
+    fs::remove_file(path)?;
+    Ok(super::stats::median(times))
+}
+
+fn pid_of(child: &Child) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(child.id()).ok()?)
+}
+
+fn lock(running: &Running) -> MutexGuard<'_, Vec<Pid>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
