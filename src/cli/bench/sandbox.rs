@@ -29,7 +29,7 @@ impl Sandbox {
         crate::domain::random_bytes(&mut chance);
         let name = format!("svc-bench-{:016x}", u64::from_ne_bytes(chance));
         let folder = std::env::temp_dir().join(name);
-        crate::cli::private_file::create_folder(&folder)
+        crate::private_file::create_folder(&folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
         let sandbox = Self {
             folder,
