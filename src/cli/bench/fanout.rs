@@ -1,5 +1,4 @@
-//! `fanout`: one stream, many subscribers. Saturated, beside axum's events and bare sockets; and paced, for the time
-//! from a producer to a subscriber.
+//! `fanout`: one stream, many subscribers, as many events as they take; beside axum's events and bare sockets.
 
 use std::time::Duration;
 
@@ -7,12 +6,12 @@ use super::{
     Bench, WindowOf,
     append_http::measured,
     daemon::{self, Daemon, PREAMBLE},
-    load::{self, Protocol},
+    load,
     publisher::{Gate, Publisher},
     report::{Entry, Goal},
     server::{self, Kind, Server},
     stats::{self, Slice, Summary, Window},
-    subscribers::{Frames, StampedFrames, Subscribers, Timing},
+    subscribers::{Frames, Subscribers},
 };
 
 /// Events in one request of the publisher.
@@ -70,7 +69,6 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         bench.add(entry("", free, "raw writes, 1 frame each", raw));
         bench.add(entry("", free, "raw writes, 64 frames each", raw_batched));
     }
-    paced(bench, &daemon)?;
     daemon.process.stop()
 }
 
@@ -120,76 +118,5 @@ fn other(
         .await?;
         let window = Window::after(warm, measure);
         measured(&server.process, window, subscribers.count(window)).await
-    })
-}
-
-/// A thousand events a second, one in each request, to a hundred subscribers.
-fn paced(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
-    let subscribers = if bench.quick { 10 } else { 100 };
-    let mut rounds = Vec::new();
-    for _ in 0..bench.rounds {
-        bench.progress("fanout: paced");
-        rounds.push(paced_slice(daemon, subscribers, bench.window_of)?);
-    }
-    let entry = Entry::summed(
-        format!("fanout/{subscribers} paced"),
-        "deliveries/s",
-        Summary::of(&rounds, 1),
-    );
-    bench.add(
-        entry
-            .goal(Goal::p99_us(1500.0))
-            .note("1,000 events/s, durable, time from the request to each subscriber"),
-    );
-    Ok(())
-}
-
-fn paced_slice(
-    daemon: &Daemon,
-    subscribers: usize,
-    (warm, measure): WindowOf,
-) -> anyhow::Result<Slice> {
-    let task = daemon.make_task()?;
-    load::runtime()?.block_on(async {
-        let (address, target) = (daemon.target.address, daemon.target.clone());
-        // Opening them takes a while, and the window begins after it.
-        let opening = Duration::from_millis(100 + subscribers as u64);
-        let window = Window::after(warm + opening, measure);
-        let timing = Timing::new(window);
-        let mut subscribers = Subscribers::open(address, subscribers, |_| {
-            let frames = StampedFrames::new(
-                PREAMBLE,
-                2,
-                daemon::frame_size(),
-                daemon::stamp_from_end(),
-                timing.clone(),
-            );
-            (daemon.follow_request(&task, 1), frames)
-        })
-        .await?;
-        let path = format!("/v1/tasks/{task}/events");
-        let request = move |stamp| target.request("POST", &path, &daemon::event_body(stamp));
-        let period = Duration::from_millis(1);
-        let mut publisher = Publisher::pace(
-            address,
-            &Protocol::HTTP,
-            period,
-            timing.epoch,
-            window.until,
-            request,
-        )?;
-        let counted = measured(&daemon.process, window, subscribers.count(window)).await?;
-        while !publisher.is_over() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        // Nobody missed any, or this fails.
-        subscribers
-            .received(publisher.join()?, Duration::from_secs(10))
-            .await?;
-        let latencies = timing.finish().latencies;
-        Ok(Slice {
-            latencies,
-            ..counted
-        })
     })
 }

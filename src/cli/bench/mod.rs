@@ -14,11 +14,16 @@ mod caller;
 mod ceiling;
 mod daemon;
 mod fanout;
+mod fanout_paced;
 mod load;
+mod memory;
+mod mixed;
 mod publisher;
+mod replay;
 mod report;
 mod sandbox;
 mod server;
+mod startup;
 mod stats;
 mod subscribers;
 mod wire;
@@ -33,6 +38,7 @@ use clap::{Args, ValueEnum};
 
 pub(super) use server::{ServerArgs, run as run_server};
 
+use replay::BigHome;
 use report::{Entry, Machine, Report};
 use sandbox::Sandbox;
 use stats::Window;
@@ -59,6 +65,16 @@ enum Scenario {
     AppendHttp,
     /// One stream to many subscribers, beside axum's events and bare sockets
     Fanout,
+    /// The time from a producer to a hundred subscribers, at a thousand events a second
+    FanoutPaced,
+    /// Producers and subscribers of one stream together
+    Mixed,
+    /// A long stream to one reader, beside a bare read
+    Replay,
+    /// From `exec` to the first answer
+    Startup,
+    /// What the daemon holds when nothing happens, and for each idle subscriber
+    Memory,
 }
 
 impl Scenario {
@@ -67,6 +83,11 @@ impl Scenario {
             Self::AppendInproc => append_inproc::run(bench),
             Self::AppendHttp => append_http::run(bench),
             Self::Fanout => fanout::run(bench),
+            Self::FanoutPaced => fanout_paced::run(bench),
+            Self::Mixed => mixed::run(bench),
+            Self::Replay => replay::run(bench),
+            Self::Startup => startup::run(bench),
+            Self::Memory => memory::run(bench),
         }
     }
 }
@@ -83,6 +104,7 @@ struct Bench {
     rounds: usize,
     /// Warm-up and length of each window.
     window_of: WindowOf,
+    big_home: Option<BigHome>,
     results: Vec<Entry>,
 }
 
@@ -99,6 +121,7 @@ impl Bench {
             quick: args.quick,
             rounds,
             window_of,
+            big_home: None,
             results: Vec::new(),
         })
     }

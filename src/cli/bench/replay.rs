@@ -1,0 +1,177 @@
+//! `replay`: a long stream from its beginning to one subscriber, beside a bare read of the same rows.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+
+use super::{
+    Bench, ceiling,
+    daemon::{self, Daemon},
+    report::{Entry, Goal},
+    stats::{self, Slice, Summary},
+    wire::Body,
+};
+
+/// A home whose one task has very many events. Made by whichever scenario needs it first.
+#[derive(Debug, Clone)]
+pub(super) struct BigHome {
+    /// Its name in the sandbox.
+    pub(super) name: &'static str,
+    /// The task.
+    pub(super) task: String,
+    /// Frames of the task.
+    pub(super) frames: u64,
+}
+
+impl BigHome {
+    /// The one there is, or a new one.
+    pub(super) fn of(bench: &mut Bench) -> anyhow::Result<Self> {
+        if let Some(home) = &bench.big_home {
+            return Ok(home.clone());
+        }
+        let events: u64 = if bench.quick { 20_000 } else { 1_000_000 };
+        let home = make(bench, "big", events)?;
+        bench.big_home = Some(home.clone());
+        Ok(home)
+    }
+}
+
+fn make(bench: &Bench, name: &'static str, events: u64) -> anyhow::Result<BigHome> {
+    const PRODUCERS: u64 = 2;
+    const BATCH: u64 = 1000;
+    let daemon = Daemon::start(&bench.sandbox, name)?;
+    let task = daemon.make_task()?;
+    let request = daemon.append_request(&task, usize::try_from(BATCH)?);
+    let each = events / BATCH / PRODUCERS;
+    std::thread::scope(|scope| {
+        let producers: Vec<_> = (0..PRODUCERS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut caller = super::caller::Caller::open(
+                        daemon.target.address,
+                        &super::load::Protocol::HTTP,
+                    )?;
+                    for number in 0..each {
+                        bench.progress(&format!(
+                            "preparing {events} events: {} %",
+                            number * 100 / each
+                        ));
+                        caller.ask(&request)?;
+                    }
+                    anyhow::Ok(())
+                })
+            })
+            .collect();
+        producers.into_iter().try_for_each(|producer| {
+            producer
+                .join()
+                .map_err(|_| anyhow::anyhow!("it panicked"))?
+        })
+    })
+    .context("cannot prepare the events")?;
+    daemon.process.stop()?;
+    Ok(BigHome {
+        name,
+        task,
+        frames: each * PRODUCERS * BATCH,
+    })
+}
+
+/// Runs it.
+pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    let home = BigHome::of(bench)?;
+    let daemon = Daemon::start(&bench.sandbox, home.name)?;
+    let stream = format!("task/{}", home.task);
+    let (mut alone, mut bare, mut beside_stalled) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..bench.rounds {
+        bench.progress("replay");
+        alone.push(replay(&daemon, &home)?);
+        let (rows, elapsed) = ceiling::read_stream(&daemon.database(), &stream)?;
+        bare.push(Slice::counted(rows, elapsed));
+        let stalled = Stalled::open(&daemon, &home)?;
+        beside_stalled.push(replay(&daemon, &home)?);
+        drop(stalled);
+    }
+    let name = format!("replay/{}", home.frames);
+    let summary = Summary::of(&alone, 1);
+    bench.add(
+        Entry::summed(&name, "events/s", summary)
+            .beside(
+                "bare read",
+                Summary::of(&bare, 1),
+                stats::ratio(&alone, &bare),
+            )
+            .goal(Goal::ratio(0.7)),
+    );
+    bench.add(
+        Entry::summed(
+            format!("{name} beside a stalled reader"),
+            "events/s",
+            Summary::of(&beside_stalled, 1),
+        )
+        .beside(
+            "without one",
+            summary,
+            stats::ratio(&beside_stalled, &alone),
+        )
+        .goal(Goal::ratio(0.9)),
+    );
+    daemon.process.stop()
+}
+
+/// Reads the whole stream, and makes sure that it was the whole stream.
+pub(super) fn replay(daemon: &Daemon, home: &BigHome) -> anyhow::Result<Slice> {
+    let size = daemon::frame_size();
+    let mut socket = TcpStream::connect(daemon.target.address)?;
+    socket.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let preamble = daemon::PREAMBLE.len() as u64;
+    // The first event is the task itself.
+    let expected = preamble + size.bytes_of(2, home.frames);
+    let cpu = daemon.process.cpu();
+    let begun = Instant::now();
+    socket.write_all(&daemon.follow_request(&home.task, 1))?;
+    let mut body = Body::default();
+    let mut buffer = vec![0; 256 * 1024];
+    while body.payload < expected {
+        let got = socket.read(&mut buffer)?;
+        anyhow::ensure!(
+            got > 0,
+            "the replay ended after {} of {expected} bytes",
+            body.payload
+        );
+        body.feed(&buffer[..got], |_| {})?;
+    }
+    anyhow::ensure!(
+        body.payload == expected,
+        "the replay gave more than there is"
+    );
+    let length = begun.elapsed();
+    let cpu = daemon
+        .process
+        .cpu()
+        .zip(cpu)
+        .map(|(after, before)| after - before);
+    Ok(Slice {
+        cpu,
+        ..Slice::counted(home.frames, length)
+    })
+}
+
+/// A reader that asks for everything and takes nothing.
+struct Stalled {
+    _socket: TcpStream,
+}
+
+impl Stalled {
+    fn open(daemon: &Daemon, home: &BigHome) -> anyhow::Result<Self> {
+        let mut socket = TcpStream::connect(daemon.target.address)?;
+        socket.write_all(&daemon.follow_request(&home.task, 1))?;
+        // Until what the sockets hold is full.
+        std::thread::sleep(Duration::from_millis(200));
+        Ok(Self { _socket: socket })
+    }
+}
