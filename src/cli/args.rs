@@ -128,10 +128,8 @@ enum Command {
     Completions(completions::CompletionsArgs),
     /// Measure this machine and what svc makes of it, in a temporary folder; takes minutes
     #[cfg(feature = "bench")]
-    #[command(
-        after_help = "Example:\n  svc bench --only append-http --only fanout\n\n\
-        Works on data of its own and leaves nothing behind. Figures of a debug build mean nothing."
-    )]
+    #[command(after_help = "Example:\n  svc bench --only append-http --only fanout\n\n\
+        Works on data of its own and leaves nothing behind. Figures of a debug build mean nothing.")]
     Bench(bench::BenchArgs),
     /// A server that `svc bench` measures ours against
     #[cfg(feature = "bench")]

@@ -59,7 +59,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
 
     async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
         let JsonBytes(bytes) = JsonBytes::from_request(request, app).await?;
-        parse_object(&bytes).map(Self)
+        parse_object(text_of(&bytes)?).map(Self)
     }
 }
 
@@ -74,7 +74,7 @@ impl<T: DeserializeOwned> FromRequest<App> for MaybeJson<T> {
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self(None));
         }
-        parse_object(&bytes).map(|value| Self(Some(value)))
+        parse_object(text_of(&bytes)?).map(|value| Self(Some(value)))
     }
 }
 
@@ -91,19 +91,22 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
 }
 
 /// Parses a JSON object. By itself a parser would also take an array for a struct, field by field.
-pub(super) fn parse_object<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
-    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
-        return parse(bytes);
+pub(super) fn parse_object<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Problem> {
+    if text.trim_ascii_start().starts_with('{') {
+        return parse(text);
     }
-    parse::<serde::de::IgnoredAny>(bytes)?;
+    parse::<serde::de::IgnoredAny>(text)?;
     Err(Problem::invalid("", "must be a JSON object"))
 }
 
+/// A body as text. Checked as a whole, because a parser does not look into the strings that it skips.
+pub(super) fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
+    std::str::from_utf8(bytes)
+        .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))
+}
+
 /// Parses JSON; a failure says whether it is no JSON (400) or the wrong JSON (422), and where.
-pub(super) fn parse<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
-    // Checked as a whole, because a parser does not look into the strings that it skips.
-    let text = std::str::from_utf8(bytes)
-        .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
+pub(super) fn parse<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Problem> {
     serde_json::from_str(text).map_err(|error| explain::<T>(text, &error))
 }
 
@@ -222,7 +225,7 @@ mod tests {
             ("[]", None),
             ("3", None),
         ] {
-            let problem = parse_object::<RegisterInput>(body.as_bytes()).unwrap_err();
+            let problem = parse_object::<RegisterInput>(body).unwrap_err();
             let rendered = format!("{problem:?}");
             assert!(rendered.contains("status: 422"), "{body}: {rendered}");
             if let Some(field) = field {
@@ -233,7 +236,7 @@ mod tests {
             }
         }
         for body in ["", "{", "{\"display_name\":\"a\"", "nonsense", "{}{}", "\u{feff}{}"] {
-            let problem = parse_object::<RegisterInput>(body.as_bytes()).unwrap_err();
+            let problem = parse_object::<RegisterInput>(body).unwrap_err();
             assert!(format!("{problem:?}").contains("status: 400"), "{body}");
         }
     }

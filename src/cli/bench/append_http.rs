@@ -28,9 +28,8 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     for (connections, events) in levels.iter().copied() {
         let (mut ours, mut beside) = (Vec::new(), Vec::new());
         for _ in 0..bench.rounds {
-            bench.progress(&format!(
-                "append-http: {connections} connections, {events} events each"
-            ));
+            bench
+                .progress(&format!("append-http: {connections} connections, {events} events each"));
             ours.push(slice(
                 bench.window_of,
                 &daemon.target,
@@ -39,13 +38,9 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
                 |number| daemon.append_request(&tasks[number % tasks.len()], events),
             )?);
             let path = format!("/v1/tasks/{}/events", tasks[0]);
-            beside.push(slice(
-                bench.window_of,
-                &noop.target,
-                &noop.process,
-                connections,
-                |_| noop.target.request("POST", &path, &daemon::body(events)),
-            )?);
+            beside.push(slice(bench.window_of, &noop.target, &noop.process, connections, |_| {
+                noop.target.request("POST", &path, &daemon::body(events))
+            })?);
         }
         let weight = events as u64;
         let name = match events {
@@ -58,11 +53,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
             stats::ratio(&ours, &beside),
         );
         let is_goal = (connections, events) == (64, 1);
-        bench.add(if is_goal {
-            entry.goal(Goal::ratio(0.5))
-        } else {
-            entry
-        });
+        bench.add(if is_goal { entry.goal(Goal::ratio(0.5)) } else { entry });
     }
     daemon.process.stop()
 }
@@ -80,9 +71,7 @@ pub(super) fn slice(
         let mut load =
             Load::open(address, &Protocol::HTTP, connections, |n| vec![request(n)]).await?;
         let window = Window::after(warm, measure);
-        measured(process, window, load.run(window))
-            .await
-            .context("the load of HTTP")
+        measured(process, window, load.run(window)).await.context("the load of HTTP")
     })
 }
 
@@ -96,10 +85,7 @@ pub(super) async fn measured(
         tokio::time::sleep_until(window.from.into()).await;
         let before = process.cpu();
         tokio::time::sleep_until(window.until.into()).await;
-        process
-            .cpu()
-            .zip(before)
-            .map(|(after, before)| after.saturating_sub(before))
+        process.cpu().zip(before).map(|(after, before)| after.saturating_sub(before))
     };
     let (slice, cpu) = tokio::join!(work, cpu);
     Ok(Slice { cpu, ..slice? })

@@ -24,22 +24,13 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let daemon = Daemon::start(&bench.sandbox, "fanout")?;
     let events = Server::start(&bench.sandbox, Kind::Events)?;
     let raw = Server::start(&bench.sandbox, Kind::Raw)?;
-    let levels: &[usize] = if bench.quick {
-        &[1, 20]
-    } else {
-        &[1, 100, 1000]
-    };
+    let levels: &[usize] = if bench.quick { &[1, 20] } else { &[1, 100, 1000] };
     for subscribers in levels.iter().copied() {
         let mut rounds: [Vec<Slice>; 5] = Default::default();
         for _ in 0..bench.rounds {
             bench.progress(&format!("fanout: {subscribers} subscribers"));
             rounds[0].push(ours(&daemon, subscribers, bench.window_of, None)?);
-            rounds[1].push(ours(
-                &daemon,
-                subscribers,
-                bench.window_of,
-                Some(16 * BATCH as u64),
-            )?);
+            rounds[1].push(ours(&daemon, subscribers, bench.window_of, Some(16 * BATCH as u64))?);
             rounds[2].push(other(&events, subscribers, 1, bench.window_of)?);
             rounds[3].push(other(&raw, subscribers, 1, bench.window_of)?);
             rounds[4].push(other(&raw, subscribers, 64, bench.window_of)?);
@@ -55,17 +46,9 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         };
         let many = subscribers >= 100;
         let first = entry("", free, "axum Event", events);
-        bench.add(if many {
-            first.goal(Goal::ratio(8.0))
-        } else {
-            first
-        });
+        bench.add(if many { first.goal(Goal::ratio(8.0)) } else { first });
         let second = entry(" lossless", gated, "axum Event", events);
-        bench.add(if many {
-            second.goal(Goal::ratio(8.0))
-        } else {
-            second
-        });
+        bench.add(if many { second.goal(Goal::ratio(8.0)) } else { second });
         bench.add(entry("", free, "raw writes, 1 frame each", raw));
         bench.add(entry("", free, "raw writes, 64 frames each", raw_batched));
     }
@@ -84,16 +67,10 @@ fn ours(
     load::runtime()?.block_on(async {
         let address = daemon.target.address;
         let mut subscribers = Subscribers::open(address, subscribers, |_| {
-            (
-                daemon.follow_request(&task, 1),
-                Frames::new(PREAMBLE, 2, daemon::frame_size()),
-            )
+            (daemon.follow_request(&task, 1), Frames::new(PREAMBLE, 2, daemon::frame_size()))
         })
         .await?;
-        let gate = ahead.map(|ahead| Gate {
-            counters: subscribers.counters(),
-            ahead,
-        });
+        let gate = ahead.map(|ahead| Gate { counters: subscribers.counters(), ahead });
         let publisher =
             Publisher::saturate(address, &request, BATCH as u64, PUBLISHERS, gate.as_ref())?;
         let window = Window::after(warm, measure);

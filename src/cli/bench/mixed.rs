@@ -36,17 +36,9 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         deliveries.push(both.deliveries);
     }
     let name = format!("mixed/{producers}+{subscribers}");
-    bench.add(Entry::summed(
-        format!("{name} acks"),
-        "events/s",
-        Summary::of(&acks, 1),
-    ));
+    bench.add(Entry::summed(format!("{name} acks"), "events/s", Summary::of(&acks, 1)));
     let summary = Summary::of(&deliveries, 1);
-    bench.add(Entry::summed(
-        format!("{name} deliveries"),
-        "deliveries/s",
-        summary,
-    ));
+    bench.add(Entry::summed(format!("{name} deliveries"), "deliveries/s", summary));
     daemon.process.stop()
 }
 
@@ -61,25 +53,17 @@ pub(super) fn ours(
     load::runtime()?.block_on(async {
         let address = daemon.target.address;
         let mut subscribers = Subscribers::open(address, subscribers, |_| {
-            (
-                daemon.follow_request(&task, 1),
-                Frames::new(PREAMBLE, 2, daemon::frame_size()),
-            )
+            (daemon.follow_request(&task, 1), Frames::new(PREAMBLE, 2, daemon::frame_size()))
         })
         .await?;
         let request = daemon.append_request(&task, 1);
-        let mut load = Load::open(address, &Protocol::HTTP, producers, |_| {
-            vec![request.clone()]
-        })
-        .await?;
+        let mut load =
+            Load::open(address, &Protocol::HTTP, producers, |_| vec![request.clone()]).await?;
         let window = Window::after(warm, measure);
         let (acks, deliveries) = tokio::join!(
             load.run(window),
             measured(&daemon.process, window, subscribers.count(window))
         );
-        Ok(Both {
-            acks: acks?,
-            deliveries: deliveries?,
-        })
+        Ok(Both { acks: acks?, deliveries: deliveries? })
     })
 }

@@ -111,11 +111,8 @@ struct Bench {
 impl Bench {
     fn new(args: &BenchArgs) -> anyhow::Result<Self> {
         let millis = |warm, measure| (Duration::from_millis(warm), Duration::from_millis(measure));
-        let (rounds, window_of) = if args.quick {
-            (3, millis(20, 80))
-        } else {
-            (5, millis(200, 1000))
-        };
+        let (rounds, window_of) =
+            if args.quick { (3, millis(20, 80)) } else { (5, millis(200, 1000)) };
         Ok(Self {
             sandbox: Sandbox::new()?,
             quick: args.quick,
@@ -152,11 +149,7 @@ pub(super) fn run(args: &BenchArgs, json: bool) -> anyhow::Result<ExitCode> {
         cores: std::thread::available_parallelism()?.get(),
         os: std::env::consts::OS,
         arch: std::env::consts::ARCH,
-        build: if cfg!(debug_assertions) {
-            "debug"
-        } else {
-            "release"
-        },
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
         fsync_us: sandbox::fsync_micros(&bench.sandbox.path(""))?,
         peers: Vec::new(),
     };
@@ -168,12 +161,6 @@ pub(super) fn run(args: &BenchArgs, json: bool) -> anyhow::Result<ExitCode> {
     bench.progress("");
     let results = std::mem::take(&mut bench.results);
     let version = env!("CARGO_PKG_VERSION");
-    Report {
-        version,
-        quick: args.quick,
-        machine,
-        results,
-    }
-    .print(json)?;
+    Report { version, quick: args.quick, machine, results }.print(json)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -31,11 +31,7 @@ pub(super) struct Gate {
 
 impl Gate {
     fn is_open(&self, published: u64) -> bool {
-        let slowest = self
-            .counters
-            .iter()
-            .map(|counter| counter.load(Relaxed))
-            .min();
+        let slowest = self.counters.iter().map(|counter| counter.load(Relaxed)).min();
         published.saturating_sub(slowest.unwrap_or(u64::MAX)) <= self.ahead
     }
 }
@@ -49,24 +45,15 @@ impl Publisher {
         connections: usize,
         gate: Option<&Gate>,
     ) -> anyhow::Result<Self> {
-        let mut publisher = Self {
-            stop: Arc::default(),
-            threads: Vec::new(),
-            published: Arc::default(),
-        };
+        let mut publisher =
+            Self { stop: Arc::default(), threads: Vec::new(), published: Arc::default() };
         for _ in 0..connections {
             let mut caller = Caller::open(address, &Protocol::HTTP)?;
             let (request, gate) = (request.to_vec(), gate.cloned());
-            let (stop, published) = (
-                Arc::clone(&publisher.stop),
-                Arc::clone(&publisher.published),
-            );
+            let (stop, published) = (Arc::clone(&publisher.stop), Arc::clone(&publisher.published));
             publisher.threads.push(std::thread::spawn(move || {
                 while !stop.load(Relaxed) {
-                    if gate
-                        .as_ref()
-                        .is_some_and(|gate| !gate.is_open(published.load(Relaxed)))
-                    {
+                    if gate.as_ref().is_some_and(|gate| !gate.is_open(published.load(Relaxed))) {
                         std::thread::sleep(Duration::from_micros(50));
                         continue;
                     }
@@ -125,11 +112,7 @@ impl Publisher {
                 Ok(())
             })
         };
-        Ok(Self {
-            stop,
-            threads: vec![thread],
-            published,
-        })
+        Ok(Self { stop, threads: vec![thread], published })
     }
 
     /// Ends it and tells how many events it published.
@@ -141,9 +124,7 @@ impl Publisher {
     /// Waits for its own end and tells how many events it published.
     pub(super) fn join(&mut self) -> anyhow::Result<u64> {
         for thread in self.threads.drain(..) {
-            thread
-                .join()
-                .map_err(|_| anyhow::anyhow!("a publisher panicked"))??;
+            thread.join().map_err(|_| anyhow::anyhow!("a publisher panicked"))??;
         }
         Ok(self.published.load(Relaxed))
     }
