@@ -74,15 +74,13 @@ pub const MAINTENANCE: Duration = Duration::from_mins(1);
 /// Events that retention removes in one write job. Bounds how long it holds up other writers.
 pub const TRIM_BATCH: i64 = 4096;
 
-/// Rows in one page of a replay.
+/// Rows in one page of a replay. The same number stands in the text of the queries of `store/replay.rs`.
 pub const REPLAY_ROWS: u32 = 256;
 /// Characters of `data` above which a row is replayed alone. The same number stands in `migrations/0001_log.sql`.
 pub const REPLAY_LARGE: u32 = 8192;
 /// Positions that one page of a feed over several streams looks at.
 pub const SCAN_POSITIONS: i64 = 8192;
-/// Commits that a subscriber may lag behind before it goes back to the table.
-pub const SIGNALS: usize = 32;
-/// Bytes of events that a commit signal carries at most. Above it readers go to the table.
-pub const SIGNAL_BYTES: usize = 256 * 1024;
+/// Bytes of frames that a stream's tail keeps in memory while somebody listens. Who is further behind reads the table.
+pub const TAIL_BYTES: usize = 2 * 1024 * 1024;
 /// Bytes of frames that are put into one chunk of a response body.
 pub const CHUNK_BYTES: usize = 64 * 1024;

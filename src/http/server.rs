@@ -58,13 +58,14 @@ async fn connection(stream: TcpStream, edge: Edge, stop: CancellationToken) {
     let mine = Arc::clone(&shared);
     let service = service_fn(move |request| {
         let shared = Arc::clone(&mine);
-        async move {
+        // Boxed: a connection that is idle, or streams, does not carry the room that a request takes.
+        Box::pin(async move {
             let (edge, under_way) = &*shared;
             under_way.fetch_add(1, Relaxed);
             let response = edge.handle(request).await;
             under_way.fetch_sub(1, Relaxed);
             Ok::<_, Infallible>(response)
-        }
+        })
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -1,18 +1,19 @@
 //! Reading the log: pages, and the one subscription that everything which follows a stream is made of.
 //!
-//! A subscription is a cursor. It reads the table until it has caught up, then takes what commits signal, and goes
-//! back to the table whenever a signal was missed. Nothing waits for it, and it keeps nothing but its cursor.
+//! A subscription is a cursor. It reads the table until it has caught up, then takes what the bus tells of commits,
+//! and goes back to the table whenever it fell behind that. Nothing waits for it, and it keeps nothing but its cursor
+//! and, while it reads the table, one page.
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use serde::Serialize;
-use tokio::sync::broadcast;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{Error, Services, check};
 use crate::{
     domain::{Event, Framing, StreamName, limits},
-    store::{Batch, Feed, FeedScope, Listener, Signal, Store, StreamView},
+    store::{Batch, Commit, FeedScope, Frames, Heard, Listener, Store, StoreError, StreamView},
 };
 
 /// Which events to read.
@@ -137,6 +138,7 @@ impl Services {
             endless: false,
             head: view.head,
             live: false,
+            ahead: None,
         })
     }
 
@@ -146,7 +148,7 @@ impl Services {
         after: After,
         kind: Option<String>,
     ) -> Result<Subscription, Error> {
-        let signals = self.store.bus().listen_all();
+        let listener = self.store.bus().listen_all();
         let (trimmed, head) = self.store.log_bounds().await?;
         let (mut cursor, gap) = begin(after, (trimmed, head));
         if let (After::Place(asked), Some(Gap { reason: "pruned", .. })) = (after, &gap) {
@@ -155,7 +157,7 @@ impl Services {
         }
         Ok(Subscription {
             store: self.store.clone(),
-            source: Source::Feed { scope: FeedScope::prefix(prefix), signals },
+            source: Source::Feed { scope: FeedScope::prefix(prefix), listener },
             framing: Framing::ItemByPosition,
             kind: kind.map(Arc::from),
             cursor,
@@ -164,6 +166,7 @@ impl Services {
             endless: true,
             head,
             live: false,
+            ahead: None,
         })
     }
 
@@ -207,24 +210,16 @@ pub struct Subscription {
     endless: bool,
     /// The latest place when the subscription was made.
     head: i64,
-    /// The table has been read to its end; from here on the signals tell.
+    /// The table has been read to its end; from here on the bus tells.
     live: bool,
+    /// The next page of the table, read while the last one is on its way to the client.
+    ahead: Option<AbortOnDropHandle<Result<Option<Frames>, StoreError>>>,
 }
 
 #[derive(Debug)]
 enum Source {
-    Stream { id: i64, name: StreamName, listener: Listener },
-    Feed { scope: FeedScope, signals: broadcast::Receiver<Feed> },
-}
-
-/// What came of a commit's signal.
-enum Heard {
-    /// Frames that follow the cursor directly.
-    Frames(Bytes),
-    /// Nothing new for us.
-    Nothing,
-    /// It does not follow the cursor, or does not carry its events.
-    ReadTheTable,
+    Stream { id: i64, name: StreamName, listener: Listener<Batch> },
+    Feed { scope: FeedScope, listener: Listener<Commit> },
 }
 
 impl Subscription {
@@ -246,20 +241,21 @@ impl Subscription {
         }
         loop {
             if !self.live {
-                match self.read().await? {
-                    Some(frames) if frames.is_empty() => continue,
-                    Some(frames) => return Ok(Some(Chunk::Frames(frames))),
+                // Boxed: a subscriber that has caught up does not carry the room that queries take.
+                match Box::pin(self.read()).await? {
+                    Some(frames) if !frames.is_empty() => return Ok(Some(Chunk::Frames(frames))),
+                    Some(_) => continue,
                     None => self.live = true,
                 }
             }
-            if self.closed && !self.endless {
-                return Ok(None);
-            }
-            match self.hear().await {
-                Heard::Nothing => {}
-                Heard::ReadTheTable => self.live = false,
-                Heard::Frames(first) if first.is_empty() => {}
-                Heard::Frames(first) => return Ok(Some(Chunk::Frames(self.gather(first)))),
+            match self.hear() {
+                Told::Frames(frames) if frames.is_empty() => {}
+                Told::Frames(frames) => return Ok(Some(Chunk::Frames(frames))),
+                Told::Behind => self.live = false,
+                Told::Closed | Told::Nothing if self.closed && !self.endless => return Ok(None),
+                Told::Closed if self.endless => std::future::pending().await,
+                Told::Closed => self.closed = true,
+                Told::Nothing => self.wait().await,
             }
         }
     }
@@ -269,19 +265,40 @@ impl Subscription {
         if let Some(kind) = self.kind.clone() {
             return self.read_kind(&kind).await;
         }
-        let page = match &self.source {
-            Source::Stream { id, name, .. } => {
-                self.store.frames(*id, name, self.cursor, self.framing).await?
-            }
-            Source::Feed { scope, .. } => {
-                let (_, head) = self.store.log_bounds().await?;
-                self.store.feed_frames(scope, self.cursor, head).await?
+        let page = match &mut self.ahead {
+            None => self.page().await?,
+            Some(ahead) => {
+                let page = ahead.await.map_err(|_| StoreError::Stopped);
+                self.ahead = None;
+                page??
             }
         };
-        Ok(page.map(|page| {
-            self.cursor = page.cursor;
-            page.bytes
-        }))
+        let Some(page) = page else { return Ok(None) };
+        self.cursor = page.cursor;
+        if page.more {
+            self.ahead = Some(AbortOnDropHandle::new(tokio::spawn(self.page())));
+        } else {
+            self.live = true;
+        }
+        Ok(Some(page.bytes))
+    }
+
+    /// Reads the page after the cursor.
+    fn page(&self) -> impl Future<Output = Result<Option<Frames>, StoreError>> + Send + use<> {
+        let (store, cursor, framing) = (self.store.clone(), self.cursor, self.framing);
+        let source = match &self.source {
+            Source::Stream { id, name, .. } => Ok((*id, name.clone())),
+            Source::Feed { scope, .. } => Err(scope.clone()),
+        };
+        async move {
+            match source {
+                Ok((id, name)) => store.frames(id, &name, cursor, framing).await,
+                Err(scope) => {
+                    let (_, head) = store.log_bounds().await?;
+                    store.feed_frames(&scope, cursor, head).await
+                }
+            }
+        }
     }
 
     /// The same with a filter, which is rare: event by event.
@@ -314,120 +331,78 @@ impl Subscription {
         Ok(Some(crate::store::render(&events, self.framing)))
     }
 
-    /// Waits for a commit that concerns us.
-    async fn hear(&mut self) -> Heard {
+    async fn wait(&mut self) {
         match &mut self.source {
-            Source::Stream { listener, .. } => match listener.next().await {
-                Signal::Batch(batch) => self.take_batch(&batch),
-                Signal::Lagged => Heard::ReadTheTable,
-            },
-            Source::Feed { signals, .. } => match signals.recv().await {
-                Ok(feed) => self.take_feed(&feed),
-                Err(_) => Heard::ReadTheTable,
-            },
+            Source::Stream { listener, .. } => listener.wait(self.cursor).await,
+            Source::Feed { listener, .. } => listener.wait(self.cursor).await,
         }
     }
 
-    /// A commit that is there already, without waiting.
-    fn hear_now(&mut self) -> Option<Heard> {
-        match &mut self.source {
-            Source::Stream { listener, .. } => match listener.try_next()? {
-                Signal::Batch(batch) => Some(self.take_batch(&batch)),
-                Signal::Lagged => Some(Heard::ReadTheTable),
+    /// What the last commits brought, framed, up to the size of a chunk: what costs is the system call for each
+    /// subscriber and not its bytes.
+    fn hear(&mut self) -> Told {
+        let budget = limits::CHUNK_BYTES;
+        let (frames, cursor) = match &self.source {
+            Source::Stream { listener, .. } => match listener.hear(self.cursor, budget) {
+                Heard::Items(batches) => (
+                    batches.iter().map(|batch| self.frames_of(batch)).collect::<Vec<_>>(),
+                    batches.last().map(|batch| batch.seqs.1),
+                ),
+                Heard::Nothing => return Told::Nothing,
+                Heard::Closed => return Told::Closed,
+                Heard::Behind => return Told::Behind,
             },
-            Source::Feed { signals, .. } => match signals.try_recv() {
-                Ok(feed) => Some(self.take_feed(&feed)),
-                Err(broadcast::error::TryRecvError::Lagged(_)) => Some(Heard::ReadTheTable),
-                Err(_) => None,
-            },
-        }
-    }
-
-    /// Adds what is there already to `first`, up to the size of a chunk: what costs is the system call for each
-    /// subscriber, not its bytes.
-    fn gather(&mut self, first: Bytes) -> Bytes {
-        let mut chunk: Option<BytesMut> = None;
-        let mut len = first.len();
-        while len < limits::CHUNK_BYTES && !self.closed {
-            match self.hear_now() {
-                None => break,
-                Some(Heard::Nothing) => {}
-                Some(Heard::ReadTheTable) => {
-                    self.live = false;
-                    break;
+            Source::Feed { scope, listener } => match listener.hear(self.cursor, budget) {
+                Heard::Items(commits) => {
+                    let batches = commits.iter().flat_map(|commit| commit.iter());
+                    // A listener that came while a commit was being told may see a part of it.
+                    let mut expected = self.cursor + 1;
+                    let mut frames = Vec::new();
+                    for batch in batches {
+                        if batch.positions.0 != expected {
+                            return Told::Behind;
+                        }
+                        expected = batch.positions.1 + 1;
+                        if scope.contains(&batch.stream) {
+                            frames.push(self.frames_of(batch));
+                        }
+                    }
+                    (frames, Some(expected - 1))
                 }
-                Some(Heard::Frames(more)) => {
-                    let chunk = chunk.get_or_insert_with(|| {
-                        let mut chunk = BytesMut::with_capacity(limits::CHUNK_BYTES);
-                        chunk.extend_from_slice(&first);
-                        chunk
-                    });
-                    chunk.extend_from_slice(&more);
-                    len = chunk.len();
-                }
-            }
-        }
-        chunk.map_or(first, BytesMut::freeze)
+                Heard::Nothing => return Told::Nothing,
+                Heard::Closed => return Told::Closed,
+                Heard::Behind => return Told::Behind,
+            },
+        };
+        self.cursor = cursor.unwrap_or(self.cursor);
+        Told::Frames(join(frames))
     }
 
-    fn take_batch(&mut self, batch: &Batch) -> Heard {
-        let (first, last) = batch.seqs;
-        self.closed |= batch.closed;
-        if last <= self.cursor {
-            return Heard::Nothing;
-        }
-        if first != self.cursor + 1 {
-            return Heard::ReadTheTable;
-        }
-        match self.frames_of(batch) {
-            Some(frames) => {
-                self.cursor = last;
-                Heard::Frames(frames)
-            }
-            None => Heard::ReadTheTable,
-        }
-    }
-
-    fn take_feed(&mut self, feed: &[Arc<Batch>]) -> Heard {
-        let Source::Feed { scope, .. } = &self.source else {
-            return Heard::Nothing;
-        };
-        let Some(last) = feed.last().map(|batch| batch.positions.1) else {
-            return Heard::Nothing;
-        };
-        if last <= self.cursor {
-            return Heard::Nothing;
-        }
-        let mut expected = self.cursor + 1;
-        let mut parts = Vec::new();
-        for batch in feed {
-            // A listener that came while the commit was being told may see a part of it.
-            if batch.positions.0 != expected {
-                return Heard::ReadTheTable;
-            }
-            expected = batch.positions.1 + 1;
-            if scope.contains(&batch.stream) {
-                match self.frames_of(batch) {
-                    Some(frames) => parts.push(frames),
-                    None => return Heard::ReadTheTable,
-                }
-            }
-        }
-        self.cursor = last;
-        match parts.len() {
-            0 => Heard::Nothing,
-            1 => Heard::Frames(parts.remove(0)),
-            _ => Heard::Frames(parts.concat().into()),
-        }
-    }
-
-    fn frames_of(&self, batch: &Batch) -> Option<Bytes> {
-        let Some(kind) = &self.kind else {
-            return batch.frames(self.framing);
-        };
+    fn frames_of(&self, batch: &Batch) -> Bytes {
+        let Some(kind) = &self.kind else { return batch.frames(self.framing) };
         let wanted: Vec<Event> =
-            batch.events()?.iter().filter(|event| event.kind == *kind).cloned().collect();
-        Some(crate::store::render(&wanted, self.framing))
+            batch.events.iter().filter(|event| event.kind == *kind).cloned().collect();
+        crate::store::render(&wanted, self.framing)
+    }
+}
+
+/// What the bus has for a subscription.
+enum Told {
+    /// Frames that follow the cursor; none, if nothing of it concerns us.
+    Frames(Bytes),
+    /// Nothing yet.
+    Nothing,
+    /// Nothing, and nothing will come.
+    Closed,
+    /// The table knows.
+    Behind,
+}
+
+/// One chunk of several; a single one is passed on as it is, shared by all subscribers.
+fn join(frames: Vec<Bytes>) -> Bytes {
+    match <[Bytes; 1]>::try_from(frames) {
+        Ok([single]) => single,
+        Err(several) => several.concat().into(),
     }
 }
 
@@ -437,10 +412,7 @@ mod tests {
     use crate::{
         domain::Ids,
         service::{Tokens, Tuning},
-        store::{
-            StoreError,
-            testing::{TestStore, append, event},
-        },
+        store::testing::{TestStore, append, event},
     };
 
     fn services(test: &TestStore) -> Services {

@@ -20,7 +20,7 @@ mod token;
 mod tx;
 mod writer;
 
-pub use bus::{Batch, Bus, Feed, Listener, Signal, render};
+pub use bus::{Batch, Bus, Commit, Heard, Listener, render};
 pub use db::{OpenOptions, Store, Writer};
 pub use error::StoreError;
 pub use lock::{DatabaseLock, LockError};

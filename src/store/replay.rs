@@ -29,6 +29,8 @@ pub struct Frames {
     pub bytes: Bytes,
     /// Where the next page begins: the last place that this one looked at.
     pub cursor: i64,
+    /// Whether there was more to read.
+    pub more: bool,
 }
 
 /// What a feed over several streams shows.
@@ -183,30 +185,35 @@ impl Store {
         }
         // Nothing, or a row so large that it goes alone.
         let events = self.events(stream, name, after, None, 1).await?;
-        Ok(events
-            .last()
-            .map(|event| Frames { bytes: super::bus::render(&events, framing), cursor: event.seq }))
+        Ok(events.last().map(|event| Frames {
+            bytes: super::bus::render(&events, framing),
+            cursor: event.seq,
+            more: true,
+        }))
     }
 
+    // The limits stand in the text: for a bound one the statement would be prepared anew. A blob is handed over as it
+    // is, where a text is copied once more to be terminated and checked.
     async fn data_page(&self, stream: i64, after: Seq) -> Result<Option<Frames>, StoreError> {
         let row = sqlx::query!(
-            r#"select max(seq) as "cursor: i64", group_concat(
-                'id: ' || seq || char(10) || 'event: ' || kind || char(10) || 'data: ' || data || char(10, 10),
-                '') as "text: String"
+            r#"select max(seq) as "cursor: i64", count(*) as "rows!: i64", cast(group_concat(
+                'id: ' || seq || char(10) || 'event: ' || kind || char(10) || 'data: ' || data,
+                char(10, 10)) || char(10, 10) as blob) as "text: Vec<u8>",
+                (select min(seq) from event where stream_id = ?1 and seq > ?2 and length(data) > 8192)
+                as "large: Seq"
             from (
                 select seq, kind, data from event
                 where stream_id = ?1 and seq > ?2 and seq < coalesce(
                     (select min(seq) from event where stream_id = ?1 and seq > ?2 and length(data) > 8192),
                     9223372036854775807)
-                order by seq limit ?3
+                order by seq limit 256
             )"#,
             stream,
-            after,
-            limits::REPLAY_ROWS
+            after
         )
         .fetch_one(&self.readers)
         .await?;
-        Ok(frames_of(row.cursor, row.text))
+        Ok(page(row.cursor, row.text, row.rows, row.large))
     }
 
     async fn item_page(
@@ -217,27 +224,28 @@ impl Store {
     ) -> Result<Option<Frames>, StoreError> {
         let name = name.as_str();
         let row = sqlx::query!(
-            r#"select max(seq) as "cursor: i64", group_concat(
+            r#"select max(seq) as "cursor: i64", count(*) as "rows!: i64", cast(group_concat(
                 'id: ' || seq || char(10) || 'event: ' || kind || char(10)
-                || 'data: {"position":' || position || ',"stream":"' || ?4 || '","seq":' || seq
+                || 'data: {"position":' || position || ',"stream":"' || ?3 || '","seq":' || seq
                 || ',"kind":"' || kind || '","data":' || data
-                || ',"at":"' || strftime('%Y-%m-%dT%H:%M:%fZ', at / 1000.0, 'unixepoch') || '"}' || char(10, 10),
-                '') as "text: String"
+                || ',"at":"' || strftime('%Y-%m-%dT%H:%M:%fZ', at / 1000.0, 'unixepoch') || '"}',
+                char(10, 10)) || char(10, 10) as blob) as "text: Vec<u8>",
+                (select min(seq) from event where stream_id = ?1 and seq > ?2 and length(data) > 8192)
+                as "large: Seq"
             from (
                 select position, seq, kind, data, at from event
                 where stream_id = ?1 and seq > ?2 and seq < coalesce(
                     (select min(seq) from event where stream_id = ?1 and seq > ?2 and length(data) > 8192),
                     9223372036854775807)
-                order by seq limit ?3
+                order by seq limit 256
             )"#,
             stream,
             after,
-            limits::REPLAY_ROWS,
             name
         )
         .fetch_one(&self.readers)
         .await?;
-        Ok(frames_of(row.cursor, row.text))
+        Ok(page(row.cursor, row.text, row.rows, row.large))
     }
 
     /// The next page of several streams after the position `after` and up to `head`, framed. It looks at a bounded
@@ -254,12 +262,12 @@ impl Store {
         let until = head.min(after.saturating_add(limits::SCAN_POSITIONS));
         let (lowest, beyond) = (scope.lowest(), scope.beyond());
         let row = sqlx::query!(
-            r#"select max(position) as "cursor: i64", count(*) as "rows!: i64", group_concat(
+            r#"select max(position) as "cursor: i64", count(*) as "rows!: i64", cast(group_concat(
                 'id: ' || position || char(10) || 'event: ' || kind || char(10)
                 || 'data: {"position":' || position || ',"stream":"' || name || '","seq":' || seq
                 || ',"kind":"' || kind || '","data":' || data
                 || ',"at":"' || strftime('%Y-%m-%dT%H:%M:%fZ', at / 1000.0, 'unixepoch') || '"}' || char(10, 10),
-                '') as "text: String",
+                '') as blob) as "text: Vec<u8>",
                 (select min(position) from event where position > ?1 and length(data) > 8192) as "large: i64",
                 (select min(position) from event where position > ?1) as "next: i64"
             from (
@@ -270,13 +278,12 @@ impl Store {
                         (select min(position) from event where position > ?1 and length(data) > 8192),
                         9223372036854775807)
                     and s.name >= ?3 and s.name < ?4
-                order by e.position limit ?5
+                order by e.position limit 256
             )"#,
             after,
             until,
             lowest,
-            beyond,
-            limits::REPLAY_ROWS
+            beyond
         )
         .fetch_one(&self.readers)
         .await?;
@@ -290,17 +297,25 @@ impl Store {
             let before = |position: Option<i64>| position.map_or(i64::MAX, |at| at - 1);
             until.max(before(row.next).min(head)).min(before(row.large))
         };
-        Ok(Some(Frames { bytes: Bytes::from(row.text.unwrap_or_default()), cursor }))
+        let bytes = Bytes::from(row.text.unwrap_or_default());
+        Ok(Some(Frames { bytes, cursor, more: cursor < head }))
     }
 
     async fn large_page(&self, scope: &FeedScope, position: i64) -> Result<Frames, StoreError> {
         let events = self.feed_events(scope, position - 1, position, None, 1).await?;
-        Ok(Frames { bytes: super::bus::render(&events, Framing::ItemByPosition), cursor: position })
+        let bytes = super::bus::render(&events, Framing::ItemByPosition);
+        Ok(Frames { bytes, cursor: position, more: true })
     }
 }
 
-fn frames_of(cursor: Option<i64>, text: Option<String>) -> Option<Frames> {
-    Some(Frames { cursor: cursor?, bytes: Bytes::from(text?) })
+fn page(
+    cursor: Option<i64>,
+    text: Option<Vec<u8>>,
+    rows: i64,
+    large: Option<Seq>,
+) -> Option<Frames> {
+    let more = rows >= i64::from(limits::REPLAY_ROWS) || large.is_some();
+    Some(Frames { cursor: cursor?, bytes: Bytes::from(text?), more })
 }
 
 #[cfg(test)]
