@@ -1,7 +1,7 @@
 //! `replay`: a long stream from its beginning to one subscriber, beside a bare read of the same rows.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::TcpStream,
     time::{Duration, Instant},
 };
@@ -137,7 +137,10 @@ pub(super) fn replay(daemon: &Daemon, home: &BigHome) -> anyhow::Result<Slice> {
     let mut body = Body::default();
     let mut buffer = vec![0; 256 * 1024];
     while body.payload < expected {
-        let got = socket.read(&mut buffer)?;
+        let got = match socket.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            got => got?,
+        };
         anyhow::ensure!(
             got > 0,
             "the replay ended after {} of {expected} bytes",
