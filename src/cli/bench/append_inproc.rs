@@ -12,6 +12,7 @@ use super::{
     Bench,
     ceiling::{Appender, GroupCommit},
     daemon::DATA_BYTES,
+    progress,
     report::{Entry, Goal},
     stats::{self, Slice, Summary, Window},
 };
@@ -53,7 +54,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     for producers in levels.iter().copied() {
         let (mut ours, mut beside) = (Vec::new(), Vec::new());
         for _ in 0..bench.rounds {
-            bench.progress(&format!("append-inproc: {producers} producers"));
+            progress(&format!("append-inproc: {producers} producers"));
             let append = Ours {
                 store: store.clone(),
                 names: Arc::clone(&names),
@@ -76,11 +77,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
             Summary::of(&beside, 1),
             stats::ratio(&ours, &beside),
         );
-        bench.add(if producers >= 64 {
-            entry.goal(Goal::ratio(0.9))
-        } else {
-            entry
-        });
+        bench.add(entry.goal_if(producers >= 64, Goal::ratio(0.9)));
     }
     group.finish()?;
     runtime.block_on(writer.close(store))?;

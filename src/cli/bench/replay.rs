@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use super::{
     Bench, ceiling,
     daemon::{self, Daemon},
+    progress,
     report::{Entry, Goal},
     stats::{self, Slice, Summary},
     wire::Body,
@@ -56,7 +57,7 @@ fn make(bench: &Bench, name: &'static str, events: u64) -> anyhow::Result<BigHom
                         &super::load::Protocol::HTTP,
                     )?;
                     for number in 0..each {
-                        bench.progress(&format!(
+                        progress(&format!(
                             "preparing {events} events: {} %",
                             number * 100 / each
                         ));
@@ -88,7 +89,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let stream = format!("task/{}", home.task);
     let (mut alone, mut bare, mut beside_stalled) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
-        bench.progress("replay");
+        progress("replay");
         alone.push(replay(&daemon, &home)?);
         let (rows, elapsed) = ceiling::read_stream(&daemon.database(), &stream)?;
         bare.push(Slice::counted(rows, elapsed));
@@ -153,11 +154,7 @@ pub(super) fn replay(daemon: &Daemon, home: &BigHome) -> anyhow::Result<Slice> {
         "the replay gave more than there is"
     );
     let length = begun.elapsed();
-    let cpu = daemon
-        .process
-        .cpu()
-        .zip(cpu)
-        .map(|(after, before)| after - before);
+    let cpu = daemon.process.cpu_since(cpu);
     Ok(Slice {
         cpu,
         ..Slice::counted(home.frames, length)
