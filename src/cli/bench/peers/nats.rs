@@ -235,14 +235,18 @@ fn publish(subject: &str, inbox: &str, payload: &str) -> Vec<u8> {
     format!("PUB {subject} {inbox} {}\r\n{payload}\r\n", payload.len()).into_bytes()
 }
 
-/// A message with the server's answer to a request.
+/// A message with the server's answer to a request; with the server's ping, if one comes before it. No connection
+/// here lives long enough for a missing pong to matter.
 fn acknowledgement(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
+    const PING: &[u8] = b"PING\r\n";
+    if let Some(rest) = bytes.strip_prefix(PING) {
+        return Ok(acknowledgement(rest)?.map(|end| end + PING.len()));
+    }
     let Some(line) = bytes.windows(2).position(|two| two == b"\r\n") else {
         return Ok(None);
     };
     let head = &bytes[..line];
     if !head.starts_with(b"MSG ") {
-        // A ping in between would be due after two minutes; anything else is a complaint.
         return Err(BadAnswer::from_bytes(bytes));
     }
     let end = line + 2 + payload_len(head).ok_or_else(|| BadAnswer::from_bytes(bytes))? + 2;
@@ -346,6 +350,8 @@ mod tests {
         let text = b"MSG _INBOX.1 1 9\r\n{\"seq\":1}\r\n";
         assert_eq!(acknowledgement(text).expect("is fine"), Some(text.len()));
         assert_eq!(acknowledgement(&text[..20]).expect("is fine"), None);
+        let after_ping = [b"PING\r\n", &text[..]].concat();
+        assert_eq!(acknowledgement(&after_ping).expect("is fine"), Some(after_ping.len()));
         acknowledgement(b"MSG _INBOX.1 1 11\r\n{\"error\":1}\r\n").expect_err("is none");
         acknowledgement(b"-ERR 'no'\r\n").expect_err("is none");
     }
