@@ -1,16 +1,16 @@
 //! `append-http`: durable appends over HTTP, beside an axum handler that only reads the body.
 
-use anyhow::Context as _;
+use std::net::SocketAddr;
 
 use super::{
     Bench, WindowOf,
     daemon::{self, Daemon},
     load::{self, Load, Protocol},
+    progress,
     report::{Entry, Goal},
     sandbox::Process,
     server::{Kind, Server},
     stats::{self, Slice, Summary, Window},
-    wire::Target,
 };
 
 const TASKS: usize = 100;
@@ -19,59 +19,77 @@ const TASKS: usize = 100;
 pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let daemon = Daemon::start(&bench.sandbox, "append-http")?;
     let noop = Server::start(&bench.sandbox, Kind::Noop)?;
-    let tasks = daemon.make_tasks(if bench.quick { 8 } else { TASKS })?;
+    let tasks = make_tasks(bench, &daemon)?;
+    let path = format!("/v1/tasks/{}/events", tasks[0]);
     let levels: &[(usize, usize)] = if bench.quick {
         &[(1, 1), (64, 1), (64, 16)]
     } else {
         &[(1, 1), (8, 1), (64, 1), (256, 1), (64, 16)]
     };
     for (connections, events) in levels.iter().copied() {
+        let name = name("append-http", connections, events);
         let (mut ours, mut beside) = (Vec::new(), Vec::new());
         for _ in 0..bench.rounds {
-            bench
-                .progress(&format!("append-http: {connections} connections, {events} events each"));
-            ours.push(slice(
-                bench.window_of,
-                &daemon.target,
-                &daemon.process,
-                connections,
-                |number| daemon.append_request(&tasks[number % tasks.len()], events),
-            )?);
-            let path = format!("/v1/tasks/{}/events", tasks[0]);
-            beside.push(slice(bench.window_of, &noop.target, &noop.process, connections, |_| {
-                noop.target.request("POST", &path, &daemon::body(events))
+            progress(&name);
+            ours.push(append(&daemon, &tasks, bench.window_of, connections, events)?);
+            let (process, address) = (&noop.process, noop.target.address);
+            beside.push(slice(bench.window_of, address, process, connections, |_| {
+                let request = noop.target.request("POST", &path, &daemon::body(events));
+                (Protocol::HTTP, vec![request])
             })?);
         }
         let weight = events as u64;
-        let name = match events {
-            1 => format!("append-http/{connections}"),
-            _ => format!("append-http/{connections}x{events}"),
-        };
+        let beside_summary = Summary::of(&beside, weight);
         let entry = Entry::summed(name, "events/s", Summary::of(&ours, weight)).beside(
             "no-op handler",
-            Summary::of(&beside, weight),
+            beside_summary,
             stats::ratio(&ours, &beside),
         );
         let is_goal = (connections, events) == (64, 1);
-        bench.add(if is_goal { entry.goal(Goal::ratio(0.5)) } else { entry });
+        bench.add(entry.goal_if(is_goal, Goal::ratio(0.5)));
     }
     daemon.process.stop()
+}
+
+/// `append/64`, and `append/64x16` for sixteen events in each request.
+pub(super) fn name(what: &str, connections: usize, events: usize) -> String {
+    match events {
+        1 => format!("{what}/{connections}"),
+        _ => format!("{what}/{connections}x{events}"),
+    }
+}
+
+/// Tasks to append to.
+pub(super) fn make_tasks(bench: &Bench, daemon: &Daemon) -> anyhow::Result<Vec<String>> {
+    (0..if bench.quick { 8 } else { TASKS }).map(|_| daemon.make_task()).collect()
+}
+
+/// One round of ours: requests with so many events each.
+pub(super) fn append(
+    daemon: &Daemon,
+    tasks: &[String],
+    window_of: WindowOf,
+    connections: usize,
+    events: usize,
+) -> anyhow::Result<Slice> {
+    slice(window_of, daemon.target.address, &daemon.process, connections, |number| {
+        let request = daemon.append_request(&tasks[number % tasks.len()], events);
+        (Protocol::HTTP, vec![request])
+    })
 }
 
 /// Loads a server for one window.
 pub(super) fn slice(
     (warm, measure): WindowOf,
-    target: &Target,
+    address: SocketAddr,
     process: &Process,
     connections: usize,
-    request: impl Fn(usize) -> Vec<u8> + Sync,
+    speech: impl Fn(usize) -> (Protocol, Vec<Vec<u8>>) + Sync,
 ) -> anyhow::Result<Slice> {
     load::runtime()?.block_on(async {
-        let address = target.address;
-        let mut load =
-            Load::open(address, &Protocol::HTTP, connections, |n| vec![request(n)]).await?;
+        let mut load = Load::open(address, connections, &speech).await?;
         let window = Window::after(warm, measure);
-        measured(process, window, load.run(window)).await.context("the load of HTTP")
+        measured(process, window, load.run(window)).await
     })
 }
 
@@ -85,7 +103,7 @@ pub(super) async fn measured(
         tokio::time::sleep_until(window.from.into()).await;
         let before = process.cpu();
         tokio::time::sleep_until(window.until.into()).await;
-        process.cpu().zip(before).map(|(after, before)| after.saturating_sub(before))
+        process.cpu_since(before)
     };
     let (slice, cpu) = tokio::join!(work, cpu);
     Ok(Slice { cpu, ..slice? })

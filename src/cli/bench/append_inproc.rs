@@ -12,6 +12,7 @@ use super::{
     Bench,
     ceiling::{Appender, GroupCommit},
     daemon::DATA_BYTES,
+    progress,
     report::{Entry, Goal},
     stats::{self, Slice, Summary, Window},
 };
@@ -42,7 +43,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     for producers in levels.iter().copied() {
         let (mut ours, mut beside) = (Vec::new(), Vec::new());
         for _ in 0..bench.rounds {
-            bench.progress(&format!("append-inproc: {producers} producers"));
+            progress(&format!("append-inproc: {producers} producers"));
             let append =
                 Ours { store: store.clone(), names: Arc::clone(&names), event: event.clone() };
             ours.push(runtime.block_on(produce(producers, bench.window(), append))?);
@@ -52,7 +53,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let entry =
             Entry::summed(format!("append-inproc/{producers}"), "events/s", Summary::of(&ours, 1))
                 .beside("bare group commit", Summary::of(&beside, 1), stats::ratio(&ours, &beside));
-        bench.add(if producers >= 64 { entry.goal(Goal::ratio(0.9)) } else { entry });
+        bench.add(entry.goal_if(producers >= 64, Goal::ratio(0.9)));
     }
     group.finish()?;
     runtime.block_on(writer.close(store))?;

@@ -2,7 +2,7 @@
 //! subscribers' work does not hold them up.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
@@ -66,7 +66,12 @@ impl Caller {
 
     fn fill(&mut self) -> anyhow::Result<()> {
         let mut piece = [0; 16 * 1024];
-        let got = self.socket.read(&mut piece)?;
+        let got = loop {
+            match self.socket.read(&mut piece) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                got => break got?,
+            }
+        };
         anyhow::ensure!(got > 0, "the connection ended early");
         self.buffer.extend_from_slice(&piece[..got]);
         Ok(())

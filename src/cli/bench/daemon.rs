@@ -76,11 +76,6 @@ impl Daemon {
         Ok(task["task_id"].as_str().context("a task has an id")?.to_owned())
     }
 
-    /// Makes `count` tasks.
-    pub(super) fn make_tasks(&self, count: usize) -> anyhow::Result<Vec<String>> {
-        (0..count).map(|_| self.make_task()).collect()
-    }
-
     /// A request that appends `events` frames to a task.
     pub(super) fn append_request(&self, task: &str, events: usize) -> Vec<u8> {
         self.target.request("POST", &format!("/v1/tasks/{task}/events"), &body(events))

@@ -3,12 +3,7 @@
 //! One thread, raw sockets, requests made beforehand. Generator and server share the machine, so what is spent here
 //! is missing there, and missing for every contender alike.
 
-use std::{
-    io,
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Instant};
 
 use anyhow::Context as _;
 use tokio::{
@@ -121,17 +116,16 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Connects `count` times; connection `n` asks what `requests(n)` gives, in turn.
+    /// Connects `count` times; connection `n` speaks and asks, in turn, what `speech(n)` gives.
     pub(super) async fn open(
         address: SocketAddr,
-        protocol: &Protocol,
         count: usize,
-        requests: impl Fn(usize) -> Vec<Vec<u8>> + Send,
+        speech: impl Fn(usize) -> (Protocol, Vec<Vec<u8>>) + Send,
     ) -> anyhow::Result<Self> {
         let mut connections = Vec::with_capacity(count);
         for number in 0..count {
-            let requests = requests(number).into();
-            connections.push(Connection::open(address, protocol, requests).await?);
+            let (protocol, requests) = speech(number);
+            connections.push(Connection::open(address, &protocol, requests.into()).await?);
         }
         Ok(Self { connections })
     }
@@ -165,20 +159,5 @@ async fn drive(mut connection: Connection, window: Window) -> anyhow::Result<(Co
             slice.add(now - asked);
         }
         asked = now;
-    }
-}
-
-/// Retries `work` until it succeeds or `patience` is over.
-pub(super) fn until_ready<T>(
-    patience: Duration,
-    mut work: impl FnMut() -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
-    let end = Instant::now() + patience;
-    loop {
-        match work() {
-            Ok(value) => return Ok(value),
-            Err(error) if Instant::now() >= end => return Err(error),
-            Err(_) => std::thread::sleep(Duration::from_millis(5)),
-        }
     }
 }

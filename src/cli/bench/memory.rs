@@ -5,7 +5,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::{
     Bench,
     daemon::{self, Daemon, PREAMBLE},
-    load,
+    load, progress,
     report::{Entry, Goal},
     stats::float,
     subscribers::{Frames, Subscribers},
@@ -19,7 +19,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let files = raise_file_limit();
     let binary = std::fs::metadata(std::env::current_exe()?)?.len();
     bench.add(Entry::new("binary", "MiB", float(binary) / MEBIBYTE).goal(Goal::at_most(10.0)));
-    bench.progress("memory");
+    progress("memory");
     let daemon = Daemon::start(&bench.sandbox, "memory")?;
     let idle = daemon.process.resident_bytes()?;
     bench.add(Entry::new("memory/idle", "MiB", float(idle) / MEBIBYTE).goal(Goal::at_most(15.0)));

@@ -1,16 +1,35 @@
 //! `mixed`: producers and subscribers of one stream together, every acknowledgement durable.
 
+use std::net::SocketAddr;
+
 use super::{
     Bench, WindowOf,
     append_http::measured,
     daemon::{self, Daemon, PREAMBLE},
     load::{self, Load, Protocol},
+    progress,
     report::Entry,
+    sandbox::Process,
     stats::{Slice, Summary, Window},
-    subscribers::{Frames, Subscribers},
+    subscribers::{Decoder, Frames, Subscribers},
 };
 
-/// What one round of it came to.
+/// How many of each.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Crowd {
+    pub(super) producers: usize,
+    pub(super) subscribers: usize,
+}
+
+impl Crowd {
+    /// As many as the run allows.
+    pub(super) fn of(bench: &Bench) -> Self {
+        let (producers, subscribers) = if bench.quick { (16, 10) } else { (64, 100) };
+        Self { producers, subscribers }
+    }
+}
+
+/// What one round came to.
 #[derive(Debug)]
 pub(super) struct Both {
     /// Acknowledged appends.
@@ -19,50 +38,58 @@ pub(super) struct Both {
     pub(super) deliveries: Slice,
 }
 
-/// Producers and subscribers.
-pub(super) fn sizes(bench: &Bench) -> (usize, usize) {
-    if bench.quick { (16, 10) } else { (64, 100) }
-}
-
 /// Runs it.
 pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let daemon = Daemon::start(&bench.sandbox, "mixed")?;
-    let (producers, subscribers) = sizes(bench);
+    let crowd = Crowd::of(bench);
+    let name = format!("mixed/{}+{}", crowd.producers, crowd.subscribers);
     let (mut acks, mut deliveries) = (Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
-        bench.progress("mixed");
-        let both = ours(&daemon, producers, subscribers, bench.window_of)?;
+        progress(&name);
+        let both = ours(&daemon, crowd, bench.window_of)?;
         acks.push(both.acks);
         deliveries.push(both.deliveries);
     }
-    let name = format!("mixed/{producers}+{subscribers}");
-    bench.add(Entry::summed(format!("{name} acks"), "events/s", Summary::of(&acks, 1)));
-    let summary = Summary::of(&deliveries, 1);
-    bench.add(Entry::summed(format!("{name} deliveries"), "deliveries/s", summary));
+    let (acks, deliveries) = (Summary::of(&acks, 1), Summary::of(&deliveries, 1));
+    bench.add(Entry::summed(format!("{name} acks"), "events/s", acks));
+    let full = acks.rate * super::stats::float(crowd.subscribers as u64);
+    bench.add(Entry::summed(format!("{name} deliveries"), "deliveries/s", deliveries).note(
+        format!(
+            "{:.0} % of what was acknowledged in the window, for each subscriber",
+            100.0 * deliveries.rate / full.max(1.0)
+        ),
+    ));
     daemon.process.stop()
 }
 
 /// One round of ours.
-pub(super) fn ours(
-    daemon: &Daemon,
-    producers: usize,
-    subscribers: usize,
-    (warm, measure): WindowOf,
-) -> anyhow::Result<Both> {
+pub(super) fn ours(daemon: &Daemon, crowd: Crowd, window_of: WindowOf) -> anyhow::Result<Both> {
     let task = daemon.make_task()?;
+    let (follow, append) = (daemon.follow_request(&task, 1), daemon.append_request(&task, 1));
+    round(
+        window_of,
+        (daemon.target.address, &daemon.process),
+        crowd,
+        |_| (follow.clone(), Frames::new(PREAMBLE, 2, daemon::frame_size())),
+        |_| (Protocol::HTTP, vec![append.clone()]),
+    )
+}
+
+/// One round of anybody.
+pub(super) fn round<D: Decoder>(
+    (warm, measure): WindowOf,
+    (address, process): (SocketAddr, &Process),
+    crowd: Crowd,
+    subscribe: impl FnMut(usize) -> (Vec<u8>, D),
+    speech: impl Fn(usize) -> (Protocol, Vec<Vec<u8>>) + Sync,
+) -> anyhow::Result<Both> {
     load::runtime()?.block_on(async {
-        let address = daemon.target.address;
-        let mut subscribers = Subscribers::open(address, subscribers, |_| {
-            (daemon.follow_request(&task, 1), Frames::new(PREAMBLE, 2, daemon::frame_size()))
-        })
-        .await?;
-        let request = daemon.append_request(&task, 1);
-        let mut load =
-            Load::open(address, &Protocol::HTTP, producers, |_| vec![request.clone()]).await?;
+        let mut subscribers = Subscribers::open(address, crowd.subscribers, subscribe).await?;
+        let mut load = Load::open(address, crowd.producers, &speech).await?;
         let window = Window::after(warm, measure);
         let (acks, deliveries) = tokio::join!(
-            load.run(window),
-            measured(&daemon.process, window, subscribers.count(window))
+            measured(process, window, load.run(window)),
+            measured(process, window, subscribers.count(window))
         );
         Ok(Both { acks: acks?, deliveries: deliveries? })
     })

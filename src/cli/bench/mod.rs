@@ -18,6 +18,7 @@ mod fanout_paced;
 mod load;
 mod memory;
 mod mixed;
+mod peers;
 mod publisher;
 mod replay;
 mod report;
@@ -75,9 +76,28 @@ enum Scenario {
     Startup,
     /// What the daemon holds when nothing happens, and for each idle subscriber
     Memory,
+    /// Appends, beside Redis and NATS
+    PeersAppend,
+    /// Producers and subscribers, beside Redis and NATS
+    PeersMixed,
+    /// A long stream, beside Redis and NATS
+    PeersReplay,
 }
 
 impl Scenario {
+    fn needs_peers(self) -> bool {
+        matches!(self, Self::PeersAppend | Self::PeersMixed | Self::PeersReplay)
+    }
+
+    /// Whether the arguments ask for it.
+    fn is_wanted(self, args: &BenchArgs) -> bool {
+        if args.only.is_empty() {
+            args.peers || !self.needs_peers()
+        } else {
+            args.only.contains(&self)
+        }
+    }
+
     fn run(self, bench: &mut Bench) -> anyhow::Result<()> {
         match self {
             Self::AppendInproc => append_inproc::run(bench),
@@ -88,6 +108,9 @@ impl Scenario {
             Self::Replay => replay::run(bench),
             Self::Startup => startup::run(bench),
             Self::Memory => memory::run(bench),
+            Self::PeersAppend => peers::run_append(bench),
+            Self::PeersMixed => peers::run_mixed(bench),
+            Self::PeersReplay => peers::run_replay(bench),
         }
     }
 }
@@ -105,6 +128,8 @@ struct Bench {
     /// Warm-up and length of each window.
     window_of: WindowOf,
     big_home: Option<BigHome>,
+    /// What each peer is, or why it is not there.
+    peers: Vec<String>,
     results: Vec<Entry>,
 }
 
@@ -119,6 +144,7 @@ impl Bench {
             rounds,
             window_of,
             big_home: None,
+            peers: Vec::new(),
             results: Vec::new(),
         })
     }
@@ -128,17 +154,17 @@ impl Bench {
         Window::after(self.window_of.0, self.window_of.1)
     }
 
-    /// Tells whoever waits what is under way.
-    fn progress(&self, what: &str) {
-        let mut stderr = io::stderr().lock();
-        if stderr.is_terminal() {
-            // Nothing can be done if that fails.
-            let _ = write!(stderr, "\r\x1b[K{what}").and_then(|()| stderr.flush());
-        }
-    }
-
     fn add(&mut self, entry: Entry) {
         self.results.push(entry);
+    }
+}
+
+/// Tells whoever waits at a terminal what is under way.
+fn progress(what: &str) {
+    let mut stderr = io::stderr().lock();
+    if stderr.is_terminal() {
+        // Nothing can be done if that fails.
+        write!(stderr, "\r\x1b[K{what}").and_then(|()| stderr.flush()).ok();
     }
 }
 
@@ -154,12 +180,13 @@ pub(super) fn run(args: &BenchArgs, json: bool) -> anyhow::Result<ExitCode> {
         peers: Vec::new(),
     };
     for scenario in Scenario::value_variants() {
-        if args.only.is_empty() || args.only.contains(scenario) {
+        if scenario.is_wanted(args) {
             scenario.run(&mut bench)?;
         }
     }
-    bench.progress("");
+    progress("");
     let results = std::mem::take(&mut bench.results);
+    let machine = Machine { peers: std::mem::take(&mut bench.peers), ..machine };
     let version = env!("CARGO_PKG_VERSION");
     Report { version, quick: args.quick, machine, results }.print(json)?;
     Ok(ExitCode::SUCCESS)

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{caller::Caller, load::Protocol, subscribers::Counters};
+use super::{caller::Caller, load::Protocol};
 
 /// Publishers. They end when this is dropped.
 #[derive(Debug)]
@@ -20,43 +20,22 @@ pub(super) struct Publisher {
     published: Arc<AtomicU64>,
 }
 
-/// Keeps a publisher at most `ahead` events before the slowest subscriber.
-#[derive(Debug, Clone)]
-pub(super) struct Gate {
-    /// What the subscribers have received.
-    pub(super) counters: Counters,
-    /// How far it may be ahead.
-    pub(super) ahead: u64,
-}
-
-impl Gate {
-    fn is_open(&self, published: u64) -> bool {
-        let slowest = self.counters.iter().map(|counter| counter.load(Relaxed)).min();
-        published.saturating_sub(slowest.unwrap_or(u64::MAX)) <= self.ahead
-    }
-}
-
 impl Publisher {
-    /// Publishes on `connections` as fast as it is acknowledged, or as the gate allows; each request has `events`.
+    /// Publishes on `connections` as fast as it is acknowledged; each request has `events`.
     pub(super) fn saturate(
         address: SocketAddr,
         request: &[u8],
         events: u64,
         connections: usize,
-        gate: Option<&Gate>,
     ) -> anyhow::Result<Self> {
         let mut publisher =
             Self { stop: Arc::default(), threads: Vec::new(), published: Arc::default() };
         for _ in 0..connections {
             let mut caller = Caller::open(address, &Protocol::HTTP)?;
-            let (request, gate) = (request.to_vec(), gate.cloned());
+            let request = request.to_vec();
             let (stop, published) = (Arc::clone(&publisher.stop), Arc::clone(&publisher.published));
             publisher.threads.push(std::thread::spawn(move || {
                 while !stop.load(Relaxed) {
-                    if gate.as_ref().is_some_and(|gate| !gate.is_open(published.load(Relaxed))) {
-                        std::thread::sleep(Duration::from_micros(50));
-                        continue;
-                    }
                     published.fetch_add(events, Relaxed);
                     caller.ask(&request)?;
                 }

@@ -1,7 +1,7 @@
 //! `replay`: a long stream from its beginning to one subscriber, beside a bare read of the same rows.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::TcpStream,
     time::{Duration, Instant},
 };
@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use super::{
     Bench, ceiling,
     daemon::{self, Daemon},
+    progress,
     report::{Entry, Goal},
     stats::{self, Slice, Summary},
     wire::Body,
@@ -56,10 +57,7 @@ fn make(bench: &Bench, name: &'static str, events: u64) -> anyhow::Result<BigHom
                         &super::load::Protocol::HTTP,
                     )?;
                     for number in 0..each {
-                        bench.progress(&format!(
-                            "preparing {events} events: {} %",
-                            number * 100 / each
-                        ));
+                        progress(&format!("preparing {events} events: {} %", number * 100 / each));
                         caller.ask(&request)?;
                     }
                     anyhow::Ok(())
@@ -82,7 +80,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let stream = format!("task/{}", home.task);
     let (mut alone, mut bare, mut beside_stalled) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
-        bench.progress("replay");
+        progress("replay");
         alone.push(replay(&daemon, &home)?);
         let (rows, elapsed) = ceiling::read_stream(&daemon.database(), &stream)?;
         bare.push(Slice::counted(rows, elapsed));
@@ -123,13 +121,16 @@ pub(super) fn replay(daemon: &Daemon, home: &BigHome) -> anyhow::Result<Slice> {
     let mut body = Body::default();
     let mut buffer = vec![0; 256 * 1024];
     while body.payload < expected {
-        let got = socket.read(&mut buffer)?;
+        let got = match socket.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            got => got?,
+        };
         anyhow::ensure!(got > 0, "the replay ended after {} of {expected} bytes", body.payload);
         body.feed(&buffer[..got], |_| {})?;
     }
     anyhow::ensure!(body.payload == expected, "the replay gave more than there is");
     let length = begun.elapsed();
-    let cpu = daemon.process.cpu().zip(cpu).map(|(after, before)| after - before);
+    let cpu = daemon.process.cpu_since(cpu);
     Ok(Slice { cpu, ..Slice::counted(home.frames, length) })
 }
 

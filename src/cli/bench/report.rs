@@ -164,6 +164,11 @@ impl Entry {
         self
     }
 
+    /// With a goal, where it is one.
+    pub(super) fn goal_if(self, is_goal: bool, goal: Goal) -> Self {
+        if is_goal { self.goal(goal) } else { self }
+    }
+
     /// With a remark.
     pub(super) fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());

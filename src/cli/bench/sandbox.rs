@@ -146,18 +146,21 @@ impl Process {
         Some(Duration::from_millis((user + system) * 10))
     }
 
+    /// CPU time since it had used `before`.
+    pub(super) fn cpu_since(&self, before: Option<Duration>) -> Option<Duration> {
+        Some(self.cpu()?.saturating_sub(before?))
+    }
+
     /// Memory that it has in use, in bytes.
     pub(super) fn resident_bytes(&self) -> anyhow::Result<u64> {
-        let kib = match fs::read_to_string(format!("/proc/{}/status", self.id())) {
-            Ok(text) => text
-                .lines()
+        let kib = if let Ok(text) = fs::read_to_string(format!("/proc/{}/status", self.id())) {
+            text.lines()
                 .find_map(|line| line.strip_prefix("VmRSS:"))
-                .and_then(|value| value.trim().trim_end_matches("kB").trim().parse::<u64>().ok()),
-            Err(_) => {
-                let id = self.id().to_string();
-                let output = Command::new("ps").args(["-o", "rss=", "-p", &id]).output()?;
-                String::from_utf8_lossy(&output.stdout).trim().parse().ok()
-            }
+                .and_then(|value| value.trim().trim_end_matches("kB").trim().parse::<u64>().ok())
+        } else {
+            let id = self.id().to_string();
+            let output = Command::new("ps").args(["-o", "rss=", "-p", &id]).output()?;
+            String::from_utf8_lossy(&output.stdout).trim().parse().ok()
         };
         Ok(kib.context("the system does not tell how much memory a process has")? * 1024)
     }

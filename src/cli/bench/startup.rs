@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     Bench,
     daemon::Daemon,
+    progress,
     replay::BigHome,
     report::{Entry, Goal},
     stats,
@@ -16,7 +17,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let (mut empty, mut existing) = (Vec::new(), Vec::new());
     // One round less noise than elsewhere: it is a matter of milliseconds.
     for round in 0..if bench.quick { 3 } else { 9 } {
-        bench.progress("startup");
+        progress("startup");
         empty.push(Daemon::time_start(&bench.sandbox, &format!("startup-{round}"))?);
         existing.push(Daemon::time_start(&bench.sandbox, big.name)?);
     }

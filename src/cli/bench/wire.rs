@@ -118,11 +118,6 @@ impl Body {
         !matches!(self.state, State::Head(_))
     }
 
-    /// Whether the body has come to its end.
-    pub(super) fn is_over(&self) -> bool {
-        matches!(self.state, State::Over)
-    }
-
     /// Takes the next bytes and shows `see` those of the body.
     pub(super) fn feed(
         &mut self,
@@ -254,7 +249,7 @@ mod tests {
             assert!(http_answer(&answer[..cut]).expect("is fine").is_none(), "{cut}");
         }
         assert_eq!(http_answer(answer).expect("is fine"), Some(answer.len()));
-        assert!(http_answer(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").is_err());
+        http_answer(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").expect_err("is none");
     }
 
     #[test]
@@ -266,7 +261,7 @@ mod tests {
                 body.feed(piece, |bytes| seen.extend_from_slice(bytes)).expect("is fine");
             }
             assert_eq!(seen, b"abc0123456789abcdef", "{step}");
-            assert!(body.is_over() && body.payload == 19);
+            assert!(matches!(body.state, State::Over) && body.payload == 19);
         }
     }
 
