@@ -223,10 +223,7 @@ impl Client {
         socket.set_nodelay(true).map_err(|error| failed(error.to_string()))?;
         let (sender, connection) =
             handshake(TokioIo::new(socket)).await.map_err(|error| failed(error.to_string()))?;
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "ends by itself when the sender is dropped or the peer closes"
-        )]
+        // Ends by itself when the sender is dropped or the peer closes.
         tokio::spawn(async move { drop(connection.await) });
         Ok(sender)
     }

@@ -410,7 +410,7 @@ mod tests {
         let services = services(&test);
         services.register_peer(&Caller::Operator, input("a")).await.unwrap();
         assert_eq!(services.sweep_peers().await.unwrap(), limits::PID_CHECK);
-        test.clock.advance(Duration::from_millis(59_000));
+        test.clock.advance(Duration::from_secs(59));
         assert_eq!(services.sweep_peers().await.unwrap(), Duration::from_millis(1001));
     }
 }

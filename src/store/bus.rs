@@ -205,7 +205,7 @@ pub enum Heard<T> {
     Behind,
 }
 
-impl<T> Listener<T> {
+impl<T: Send + Sync> Listener<T> {
     fn new(channel: Arc<Channel<T>>, home: Option<(Arc<str>, Arc<Bus>)>) -> Self {
         Self { level: channel.level.subscribe(), channel, home }
     }

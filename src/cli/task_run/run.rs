@@ -80,7 +80,7 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
     let patience = patience(context, PATIENCE)?;
     let discovery = context.discovery()?;
     reachable(&discovery).await.context("the command was not started")?;
-    let header = header(&args)?;
+    let header = header(&args);
     let mut spool = Spool::create(&context.paths.spool, &header)?;
     let mut numbering = Numbering::new(header.run.clone());
     spool.append(&numbering.line("task", &active())?)?;
@@ -271,7 +271,6 @@ fn spawn_reader(
 }
 
 /// Every task of a run is waited for, or has no more to do once the command and the sending are over.
-#[expect(clippy::disallowed_methods, reason = "a run has no lifecycle: it ends with its command")]
 fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(work)
 }
@@ -373,7 +372,7 @@ async fn reachable(discovery: &Discovery) -> anyhow::Result<()> {
     }
 }
 
-fn header(args: &RunArgs) -> anyhow::Result<Header> {
+fn header(args: &RunArgs) -> Header {
     let run = format!("run_{}", &crate::service::new_secret()[..24]);
     let line: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
     let title = args.title.clone().unwrap_or_else(|| line.join(" ").chars().take(TITLE).collect());
@@ -387,7 +386,7 @@ fn header(args: &RunArgs) -> anyhow::Result<Header> {
         .into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), Value::String(value?))))
         .collect();
-    Ok(Header { version: 1, run, create: Value::Object(create) })
+    Header { version: 1, run, create: Value::Object(create) }
 }
 
 /// The time that the daemon may be away, from `SVC_TASK_RUN_PATIENCE_SECONDS`.
