@@ -8,7 +8,7 @@
 //! - [`http`]: the daemon's HTTP face. [`client`]: the other end of it.
 //! - [`cli`]: the command line, and the composition of the daemon in `cli/serve.rs`.
 //!
-//! [`config`], [`lifecycle`] and [`telemetry`] are leaves. Read `store/writer.rs` and `service/events.rs` first: the
+//! [`config`], [`lifecycle`], [`telemetry`] and `private_file` are leaves. Read `store/writer.rs` and `service/events.rs` first: the
 //! rest stands on them.
 
 pub mod cli;
@@ -17,6 +17,7 @@ pub mod config;
 pub mod domain;
 pub mod http;
 pub mod lifecycle;
+mod private_file;
 pub mod service;
 pub mod store;
 pub mod telemetry;

@@ -39,7 +39,7 @@ impl Lifecycle {
                 }
             }
         };
-        spawn(listen);
+        tokio::spawn(listen);
         Ok(())
     }
 
@@ -48,7 +48,7 @@ impl Lifecycle {
     pub fn run(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
         let soft = self.soft.clone();
         self.background.spawn(async move {
-            let worker = spawn(work);
+            let worker = tokio::spawn(work);
             let abort = worker.abort_handle();
             tokio::select! {
                 () = soft.cancelled() => abort.abort(),
@@ -73,11 +73,4 @@ impl Lifecycle {
             }
         }
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the one place where tasks start outside of a tracker")]
-fn spawn<T: Send + 'static>(
-    work: impl Future<Output = T> + Send + 'static,
-) -> tokio::task::JoinHandle<T> {
-    tokio::spawn(work)
 }

@@ -42,11 +42,21 @@ struct Global {
     /// Print JSON: one document, or one line per item where the output is endless
     #[arg(long, global = true)]
     json: bool,
-    /// The data folder [env: SVC_HOME] [default: ~/.local/share/svc]
-    #[arg(long, global = true, value_name = "DIR")]
+    /// The data folder
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        help = "The data folder [env: SVC_HOME] [default: ~/.local/share/svc]"
+    )]
     home: Option<PathBuf>,
-    /// The daemon's URL [env: SVC_URL] [default: what the running daemon wrote down]
-    #[arg(long, global = true, value_name = "URL")]
+    /// The daemon's URL
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        help = "The daemon's URL [env: SVC_URL] [default: what the running daemon wrote down]"
+    )]
     url: Option<String>,
 }
 
@@ -80,19 +90,13 @@ enum Command {
     #[command(subcommand, after_help = "Example:\n  svc peer list --status online")]
     Peer(peer::PeerCommand),
     /// Messages between peers
-    #[command(
-        subcommand,
-        after_help = "Example:\n  svc message send peer_… 'the build is green'"
-    )]
+    #[command(subcommand, after_help = "Example:\n  svc message send peer_… 'the build is green'")]
     Message(message::MessageCommand),
     /// Work that someone runs and everyone may watch
     #[command(subcommand, after_help = "Example:\n  svc task run -- cargo test")]
     Task(task::TaskCommand),
     /// The event log
-    #[command(
-        subcommand,
-        after_help = "Example:\n  svc events tail --stream team --after latest"
-    )]
+    #[command(subcommand, after_help = "Example:\n  svc events tail --stream team --after latest")]
     Events(events::EventsCommand),
     /// The operator token
     #[command(subcommand, after_help = "Example:\n  svc token show")]
@@ -124,10 +128,8 @@ enum Command {
     Completions(completions::CompletionsArgs),
     /// Measure this machine and what svc makes of it, in a temporary folder; takes minutes
     #[cfg(feature = "bench")]
-    #[command(
-        after_help = "Example:\n  svc bench --only append-http --only fanout\n\n\
-        Works on data of its own and leaves nothing behind. Figures of a debug build mean nothing."
-    )]
+    #[command(after_help = "Example:\n  svc bench --only append-http --only fanout\n\n\
+        Works on data of its own and leaves nothing behind. Figures of a debug build mean nothing.")]
     Bench(bench::BenchArgs),
     /// A server that `svc bench` measures ours against
     #[cfg(feature = "bench")]
@@ -147,7 +149,7 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::BenchServer(args) => return bench::run_server(args),
         _ => {}
     }
-    let context = Context::new(home, url, json)?;
+    let context = Context::new(home.as_deref(), url, json)?;
     match cli.command {
         // These have a runtime of their own, or need none.
         Command::Serve(args) => {
@@ -197,10 +199,8 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
 fn on_runtime(
     work: impl Future<Output = anyhow::Result<ExitCode>> + Send,
 ) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(work);
     // A write to an output that nobody reads must not hold up the exit.
     runtime.shutdown_background();
@@ -225,15 +225,9 @@ mod tests {
             assert!(command.get_about().is_some(), "{path} has no help");
             assert!(command.get_after_help().is_some(), "{path} has no example");
             for argument in command.get_arguments() {
-                assert!(
-                    argument.get_help().is_some(),
-                    "{path}: {} has no help",
-                    argument.get_id()
-                );
+                assert!(argument.get_help().is_some(), "{path}: {} has no help", argument.get_id());
             }
-            command
-                .get_subcommands()
-                .for_each(|child| check(child, &path));
+            command.get_subcommands().for_each(|child| check(child, &path));
         }
         check(&Cli::command(), "");
     }

@@ -11,7 +11,8 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
-use super::{ALREADY_RUNNING, Context, output, private_file};
+use super::{ALREADY_RUNNING, Context, output};
+use crate::private_file;
 use crate::{
     domain::{Clock as _, SystemClock},
     store::{self, DatabaseLock, LockError, Migrations},

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::{Context, ServeArgs, output};
-use crate::config::{Config, ConfigError, Env, FileConfig, Flags};
+use super::{Context, ServeArgs, UsageError, output};
+use crate::config::{Config, Env, FileConfig, Flags};
 
 /// `svc config …`.
 #[derive(Debug, Subcommand)]
@@ -51,28 +51,21 @@ fn show(context: &Context, flags: &Flags) -> anyhow::Result<ExitCode> {
                 config.paths.home.display().to_string(),
                 origin(config.paths.explicit_home),
             ],
-            vec![
-                "(config file)".to_owned(),
-                file.display().to_string(),
-                state,
-            ],
+            vec!["(config file)".to_owned(), file.display().to_string(), state],
         ];
-        cells.extend(rows.iter().map(|row| {
-            vec![
-                row.key.to_owned(),
-                shown(&row.value),
-                row.origin.to_string(),
-            ]
-        }));
+        cells.extend(
+            rows.iter()
+                .map(|row| vec![row.key.to_owned(), shown(&row.value), row.origin.to_string()]),
+        );
         output::table(&["KEY", "VALUE", "ORIGIN"], &cells, "")?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn check(context: &Context, file: PathBuf) -> anyhow::Result<ExitCode> {
-    if let Err(source) = std::fs::metadata(&file) {
+    if !file.exists() {
         // A daemon may do without the file; someone who names it wants it read.
-        return Err(ConfigError::Read { path: file, source }.into());
+        return Err(UsageError(format!("there is no file {}", file.display())).into());
     }
     let file = std::path::absolute(file)?;
     let mut paths = context.paths.clone();

@@ -1,6 +1,6 @@
 //! What every command needs: the environment, the paths, and the way to the daemon.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use crate::client::{Client, Discovery};
 use crate::config::{Config, Env, Flags, Paths};
@@ -22,18 +22,13 @@ impl Context {
     ///
     /// Fails if nothing says where the data lives.
     pub(super) fn new(
-        home: Option<PathBuf>,
+        home: Option<&Path>,
         url: Option<String>,
         json: bool,
     ) -> anyhow::Result<Self> {
         let env = Env::from_process();
-        let paths = Paths::resolve(&env, home.as_deref())?;
-        Ok(Self {
-            env,
-            paths,
-            json,
-            url,
-        })
+        let paths = Paths::resolve(&env, home)?;
+        Ok(Self { env, paths, json, url })
     }
 
     /// The configuration, with these flags on top.

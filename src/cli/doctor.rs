@@ -6,23 +6,23 @@ use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use super::daemon::{Found, find};
 use super::{Context, output};
 use crate::client::{Client, Token};
 use crate::config::{Config, Flags};
+use crate::domain::{Clock as _, SystemClock, Timestamp};
 
 /// Below this much free space a warning, below a tenth of it a failure; in bytes.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
 /// A write-ahead log of this size, in bytes, means that someone keeps a read transaction open.
 const LARGE_WAL: u64 = 128 * 1024 * 1024;
-/// A clock before this (1 July 2025) is wrong, in unix seconds.
-const EARLIEST: i64 = 1_751_328_000;
+/// A clock before this (1 July 2025) is wrong.
+const EARLIEST: Timestamp = Timestamp::from_millis(1_751_328_000_000);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -46,10 +46,9 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let mut findings = Vec::new();
     let config = match context.config(&Flags::default()) {
         Ok(config) => {
-            findings.push(ok(
-                "configuration",
-                format!("{} is fine", config.paths.config_file.display()),
-            ));
+            let file = &config.paths.config_file;
+            let state = if file.exists() { "is fine" } else { "is absent, which is fine" };
+            findings.push(ok("configuration", format!("{} {state}", file.display())));
             Some(config)
         }
         Err(error) => {
@@ -92,11 +91,7 @@ fn print(context: &Context, findings: &[Finding]) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn home(context: &Context) -> Finding {
@@ -109,13 +104,9 @@ fn home(context: &Context) -> Finding {
             "move it away, or choose another with SVC_HOME",
         ),
         Ok(meta) => private(CHECK, home, &meta, 0o700),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => ok(
-            CHECK,
-            format!(
-                "{} does not exist yet; `svc start` makes it",
-                home.display()
-            ),
-        ),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            ok(CHECK, format!("{} does not exist yet; `svc start` makes it", home.display()))
+        }
         Err(error) => fail(
             CHECK,
             format!("{}: {error}", home.display()),
@@ -129,18 +120,10 @@ fn token(config: &Config) -> Finding {
     let path = &config.token_file.value;
     match (Token::read(path), std::fs::metadata(path)) {
         (Ok(Some(_)), Ok(meta)) => private(CHECK, path, &meta, 0o600),
-        (Ok(_), _) => ok(
-            CHECK,
-            format!(
-                "{} does not exist yet; the first start makes it",
-                path.display()
-            ),
-        ),
-        (Err(error), _) => fail(
-            CHECK,
-            error.to_string(),
-            "`svc token rotate` writes a new one",
-        ),
+        (Ok(_), _) => {
+            ok(CHECK, format!("{} does not exist yet; the first start makes it", path.display()))
+        }
+        (Err(error), _) => fail(CHECK, error.to_string(), "`svc token rotate` writes a new one"),
     }
 }
 
@@ -168,9 +151,7 @@ fn private(check: &'static str, path: &Path, meta: &Metadata, wanted: u32) -> Fi
 
 /// The nearest folder that exists: the home may not yet.
 fn existing(path: &Path) -> &Path {
-    path.ancestors()
-        .find(|path| path.exists())
-        .unwrap_or(Path::new("/"))
+    path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
 }
 
 #[cfg(target_os = "linux")]
@@ -178,7 +159,7 @@ fn filesystem(home: &Path) -> Option<Finding> {
     const CHECK: &str = "file system";
     let stat = rustix::fs::statfs(existing(home)).ok()?;
     // Only the low 32 bits are the magic number, whatever the type's width and sign.
-    let magic = u64::from_ne_bytes(i64::from(stat.f_type).to_ne_bytes()) & 0xFFFF_FFFF;
+    let magic = u64::from_ne_bytes(stat.f_type.to_ne_bytes()) & 0xFFFF_FFFF;
     let name = match magic {
         0x6969 => "NFS",
         0x517B | 0xFE53_4D42 => "SMB",
@@ -190,11 +171,7 @@ fn filesystem(home: &Path) -> Option<Finding> {
         _ => return Some(ok(CHECK, "local".to_owned())),
     };
     let advice = "put SVC_HOME on a local disk: SQLite's locks and shared memory do not work there";
-    Some(warn(
-        CHECK,
-        format!("{} is on {name}, a network file system", home.display()),
-        advice,
-    ))
+    Some(warn(CHECK, format!("{} is on {name}, a network file system", home.display()), advice))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -216,9 +193,9 @@ fn space(home: &Path) -> Option<Finding> {
 }
 
 fn clock() -> Finding {
-    let now = OffsetDateTime::now_utc();
-    let text = now.format(&Rfc3339).unwrap_or_default();
-    if now.unix_timestamp() < EARLIEST {
+    let now = SystemClock.now();
+    let text = now.to_string();
+    if now < EARLIEST {
         return fail(
             "clock",
             format!("it says {text}"),
@@ -248,10 +225,7 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     let (daemon, health) = match find(context).await {
         Found::Nothing => return vec![warn(CHECK, "not running".to_owned(), "svc start")],
         Found::Silent(daemon, problem) => {
-            let advice = format!(
-                "`svc logs`; if it hangs, `kill {}` and `svc start`",
-                daemon.pid
-            );
+            let advice = format!("`svc logs`; if it hangs, `kill {}` and `svc start`", daemon.pid);
             return vec![fail(
                 CHECK,
                 format!("process {} does not answer: {problem}", daemon.pid),
@@ -261,10 +235,7 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
         Found::Running(daemon, health) => (daemon, health),
     };
     let mut findings = vec![if health.is_healthy() {
-        ok(
-            CHECK,
-            format!("running at {} (pid {})", daemon.url, daemon.pid),
-        )
+        ok(CHECK, format!("running at {} (pid {})", daemon.url, daemon.pid))
     } else {
         warn(
             CHECK,
@@ -276,18 +247,11 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     findings.push(if theirs == ours {
         ok("version", ours.to_owned())
     } else {
-        warn(
-            "version",
-            format!("the daemon is {theirs}, this program {ours}"),
-            "svc restart",
-        )
+        warn("version", format!("the daemon is {theirs}, this program {ours}"), "svc restart")
     });
-    let started = health
-        .document
-        .started_at
-        .as_deref()
-        .and_then(|text| OffsetDateTime::parse(text, &Rfc3339).ok());
-    if started.is_some_and(|started| (started - OffsetDateTime::now_utc()).whole_seconds() > 5) {
+    let started = health.document.started_at.as_deref().and_then(Timestamp::parse);
+    let latest = SystemClock.now().plus(Duration::from_secs(5));
+    if started.is_some_and(|started| started > latest) {
         findings.push(warn(
             "clock",
             "the daemon started in the future".to_owned(),
@@ -305,10 +269,9 @@ async fn access(context: &Context) -> Finding {
     const CHECK: &str = "access";
     let answer: Result<Value, String> =
         match context.discovery().and_then(|found| Ok(found.target()?)) {
-            Ok(target) => Client::new(target)
-                .get("/v1/health")
-                .await
-                .map_err(|error| error.to_string()),
+            Ok(target) => {
+                Client::new(target).get("/v1/health").await.map_err(|error| error.to_string())
+            }
             Err(error) => Err(error.to_string()),
         };
     match answer {
@@ -322,30 +285,15 @@ async fn access(context: &Context) -> Finding {
 }
 
 fn ok(check: &'static str, detail: String) -> Finding {
-    Finding {
-        check,
-        level: Level::Ok,
-        detail,
-        advice: None,
-    }
+    Finding { check, level: Level::Ok, detail, advice: None }
 }
 
 fn warn(check: &'static str, detail: String, advice: &str) -> Finding {
-    Finding {
-        check,
-        level: Level::Warn,
-        detail,
-        advice: Some(advice.to_owned()),
-    }
+    Finding { check, level: Level::Warn, detail, advice: Some(advice.to_owned()) }
 }
 
 fn fail(check: &'static str, detail: String, advice: &str) -> Finding {
-    Finding {
-        check,
-        level: Level::Fail,
-        detail,
-        advice: Some(advice.to_owned()),
-    }
+    Finding { check, level: Level::Fail, detail, advice: Some(advice.to_owned()) }
 }
 
 #[cfg(test)]
@@ -359,24 +307,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("token");
         std::fs::write(&path, "x").expect("writes");
-        for (mode, level) in [
-            (0o600, Level::Ok),
-            (0o400, Level::Ok),
-            (0o640, Level::Fail),
-            (0o604, Level::Fail),
-        ] {
+        for (mode, level) in
+            [(0o600, Level::Ok), (0o400, Level::Ok), (0o640, Level::Fail), (0o604, Level::Fail)]
+        {
             std::fs::set_permissions(&path, Permissions::from_mode(mode)).expect("is ours");
-            let finding = private(
-                "x",
-                &path,
-                &std::fs::metadata(&path).expect("exists"),
-                0o600,
-            );
+            let finding = private("x", &path, &std::fs::metadata(&path).expect("exists"), 0o600);
             assert_eq!(finding.level, level, "{mode:o}");
             assert_eq!(
-                finding
-                    .advice
-                    .is_some_and(|advice| advice.starts_with("chmod 600 ")),
+                finding.advice.is_some_and(|advice| advice.starts_with("chmod 600 ")),
                 level == Level::Fail
             );
         }

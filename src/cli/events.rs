@@ -85,10 +85,7 @@ pub(super) async fn run(context: &Context, command: EventsCommand) -> anyhow::Re
         EventsCommand::List { select, limit } => {
             select.check(false)?;
             let limit = limit.map(|limit| limit.to_string());
-            let page: Value = context
-                .client()?
-                .get(&select.path(limit.as_deref()))
-                .await?;
+            let page: Value = context.client()?.get(&select.path(limit.as_deref())).await?;
             if context.json {
                 output::json(&page)?;
             } else {
@@ -124,14 +121,7 @@ async fn tail(context: &Context, select: &Select) -> anyhow::Result<ExitCode> {
 /// One event on one line.
 fn sentence(item: &Value) -> String {
     let cell = |key| output::visible(&output::cell(item, key));
-    format!(
-        "{} {} #{} {} {}",
-        cell("at"),
-        cell("stream"),
-        cell("seq"),
-        cell("kind"),
-        cell("data")
-    )
+    format!("{} {} #{} {} {}", cell("at"), cell("stream"), cell("seq"), cell("kind"), cell("data"))
 }
 
 /// Tells on standard error what a follower met besides events.
@@ -146,9 +136,7 @@ pub(super) fn note(item: &Item) {
             "svc: events after {} and before {} are gone ({})",
             gap.requested, gap.oldest, gap.reason
         )),
-        Item::Lost { problem } => {
-            output::note(&format!("svc: {problem}; resuming when the daemon is back"))
-        }
+        Item::Lost { .. } => output::note("svc: lost the daemon; resuming as soon as it answers"),
         Item::Resumed => output::note("svc: resumed"),
     }
 }

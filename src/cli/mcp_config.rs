@@ -7,7 +7,8 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Context, UsageError, output, private_file};
+use super::{Context, UsageError, output};
+use crate::private_file;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -66,12 +67,8 @@ pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> anyhow::Resu
         .get("token")
         .and_then(Value::as_str)
         .context("the daemon answered without a token")?;
-    let document = document(
-        &client.target().url.to_string(),
-        &args.name,
-        args.env.as_deref(),
-        token,
-    );
+    let document =
+        document(&client.target().url.to_string(), &args.name, args.env.as_deref(), token);
     match &args.write {
         Some(path) => {
             let text = format!("{}\n", serde_json::to_string_pretty(&document)?);
@@ -111,9 +108,7 @@ fn document(url: &str, name: &str, env: Option<&str>, token: &str) -> Value {
 
 fn is_variable(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 /// A file that holds anything but an earlier document of ours is someone's work.
@@ -122,13 +117,8 @@ fn refuse_foreign(path: &Path, name: &str) -> anyhow::Result<()> {
         return Ok(());
     };
     let known: Option<Value> = serde_json::from_slice(&bytes).ok();
-    let servers = known
-        .as_ref()
-        .and_then(Value::as_object)
-        .filter(|map| map.len() == 1);
-    let servers = servers
-        .and_then(|map| map.get("mcpServers"))
-        .and_then(Value::as_object);
+    let servers = known.as_ref().and_then(Value::as_object).filter(|map| map.len() == 1);
+    let servers = servers.and_then(|map| map.get("mcpServers")).and_then(Value::as_object);
     if servers.is_some_and(|map| map.keys().all(|key| key == name)) {
         return Ok(());
     }
@@ -151,10 +141,7 @@ mod tests {
             r#"{"mcpServers":{"svc":{"headers":{"Authorization":"Bearer tok"},"type":"http","url":"http://127.0.0.1:6334/mcp"}}}"#
         );
         let named = document("http://h:1", "team", Some("T"), "tok");
-        assert_eq!(
-            named["mcpServers"]["team"]["headers"]["Authorization"],
-            "Bearer ${T}"
-        );
+        assert_eq!(named["mcpServers"]["team"]["headers"]["Authorization"], "Bearer ${T}");
         assert!(!named.to_string().contains("tok\""));
     }
 

@@ -97,30 +97,19 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
     match command {
         MessageCommand::Send { peer, message } => {
             let body = message.body(None)?;
-            let sent: Value = client
-                .post(&format!("/v1/peers/{}/messages", encode(&peer)), &body)
-                .await?;
+            let sent: Value =
+                client.post(&format!("/v1/peers/{}/messages", encode(&peer)), &body).await?;
             print(context, &sent)?;
         }
         MessageCommand::Broadcast { message, circle } => {
-            let answer: Value = client
-                .post("/v1/peers/broadcast", &message.body(circle)?)
-                .await?;
+            let answer: Value = client.post("/v1/peers/broadcast", &message.body(circle)?).await?;
             if context.json {
                 output::json(&answer)?;
             } else {
-                output::line(&format!(
-                    "delivered to {}",
-                    output::cell(&answer, "delivered_to")
-                ))?;
+                output::line(&format!("delivered to {}", output::cell(&answer, "delivered_to")))?;
             }
         }
-        MessageCommand::Inbox {
-            peer,
-            peek,
-            limit,
-            cursor,
-        } => {
+        MessageCommand::Inbox { peer, peek, limit, cursor } => {
             let limit = limit.map(|limit| limit.to_string());
             let query = [
                 ("peek", peek.then_some("true")),
@@ -128,10 +117,7 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
                 ("cursor", cursor.as_deref()),
             ];
             let page: Value = client
-                .get(&with_query(
-                    &format!("/v1/peers/{}/messages", encode(&peer)),
-                    &query,
-                ))
+                .get(&with_query(&format!("/v1/peers/{}/messages", encode(&peer)), &query))
                 .await?;
             if context.json {
                 output::json(&page)?;
@@ -163,7 +149,8 @@ impl Compose {
             std::io::stdin()
                 .read_to_string(&mut text)
                 .context("cannot read the message from standard input")?;
-            text
+            // The last line's end belongs to the pipe, as in a shell's `$(…)`.
+            text.trim_end_matches('\n').to_owned()
         } else {
             self.text
         };
@@ -187,16 +174,5 @@ fn print(context: &Context, message: &Value) -> anyhow::Result<()> {
     if context.json {
         return output::json(message);
     }
-    output::object(
-        message,
-        &[
-            "id",
-            "type",
-            "from_peer",
-            "to_peer",
-            "timestamp",
-            "state",
-            "text",
-        ],
-    )
+    output::object(message, &["id", "type", "from_peer", "to_peer", "timestamp", "state", "text"])
 }

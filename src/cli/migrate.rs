@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 
-use super::{ALREADY_RUNNING, Context, MIGRATIONS_PENDING, output, private_file};
+use super::{ALREADY_RUNNING, Context, MIGRATIONS_PENDING, output};
+use crate::private_file;
 use crate::store::{DatabaseLock, LockError, Migrations};
 
 /// Arguments of `svc migrate`.

@@ -21,7 +21,6 @@ mod message;
 pub mod migrate;
 mod output;
 mod peer;
-mod private_file;
 pub mod serve;
 mod serve_args;
 mod task;

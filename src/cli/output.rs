@@ -40,20 +40,18 @@ pub(crate) fn line(text: &str) -> anyhow::Result<()> {
 /// Bytes on standard output, at once.
 pub(crate) fn raw(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(bytes)
-        .and_then(|()| out.flush())
-        .map_err(|error| {
-            if error.kind() == io::ErrorKind::BrokenPipe {
-                anyhow::Error::new(OutputClosed)
-            } else {
-                anyhow::Error::new(error).context("cannot write to standard output")
-            }
-        })
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            anyhow::Error::new(OutputClosed)
+        } else {
+            anyhow::Error::new(error).context("cannot write to standard output")
+        }
+    })
 }
 
 /// A line on standard error. Nothing can be done if that fails.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    writeln!(io::stderr().lock(), "{text}").ok();
 }
 
 /// A table of columns padded to their widest cell; `empty` is said instead of a table without rows.
@@ -64,13 +62,17 @@ pub(crate) fn table(headers: &[&str], rows: &[Vec<String>], empty: &str) -> anyh
     raw(layout(headers, rows, io::stdout().is_terminal().then_some(CELL)).as_bytes())
 }
 
-/// `key: value` lines for one object, with the keys padded.
+/// `key: value` lines for one object, with the keys padded; further lines of a value stand below its first.
 pub(crate) fn fields(pairs: &[(&str, String)]) -> anyhow::Result<()> {
     let width = pairs.iter().map(|(key, _)| key.len()).max().unwrap_or(0) + 1;
     let mut text = String::new();
     for (key, value) in pairs {
-        writeln!(text, "{:width$} {}", format!("{key}:"), visible(value))
-            .expect("writing to a string does not fail");
+        let mut label = format!("{key}:");
+        for part in value.split('\n') {
+            writeln!(text, "{label:width$} {}", visible(part))
+                .expect("writing to a string does not fail");
+            label.clear();
+        }
     }
     raw(text.as_bytes())
 }
@@ -100,9 +102,7 @@ pub(crate) fn cell(value: &Value, key: &str) -> String {
 
 /// The items under `key` of a page.
 pub(crate) fn items<'a>(page: &'a Value, key: &str) -> &'a [Value] {
-    page.get(key)
-        .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice)
+    page.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 /// A page for people: a table, and how to get the next page if there is one.
@@ -128,9 +128,7 @@ pub(crate) fn page(
 }
 
 fn plain(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// The text with every control character but the tab made visible, as in `\u{1b}`.
@@ -149,28 +147,17 @@ pub(crate) fn visible(text: &str) -> String {
 fn layout(headers: &[&str], rows: &[Vec<String>], limit: Option<usize>) -> String {
     let head = headers.iter().map(|header| (*header).to_owned()).collect();
     let cells: Vec<Vec<String>> = std::iter::once(head)
-        .chain(rows.iter().map(|row| {
-            row.iter()
-                .map(|text| shorten(&visible(text), limit))
-                .collect()
-        }))
+        .chain(
+            rows.iter().map(|row| row.iter().map(|text| shorten(&visible(text), limit)).collect()),
+        )
         .collect();
     let widths: Vec<usize> = (0..headers.len())
-        .map(|column| {
-            cells
-                .iter()
-                .map(|row| row[column].chars().count())
-                .max()
-                .unwrap_or(0)
-        })
+        .map(|column| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
         .collect();
     let mut out = String::new();
     for row in &cells {
-        let padded: Vec<String> = row
-            .iter()
-            .zip(&widths)
-            .map(|(text, width)| format!("{text:width$}"))
-            .collect();
+        let padded: Vec<String> =
+            row.iter().zip(&widths).map(|(text, width)| format!("{text:width$}")).collect();
         out.push_str(padded.join("  ").trim_end());
         out.push('\n');
     }
@@ -179,11 +166,9 @@ fn layout(headers: &[&str], rows: &[Vec<String>], limit: Option<usize>) -> Strin
 
 fn shorten(text: &str, limit: Option<usize>) -> String {
     match limit {
-        Some(limit) if text.chars().count() > limit => text
-            .chars()
-            .take(limit - 1)
-            .chain(std::iter::once('…'))
-            .collect(),
+        Some(limit) if text.chars().count() > limit => {
+            text.chars().take(limit - 1).chain(std::iter::once('…')).collect()
+        }
         _ => text.to_owned(),
     }
 }

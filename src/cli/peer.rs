@@ -103,12 +103,7 @@ pub(super) struct RegisterArgs {
 pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     let peer: Value = match command {
-        PeerCommand::List {
-            status,
-            backend,
-            circle,
-            path,
-        } => {
+        PeerCommand::List { status, backend, circle, path } => {
             let filters = [
                 ("status", status.as_deref()),
                 ("backend", backend.as_deref()),
@@ -124,23 +119,15 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Resu
             return Ok(ExitCode::SUCCESS);
         }
         PeerCommand::Register(args) => {
-            client
-                .post("/v1/peers/register", &registration(*args)?)
-                .await?
+            client.post("/v1/peers/register", &registration(*args)?).await?
         }
         PeerCommand::Heartbeat { peer, status } => {
             let body = status.map_or_else(|| json!({}), |status| json!({ "status": status }));
-            client
-                .post(&format!("/v1/peers/{}/heartbeat", encode(&peer)), &body)
-                .await?
+            client.post(&format!("/v1/peers/{}/heartbeat", encode(&peer)), &body).await?
         }
         PeerCommand::Show { peer } => client.get(&format!("/v1/peers/{}", encode(&peer))).await?,
         PeerCommand::Remove { peer } => client
-            .request(
-                Method::DELETE,
-                &format!("/v1/peers/{}", encode(&peer)),
-                None,
-            )
+            .request(Method::DELETE, &format!("/v1/peers/{}", encode(&peer)), None)
             .await?
             .json()?,
     };
@@ -149,15 +136,7 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Resu
     } else {
         output::object(
             &peer,
-            &[
-                "peer_id",
-                "display_name",
-                "status",
-                "backend",
-                "circle",
-                "role",
-                "path",
-            ],
+            &["peer_id", "display_name", "status", "backend", "circle", "role", "path"],
         )?;
     }
     Ok(ExitCode::SUCCESS)
@@ -209,10 +188,7 @@ mod tests {
         let parse = |text: &str| {
             metadata(&[text.to_owned()]).map(|value| value.map(|value| value.to_string()))
         };
-        assert_eq!(
-            parse("a=b=c").expect("a pair").as_deref(),
-            Some(r#"{"a":"b=c"}"#)
-        );
+        assert_eq!(parse("a=b=c").expect("a pair").as_deref(), Some(r#"{"a":"b=c"}"#));
         assert_eq!(parse("a=").expect("a pair").as_deref(), Some(r#"{"a":""}"#));
         for text in ["a", "=b", ""] {
             parse(text).expect_err(text);

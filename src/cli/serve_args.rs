@@ -71,10 +71,7 @@ impl ServeArgs {
                 out.extend([flag.into(), value.into()]);
             }
         }
-        let singles = [
-            ("--log-level", &self.log_level),
-            ("--log-format", &self.log_format),
-        ];
+        let singles = [("--log-level", &self.log_level), ("--log-format", &self.log_format)];
         for (flag, value) in singles {
             if let Some(value) = value {
                 out.extend([flag.into(), value.into()]);
@@ -83,10 +80,7 @@ impl ServeArgs {
         if let Some(path) = &self.token_file {
             out.extend(["--token-file".into(), path.into()]);
         }
-        for (flag, given) in [
-            ("--no-auth", self.no_auth),
-            ("--no-migrate", self.no_migrate),
-        ] {
+        for (flag, given) in [("--no-auth", self.no_auth), ("--no-migrate", self.no_migrate)] {
             if given {
                 out.push(flag.into());
             }

@@ -70,13 +70,14 @@ pub(super) enum TaskCommand {
     #[command(after_help = task_run::EXAMPLES)]
     Run(task_run::RunArgs),
     /// Send what a `task run` could not while the daemon was away
-    #[command(
-        after_help = "Example:\n  svc task resend ~/.local/share/svc/spool/run_….ndjson\n\n\
-        Lines that did arrive are not doubled. The file is removed when all is acknowledged."
-    )]
+    #[command(after_help = "Example:\n  svc task resend ~/.local/share/svc/spool/run_….ndjson\n\n\
+        Lines that did arrive are not doubled. The file is removed when all is acknowledged.")]
     Resend {
         /// The spool file
         file: std::path::PathBuf,
+        /// Record the whole run as a new task: the daemon ends a task whose runner has been gone for a while
+        #[arg(long)]
+        new: bool,
     },
 }
 
@@ -156,7 +157,7 @@ pub(super) async fn run(context: &Context, command: TaskCommand) -> anyhow::Resu
         TaskCommand::Watch { id, after } => watch(context, &id, after).await,
         TaskCommand::Wait { id, timeout } => wait(context, &id, timeout).await,
         TaskCommand::Run(args) => task_run::run(context, args).await,
-        TaskCommand::Resend { file } => task_run::resend(context, &file).await,
+        TaskCommand::Resend { file, new } => task_run::resend(context, &file, new).await,
     }
 }
 
@@ -170,10 +171,7 @@ async fn list(context: &Context, args: &ListArgs) -> anyhow::Result<ExitCode> {
         ("limit", limit.as_deref()),
         ("cursor", args.cursor.as_deref()),
     ];
-    let page: Value = context
-        .client()?
-        .get(&with_query("/v1/tasks", &query))
-        .await?;
+    let page: Value = context.client()?.get(&with_query("/v1/tasks", &query)).await?;
     if context.json {
         output::json(&page)?;
     } else {
@@ -259,7 +257,7 @@ async fn fetch(client: &Client, id: &str) -> anyhow::Result<Value> {
 fn show(frame: &Frame) -> anyhow::Result<()> {
     if frame.kind == "stderr" {
         // As the command did: to the other output, and nothing to be done if that is closed.
-        let _ = writeln!(std::io::stderr().lock(), "{}", frame.line);
+        writeln!(std::io::stderr().lock(), "{}", frame.line).ok();
         return Ok(());
     }
     output::line(&frame.line)
@@ -271,32 +269,17 @@ fn print(context: &Context, task: &Value) -> anyhow::Result<()> {
     }
     output::object(
         task,
-        &[
-            "task_id",
-            "status",
-            "title",
-            "agent",
-            "from",
-            "exit_code",
-            "signal",
-            "error",
-        ],
+        &["task_id", "status", "title", "agent", "from", "exit_code", "signal", "error"],
     )
 }
 
 /// How a task ended, in words.
 fn ending(task: &Value) -> String {
     let mut text = format!("task {}", output::visible(&output::cell(task, "status")));
-    for (key, label) in [
-        ("exit_code", "exit code"),
-        ("signal", "signal"),
-        ("error", "error"),
-    ] {
+    for (key, label) in [("exit_code", "exit code"), ("signal", "signal"), ("error", "error")] {
         if task.get(key).is_some_and(|value| !value.is_null()) {
-            text.push_str(&format!(
-                ", {label} {}",
-                output::visible(&output::cell(task, key))
-            ));
+            let value = output::visible(&output::cell(task, key));
+            text.extend([", ", label, " ", &value]);
         }
     }
     text

@@ -9,9 +9,10 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::daemon::{Found, find};
-use super::{Context, output, private_file};
+use super::{Context, output};
 use crate::client::Token;
 use crate::config::Flags;
+use crate::private_file;
 
 /// `svc token …`.
 #[derive(Debug, Subcommand)]
@@ -65,17 +66,14 @@ async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
         ),
     };
     if is_running {
-        let answer: Value = context
-            .client()?
-            .post("/v1/token/rotate", &json!({}))
-            .await?;
+        let answer: Value = context.client()?.post("/v1/token/rotate", &json!({})).await?;
         let token = answer
             .get("token")
             .and_then(Value::as_str)
             .context("the daemon answered without a token")?;
         return print(context, token, &path);
     }
-    let token = private_file::new_token()?;
+    let token = crate::service::new_secret();
     let folder = path.parent().unwrap_or(Path::new("."));
     private_file::create_folder(folder)
         .with_context(|| format!("cannot create {}", folder.display()))?;
@@ -85,7 +83,7 @@ async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
 }
 
 fn init(context: &Context, path: &Path) -> anyhow::Result<ExitCode> {
-    let token = private_file::new_token()?;
+    let token = crate::service::new_secret();
     match private_file::create_new(path, format!("{token}\n").as_bytes()) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {

@@ -58,10 +58,7 @@ pub struct Streaming {
 impl Client {
     /// A client for this target; connects at the first request.
     pub fn new(target: Target) -> Self {
-        Self {
-            target: Arc::new(target),
-            idle: Arc::default(),
-        }
+        Self { target: Arc::new(target), idle: Arc::default() }
     }
 
     /// The daemon's URL, and where the token came from.
@@ -81,9 +78,7 @@ impl Client {
         body: &(impl Serialize + Sync),
     ) -> Result<T, ClientError> {
         let body = serde_json::to_vec(body).map_err(|error| self.unexpected(error.to_string()))?;
-        self.request(Method::POST, path, Some(body.into()))
-            .await?
-            .json()
+        self.request(Method::POST, path, Some(body.into())).await?.json()
     }
 
     /// `DELETE`, decoded.
@@ -143,11 +138,7 @@ impl Client {
             Ok(Ok(body)) => body,
             Ok(Err(problem)) => {
                 *idle = None;
-                return Err(ClientError::Connection {
-                    url: self.url(),
-                    problem,
-                    sent: true,
-                });
+                return Err(ClientError::Connection { url: self.url(), problem, sent: true });
             }
             Err(error) => {
                 *idle = None;
@@ -155,12 +146,7 @@ impl Client {
             }
         };
         drop(idle);
-        Ok(Reply {
-            status: parts.status,
-            headers: parts.headers,
-            body,
-            url: self.url(),
-        })
+        Ok(Reply { status: parts.status, headers: parts.headers, body, url: self.url() })
     }
 
     /// Opens a stream on a connection of its own. Only the head of the answer has a time limit.
@@ -221,11 +207,8 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
-        let failed = |problem: String| ClientError::Connection {
-            url: self.url(),
-            problem,
-            sent: false,
-        };
+        let failed =
+            |problem: String| ClientError::Connection { url: self.url(), problem, sent: false };
         let socket = match timeout(CONNECT, TcpStream::connect(self.target.url.socket())).await {
             Ok(Ok(socket)) => socket,
             Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
@@ -233,20 +216,17 @@ impl Client {
             }
             Ok(Err(error)) => return Err(failed(error.to_string())),
             Err(_) => {
-                return Err(ClientError::Timeout {
-                    url: self.url(),
-                    seconds: CONNECT.as_secs(),
-                });
+                return Err(ClientError::Timeout { url: self.url(), seconds: CONNECT.as_secs() });
             }
         };
         // Small requests and small answers: waiting to fill a packet only adds 40 ms to each.
-        socket
-            .set_nodelay(true)
-            .map_err(|error| failed(error.to_string()))?;
-        let (sender, connection) = handshake(TokioIo::new(socket))
-            .await
-            .map_err(|error| failed(error.to_string()))?;
-        // Ends by itself when the sender is dropped or the peer closes; what it says then, the request says too.
+        socket.set_nodelay(true).map_err(|error| failed(error.to_string()))?;
+        let (sender, connection) =
+            handshake(TokioIo::new(socket)).await.map_err(|error| failed(error.to_string()))?;
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "ends by itself when the sender is dropped or the peer closes"
+        )]
         tokio::spawn(async move { drop(connection.await) });
         Ok(sender)
     }
@@ -254,10 +234,7 @@ impl Client {
     async fn limit<F: Future>(&self, work: F) -> Result<F::Output, ClientError> {
         timeout(ANSWER, work)
             .await
-            .map_err(|_| ClientError::Timeout {
-                url: self.url(),
-                seconds: ANSWER.as_secs(),
-            })
+            .map_err(|_| ClientError::Timeout { url: self.url(), seconds: ANSWER.as_secs() })
     }
 
     fn url(&self) -> String {
@@ -265,27 +242,16 @@ impl Client {
     }
 
     fn unexpected(&self, problem: String) -> ClientError {
-        ClientError::Unexpected {
-            url: self.url(),
-            problem,
-        }
+        ClientError::Unexpected { url: self.url(), problem }
     }
 
     fn broken(&self, error: &hyper::Error, sent: bool) -> ClientError {
-        ClientError::Connection {
-            url: self.url(),
-            problem: error.to_string(),
-            sent,
-        }
+        ClientError::Connection { url: self.url(), problem: error.to_string(), sent }
     }
 
     fn problem(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> ClientError {
-        let problem = Problem::parse(
-            status,
-            retry_after(headers),
-            body,
-            self.target.token_source.clone(),
-        );
+        let problem =
+            Problem::parse(status, retry_after(headers), body, self.target.token_source.clone());
         ClientError::Problem(Box::new(problem))
     }
 }
@@ -337,12 +303,76 @@ async fn collect(mut body: Incoming) -> Result<Bytes, String> {
 
 /// Seconds only: no daemon of ours sends a date, and a minute is as long as it is worth waiting blindly.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds: u64 = headers
-        .get(RETRY_AFTER)?
-        .to_str()
-        .ok()?
-        .trim()
-        .parse()
-        .ok()?;
+    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(60)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::fake::{Fake, answer, target};
+    use super::*;
+
+    #[tokio::test]
+    async fn one_connection_serves_many_requests_and_a_closed_one_is_replaced() {
+        let fine = || answer("200 OK", "", "{\"n\":1}");
+        // The first connection ends after two answers without a word of warning.
+        let fake = Fake::start(vec![vec![fine(), fine()], vec![fine()]]).await;
+        let client = Client::new(target(&fake));
+        for _ in 0..3 {
+            let value: Value = client.post("/v1/x", &json!({ "a": 1 })).await.expect("answers");
+            assert_eq!(value["n"], 1);
+        }
+        let requests = fake.requests();
+        assert_eq!(requests.len(), 3);
+        let first = requests[0].to_ascii_lowercase();
+        for part in [
+            "post /v1/x http/1.1",
+            "authorization: bearer tok",
+            "content-type: application/json",
+            "{\"a\":1}",
+        ] {
+            assert!(first.contains(part), "{part} in {first}");
+        }
+        assert!(first.contains(&format!("host: {}", fake.address)), "{first}");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_says_why_and_when_to_come_back() {
+        let body = r#"{"code":"unavailable","detail":"the daemon is starting","retryable":true}"#;
+        let fake =
+            Fake::start(vec![vec![answer("503 Service Unavailable", "retry-after: 7\r\n", body)]])
+                .await;
+        let error =
+            Client::new(target(&fake)).get::<Value>("/v1/x").await.expect_err("is a refusal");
+        assert_eq!(error.to_string(), "the daemon is starting; try again in 7 s");
+        assert_eq!(
+            (error.is_transient(), error.retry_after()),
+            (true, Some(Duration::from_secs(7)))
+        );
+    }
+
+    #[tokio::test]
+    async fn nobody_there_is_said_with_the_remedy() {
+        let fake = Fake::start(Vec::new()).await;
+        let client = Client::new(target(&fake));
+        // The fake's listener goes away with its script.
+        let error = loop {
+            match client.get::<Value>("/v1/x").await {
+                Err(error @ ClientError::NotRunning { .. }) => break error,
+                Err(ClientError::Connection { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(error.to_string().contains("svc start"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_cut_short_is_an_error_and_not_a_shorter_answer() {
+        let cut = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{}".to_owned();
+        let fake = Fake::start(vec![vec![cut]]).await;
+        let error = Client::new(target(&fake)).get::<Value>("/v1/x").await.expect_err("is cut");
+        assert!(matches!(error, ClientError::Connection { sent: true, .. }), "{error:?}");
+    }
 }

@@ -73,10 +73,7 @@ impl Discovery {
     ///
     /// Fails if the URL given or the token in the environment cannot be used.
     pub fn new(config: &Config, env: &Env, url_flag: Option<&str>) -> Result<Self, ClientError> {
-        let text = |name: &str| {
-            env.os(name)
-                .map(|value| value.to_string_lossy().into_owned())
-        };
+        let text = |name: &str| env.os(name).map(|value| value.to_string_lossy().into_owned());
         let fixed = url_flag.map(str::to_owned).or_else(|| text("SVC_URL"));
         let token = text("SVC_TOKEN")
             .map(|token| Token::parse(&token, Path::new("SVC_TOKEN")))
@@ -105,11 +102,8 @@ impl Discovery {
     /// Fails with [`ClientError::NotRunning`] if nothing says where it could be, and with
     /// [`ClientError::TokenFile`] if the token file exists but cannot be used.
     pub fn target(&self) -> Result<Target, ClientError> {
-        let daemon = if self.fixed.is_some() {
-            None
-        } else {
-            DaemonFile::read_live(&self.daemon_json)
-        };
+        let daemon =
+            if self.fixed.is_some() { None } else { DaemonFile::read_live(&self.daemon_json) };
         let url = match (&self.fixed, &daemon) {
             (Some(url), _) => url.clone(),
             (None, Some(daemon)) => Url::parse(&daemon.url)?,
@@ -124,12 +118,7 @@ impl Discovery {
                 None => (None, TokenSource::Missing(self.token_file.clone())),
             },
         };
-        Ok(Target {
-            url,
-            token,
-            token_source,
-            daemon,
-        })
+        Ok(Target { url, token, token_source, daemon })
     }
 }
 
@@ -143,11 +132,7 @@ impl Target {
     /// The same place without the credential, for what needs none.
     #[must_use]
     pub fn without_token(self) -> Self {
-        Self {
-            token: None,
-            token_source: TokenSource::Withheld,
-            ..self
-        }
+        Self { token: None, token_source: TokenSource::Withheld, ..self }
     }
 }
 
@@ -169,10 +154,7 @@ impl Token {
 
     /// Reads a token file; `None` if it does not exist.
     pub fn read(path: &Path) -> Result<Option<Self>, ClientError> {
-        let bad = |problem: String| ClientError::TokenFile {
-            path: path.to_path_buf(),
-            problem,
-        };
+        let bad = |problem: String| ClientError::TokenFile { path: path.to_path_buf(), problem };
         match std::fs::metadata(path) {
             Ok(meta) if meta.len() > MAX_TOKEN_FILE => {
                 return Err(bad("it is too large to be a token".to_owned()));
@@ -258,11 +240,8 @@ mod tests {
             boot_id: "b".to_owned(),
             started_at: "t".to_owned(),
         };
-        std::fs::write(
-            home.join("daemon.json"),
-            serde_json::to_vec(&daemon).expect("serialises"),
-        )
-        .expect("writes");
+        std::fs::write(home.join("daemon.json"), serde_json::to_vec(&daemon).expect("serialises"))
+            .expect("writes");
     }
 
     #[test]
@@ -277,26 +256,13 @@ mod tests {
                 .to_string()
         };
         assert_eq!(url(&[], None), "http://127.0.0.1:6334");
-        assert_eq!(
-            url(&[("SVC_LISTEN", "0.0.0.0:5")], None),
-            "http://127.0.0.1:5"
-        );
+        assert_eq!(url(&[("SVC_LISTEN", "0.0.0.0:5")], None), "http://127.0.0.1:5");
         write_daemon(home.path(), i32::MAX);
-        assert_eq!(
-            url(&[], None),
-            "http://127.0.0.1:6334",
-            "that process does not exist"
-        );
-        write_daemon(
-            home.path(),
-            i32::try_from(std::process::id()).expect("fits"),
-        );
+        assert_eq!(url(&[], None), "http://127.0.0.1:6334", "that process does not exist");
+        write_daemon(home.path(), i32::try_from(std::process::id()).expect("fits"));
         assert_eq!(url(&[], None), "http://127.0.0.1:9999");
         assert_eq!(url(&[("SVC_URL", "http://e:1")], None), "http://e:1");
-        assert_eq!(
-            url(&[("SVC_URL", "http://e:1")], Some("http://f:1")),
-            "http://f:1"
-        );
+        assert_eq!(url(&[("SVC_URL", "http://e:1")], Some("http://f:1")), "http://f:1");
     }
 
     #[test]
@@ -305,12 +271,7 @@ mod tests {
         let found = discovery(home.path(), &[("SVC_LISTEN", "127.0.0.1:0")], None)
             .expect("is valid")
             .target();
-        assert!(
-            found
-                .expect_err("nothing says where")
-                .to_string()
-                .contains("svc start")
-        );
+        assert!(found.expect_err("nothing says where").to_string().contains("svc start"));
     }
 
     #[test]
@@ -326,11 +287,7 @@ mod tests {
         let target = found(&[]).expect("found");
         assert_eq!(target.token.expect("read").expose(), "abc");
         assert_eq!(
-            found(&[("SVC_TOKEN", "xyz")])
-                .expect("found")
-                .token
-                .expect("given")
-                .expose(),
+            found(&[("SVC_TOKEN", "xyz")]).expect("found").token.expect("given").expose(),
             "xyz"
         );
         found(&[("SVC_TOKEN", "x y")]).expect_err("has a space");

@@ -146,11 +146,8 @@ impl Problem {
         let Some(wire) = wire else {
             let text = String::from_utf8_lossy(body);
             let first = text.lines().next().unwrap_or_default().trim();
-            let detail = if first.is_empty() {
-                fallback
-            } else {
-                first.chars().take(300).collect()
-            };
+            let detail =
+                if first.is_empty() { fallback } else { first.chars().take(300).collect() };
             let code = String::new();
             return Self {
                 status,
@@ -162,11 +159,7 @@ impl Problem {
                 token,
             };
         };
-        let error = wire
-            .error
-            .as_ref()
-            .and_then(serde_json::Value::as_str)
-            .map(str::to_owned);
+        let error = wire.error.as_ref().and_then(serde_json::Value::as_str).map(str::to_owned);
         Self {
             status,
             code: wire.code.unwrap_or_default(),
@@ -180,10 +173,7 @@ impl Problem {
 
     fn is_transient(&self) -> bool {
         self.status.is_server_error()
-            || matches!(
-                self.status,
-                StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT
-            )
+            || matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
     }
 
     fn remedy(&self) -> Option<String> {
@@ -194,7 +184,7 @@ impl Problem {
                         .to_owned()
                 }
                 TokenSource::File(path) => format!(
-                    "the token came from {}; another user's or an older daemon may be answering (`svc status`)",
+                    "the token came from {}; the daemon may have another token_file, or be another user's (`svc status`)",
                     path.display()
                 ),
                 TokenSource::Missing(path) => format!(
@@ -214,9 +204,7 @@ impl Problem {
             }
             status if status.is_server_error() => {
                 let id = self.request_id.as_deref().unwrap_or("-");
-                Some(format!(
-                    "the daemon's log has more (`svc logs`, request {id})"
-                ))
+                Some(format!("the daemon's log has more (`svc logs`, request {id})"))
             }
             _ => None,
         }
@@ -264,26 +252,14 @@ mod tests {
                 r#"{"code":"unauthorized","detail":"bad token"}"#,
                 "bad token; the token came from /h/token",
             ),
-            (
-                500,
-                r#"{"code":"internal","title":"Internal","request_id":"r1"}"#,
-                "request r1",
-            ),
-            (
-                502,
-                "<html>bad gateway</html>\nmore",
-                "<html>bad gateway</html> (502 Bad Gateway)",
-            ),
+            (500, r#"{"code":"internal","title":"Internal","request_id":"r1"}"#, "request r1"),
+            (502, "<html>bad gateway</html>\nmore", "<html>bad gateway</html> (502 Bad Gateway)"),
             (409, "", "Conflict (409 Conflict)"),
         ];
         for (status, body, expected) in cases {
             let status = StatusCode::from_u16(*status).expect("a status");
-            let problem = Problem::parse(
-                status,
-                None,
-                body.as_bytes(),
-                TokenSource::File(path.clone()),
-            );
+            let problem =
+                Problem::parse(status, None, body.as_bytes(), TokenSource::File(path.clone()));
             assert!(problem.to_string().contains(expected), "{problem}");
         }
     }

@@ -16,7 +16,7 @@ use super::{Client, ClientError, Discovery, Parser, SseEvent, Streaming, Target}
 /// First and longest wait between two tries.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// Longest wait that a daemon may ask for.
-const MAX_ASKED: Duration = Duration::from_secs(60);
+const MAX_ASKED: Duration = Duration::from_mins(1);
 /// Silence after which a stream counts as broken: the daemon comments every 15 s.
 const SILENCE: Duration = Duration::from_secs(45);
 
@@ -101,19 +101,13 @@ impl Follower {
     /// Resumes after this id from the start, whatever the query says.
     #[must_use]
     pub fn after(self, id: u64) -> Self {
-        Self {
-            cursor: Some(id),
-            ..self
-        }
+        Self { cursor: Some(id), ..self }
     }
 
     /// Also waits for a daemon that is away at the very first connection, which otherwise is an error.
     #[must_use]
     pub fn patient(self) -> Self {
-        Self {
-            patient: true,
-            ..self
-        }
+        Self { patient: true, ..self }
     }
 
     /// The id of the last event, or where the daemon said to resume from.
@@ -170,18 +164,11 @@ impl Follower {
     async fn try_connect(&mut self) -> Result<Streaming, ClientError> {
         let target = self.discovery.target()?;
         if !target.may_follow(self.target.as_ref()) {
-            return Err(ClientError::NotRunning {
-                url: target.url.to_string(),
-            });
+            return Err(ClientError::NotRunning { url: target.url.to_string() });
         }
-        let headers: Vec<_> = self
-            .cursor
-            .map(|id| ("last-event-id", id.to_string()))
-            .into_iter()
-            .collect();
-        let stream = Client::new(target.clone())
-            .stream(&self.path, &headers)
-            .await?;
+        let headers: Vec<_> =
+            self.cursor.map(|id| ("last-event-id", id.to_string())).into_iter().collect();
+        let stream = Client::new(target.clone()).stream(&self.path, &headers).await?;
         self.target = Some(target);
         Ok(stream)
     }
@@ -231,11 +218,7 @@ impl Follower {
             Some(id) => self.cursor = Some(id),
             None => {}
         }
-        self.queue.push_back(Item::Event {
-            id,
-            kind: event.event,
-            data: event.data,
-        });
+        self.queue.push_back(Item::Event { id, kind: event.event, data: event.data });
     }
 
     /// Reports a gap once, although every reconnection before the next event meets it again.
@@ -261,25 +244,160 @@ impl Follower {
 }
 
 fn is_event_stream(stream: &Streaming) -> bool {
-    let kind = stream
-        .headers
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    kind.split(';')
-        .next()
-        .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
+    let kind =
+        stream.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
 }
 
 /// Doubles from 50 ms to 2 s, never sooner than asked, plus up to a quarter so that a thousand readers of a daemon
 /// that restarts do not come back in one instant.
 pub(crate) fn wait(failures: u32, asked: Option<Duration>) -> Duration {
-    let backoff = BACKOFF
-        .0
-        .saturating_mul(1 << failures.min(10))
-        .min(BACKOFF.1);
+    let backoff = BACKOFF.0.saturating_mul(1 << failures.min(10)).min(BACKOFF.1);
     let base = backoff.max(asked.unwrap_or_default().min(MAX_ASKED));
     // Without randomness there is merely no jitter.
     let jitter = getrandom::u32().unwrap_or(0);
     base + base.mul_f64(f64::from(jitter) / f64::from(u32::MAX) / 4.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{Fake, answer, discovery, stream};
+    use super::*;
+
+    fn event(id: u64) -> String {
+        format!("id: {id}\nevent: frame\ndata: {id}\n\n")
+    }
+
+    async fn all(follower: &mut Follower) -> Vec<String> {
+        let mut seen = Vec::new();
+        while let Some(item) = follower.next().await.expect("goes on") {
+            seen.push(match item {
+                Item::Event { id, data, .. } => {
+                    assert_eq!(id.map(|id| id.to_string()).as_deref(), Some(data.as_str()));
+                    data
+                }
+                Item::Gap(gap) => format!("gap {} {}", gap.reason, gap.oldest),
+                Item::Lost { .. } => "lost".to_owned(),
+                Item::Resumed => "resumed".to_owned(),
+            });
+        }
+        seen
+    }
+
+    fn cursors(fake: &Fake) -> Vec<Option<String>> {
+        let header = |request: &String| {
+            request.lines().find_map(|line| {
+                line.to_ascii_lowercase().strip_prefix("last-event-id: ").map(str::to_owned)
+            })
+        };
+        fake.requests().iter().map(header).collect()
+    }
+
+    #[tokio::test]
+    async fn resumes_where_it_was_and_yields_no_id_twice() {
+        let home = tempfile::tempdir().expect("a folder");
+        let half = format!("{}{}id: 3\nda", event(1), event(2));
+        let fake = Fake::start(vec![
+            vec![stream(&half)],
+            vec![answer("503 Service Unavailable", "", "")],
+            vec![stream(&[event(2), event(3)].concat())],
+            vec![answer("204 No Content", "", "")],
+        ])
+        .await;
+        fake.write_daemon_json(home.path());
+        let mut follower = Follower::new(discovery(home.path()), "/v1/x?task_id=t".to_owned());
+        assert_eq!(all(&mut follower).await, ["1", "2", "lost", "resumed", "3", "lost"]);
+        let two = Some("2".to_owned());
+        assert_eq!(cursors(&fake), [None, two.clone(), two, Some("3".to_owned())]);
+    }
+
+    #[tokio::test]
+    async fn finds_a_daemon_that_comes_back_on_another_port() {
+        let home = tempfile::tempdir().expect("a folder");
+        let first = Fake::start(vec![vec![stream(&event(1))]]).await;
+        first.write_daemon_json(home.path());
+        let mut follower = Follower::new(discovery(home.path()), "/v1/x".to_owned());
+        let kind = |item: Option<Item>| format!("{item:?}");
+        assert!(kind(follower.next().await.expect("goes on")).contains("Event"));
+        assert!(kind(follower.next().await.expect("goes on")).contains("Lost"));
+        std::fs::remove_file(home.path().join("daemon.json")).expect("was there");
+        let second =
+            Fake::start(vec![vec![stream(&event(2))], vec![answer("204 No Content", "", "")]])
+                .await;
+        second.write_daemon_json(home.path());
+        assert_eq!(all(&mut follower).await, ["resumed", "2", "lost"]);
+        assert_eq!(cursors(&second)[0].as_deref(), Some("1"));
+    }
+
+    #[tokio::test]
+    async fn gaps_are_told_once_and_a_log_set_back_is_read_from_its_start() {
+        let home = tempfile::tempdir().expect("a folder");
+        let gap = |reason: &str| {
+            format!(
+                "event: gap\ndata: {{\"requested\":9,\"oldest\":5,\"latest\":6,\"reason\":\"{reason}\"}}\n\n"
+            )
+        };
+        let fake = Fake::start(vec![
+            vec![stream(&gap("pruned"))],
+            vec![stream(&[gap("pruned"), event(12)].concat())],
+            vec![stream(&[gap("ahead"), event(1), event(2)].concat())],
+            vec![answer("204 No Content", "", "")],
+        ])
+        .await;
+        fake.write_daemon_json(home.path());
+        let mut follower = Follower::new(discovery(home.path()), "/v1/x".to_owned()).after(9);
+        let seen = all(&mut follower).await;
+        let expected = [
+            "gap pruned 5",
+            "lost",
+            "resumed",
+            "12",
+            "lost",
+            "resumed",
+            "gap ahead 5",
+            "1",
+            "2",
+            "lost",
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(cursors(&fake).last().cloned().flatten().as_deref(), Some("2"));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_get_better_is_an_error() {
+        let home = tempfile::tempdir().expect("a folder");
+        let start = |path: &str| Follower::new(discovery(home.path()), path.to_owned());
+        start("/v1/x").next().await.expect_err("there is no daemon");
+        let fake = Fake::start(vec![
+            vec![answer("404 Not Found", "", r#"{"code":"not_found","detail":"no task t"}"#)],
+            vec![answer("200 OK", "content-type: application/json\r\n", "{}")],
+        ])
+        .await;
+        fake.write_daemon_json(home.path());
+        let error = start("/v1/x").next().await.expect_err("is unknown");
+        assert_eq!(error.to_string(), "no task t");
+        let error = start("/v1/x").next().await.expect_err("is no stream");
+        assert!(error.to_string().contains("not an event stream"), "{error}");
+    }
+
+    #[test]
+    fn waits_grow_and_are_never_shorter_than_asked() {
+        let cases = [
+            (0, None, 50),
+            (1, None, 100),
+            (5, None, 1600),
+            (6, None, 2000),
+            (99, None, 2000),
+            (0, Some(3000), 3000),
+            (0, Some(999_000), 60_000),
+        ];
+        for (failures, asked, expected) in cases {
+            let least = Duration::from_millis(expected);
+            let waited = wait(failures, asked.map(Duration::from_millis));
+            assert!(
+                least <= waited && waited <= least.mul_f64(1.25),
+                "{failures} {asked:?} {waited:?}"
+            );
+        }
+    }
 }

@@ -7,6 +7,8 @@
 mod connection;
 mod discover;
 mod error;
+#[cfg(test)]
+mod fake;
 mod follow;
 mod sse;
 mod url;

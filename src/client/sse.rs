@@ -147,11 +147,7 @@ impl Parser {
             return;
         };
         data.pop();
-        let event = if event.is_empty() {
-            "message".to_owned()
-        } else {
-            event
-        };
+        let event = if event.is_empty() { "message".to_owned() } else { event };
         events.push(SseEvent { id, event, data });
     }
 }
@@ -171,11 +167,7 @@ mod tests {
     }
 
     fn brief(text: &[u8]) -> Vec<(Option<String>, String, String)> {
-        parse(&[text])
-            .0
-            .into_iter()
-            .map(|e| (e.id, e.event, e.data))
-            .collect()
+        parse(&[text]).0.into_iter().map(|e| (e.id, e.event, e.data)).collect()
     }
 
     fn event(id: Option<&str>, event: &str, data: &str) -> (Option<String>, String, String) {
@@ -190,19 +182,13 @@ mod tests {
                 b"data:a\r\rdata:b\r\n\r\n",
                 vec![event(None, "message", "a"), event(None, "message", "b")],
             ),
-            (
-                b"data: a\ndata\ndata: b\n\n",
-                vec![event(None, "message", "a\n\nb")],
-            ),
+            (b"data: a\ndata\ndata: b\n\n", vec![event(None, "message", "a\n\nb")]),
             (b"data\n\n", vec![event(None, "message", "")]),
             (
                 b"event: x\nid: 1\ndata: a\n\nevent: y\n\ndata: b\n\n",
                 vec![event(Some("1"), "x", "a"), event(None, "message", "b")],
             ),
-            (
-                b"\xEF\xBB\xBFdata: a\n\n",
-                vec![event(None, "message", "a")],
-            ),
+            (b"\xEF\xBB\xBFdata: a\n\n", vec![event(None, "message", "a")]),
             (b"\xEF\xBB\xBF\xEF\xBB\xBFdata: a\n\n", vec![]),
             (b": hello\n\n:\n\n", vec![]),
             (b"id: a\0b\ndata: c\n\n", vec![event(None, "message", "c")]),
@@ -230,11 +216,7 @@ mod tests {
         ];
         for (text, id, retry) in cases {
             let (_, last, asked) = parse(&[text.as_bytes()]);
-            assert_eq!(
-                (last.as_str(), asked),
-                (*id, retry.map(Duration::from_millis)),
-                "{text:?}"
-            );
+            assert_eq!((last.as_str(), asked), (*id, retry.map(Duration::from_millis)), "{text:?}");
         }
     }
 
@@ -270,6 +252,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn any_chunking_gives_the_same_events(text in streams(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12)) {
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();

@@ -58,11 +58,7 @@ impl Url {
             IpAddr::V4(ip) => ip.to_string(),
             IpAddr::V6(ip) => format!("[{ip}]"),
         };
-        Self {
-            host,
-            port: address.port(),
-            prefix: String::new(),
-        }
+        Self { host, port: address.port(), prefix: String::new() }
     }
 
     /// `host:port`, as the `Host` header has it.
@@ -72,10 +68,7 @@ impl Url {
 
     /// Host without brackets, and port: what a socket connects to.
     pub fn socket(&self) -> (&str, u16) {
-        (
-            self.host.trim_start_matches('[').trim_end_matches(']'),
-            self.port,
-        )
+        (self.host.trim_start_matches('[').trim_end_matches(']'), self.port)
     }
 
     /// The request target of a path on this daemon.
@@ -90,9 +83,8 @@ impl fmt::Display for Url {
     }
 }
 
-const HEX: [char; 16] = [
-    '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F',
-];
+const HEX: [char; 16] =
+    ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
 
 /// Percent-encodes one path segment or query value: everything but unreserved characters.
 pub fn encode(text: &str) -> String {
@@ -132,11 +124,7 @@ mod tests {
     #[test]
     fn parses_what_it_speaks_and_refuses_the_rest() {
         let fine = [
-            (
-                "http://127.0.0.1:6334",
-                "http://127.0.0.1:6334",
-                "127.0.0.1",
-            ),
+            ("http://127.0.0.1:6334", "http://127.0.0.1:6334", "127.0.0.1"),
             ("http://[::1]:7/", "http://[::1]:7", "::1"),
             ("http://box/svc/", "http://box:80/svc", "box"),
         ];
@@ -144,15 +132,7 @@ mod tests {
             let url = Url::parse(text).expect(text);
             assert_eq!((url.to_string().as_str(), url.socket().0), (shown, host));
         }
-        for text in [
-            "https://x",
-            "x:1",
-            "http://",
-            "http://u@h",
-            "http://h/?q",
-            "",
-            "ftp://h",
-        ] {
+        for text in ["https://x", "x:1", "http://", "http://u@h", "http://h/?q", "", "ftp://h"] {
             assert!(Url::parse(text).is_err(), "{text}");
         }
     }
@@ -165,10 +145,7 @@ mod tests {
             ("10.0.0.1:5", "http://10.0.0.1:5"),
         ];
         for (address, url) in cases {
-            assert_eq!(
-                Url::of_listener(address.parse().expect(address)).to_string(),
-                url
-            );
+            assert_eq!(Url::of_listener(address.parse().expect(address)).to_string(), url);
         }
     }
 

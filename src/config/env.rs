@@ -26,10 +26,7 @@ impl Env {
 
     /// The variable's value, or `None` if it is not set or empty.
     pub fn os(&self, name: &str) -> Option<&OsStr> {
-        self.0
-            .get(OsStr::new(name))
-            .map(OsString::as_os_str)
-            .filter(|value| !value.is_empty())
+        self.0.get(OsStr::new(name)).map(OsString::as_os_str).filter(|value| !value.is_empty())
     }
 
     /// The variable's value as text, or `None` if it is not set or empty.
@@ -50,11 +47,6 @@ impl Env {
 
 impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Env {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
-        Self(
-            pairs
-                .into_iter()
-                .map(|(name, value)| (name.into(), value.into()))
-                .collect(),
-        )
+        Self(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
     }
 }

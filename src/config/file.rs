@@ -57,28 +57,18 @@ impl FileConfig {
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&text, path),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
-            Err(source) => Err(ConfigError::Read {
-                path: path.to_path_buf(),
-                source,
-            }),
+            Err(source) => Err(ConfigError::Read { path: path.to_path_buf(), source }),
         }
     }
 
     /// Parses the text of a file; `path` is for the message and for relative paths in it.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let bad = |problem: String| ConfigError::File {
-            path: path.to_path_buf(),
-            problem,
-        };
+        let bad = |problem: String| ConfigError::File { path: path.to_path_buf(), problem };
         let document = toml::Deserializer::parse(text).map_err(|error| bad(tidy(&error)))?;
         let mut file: Self = serde_path_to_error::deserialize(document).map_err(|error| {
             let key = error.path().to_string();
             let problem = tidy(error.inner());
-            if key == "." {
-                bad(problem)
-            } else {
-                bad(format!("key `{key}`: {problem}"))
-            }
+            if key == "." { bad(problem) } else { bad(format!("key `{key}`: {problem}")) }
         })?;
         if let (Some(token), Some(folder)) = (&file.token_file, path.parent()) {
             file.token_file = Some(folder.join(token));
@@ -102,21 +92,14 @@ mod tests {
             ("no_auth = \"yes\"", "no_auth"),
             ("[store]\nmax_bytes = -1", "store.max_bytes"),
             ("[store]\nmaxbytes = 1", "maxbytes"),
-            (
-                "[retention]\nmax_age_days = \"x\"",
-                "retention.max_age_days",
-            ),
+            ("[retention]\nmax_age_days = \"x\"", "retention.max_age_days"),
             ("listen = [1]", "listen"),
             ("= 3", "line 1"),
         ];
         for (text, expected) in cases {
-            let error = FileConfig::parse(text, Path::new("/etc/c.toml"))
-                .expect_err(text)
-                .to_string();
-            assert!(
-                error.contains("/etc/c.toml") && error.contains(expected),
-                "{text}: {error}"
-            );
+            let error =
+                FileConfig::parse(text, Path::new("/etc/c.toml")).expect_err(text).to_string();
+            assert!(error.contains("/etc/c.toml") && error.contains(expected), "{text}: {error}");
         }
     }
 
@@ -124,9 +107,6 @@ mod tests {
     fn a_relative_token_file_starts_at_the_files_folder() {
         let file = FileConfig::parse("token_file = \"secret\"", Path::new("/etc/svc/config.toml"))
             .expect("parses");
-        assert_eq!(
-            file.token_file.as_deref(),
-            Some(Path::new("/etc/svc/secret"))
-        );
+        assert_eq!(file.token_file.as_deref(), Some(Path::new("/etc/svc/secret")));
     }
 }

@@ -37,9 +37,8 @@ impl Paths {
     ///
     /// Fails with [`ConfigError::NoHome`] if no rule gives a folder.
     pub fn resolve(env: &Env, home_flag: Option<&Path>) -> Result<Self, ConfigError> {
-        let chosen = home_flag
-            .map(Path::to_path_buf)
-            .or_else(|| env.os("SVC_HOME").map(PathBuf::from));
+        let chosen =
+            home_flag.map(Path::to_path_buf).or_else(|| env.os("SVC_HOME").map(PathBuf::from));
         if let Some(home) = chosen {
             let home = absolute(&home)?;
             let config_file = home.join("config.toml");
@@ -84,19 +83,11 @@ mod tests {
 
     #[test]
     fn home_and_config_follow_the_documented_order() {
-        let cases: &[(&[(&str, &str)], Option<&str>, &str, &str)] = &[
+        type Case<'a> = (&'a [(&'a str, &'a str)], Option<&'a str>, &'a str, &'a str);
+        let cases: &[Case<'_>] = &[
+            (&[("HOME", "/u")], None, "/u/.local/share/svc", "/u/.config/svc/config.toml"),
             (
-                &[("HOME", "/u")],
-                None,
-                "/u/.local/share/svc",
-                "/u/.config/svc/config.toml",
-            ),
-            (
-                &[
-                    ("HOME", "/u"),
-                    ("XDG_DATA_HOME", "/d"),
-                    ("XDG_CONFIG_HOME", "/c"),
-                ],
+                &[("HOME", "/u"), ("XDG_DATA_HOME", "/d"), ("XDG_CONFIG_HOME", "/c")],
                 None,
                 "/d/svc",
                 "/c/svc/config.toml",
@@ -108,11 +99,7 @@ mod tests {
                 "/u/.config/svc/config.toml",
             ),
             (
-                &[
-                    ("HOME", "/u"),
-                    ("SVC_HOME", "/s"),
-                    ("XDG_CONFIG_HOME", "/c"),
-                ],
+                &[("HOME", "/u"), ("SVC_HOME", "/s"), ("XDG_CONFIG_HOME", "/c")],
                 None,
                 "/s",
                 "/s/config.toml",
@@ -123,12 +110,7 @@ mod tests {
                 "/u/.local/share/svc",
                 "/u/.config/svc/config.toml",
             ),
-            (
-                &[("SVC_HOME", "/s")],
-                Some("/flag"),
-                "/flag",
-                "/flag/config.toml",
-            ),
+            (&[("SVC_HOME", "/s")], Some("/flag"), "/flag", "/flag/config.toml"),
         ];
         for (vars, flag, home, config) in cases {
             let env: Env = vars.iter().copied().collect();

@@ -118,31 +118,17 @@ impl Config {
         flags: &Flags,
         file: &FileConfig,
     ) -> Result<Self, ConfigError> {
-        let sources = Sources {
-            env,
-            file: &paths.config_file,
-        };
+        let sources = Sources { env, file: &paths.config_file };
         let list = |items: &[String]| (!items.is_empty()).then(|| items.to_vec());
         let default_token = paths.token.clone();
         let config = Self {
             listen: sources
-                .list(
-                    "listen",
-                    list(&flags.listen),
-                    file.listen.clone(),
-                    value::listen,
-                )?
+                .list("listen", list(&flags.listen), file.listen.clone(), value::listen)?
                 .or_default(|| {
                     vec![value::listen(DEFAULT_LISTEN).expect("the default address is well formed")]
                 }),
             no_auth: sources
-                .text(
-                    "no_auth",
-                    flags.no_auth.then_some(true),
-                    file.no_auth,
-                    value::boolean,
-                    Ok,
-                )?
+                .text("no_auth", flags.no_auth.then_some(true), file.no_auth, value::boolean, Ok)?
                 .or_default(|| false),
             allowed_host: sources
                 .list(
@@ -170,13 +156,9 @@ impl Config {
                 )?
                 .or_default(|| default_token),
             log_level: sources
-                .text(
-                    "log_level",
-                    flags.log_level.clone(),
-                    file.log_level.clone(),
-                    own,
-                    |text| value::log_level(&text),
-                )?
+                .text("log_level", flags.log_level.clone(), file.log_level.clone(), own, |text| {
+                    value::log_level(&text)
+                })?
                 .or_default(|| "info".to_owned()),
             log_format: sources
                 .text(
@@ -187,9 +169,7 @@ impl Config {
                     |text| text.parse(),
                 )?
                 .or_default(|| LogFormat::Auto),
-            store_max_bytes: sources
-                .number("store.max_bytes", file.store.max_bytes)?
-                .optional(),
+            store_max_bytes: sources.number("store.max_bytes", file.store.max_bytes)?.optional(),
             retention_max_age_days: sources
                 .number("retention.max_age_days", file.retention.max_age_days)?
                 .optional(),
@@ -210,38 +190,18 @@ impl Config {
         vec![
             row("listen", json!(listen), &self.listen),
             row("no_auth", json!(*self.no_auth), &self.no_auth),
-            row(
-                "allowed_host",
-                json!(*self.allowed_host),
-                &self.allowed_host,
-            ),
-            row(
-                "allowed_origin",
-                json!(*self.allowed_origin),
-                &self.allowed_origin,
-            ),
-            row(
-                "token_file",
-                json!(self.token_file.to_string_lossy()),
-                &self.token_file,
-            ),
+            row("allowed_host", json!(*self.allowed_host), &self.allowed_host),
+            row("allowed_origin", json!(*self.allowed_origin), &self.allowed_origin),
+            row("token_file", json!(self.token_file.to_string_lossy()), &self.token_file),
             row("log_level", json!(*self.log_level), &self.log_level),
             row("log_format", json!(*self.log_format), &self.log_format),
-            row(
-                "store.max_bytes",
-                json!(*self.store_max_bytes),
-                &self.store_max_bytes,
-            ),
+            row("store.max_bytes", json!(*self.store_max_bytes), &self.store_max_bytes),
             row(
                 "retention.max_age_days",
                 json!(*self.retention_max_age_days),
                 &self.retention_max_age_days,
             ),
-            row(
-                "retention.max_bytes",
-                json!(*self.retention_max_bytes),
-                &self.retention_max_bytes,
-            ),
+            row("retention.max_bytes", json!(*self.retention_max_bytes), &self.retention_max_bytes),
         ]
     }
 
@@ -254,10 +214,7 @@ impl Config {
                 advice: format!("name at least one address, such as {DEFAULT_LISTEN}"),
             });
         }
-        let open = self
-            .listen
-            .iter()
-            .find(|address| !is_loopback(address.ip()));
+        let open = self.listen.iter().find(|address| !is_loopback(address.ip()));
         match open {
             Some(address) if *self.no_auth => Err(ConfigError::NoAuthBeyondLoopback {
                 origin: self.no_auth.origin.to_string(),
@@ -298,11 +255,7 @@ fn own(text: &str) -> Result<String, String> {
 }
 
 fn row<T>(key: &'static str, value: Value, setting: &Setting<T>) -> Row {
-    Row {
-        key,
-        value,
-        origin: setting.origin,
-    }
+    Row { key, value, origin: setting.origin }
 }
 
 /// A value that no source may have given.
@@ -310,22 +263,13 @@ struct Found<T>(Option<Setting<T>>);
 
 impl<T> Found<T> {
     fn or_default(self, default: impl FnOnce() -> T) -> Setting<T> {
-        self.0.unwrap_or_else(|| Setting {
-            value: default(),
-            origin: Origin::Default,
-        })
+        self.0.unwrap_or_else(|| Setting { value: default(), origin: Origin::Default })
     }
 
     fn optional(self) -> Setting<Option<T>> {
         match self.0 {
-            Some(Setting { value, origin }) => Setting {
-                value: Some(value),
-                origin,
-            },
-            None => Setting {
-                value: None,
-                origin: Origin::Default,
-            },
+            Some(Setting { value, origin }) => Setting { value: Some(value), origin },
+            None => Setting { value: None, origin: Origin::Default },
         }
     }
 }
@@ -355,9 +299,8 @@ impl Sources<'_> {
         ];
         for (origin, raw) in given {
             let Some(raw) = raw else { continue };
-            let value = raw
-                .and_then(&check)
-                .map_err(|problem| self.invalid(key, origin, &problem))?;
+            let value =
+                raw.and_then(&check).map_err(|problem| self.invalid(key, origin, &problem))?;
             found.get_or_insert(Setting { value, origin });
         }
         Ok(Found(found))
@@ -380,21 +323,15 @@ impl Sources<'_> {
     }
 
     fn number(&self, key: &str, file: Option<u64>) -> Result<Found<u64>, ConfigError> {
-        let parse = |text: &str| {
-            text.trim()
-                .parse()
-                .map_err(|_| format!("`{text}` is not a whole number"))
-        };
+        let parse =
+            |text: &str| text.trim().parse().map_err(|_| format!("`{text}` is not a whole number"));
         self.text(key, None, file, parse, value::positive)
     }
 
     fn invalid(&self, key: &str, origin: Origin, problem: &str) -> ConfigError {
         let (place, thing) = match origin {
             Origin::Flag => (format!("--{}:", key.replace('_', "-")), "the flag"),
-            Origin::Env => (
-                format!("environment variable {}:", env_name(key)),
-                "the variable",
-            ),
+            Origin::Env => (format!("environment variable {}:", env_name(key)), "the variable"),
             Origin::File | Origin::Default => {
                 (format!("{}, key `{key}`:", self.file.display()), "the file")
             }
@@ -423,10 +360,7 @@ mod tests {
     }
 
     fn listening(address: &str) -> Flags {
-        Flags {
-            listen: vec![address.to_owned()],
-            ..Flags::default()
-        }
+        Flags { listen: vec![address.to_owned()], ..Flags::default() }
     }
 
     #[test]
@@ -434,26 +368,10 @@ mod tests {
         let file = "listen = [\"127.0.0.1:3\"]";
         let env = [("SVC_LISTEN", "127.0.0.1:2,[::1]:2")];
         let cases = [
-            (
-                resolve(&env, &listening("localhost:1"), file),
-                Origin::Flag,
-                "127.0.0.1:1",
-            ),
-            (
-                resolve(&env, &Flags::default(), file),
-                Origin::Env,
-                "127.0.0.1:2",
-            ),
-            (
-                resolve(&[], &Flags::default(), file),
-                Origin::File,
-                "127.0.0.1:3",
-            ),
-            (
-                resolve(&[], &Flags::default(), ""),
-                Origin::Default,
-                "127.0.0.1:6334",
-            ),
+            (resolve(&env, &listening("localhost:1"), file), Origin::Flag, "127.0.0.1:1"),
+            (resolve(&env, &Flags::default(), file), Origin::Env, "127.0.0.1:2"),
+            (resolve(&[], &Flags::default(), file), Origin::File, "127.0.0.1:3"),
+            (resolve(&[], &Flags::default(), ""), Origin::Default, "127.0.0.1:6334"),
         ];
         for (config, origin, first) in cases {
             let config = config.expect("is valid");
@@ -476,19 +394,10 @@ mod tests {
             ("192.168.1.4:1", false),
         ];
         for (address, fine) in cases {
-            let flags = Flags {
-                no_auth: true,
-                ..listening(address)
-            };
+            let flags = Flags { no_auth: true, ..listening(address) };
             assert_eq!(resolve(&[], &flags, "").is_ok(), fine, "{address}");
-            let alone = Flags {
-                no_auth: false,
-                ..flags
-            };
-            assert!(
-                resolve(&[], &alone, "").is_ok(),
-                "{address} without no_auth"
-            );
+            let alone = Flags { no_auth: false, ..flags };
+            assert!(resolve(&[], &alone, "").is_ok(), "{address} without no_auth");
         }
     }
 
@@ -497,10 +406,7 @@ mod tests {
         let bad_flag = listening("6334");
         let cases = [
             (resolve(&[], &bad_flag, ""), "--listen:"),
-            (
-                resolve(&[("SVC_NO_AUTH", "maybe")], &Flags::default(), ""),
-                "SVC_NO_AUTH",
-            ),
+            (resolve(&[("SVC_NO_AUTH", "maybe")], &Flags::default(), ""), "SVC_NO_AUTH"),
             (
                 resolve(&[("SVC_STORE_MAX_BYTES", "1GB")], &Flags::default(), ""),
                 "SVC_STORE_MAX_BYTES",
@@ -517,14 +423,8 @@ mod tests {
                 resolve(&[], &Flags::default(), "[retention]\nmax_bytes = 0"),
                 "key `retention.max_bytes`",
             ),
-            (
-                resolve(&[], &Flags::default(), "listen = []"),
-                "listen (file) is empty",
-            ),
-            (
-                resolve(&[], &listening("127.0.0.1:1"), "listen = [\"x\"]"),
-                "key `listen`",
-            ),
+            (resolve(&[], &Flags::default(), "listen = []"), "listen (file) is empty"),
+            (resolve(&[], &listening("127.0.0.1:1"), "listen = [\"x\"]"), "key `listen`"),
         ];
         for (result, expected) in cases {
             let error = result.expect_err(expected).to_string();
@@ -534,32 +434,17 @@ mod tests {
 
     #[test]
     fn rows_show_value_and_origin() {
-        let config = resolve(
-            &[("SVC_LOG_LEVEL", "debug")],
-            &Flags::default(),
-            "[store]\nmax_bytes = 5",
-        )
-        .expect("is valid");
+        let config =
+            resolve(&[("SVC_LOG_LEVEL", "debug")], &Flags::default(), "[store]\nmax_bytes = 5")
+                .expect("is valid");
         let rows: Vec<String> = config
             .rows()
             .iter()
             .map(|row| format!("{}={} {}", row.key, row.value, row.origin))
             .collect();
-        assert!(
-            rows.contains(&"log_level=\"debug\" env".to_owned()),
-            "{rows:?}"
-        );
-        assert!(
-            rows.contains(&"store.max_bytes=5 file".to_owned()),
-            "{rows:?}"
-        );
-        assert!(
-            rows.contains(&"token_file=\"/h/token\" default".to_owned()),
-            "{rows:?}"
-        );
-        assert!(
-            rows.contains(&"retention.max_bytes=null default".to_owned()),
-            "{rows:?}"
-        );
+        assert!(rows.contains(&"log_level=\"debug\" env".to_owned()), "{rows:?}");
+        assert!(rows.contains(&"store.max_bytes=5 file".to_owned()), "{rows:?}");
+        assert!(rows.contains(&"token_file=\"/h/token\" default".to_owned()), "{rows:?}");
+        assert!(rows.contains(&"retention.max_bytes=null default".to_owned()), "{rows:?}");
     }
 }

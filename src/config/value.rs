@@ -32,10 +32,7 @@ impl std::str::FromStr for LogFormat {
 /// An address to listen on: `127.0.0.1:6334`, `[::1]:6334`, or `localhost:6334` (IPv4). Port 0 lets the system choose.
 pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
     let text = text.trim();
-    if let Some(port) = text
-        .strip_prefix("localhost:")
-        .and_then(|port| port.parse().ok())
-    {
+    if let Some(port) = text.strip_prefix("localhost:").and_then(|port| port.parse().ok()) {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     }
     text.parse().map_err(|_| {
@@ -47,9 +44,7 @@ pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
 pub(super) fn host(text: &str) -> Result<String, String> {
     let text = text.trim();
     if text.is_empty() || text.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control()) {
-        return Err(format!(
-            "`{text}` is not a host name, such as svc.example.com"
-        ));
+        return Err(format!("`{text}` is not a host name, such as svc.example.com"));
     }
     Ok(text.to_ascii_lowercase())
 }
@@ -57,14 +52,10 @@ pub(super) fn host(text: &str) -> Result<String, String> {
 /// An origin as it may stand in an `Origin` header: scheme, host and perhaps a port; no path.
 pub(super) fn origin(text: &str) -> Result<String, String> {
     let text = text.trim();
-    let rest = text
-        .strip_prefix("https://")
-        .or_else(|| text.strip_prefix("http://"));
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     match rest.map(host) {
         Some(Ok(_)) => Ok(text.to_ascii_lowercase()),
-        _ => Err(format!(
-            "`{text}` is not an origin, such as https://svc.example.com"
-        )),
+        _ => Err(format!("`{text}` is not an origin, such as https://svc.example.com")),
     }
 }
 
@@ -101,9 +92,5 @@ pub(super) fn each<T>(
 
 /// The items of a comma-separated list; blank ones are left out.
 pub(super) fn comma(text: &str) -> Vec<String> {
-    text.split(',')
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
-        .map(str::to_owned)
-        .collect()
+    text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }

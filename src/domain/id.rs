@@ -1,4 +1,4 @@
-//! Ids of things. Opaque text outside; a prefix and a UUIDv7 inside, so that they sort by age and say what they name.
+//! Ids of things. Opaque text outside; a prefix and a `UUIDv7` inside, so that they sort by age and say what they name.
 
 use std::{
     fmt,

@@ -34,25 +34,25 @@ pub const EVENTS_PER_REQUEST: usize = 1000;
 pub const PRODUCER_ID_BYTES: usize = 128;
 
 /// A peer that was not heard of for this long is offline.
-pub const PEER_TIMEOUT: Duration = Duration::from_secs(60);
+pub const PEER_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long a reader has to acknowledge what it took from an inbox before it comes again.
-pub const LEASE: Duration = Duration::from_secs(60);
+pub const LEASE: Duration = Duration::from_mins(1);
 /// Messages that may wait in one inbox. One more is refused, none is dropped.
 pub const INBOX_MAX: u32 = 10_000;
 /// How often the liveness of processes (a peer's `pid`, a task's runner) is looked at.
 pub const PID_CHECK: Duration = Duration::from_secs(5);
 /// A task whose runner's process is gone gets its terminal event after this much silence: a runner that ended
 /// well is still sending its last lines.
-pub const RUNNER_GRACE: Duration = Duration::from_secs(60);
+pub const RUNNER_GRACE: Duration = Duration::from_mins(1);
 /// A task that nothing was heard of for this long is expired. Nothing stays active for ever.
-pub const TASK_SILENCE: Duration = Duration::from_secs(24 * 60 * 60);
+pub const TASK_SILENCE: Duration = Duration::from_hours(24);
 
 /// How long a session token lives when its maker does not say.
-pub const TOKEN_TTL: Duration = Duration::from_secs(12 * 60 * 60);
+pub const TOKEN_TTL: Duration = Duration::from_hours(12);
 /// The longest life of a session token.
-pub const TOKEN_TTL_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+pub const TOKEN_TTL_MAX: Duration = Duration::from_hours(720);
 /// How exact a token's last use is recorded: a write for each request would cost more than the request.
-pub const TOKEN_USE_RESOLUTION: Duration = Duration::from_secs(60);
+pub const TOKEN_USE_RESOLUTION: Duration = Duration::from_mins(1);
 
 /// Write jobs that share one commit at most. Bounds the time that the first of them waits.
 pub const JOBS_PER_COMMIT: usize = 512;
@@ -70,19 +70,17 @@ pub const WAL_BYTES: u64 = 64 * 1024 * 1024;
 /// Size of the write-ahead log at which maintenance empties it, in bytes.
 pub const WAL_TRUNCATE_BYTES: u64 = 32 * 1024 * 1024;
 /// How often maintenance looks at the write-ahead log and at retention.
-pub const MAINTENANCE: Duration = Duration::from_secs(60);
+pub const MAINTENANCE: Duration = Duration::from_mins(1);
 /// Events that retention removes in one write job. Bounds how long it holds up other writers.
 pub const TRIM_BATCH: i64 = 4096;
 
-/// Rows in one page of a replay.
+/// Rows in one page of a replay. The same number stands in the text of the queries of `store/replay.rs`.
 pub const REPLAY_ROWS: u32 = 256;
 /// Characters of `data` above which a row is replayed alone. The same number stands in `migrations/0001_log.sql`.
 pub const REPLAY_LARGE: u32 = 8192;
 /// Positions that one page of a feed over several streams looks at.
 pub const SCAN_POSITIONS: i64 = 8192;
-/// Commits that a subscriber may lag behind before it goes back to the table.
-pub const SIGNALS: usize = 32;
-/// Bytes of events that a commit signal carries at most. Above it readers go to the table.
-pub const SIGNAL_BYTES: usize = 256 * 1024;
+/// Bytes of frames that a stream's tail keeps in memory while somebody listens. Who is further behind reads the table.
+pub const TAIL_BYTES: usize = 2 * 1024 * 1024;
 /// Bytes of frames that are put into one chunk of a response body.
 pub const CHUNK_BYTES: usize = 64 * 1024;

@@ -61,7 +61,19 @@ pub enum MessageType {
 
 /// State of a delivery. `accepted → queued → offered → injected → acked`, none skipped; or one of the last three,
 /// with a reason.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, sqlx::Type)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    sqlx::Type,
+)]
 #[serde(rename_all = "snake_case")]
 #[sqlx(rename_all = "snake_case")]
 pub enum DeliveryState {
@@ -107,7 +119,13 @@ impl DeliveryState {
     pub fn path_to(self, to: Self) -> &'static [Self] {
         use DeliveryState::{Accepted, Acked, Injected, Offered, Queued};
         const WAY: [DeliveryState; 5] = [Accepted, Queued, Offered, Injected, Acked];
+        const ENDS: [DeliveryState; 3] =
+            [DeliveryState::Expired, DeliveryState::Refused, DeliveryState::Undeliverable];
         let place = |state| WAY.iter().position(|&step| step == state);
+        if let Some(end) = ENDS.iter().position(|&end| end == to) {
+            // From anywhere on the way, at once.
+            return if self.is_terminal() { &[] } else { &ENDS[end..=end] };
+        }
         match (place(self), place(to)) {
             (Some(from), Some(to)) if from < to => &WAY[from + 1..=to],
             _ => &[],
@@ -129,7 +147,9 @@ pub struct Delivery {
 
 #[cfg(test)]
 mod tests {
-    use super::DeliveryState::{Accepted, Acked, Expired, Injected, Offered, Queued};
+    use super::DeliveryState::{
+        Accepted, Acked, Expired, Injected, Offered, Queued, Undeliverable,
+    };
 
     #[test]
     fn no_state_is_skipped_and_none_goes_back() {
@@ -140,6 +160,8 @@ mod tests {
             (Acked, Acked, &[]),
             (Acked, Offered, &[]),
             (Expired, Acked, &[]),
+            (Offered, Undeliverable, &[Undeliverable]),
+            (Acked, Undeliverable, &[]),
         ] {
             assert_eq!(from.path_to(to), path, "{from:?} to {to:?}");
         }

@@ -81,7 +81,9 @@ pub enum PeerRole {
 }
 
 /// The state that a peer is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, sqlx::Type)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, sqlx::Type,
+)]
 #[serde(rename_all = "snake_case")]
 #[sqlx(rename_all = "snake_case")]
 pub enum PeerStatus {
@@ -134,11 +136,8 @@ mod tests {
             (Offline, 600, false, None),
             (Offline, 600, true, None),
         ] {
-            let after = status.after_silence(
-                Duration::from_secs(silence),
-                Duration::from_secs(60),
-                alive,
-            );
+            let after =
+                status.after_silence(Duration::from_secs(silence), Duration::from_mins(1), alive);
             assert_eq!(after, expected, "{status:?} after {silence} s, alive: {alive}");
         }
     }

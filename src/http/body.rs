@@ -59,7 +59,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
 
     async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
         let JsonBytes(bytes) = JsonBytes::from_request(request, app).await?;
-        parse(&bytes).map(Self)
+        parse_object(text_of(&bytes)?).map(Self)
     }
 }
 
@@ -74,7 +74,7 @@ impl<T: DeserializeOwned> FromRequest<App> for MaybeJson<T> {
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self(None));
         }
-        parse(&bytes).map(|value| Self(Some(value)))
+        parse_object(text_of(&bytes)?).map(|value| Self(Some(value)))
     }
 }
 
@@ -90,20 +90,32 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     }
 }
 
-/// Parses JSON; a failure says whether it is no JSON (400) or the wrong JSON (422), and where.
-pub(super) fn parse<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
-    match serde_json::from_slice(bytes) {
-        Ok(value) => Ok(value),
-        Err(error) => Err(explain::<T>(bytes, &error)),
+/// Parses a JSON object. By itself a parser would also take an array for a struct, field by field.
+pub(super) fn parse_object<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Problem> {
+    if text.trim_ascii_start().starts_with('{') {
+        return parse(text);
     }
+    parse::<serde::de::IgnoredAny>(text)?;
+    Err(Problem::invalid("", "must be a JSON object"))
 }
 
-fn explain<'de, T: Deserialize<'de>>(bytes: &'de [u8], error: &serde_json::Error) -> Problem {
-    if serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_err() {
+/// A body as text. Checked as a whole, because a parser does not look into the strings that it skips.
+pub(super) fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
+    std::str::from_utf8(bytes)
+        .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))
+}
+
+/// Parses JSON; a failure says whether it is no JSON (400) or the wrong JSON (422), and where.
+pub(super) fn parse<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Problem> {
+    serde_json::from_str(text).map_err(|error| explain::<T>(text, &error))
+}
+
+fn explain<'de, T: Deserialize<'de>>(text: &'de str, error: &serde_json::Error) -> Problem {
+    if serde_json::from_str::<serde::de::IgnoredAny>(text).is_err() {
         return Problem::malformed(format!("the body is not JSON: {error}"));
     }
     // Slower, and so only done when there is something to name.
-    let mut source = serde_json::Deserializer::from_slice(bytes);
+    let mut source = serde_json::Deserializer::from_str(text);
     match serde_path_to_error::deserialize::<_, T>(&mut source) {
         Err(error) => Problem::invalid(field_of(&error), plain(error.inner())),
         Ok(_) => Problem::invalid("", plain(error)),
@@ -131,8 +143,12 @@ fn plain(error: &serde_json::Error) -> String {
 
 /// RFC 9110 8.3: the type, perhaps with parameters; `+json` is JSON too.
 fn is_json(headers: &HeaderMap) -> bool {
-    let Some(value) = headers.get(header::CONTENT_TYPE) else { return false };
-    let Ok(value) = value.to_str() else { return false };
+    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+        return false;
+    };
+    let Ok(value) = value.to_str() else {
+        return false;
+    };
     let essence = value.split(';').next().unwrap_or_default().trim();
     essence.eq_ignore_ascii_case("application/json")
         || (essence.len() > 5 && essence.to_ascii_lowercase().ends_with("+json"))
@@ -140,6 +156,15 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Problem> {
     let announced = body.size_hint().lower();
+    let too_large = || {
+        Problem::new(
+            Code::PayloadTooLarge,
+            format!("the body has more than {limit} bytes; nothing of it was stored"),
+        )
+    };
+    if announced > DRAIN_BYTES as u64 {
+        return Err(too_large());
+    }
     let mut first: Option<Bytes> = None;
     let mut rest = BytesMut::new();
     let mut len = 0;
@@ -157,10 +182,12 @@ async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Pr
             }
             Ok(Some(Ok(frame))) => frame,
         };
-        let Ok(data) = frame.into_data() else { continue };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
         len += data.len();
         if len > limit || announced > limit as u64 {
-            if len > DRAIN_BYTES || announced > DRAIN_BYTES as u64 {
+            if len > DRAIN_BYTES {
                 break;
             }
             continue;
@@ -177,10 +204,7 @@ async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Pr
         }
     }
     if len > limit || announced > limit as u64 {
-        return Err(Problem::new(
-            Code::PayloadTooLarge,
-            format!("the body has more than {limit} bytes; nothing of it was stored"),
-        ));
+        return Err(too_large());
     }
     Ok(if rest.is_empty() { first.unwrap_or_default() } else { rest.freeze() })
 }
@@ -201,15 +225,18 @@ mod tests {
             ("[]", None),
             ("3", None),
         ] {
-            let problem = parse::<RegisterInput>(body.as_bytes()).unwrap_err();
+            let problem = parse_object::<RegisterInput>(body).unwrap_err();
             let rendered = format!("{problem:?}");
             assert!(rendered.contains("status: 422"), "{body}: {rendered}");
             if let Some(field) = field {
-                assert!(rendered.contains(&format!("field: Some({field:?})")), "{body}: {rendered}");
+                assert!(
+                    rendered.contains(&format!("field: Some({field:?})")),
+                    "{body}: {rendered}"
+                );
             }
         }
         for body in ["", "{", "{\"display_name\":\"a\"", "nonsense", "{}{}", "\u{feff}{}"] {
-            let problem = parse::<RegisterInput>(body.as_bytes()).unwrap_err();
+            let problem = parse_object::<RegisterInput>(body).unwrap_err();
             assert!(format!("{problem:?}").contains("status: 400"), "{body}");
         }
     }

@@ -17,7 +17,9 @@ use axum::{
     body::Body,
     response::{IntoResponse as _, Response},
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts, uri::Authority};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts, uri::Authority,
+};
 use hyper::body::Incoming;
 use tower::ServiceExt as _;
 use tracing::Instrument as _;
@@ -152,22 +154,29 @@ impl Edge {
             return Ok(None);
         }
         let refused = || {
-            Problem::new(Code::Unauthorized, "a valid token is needed: Authorization: Bearer <token>")
+            Problem::new(
+                Code::Unauthorized,
+                "a valid token is needed: Authorization: Bearer <token>",
+            )
         };
         let token = bearer(&request.headers).ok_or_else(refused)?;
         app.services.authenticate(token).await?.map(Some).ok_or_else(refused)
     }
 }
 
-/// Routes that ask for no token.
+/// Routes that ask for no token: the health check, and the places where clients look for metadata that we do not
+/// have, who would take a 401 there for a wish to log in.
 fn is_open(method: &Method, path: &str) -> bool {
-    path == "/health" && (method == Method::GET || method == Method::HEAD)
+    let reads = method == Method::GET || method == Method::HEAD;
+    reads && (path == "/health" || path.starts_with("/.well-known/"))
 }
 
 /// RFC 6750 2.1; the scheme's name is case-insensitive (RFC 9110 11.1). Two headers are as good as none.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
-    let (value, None) = (values.next()?, values.next()) else { return None };
+    let (value, None) = (values.next()?, values.next()) else {
+        return None;
+    };
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
@@ -205,7 +214,9 @@ impl Access {
         if self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host)) {
             return true;
         }
-        let Ok(authority) = host.parse::<Authority>() else { return false };
+        let Ok(authority) = host.parse::<Authority>() else {
+            return false;
+        };
         if authority.as_str().contains('@') {
             return false;
         }
@@ -219,8 +230,12 @@ impl Access {
         if self.allowed_origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin)) {
             return true;
         }
-        let Some((scheme, authority)) = origin.split_once("://") else { return false };
-        let Ok(authority) = authority.parse::<Authority>() else { return false };
+        let Some((scheme, authority)) = origin.split_once("://") else {
+            return false;
+        };
+        let Ok(authority) = authority.parse::<Authority>() else {
+            return false;
+        };
         matches!(scheme, "http" | "https")
             && !authority.as_str().contains('@')
             && is_loopback_name(authority.host())

@@ -1,5 +1,7 @@
 //! `/v1/events`: the log, as pages or as a feed without end.
 
+use std::fmt::Write as _;
+
 use axum::{
     extract::State,
     http::{HeaderMap, HeaderValue, header},
@@ -16,7 +18,9 @@ use crate::{
 };
 
 pub(super) fn routes(api: Api) -> Api {
-    let read = Operation::new("The log: a page of JSON, or with Accept: text/event-stream a feed without end");
+    let read = Operation::new(
+        "The log: a page of JSON, or with Accept: text/event-stream a feed without end",
+    );
     let read = read
         .query::<Read>()
         .header("Last-Event-ID", "Of a feed: the last id received, which wins over `after`");
@@ -81,15 +85,15 @@ async fn show(
             None => after,
         };
         let subscription = app.services.subscribe(&selector, after, kind).await?;
-        return Ok(sse::response(&app, subscription));
+        let from = (after == After::Latest).then(|| subscription.cursor());
+        return Ok(sse::response(&app, subscription, from));
     }
     let after = match after {
-        After::Place(place) => place,
+        After::Place(place) => i64::try_from(place).unwrap_or(i64::MAX),
         // What comes from now on is not here yet.
         After::Latest => i64::MAX,
     };
-    let page =
-        app.services.event_page(&selector, after, kind.as_deref(), query.limit).await?;
+    let page = app.services.event_page(&selector, after, kind.as_deref(), query.limit).await?;
     let mut body = String::from(r#"{"events":["#);
     for (index, event) in page.events.iter().enumerate() {
         if index > 0 {
@@ -97,13 +101,17 @@ async fn show(
         }
         push_item(&mut body, event);
     }
-    body.push_str(&format!(r#"],"count":{}"#, page.events.len()));
+    infallible(write!(body, r#"],"count":{}"#, page.events.len()));
     if let Some(next) = page.next {
-        body.push_str(&format!(r#","next_cursor":"{next}""#));
+        infallible(write!(body, r#","next_cursor":"{next}""#));
     }
     body.push('}');
     let json = HeaderValue::from_static("application/json");
     Ok(([(header::CONTENT_TYPE, json)], body).into_response())
+}
+
+fn infallible(written: std::fmt::Result) {
+    written.expect("writing to a string does not fail");
 }
 
 fn after(text: Option<&str>) -> Result<After, Problem> {
@@ -111,7 +119,7 @@ fn after(text: Option<&str>) -> Result<After, Problem> {
         None | Some("") => Ok(After::Place(0)),
         Some("latest") => Ok(After::Latest),
         Some(text) => match text.parse::<u64>() {
-            Ok(place) => Ok(After::Place(i64::try_from(place).unwrap_or(i64::MAX))),
+            Ok(place) => Ok(After::Place(place)),
             Err(_) => Err(Problem::invalid("after", "must be a number from 0 up, or `latest`")),
         },
     }

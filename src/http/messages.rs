@@ -1,8 +1,6 @@
 //! Messages: sending them, taking them out of an inbox, and what became of them.
 
-use axum::{
-    extract::{Path, State},
-};
+use axum::extract::{Path, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -92,8 +92,7 @@ impl Metrics {
 
 async fn show(State(app): State<App>) -> Result<Response, Problem> {
     let mut body = String::new();
-    text::encode(&mut body, &app.metrics.registry)
-        .expect("writing to a string does not fail");
+    text::encode(&mut body, &app.metrics.registry).expect("writing to a string does not fail");
     // What the registry ends with, and what follows goes before.
     let end = "# EOF\n";
     body.truncate(body.strip_suffix(end).map_or(body.len(), str::len));

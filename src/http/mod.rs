@@ -21,5 +21,5 @@ mod tokens;
 pub use edge::{Access, Edge};
 pub use metrics::Metrics;
 pub use problem::{Code, Problem};
-pub use routes::{App, Identity, openapi_document};
+pub use routes::{App, Identity, Parts, openapi_document};
 pub use server::serve;

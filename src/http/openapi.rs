@@ -98,7 +98,7 @@ impl Document {
         Self { generator: settings.into_generator(), paths: Map::new() }
     }
 
-    pub(super) fn add(&mut self, path: &str, method: &str, operation: &Operation) {
+    pub(super) fn add(&mut self, path: &str, method: &str, operation: Operation) {
         let described = self.describe(path, operation);
         let entry = self.paths.entry(path).or_insert_with(|| json!({}));
         entry[method] = described;
@@ -128,18 +128,20 @@ impl Document {
         })
     }
 
-    fn describe(&mut self, path: &str, operation: &Operation) -> Value {
+    fn describe(&mut self, path: &str, operation: Operation) -> Value {
         let mut parameters: Vec<Value> = path
             .split('/')
             .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
-            .map(|name| json!({
-                "name": name, "in": "path", "required": true, "schema": { "type": "string" },
-            }))
+            .map(|name| {
+                json!({
+                    "name": name, "in": "path", "required": true, "schema": { "type": "string" },
+                })
+            })
             .collect();
         let mut described = json!({ "summary": operation.summary });
-        for part in &operation.parts {
+        for part in operation.parts {
             match part {
-                Part::Query(schema) => parameters.extend(self.query_parameters(*schema)),
+                Part::Query(schema) => parameters.extend(self.query_parameters(schema)),
                 Part::Header(name, what) => parameters.push(json!({
                     "name": name, "in": "header", "description": what, "schema": { "type": "string" },
                 })),
@@ -152,7 +154,7 @@ impl Document {
             }
         }
         let mut responses = Map::new();
-        for answer in &operation.answers {
+        for answer in operation.answers {
             let mut response = json!({ "description": answer.what });
             if !answer.media_type.is_empty() {
                 let content = match answer.schema {

@@ -1,8 +1,6 @@
 //! `/v1/peers`: who is here.
 
-use axum::{
-    extract::{Path, State},
-};
+use axum::extract::{Path, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,9 +16,10 @@ use crate::{
 };
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_list = Operation::new("Peers: online, busy, idle, offline, by name").query::<ListPeers>();
-    let on_register =
-        Operation::new("Register a peer, or update the one with the same identity").body::<RegisterInput>();
+    let on_list =
+        Operation::new("Peers: online, busy, idle, offline, by name").query::<ListPeers>();
+    let on_register = Operation::new("Register a peer, or update the one with the same identity")
+        .body::<RegisterInput>();
     let on_beat = Operation::new("Say that a peer is there").optional_body::<Heartbeat>();
     api.get("/v1/peers", on_list.answer::<Peers>(200, "A page of peers"), list)
         .post("/v1/peers/register", on_register.answer::<Peer>(200, "The peer"), register)

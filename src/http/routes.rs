@@ -9,7 +9,6 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{MethodFilter, on},
 };
-use http::request::Parts;
 use tokio_util::sync::CancellationToken;
 use tower::util::MapResponseLayer;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -24,17 +23,36 @@ use crate::{
     service::Services,
 };
 
-/// What handlers share. Cheap to clone.
+/// What handlers share. Cheap to clone: each request does so several times.
 #[derive(Debug, Clone)]
-pub struct App {
+pub struct App(Arc<Parts>);
+
+/// What there is to share.
+#[derive(Debug)]
+pub struct Parts {
     /// What the system does.
     pub services: Services,
     /// What was counted.
-    pub metrics: Arc<Metrics>,
+    pub metrics: Metrics,
     /// Which process this is.
-    pub identity: Arc<Identity>,
+    pub identity: Identity,
     /// Ends the streams.
     pub stop: CancellationToken,
+}
+
+impl App {
+    /// Shares these.
+    pub fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+}
+
+impl std::ops::Deref for App {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
 }
 
 /// Which process this is.
@@ -98,7 +116,7 @@ impl Api {
         H: Handler<T, App>,
         T: 'static,
     {
-        self.add(path, MethodFilter::GET, "get", &operation, handler)
+        self.add(path, MethodFilter::GET, "get", operation, handler)
     }
 
     pub(super) fn post<H, T>(self, path: &'static str, operation: Operation, handler: H) -> Self
@@ -106,7 +124,7 @@ impl Api {
         H: Handler<T, App>,
         T: 'static,
     {
-        self.add(path, MethodFilter::POST, "post", &operation, handler)
+        self.add(path, MethodFilter::POST, "post", operation, handler)
     }
 
     pub(super) fn delete<H, T>(self, path: &'static str, operation: Operation, handler: H) -> Self
@@ -114,7 +132,7 @@ impl Api {
         H: Handler<T, App>,
         T: 'static,
     {
-        self.add(path, MethodFilter::DELETE, "delete", &operation, handler)
+        self.add(path, MethodFilter::DELETE, "delete", operation, handler)
     }
 
     fn add<H, T>(
@@ -122,7 +140,7 @@ impl Api {
         path: &'static str,
         filter: MethodFilter,
         method: &str,
-        operation: &Operation,
+        operation: Operation,
         handler: H,
     ) -> Self
     where
@@ -143,7 +161,10 @@ impl Api {
 impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+    async fn from_request_parts(
+        parts: &mut http::request::Parts,
+        _: &App,
+    ) -> Result<Self, Problem> {
         // The edge has put it there for every route that asks for a token.
         parts
             .extensions

@@ -3,7 +3,14 @@
 //! Our own loop over hyper's HTTP/1 connection and not `axum::serve`: an idle subscriber costs half the memory, and
 //! shutdown is ours to shape.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -12,6 +19,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::Edge;
 use crate::{domain::limits, telemetry};
+
+/// What a connection on which nothing is under way gets to end by itself, at the end.
+const HALF_A_HEAD: Duration = Duration::from_secs(1);
 
 /// Serves until `stop`; then takes no more connections and lets those that are open finish what they are at.
 /// `connections` tells when the last one is gone.
@@ -44,10 +54,18 @@ async fn connection(stream: TcpStream, edge: Edge, stop: CancellationToken) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(error = telemetry::chain(&error), "cannot set TCP_NODELAY");
     }
-    let edge = Arc::new(edge);
+    let shared = Arc::new((edge, AtomicUsize::new(0)));
+    let mine = Arc::clone(&shared);
     let service = service_fn(move |request| {
-        let edge = Arc::clone(&edge);
-        async move { Ok::<_, Infallible>(edge.handle(request).await) }
+        let shared = Arc::clone(&mine);
+        // Boxed: a connection that is idle, or streams, does not carry the room that a request takes.
+        Box::pin(async move {
+            let (edge, under_way) = &*shared;
+            under_way.fetch_add(1, Relaxed);
+            let response = edge.handle(request).await;
+            under_way.fetch_sub(1, Relaxed);
+            Ok::<_, Infallible>(response)
+        })
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -59,7 +77,16 @@ async fn connection(stream: TcpStream, edge: Edge, stop: CancellationToken) {
         served = connection.as_mut() => served,
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            loop {
+                tokio::select! {
+                    served = connection.as_mut() => break served,
+                    () = tokio::time::sleep(HALF_A_HEAD) => {}
+                }
+                if shared.1.load(Relaxed) == 0 {
+                    // It has sent half of a request's head, if anything: there is nothing to wait for.
+                    break Ok(());
+                }
+            }
         }
     };
     if let Err(error) = served {

@@ -1,12 +1,13 @@
 //! A subscription as a response body.
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, pin::Pin, time::Duration};
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue, header};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::{App, Problem};
 use crate::{
@@ -15,12 +16,17 @@ use crate::{
     telemetry,
 };
 
-/// The response that follows `subscription` until its end, the client's, or ours.
-pub(super) fn response(app: &App, subscription: Subscription) -> Response {
+/// The response that follows `subscription` until its end, the client's, or ours. `from` is where it begins, if the
+/// client does not know: it is told, so that a connection that breaks before the first event is resumed there.
+pub(super) fn response(app: &App, subscription: Subscription, from: Option<i64>) -> Response {
+    let keep_alive = app.services.tuning().sse_keep_alive;
     let feed = Feed {
+        from,
         subscription,
-        stop: app.stop.clone(),
-        keep_alive: app.services.tuning().sse_keep_alive,
+        stop: Box::pin(app.stop.clone().cancelled_owned()),
+        silence: Box::pin(tokio::time::sleep(keep_alive)),
+        keep_alive,
+        last: Instant::now(),
         begun: false,
     };
     // Pulled by the connection: nothing is read for a client that does not take it.
@@ -40,15 +46,16 @@ pub(super) fn response(app: &App, subscription: Subscription) -> Response {
 pub(super) fn last_event_id(
     headers: &HeaderMap,
     query: Option<&str>,
-) -> Result<Option<i64>, Problem> {
+) -> Result<Option<u64>, Problem> {
     let header = headers
         .get("last-event-id")
         .map(|value| value.to_str().map_err(|_| malformed()))
         .transpose()?;
     let given = |text: &&str| !text.trim().is_empty();
-    let Some(text) = header.filter(given).or(query.filter(given)) else { return Ok(None) };
-    let number: u64 = text.trim().parse().map_err(|_| malformed())?;
-    Ok(Some(i64::try_from(number).unwrap_or(i64::MAX)))
+    let Some(text) = header.filter(given).or(query.filter(given)) else {
+        return Ok(None);
+    };
+    text.trim().parse().map(Some).map_err(|_| malformed())
 }
 
 fn malformed() -> Problem {
@@ -56,32 +63,55 @@ fn malformed() -> Problem {
 }
 
 struct Feed {
+    from: Option<i64>,
     subscription: Subscription,
-    stop: CancellationToken,
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    silence: Pin<Box<Sleep>>,
     keep_alive: Duration,
+    /// When the last chunk went out. The timer is not touched for each: it looks here when it fires.
+    last: Instant,
     begun: bool,
 }
 
 impl Feed {
     async fn next(&mut self) -> Option<Bytes> {
+        let chunk = self.chunk().await;
+        self.last = Instant::now();
+        chunk
+    }
+
+    async fn chunk(&mut self) -> Option<Bytes> {
         if !self.begun {
             self.begun = true;
-            return Some(Bytes::from(format!("retry: {}\n\n", limits::SSE_RETRY_MS)));
+            let retry = limits::SSE_RETRY_MS;
+            // An `id` without `data` sets the client's cursor and is no event (WHATWG HTML, 9.2.6).
+            let from = self.from.map(|id| format!("id: {id}\n\n")).unwrap_or_default();
+            return Some(Bytes::from(format!("retry: {retry}\n\n{from}")));
         }
-        tokio::select! {
-            biased;
-            () = self.stop.cancelled() => None,
-            next = self.subscription.next() => match next {
-                Ok(Some(Chunk::Frames(frames))) => Some(frames),
-                Ok(Some(Chunk::Gap(gap))) => Some(sse::notice("gap", &gap).into()),
-                Ok(None) => None,
-                Err(error) => {
-                    // The client comes back with its last id, and finds out then whether it is still so.
-                    tracing::error!(error = telemetry::chain(&error), "a stream broke off");
-                    None
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut self.stop => return None,
+                next = self.subscription.next() => return match next {
+                    Ok(Some(Chunk::Frames(frames))) => Some(frames),
+                    Ok(Some(Chunk::Gap(gap))) => Some(sse::notice("gap", &gap).into()),
+                    Ok(None) => None,
+                    Err(error) => {
+                        // The client comes back with its last id, and finds out then whether it is still so.
+                        tracing::error!(error = telemetry::chain(&error), "a stream broke off");
+                        None
+                    }
+                },
+                () = &mut self.silence => {
+                    let due = self.last + self.keep_alive;
+                    let now = Instant::now();
+                    let over = due <= now;
+                    self.silence.as_mut().reset(if over { now + self.keep_alive } else { due });
+                    if over {
+                        return Some(Bytes::from_static(sse::KEEP_ALIVE.as_bytes()));
+                    }
                 }
-            },
-            () = tokio::time::sleep(self.keep_alive) => Some(Bytes::from_static(sse::KEEP_ALIVE.as_bytes())),
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::{
     App, Problem,
-    body::{Json, JsonBytes, Query, parse},
+    body::{Json, JsonBytes, Query, parse, parse_object, text_of},
     openapi::Operation,
     routes::Api,
     sse,
@@ -179,7 +179,7 @@ async fn watch(
     if after > 0 && subscription.is_complete() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    Ok(sse::response(&app, subscription))
+    Ok(sse::response(&app, subscription, None))
 }
 
 #[derive(Deserialize)]
@@ -199,24 +199,46 @@ struct RawFrame {
     ts: Option<Timestamp>,
 }
 
-fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
-    let many = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-    if !many {
-        return Ok(vec![parse_event(parse(body)?, "")?]);
+/// Where an event stands in a body, for the sentence about what is wrong with it.
+#[derive(Clone, Copy)]
+enum Place {
+    Alone,
+    At(usize),
+}
+
+impl Place {
+    /// The name of a member of the event.
+    fn of(self, member: &str) -> String {
+        match self {
+            Self::Alone => member.to_owned(),
+            Self::At(index) => format!("[{index}].{member}"),
+        }
     }
-    let raw: Vec<RawEvent<'_>> = parse(body)?;
+}
+
+fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
+    let text = text_of(body)?;
+    if !text.trim_ascii_start().starts_with('[') {
+        return Ok(vec![parse_event(parse_object(text)?, Place::Alone)?]);
+    }
+    let raw: Vec<&RawValue> = parse(text)?;
     if !(1..=limits::EVENTS_PER_REQUEST).contains(&raw.len()) {
         let most = limits::EVENTS_PER_REQUEST;
         let len = raw.len();
-        return Err(Problem::invalid("", format!("an array has from 1 to {most} events, not {len}")));
+        return Err(Problem::invalid(
+            "",
+            format!("an array has from 1 to {most} events, not {len}"),
+        ));
     }
-    raw.into_iter()
-        .enumerate()
-        .map(|(index, event)| parse_event(event, &format!("[{index}].")))
-        .collect()
+    let events = raw.into_iter().enumerate().map(|(index, event)| {
+        let event = parse_object(event.get())
+            .map_err(|problem: Problem| problem.within(&format!("[{index}]")))?;
+        parse_event(event, Place::At(index))
+    });
+    events.collect()
 }
 
-fn parse_event(raw: RawEvent<'_>, place: &str) -> Result<TaskEvent, Problem> {
+fn parse_event(raw: RawEvent<'_>, place: Place) -> Result<TaskEvent, Problem> {
     let body = match &*raw.kind {
         "frame" => {
             let RawFrame { line, kind, ts } = parse_data(raw.data, place)?;
@@ -224,18 +246,11 @@ fn parse_event(raw: RawEvent<'_>, place: &str) -> Result<TaskEvent, Problem> {
         }
         "task" => TaskEventBody::Task(parse_data::<Verdict>(raw.data, place)?),
         "terminal" => TaskEventBody::Terminal(parse_data::<Verdict>(raw.data, place)?),
-        _ => {
-            return Err(Problem::invalid(
-                format!("{place}kind"),
-                "must be frame, task or terminal",
-            ));
-        }
+        _ => return Err(Problem::invalid(place.of("kind"), "must be frame, task or terminal")),
     };
     Ok(TaskEvent { producer_id: raw.id, body })
 }
 
-fn parse_data<T: serde::de::DeserializeOwned>(data: &RawValue, place: &str) -> Result<T, Problem> {
-    serde_json::from_str(data.get()).or_else(|_| {
-        parse(data.get().as_bytes()).map_err(|problem| problem.within(&format!("{place}data")))
-    })
+fn parse_data<T: serde::de::DeserializeOwned>(data: &RawValue, place: Place) -> Result<T, Problem> {
+    parse_object(data.get()).map_err(|problem| problem.within(&place.of("data")))
 }

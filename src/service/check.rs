@@ -40,7 +40,9 @@ pub(super) fn limit(limit: Option<u32>) -> Result<u32, Error> {
 }
 
 /// An opaque cursor of ours, taken apart again.
-pub(super) fn cursor<T: serde::de::DeserializeOwned>(text: Option<&str>) -> Result<Option<T>, Error> {
+pub(super) fn cursor<T: serde::de::DeserializeOwned>(
+    text: Option<&str>,
+) -> Result<Option<T>, Error> {
     let Some(text) = text else { return Ok(None) };
     decode(text)
         .and_then(|bytes| serde_json::from_slice(&bytes).ok())

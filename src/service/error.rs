@@ -36,7 +36,9 @@ pub enum Error {
     #[error("the daemon cannot serve this now")]
     Unavailable(#[source] StoreError),
     /// No room on the disk, or below the configured bound.
-    #[error("the database has no room left: free disk space, raise store.max_bytes or set a retention")]
+    #[error(
+        "the database has no room left: free disk space, raise store.max_bytes or set a retention"
+    )]
     StorageFull(#[source] StoreError),
     /// A fault of ours. The caller sees no more than that; the log has the chain.
     #[error("internal error")]

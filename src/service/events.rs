@@ -1,18 +1,19 @@
 //! Reading the log: pages, and the one subscription that everything which follows a stream is made of.
 //!
-//! A subscription is a cursor. It reads the table until it has caught up, then takes what commits signal, and goes
-//! back to the table whenever a signal was missed. Nothing waits for it, and it keeps nothing but its cursor.
+//! A subscription is a cursor. It reads the table until it has caught up, then takes what the bus tells of commits,
+//! and goes back to the table whenever it fell behind that. Nothing waits for it, and it keeps nothing but its cursor
+//! and, while it reads the table, one page.
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use serde::Serialize;
-use tokio::sync::broadcast;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{Error, Services, check};
 use crate::{
     domain::{Event, Framing, StreamName, limits},
-    store::{Batch, Feed, FeedScope, Listener, Signal, Store, StreamView},
+    store::{Batch, Commit, FeedScope, Frames, Heard, Listener, Store, StoreError, StreamView},
 };
 
 /// Which events to read.
@@ -27,8 +28,8 @@ pub enum Selector {
 /// Where to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
-    /// After this place.
-    Place(i64),
+    /// After this place. Any number that a client may send; the log's are smaller.
+    Place(u64),
     /// With what comes from now on.
     Latest,
 }
@@ -46,7 +47,7 @@ pub struct EventPage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Gap {
     /// The cursor that it came with.
-    pub requested: i64,
+    pub requested: u64,
     /// The oldest place there is.
     pub oldest: i64,
     /// The latest place there is.
@@ -95,7 +96,7 @@ impl Services {
         Ok(EventPage { events, next })
     }
 
-    /// Follows a stream, or several, from a place on.
+    /// Follows a stream, or several, from a place on and without end.
     pub async fn subscribe(
         &self,
         selector: &Selector,
@@ -104,13 +105,15 @@ impl Services {
     ) -> Result<Subscription, Error> {
         match selector {
             Selector::Stream(name) => {
-                self.subscribe_stream(name, after, Framing::ItemBySeq, kind).await
+                let framing = Framing::ItemBySeq;
+                let feed = self.subscribe_stream(name, after, framing, kind).await?;
+                Ok(Subscription { endless: true, ..feed })
             }
             Selector::Prefix(prefix) => self.subscribe_feed(prefix, after, kind).await,
         }
     }
 
-    /// Follows one stream, in the given form.
+    /// Follows one stream, in the given form, to its end if it has one.
     pub async fn subscribe_stream(
         &self,
         name: &str,
@@ -132,8 +135,10 @@ impl Services {
             cursor,
             gap,
             closed: view.closed,
+            endless: false,
             head: view.head,
             live: false,
+            ahead: None,
         })
     }
 
@@ -143,23 +148,25 @@ impl Services {
         after: After,
         kind: Option<String>,
     ) -> Result<Subscription, Error> {
-        let signals = self.store.bus().listen_all();
+        let listener = self.store.bus().listen_all();
         let (trimmed, head) = self.store.log_bounds().await?;
         let (mut cursor, gap) = begin(after, (trimmed, head));
         if let (After::Place(asked), Some(Gap { reason: "pruned", .. })) = (after, &gap) {
             // The last event of each stream is still there, and may be before the oldest that was not pruned.
-            cursor = asked;
+            cursor = i64::try_from(asked).unwrap_or(cursor);
         }
         Ok(Subscription {
             store: self.store.clone(),
-            source: Source::Feed { scope: FeedScope::prefix(prefix), signals },
+            source: Source::Feed { scope: FeedScope::prefix(prefix), listener },
             framing: Framing::ItemByPosition,
             kind: kind.map(Arc::from),
             cursor,
             gap,
             closed: false,
+            endless: true,
             head,
             live: false,
+            ahead: None,
         })
     }
 
@@ -177,14 +184,14 @@ impl Services {
 
 /// The cursor to begin with, and what the log cannot give any more.
 fn begin(after: After, (floor, head): (i64, i64)) -> (i64, Option<Gap>) {
-    let gap = |requested, reason| {
-        Some(Gap { requested, oldest: (floor + 1).min(head), latest: head, reason })
+    let After::Place(requested) = after else {
+        return (head, None);
     };
-    match after {
-        After::Latest => (head, None),
-        After::Place(asked) if asked > head => (0, gap(asked, "ahead")),
-        After::Place(asked) if asked < floor => (floor, gap(asked, "pruned")),
-        After::Place(asked) => (asked, None),
+    let gap = |reason| Some(Gap { requested, oldest: (floor + 1).min(head), latest: head, reason });
+    match i64::try_from(requested) {
+        Ok(asked) if asked < floor => (floor, gap("pruned")),
+        Ok(asked) if asked <= head => (asked, None),
+        _ => (0, gap("ahead")),
     }
 }
 
@@ -199,32 +206,31 @@ pub struct Subscription {
     gap: Option<Gap>,
     /// Nothing follows the head.
     closed: bool,
+    /// Goes on all the same: a client would take the end for a fault and come back for ever.
+    endless: bool,
     /// The latest place when the subscription was made.
     head: i64,
-    /// The table has been read to its end; from here on the signals tell.
+    /// The table has been read to its end; from here on the bus tells.
     live: bool,
+    /// The next page of the table, read while the last one is on its way to the client.
+    ahead: Option<AbortOnDropHandle<Result<Option<Frames>, StoreError>>>,
 }
 
 #[derive(Debug)]
 enum Source {
-    Stream { id: i64, name: StreamName, listener: Listener },
-    Feed { scope: FeedScope, signals: broadcast::Receiver<Feed> },
-}
-
-/// What came of a commit's signal.
-enum Heard {
-    /// Frames that follow the cursor directly.
-    Frames(Bytes),
-    /// Nothing new for us.
-    Nothing,
-    /// It does not follow the cursor, or does not carry its events.
-    ReadTheTable,
+    Stream { id: i64, name: StreamName, listener: Listener<Batch> },
+    Feed { scope: FeedScope, listener: Listener<Commit> },
 }
 
 impl Subscription {
     /// Whether the subscriber has everything already and nothing will follow.
     pub fn is_complete(&self) -> bool {
         self.closed && self.gap.is_none() && self.cursor == self.head
+    }
+
+    /// The place up to which everything was given.
+    pub fn cursor(&self) -> i64 {
+        self.cursor
     }
 
     /// Waits for what comes next; `None` at the end of a closed stream. Dropping the future loses nothing that was
@@ -235,20 +241,21 @@ impl Subscription {
         }
         loop {
             if !self.live {
-                match self.read().await? {
-                    Some(frames) if frames.is_empty() => continue,
-                    Some(frames) => return Ok(Some(Chunk::Frames(frames))),
+                // Boxed: a subscriber that has caught up does not carry the room that queries take.
+                match Box::pin(self.read()).await? {
+                    Some(frames) if !frames.is_empty() => return Ok(Some(Chunk::Frames(frames))),
+                    Some(_) => continue,
                     None => self.live = true,
                 }
             }
-            if self.closed {
-                return Ok(None);
-            }
-            match self.hear().await {
-                Heard::Nothing => {}
-                Heard::ReadTheTable => self.live = false,
-                Heard::Frames(first) if first.is_empty() => {}
-                Heard::Frames(first) => return Ok(Some(Chunk::Frames(self.gather(first)))),
+            match self.hear() {
+                Told::Frames(frames) if frames.is_empty() => {}
+                Told::Frames(frames) => return Ok(Some(Chunk::Frames(frames))),
+                Told::Behind => self.live = false,
+                Told::Closed | Told::Nothing if self.closed && !self.endless => return Ok(None),
+                Told::Closed if self.endless => std::future::pending().await,
+                Told::Closed => self.closed = true,
+                Told::Nothing => self.wait().await,
             }
         }
     }
@@ -258,19 +265,40 @@ impl Subscription {
         if let Some(kind) = self.kind.clone() {
             return self.read_kind(&kind).await;
         }
-        let page = match &self.source {
-            Source::Stream { id, name, .. } => {
-                self.store.frames(*id, name, self.cursor, self.framing).await?
-            }
-            Source::Feed { scope, .. } => {
-                let (_, head) = self.store.log_bounds().await?;
-                self.store.feed_frames(scope, self.cursor, head).await?
+        let page = match &mut self.ahead {
+            None => self.page().await?,
+            Some(ahead) => {
+                let page = ahead.await.map_err(|_| StoreError::Stopped);
+                self.ahead = None;
+                page??
             }
         };
-        Ok(page.map(|page| {
-            self.cursor = page.cursor;
-            page.bytes
-        }))
+        let Some(page) = page else { return Ok(None) };
+        self.cursor = page.cursor;
+        if page.more {
+            self.ahead = Some(AbortOnDropHandle::new(tokio::spawn(self.page())));
+        } else {
+            self.live = true;
+        }
+        Ok(Some(page.bytes))
+    }
+
+    /// Reads the page after the cursor.
+    fn page(&self) -> impl Future<Output = Result<Option<Frames>, StoreError>> + Send + use<> {
+        let (store, cursor, framing) = (self.store.clone(), self.cursor, self.framing);
+        let source = match &self.source {
+            Source::Stream { id, name, .. } => Ok((*id, name.clone())),
+            Source::Feed { scope, .. } => Err(scope.clone()),
+        };
+        async move {
+            match source {
+                Ok((id, name)) => store.frames(id, &name, cursor, framing).await,
+                Err(scope) => {
+                    let (_, head) = store.log_bounds().await?;
+                    store.feed_frames(&scope, cursor, head).await
+                }
+            }
+        }
     }
 
     /// The same with a filter, which is rare: event by event.
@@ -303,113 +331,299 @@ impl Subscription {
         Ok(Some(crate::store::render(&events, self.framing)))
     }
 
-    /// Waits for a commit that concerns us.
-    async fn hear(&mut self) -> Heard {
+    async fn wait(&mut self) {
         match &mut self.source {
-            Source::Stream { listener, .. } => match listener.next().await {
-                Signal::Batch(batch) => self.take_batch(&batch),
-                Signal::Lagged => Heard::ReadTheTable,
-            },
-            Source::Feed { signals, .. } => match signals.recv().await {
-                Ok(feed) => self.take_feed(&feed),
-                Err(_) => Heard::ReadTheTable,
-            },
+            Source::Stream { listener, .. } => listener.wait(self.cursor).await,
+            Source::Feed { listener, .. } => listener.wait(self.cursor).await,
         }
     }
 
-    /// A commit that is there already, without waiting.
-    fn hear_now(&mut self) -> Option<Heard> {
-        match &mut self.source {
-            Source::Stream { listener, .. } => match listener.try_next()? {
-                Signal::Batch(batch) => Some(self.take_batch(&batch)),
-                Signal::Lagged => Some(Heard::ReadTheTable),
+    /// What the last commits brought, framed, up to the size of a chunk: what costs is the system call for each
+    /// subscriber and not its bytes.
+    fn hear(&mut self) -> Told {
+        let budget = limits::CHUNK_BYTES;
+        let (frames, cursor) = match &self.source {
+            Source::Stream { listener, .. } => match listener.hear(self.cursor, budget) {
+                Heard::Items(batches) => (
+                    batches.iter().map(|batch| self.frames_of(batch)).collect::<Vec<_>>(),
+                    batches.last().map(|batch| batch.seqs.1),
+                ),
+                Heard::Nothing => return Told::Nothing,
+                Heard::Closed => return Told::Closed,
+                Heard::Behind => return Told::Behind,
             },
-            Source::Feed { signals, .. } => match signals.try_recv() {
-                Ok(feed) => Some(self.take_feed(&feed)),
-                Err(broadcast::error::TryRecvError::Lagged(_)) => Some(Heard::ReadTheTable),
-                Err(_) => None,
-            },
-        }
-    }
-
-    /// Adds what is there already to `first`, up to the size of a chunk: what costs is the system call for each
-    /// subscriber, not its bytes.
-    fn gather(&mut self, first: Bytes) -> Bytes {
-        let mut chunk: Option<BytesMut> = None;
-        let mut len = first.len();
-        while len < limits::CHUNK_BYTES && !self.closed {
-            match self.hear_now() {
-                None => break,
-                Some(Heard::Nothing) => {}
-                Some(Heard::ReadTheTable) => {
-                    self.live = false;
-                    break;
+            Source::Feed { scope, listener } => match listener.hear(self.cursor, budget) {
+                Heard::Items(commits) => {
+                    let batches = commits.iter().flat_map(|commit| commit.iter());
+                    // A listener that came while a commit was being told may see a part of it.
+                    let mut expected = self.cursor + 1;
+                    let mut frames = Vec::new();
+                    for batch in batches {
+                        if batch.positions.0 != expected {
+                            return Told::Behind;
+                        }
+                        expected = batch.positions.1 + 1;
+                        if scope.contains(&batch.stream) {
+                            frames.push(self.frames_of(batch));
+                        }
+                    }
+                    (frames, Some(expected - 1))
                 }
-                Some(Heard::Frames(more)) => {
-                    let chunk = chunk.get_or_insert_with(|| {
-                        let mut chunk = BytesMut::with_capacity(limits::CHUNK_BYTES);
-                        chunk.extend_from_slice(&first);
-                        chunk
-                    });
-                    chunk.extend_from_slice(&more);
-                    len = chunk.len();
-                }
-            }
-        }
-        chunk.map_or(first, BytesMut::freeze)
+                Heard::Nothing => return Told::Nothing,
+                Heard::Closed => return Told::Closed,
+                Heard::Behind => return Told::Behind,
+            },
+        };
+        self.cursor = cursor.unwrap_or(self.cursor);
+        Told::Frames(join(frames))
     }
 
-    fn take_batch(&mut self, batch: &Batch) -> Heard {
-        let (first, last) = batch.seqs;
-        self.closed |= batch.closed;
-        if last <= self.cursor {
-            return Heard::Nothing;
-        }
-        if first != self.cursor + 1 {
-            return Heard::ReadTheTable;
-        }
-        match self.frames_of(batch) {
-            Some(frames) => {
-                self.cursor = last;
-                Heard::Frames(frames)
-            }
-            None => Heard::ReadTheTable,
-        }
-    }
-
-    fn take_feed(&mut self, feed: &[Arc<Batch>]) -> Heard {
-        let Source::Feed { scope, .. } = &self.source else { return Heard::Nothing };
-        let Some(last) = feed.last().map(|batch| batch.positions.1) else { return Heard::Nothing };
-        if last <= self.cursor {
-            return Heard::Nothing;
-        }
-        let mut expected = self.cursor + 1;
-        let mut parts = Vec::new();
-        for batch in feed {
-            // A listener that came while the commit was being told may see a part of it.
-            if batch.positions.0 != expected {
-                return Heard::ReadTheTable;
-            }
-            expected = batch.positions.1 + 1;
-            if scope.contains(&batch.stream) {
-                match self.frames_of(batch) {
-                    Some(frames) => parts.push(frames),
-                    None => return Heard::ReadTheTable,
-                }
-            }
-        }
-        self.cursor = last;
-        match parts.len() {
-            0 => Heard::Nothing,
-            1 => Heard::Frames(parts.remove(0)),
-            _ => Heard::Frames(parts.concat().into()),
-        }
-    }
-
-    fn frames_of(&self, batch: &Batch) -> Option<Bytes> {
+    fn frames_of(&self, batch: &Batch) -> Bytes {
         let Some(kind) = &self.kind else { return batch.frames(self.framing) };
         let wanted: Vec<Event> =
-            batch.events()?.iter().filter(|event| event.kind == *kind).cloned().collect();
-        Some(crate::store::render(&wanted, self.framing))
+            batch.events.iter().filter(|event| event.kind == *kind).cloned().collect();
+        crate::store::render(&wanted, self.framing)
+    }
+}
+
+/// What the bus has for a subscription.
+enum Told {
+    /// Frames that follow the cursor; none, if nothing of it concerns us.
+    Frames(Bytes),
+    /// Nothing yet.
+    Nothing,
+    /// Nothing, and nothing will come.
+    Closed,
+    /// The table knows.
+    Behind,
+}
+
+/// One chunk of several; a single one is passed on as it is, shared by all subscribers.
+fn join(frames: Vec<Bytes>) -> Bytes {
+    match <[Bytes; 1]>::try_from(frames) {
+        Ok([single]) => single,
+        Err(several) => several.concat().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::Ids,
+        service::{Tokens, Tuning},
+        store::testing::{TestStore, append, event},
+    };
+
+    fn services(test: &TestStore) -> Services {
+        let tokens = Tokens::open(&test.folder().join("token")).unwrap();
+        Services::new(
+            test.store.clone(),
+            Arc::clone(&test.clock) as _,
+            Ids::counting(),
+            Tuning::default(),
+            tokens,
+        )
+    }
+
+    fn name() -> StreamName {
+        StreamName::of("task", "t")
+    }
+
+    /// The ids of the frames in a chunk; a gap is its negative cursor.
+    fn ids(chunk: Option<Chunk>) -> Vec<i64> {
+        match chunk {
+            None => vec![],
+            Some(Chunk::Gap(gap)) => vec![-i64::try_from(gap.requested).unwrap()],
+            Some(Chunk::Frames(frames)) => std::str::from_utf8(&frames)
+                .unwrap()
+                .lines()
+                .filter_map(|line| line.strip_prefix("id: ")?.parse().ok())
+                .collect(),
+        }
+    }
+
+    async fn collect(subscription: &mut Subscription, until: i64) -> Vec<i64> {
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|last| *last < until) {
+            let chunk = subscription.next().await.unwrap();
+            assert!(chunk.is_some(), "the stream ended after {seen:?}");
+            seen.extend(ids(chunk));
+        }
+        seen
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn followers_see_every_event_once_in_order_while_producers_append() {
+        const EVENTS: i64 = 4000;
+        let test = TestStore::open().await;
+        let services = services(&test);
+        append(&test.store, &name(), vec![event("frame", "{}")]).await;
+        let mut followers = Vec::new();
+        for n in 0..12 {
+            let selector = match n % 3 {
+                0 => Selector::Prefix("task/".to_owned()),
+                1 => Selector::Prefix(String::new()),
+                _ => Selector::Stream("task/t".to_owned()),
+            };
+            let services = services.clone();
+            followers.push(async move {
+                let mut subscription =
+                    services.subscribe(&selector, After::Place(0), None).await.unwrap();
+                collect(&mut subscription, EVENTS).await
+            });
+        }
+        let producers = (0..8).map(|_| {
+            let store = test.store.clone();
+            async move {
+                for n in 0..=((EVENTS - 1) / 8) {
+                    let view = store.view(&name()).await.unwrap().unwrap();
+                    if view.head >= EVENTS {
+                        break;
+                    }
+                    let events = (0..=n % 7).map(|_| event("frame", "{}")).collect();
+                    store.append(name(), events).await.unwrap();
+                }
+            }
+        });
+        let (seen, _) = futures_util::future::join(
+            futures_util::future::join_all(
+                followers
+                    .into_iter()
+                    .map(|it| tokio::time::timeout(std::time::Duration::from_mins(1), it)),
+            ),
+            futures_util::future::join_all(producers),
+        )
+        .await;
+        for seen in seen {
+            let seen = seen.expect("a follower came to the end in time");
+            let ordered: Vec<i64> = (1..=*seen.last().unwrap()).collect();
+            assert!(seen == ordered, "a hole, a repeat or a swap: {} ids", seen.len());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_closed_stream_ends_for_every_cursor() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        append(&test.store, &name(), vec![event("task", "{}"), event("frame", "{}")]).await;
+        let open = services
+            .subscribe_stream("task/t", After::Place(1), Framing::Data, None)
+            .await
+            .unwrap();
+        let closed: Result<(), StoreError> = test
+            .store
+            .write(|tx| {
+                Box::pin(async move {
+                    tx.append(&name(), vec![event("terminal", "{}")]).await?;
+                    tx.close_stream(&name()).await
+                })
+            })
+            .await;
+        closed.unwrap();
+        let late = services
+            .subscribe_stream("task/t", After::Place(1), Framing::Data, None)
+            .await
+            .unwrap();
+        for mut subscription in [open, late] {
+            assert!(!subscription.is_complete());
+            assert_eq!(collect(&mut subscription, 3).await, [2, 3]);
+            assert!(subscription.next().await.unwrap().is_none());
+        }
+        let done = services
+            .subscribe_stream("task/t", After::Place(3), Framing::Data, None)
+            .await
+            .unwrap();
+        assert!(done.is_complete());
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_is_told() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        for _ in 0..10 {
+            append(&test.store, &name(), vec![event("frame", "{}")]).await;
+        }
+        let trimmed: Result<_, StoreError> =
+            test.store.write(|tx| Box::pin(async move { tx.trim(4).await })).await;
+        assert_eq!(trimmed.unwrap().removed, 4);
+        let stream = Selector::Stream("task/t".to_owned());
+        let everything = Selector::Prefix(String::new());
+        for (selector, after, expected, gap) in [
+            (&stream, 0, [-0, 5].as_slice(), Some((0, 5, 10, "pruned"))),
+            (&stream, 4, &[5], None),
+            (&stream, 10, &[], None),
+            (&stream, 99, &[-99, 5], Some((99, 5, 10, "ahead"))),
+            (&everything, 2, &[-2, 5], Some((2, 5, 10, "pruned"))),
+            (&everything, 11, &[-11, 5], Some((11, 5, 10, "ahead"))),
+        ] {
+            let mut subscription =
+                services.subscribe(selector, After::Place(after), None).await.unwrap();
+            if let Some((requested, oldest, latest, reason)) = gap {
+                let Some(Chunk::Gap(told)) = subscription.next().await.unwrap() else {
+                    panic!("no gap for {selector:?} after {after}")
+                };
+                assert_eq!(told, Gap { requested, oldest, latest, reason });
+            }
+            if let Some(first) = expected.last() {
+                let seen = ids(subscription.next().await.unwrap());
+                assert_eq!((seen.first(), seen.last()), (Some(first), Some(&10)));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_filter_shows_its_kind_only_before_and_after_now() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let pair = || vec![event("a", "{}"), event("b", "{}")];
+        append(&test.store, &name(), pair()).await;
+        for selector in [Selector::Stream("task/t".to_owned()), Selector::Prefix(String::new())] {
+            let mut subscription =
+                services.subscribe(&selector, After::Place(0), Some("b".to_owned())).await.unwrap();
+            let head = test.store.log_bounds().await.unwrap().1;
+            let seen = collect(&mut subscription, head).await;
+            assert!(seen.iter().all(|id| id % 2 == 0), "{seen:?}");
+            append(&test.store, &name(), pair()).await;
+            assert_eq!(ids(subscription.next().await.unwrap()), [head + 2]);
+        }
+    }
+
+    #[tokio::test]
+    async fn latest_shows_what_comes_from_now_on() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        append(&test.store, &name(), vec![event("a", "{}")]).await;
+        let stream = Selector::Stream("task/t".to_owned());
+        let mut subscription = services.subscribe(&stream, After::Latest, None).await.unwrap();
+        append(&test.store, &name(), vec![event("a", "{}")]).await;
+        assert_eq!(ids(subscription.next().await.unwrap()), [2]);
+    }
+
+    #[tokio::test]
+    async fn pages_walk_through_everything_once() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        for n in 0..25 {
+            let name = if n % 2 == 0 { name() } else { StreamName::fixed("team") };
+            append(&test.store, &name, vec![event("a", "{}")]).await;
+        }
+        for (selector, total) in [
+            (Selector::Prefix(String::new()), 25),
+            (Selector::Prefix("te".to_owned()), 12),
+            (Selector::Stream("task/t".to_owned()), 13),
+        ] {
+            let (mut seen, mut after) = (0, 0);
+            loop {
+                let page = services.event_page(&selector, after, None, Some(4)).await.unwrap();
+                seen += page.events.len();
+                match page.next {
+                    Some(next) => after = next,
+                    None => break,
+                }
+            }
+            assert_eq!(seen, total, "{selector:?}");
+        }
+        services.event_page(&Selector::Stream("no".into()), 0, None, None).await.unwrap_err();
     }
 }

@@ -1,5 +1,7 @@
 //! Messages: from a peer to a peer, through an inbox, with every state of the delivery on record.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use super::{
@@ -104,12 +106,11 @@ impl Services {
             .write(move |tx| {
                 Box::pin(async move {
                     own_peer(tx, &caller, &peer, "").await?;
-                    let mut messages = tx.free_messages(&peer, limit).await?;
                     let until = tx.now().plus(lease);
-                    for message in &mut messages {
-                        tx.lease_message(&message.id, until).await?;
-                        advance(tx, message, DeliveryState::Offered).await?;
-                    }
+                    let mut messages = tx.free_messages(&peer, until, limit).await?;
+                    let ids: Vec<_> = messages.iter().map(|message| message.id.clone()).collect();
+                    tx.lease_messages(&ids, until).await?;
+                    advance(tx, &peer, &mut messages, DeliveryState::Offered, None).await?;
                     Ok(Inbox { messages, next_cursor: None })
                 })
             })
@@ -150,18 +151,18 @@ impl Services {
             .write(move |tx| {
                 Box::pin(async move {
                     own_peer(tx, &caller, &peer, "").await?;
-                    let mut acked = Vec::with_capacity(ids.len());
-                    for id in ids {
-                        let known = match MessageId::parse(&id) {
-                            Some(id) => tx.message(&id).await?,
-                            None => None,
-                        };
-                        let mut message = known
-                            .filter(|message| message.to_peer == peer)
-                            .ok_or_else(|| Error::not_found("message for this peer", &id))?;
-                        advance(tx, &mut message, DeliveryState::Acked).await?;
-                        acked.push(message.id);
+                    let unknown = |id: &str| Error::not_found("message for this peer", id);
+                    let acked = ids
+                        .iter()
+                        .map(|id| MessageId::parse(id).ok_or_else(|| unknown(id)))
+                        .collect::<Result<Vec<_>, _>>()?;
+                    let mut messages = tx.messages_to(&peer, &acked).await?;
+                    let missing =
+                        acked.iter().find(|id| !messages.iter().any(|known| known.id == **id));
+                    if let Some(id) = missing {
+                        return Err(unknown(id.as_str()));
                     }
+                    advance(tx, &peer, &mut messages, DeliveryState::Acked, None).await?;
                     Ok(acked)
                 })
             })
@@ -175,9 +176,8 @@ impl Services {
         let message = self.store.message(&id).await?.ok_or_else(unknown)?;
         if let Some(session) = caller.session() {
             let own = self.store.peer_of_session(session).await?.map(|row| row.peer.peer_id);
-            let concerned = own.is_some_and(|own| {
-                own == message.to_peer || own.as_str() == message.from_peer
-            });
+            let concerned =
+                own.is_some_and(|own| own == message.to_peer || own.as_str() == message.from_peer);
             if !concerned {
                 return Err(Error::Forbidden("this message is between other peers".to_owned()));
             }
@@ -196,7 +196,9 @@ fn check_message(input: &NewMessage) -> Result<(), Error> {
 /// Who a message is from: the caller's own peer, or whom the operator names.
 async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Result<String, Error> {
     let Some(session) = caller.session() else {
-        let Some(named) = named else { return Ok("operator".to_owned()) };
+        let Some(named) = named else {
+            return Ok("operator".to_owned());
+        };
         let known = match PeerId::parse(named) {
             Some(id) => named == "operator" || tx.peer(&id).await?.is_some(),
             None => false,
@@ -210,9 +212,9 @@ async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Resul
         (None, _) => Err(Error::Conflict(
             "this session has no peer yet: POST /v1/peers/register first".to_owned(),
         )),
-        (Some(own), Some(named)) if own.as_str() != named => {
-            Err(Error::Forbidden(format!("from_peer: this token sends as {own} and as nobody else")))
-        }
+        (Some(own), Some(named)) if own.as_str() != named => Err(Error::Forbidden(format!(
+            "from_peer: this token sends as {own} and as nobody else"
+        ))),
         (Some(own), _) => Ok(own.as_str().to_owned()),
     }
 }
@@ -235,46 +237,74 @@ async fn deliver(
     if tx.inbox_full(&to, bound).await? {
         return Ok(None);
     }
-    let mut message = Message {
+    let mut messages = [Message {
         id: MessageId::new(ids, tx.now()),
         kind,
         from_peer: from.to_owned(),
-        to_peer: to,
+        to_peer: to.clone(),
         text: input.text.clone(),
         correlation_id: input.correlation_id.clone(),
         timestamp: tx.now(),
         state: DeliveryState::Accepted,
-    };
-    tx.insert_message(&message, input.idempotency_key.as_deref()).await?;
-    tx.advance_message(&message.id, &[DeliveryState::Accepted], None).await?;
-    advance(tx, &mut message, DeliveryState::Queued).await?;
+    }];
+    tx.insert_message(&messages[0], input.idempotency_key.as_deref()).await?;
+    tx.advance_messages(&[messages[0].id.clone()], &[DeliveryState::Accepted], None).await?;
+    advance(tx, &to, &mut messages, DeliveryState::Queued, None).await?;
+    let [message] = messages;
     Ok(Some(message))
 }
 
-/// Moves a message forward to `state`, through those in between, and says so in the receiver's stream.
+/// Moves messages of one inbox forward to `state`, through those in between, and says so in the receiver's stream.
+/// Those for which it is no way forward stay as they are.
 async fn advance(
     tx: &mut WriteTx,
-    message: &mut Message,
+    to: &PeerId,
+    messages: &mut [Message],
     state: DeliveryState,
+    reason: Option<&'static str>,
 ) -> Result<(), StoreError> {
-    let path = message.state.path_to(state);
-    if path.is_empty() {
+    let mut events = Vec::new();
+    let present: BTreeSet<_> = messages.iter().map(|message| message.state).collect();
+    for from in present {
+        let path = from.path_to(state);
+        if path.is_empty() {
+            continue;
+        }
+        let moved = messages.iter_mut().filter(|message| message.state == from);
+        let mut ids = Vec::new();
+        for message in moved {
+            message.state = state;
+            ids.push(message.id.clone());
+            events.push(told(message, reason));
+        }
+        tx.advance_messages(&ids, path, reason).await?;
+    }
+    if events.is_empty() {
         return Ok(());
     }
-    tx.advance_message(&message.id, path, None).await?;
-    message.state = state;
-    let kind = match state {
+    let stream = StreamName::of("peer", to);
+    tx.open_stream(&stream).await?;
+    tx.append(&stream, events).await?;
+    Ok(())
+}
+
+/// The event of a delivery. Without the text: whoever may read the log may not read everybody's messages.
+fn told(message: &Message, reason: Option<&'static str>) -> NewEvent {
+    let kind = match message.state {
         DeliveryState::Queued => "message.queued",
         DeliveryState::Offered => "message.offered",
         DeliveryState::Injected => "message.injected",
-        _ => "message.acked",
+        DeliveryState::Acked => "message.acked",
+        _ => "message.undeliverable",
     };
-    // No text: whoever may read the log may not read everybody's messages.
-    let data = json!({
+    let mut data = json!({
         "id": message.id, "type": message.kind, "from_peer": message.from_peer,
-        "to_peer": message.to_peer, "state": state,
+        "to_peer": message.to_peer, "state": message.state,
     });
-    tell(tx, &message.to_peer, kind, &data).await
+    if let Some(reason) = reason {
+        data["reason"] = reason.into();
+    }
+    NewEvent::new(kind, &data)
 }
 
 /// Ends the deliveries that wait for a peer that is no more.
@@ -283,24 +313,6 @@ pub(super) async fn give_up(
     peer: &PeerId,
     reason: &'static str,
 ) -> Result<(), StoreError> {
-    for id in tx.waiting_messages(peer).await? {
-        tx.advance_message(&id, &[DeliveryState::Undeliverable], Some(reason)).await?;
-        let data = json!({
-            "id": id, "to_peer": peer, "state": DeliveryState::Undeliverable, "reason": reason,
-        });
-        tell(tx, peer, "message.undeliverable", &data).await?;
-    }
-    Ok(())
-}
-
-async fn tell(
-    tx: &mut WriteTx,
-    peer: &PeerId,
-    kind: &'static str,
-    data: &serde_json::Value,
-) -> Result<(), StoreError> {
-    let stream = StreamName::of("peer", peer);
-    tx.open_stream(&stream).await?;
-    tx.append(&stream, vec![NewEvent::new(kind, data)]).await?;
-    Ok(())
+    let mut messages = tx.waiting_messages(peer).await?;
+    advance(tx, peer, &mut messages, DeliveryState::Undeliverable, Some(reason)).await
 }

@@ -20,7 +20,7 @@ pub use inbox::{Inbox, MessageDetail};
 pub use peers::PeerPage;
 pub use retention::Retention;
 pub use tasks::{Cancelled, Created, TaskPage};
-pub use tokens::{MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret, write_secret};
+pub use tokens::{MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret};
 
 use crate::{
     domain::{Clock, Ids, limits},
@@ -49,6 +49,8 @@ pub struct Tuning {
     pub inbox_max: u32,
     /// [`limits::RUNNER_GRACE`].
     pub runner_grace: Duration,
+    /// [`limits::MAINTENANCE`].
+    pub maintenance: Duration,
     /// [`limits::SSE_KEEP_ALIVE`].
     pub sse_keep_alive: Duration,
     /// [`limits::BODY_STALL`].
@@ -62,6 +64,7 @@ impl Default for Tuning {
             lease: limits::LEASE,
             inbox_max: limits::INBOX_MAX,
             runner_grace: limits::RUNNER_GRACE,
+            maintenance: limits::MAINTENANCE,
             sse_keep_alive: limits::SSE_KEEP_ALIVE,
             body_stall: limits::BODY_STALL,
         }

@@ -50,12 +50,11 @@ impl Services {
                             input.tmux_pane.as_deref().unwrap_or_default(),
                         )
                         .await?;
-                    match known {
-                        Some(known) => update(tx, &caller, known, input).await,
-                        None => {
-                            let id = PeerId::new(&ids, tx.now());
-                            create(tx, &caller, id, input).await
-                        }
+                    if let Some(known) = known {
+                        update(tx, &caller, known, input).await
+                    } else {
+                        let id = PeerId::new(&ids, tx.now());
+                        create(tx, &caller, id, input).await
                     }
                 })
             })
@@ -141,7 +140,9 @@ impl Services {
             self.store
                 .write(move |tx| {
                     Box::pin(async move {
-                        let Some(mut row) = tx.peer(&peer_id).await? else { return Ok(()) };
+                        let Some(mut row) = tx.peer(&peer_id).await? else {
+                            return Ok(());
+                        };
                         let peer = &mut row.peer;
                         if peer.last_seen != last_seen {
                             return Ok(());
@@ -186,7 +187,9 @@ fn check_input(input: &RegisterInput) -> Result<(), Error> {
     if input.pid == Some(0) {
         return Err(Error::invalid("pid", "must be the id of a process"));
     }
-    let Some(metadata) = &input.metadata else { return Ok(()) };
+    let Some(metadata) = &input.metadata else {
+        return Ok(());
+    };
     if metadata.len() > limits::METADATA_ENTRIES {
         let most = limits::METADATA_ENTRIES;
         return Err(Error::invalid("metadata", format!("must have at most {most} entries")));
@@ -205,9 +208,9 @@ async fn create(
     input: RegisterInput,
 ) -> Result<Peer, Error> {
     let now = tx.now();
-    let metadata = input.metadata.map(|given| {
-        given.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
-    });
+    let metadata = input
+        .metadata
+        .map(|given| given.into_iter().filter_map(|(key, value)| Some((key, value?))).collect());
     let peer = Peer {
         peer_id,
         display_name: input.display_name,
@@ -326,7 +329,9 @@ pub(super) async fn own_peer(
 
 /// The operator may act for any peer, a session's token for the peers of its session.
 pub(super) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<(), Error> {
-    let Some(session) = caller.session() else { return Ok(()) };
+    let Some(session) = caller.session() else {
+        return Ok(());
+    };
     if row.owner.as_deref() == Some(session) || row.peer.session_id.as_deref() == Some(session) {
         return Ok(());
     }
@@ -343,4 +348,69 @@ fn given(text: Option<&str>) -> Option<&str> {
 
 fn given_owned(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        domain::{Ids, NewMessage},
+        service::{Tokens, Tuning},
+        store::testing::TestStore,
+    };
+
+    fn services(test: &TestStore) -> Services {
+        let tokens = Tokens::open(&test.folder().join("token")).unwrap();
+        let clock = Arc::clone(&test.clock) as _;
+        Services::new(test.store.clone(), clock, Ids::counting(), Tuning::default(), tokens)
+    }
+
+    fn input(name: &str) -> RegisterInput {
+        let input = serde_json::json!({ "display_name": name, "backend": "test", "path": name });
+        serde_json::from_value(input).unwrap()
+    }
+
+    fn message() -> NewMessage {
+        serde_json::from_value(serde_json::json!({ "text": "hello" })).unwrap()
+    }
+
+    /// Silence is counted anew and leases have no meaning any more; nothing gets stuck until the clock is back.
+    #[tokio::test]
+    async fn a_clock_that_is_set_back_stops_nothing() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let noon = crate::domain::Timestamp::from_millis(1_800_000_000_000);
+        test.clock.set(noon);
+        let caller = Caller::Operator;
+        let peer = services.register_peer(&caller, input("a")).await.unwrap();
+        let id = peer.peer_id.as_str();
+        services.send_message(&caller, id, message()).await.unwrap();
+        let take = async || services.take_messages(&caller, id, None).await.unwrap().messages.len();
+        assert_eq!(take().await, 1);
+        assert_eq!(take().await, 0);
+        let before = test.store.log_bounds().await.unwrap().1;
+
+        test.clock.set(noon.minus(Duration::from_hours(3)));
+        services.sweep_peers().await.unwrap();
+        assert_eq!(services.peer(id).await.unwrap().status, PeerStatus::Online);
+        assert_eq!(take().await, 1);
+        test.clock.advance(Duration::from_secs(61));
+        services.sweep_peers().await.unwrap();
+        assert_eq!(services.peer(id).await.unwrap().status, PeerStatus::Offline);
+        assert_eq!(take().await, 1);
+        let after = test.store.log_bounds().await.unwrap().1;
+        assert_eq!(after, before + 1, "positions go on; one event, peer.status");
+    }
+
+    #[tokio::test]
+    async fn the_next_look_comes_when_the_next_peer_is_due() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        services.register_peer(&Caller::Operator, input("a")).await.unwrap();
+        assert_eq!(services.sweep_peers().await.unwrap(), limits::PID_CHECK);
+        test.clock.advance(Duration::from_millis(59_000));
+        assert_eq!(services.sweep_peers().await.unwrap(), Duration::from_millis(1001));
+    }
 }

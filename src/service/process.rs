@@ -4,7 +4,9 @@ use rustix::process::{Pid, test_kill_process};
 
 /// Whether a process with this id exists.
 pub fn is_alive(pid: u32) -> bool {
-    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        return false;
+    };
     match test_kill_process(pid) {
         Ok(()) => true,
         // It is there, and somebody else's.

@@ -106,9 +106,10 @@ impl Services {
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
         let tasks: Vec<Task> = rows.into_iter().map(|row| row.task).collect();
-        let next_cursor = tasks.last().filter(|_| more).map(|task| {
-            check::make_cursor(&(task.created_at.as_millis(), task.task_id.as_str()))
-        });
+        let next_cursor = tasks
+            .last()
+            .filter(|_| more)
+            .map(|task| check::make_cursor(&(task.created_at.as_millis(), task.task_id.as_str())));
         Ok(TaskPage { tasks, next_cursor })
     }
 
@@ -126,17 +127,20 @@ impl Services {
     ) -> Result<Appended, Error> {
         let id = task_id(id)?;
         check_events(&events)?;
-        let frames_only = events.iter().all(|event| matches!(event.body, TaskEventBody::Frame { .. }));
+        let frames_only =
+            events.iter().all(|event| matches!(event.body, TaskEventBody::Frame { .. }));
         if frames_only {
             // The common case needs no statement but the one that all appends of a commit share.
             let now = self.now();
             let events =
                 events.into_iter().map(|event| frame_event(&id, event, now)).collect::<Vec<_>>();
-            return self.store.append(stream_of(&id), events).await.map_err(|error| of_task(error, &id));
+            return self
+                .store
+                .append(stream_of(&id), events)
+                .await
+                .map_err(|error| of_task(error, &id));
         }
-        self.store
-            .write(move |tx| Box::pin(async move { append_all(tx, &id, events).await }))
-            .await
+        self.store.write(move |tx| Box::pin(async move { append_all(tx, &id, events).await })).await
     }
 
     /// Asks for a task to be stopped. One that nobody has begun ends at once.
@@ -186,7 +190,9 @@ impl Services {
             self.store
                 .write(move |tx| {
                     Box::pin(async move {
-                        let Some(mut row) = tx.task(&id).await? else { return Ok(()) };
+                        let Some(mut row) = tx.task(&id).await? else {
+                            return Ok(());
+                        };
                         if row.task.last_id == last_id && !row.task.status.is_terminal() {
                             apply(tx, &mut row, &end, None).await?;
                         }
@@ -330,7 +336,9 @@ async fn asker(
     caller: &Caller,
     named: Option<String>,
 ) -> Result<Option<String>, Error> {
-    let Some(session) = caller.session() else { return Ok(named) };
+    let Some(session) = caller.session() else {
+        return Ok(named);
+    };
     let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id.as_str().to_owned());
     let own = own.unwrap_or_else(|| caller.subject());
     match named {

@@ -2,9 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fmt,
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    fmt, io,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
@@ -21,6 +19,7 @@ use subtle::ConstantTimeEq as _;
 use super::{Error, Services, check};
 use crate::{
     domain::{Caller, Scope, Timestamp, TokenId, limits},
+    private_file,
     store::TokenRow,
 };
 
@@ -135,7 +134,7 @@ impl Tokens {
             Ok(text) => text.trim().to_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let token = new_secret();
-                write_secret(file, &token).map_err(failed)?;
+                write_token(file, &token).map_err(failed)?;
                 token
             }
             Err(error) => return Err(failed(error)),
@@ -159,7 +158,7 @@ impl Tokens {
     fn rotate(&self) -> Result<String, TokenFileError> {
         let mut operator = self.0.operator.write().unwrap_or_else(PoisonError::into_inner);
         let token = new_secret();
-        write_secret(&self.0.file, &token).map_err(|source| TokenFileError::Io {
+        write_token(&self.0.file, &token).map_err(|source| TokenFileError::Io {
             path: self.0.file.display().to_string(),
             source,
         })?;
@@ -202,7 +201,9 @@ impl Services {
 
     async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<Seen>, Error> {
         let revocations = self.tokens.0.revocations.load(SeqCst);
-        let Some(row) = self.store.token_by_hash(hash).await? else { return Ok(None) };
+        let Some(row) = self.store.token_by_hash(hash).await? else {
+            return Ok(None);
+        };
         if row.revoked_at.is_some() {
             return Ok(None);
         }
@@ -355,18 +356,18 @@ pub fn new_secret() -> String {
     check::hex(&bytes)
 }
 
-/// Writes a secret to a file that only its owner may read, in one step: a reader sees the old or the new.
-pub fn write_secret(path: &Path, secret: &str) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.new", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let mut file = std::fs::File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&beside)?;
-    file.write_all(format!("{secret}\n").as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&beside, path)
+fn write_token(file: &Path, token: &str) -> io::Result<()> {
+    private_file::replace(file, format!("{token}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_64_hex_digits_and_differ() {
+        let (one, two) = (new_secret(), new_secret());
+        assert!(one.len() == 64 && one.bytes().all(|byte| byte.is_ascii_hexdigit()), "{one}");
+        assert_ne!(one, two);
+    }
 }

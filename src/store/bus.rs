@@ -1,16 +1,17 @@
-//! Waking readers: after a commit, each stream that it touched gets a signal.
+//! Waking readers: after a commit, each stream that it touched and that somebody listens to is told.
 //!
-//! A signal may carry the committed events, and their frames once one subscriber has asked for them: then a
-//! thousand subscribers cost one rendering and no read. But the table is always right and the signal only makes it
-//! fast. A listener that lagged, or finds a hole, goes back to the table, and no producer ever waits for a reader.
+//! What is told is a level, the place of the last event, so there is nothing that a listener could miss. Beside it
+//! stands the stream's tail: the events of the last commits, and their frames once one listener has asked, so that a
+//! thousand subscribers cost one rendering and no read. Whoever is behind the tail goes to the table, which is always
+//! right. No producer ever waits for a reader, and a reader keeps nothing but its cursor.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use bytes::Bytes;
-use tokio::sync::broadcast;
+use tokio::sync::watch;
 
 use crate::domain::{Event, Framing, Seq, StreamName, limits, sse};
 
@@ -25,35 +26,29 @@ pub struct Batch {
     pub positions: (i64, i64),
     /// Whether the commit also closed the stream.
     pub closed: bool,
-    /// The events, unless they are too large to be kept around for slow listeners.
-    events: Option<Box<[Event]>>,
+    /// The events.
+    pub events: Box<[Event]>,
+    bytes: usize,
     frames: [OnceLock<Bytes>; Framing::COUNT],
 }
 
 impl Batch {
     pub(super) fn new(events: Vec<Event>, closed: bool) -> Option<Self> {
         let (first, last) = (events.first()?, events.last()?);
-        let bytes: usize = events.iter().map(sse::frame_len).sum();
         Some(Self {
             stream: first.stream.clone(),
             seqs: (first.seq, last.seq),
             positions: (first.position, last.position),
             closed,
-            events: (bytes <= limits::SIGNAL_BYTES).then(|| events.into()),
+            bytes: events.iter().map(sse::frame_len).sum(),
+            events: events.into(),
             frames: Default::default(),
         })
     }
 
-    /// The events; `None` if the reader has to fetch them.
-    pub fn events(&self) -> Option<&[Event]> {
-        self.events.as_deref()
-    }
-
     /// All events of the batch, framed; rendered by whoever asks first and shared with everybody after.
-    pub fn frames(&self, framing: Framing) -> Option<Bytes> {
-        let events = self.events()?;
-        let render = || render(events, framing);
-        Some(self.frames[framing.index()].get_or_init(render).clone())
+    pub fn frames(&self, framing: Framing) -> Bytes {
+        self.frames[framing.index()].get_or_init(|| render(&self.events, framing)).clone()
     }
 }
 
@@ -66,125 +61,190 @@ pub fn render(events: &[Event], framing: Framing) -> Bytes {
     Bytes::from(text)
 }
 
-/// A commit, to those who follow several streams.
-pub type Feed = Arc<[Arc<Batch>]>;
+/// What one commit appended to all streams, in the order of positions.
+pub type Commit = Box<[Arc<Batch>]>;
 
 /// The channels. One for each stream that somebody listens to, made by the first and gone with the last, and one
 /// for everything.
 #[derive(Debug)]
 pub struct Bus {
-    streams: Mutex<Streams>,
-    feed: broadcast::Sender<Feed>,
+    streams: Mutex<HashMap<Arc<str>, Arc<Channel<Batch>>>>,
+    everything: Arc<Channel<Commit>>,
 }
-
-type Streams = HashMap<Arc<str>, broadcast::Sender<Arc<Batch>>>;
 
 impl Bus {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { streams: Mutex::default(), feed: broadcast::Sender::new(limits::SIGNALS) })
+        Arc::new(Self { streams: Mutex::default(), everything: Arc::default() })
     }
 
     /// Listens to one stream, from the next commit on. Listen first and read the table after, and nothing is missed.
-    pub fn listen(self: &Arc<Self>, stream: &StreamName) -> Listener {
+    pub fn listen(self: &Arc<Self>, stream: &StreamName) -> Listener<Batch> {
         let name = stream.shared();
-        let receiver = self
-            .lock()
-            .entry(Arc::clone(&name))
-            .or_insert_with(|| broadcast::Sender::new(limits::SIGNALS))
-            .subscribe();
-        Listener { name, receiver: Some(receiver), bus: Arc::clone(self) }
+        let channel = Arc::clone(self.lock().entry(Arc::clone(&name)).or_default());
+        Listener::new(channel, Some((name, Arc::clone(self))))
     }
 
     /// Listens to every stream, from the next commit on.
-    pub fn listen_all(&self) -> broadcast::Receiver<Feed> {
-        self.feed.subscribe()
+    pub fn listen_all(&self) -> Listener<Commit> {
+        Listener::new(Arc::clone(&self.everything), None)
     }
 
     /// How many listeners there are.
     pub fn listeners(&self) -> usize {
-        let streams: usize = self.lock().values().map(broadcast::Sender::receiver_count).sum();
-        streams + self.feed.receiver_count()
+        let streams: usize = self.lock().values().map(|it| it.level.receiver_count()).sum();
+        streams + self.everything.level.receiver_count()
     }
 
     /// Tells which of `streams` anybody listens to. With a listener to everything, that is each.
     pub(super) fn wanted<'a>(&self, streams: impl Iterator<Item = &'a str>) -> Vec<bool> {
-        let everything = self.feed.receiver_count() > 0;
+        let everything = self.everything.level.receiver_count() > 0;
         let listened = self.lock();
         streams.map(|name| everything || listened.contains_key(name)).collect()
     }
 
-    /// Signals a commit: the batches of the wanted streams, by position.
+    /// Tells of a commit: the batches of the wanted streams, by position.
     pub(super) fn publish(&self, batches: Vec<Batch>) {
-        if batches.is_empty() {
-            return;
-        }
-        let batches: Feed = batches.into_iter().map(Arc::new).collect();
-        let streams = self.lock();
-        for batch in &*batches {
-            if let Some(sender) = streams.get(batch.stream.as_str()) {
-                // An error says that the last listener just left.
-                sender.send(Arc::clone(batch)).ok();
+        let batches: Commit = batches.into_iter().map(Arc::new).collect();
+        let (Some(first), Some(last)) = (batches.first(), batches.last()) else { return };
+        let places = (first.positions.0, last.positions.1);
+        let listened = self.lock();
+        for batch in &batches {
+            if let Some(channel) = listened.get(batch.stream.as_str()) {
+                channel.tell(batch.seqs, batch.bytes, batch.closed, Arc::clone(batch));
             }
         }
-        drop(streams);
-        if self.feed.receiver_count() > 0 {
-            self.feed.send(batches).ok();
+        drop(listened);
+        if self.everything.level.receiver_count() > 0 {
+            let bytes = batches.iter().map(|batch| batch.bytes).sum();
+            self.everything.tell(places, bytes, false, Arc::new(batches));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Streams> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Channel<Batch>>>> {
         // No await and no panic happens under this lock; a poisoned map is as good as new.
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A place in one stream's channel.
+/// The level and the tail of one stream, or of all.
 #[derive(Debug)]
-pub struct Listener {
-    name: Arc<str>,
-    receiver: Option<broadcast::Receiver<Arc<Batch>>>,
-    bus: Arc<Bus>,
+struct Channel<T> {
+    level: watch::Sender<Level>,
+    tail: Mutex<Tail<T>>,
 }
 
-/// What a listener hears.
-#[derive(Debug)]
-pub enum Signal {
-    /// A commit.
-    Batch(Arc<Batch>),
-    /// It was too slow for the channel: the table knows what it missed.
-    Lagged,
+/// How far a stream has come.
+#[derive(Debug, Clone, Copy, Default)]
+struct Level {
+    /// Place of the last event that was told.
+    last: i64,
+    /// Nothing follows it.
+    closed: bool,
 }
 
-impl Listener {
-    /// Waits for the next signal. Dropping the future loses none.
-    pub async fn next(&mut self) -> Signal {
-        match self.receiver().recv().await {
-            Ok(batch) => Signal::Batch(batch),
-            // `Closed` cannot be: the sender lives in the map while there is a listener.
-            Err(_) => Signal::Lagged,
+#[derive(Debug)]
+struct Tail<T> {
+    /// Contiguous or not: a listener that came in the middle of a commit's telling sees a hole.
+    items: VecDeque<Told<T>>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Told<T> {
+    places: (i64, i64),
+    bytes: usize,
+    item: Arc<T>,
+}
+
+impl<T> Default for Channel<T> {
+    fn default() -> Self {
+        Self {
+            level: watch::Sender::default(),
+            tail: Mutex::new(Tail { items: VecDeque::new(), bytes: 0 }),
         }
     }
+}
 
-    /// The next signal if it is there already.
-    pub fn try_next(&mut self) -> Option<Signal> {
-        match self.receiver().try_recv() {
-            Ok(batch) => Some(Signal::Batch(batch)),
-            Err(broadcast::error::TryRecvError::Lagged(_)) => Some(Signal::Lagged),
-            Err(_) => None,
+impl<T> Channel<T> {
+    fn tell(&self, places: (i64, i64), bytes: usize, closed: bool, item: Arc<T>) {
+        let mut tail = self.tail();
+        tail.items.push_back(Told { places, bytes, item });
+        tail.bytes += bytes;
+        while tail.bytes > limits::TAIL_BYTES {
+            let Some(oldest) = tail.items.pop_front() else { break };
+            tail.bytes -= oldest.bytes;
         }
+        drop(tail);
+        self.level.send_replace(Level { last: places.1, closed });
     }
 
-    fn receiver(&mut self) -> &mut broadcast::Receiver<Arc<Batch>> {
-        self.receiver.as_mut().expect("the receiver is there until the listener is dropped")
+    fn tail(&self) -> MutexGuard<'_, Tail<T>> {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Listener {
+/// A reader's end of a channel.
+#[derive(Debug)]
+pub struct Listener<T> {
+    level: watch::Receiver<Level>,
+    channel: Arc<Channel<T>>,
+    /// Where the channel is to be removed from when nobody listens any more.
+    home: Option<(Arc<str>, Arc<Bus>)>,
+}
+
+/// What the tail has for a reader.
+#[derive(Debug)]
+pub enum Heard<T> {
+    /// What follows the cursor directly: one commit or several.
+    Items(Vec<Arc<T>>),
+    /// Nothing follows the cursor yet.
+    Nothing,
+    /// Nothing follows the cursor, and nothing will.
+    Closed,
+    /// Something follows that the tail does not have: read the table.
+    Behind,
+}
+
+impl<T> Listener<T> {
+    fn new(channel: Arc<Channel<T>>, home: Option<(Arc<str>, Arc<Bus>)>) -> Self {
+        Self { level: channel.level.subscribe(), channel, home }
+    }
+
+    /// Waits until something follows `cursor`, or nothing will. Dropping the future loses nothing.
+    pub async fn wait(&mut self, cursor: i64) {
+        // The sender cannot be gone: the channel holds it, and we hold the channel.
+        self.level.wait_for(|level| level.last > cursor || level.closed).await.ok();
+    }
+
+    /// What follows `cursor`, up to about `budget` bytes of it.
+    pub fn hear(&self, cursor: i64, budget: usize) -> Heard<T> {
+        let level = *self.level.borrow();
+        if level.last <= cursor {
+            return if level.closed { Heard::Closed } else { Heard::Nothing };
+        }
+        let tail = self.channel.tail();
+        let from = tail.items.partition_point(|told| told.places.1 <= cursor);
+        let (mut expected, mut bytes) = (cursor + 1, 0);
+        let mut items = Vec::new();
+        for told in tail.items.range(from..) {
+            if told.places.0 != expected || (bytes > 0 && bytes + told.bytes > budget) {
+                break;
+            }
+            expected = told.places.1 + 1;
+            bytes += told.bytes;
+            items.push(Arc::clone(&told.item));
+        }
+        if items.is_empty() { Heard::Behind } else { Heard::Items(items) }
+    }
+}
+
+impl<T> Drop for Listener<T> {
     fn drop(&mut self) {
-        let mut streams = self.bus.lock();
-        drop(self.receiver.take());
-        if streams.get(&self.name).is_some_and(|sender| sender.receiver_count() == 0) {
-            streams.remove(&self.name);
+        let Some((name, bus)) = self.home.take() else { return };
+        let mut streams = bus.lock();
+        // Ours is still counted: it goes after this.
+        if self.channel.level.receiver_count() <= 1 {
+            streams.remove(&name);
         }
     }
 }
@@ -192,6 +252,26 @@ impl Drop for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Timestamp;
+
+    fn batch(seqs: std::ops::RangeInclusive<i64>, size: usize, closed: bool) -> Batch {
+        let events = seqs.map(|seq| Event {
+            position: seq + 100,
+            stream: StreamName::fixed("team"),
+            seq,
+            kind: "a".into(),
+            data: "x".repeat(size).into(),
+            at: Timestamp::from_millis(0),
+        });
+        Batch::new(events.collect(), closed).unwrap()
+    }
+
+    fn heard(listener: &Listener<Batch>, cursor: i64, budget: usize) -> Option<(i64, i64)> {
+        match listener.hear(cursor, budget) {
+            Heard::Items(items) => Some((items.first()?.seqs.0, items.last()?.seqs.1)),
+            _ => None,
+        }
+    }
 
     #[test]
     fn a_channel_goes_with_its_last_listener() {
@@ -205,5 +285,25 @@ mod tests {
         assert_eq!(bus.wanted(["team"].into_iter()), [false]);
         let _all = bus.listen_all();
         assert_eq!(bus.wanted(["team"].into_iter()), [true]);
+    }
+
+    #[test]
+    fn the_tail_gives_what_follows_and_says_when_it_cannot() {
+        let bus = Bus::new();
+        let listener = bus.listen(&StreamName::fixed("team"));
+        assert!(matches!(listener.hear(0, 1000), Heard::Nothing));
+        bus.publish(vec![batch(5..=6, 10, false)]);
+        bus.publish(vec![batch(7..=7, 10, false)]);
+        assert!(matches!(listener.hear(3, 1000), Heard::Behind));
+        assert_eq!(heard(&listener, 4, 1_000_000), Some((5, 7)));
+        assert_eq!(heard(&listener, 4, 1), Some((5, 6)), "one at least");
+        assert_eq!(heard(&listener, 6, 1_000_000), Some((7, 7)));
+        assert!(matches!(listener.hear(5, 1000), Heard::Behind), "in the middle of a commit");
+        assert!(matches!(listener.hear(7, 1000), Heard::Nothing));
+        // A commit that the tail cannot hold is told all the same.
+        bus.publish(vec![batch(8..=8, limits::TAIL_BYTES + 1, true)]);
+        assert!(matches!(listener.hear(7, 1000), Heard::Behind));
+        assert!(matches!(listener.hear(8, 1000), Heard::Closed));
+        assert!(listener.channel.tail().items.is_empty());
     }
 }

@@ -164,7 +164,9 @@ impl WriteTx {
             .filter_map(|pending| Some((pending.producer_id.clone()?, pending.seq)))
             .filter(|(id, _)| ids.contains(&**id))
             .collect();
-        let Some(state) = self.stream(name).await? else { return Ok(known) };
+        let Some(state) = self.stream(name).await? else {
+            return Ok(known);
+        };
         let ids = serde_json::to_string(&ids).expect("strings have a JSON form");
         let rows = sqlx::query!(
             r#"select producer_id as "producer_id!", seq from event
@@ -191,7 +193,8 @@ impl WriteTx {
         while written < self.pending.len() {
             let rows = &self.pending[written..];
             let rows = &rows[..rows.len().min(MAX_ROWS)];
-            let statement = INSERTS[rows.len().next_power_of_two().trailing_zeros() as usize].clone();
+            let statement =
+                INSERTS[rows.len().next_power_of_two().trailing_zeros() as usize].clone();
             let mut query = sqlx::query(AssertSqlSafe(statement)).bind(self.now);
             for row in rows {
                 query = query
@@ -211,8 +214,7 @@ impl WriteTx {
 
     /// Tells the listeners what was committed, and makes room for the next commit.
     pub(super) fn publish(&mut self) {
-        let mut position =
-            self.position - i64::try_from(self.pending.len()).unwrap_or(i64::MAX);
+        let mut position = self.position - i64::try_from(self.pending.len()).unwrap_or(i64::MAX);
         let groups: Vec<(i64, usize)> = self
             .pending
             .chunk_by(|a, b| a.stream_id == b.stream_id)

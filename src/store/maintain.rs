@@ -102,7 +102,9 @@ impl WriteTx {
         )
         .fetch_one(&mut self.conn)
         .await?;
-        let Some(upper) = upper else { return Ok(Trim { removed: 0, more: false }) };
+        let Some(upper) = upper else {
+            return Ok(Trim { removed: 0, more: false });
+        };
         let removed = sqlx::query!(
             "delete from event where position <= ?1
                 and seq < (select max(last.seq) from event last where last.stream_id = event.stream_id)",
@@ -133,9 +135,8 @@ pub async fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
 /// Reads the whole file at `path` and checks its structure.
 pub async fn check_integrity(path: &Path) -> Result<(), StoreError> {
     let mut conn = reader_options(path)?.connect().await?;
-    let findings = sqlx::query_scalar::<_, String>("pragma integrity_check(20)")
-        .fetch_all(&mut conn)
-        .await?;
+    let findings =
+        sqlx::query_scalar::<_, String>("pragma integrity_check(20)").fetch_all(&mut conn).await?;
     conn.close().await?;
     if findings == ["ok"] {
         return Ok(());

@@ -1,9 +1,7 @@
 //! Rows of messages and of the states of their delivery.
 
 use super::{Store, StoreError, WriteTx};
-use crate::domain::{
-    Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, Timestamp,
-};
+use crate::domain::{Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, Timestamp};
 
 /// A message with its place in the order of arrival.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,50 +80,69 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Moves a message through `states`, the last of which is its state from now on.
-    pub async fn advance_message(
+    /// Moves messages through `states`, the last of which is their state from now on. Two statements, however many
+    /// messages: a full inbox holds up nobody else.
+    pub async fn advance_messages(
         &mut self,
-        id: &MessageId,
+        ids: &[MessageId],
         states: &[DeliveryState],
         reason: Option<&str>,
     ) -> Result<(), StoreError> {
         let Some(last) = states.last().copied() else { return Ok(()) };
-        let id = id.as_str();
-        for state in states {
-            sqlx::query!(
-                "insert into message_state (message_id, state, at, reason) values (?, ?, ?, ?)",
-                id,
-                state,
-                self.now,
-                reason
-            )
-            .execute(&mut self.conn)
-            .await?;
-        }
-        sqlx::query!("update message set state = ? where message_id = ?", last, id)
-            .execute(&mut self.conn)
-            .await?;
+        let ids = to_json(ids);
+        let states = to_json(states);
+        sqlx::query!(
+            "insert into message_state (message_id, state, at, reason)
+            select message.value, state.value, ?, ? from json_each(?) message, json_each(?) state",
+            self.now,
+            reason,
+            ids,
+            states
+        )
+        .execute(&mut self.conn)
+        .await?;
+        sqlx::query!(
+            "update message set state = ? where message_id in (select value from json_each(?))",
+            last,
+            ids
+        )
+        .execute(&mut self.conn)
+        .await?;
         Ok(())
     }
 
-    /// Says until when whoever took a message has to acknowledge it.
-    pub async fn lease_message(
+    /// Says until when whoever took messages has to acknowledge them.
+    pub async fn lease_messages(
         &mut self,
-        id: &MessageId,
+        ids: &[MessageId],
         until: Timestamp,
     ) -> Result<(), StoreError> {
-        let id = id.as_str();
-        sqlx::query!("update message set leased_until = ? where message_id = ?", until, id)
-            .execute(&mut self.conn)
-            .await?;
+        let ids = to_json(ids);
+        sqlx::query!(
+            "update message set leased_until = ? where message_id in (select value from json_each(?))",
+            until,
+            ids
+        )
+        .execute(&mut self.conn)
+        .await?;
         Ok(())
     }
 
-    /// A message by its id.
-    pub async fn message(&mut self, id: &MessageId) -> Result<Option<Message>, StoreError> {
-        let id = id.as_str();
-        let raw = messages!("where message_id = ?", id).fetch_optional(&mut self.conn).await?;
-        Ok(raw.map(|raw| MessageRow::from(raw).message))
+    /// Those of `ids` that are messages for this receiver, in the order of arrival.
+    pub async fn messages_to(
+        &mut self,
+        to: &PeerId,
+        ids: &[MessageId],
+    ) -> Result<Vec<Message>, StoreError> {
+        let (to, ids) = (to.as_str(), to_json(ids));
+        let rows = messages!(
+            "where to_peer = ? and message_id in (select value from json_each(?)) order by id",
+            to,
+            ids
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
     /// What was stored for this key, from this sender to this receiver.
@@ -158,19 +175,22 @@ impl WriteTx {
         Ok(full.is_some())
     }
 
-    /// Waiting messages that nobody has on lease, in order, at most `limit`.
+    /// Waiting messages that nobody has on lease, in order, at most `limit`. A lease that ends later than `longest`
+    /// was given before the clock was set back, and has no meaning any more.
     pub async fn free_messages(
         &mut self,
         to: &PeerId,
+        longest: Timestamp,
         limit: u32,
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
         let rows = messages!(
             "where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected')
-                and (leased_until is null or leased_until <= ?)
+                and (leased_until is null or leased_until <= ? or leased_until > ?)
             order by id limit ?",
             to,
             self.now,
+            longest,
             limit
         )
         .fetch_all(&mut self.conn)
@@ -178,17 +198,16 @@ impl WriteTx {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
-    /// All waiting messages of an inbox, by id.
-    pub async fn waiting_messages(&mut self, to: &PeerId) -> Result<Vec<MessageId>, StoreError> {
+    /// All waiting messages of an inbox, in order.
+    pub async fn waiting_messages(&mut self, to: &PeerId) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
-        let ids = sqlx::query_scalar!(
-            "select message_id from message
-            where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected') order by id",
+        let rows = messages!(
+            "where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected') order by id",
             to
         )
         .fetch_all(&mut self.conn)
         .await?;
-        Ok(ids.into_iter().map(MessageId::from).collect())
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 }
 
@@ -234,4 +253,8 @@ impl Store {
         .await?;
         Ok(rows.into_iter().map(MessageRow::from).collect())
     }
+}
+
+fn to_json(values: &(impl serde::Serialize + ?Sized)) -> String {
+    serde_json::to_string(values).expect("ids and states have a JSON form")
 }

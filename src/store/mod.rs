@@ -14,11 +14,13 @@ mod migrate;
 mod peer;
 mod replay;
 mod task;
+#[cfg(test)]
+pub(crate) mod testing;
 mod token;
 mod tx;
 mod writer;
 
-pub use bus::{Batch, Bus, Feed, Listener, Signal, render};
+pub use bus::{Batch, Bus, Commit, Heard, Listener, render};
 pub use db::{OpenOptions, Store, Writer};
 pub use error::StoreError;
 pub use lock::{DatabaseLock, LockError};

@@ -56,11 +56,8 @@ impl TryFrom<Raw> for PeerRow {
             .map(serde_json::from_str)
             .transpose()
             .map_err(|error| bad(format!("metadata: {error}")))?;
-        let pid = raw
-            .pid
-            .map(u32::try_from)
-            .transpose()
-            .map_err(|error| bad(format!("pid: {error}")))?;
+        let pid =
+            raw.pid.map(u32::try_from).transpose().map_err(|error| bad(format!("pid: {error}")))?;
         let given = |text: String| (!text.is_empty()).then_some(text);
         Ok(Self {
             peer: Peer {

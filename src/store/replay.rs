@@ -29,6 +29,8 @@ pub struct Frames {
     pub bytes: Bytes,
     /// Where the next page begins: the last place that this one looked at.
     pub cursor: i64,
+    /// Whether there was more to read.
+    pub more: bool,
 }
 
 /// What a feed over several streams shows.
@@ -186,28 +188,32 @@ impl Store {
         Ok(events.last().map(|event| Frames {
             bytes: super::bus::render(&events, framing),
             cursor: event.seq,
+            more: true,
         }))
     }
 
+    // The limits stand in the text: for a bound one the statement would be prepared anew. A blob is handed over as it
+    // is, where a text is copied once more to be terminated and checked.
     async fn data_page(&self, stream: i64, after: Seq) -> Result<Option<Frames>, StoreError> {
         let row = sqlx::query!(
-            r#"select max(seq) as "cursor: i64", group_concat(
-                'id: ' || seq || char(10) || 'event: ' || kind || char(10) || 'data: ' || data || char(10, 10),
-                '') as "text: String"
+            r#"select max(seq) as "cursor: i64", count(*) as "rows!: i64", cast(group_concat(
+                'id: ' || seq || char(10) || 'event: ' || kind || char(10) || 'data: ' || data,
+                char(10, 10)) || char(10, 10) as blob) as "text: Vec<u8>",
+                (select min(seq) from event where stream_id = ?1 and seq > ?2 and length(data) > 8192)
+                as "large: Seq"
             from (
                 select seq, kind, data from event
                 where stream_id = ?1 and seq > ?2 and seq < coalesce(
                     (select min(seq) from event where stream_id = ?1 and seq > ?2 and length(data) > 8192),
                     9223372036854775807)
-                order by seq limit ?3
+                order by seq limit 256
             )"#,
             stream,
-            after,
-            limits::REPLAY_ROWS
+            after
         )
         .fetch_one(&self.readers)
         .await?;
-        Ok(frames_of(row.cursor, row.text))
+        Ok(page(row.cursor, row.text, row.rows, row.large))
     }
 
     async fn item_page(
@@ -218,27 +224,28 @@ impl Store {
     ) -> Result<Option<Frames>, StoreError> {
         let name = name.as_str();
         let row = sqlx::query!(
-            r#"select max(seq) as "cursor: i64", group_concat(
+            r#"select max(seq) as "cursor: i64", count(*) as "rows!: i64", cast(group_concat(
                 'id: ' || seq || char(10) || 'event: ' || kind || char(10)
-                || 'data: {"position":' || position || ',"stream":"' || ?4 || '","seq":' || seq
+                || 'data: {"position":' || position || ',"stream":"' || ?3 || '","seq":' || seq
                 || ',"kind":"' || kind || '","data":' || data
-                || ',"at":"' || strftime('%Y-%m-%dT%H:%M:%fZ', at / 1000.0, 'unixepoch') || '"}' || char(10, 10),
-                '') as "text: String"
+                || ',"at":"' || strftime('%Y-%m-%dT%H:%M:%fZ', at / 1000.0, 'unixepoch') || '"}',
+                char(10, 10)) || char(10, 10) as blob) as "text: Vec<u8>",
+                (select min(seq) from event where stream_id = ?1 and seq > ?2 and length(data) > 8192)
+                as "large: Seq"
             from (
                 select position, seq, kind, data, at from event
                 where stream_id = ?1 and seq > ?2 and seq < coalesce(
                     (select min(seq) from event where stream_id = ?1 and seq > ?2 and length(data) > 8192),
                     9223372036854775807)
-                order by seq limit ?3
+                order by seq limit 256
             )"#,
             stream,
             after,
-            limits::REPLAY_ROWS,
             name
         )
         .fetch_one(&self.readers)
         .await?;
-        Ok(frames_of(row.cursor, row.text))
+        Ok(page(row.cursor, row.text, row.rows, row.large))
     }
 
     /// The next page of several streams after the position `after` and up to `head`, framed. It looks at a bounded
@@ -255,12 +262,12 @@ impl Store {
         let until = head.min(after.saturating_add(limits::SCAN_POSITIONS));
         let (lowest, beyond) = (scope.lowest(), scope.beyond());
         let row = sqlx::query!(
-            r#"select max(position) as "cursor: i64", count(*) as "rows!: i64", group_concat(
+            r#"select max(position) as "cursor: i64", count(*) as "rows!: i64", cast(group_concat(
                 'id: ' || position || char(10) || 'event: ' || kind || char(10)
                 || 'data: {"position":' || position || ',"stream":"' || name || '","seq":' || seq
                 || ',"kind":"' || kind || '","data":' || data
                 || ',"at":"' || strftime('%Y-%m-%dT%H:%M:%fZ', at / 1000.0, 'unixepoch') || '"}' || char(10, 10),
-                '') as "text: String",
+                '') as blob) as "text: Vec<u8>",
                 (select min(position) from event where position > ?1 and length(data) > 8192) as "large: i64",
                 (select min(position) from event where position > ?1) as "next: i64"
             from (
@@ -271,13 +278,12 @@ impl Store {
                         (select min(position) from event where position > ?1 and length(data) > 8192),
                         9223372036854775807)
                     and s.name >= ?3 and s.name < ?4
-                order by e.position limit ?5
+                order by e.position limit 256
             )"#,
             after,
             until,
             lowest,
-            beyond,
-            limits::REPLAY_ROWS
+            beyond
         )
         .fetch_one(&self.readers)
         .await?;
@@ -291,15 +297,143 @@ impl Store {
             let before = |position: Option<i64>| position.map_or(i64::MAX, |at| at - 1);
             until.max(before(row.next).min(head)).min(before(row.large))
         };
-        Ok(Some(Frames { bytes: Bytes::from(row.text.unwrap_or_default()), cursor }))
+        let bytes = Bytes::from(row.text.unwrap_or_default());
+        Ok(Some(Frames { bytes, cursor, more: cursor < head }))
     }
 
     async fn large_page(&self, scope: &FeedScope, position: i64) -> Result<Frames, StoreError> {
         let events = self.feed_events(scope, position - 1, position, None, 1).await?;
-        Ok(Frames { bytes: super::bus::render(&events, Framing::ItemByPosition), cursor: position })
+        let bytes = super::bus::render(&events, Framing::ItemByPosition);
+        Ok(Frames { bytes, cursor: position, more: true })
     }
 }
 
-fn frames_of(cursor: Option<i64>, text: Option<String>) -> Option<Frames> {
-    Some(Frames { cursor: cursor?, bytes: Bytes::from(text?) })
+fn page(
+    cursor: Option<i64>,
+    text: Option<Vec<u8>>,
+    rows: i64,
+    large: Option<Seq>,
+) -> Option<Frames> {
+    let more = rows >= i64::from(limits::REPLAY_ROWS) || large.is_some();
+    Some(Frames { cursor: cursor?, bytes: Bytes::from(text?), more })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        domain::{NewEvent, sse},
+        store::testing::{TestStore, append, event},
+    };
+
+    async fn replayed(store: &Store, name: &StreamName, after: Seq, framing: Framing) -> String {
+        let view = store.view(name).await.unwrap().unwrap();
+        let (mut text, mut cursor) = (String::new(), after);
+        while let Some(page) = store.frames(view.id, name, cursor, framing).await.unwrap() {
+            assert!(page.cursor > cursor, "a page moves the cursor");
+            cursor = page.cursor;
+            text.push_str(std::str::from_utf8(&page.bytes).unwrap());
+        }
+        text
+    }
+
+    async fn fed(store: &Store, prefix: &str, after: i64) -> String {
+        let (_, head) = store.log_bounds().await.unwrap();
+        let scope = FeedScope::prefix(prefix);
+        let (mut text, mut cursor) = (String::new(), after);
+        while let Some(page) = store.feed_frames(&scope, cursor, head).await.unwrap() {
+            assert!(page.cursor > cursor && page.cursor <= head, "a page moves the cursor");
+            cursor = page.cursor;
+            text.push_str(std::str::from_utf8(&page.bytes).unwrap());
+        }
+        assert_eq!(cursor, head);
+        text
+    }
+
+    fn framed<'a>(events: impl IntoIterator<Item = &'a Event>, framing: Framing) -> String {
+        let mut text = String::new();
+        for event in events {
+            sse::push_frame(&mut text, event, framing);
+        }
+        text
+    }
+
+    /// SQL and Rust write the same frames, for small rows, large rows, and around the ends of pages.
+    #[tokio::test]
+    async fn sql_frames_as_the_domain_does() {
+        let test = TestStore::open().await;
+        let (store, clock) = (&test.store, &test.clock);
+        let (one, two) = (StreamName::of("task", "one"), StreamName::of("peer", "two"));
+        let data = |n: usize| match n {
+            // Alone on a page, next to each other, and first and last of a page.
+            3 | 4 | 256 | 257 => format!(r#"{{"n":{n},"big":"{}"}}"#, "x".repeat(9000)),
+            _ => format!(r#"{{"n":{n},"text":"ünï \u2028 \"q\" 😀"}}"#),
+        };
+        for n in 0..700 {
+            clock.set(Timestamp::from_millis(1_795_181_760_000 + n * 7));
+            let events = vec![event("frame", &data(usize::try_from(n).unwrap()))];
+            append(store, if n % 3 == 0 { &two } else { &one }, events).await;
+        }
+        let all = store.feed_events(&FeedScope::prefix(""), 0, i64::MAX, None, 1000).await.unwrap();
+        assert_eq!(all.len(), 700);
+        assert!(all.iter().zip(1..).all(|(event, position)| event.position == position));
+        for name in [&one, &two] {
+            for framing in [Framing::Data, Framing::ItemBySeq] {
+                for after in [0, 1, 100, 400] {
+                    let expected =
+                        all.iter().filter(|event| event.stream == *name && event.seq > after);
+                    assert_eq!(
+                        replayed(store, name, after, framing).await,
+                        framed(expected, framing)
+                    );
+                }
+            }
+        }
+        for (prefix, name) in [("", None), ("task/", Some(&one)), ("peer", Some(&two))] {
+            for after in [0, 3, 255, 256, 699] {
+                let expected = all.iter().filter(|event| {
+                    event.position > after && name.is_none_or(|name| event.stream == *name)
+                });
+                let expected = framed(expected, Framing::ItemByPosition);
+                assert_eq!(fed(store, prefix, after).await, expected, "{prefix} after {after}");
+            }
+        }
+        assert_eq!(fed(store, "nobody/", 0).await, "");
+    }
+
+    #[tokio::test]
+    async fn retention_takes_a_prefix_and_leaves_the_last() {
+        let test = TestStore::open().await;
+        let store = &test.store;
+        let (one, two) = (StreamName::of("task", "one"), StreamName::of("task", "two"));
+        append(store, &two, vec![event("frame", "{}")]).await;
+        for _ in 0..20 {
+            append(store, &one, vec![event("frame", "{}")]).await;
+        }
+        let trim = store.write(|tx| Box::pin(async move { tx.trim(11).await })).await;
+        let trim: Result<_, StoreError> = trim;
+        assert_eq!(trim.unwrap().removed, 10);
+        let bounds = |view: StreamView| (view.floor, view.head);
+        assert_eq!(bounds(store.view(&one).await.unwrap().unwrap()), (10, 20));
+        assert_eq!(bounds(store.view(&two).await.unwrap().unwrap()), (0, 1));
+        assert_eq!(store.log_bounds().await.unwrap(), (11, 21));
+        let places = store.append(two.clone(), vec![event("frame", "{}")]).await.unwrap();
+        assert_eq!(places.last, 2, "a seq is never used twice");
+        assert!(fed(store, "", 0).await.starts_with("id: 1\n"));
+    }
+
+    #[tokio::test]
+    async fn kinds_are_shared_and_kept() {
+        let test = TestStore::open().await;
+        let name = StreamName::fixed("team");
+        let kind: Arc<str> = "peer.status".into();
+        let events = (0..3).map(|_| NewEvent { kind: Arc::clone(&kind), ..event("", "{}") });
+        append(&test.store, &name, events.collect()).await;
+        append(&test.store, &name, vec![event("other", "{}")]).await;
+        let view = test.store.view(&name).await.unwrap().unwrap();
+        let found = test.store.events(view.id, &name, 0, Some("peer.status"), 10).await.unwrap();
+        assert_eq!(found.len(), 3);
+    }
 }

@@ -138,7 +138,9 @@ impl WriteTx {
 
     /// Events of the present commit are not in the table yet, so the last id is the one that the writer knows.
     async fn with_head(&mut self, raw: Option<Raw>) -> Result<Option<TaskRow>, StoreError> {
-        let Some(mut row) = raw.map(TaskRow::try_from).transpose()? else { return Ok(None) };
+        let Some(mut row) = raw.map(TaskRow::try_from).transpose()? else {
+            return Ok(None);
+        };
         let stream = StreamName::of("task", &row.task.task_id);
         if let Some(StreamState { head, .. }) = self.stream(&stream).await? {
             row.task.last_id = head;
@@ -241,12 +243,10 @@ impl Store {
 
     /// Tasks that somebody runs and that nothing was heard of since `before`.
     pub async fn silent_tasks(&self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
-        let rows = tasks!(
-            "where t.status = 'active' and e.at <= ? order by e.at limit 500",
-            before
-        )
-        .fetch_all(&self.readers)
-        .await?;
+        let rows =
+            tasks!("where t.status = 'active' and e.at <= ? order by e.at limit 500", before)
+                .fetch_all(&self.readers)
+                .await?;
         rows.into_iter().map(TaskRow::try_from).collect()
     }
 }

@@ -68,7 +68,11 @@ macro_rules! tokens {
 
 impl WriteTx {
     /// Stores a token's row with the SHA-256 of the token.
-    pub async fn insert_token(&mut self, row: &TokenRow, hash: &[u8; 32]) -> Result<(), StoreError> {
+    pub async fn insert_token(
+        &mut self,
+        row: &TokenRow,
+        hash: &[u8; 32],
+    ) -> Result<(), StoreError> {
         let (id, hash) = (row.token_id.as_str(), hash.as_slice());
         let scopes = serde_json::to_string(&row.scopes).expect("strings have a JSON form");
         sqlx::query!(

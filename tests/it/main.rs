@@ -1,1 +1,25 @@
-fn main() {}
+//! Black-box tests: every one of them spawns the real binary and speaks to it as a client would.
+//!
+//! `daemon` owns processes and folders, `wire` speaks HTTP and SSE byte by byte, `expect` holds the
+//! shapes that answers must have. Everything else is one file per promise.
+
+mod daemon;
+mod expect;
+mod wire;
+
+mod auth;
+mod cli;
+mod crash;
+mod disk;
+mod documents;
+mod errors;
+mod health;
+mod messages;
+mod migrate;
+mod model;
+mod peers;
+mod sse;
+mod tasks;
+mod tidy;
+mod tour;
+mod upgrade;

@@ -31,24 +31,12 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let (mut ours, mut beside) = (Vec::new(), Vec::new());
         for _ in 0..bench.rounds {
             progress(&name);
-            ours.push(append(
-                &daemon,
-                &tasks,
-                bench.window_of,
-                connections,
-                events,
-            )?);
+            ours.push(append(&daemon, &tasks, bench.window_of, connections, events)?);
             let (process, address) = (&noop.process, noop.target.address);
-            beside.push(slice(
-                bench.window_of,
-                address,
-                process,
-                connections,
-                |_| {
-                    let request = noop.target.request("POST", &path, &daemon::body(events));
-                    (Protocol::HTTP, vec![request])
-                },
-            )?);
+            beside.push(slice(bench.window_of, address, process, connections, |_| {
+                let request = noop.target.request("POST", &path, &daemon::body(events));
+                (Protocol::HTTP, vec![request])
+            })?);
         }
         let weight = events as u64;
         let beside_summary = Summary::of(&beside, weight);
@@ -73,9 +61,7 @@ pub(super) fn name(what: &str, connections: usize, events: usize) -> String {
 
 /// Tasks to append to.
 pub(super) fn make_tasks(bench: &Bench, daemon: &Daemon) -> anyhow::Result<Vec<String>> {
-    (0..if bench.quick { 8 } else { TASKS })
-        .map(|_| daemon.make_task())
-        .collect()
+    (0..if bench.quick { 8 } else { TASKS }).map(|_| daemon.make_task()).collect()
 }
 
 /// One round of ours: requests with so many events each.
@@ -86,16 +72,10 @@ pub(super) fn append(
     connections: usize,
     events: usize,
 ) -> anyhow::Result<Slice> {
-    slice(
-        window_of,
-        daemon.target.address,
-        &daemon.process,
-        connections,
-        |number| {
-            let request = daemon.append_request(&tasks[number % tasks.len()], events);
-            (Protocol::HTTP, vec![request])
-        },
-    )
+    slice(window_of, daemon.target.address, &daemon.process, connections, |number| {
+        let request = daemon.append_request(&tasks[number % tasks.len()], events);
+        (Protocol::HTTP, vec![request])
+    })
 }
 
 /// Loads a server for one window.

@@ -26,13 +26,10 @@ const STREAMS: usize = 100;
 /// Runs it.
 pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     // As many threads as the daemon has.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let (store, writer) = open(&runtime, bench, "inproc")?;
-    let names: Arc<[StreamName]> = (0..STREAMS)
-        .map(|number| StreamName::of("bench", number))
-        .collect();
+    let names: Arc<[StreamName]> =
+        (0..STREAMS).map(|number| StreamName::of("bench", number)).collect();
     runtime.block_on(make_streams(&store, &names))?;
     // The same tables for the other.
     let (bare, bare_writer) = open(&runtime, bench, "bare")?;
@@ -41,42 +38,21 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let group = GroupCommit::start(&path, i64::try_from(STREAMS)?)?;
 
     let data: Arc<str> = format!("{{\"line\":\"{}\"}}", "x".repeat(DATA_BYTES - 11)).into();
-    let event = NewEvent {
-        kind: "frame".into(),
-        data: Arc::clone(&data),
-        producer_id: None,
-    };
-    let levels: &[usize] = if bench.quick {
-        &[1, 64]
-    } else {
-        &[1, 8, 64, 256]
-    };
+    let event = NewEvent { kind: "frame".into(), data: Arc::clone(&data), producer_id: None };
+    let levels: &[usize] = if bench.quick { &[1, 64] } else { &[1, 8, 64, 256] };
     for producers in levels.iter().copied() {
         let (mut ours, mut beside) = (Vec::new(), Vec::new());
         for _ in 0..bench.rounds {
             progress(&format!("append-inproc: {producers} producers"));
-            let append = Ours {
-                store: store.clone(),
-                names: Arc::clone(&names),
-                event: event.clone(),
-            };
+            let append =
+                Ours { store: store.clone(), names: Arc::clone(&names), event: event.clone() };
             ours.push(runtime.block_on(produce(producers, bench.window(), append))?);
-            let append = Bare {
-                appender: group.appender(),
-                data: Arc::clone(&data),
-            };
+            let append = Bare { appender: group.appender(), data: Arc::clone(&data) };
             beside.push(runtime.block_on(produce(producers, bench.window(), append))?);
         }
-        let entry = Entry::summed(
-            format!("append-inproc/{producers}"),
-            "events/s",
-            Summary::of(&ours, 1),
-        )
-        .beside(
-            "bare group commit",
-            Summary::of(&beside, 1),
-            stats::ratio(&ours, &beside),
-        );
+        let entry =
+            Entry::summed(format!("append-inproc/{producers}"), "events/s", Summary::of(&ours, 1))
+                .beside("bare group commit", Summary::of(&beside, 1), stats::ratio(&ours, &beside));
         bench.add(entry.goal_if(producers >= 64, Goal::ratio(0.9)));
     }
     group.finish()?;
@@ -86,11 +62,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
 
 fn open(runtime: &Runtime, bench: &Bench, name: &str) -> anyhow::Result<(Store, Writer)> {
     let path = bench.sandbox.path(&format!("{name}.db"));
-    let options = OpenOptions {
-        path,
-        max_bytes: None,
-        migrate: true,
-    };
+    let options = OpenOptions { path, max_bytes: None, migrate: true };
     Ok(runtime.block_on(Store::open(&options, Arc::new(SystemClock)))?)
 }
 
@@ -122,9 +94,7 @@ struct Ours {
 
 impl Append for Ours {
     async fn append(&self, stream: usize) -> anyhow::Result<()> {
-        self.store
-            .append(self.names[stream].clone(), vec![self.event.clone()])
-            .await?;
+        self.store.append(self.names[stream].clone(), vec![self.event.clone()]).await?;
         Ok(())
     }
 }
@@ -137,9 +107,7 @@ struct Bare {
 
 impl Append for Bare {
     async fn append(&self, stream: usize) -> anyhow::Result<()> {
-        self.appender
-            .append(i64::try_from(stream)? + 1, Arc::clone(&self.data))
-            .await?;
+        self.appender.append(i64::try_from(stream)? + 1, Arc::clone(&self.data)).await?;
         Ok(())
     }
 }
@@ -149,10 +117,7 @@ async fn produce(producers: usize, window: Window, append: impl Append) -> anyho
     for number in 0..producers {
         tasks.spawn(producer(number, window, append.clone()));
     }
-    let mut slice = Slice {
-        length: window.length(),
-        ..Slice::default()
-    };
+    let mut slice = Slice { length: window.length(), ..Slice::default() };
     while let Some(done) = tasks.join_next().await {
         slice.join(done.context("a producer panicked")??);
     }

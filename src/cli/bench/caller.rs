@@ -27,12 +27,8 @@ impl Caller {
         let socket = TcpStream::connect(address)?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(Duration::from_secs(30)))?;
-        let mut caller = Self {
-            socket,
-            protocol: protocol.clone(),
-            buffer: Vec::new(),
-            pending: 0,
-        };
+        let mut caller =
+            Self { socket, protocol: protocol.clone(), buffer: Vec::new(), pending: 0 };
         if let Some((hello, welcome)) = protocol.hello.clone() {
             caller.socket.write_all(&hello)?;
             while !caller.buffer.ends_with(welcome) {

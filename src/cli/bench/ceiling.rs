@@ -41,10 +41,7 @@ impl GroupCommit {
         let (jobs, queue) = mpsc::channel(limits::WRITE_QUEUE);
         let heads = vec![0; usize::try_from(streams)? + 1];
         let thread = std::thread::spawn(move || write(&connection, queue, heads));
-        Ok(Self {
-            jobs,
-            thread: Some(thread),
-        })
+        Ok(Self { jobs, thread: Some(thread) })
     }
 
     /// Appends an event to a stream, and answers when it is on the disk.
@@ -57,9 +54,7 @@ impl GroupCommit {
         let thread = self.thread.take();
         drop(self);
         if let Some(thread) = thread {
-            thread
-                .join()
-                .map_err(|_| anyhow::anyhow!("the bare loop panicked"))??;
+            thread.join().map_err(|_| anyhow::anyhow!("the bare loop panicked"))??;
         }
         Ok(())
     }
@@ -73,15 +68,8 @@ impl Appender {
     /// Appends an event to a stream, and answers when it is on the disk.
     pub(super) async fn append(&self, stream: i64, data: Arc<str>) -> anyhow::Result<i64> {
         let (reply, answer) = oneshot::channel();
-        let job = Job {
-            stream,
-            data,
-            reply,
-        };
-        self.0
-            .send(job)
-            .await
-            .map_err(|_| anyhow::anyhow!("the bare loop is over"))?;
+        let job = Job { stream, data, reply };
+        self.0.send(job).await.map_err(|_| anyhow::anyhow!("the bare loop is over"))?;
         Ok(answer.await?)
     }
 }
@@ -101,21 +89,13 @@ fn write(
         let at = SystemClock.now().as_millis();
         begin.execute([])?;
         let mut next = Some(first);
-        while let Some(Job {
-            stream,
-            data,
-            reply,
-        }) = next
-        {
+        while let Some(Job { stream, data, reply }) = next {
             let head = &mut heads[usize::try_from(stream).unwrap_or(0)];
             *head += 1;
             insert.execute(params![at, stream, *head, "frame", &*data])?;
             replies.push((reply, *head));
-            next = if replies.len() < limits::JOBS_PER_COMMIT {
-                queue.try_recv().ok()
-            } else {
-                None
-            };
+            next =
+                if replies.len() < limits::JOBS_PER_COMMIT { queue.try_recv().ok() } else { None };
         }
         commit.execute([])?;
         for (reply, seq) in replies.drain(..) {
@@ -132,9 +112,7 @@ pub(super) fn read_stream(path: &Path, stream: &str) -> anyhow::Result<(u64, Dur
     let connection = Connection::open_with_flags(path, flags)?;
     settings(&connection)?;
     let id: i64 =
-        connection.query_row("select id from stream where name = ?", [stream], |row| {
-            row.get(0)
-        })?;
+        connection.query_row("select id from stream where name = ?", [stream], |row| row.get(0))?;
     let mut select = connection
         .prepare("select seq, kind, data, at from event where stream_id = ? order by seq")?;
     let begun = Instant::now();

@@ -44,28 +44,15 @@ impl Daemon {
             .rsplit_once("http://")
             .and_then(|(_, address)| address.parse().ok())
             .with_context(|| format!("the daemon said {line:?}"))?;
-        let token = std::fs::read_to_string(home.join("token"))?
-            .trim()
-            .to_owned();
-        Ok(Self {
-            process,
-            target: Target {
-                address,
-                token: Some(token),
-            },
-            home,
-        })
+        let token = std::fs::read_to_string(home.join("token"))?.trim().to_owned();
+        Ok(Self { process, target: Target { address, token: Some(token) }, home })
     }
 
     /// Starts one and takes the time to its first answer that all is well. Ends it again.
     pub(super) fn time_start(sandbox: &Sandbox, name: &str) -> anyhow::Result<Duration> {
         let address = sandbox::free_address()?;
         let mut command = command(&sandbox.path(name), &address.to_string())?;
-        let request = Target {
-            address,
-            token: None,
-        }
-        .request("GET", "/health", "");
+        let request = Target { address, token: None }.request("GET", "/health", "");
         let begun = Instant::now();
         let process = sandbox.start(name, &mut command)?;
         while !is_healthy(address, &request) {
@@ -85,19 +72,13 @@ impl Daemon {
 
     /// Makes a task and gives its id.
     pub(super) fn make_task(&self) -> anyhow::Result<String> {
-        let task = self
-            .target
-            .call("POST", "/v1/tasks", r#"{"title":"bench"}"#)?;
-        Ok(task["task_id"]
-            .as_str()
-            .context("a task has an id")?
-            .to_owned())
+        let task = self.target.call("POST", "/v1/tasks", r#"{"title":"bench"}"#)?;
+        Ok(task["task_id"].as_str().context("a task has an id")?.to_owned())
     }
 
     /// A request that appends `events` frames to a task.
     pub(super) fn append_request(&self, task: &str, events: usize) -> Vec<u8> {
-        self.target
-            .request("POST", &format!("/v1/tasks/{task}/events"), &body(events))
+        self.target.request("POST", &format!("/v1/tasks/{task}/events"), &body(events))
     }
 
     /// A request that follows a task from after the event `after`.
@@ -110,28 +91,18 @@ impl Daemon {
 /// The body of a POST of frames.
 pub(super) fn body(events: usize) -> String {
     let one = event_body(0);
-    if events == 1 {
-        one
-    } else {
-        format!("[{}]", vec![one; events].join(","))
-    }
+    if events == 1 { one } else { format!("[{}]", vec![one; events].join(",")) }
 }
 
 /// A frame as a producer sends it, with `stamp` at the beginning of its line.
 pub(super) fn event_body(stamp: u64) -> String {
-    format!(
-        r#"{{"kind":"frame","data":{{"line":"{}","kind":"stdout"}}}}"#,
-        line(stamp)
-    )
+    format!(r#"{{"kind":"frame","data":{{"line":"{}","kind":"stdout"}}}}"#, line(stamp))
 }
 
 /// The line of a frame whose data is [`DATA_BYTES`] long.
 fn line(stamp: u64) -> String {
     let others = frame_data("").len();
-    format!(
-        "{stamp:0STAMP_DIGITS$}{}",
-        "x".repeat(DATA_BYTES - others - STAMP_DIGITS)
-    )
+    format!("{stamp:0STAMP_DIGITS$}{}", "x".repeat(DATA_BYTES - others - STAMP_DIGITS))
 }
 
 /// How long the frames of a task's stream are.
@@ -165,12 +136,7 @@ fn frame_data(line: &str) -> String {
     // As long as any id of ours.
     let task_id = TaskId::from(format!("{}{}", TaskId::PREFIX, "0".repeat(26)));
     let ts = Timestamp::from_millis(0);
-    let frame = Frame {
-        task_id: &task_id,
-        line,
-        kind: FrameKind::Stdout,
-        ts,
-    };
+    let frame = Frame { task_id: &task_id, line, kind: FrameKind::Stdout, ts };
     serde_json::to_string(&frame).expect("a frame has a JSON form")
 }
 
@@ -182,9 +148,7 @@ fn command(home: &Path, listen: &str) -> anyhow::Result<Command> {
             command.env_remove(name);
         }
     }
-    command
-        .env("SVC_HOME", home)
-        .args(["serve", "--listen", listen]);
+    command.env("SVC_HOME", home).args(["serve", "--listen", listen]);
     Ok(command)
 }
 

@@ -25,11 +25,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let daemon = Daemon::start(&bench.sandbox, "fanout")?;
     let events = Server::start(&bench.sandbox, Kind::Events)?;
     let raw = Server::start(&bench.sandbox, Kind::Raw)?;
-    let levels: &[usize] = if bench.quick {
-        &[1, 20]
-    } else {
-        &[1, 100, 1000]
-    };
+    let levels: &[usize] = if bench.quick { &[1, 20] } else { &[1, 100, 1000] };
     for subscribers in levels.iter().copied() {
         let name = format!("fanout/{subscribers}");
         let mut rounds: [Vec<Slice>; 4] = Default::default();
@@ -63,10 +59,7 @@ fn ours(daemon: &Daemon, subscribers: usize, (warm, measure): WindowOf) -> anyho
     load::runtime()?.block_on(async {
         let address = daemon.target.address;
         let mut subscribers = Subscribers::open(address, subscribers, |_| {
-            (
-                daemon.follow_request(&task, 1),
-                Frames::new(PREAMBLE, 2, daemon::frame_size()),
-            )
+            (daemon.follow_request(&task, 1), Frames::new(PREAMBLE, 2, daemon::frame_size()))
         })
         .await?;
         let publisher = Publisher::saturate(address, &request, BATCH as u64, PUBLISHERS)?;

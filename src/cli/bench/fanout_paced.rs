@@ -58,26 +58,15 @@ fn slice(daemon: &Daemon, subscribers: usize, (warm, measure): WindowOf) -> anyh
         let path = format!("/v1/tasks/{task}/events");
         let request = move |stamp| target.request("POST", &path, &daemon::event_body(stamp));
         let period = Duration::from_millis(1);
-        let mut publisher = Publisher::pace(
-            address,
-            &Protocol::HTTP,
-            period,
-            timing.epoch,
-            window.until,
-            request,
-        )?;
+        let mut publisher =
+            Publisher::pace(address, &Protocol::HTTP, period, timing.epoch, window.until, request)?;
         let counted = measured(&daemon.process, window, subscribers.count(window)).await?;
         while !publisher.is_over() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         // Nobody missed any, or this fails.
-        subscribers
-            .received(publisher.join()?, Duration::from_secs(10))
-            .await?;
+        subscribers.received(publisher.join()?, Duration::from_secs(10)).await?;
         let latencies = timing.finish().latencies;
-        Ok(Slice {
-            latencies,
-            ..counted
-        })
+        Ok(Slice { latencies, ..counted })
     })
 }

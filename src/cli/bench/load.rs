@@ -32,10 +32,7 @@ pub(super) struct Protocol {
 
 impl Protocol {
     /// HTTP/1.1.
-    pub(super) const HTTP: Self = Self {
-        hello: None,
-        parse: wire::http_answer,
-    };
+    pub(super) const HTTP: Self = Self { hello: None, parse: wire::http_answer };
 }
 
 /// A connection that asks the same thing again and again.
@@ -67,10 +64,7 @@ impl Connection {
             filled: 0,
         };
         if let Some((hello, welcome)) = &protocol.hello {
-            connection
-                .greet(hello, welcome)
-                .await
-                .context("the server's welcome")?;
+            connection.greet(hello, welcome).await.context("the server's welcome")?;
         }
         Ok(connection)
     }
@@ -112,9 +106,7 @@ impl Connection {
 
 /// A runtime for load: one thread.
 pub(super) fn runtime() -> io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
 /// Connections that load a server together.
@@ -144,10 +136,7 @@ impl Load {
         for connection in self.connections.drain(..) {
             tasks.spawn(drive(connection, window));
         }
-        let mut slice = Slice {
-            length: window.length(),
-            ..Slice::default()
-        };
+        let mut slice = Slice { length: window.length(), ..Slice::default() };
         while let Some(done) = tasks.join_next().await {
             let (connection, part) = done.context("a producer panicked")??;
             self.connections.push(connection);

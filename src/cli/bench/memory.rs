@@ -31,12 +31,8 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let before = daemon.process.resident_bytes()?;
     let (after, before) = load::runtime()?.block_on(async {
         // The first few make what all share.
-        let subscribe = |_| {
-            (
-                daemon.follow_request(&task, 1),
-                Frames::new(PREAMBLE, 2, daemon::frame_size()),
-            )
-        };
+        let subscribe =
+            |_| (daemon.follow_request(&task, 1), Frames::new(PREAMBLE, 2, daemon::frame_size()));
         let _few = Subscribers::open(address, 16, subscribe).await?;
         let before = daemon.process.resident_bytes()?.max(before);
         let _many = Subscribers::open(address, subscribers, subscribe).await?;
@@ -53,10 +49,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
 /// Lets this process and its children have as many files open as the system allows; tells how many that are.
 fn raise_file_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     // What is not granted is seen in the number.
     setrlimit(Resource::Nofile, raised).ok();
     getrlimit(Resource::Nofile).current.unwrap_or(65_536)

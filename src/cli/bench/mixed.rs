@@ -25,10 +25,7 @@ impl Crowd {
     /// As many as the run allows.
     pub(super) fn of(bench: &Bench) -> Self {
         let (producers, subscribers) = if bench.quick { (16, 10) } else { (64, 100) };
-        Self {
-            producers,
-            subscribers,
-        }
+        Self { producers, subscribers }
     }
 }
 
@@ -56,32 +53,24 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let (acks, deliveries) = (Summary::of(&acks, 1), Summary::of(&deliveries, 1));
     bench.add(Entry::summed(format!("{name} acks"), "events/s", acks));
     let full = acks.rate * super::stats::float(crowd.subscribers as u64);
-    bench.add(
-        Entry::summed(format!("{name} deliveries"), "deliveries/s", deliveries).note(format!(
+    bench.add(Entry::summed(format!("{name} deliveries"), "deliveries/s", deliveries).note(
+        format!(
             "{:.0} % of what was acknowledged in the window, for each subscriber",
             100.0 * deliveries.rate / full.max(1.0)
-        )),
-    );
+        ),
+    ));
     daemon.process.stop()
 }
 
 /// One round of ours.
 pub(super) fn ours(daemon: &Daemon, crowd: Crowd, window_of: WindowOf) -> anyhow::Result<Both> {
     let task = daemon.make_task()?;
-    let (follow, append) = (
-        daemon.follow_request(&task, 1),
-        daemon.append_request(&task, 1),
-    );
+    let (follow, append) = (daemon.follow_request(&task, 1), daemon.append_request(&task, 1));
     round(
         window_of,
         (daemon.target.address, &daemon.process),
         crowd,
-        |_| {
-            (
-                follow.clone(),
-                Frames::new(PREAMBLE, 2, daemon::frame_size()),
-            )
-        },
+        |_| (follow.clone(), Frames::new(PREAMBLE, 2, daemon::frame_size())),
         |_| (Protocol::HTTP, vec![append.clone()]),
     )
 }
@@ -102,9 +91,6 @@ pub(super) fn round<D: Decoder>(
             measured(process, window, load.run(window)),
             measured(process, window, subscribers.count(window))
         );
-        Ok(Both {
-            acks: acks?,
-            deliveries: deliveries?,
-        })
+        Ok(Both { acks: acks?, deliveries: deliveries? })
     })
 }

@@ -86,10 +86,7 @@ enum Scenario {
 
 impl Scenario {
     fn needs_peers(self) -> bool {
-        matches!(
-            self,
-            Self::PeersAppend | Self::PeersMixed | Self::PeersReplay
-        )
+        matches!(self, Self::PeersAppend | Self::PeersMixed | Self::PeersReplay)
     }
 
     /// Whether the arguments ask for it.
@@ -139,11 +136,8 @@ struct Bench {
 impl Bench {
     fn new(args: &BenchArgs) -> anyhow::Result<Self> {
         let millis = |warm, measure| (Duration::from_millis(warm), Duration::from_millis(measure));
-        let (rounds, window_of) = if args.quick {
-            (3, millis(20, 80))
-        } else {
-            (5, millis(200, 1000))
-        };
+        let (rounds, window_of) =
+            if args.quick { (3, millis(20, 80)) } else { (5, millis(200, 1000)) };
         Ok(Self {
             sandbox: Sandbox::new()?,
             quick: args.quick,
@@ -170,9 +164,7 @@ fn progress(what: &str) {
     let mut stderr = io::stderr().lock();
     if stderr.is_terminal() {
         // Nothing can be done if that fails.
-        write!(stderr, "\r\x1b[K{what}")
-            .and_then(|()| stderr.flush())
-            .ok();
+        write!(stderr, "\r\x1b[K{what}").and_then(|()| stderr.flush()).ok();
     }
 }
 
@@ -183,11 +175,7 @@ pub(super) fn run(args: &BenchArgs, json: bool) -> anyhow::Result<ExitCode> {
         cores: std::thread::available_parallelism()?.get(),
         os: std::env::consts::OS,
         arch: std::env::consts::ARCH,
-        build: if cfg!(debug_assertions) {
-            "debug"
-        } else {
-            "release"
-        },
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
         fsync_us: sandbox::fsync_micros(&bench.sandbox.path(""))?,
         peers: Vec::new(),
     };
@@ -198,17 +186,8 @@ pub(super) fn run(args: &BenchArgs, json: bool) -> anyhow::Result<ExitCode> {
     }
     progress("");
     let results = std::mem::take(&mut bench.results);
-    let machine = Machine {
-        peers: std::mem::take(&mut bench.peers),
-        ..machine
-    };
+    let machine = Machine { peers: std::mem::take(&mut bench.peers), ..machine };
     let version = env!("CARGO_PKG_VERSION");
-    Report {
-        version,
-        quick: args.quick,
-        machine,
-        results,
-    }
-    .print(json)?;
+    Report { version, quick: args.quick, machine, results }.print(json)?;
     Ok(ExitCode::SUCCESS)
 }

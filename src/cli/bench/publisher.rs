@@ -28,18 +28,12 @@ impl Publisher {
         events: u64,
         connections: usize,
     ) -> anyhow::Result<Self> {
-        let mut publisher = Self {
-            stop: Arc::default(),
-            threads: Vec::new(),
-            published: Arc::default(),
-        };
+        let mut publisher =
+            Self { stop: Arc::default(), threads: Vec::new(), published: Arc::default() };
         for _ in 0..connections {
             let mut caller = Caller::open(address, &Protocol::HTTP)?;
             let request = request.to_vec();
-            let (stop, published) = (
-                Arc::clone(&publisher.stop),
-                Arc::clone(&publisher.published),
-            );
+            let (stop, published) = (Arc::clone(&publisher.stop), Arc::clone(&publisher.published));
             publisher.threads.push(std::thread::spawn(move || {
                 while !stop.load(Relaxed) {
                     published.fetch_add(events, Relaxed);
@@ -97,11 +91,7 @@ impl Publisher {
                 Ok(())
             })
         };
-        Ok(Self {
-            stop,
-            threads: vec![thread],
-            published,
-        })
+        Ok(Self { stop, threads: vec![thread], published })
     }
 
     /// Ends it and tells how many events it published.
@@ -113,9 +103,7 @@ impl Publisher {
     /// Waits for its own end and tells how many events it published.
     pub(super) fn join(&mut self) -> anyhow::Result<u64> {
         for thread in self.threads.drain(..) {
-            thread
-                .join()
-                .map_err(|_| anyhow::anyhow!("a publisher panicked"))??;
+            thread.join().map_err(|_| anyhow::anyhow!("a publisher panicked"))??;
         }
         Ok(self.published.load(Relaxed))
     }

@@ -57,29 +57,20 @@ fn make(bench: &Bench, name: &'static str, events: u64) -> anyhow::Result<BigHom
                         &super::load::Protocol::HTTP,
                     )?;
                     for number in 0..each {
-                        progress(&format!(
-                            "preparing {events} events: {} %",
-                            number * 100 / each
-                        ));
+                        progress(&format!("preparing {events} events: {} %", number * 100 / each));
                         caller.ask(&request)?;
                     }
                     anyhow::Ok(())
                 })
             })
             .collect();
-        producers.into_iter().try_for_each(|producer| {
-            producer
-                .join()
-                .map_err(|_| anyhow::anyhow!("it panicked"))?
-        })
+        producers
+            .into_iter()
+            .try_for_each(|producer| producer.join().map_err(|_| anyhow::anyhow!("it panicked"))?)
     })
     .context("cannot prepare the events")?;
     daemon.process.stop()?;
-    Ok(BigHome {
-        name,
-        task,
-        frames: each * PRODUCERS * BATCH,
-    })
+    Ok(BigHome { name, task, frames: each * PRODUCERS * BATCH })
 }
 
 /// Runs it.
@@ -101,11 +92,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let summary = Summary::of(&alone, 1);
     bench.add(
         Entry::summed(&name, "events/s", summary)
-            .beside(
-                "bare read",
-                Summary::of(&bare, 1),
-                stats::ratio(&alone, &bare),
-            )
+            .beside("bare read", Summary::of(&bare, 1), stats::ratio(&alone, &bare))
             .goal(Goal::ratio(0.7)),
     );
     bench.add(
@@ -114,11 +101,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
             "events/s",
             Summary::of(&beside_stalled, 1),
         )
-        .beside(
-            "without one",
-            summary,
-            stats::ratio(&beside_stalled, &alone),
-        )
+        .beside("without one", summary, stats::ratio(&beside_stalled, &alone))
         .goal(Goal::ratio(0.9)),
     );
     daemon.process.stop()
@@ -142,23 +125,13 @@ pub(super) fn replay(daemon: &Daemon, home: &BigHome) -> anyhow::Result<Slice> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             got => got?,
         };
-        anyhow::ensure!(
-            got > 0,
-            "the replay ended after {} of {expected} bytes",
-            body.payload
-        );
+        anyhow::ensure!(got > 0, "the replay ended after {} of {expected} bytes", body.payload);
         body.feed(&buffer[..got], |_| {})?;
     }
-    anyhow::ensure!(
-        body.payload == expected,
-        "the replay gave more than there is"
-    );
+    anyhow::ensure!(body.payload == expected, "the replay gave more than there is");
     let length = begun.elapsed();
     let cpu = daemon.process.cpu_since(cpu);
-    Ok(Slice {
-        cpu,
-        ..Slice::counted(home.frames, length)
-    })
+    Ok(Slice { cpu, ..Slice::counted(home.frames, length) })
 }
 
 /// A reader that asks for everything and takes nothing.

@@ -79,29 +79,17 @@ enum Of {
 impl Goal {
     /// The ratio is to be at least this.
     pub(super) const fn ratio(at_least: f64) -> Self {
-        Self {
-            of: Of::Ratio,
-            at_least: Some(at_least),
-            at_most: None,
-        }
+        Self { of: Of::Ratio, at_least: Some(at_least), at_most: None }
     }
 
     /// The figure is to be at most this.
     pub(super) const fn at_most(value: f64) -> Self {
-        Self {
-            of: Of::Value,
-            at_least: None,
-            at_most: Some(value),
-        }
+        Self { of: Of::Value, at_least: None, at_most: Some(value) }
     }
 
     /// The 99th percentile is to be at most this, in microseconds.
     pub(super) const fn p99_us(at_most: f64) -> Self {
-        Self {
-            of: Of::P99Us,
-            at_least: None,
-            at_most: Some(at_most),
-        }
+        Self { of: Of::P99Us, at_least: None, at_most: Some(at_most) }
     }
 
     fn is_met(self, entry: &Entry) -> Option<bool> {
@@ -243,9 +231,7 @@ impl Report {
         }
         output::line("")?;
         let rows: Vec<Vec<String>> = self.results.iter().map(row).collect();
-        let headers = [
-            "WHAT", "OURS", "P50/P99", "CPU/UNIT", "BESIDE", "", "RATIO", "GOAL", "",
-        ];
+        let headers = ["WHAT", "OURS", "P50/P99", "CPU/UNIT", "BESIDE", "", "RATIO", "GOAL", ""];
         output::table(&headers, &rows, "nothing was measured")?;
         for entry in &self.results {
             if let Some(note) = &entry.note {
@@ -272,15 +258,10 @@ fn row(entry: &Entry) -> Vec<String> {
         or_dash(latency(entry.p50_us, entry.p99_us)),
         or_dash(entry.cpu_us.map(|us| format!("{us:.2} µs"))),
         or_dash(entry.beside.as_ref().map(|beside| beside.name.clone())),
-        or_dash(
-            entry
-                .beside
-                .as_ref()
-                .map(|beside| match latency(beside.p50_us, beside.p99_us) {
-                    Some(latency) => format!("{} ({latency})", number(beside.value)),
-                    None => number(beside.value),
-                }),
-        ),
+        or_dash(entry.beside.as_ref().map(|beside| match latency(beside.p50_us, beside.p99_us) {
+            Some(latency) => format!("{} ({latency})", number(beside.value)),
+            None => number(beside.value),
+        })),
         or_dash(entry.ratio.map(|ratio| format!("{ratio:.2}"))),
         or_dash(entry.goal.map(Goal::text)),
         verdict.to_owned(),
@@ -314,12 +295,9 @@ mod tests {
 
     #[test]
     fn numbers_for_people() {
-        for (value, text) in [
-            (0.5, "0.50"),
-            (123.4, "123"),
-            (12_345.0, "12.3 k"),
-            (1_234_567.0, "1.23 M"),
-        ] {
+        for (value, text) in
+            [(0.5, "0.50"), (123.4, "123"), (12_345.0, "12.3 k"), (1_234_567.0, "1.23 M")]
+        {
             assert_eq!(number(value), text);
         }
     }

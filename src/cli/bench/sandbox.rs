@@ -29,12 +29,9 @@ impl Sandbox {
         crate::domain::random_bytes(&mut chance);
         let name = format!("svc-bench-{:016x}", u64::from_ne_bytes(chance));
         let folder = std::env::temp_dir().join(name);
-        crate::cli::private_file::create_folder(&folder)
+        crate::private_file::create_folder(&folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
-        let sandbox = Self {
-            folder,
-            running: Running::default(),
-        };
+        let sandbox = Self { folder, running: Running::default() };
         sandbox.listen_to_signals()?;
         Ok(sandbox)
     }
@@ -56,26 +53,17 @@ impl Sandbox {
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         let pid = pid_of(&child);
         lock(&self.running).extend(pid);
-        Ok(Process {
-            child,
-            stderr,
-            running: Arc::clone(&self.running),
-        })
+        Ok(Process { child, stderr, running: Arc::clone(&self.running) })
     }
 
     /// A signal that ends us would leave the folder and the processes behind.
     fn listen_to_signals(&self) -> anyhow::Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (folder, running) = (self.folder.clone(), Arc::clone(&self.running));
         let (mut interrupt, mut terminate) = {
             let _guard = runtime.enter();
-            (
-                signal(SignalKind::interrupt())?,
-                signal(SignalKind::terminate())?,
-            )
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
         };
         std::thread::spawn(move || {
             runtime.block_on(async {
@@ -116,11 +104,7 @@ impl Process {
 
     /// The next line on its standard output. To be called once: it takes the output.
     pub(super) fn first_line(&mut self) -> anyhow::Result<String> {
-        let stdout = self
-            .child
-            .stdout
-            .take()
-            .context("its output was taken before")?;
+        let stdout = self.child.stdout.take().context("its output was taken before")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
         anyhow::ensure!(!line.is_empty(), "it did not start: {}", self.complaint());
@@ -130,11 +114,7 @@ impl Process {
     /// What it said on standard error.
     pub(super) fn complaint(&self) -> String {
         let text = fs::read_to_string(&self.stderr).unwrap_or_default();
-        text.chars()
-            .take(2000)
-            .collect::<String>()
-            .trim()
-            .to_owned()
+        text.chars().take(2000).collect::<String>().trim().to_owned()
     }
 
     /// Whether it still runs.
@@ -149,11 +129,7 @@ impl Process {
         }
         let end = Instant::now() + Duration::from_secs(30);
         while self.is_running() {
-            anyhow::ensure!(
-                Instant::now() < end,
-                "it does not end: {}",
-                self.complaint()
-            );
+            anyhow::ensure!(Instant::now() < end, "it does not end: {}", self.complaint());
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
@@ -180,19 +156,10 @@ impl Process {
         let kib = if let Ok(text) = fs::read_to_string(format!("/proc/{}/status", self.id())) {
             text.lines()
                 .find_map(|line| line.strip_prefix("VmRSS:"))
-                .and_then(|value| {
-                    value
-                        .trim()
-                        .trim_end_matches("kB")
-                        .trim()
-                        .parse::<u64>()
-                        .ok()
-                })
+                .and_then(|value| value.trim().trim_end_matches("kB").trim().parse::<u64>().ok())
         } else {
             let id = self.id().to_string();
-            let output = Command::new("ps")
-                .args(["-o", "rss=", "-p", &id])
-                .output()?;
+            let output = Command::new("ps").args(["-o", "rss=", "-p", &id]).output()?;
             String::from_utf8_lossy(&output.stdout).trim().parse().ok()
         };
         Ok(kib.context("the system does not tell how much memory a process has")? * 1024)

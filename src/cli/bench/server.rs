@@ -71,17 +71,8 @@ impl Server {
         let mut command = Command::new(std::env::current_exe()?);
         let mut process = sandbox.start(name, command.args(["bench-server", name]))?;
         let line = process.first_line()?;
-        let address = line
-            .trim()
-            .parse()
-            .with_context(|| format!("it said {line:?}"))?;
-        Ok(Self {
-            process,
-            target: Target {
-                address,
-                token: None,
-            },
-        })
+        let address = line.trim().parse().with_context(|| format!("it said {line:?}"))?;
+        Ok(Self { process, target: Target { address, token: None } })
     }
 
     /// A request to follow the events, which begin when `subscribers` do so; `batch` of them in one write, where
@@ -110,9 +101,7 @@ pub(crate) fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
     if args.kind == Kind::Raw {
         return raw();
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         announce(listener.local_addr()?)?;
@@ -131,9 +120,9 @@ fn announce(address: SocketAddr) -> anyhow::Result<()> {
 fn router(kind: Kind) -> Router {
     match kind {
         Kind::Noop | Kind::Raw => Router::new().route("/v1/tasks/{id}/events", post(noop)),
-        Kind::Events => Router::new()
-            .route("/events", get(events))
-            .with_state(broadcast::Sender::new(RING)),
+        Kind::Events => {
+            Router::new().route("/events", get(events)).with_state(broadcast::Sender::new(RING))
+        }
     }
 }
 
@@ -164,10 +153,7 @@ async fn events(
     let events = stream::unfold(receiver, |mut receiver| async move {
         let published = receiver.recv().await.ok()?;
         let (id, data) = &*published;
-        let event = Event::default()
-            .id(id.to_string())
-            .event("frame")
-            .data(&**data);
+        let event = Event::default().id(id.to_string()).event("frame").data(&**data);
         Some((Ok(event), receiver))
     });
     Sse::new(events).keep_alive(KeepAlive::default())
@@ -204,15 +190,10 @@ fn raw() -> anyhow::Result<ExitCode> {
         let request = String::from_utf8_lossy(&request[..got]).into_owned();
         let number = |name: &str| -> Option<usize> {
             let (_, rest) = request.split_once(name)?;
-            rest.split(|c: char| !c.is_ascii_digit())
-                .next()?
-                .parse()
-                .ok()
+            rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
         };
-        let (subscribers, batch) = (
-            number("subscribers=").unwrap_or(1),
-            number("batch=").unwrap_or(1),
-        );
+        let (subscribers, batch) =
+            (number("subscribers=").unwrap_or(1), number("batch=").unwrap_or(1));
         socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")?;
         sockets.push(socket);
         if sockets.len() == subscribers {

@@ -18,10 +18,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     // One round less noise than elsewhere: it is a matter of milliseconds.
     for round in 0..if bench.quick { 3 } else { 9 } {
         progress("startup");
-        empty.push(Daemon::time_start(
-            &bench.sandbox,
-            &format!("startup-{round}"),
-        )?);
+        empty.push(Daemon::time_start(&bench.sandbox, &format!("startup-{round}"))?);
         existing.push(Daemon::time_start(&bench.sandbox, big.name)?);
     }
     let millis = |times: Vec<Duration>| {

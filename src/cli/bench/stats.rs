@@ -18,10 +18,7 @@ impl Window {
     /// A window that begins after `warm` and lasts for `measure`.
     pub(super) fn after(warm: Duration, measure: Duration) -> Self {
         let from = Instant::now() + warm;
-        Self {
-            from,
-            until: from + measure,
-        }
+        Self { from, until: from + measure }
     }
 
     /// How long it counts.
@@ -46,18 +43,13 @@ pub(super) struct Slice {
 impl Slice {
     /// Without latencies.
     pub(super) fn counted(count: u64, length: Duration) -> Self {
-        Self {
-            count,
-            length,
-            ..Self::default()
-        }
+        Self { count, length, ..Self::default() }
     }
 
     /// Counts one thing that took `elapsed`.
     pub(super) fn add(&mut self, elapsed: Duration) {
         self.count += 1;
-        self.latencies
-            .push(u32::try_from(elapsed.as_nanos()).unwrap_or(u32::MAX));
+        self.latencies.push(u32::try_from(elapsed.as_nanos()).unwrap_or(u32::MAX));
     }
 
     /// Adds what another producer did in the same window.
@@ -89,10 +81,8 @@ impl Summary {
     /// Sums up. Each thing counts `weight` times: a request may carry many events.
     pub(super) fn of(rounds: &[Slice], weight: u64) -> Self {
         let percentile = |share: f64| {
-            let each: Vec<f64> = rounds
-                .iter()
-                .filter_map(|slice| percentile(slice, share))
-                .collect();
+            let each: Vec<f64> =
+                rounds.iter().filter_map(|slice| percentile(slice, share)).collect();
             (!each.is_empty()).then(|| median(each))
         };
         let cpu: Vec<f64> = rounds
@@ -111,12 +101,7 @@ impl Summary {
 
 /// The median of the rounds' ratios of rates.
 pub(super) fn ratio(ours: &[Slice], beside: &[Slice]) -> f64 {
-    median(
-        ours.iter()
-            .zip(beside)
-            .map(|(a, b)| a.rate() / b.rate().max(1e-9))
-            .collect(),
-    )
+    median(ours.iter().zip(beside).map(|(a, b)| a.rate() / b.rate().max(1e-9)).collect())
 }
 
 /// The middle one; the mean of the middle two. 0 of nothing.
@@ -176,10 +161,8 @@ mod tests {
     fn a_ratio_is_taken_round_by_round() {
         let slice = |count| Slice::counted(count, Duration::from_secs(1));
         // The machine slowed down by half after the first round; the ratio does not see it.
-        let ratio = ratio(
-            &[slice(100), slice(50), slice(50)],
-            &[slice(200), slice(100), slice(100)],
-        );
+        let ratio =
+            ratio(&[slice(100), slice(50), slice(50)], &[slice(200), slice(100), slice(100)]);
         assert!((ratio - 0.5).abs() < 1e-9);
     }
 }

@@ -96,26 +96,16 @@ impl Subscribers {
     /// Waits until each has received `events`.
     pub(super) async fn received(&mut self, events: u64, patience: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + patience;
-        while self
-            .counters
-            .iter()
-            .any(|counter| counter.load(Relaxed) < events)
-        {
+        while self.counters.iter().any(|counter| counter.load(Relaxed) < events) {
             self.check()?;
-            anyhow::ensure!(
-                Instant::now() < end,
-                "a subscriber did not receive everything"
-            );
+            anyhow::ensure!(Instant::now() < end, "a subscriber did not receive everything");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         Ok(())
     }
 
     fn total(&self) -> u64 {
-        self.counters
-            .iter()
-            .map(|counter| counter.load(Relaxed))
-            .sum()
+        self.counters.iter().map(|counter| counter.load(Relaxed)).sum()
     }
 
     /// Fails if one of them did.
@@ -178,12 +168,7 @@ pub(super) struct Frames {
 impl Frames {
     /// Of a stream that begins with `preamble`, and then with the frame whose id is `first`.
     pub(super) fn new(preamble: &str, first: u64, size: FrameSize) -> Self {
-        Self {
-            body: Body::default(),
-            preamble: preamble.len() as u64,
-            first,
-            size,
-        }
+        Self { body: Body::default(), preamble: preamble.len() as u64, first, size }
     }
 }
 
@@ -198,8 +183,7 @@ impl Decoder for Frames {
     }
 
     fn events(&self) -> u64 {
-        self.size
-            .frames_in(self.first, self.body.payload.saturating_sub(self.preamble))
+        self.size.frames_in(self.first, self.body.payload.saturating_sub(self.preamble))
     }
 }
 
@@ -217,15 +201,8 @@ pub(super) struct Timing {
 impl Timing {
     /// A new one.
     pub(super) fn new(window: Window) -> Self {
-        let slice = Slice {
-            length: window.length(),
-            ..Slice::default()
-        };
-        Self {
-            epoch: Instant::now(),
-            window,
-            slice: Arc::new(Mutex::new(slice)),
-        }
+        let slice = Slice { length: window.length(), ..Slice::default() };
+        Self { epoch: Instant::now(), window, slice: Arc::new(Mutex::new(slice)) }
     }
 
     /// Takes the time of an event by the stamp that `line` begins with.
@@ -286,8 +263,7 @@ impl StampedFrames {
 impl Decoder for StampedFrames {
     fn feed(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, BadAnswer> {
         let rest = &mut self.rest;
-        self.body
-            .feed(bytes, |bytes| rest.extend_from_slice(bytes))?;
+        self.body.feed(bytes, |bytes| rest.extend_from_slice(bytes))?;
         let mut from = self.preamble.min(rest.len());
         self.preamble -= from;
         loop {

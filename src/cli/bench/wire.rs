@@ -78,20 +78,13 @@ pub(super) fn http_answer(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
 
 /// Where the body begins.
 fn head_end(bytes: &[u8]) -> Option<usize> {
-    bytes
-        .windows(4)
-        .position(|four| four == b"\r\n\r\n")
-        .map(|at| at + 4)
+    bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }
 
 fn content_length(head: &[u8]) -> Option<usize> {
     const NAME: &[u8] = b"\r\ncontent-length:";
-    let at = head
-        .windows(NAME.len())
-        .position(|name| name.eq_ignore_ascii_case(NAME))?;
-    let value = head[at + NAME.len()..]
-        .split(|byte| *byte == b'\r')
-        .next()?;
+    let at = head.windows(NAME.len()).position(|name| name.eq_ignore_ascii_case(NAME))?;
+    let value = head[at + NAME.len()..].split(|byte| *byte == b'\r').next()?;
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
@@ -145,11 +138,7 @@ impl Body {
                     bytes = &bytes[end - before..];
                     let text = String::from_utf8_lossy(&head[..end]).to_ascii_lowercase();
                     let chunked = text.contains("transfer-encoding: chunked");
-                    self.state = if chunked {
-                        State::Size(0)
-                    } else {
-                        State::Plain
-                    };
+                    self.state = if chunked { State::Size(0) } else { State::Plain };
                 }
                 State::Plain => {
                     self.payload += bytes.len() as u64;
@@ -172,9 +161,7 @@ impl Body {
                     }
                 }
                 State::Data(left) => {
-                    let here = usize::try_from(*left)
-                        .unwrap_or(usize::MAX)
-                        .min(bytes.len());
+                    let here = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
                     let (data, rest) = bytes.split_at(here);
                     bytes = rest;
                     self.payload += here as u64;
@@ -208,9 +195,7 @@ pub(super) struct FrameSize {
 impl FrameSize {
     /// Of a frame whose `id` is known.
     pub(super) fn of(frame_len: usize, id: u64) -> Self {
-        Self {
-            fixed: frame_len as u64 - digits(id),
-        }
+        Self { fixed: frame_len as u64 - digits(id) }
     }
 
     /// Length of the frame `id`.
@@ -250,10 +235,7 @@ fn digits(id: u64) -> u64 {
 
 /// How many ids from `id` on have as many digits.
 fn room(id: u64) -> u64 {
-    10_u64
-        .saturating_pow(u32::try_from(digits(id)).unwrap_or(u32::MAX))
-        .saturating_sub(id)
-        .max(1)
+    10_u64.saturating_pow(u32::try_from(digits(id)).unwrap_or(u32::MAX)).saturating_sub(id).max(1)
 }
 
 #[cfg(test)]
@@ -264,10 +246,7 @@ mod tests {
     fn answers_are_found_whole_or_not_at_all() {
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
         for cut in 0..answer.len() {
-            assert!(
-                http_answer(&answer[..cut]).expect("is fine").is_none(),
-                "{cut}"
-            );
+            assert!(http_answer(&answer[..cut]).expect("is fine").is_none(), "{cut}");
         }
         assert_eq!(http_answer(answer).expect("is fine"), Some(answer.len()));
         http_answer(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").expect_err("is none");
@@ -279,8 +258,7 @@ mod tests {
         for step in 1..chunked.len() {
             let (mut body, mut seen) = (Body::default(), Vec::new());
             for piece in chunked.chunks(step) {
-                body.feed(piece, |bytes| seen.extend_from_slice(bytes))
-                    .expect("is fine");
+                body.feed(piece, |bytes| seen.extend_from_slice(bytes)).expect("is fine");
             }
             assert_eq!(seen, b"abc0123456789abcdef", "{step}");
             assert!(matches!(body.state, State::Over) && body.payload == 19);

@@ -83,11 +83,7 @@ fn copy(context: &Context, file: &mut File, rest: &mut Vec<u8>) -> anyhow::Resul
 
 fn show(context: &Context, line: &[u8]) -> anyhow::Result<()> {
     let text = String::from_utf8_lossy(line);
-    if context.json {
-        output::ndjson(&json!({ "line": text }))
-    } else {
-        output::line(&text)
-    }
+    if context.json { output::ndjson(&json!({ "line": text })) } else { output::line(&text) }
 }
 
 /// The file that now has the name, if it is another one or was cut.

@@ -63,23 +63,12 @@ pub(in crate::cli) async fn find(context: &Context) -> Found {
 /// Asks for `/health`, without a token: whoever answers is not known yet.
 pub(in crate::cli) async fn probe(url: Url) -> Result<Health, ClientError> {
     let shown = url.to_string();
-    let target = Target {
-        url,
-        token: None,
-        token_source: TokenSource::Withheld,
-        daemon: None,
-    };
+    let target = Target { url, token: None, token_source: TokenSource::Withheld, daemon: None };
     let client = Client::new(target);
     let reply = tokio::time::timeout(PATIENCE, client.exchange(Method::GET, "/health", None))
         .await
-        .map_err(|_| ClientError::Timeout {
-            url: shown,
-            seconds: PATIENCE.as_secs(),
-        })??;
-    Ok(Health {
-        status: reply.status,
-        document: reply.json().unwrap_or_default(),
-    })
+        .map_err(|_| ClientError::Timeout { url: shown, seconds: PATIENCE.as_secs() })??;
+    Ok(Health { status: reply.status, document: reply.json().unwrap_or_default() })
 }
 
 impl Health {

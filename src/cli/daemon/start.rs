@@ -9,10 +9,11 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::super::{ALREADY_RUNNING, Context, ServeArgs, output, private_file};
+use super::super::{ALREADY_RUNNING, Context, ServeArgs, output};
 use super::{Found, find};
 use crate::client::DaemonFile;
 use crate::config::Origin;
+use crate::private_file;
 
 /// How long the daemon may take until it answers.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -37,11 +38,7 @@ pub(in crate::cli) async fn start(context: &Context, args: &ServeArgs) -> anyhow
     let home = &context.paths.home;
     private_file::create_folder(home)
         .with_context(|| format!("cannot create {}", home.display()))?;
-    let log = args
-        .log_file
-        .as_deref()
-        .unwrap_or(&context.paths.log)
-        .to_path_buf();
+    let log = args.log_file.as_deref().unwrap_or(&context.paths.log).to_path_buf();
     let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
     let mut daemon = Starting::spawn(context, args, log, token)?;
     daemon.wait(context).await
@@ -65,10 +62,7 @@ impl Starting {
         let log_start = errors.metadata()?.len();
         let program = std::env::current_exe().context("cannot tell where this program is")?;
         // Paths given relative to here mean something else in the data folder.
-        let args = ServeArgs {
-            token_file: token,
-            ..args.clone()
-        };
+        let args = ServeArgs { token_file: token, ..args.clone() };
         let mut command = Command::new(&program);
         command
             .arg("serve")
@@ -86,11 +80,7 @@ impl Starting {
             .stderr(errors)
             .spawn()
             .with_context(|| format!("cannot run {}", program.display()))?;
-        Ok(Self {
-            child,
-            log,
-            log_start,
-        })
+        Ok(Self { child, log, log_start })
     }
 
     async fn wait(&mut self, context: &Context) -> anyhow::Result<ExitCode> {
@@ -109,10 +99,7 @@ impl Starting {
                 }
                 Some(status) => {
                     self.show_log();
-                    bail!(
-                        "the daemon did not start ({status}); its log is {}",
-                        self.log.display()
-                    );
+                    bail!("the daemon did not start ({status}); its log is {}", self.log.display());
                 }
                 None => {
                     if let Found::Running(daemon, health) = find(context).await
@@ -154,11 +141,7 @@ fn report(context: &Context, daemon: &DaemonFile, started: bool) -> anyhow::Resu
             "version": daemon.version,
         }))?;
     } else {
-        let what = if started {
-            "started"
-        } else {
-            "is already running"
-        };
+        let what = if started { "started" } else { "is already running" };
         output::line(&format!(
             "svc {} {what}: {} (pid {})",
             daemon.version, daemon.url, daemon.pid

@@ -18,10 +18,7 @@ pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode
             Ok(health) if health.document.server == "svc" => {
                 (describe(target, &health).await, None)
             }
-            Ok(_) => (
-                Map::new(),
-                Some(format!("what answers at {} is not svc", target.url)),
-            ),
+            Ok(_) => (Map::new(), Some(format!("what answers at {} is not svc", target.url))),
             Err(error) => (Map::new(), Some(error.to_string())),
         }
     } else {
@@ -29,19 +26,14 @@ pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode
             Found::Running(_, health) => (describe(discovery.target()?, &health).await, None),
             Found::Silent(daemon, problem) => (
                 Map::new(),
-                Some(format!(
-                    "process {} exists but does not answer: {problem}",
-                    daemon.pid
-                )),
+                Some(format!("process {} exists but does not answer: {problem}", daemon.pid)),
             ),
             Found::Nothing => (Map::new(), None),
         }
     };
     let running = !report.is_empty();
     if running && !discovery.is_fixed() {
-        report
-            .entry("db")
-            .or_insert_with(|| json!(context.paths.db));
+        report.entry("db").or_insert_with(|| json!(context.paths.db));
     }
     report.insert("running".to_owned(), json!(running));
     if context.json {
@@ -49,15 +41,7 @@ pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode
     } else if running {
         output::object(
             &Value::Object(report),
-            &[
-                "running",
-                "version",
-                "url",
-                "pid",
-                "uptime_seconds",
-                "db",
-                "tail",
-            ],
+            &["running", "version", "url", "pid", "uptime_seconds", "db", "tail"],
         )?;
     } else {
         output::line("svc is not running")?;
@@ -65,11 +49,7 @@ pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode
     if let Some(trouble) = trouble {
         output::note(&trouble);
     }
-    Ok(if running {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if running { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Exit code 0 if `/health` answers 200, else 1.
@@ -93,11 +73,7 @@ pub(in crate::cli) async fn health(context: &Context) -> anyhow::Result<ExitCode
     } else {
         output::note(&text);
     }
-    Ok(if healthy {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// What anyone may know from `/health`, and what a token adds to it.
@@ -113,11 +89,8 @@ async fn describe(target: Target, health: &Health) -> Map<String, Value> {
         report.insert("started_at".to_owned(), json!(started_at));
     }
     if let Ok(more) = Client::new(target).get::<Value>("/v1/health").await {
-        let known = [
-            ("uptime_seconds", "/uptime_seconds"),
-            ("db", "/store/path"),
-            ("tail", "/store/head"),
-        ];
+        let known =
+            [("uptime_seconds", "/uptime_seconds"), ("db", "/store/path"), ("tail", "/store/head")];
         for (name, place) in known {
             if let Some(value) = more.pointer(place) {
                 report.insert(name.to_owned(), value.clone());

@@ -39,12 +39,8 @@ fn asks(data: &str) -> bool {
     let Ok(event) = serde_json::from_str::<Value>(data) else {
         return false;
     };
-    let task = event
-        .get("data")
-        .filter(|data| data.is_object())
-        .unwrap_or(&event);
-    task.get("cancel_requested_at")
-        .is_some_and(|at| !at.is_null())
+    let task = event.get("data").filter(|data| data.is_object()).unwrap_or(&event);
+    task.get("cancel_requested_at").is_some_and(|at| !at.is_null())
 }
 
 #[cfg(test)]
@@ -54,14 +50,8 @@ mod tests {
     #[test]
     fn a_request_is_seen_in_either_form() {
         let cases = [
-            (
-                r#"{"task_id":"t","cancel_requested_at":"2025-01-01T00:00:00.000Z"}"#,
-                true,
-            ),
-            (
-                r#"{"kind":"task","data":{"cancel_requested_at":"x"}}"#,
-                true,
-            ),
+            (r#"{"task_id":"t","cancel_requested_at":"2025-01-01T00:00:00.000Z"}"#, true),
+            (r#"{"kind":"task","data":{"cancel_requested_at":"x"}}"#, true),
             (r#"{"task_id":"t","cancel_requested_at":null}"#, false),
             (r#"{"line":"cancel_requested_at","kind":"stdout"}"#, false),
             ("nonsense", false),

@@ -25,16 +25,10 @@ pub(super) struct Group(Pid);
 pub(super) fn spawn(command: &[OsString]) -> io::Result<(Child, Group)> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = std::process::Command::new(program);
-    command
-        .args(arguments)
-        .process_group(0)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.args(arguments).process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = Command::from(command).spawn()?;
-    let pid = child
-        .id()
-        .and_then(|id| Pid::from_raw(id.cast_signed()))
-        .ok_or(io::ErrorKind::NotFound)?;
+    let pid =
+        child.id().and_then(|id| Pid::from_raw(id.cast_signed())).ok_or(io::ErrorKind::NotFound)?;
     Ok((child, Group(pid)))
 }
 
@@ -100,10 +94,7 @@ pub(super) fn signal_name(number: i32) -> String {
         (Signal::SYS, "SIGSYS"),
     ];
     let known = names.iter().find(|(signal, _)| signal.as_raw() == number);
-    known.map_or_else(
-        || format!("signal {number}"),
-        |(_, name)| (*name).to_owned(),
-    )
+    known.map_or_else(|| format!("signal {number}"), |(_, name)| (*name).to_owned())
 }
 
 #[cfg(test)]
@@ -140,9 +131,6 @@ mod tests {
         let command = ["sh", "-c", "sleep 600 & wait"].map(OsString::from);
         let (mut child, group) = spawn(&command).expect("sh exists");
         group.signal(Signal::TERM);
-        assert_eq!(
-            Ended::of(child.wait().await.expect("is our child")),
-            Ended::Signal(15)
-        );
+        assert_eq!(Ended::of(child.wait().await.expect("is our child")), Ended::Signal(15));
     }
 }

@@ -2,10 +2,9 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use time::OffsetDateTime;
-use time::macros::format_description;
 
 use super::child::Ended;
+use crate::domain::{Clock as _, SystemClock};
 
 /// Which output a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -80,9 +79,7 @@ pub(super) fn terminal(ended: Ended, cancelled: bool) -> Value {
 
 /// The present time, RFC 3339 UTC with milliseconds.
 pub(super) fn timestamp() -> String {
-    let format =
-        format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
-    OffsetDateTime::now_utc().format(format).unwrap_or_default()
+    SystemClock.now().to_string()
 }
 
 #[cfg(test)]
@@ -93,26 +90,10 @@ mod tests {
     fn the_end_says_how_it_came() {
         let cases = [
             (Ended::Code(0), false, r#"{"exit_code":0,"status":"done"}"#),
-            (
-                Ended::Code(3),
-                false,
-                r#"{"exit_code":3,"status":"failed"}"#,
-            ),
-            (
-                Ended::Signal(9),
-                false,
-                r#"{"signal":"SIGKILL","status":"failed"}"#,
-            ),
-            (
-                Ended::Signal(15),
-                true,
-                r#"{"signal":"SIGTERM","status":"cancelled"}"#,
-            ),
-            (
-                Ended::Code(0),
-                true,
-                r#"{"exit_code":0,"status":"cancelled"}"#,
-            ),
+            (Ended::Code(3), false, r#"{"exit_code":3,"status":"failed"}"#),
+            (Ended::Signal(9), false, r#"{"signal":"SIGKILL","status":"failed"}"#),
+            (Ended::Signal(15), true, r#"{"signal":"SIGTERM","status":"cancelled"}"#),
+            (Ended::Code(0), true, r#"{"exit_code":0,"status":"cancelled"}"#),
         ];
         for (ended, cancelled, expected) in cases {
             assert_eq!(terminal(ended, cancelled).to_string(), expected);
@@ -123,10 +104,7 @@ mod tests {
     fn ids_count_up_and_times_have_milliseconds() {
         let mut numbering = Numbering::new("run_a".to_owned());
         let first = numbering.line("task", &json!({})).expect("serialises");
-        assert_eq!(
-            first,
-            b"{\"kind\":\"task\",\"data\":{},\"id\":\"run_a-0\"}\n"
-        );
+        assert_eq!(first, b"{\"kind\":\"task\",\"data\":{},\"id\":\"run_a-0\"}\n");
         assert!(
             String::from_utf8_lossy(&numbering.line("frame", &1).expect("serialises"))
                 .contains("run_a-1")

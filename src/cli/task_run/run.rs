@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::super::{Context, UsageError, output, private_file};
+use super::super::{Context, UsageError, output};
 use super::cancel;
 use super::child::{self, Ended};
 use super::echo::Echo;
@@ -38,7 +38,7 @@ output waits in a file under the data folder and is sent when the daemon is back
 With --json the events are printed, one per line, and not the output. It has no terminal to read from.";
 
 /// How long the daemon may be away at the end, unless `SVC_TASK_RUN_PATIENCE_SECONDS` says otherwise.
-const PATIENCE: Duration = Duration::from_secs(60 * 60);
+const PATIENCE: Duration = Duration::from_hours(1);
 /// How long a daemon that is just starting is waited for.
 const STARTING: Duration = Duration::from_secs(5);
 /// How long the outputs of a command that has ended may stay open in silence: something in the background has them.
@@ -77,11 +77,9 @@ pub(in crate::cli) struct RunArgs {
 
 /// Runs a command as a task and gives its exit code.
 pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> {
-    let patience = patience(context)?;
+    let patience = patience(context, PATIENCE)?;
     let discovery = context.discovery()?;
-    reachable(&discovery)
-        .await
-        .context("the command was not started")?;
+    reachable(&discovery).await.context("the command was not started")?;
     let header = header(&args)?;
     let mut spool = Spool::create(&context.paths.spool, &header)?;
     let mut numbering = Numbering::new(header.run.clone());
@@ -91,20 +89,15 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
     let (mut child, group) = match child::spawn(&args.command) {
         Ok(spawned) => spawned,
         Err(error) => {
-            let _ = std::fs::remove_file(spool.path());
-            output::note(&format!(
-                "svc: cannot start {}: {error}",
-                args.command[0].display()
-            ));
+            std::fs::remove_file(spool.path()).ok();
+            output::note(&format!("svc: cannot start {}: {error}", args.command[0].display()));
             return Ok(ExitCode::from(CANNOT_START));
         }
     };
     let quiet = CancellationToken::new();
     let echo = Arc::new(Echo::new(quiet.clone()));
-    let (progress, progress_seen) = watch::channel(Progress {
-        written: spool.written(),
-        ..Progress::default()
-    });
+    let (progress, progress_seen) =
+        watch::channel(Progress { written: spool.written(), ..Progress::default() });
     let (task, task_seen) = watch::channel(None);
     let no_task = CancellationToken::new();
     let sender = Sender {
@@ -116,8 +109,8 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
         task,
         progress: progress_seen,
     };
-    let sending = tokio::spawn(send(sender, no_task.clone()));
-    let announcing = tokio::spawn(announce(
+    let sending = spawn(send(sender, no_task.clone()));
+    let announcing = spawn(announce(
         task_seen.clone(),
         (!args.quiet && !context.json).then_some(()),
         context.json.then(|| Arc::clone(&echo)),
@@ -135,7 +128,7 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
             }),
         ];
     drop(lines);
-    let recording = tokio::spawn(record(
+    let recording = spawn(record(
         queue,
         spool,
         numbering,
@@ -144,15 +137,8 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
     ));
     let work = command_and_output(&mut child, ended, readers);
     let cancelled = cancel_of(discovery, task_seen.clone());
-    let (status, story) = supervise(
-        group,
-        &mut signals,
-        &quiet,
-        work,
-        cancelled,
-        no_task.cancelled(),
-    )
-    .await;
+    let (status, story) =
+        supervise(group, &mut signals, &quiet, work, cancelled, no_task.cancelled()).await;
     let ended = Ended::of(status.context("cannot tell how the command ended")?);
     let (mut spool, mut numbering) = recording.await?;
     let end = terminal(ended, story.cancelled);
@@ -169,7 +155,7 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
         () = abandon(&mut signals, &progress) => unreachable!("waits for ever"),
     };
     announcing.abort();
-    conclude(&outcome, &spool, ended, context.json.then(|| (&echo, &end))).await
+    conclude(&outcome, &spool, ended, context.json.then_some((&echo, &end))).await
 }
 
 /// What is left to say, and the exit code.
@@ -189,10 +175,10 @@ async fn conclude(
     let path = spool.path().display();
     match outcome {
         Outcome::Complete | Outcome::Refused { keep: false, .. } => {
-            let _ = std::fs::remove_file(spool.path());
+            std::fs::remove_file(spool.path()).ok();
         }
         Outcome::NoTask(problem) => {
-            let _ = std::fs::remove_file(spool.path());
+            std::fs::remove_file(spool.path()).ok();
             anyhow::bail!("{problem}; the command was stopped");
         }
         Outcome::Refused { keep: true, .. } | Outcome::GaveUp(_) => {
@@ -232,10 +218,8 @@ async fn announce(
     note: Option<()>,
     json: Option<Arc<Echo>>,
 ) {
-    let Ok(made) = task
-        .wait_for(Option::is_some)
-        .await
-        .map(|task| task.clone().unwrap_or_default())
+    let Ok(made) =
+        task.wait_for(Option::is_some).await.map(|task| task.clone().unwrap_or_default())
     else {
         return;
     };
@@ -253,10 +237,7 @@ async fn announce(
 
 /// Ends when someone asks for the task, once it is made, to stop.
 async fn cancel_of(discovery: Discovery, mut task: watch::Receiver<Option<Value>>) {
-    let made = task
-        .wait_for(Option::is_some)
-        .await
-        .map(|task| task.clone().unwrap_or_default());
+    let made = task.wait_for(Option::is_some).await.map(|task| task.clone().unwrap_or_default());
     let Ok(made) = made else {
         return std::future::pending().await;
     };
@@ -272,7 +253,7 @@ async fn command_and_output(
     let status = child.wait().await;
     ended.send_replace(true);
     for reader in readers.into_iter().flatten() {
-        let _ = reader.await;
+        reader.await.ok();
     }
     status
 }
@@ -286,7 +267,13 @@ fn spawn_reader(
     json: bool,
 ) -> JoinHandle<()> {
     let echo = (!json).then(|| Arc::clone(echo));
-    tokio::spawn(read(pipe, kind, lines.clone(), echo, ended.clone()))
+    spawn(read(pipe, kind, lines.clone(), echo, ended.clone()))
+}
+
+/// Every task of a run is waited for, or has no more to do once the command and the sending are over.
+#[expect(clippy::disallowed_methods, reason = "a run has no lifecycle: it ends with its command")]
+fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(work)
 }
 
 /// Reads one output to its end, or until it is silent after the command has ended.
@@ -311,13 +298,8 @@ async fn read(
         }
         let ts = timestamp();
         for line in lines.drain(..) {
-            let _ = queue
-                .send(Frame {
-                    line,
-                    kind,
-                    ts: ts.clone(),
-                })
-                .await;
+            let frame = Frame { line, kind, ts: ts.clone() };
+            queue.send(frame).await.ok();
         }
         if count == 0 {
             return;
@@ -329,7 +311,7 @@ async fn read(
 }
 
 async fn silence(ended: &mut watch::Receiver<bool>) {
-    let _ = ended.wait_for(|ended| *ended).await;
+    ended.wait_for(|ended| *ended).await.ok();
     sleep(LINGER).await;
 }
 
@@ -392,44 +374,29 @@ async fn reachable(discovery: &Discovery) -> anyhow::Result<()> {
 }
 
 fn header(args: &RunArgs) -> anyhow::Result<Header> {
-    let run = format!("run_{}", &private_file::new_token()?[..24]);
-    let line: Vec<_> = args
-        .command
-        .iter()
-        .map(|word| word.to_string_lossy())
-        .collect();
-    let title = args
-        .title
-        .clone()
-        .unwrap_or_else(|| line.join(" ").chars().take(TITLE).collect());
+    let run = format!("run_{}", &crate::service::new_secret()[..24]);
+    let line: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
+    let title = args.title.clone().unwrap_or_else(|| line.join(" ").chars().take(TITLE).collect());
     let fields = [
-        (
-            "title",
-            Some(title).filter(|title| !title.trim().is_empty()),
-        ),
+        ("title", Some(title).filter(|title| !title.trim().is_empty())),
         ("agent", args.agent.clone()),
         ("from", args.from.clone()),
-        (
-            "idempotency_key",
-            Some(args.idempotency_key.clone().unwrap_or_else(|| run.clone())),
-        ),
+        ("idempotency_key", Some(args.idempotency_key.clone().unwrap_or_else(|| run.clone()))),
     ];
     let create: Map<String, Value> = fields
         .into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), Value::String(value?))))
         .collect();
-    Ok(Header {
-        version: 1,
-        run,
-        create: Value::Object(create),
-    })
+    Ok(Header { version: 1, run, create: Value::Object(create) })
 }
 
 /// The time that the daemon may be away, from `SVC_TASK_RUN_PATIENCE_SECONDS`.
-pub(super) fn patience(context: &Context) -> anyhow::Result<Duration> {
+///
+/// `default` if that is not set.
+pub(super) fn patience(context: &Context, default: Duration) -> anyhow::Result<Duration> {
     const NAME: &str = "SVC_TASK_RUN_PATIENCE_SECONDS";
     match context.env.text(NAME)? {
-        None => Ok(PATIENCE),
+        None => Ok(default),
         Some(text) => match text.trim().parse() {
             Ok(seconds) => Ok(Duration::from_secs(seconds)),
             Err(_) => Err(UsageError(format!("{NAME}={text}: not a number of seconds")).into()),

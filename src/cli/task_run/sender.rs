@@ -76,11 +76,7 @@ impl Sender {
 
     async fn work(&mut self, link: &mut Link) -> Result<(), Outcome> {
         let task = self.make_task(link).await?;
-        let id = task
-            .get("task_id")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
+        let id = task.get("task_id").and_then(Value::as_str).unwrap_or_default().to_owned();
         self.task.send_replace(Some(task));
         let path = format!("/v1/tasks/{}/events", encode(&id));
         loop {
@@ -108,10 +104,7 @@ impl Sender {
             serde_json::to_vec(&self.create).map_err(|error| Outcome::NoTask(error.to_string()))?;
         let made = self.request(link, "/v1/tasks", body.into()).await?;
         let task: Value = made.map_err(|error| Outcome::NoTask(error.to_string()))?;
-        let status = task
-            .get("status")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
+        let status = task.get("status").and_then(Value::as_str).unwrap_or_default();
         if status != "pending" && !self.may_be_active {
             let id = output::cell(&task, "task_id");
             return Err(Outcome::NoTask(format!(
@@ -123,12 +116,9 @@ impl Sender {
 
     async fn send(&mut self, link: &mut Link, path: &str, batch: Batch) -> Result<(), Outcome> {
         let answer = self.request(link, path, batch.body.clone()).await?;
-        let error = match answer {
-            Ok(_) => {
-                self.batches.acknowledge(&batch);
-                return Ok(());
-            }
-            Err(error) => error,
+        let Err(error) = answer else {
+            self.batches.acknowledge(&batch);
+            return Ok(());
         };
         let keep = match error.status() {
             Some(StatusCode::PAYLOAD_TOO_LARGE) if batch.events > 1 && self.batches.shrink() => {
@@ -138,10 +128,7 @@ impl Sender {
             Some(StatusCode::CONFLICT) => false,
             _ => true,
         };
-        Err(Outcome::Refused {
-            problem: error.to_string(),
-            keep,
-        })
+        Err(Outcome::Refused { problem: error.to_string(), keep })
     }
 
     /// Posts until there is an answer that trying again would not change; that answer may be an error.
@@ -177,9 +164,14 @@ impl Sender {
     /// Waits before the next try, or finds that there will be none.
     async fn pause(&mut self, link: &mut Link, error: &ClientError) -> Result<(), Outcome> {
         let since = *link.away_since.get_or_insert_with(Instant::now);
+        // A restart is over before this many tries, and not worth a word.
         if link.failures == 2 {
+            let what = match error.problem() {
+                Some(problem) => problem.to_string(),
+                None => "the daemon is away".to_owned(),
+            };
             output::note(&format!(
-                "svc: {error}; the command goes on, its output is kept until the daemon is back"
+                "svc: {what}; what there is to send is kept until the daemon takes it"
             ));
         }
         let end = Instant::now() + backoff(link.failures, error.retry_after());
@@ -206,18 +198,15 @@ impl Link {
         path: &str,
         body: bytes::Bytes,
     ) -> Result<Value, ClientError> {
-        let client = match &self.client {
-            Some(client) => client.clone(),
-            None => {
-                let target = discovery.target()?;
-                if !target.may_follow(self.target.as_ref()) {
-                    return Err(ClientError::NotRunning {
-                        url: target.url.to_string(),
-                    });
-                }
-                self.target = Some(target.clone());
-                self.client.insert(Client::new(target)).clone()
+        let client = if let Some(client) = &self.client {
+            client.clone()
+        } else {
+            let target = discovery.target()?;
+            if !target.may_follow(self.target.as_ref()) {
+                return Err(ClientError::NotRunning { url: target.url.to_string() });
             }
+            self.target = Some(target.clone());
+            self.client.insert(Client::new(target)).clone()
         };
         client.request(Method::POST, path, Some(body)).await?.json()
     }

@@ -109,15 +109,7 @@ pub(super) fn run_append(bench: &mut Bench) -> anyhow::Result<()> {
     let levels: &[usize] = if bench.quick { &[64] } else { &[1, 8, 64] };
     let mut contests: Vec<(Contest, usize, usize)> = levels
         .iter()
-        .map(|producers| {
-            (
-                Contest::Append {
-                    producers: *producers,
-                },
-                *producers,
-                1,
-            )
-        })
+        .map(|producers| (Contest::Append { producers: *producers }, *producers, 1))
         .collect();
     contests.push((Contest::Batches, 64, 16));
     for (contest, producers, events) in contests {
@@ -130,10 +122,7 @@ pub(super) fn run_append(bench: &mut Bench) -> anyhow::Result<()> {
             |window_of| {
                 let slice = append_http::append(&daemon, &tasks, window_of, producers, events)?;
                 // Counted as events on both sides.
-                Ok(vec![Slice {
-                    count: slice.count * events as u64,
-                    ..slice
-                }])
+                Ok(vec![Slice { count: slice.count * events as u64, ..slice }])
             },
             |peer, window_of| Ok(vec![peer.append(window_of, producers)?]),
         )?;
@@ -210,19 +199,12 @@ fn contend(
     for (peer, rounds) in contenders.iter().zip(&their_rounds) {
         for (part, what) in PARTS.iter().enumerate().take(parts) {
             let of = |rounds: &[Vec<Slice>]| -> Vec<Slice> {
-                rounds
-                    .iter()
-                    .filter_map(|round| round.get(part).cloned())
-                    .collect()
+                rounds.iter().filter_map(|round| round.get(part).cloned()).collect()
             };
             let (ours, theirs) = (of(&our_rounds), of(rounds));
             let suffix = if parts > 1 { what } else { "" };
             let entry = Entry::summed(format!("{name}{suffix}"), unit, Summary::of(&ours, 1))
-                .beside(
-                    peer.name(),
-                    Summary::of(&theirs, 1),
-                    stats::ratio(&ours, &theirs),
-                );
+                .beside(peer.name(), Summary::of(&theirs, 1), stats::ratio(&ours, &theirs));
             bench.add(match peer.part(contest) {
                 Part::Goal(goal) => entry.goal(goal),
                 _ => entry,

@@ -60,23 +60,13 @@ impl Nats {
         };
         write(", sync_interval: always")?;
         // `-t` looks at the configuration and no more. Versions before 2.10 do not know the setting.
-        let checked = Command::new("nats-server")
-            .arg("-c")
-            .arg(&config)
-            .arg("-t")
-            .output()?;
+        let checked = Command::new("nats-server").arg("-c").arg(&config).arg("-t").output()?;
         let durable = checked.status.success();
         if !durable {
             write("")?;
         }
         let process = sandbox.start(&name, Command::new("nats-server").arg("-c").arg(&config))?;
-        let nats = Self {
-            process,
-            address,
-            durable,
-            inboxes: Cell::new(0),
-            filled: 0,
-        };
+        let nats = Self { process, address, durable, inboxes: Cell::new(0), filled: 0 };
         until_ready(|| nats.make_stream()).with_context(|| {
             format!("nats-server does not answer: {}", nats.process.complaint())
         })?;
@@ -106,13 +96,7 @@ impl Nats {
         self.inboxes.set(number + 1);
         let inbox = format!("_INBOX.bench.{number}");
         let hello = format!("{CONNECT}SUB {inbox} 1\r\nPING\r\n").into_bytes();
-        (
-            Protocol {
-                hello: Some((hello, b"PONG\r\n")),
-                parse: acknowledgement,
-            },
-            inbox,
-        )
+        (Protocol { hello: Some((hello, b"PONG\r\n")), parse: acknowledgement }, inbox)
     }
 
     fn producer(&self, subject: &str) -> (Protocol, Vec<Vec<u8>>) {
@@ -124,10 +108,7 @@ impl Nats {
     fn follow(&self, subject: &str, from: &str) -> (Vec<u8>, Messages) {
         let number = self.inboxes.get();
         self.inboxes.set(number + 1);
-        let (inbox, deliver) = (
-            format!("_INBOX.bench.{number}"),
-            format!("deliver.{number}"),
-        );
+        let (inbox, deliver) = (format!("_INBOX.bench.{number}"), format!("deliver.{number}"));
         let config = format!(
             r#"{{"stream_name":"BENCH","config":{{"deliver_subject":"{deliver}","ack_policy":"none","deliver_policy":"{from}","replay_policy":"instant","filter_subject":"{subject}"}}}}"#
         );
@@ -139,11 +120,7 @@ impl Nats {
 
 impl Peer for Nats {
     fn name(&self) -> &'static str {
-        if self.durable {
-            "NATS sync always"
-        } else {
-            "NATS (not durable)"
-        }
+        if self.durable { "NATS sync always" } else { "NATS (not durable)" }
     }
 
     fn part(&self, contest: Contest) -> Part {
@@ -160,19 +137,13 @@ impl Peer for Nats {
         let speeches: Vec<_> = (0..producers)
             .map(|number| self.producer(&format!("bench.append{}", number % STREAMS)))
             .collect();
-        append_http::slice(
-            window_of,
-            self.address,
-            &self.process,
-            producers,
-            |number| speeches[number].clone(),
-        )
+        append_http::slice(window_of, self.address, &self.process, producers, |number| {
+            speeches[number].clone()
+        })
     }
 
     fn mixed(&self, window_of: WindowOf, crowd: Crowd) -> anyhow::Result<Both> {
-        let speeches: Vec<_> = (0..crowd.producers)
-            .map(|_| self.producer("bench.mixed"))
-            .collect();
+        let speeches: Vec<_> = (0..crowd.producers).map(|_| self.producer("bench.mixed")).collect();
         mixed::round(
             window_of,
             (self.address, &self.process),
@@ -224,10 +195,7 @@ impl Peer for Nats {
         }
         let length = begun.elapsed();
         let cpu = self.process.cpu_since(cpu);
-        Ok(Slice {
-            cpu,
-            ..Slice::counted(messages.events, length)
-        })
+        Ok(Slice { cpu, ..Slice::counted(messages.events, length) })
     }
 }
 
@@ -337,11 +305,7 @@ mod tests {
                 .chunks(step)
                 .filter_map(|piece| messages.feed(piece).expect("is fine"))
                 .count();
-            assert_eq!(
-                (messages.events, messages.ready, replies),
-                (2, true, 1),
-                "{step}"
-            );
+            assert_eq!((messages.events, messages.ready, replies), (2, true, 1), "{step}");
         }
     }
 

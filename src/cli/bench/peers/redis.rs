@@ -27,10 +27,7 @@ use super::{
     Contest, Part, Peer, payload, until_ready,
 };
 
-const PROTOCOL: Protocol = Protocol {
-    hello: None,
-    parse: simple_reply,
-};
+const PROTOCOL: Protocol = Protocol { hello: None, parse: simple_reply };
 /// Events that a reader asks for at once.
 const PAGE: usize = 1000;
 const STREAMS: usize = 100;
@@ -57,27 +54,13 @@ impl Redis {
         let process = sandbox.start(
             &format!("redis-{fsync}"),
             Command::new("redis-server")
-                .args([
-                    "--bind",
-                    "127.0.0.1",
-                    "--port",
-                    &port,
-                    "--save",
-                    "",
-                    "--dir",
-                ])
+                .args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--dir"])
                 .arg(&folder)
                 .args(["--appendonly", "yes", "--appendfsync", fsync]),
         )?;
         until_ready(|| Caller::open(address, &PROTOCOL)?.ask(&command(&["PING"])))
             .with_context(|| format!("redis-server does not answer: {}", process.complaint()))?;
-        Ok(Self {
-            process,
-            address,
-            durable,
-            made: Cell::new(0),
-            filled: 0,
-        })
+        Ok(Self { process, address, durable, made: Cell::new(0), filled: 0 })
     }
 
     fn xadd(stream: &str) -> Vec<u8> {
@@ -87,11 +70,7 @@ impl Redis {
 
 impl Peer for Redis {
     fn name(&self) -> &'static str {
-        if self.durable {
-            "Redis always"
-        } else {
-            "Redis everysec (not durable)"
-        }
+        if self.durable { "Redis always" } else { "Redis everysec (not durable)" }
     }
 
     fn part(&self, contest: Contest) -> Part {
@@ -106,18 +85,9 @@ impl Peer for Redis {
     }
 
     fn append(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice> {
-        append_http::slice(
-            window_of,
-            self.address,
-            &self.process,
-            producers,
-            |number| {
-                (
-                    PROTOCOL,
-                    vec![Self::xadd(&format!("append{}", number % STREAMS))],
-                )
-            },
-        )
+        append_http::slice(window_of, self.address, &self.process, producers, |number| {
+            (PROTOCOL, vec![Self::xadd(&format!("append{}", number % STREAMS))])
+        })
     }
 
     fn mixed(&self, window_of: WindowOf, crowd: Crowd) -> anyhow::Result<Both> {
@@ -171,10 +141,7 @@ impl Peer for Redis {
         }
         let length = begun.elapsed();
         let cpu = self.process.cpu_since(cpu);
-        Ok(Slice {
-            cpu,
-            ..Slice::counted(reply.events, length)
-        })
+        Ok(Slice { cpu, ..Slice::counted(reply.events, length) })
     }
 }
 
@@ -189,16 +156,12 @@ fn command(words: &[&str]) -> Vec<u8> {
 
 /// `XREAD` after `last`; one with `block` waits for events, for so many milliseconds (0: for ever).
 fn read(stream: &str, last: &[u8], block: Option<&str>) -> Vec<u8> {
-    let last = if last.is_empty() {
-        "0-0".into()
-    } else {
-        String::from_utf8_lossy(last)
-    };
+    let last = if last.is_empty() { "0-0".into() } else { String::from_utf8_lossy(last) };
     let page = PAGE.to_string();
     match block {
-        Some(block) => command(&[
-            "XREAD", "COUNT", &page, "BLOCK", block, "STREAMS", stream, &last,
-        ]),
+        Some(block) => {
+            command(&["XREAD", "COUNT", &page, "BLOCK", block, "STREAMS", stream, &last])
+        }
         None => command(&["XREAD", "COUNT", &page, "STREAMS", stream, &last]),
     }
 }
@@ -261,11 +224,7 @@ impl Reply {
             bytes = &bytes[end + 1..];
             let line = std::mem::take(&mut self.line);
             let number = || -> Option<i64> {
-                std::str::from_utf8(line.get(1..)?)
-                    .ok()?
-                    .trim_end()
-                    .parse()
-                    .ok()
+                std::str::from_utf8(line.get(1..)?).ok()?.trim_end().parse().ok()
             };
             match (line.first(), number()) {
                 (Some(b'*'), Some(len)) => {
@@ -318,14 +277,7 @@ impl Follower {
     fn new(stream: &str) -> (Vec<u8>, Self) {
         // The answer to the ping says that the subscription stands.
         let request = [command(&["PING"]), read(stream, b"", Some("0"))].concat();
-        (
-            request,
-            Self {
-                stream: stream.to_owned(),
-                reply: Reply::default(),
-                ready: false,
-            },
-        )
+        (request, Self { stream: stream.to_owned(), reply: Reply::default(), ready: false })
     }
 }
 
@@ -356,23 +308,13 @@ mod tests {
     fn replies_are_understood_however_they_are_cut() {
         let data = payload();
         let entry = |id: &str| format!("*2\r\n$3\r\n{id}\r\n*2\r\n$1\r\nd\r\n$200\r\n{data}\r\n");
-        let text = format!(
-            "+PONG\r\n*1\r\n*2\r\n$6\r\nreplay\r\n*2\r\n{}{}",
-            entry("1-1"),
-            entry("1-2")
-        );
+        let text =
+            format!("+PONG\r\n*1\r\n*2\r\n$6\r\nreplay\r\n*2\r\n{}{}", entry("1-1"), entry("1-2"));
         for step in [1, 2, 3, 7, 64, text.len()] {
             let mut reply = Reply::default();
-            let ended: u64 = text
-                .as_bytes()
-                .chunks(step)
-                .map(|piece| reply.feed(piece).expect("is fine"))
-                .sum();
-            assert_eq!(
-                (ended, reply.events, &*reply.last_id),
-                (2, 2, &b"1-2"[..]),
-                "{step}"
-            );
+            let ended: u64 =
+                text.as_bytes().chunks(step).map(|piece| reply.feed(piece).expect("is fine")).sum();
+            assert_eq!((ended, reply.events, &*reply.last_id), (2, 2, &b"1-2"[..]), "{step}");
         }
     }
 

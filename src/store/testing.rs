@@ -1,0 +1,240 @@
+//! A store on a temporary file, for tests of this floor and of the one above.
+
+use std::sync::Arc;
+
+use super::{OpenOptions, Store, StoreError, Writer};
+use crate::domain::{Clock, ManualClock, NewEvent, StreamName, Timestamp};
+
+pub(crate) struct TestStore {
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<ManualClock>,
+    writer: Writer,
+    folder: tempfile::TempDir,
+}
+
+impl TestStore {
+    pub(crate) async fn open() -> Self {
+        Self::at(
+            tempfile::tempdir().unwrap(),
+            Arc::new(ManualClock::new(Timestamp::from_millis(1_000))),
+        )
+        .await
+    }
+
+    async fn at(folder: tempfile::TempDir, clock: Arc<ManualClock>) -> Self {
+        let options =
+            OpenOptions { path: folder.path().join("svc.db"), max_bytes: None, migrate: true };
+        let shared: Arc<dyn Clock> = Arc::clone(&clock) as _;
+        let (store, writer) = Store::open(&options, shared).await.unwrap();
+        Self { store, clock, writer, folder }
+    }
+
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    /// Closes and opens again.
+    pub(crate) async fn restart(self) -> Self {
+        self.writer.close(self.store).await.unwrap();
+        Self::at(self.folder, self.clock).await
+    }
+}
+
+pub(crate) fn event(kind: &str, data: &str) -> NewEvent {
+    NewEvent { kind: kind.into(), data: data.into(), producer_id: None }
+}
+
+/// Appends to a stream, which is made if it is new.
+pub(crate) async fn append(store: &Store, name: &StreamName, events: Vec<NewEvent>) {
+    let name = name.clone();
+    let done: Result<(), StoreError> = store
+        .write(move |tx| {
+            Box::pin(async move {
+                tx.open_stream(&name).await?;
+                tx.append(&name, events).await?;
+                Ok(())
+            })
+        })
+        .await;
+    done.unwrap();
+}
+
+/// The log against a plain vector: any order of appends, repeats, trims, reads, closings and restarts.
+mod model {
+    use std::collections::HashMap;
+
+    use proptest::{
+        prelude::*,
+        test_runner::{Config, TestRunner},
+    };
+
+    use super::{TestStore, append, event};
+    use crate::{
+        domain::{Framing, NewEvent, Seq, StreamName},
+        store::{FeedScope, StoreError},
+    };
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Append { stream: usize, events: usize, id: Option<u8> },
+        Close { stream: usize },
+        Trim { share: u8 },
+        Read { stream: usize, after: u8 },
+        Restart,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            8 => (0..3_usize, 1..40_usize, prop::option::weighted(0.3, 0..4_u8))
+                .prop_map(|(stream, events, id)| Step::Append { stream, events, id }),
+            1 => (0..3_usize).prop_map(|stream| Step::Close { stream }),
+            2 => any::<u8>().prop_map(|share| Step::Trim { share }),
+            4 => (0..3_usize, any::<u8>()).prop_map(|(stream, after)| Step::Read { stream, after }),
+            1 => Just(Step::Restart),
+        ]
+    }
+
+    /// One stream, as it should be.
+    #[derive(Debug, Default)]
+    struct Stream {
+        /// Seq, position and data of what is there.
+        events: Vec<(Seq, i64, String)>,
+        head: Seq,
+        closed: bool,
+        ids: HashMap<u8, Seq>,
+    }
+
+    #[derive(Debug, Default)]
+    struct Log {
+        streams: [Stream; 3],
+        position: i64,
+        trimmed: i64,
+    }
+
+    fn name(stream: usize) -> StreamName {
+        StreamName::of("task", stream)
+    }
+
+    async fn run(steps: Vec<Step>) {
+        let mut test = TestStore::open().await;
+        let mut log = Log::default();
+        for stream in 0..3 {
+            append(&test.store, &name(stream), vec![event("task", "0")]).await;
+            log.position += 1;
+            log.streams[stream].events.push((1, log.position, "0".to_owned()));
+            log.streams[stream].head = 1;
+        }
+        for step in steps {
+            match step {
+                Step::Append { stream, events, id } => {
+                    let model = &mut log.streams[stream];
+                    let known = id.and_then(|id| model.ids.get(&id).copied());
+                    let data = format!("{}", log.position);
+                    let batch = match id {
+                        Some(id) => vec![NewEvent {
+                            producer_id: Some(id.to_string().into()),
+                            ..event("frame", &data)
+                        }],
+                        None => vec![event("frame", &data); events],
+                    };
+                    let len = batch.len();
+                    let outcome = test.store.append(name(stream), batch).await;
+                    if let Some(seq) = known {
+                        assert_eq!(outcome.unwrap().last, seq);
+                    } else if model.closed {
+                        assert!(matches!(outcome, Err(StoreError::StreamClosed)));
+                    } else {
+                        for _ in 0..len {
+                            model.head += 1;
+                            log.position += 1;
+                            model.events.push((model.head, log.position, data.clone()));
+                        }
+                        assert_eq!(outcome.unwrap().last, model.head);
+                        if let Some(id) = id {
+                            model.ids.insert(id, model.head);
+                        }
+                    }
+                }
+                Step::Close { stream } => {
+                    let closed: Result<(), StoreError> = test
+                        .store
+                        .write(move |tx| {
+                            Box::pin(async move { tx.close_stream(&name(stream)).await })
+                        })
+                        .await;
+                    closed.unwrap();
+                    log.streams[stream].closed = true;
+                }
+                Step::Trim { share } => {
+                    let until = log.position * i64::from(share) / 255;
+                    let trimmed: Result<_, StoreError> = test
+                        .store
+                        .write(move |tx| Box::pin(async move { tx.trim(until).await }))
+                        .await;
+                    trimmed.unwrap();
+                    if until > log.trimmed {
+                        log.trimmed = until;
+                        for stream in &mut log.streams {
+                            let head = stream.head;
+                            stream
+                                .events
+                                .retain(|(seq, position, _)| *position > until || *seq == head);
+                            // A producer id goes with its event.
+                            let left: Vec<Seq> = stream.events.iter().map(|it| it.0).collect();
+                            stream.ids.retain(|_, seq| left.contains(seq));
+                        }
+                    }
+                }
+                Step::Read { stream, after } => {
+                    let model = &log.streams[stream];
+                    let view = test.store.view(&name(stream)).await.unwrap().unwrap();
+                    let floor = model.events.first().map_or(0, |it| it.0 - 1);
+                    assert_eq!(
+                        (view.floor, view.head, view.closed),
+                        (floor, model.head, model.closed)
+                    );
+                    let after = Seq::from(after);
+                    let mut cursor = after;
+                    let mut text = String::new();
+                    while let Some(page) = test
+                        .store
+                        .frames(view.id, &name(stream), cursor, Framing::Data)
+                        .await
+                        .unwrap()
+                    {
+                        cursor = page.cursor;
+                        text.push_str(std::str::from_utf8(&page.bytes).unwrap());
+                    }
+                    let mut expected = String::new();
+                    for (seq, _, data) in model.events.iter().filter(|(seq, ..)| *seq > after) {
+                        let kind = if *seq == 1 { "task" } else { "frame" };
+                        let frame = format!("id: {seq}\nevent: {kind}\ndata: {data}\n\n");
+                        expected.push_str(&frame);
+                    }
+                    assert_eq!(text, expected);
+                }
+                Step::Restart => test = test.restart().await,
+            }
+        }
+        let feed =
+            test.store.feed_events(&FeedScope::prefix(""), 0, i64::MAX, None, u32::MAX).await;
+        let mut expected: Vec<i64> =
+            log.streams.iter().flat_map(|stream| stream.events.iter().map(|it| it.1)).collect();
+        expected.sort_unstable();
+        let found: Vec<i64> = feed.unwrap().iter().map(|event| event.position).collect();
+        assert_eq!(found, expected);
+        assert_eq!(test.store.log_bounds().await.unwrap(), (log.trimmed, log.position));
+    }
+
+    #[test]
+    fn the_log_is_a_vector_that_survives() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
+        TestRunner::new(config)
+            .run(&prop::collection::vec(step(), 1..60), |steps| {
+                runtime.block_on(run(steps));
+                Ok(())
+            })
+            .unwrap();
+    }
+}

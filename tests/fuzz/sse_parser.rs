@@ -1,0 +1,19 @@
+//! The client's parser of event streams: any bytes, in any pieces, give the same events and no panic.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use svc::client::Parser;
+
+fuzz_target!(|input: (u8, &[u8])| {
+    let (piece, bytes) = input;
+    let (mut whole, mut pieces) = (Vec::new(), Vec::new());
+    let mut parser = Parser::new();
+    let one = parser.feed(bytes, &mut whole);
+    let mut parser = Parser::new();
+    let many = bytes
+        .chunks(usize::from(piece).max(1))
+        .try_for_each(|chunk| parser.feed(chunk, &mut pieces));
+    assert_eq!(one.is_ok(), many.is_ok());
+    assert_eq!(whole, pieces);
+});

@@ -1,0 +1,553 @@
+//! The command line: the daemon in the background, commands as tasks, and exit codes that tell the
+//! truth.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, Home, Ran, Running, eventually, free_port, svc, svc_with_input};
+use crate::expect::{all_pages, append, done, each, frame, new_task, page, peer, problem, text};
+use crate::wire::Caller;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// The only task there is.
+#[track_caller]
+fn only_task(d: &Caller) -> Value {
+    let mut tasks = page(&d.get("/v1/tasks"), "tasks");
+    assert_eq!(tasks.len(), 1, "{tasks:?}");
+    tasks.remove(0)
+}
+
+/// The lines of a task's stdout or stderr, in order.
+#[track_caller]
+fn lines(d: &Caller, task: &str, kind: &str) -> Vec<String> {
+    let target = format!("/v1/events?stream=task/{task}&kind=frame&limit=500");
+    all_pages(d, &target, "events", "after")
+        .iter()
+        .filter(|event| event["data"]["kind"] == json!(kind))
+        .map(|event| text(&event["data"], "line"))
+        .collect()
+}
+
+#[track_caller]
+fn caller(home: &Home) -> Caller {
+    let url = text(&home.daemon_json().expect("a daemon runs"), "url");
+    let addr = url.trim_start_matches("http://").parse().expect("a url with an address");
+    Caller { addr, token: home.token() }
+}
+
+#[test]
+fn the_daemon_runs_in_the_background_until_it_is_stopped() {
+    let home = Home::new();
+    let down = svc(&home, &["status", "--json"]);
+    assert_eq!(down.code, Some(1), "{down:?}");
+    let down: Value = serde_json::from_str(&down.stdout).unwrap();
+    assert_eq!(down["running"], json!(false));
+    svc(&home, &["stop"]).ok();
+
+    let listen = format!("127.0.0.1:{}", free_port());
+    svc(&home, &["start", "--listen", &listen]).ok();
+    let d = caller(&home);
+    d.get("/v1/health").ok(200);
+    let status = svc(&home, &["status", "--json"]).json();
+    assert_eq!(status["running"], json!(true));
+    assert_eq!(status["url"], json!(format!("http://{listen}")));
+    let pid = home.daemon_json().unwrap()["pid"].clone();
+    assert_eq!(status["pid"], pid);
+    assert!(status["version"].is_string(), "{status}");
+    assert!(status["uptime_seconds"].is_number(), "{status}");
+    assert_eq!(status["db"], json!(home.path("svc.db")));
+    svc(&home, &["status"]).ok();
+
+    let again = svc(&home, &["start", "--listen", &listen]);
+    let said = format!("{}{}", again.ok(), again.stderr);
+    assert!(said.contains("already"), "{again:?}");
+    assert_eq!(home.daemon_json().unwrap()["pid"], pid, "the same one");
+
+    let mode = fs::metadata(home.path("svc.log")).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    assert!(!svc(&home, &["logs"]).ok().trim().is_empty());
+
+    svc(&home, &["restart", "--listen", &listen]).ok();
+    assert_ne!(home.daemon_json().unwrap()["pid"], pid, "another one");
+    d.get("/v1/health").ok(200);
+
+    svc(&home, &["stop"]).ok();
+    assert!(!home.path("daemon.json").exists());
+    assert!(d.request("GET", "/health").try_send().is_err(), "nobody is there");
+    assert_eq!(svc(&home, &["status"]).code, Some(1));
+    svc(&home, &["stop"]).ok();
+}
+
+#[test]
+fn a_start_that_fails_says_why() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let home = Home::new();
+    let ran = svc(&home, &["start", "--listen", &addr]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains(&taken.local_addr().unwrap().port().to_string()), "{ran:?}");
+    assert!(ran.stderr.contains("--listen"), "{ran:?}");
+    assert_eq!(svc(&home, &["status"]).code, Some(1));
+}
+
+#[test]
+fn starting_four_times_at_once_leaves_one_daemon() {
+    let home = Home::new();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let starts: Vec<_> =
+        (0..4).map(|_| Running::spawn(home.command(&["start", "--listen", &listen]))).collect();
+    for start in starts {
+        start.wait(SOON).ok();
+    }
+    let status = svc(&home, &["status", "--json"]).json();
+    assert_eq!(status["pid"], home.daemon_json().unwrap()["pid"]);
+    let kinds = each(&page(&caller(&home).get("/v1/events?stream=daemon"), "events"), "kind");
+    assert_eq!(kinds, ["daemon.started"]);
+    svc(&home, &["stop"]).ok();
+}
+
+#[test]
+fn stopping_never_hits_a_stranger_with_a_recycled_pid() {
+    let home = Home::new();
+    let mut command = std::process::Command::new("sleep");
+    command.arg("600");
+    let mut stranger = command.spawn().unwrap();
+    let stale = json!({
+        "pid": stranger.id(), "url": "http://127.0.0.1:9", "version": "0.1.0", "boot_id": "x",
+        "started_at": "2020-01-01T00:00:00.000Z",
+    });
+    home.write("daemon.json", &stale.to_string());
+    assert_eq!(svc(&home, &["status"]).code, Some(1));
+    svc(&home, &["stop"]);
+    assert!(stranger.try_wait().unwrap().is_none(), "the stranger lives");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+#[test]
+fn a_command_runs_as_a_task_and_its_exit_code_is_ours() {
+    let table: [(&[&str], i32, &str); 5] = [
+        (&["true"], 0, "done"),
+        (&["false"], 1, "failed"),
+        (&["sh", "-c", "exit 3"], 3, "failed"),
+        (&["sh", "-c", "exit 127"], 127, "failed"),
+        (&["sh", "-c", "kill -9 $$"], 137, "failed"),
+    ];
+    for (command, code, status) in table {
+        let d = Daemon::start();
+        let args = [&["task", "run", "--"], command].concat();
+        let ran = svc(&d.home, &args);
+        assert_eq!(ran.code, Some(code), "{command:?}: {ran:?}");
+        let task = only_task(&d);
+        assert_eq!(task["status"], json!(status), "{command:?}");
+        if code == 137 {
+            assert!(!task["signal"].is_null(), "{task}");
+        } else {
+            assert_eq!(task["exit_code"], json!(code), "{task}");
+        }
+        let kinds: Vec<_> =
+            page(&d.get(&format!("/v1/events?stream=task/{}", text(&task, "task_id"))), "events")
+                .iter()
+                .map(|event| event["data"]["status"].clone())
+                .collect();
+        assert_eq!(kinds, [json!("pending"), json!("active"), json!(status)], "{command:?}");
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_started_makes_no_task() {
+    let d = Daemon::start();
+    for missing in ["/no/such/program", "no-such-program-anywhere", "/etc/passwd"] {
+        let ran = svc(&d.home, &["task", "run", "--", missing]);
+        assert!(matches!(ran.code, Some(126 | 127)), "{missing}: {ran:?}");
+        if missing != "/etc/passwd" {
+            assert_eq!(ran.code, Some(127), "{missing}: {ran:?}");
+        }
+        assert!(ran.stderr.contains(missing), "{ran:?}");
+    }
+    assert!(page(&d.get("/v1/tasks"), "tasks").is_empty());
+}
+
+#[test]
+fn every_line_of_a_command_is_a_frame_in_order() {
+    let d = Daemon::start();
+    let script = "printf 'a\\n\\nb\\n'; printf 'e1\\ne2' >&2; printf 'tab\\there\\r\\nlast'";
+    svc(&d.home, &["task", "run", "--", "sh", "-c", script]).ok();
+    let task = text(&only_task(&d), "task_id");
+    let out = lines(&d, &task, "stdout");
+    assert_eq!(out.len(), 5, "{out:?}");
+    assert_eq!(out[..3], ["a", "", "b"]);
+    assert_eq!(out[3].trim_end_matches('\r'), "tab\there");
+    assert_eq!(out[4], "last", "also without a newline at its end");
+    assert_eq!(lines(&d, &task, "stderr"), ["e1", "e2"]);
+}
+
+#[test]
+fn a_flood_of_lines_is_all_there_and_bytes_that_are_no_text_do_no_harm() {
+    let d = Daemon::start();
+    let script = "i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done; \
+                  printf 'bad \\377\\376 bytes\\n'; head -c 300000 /dev/zero | tr '\\0' x; echo";
+    svc(&d.home, &["task", "run", "--", "sh", "-c", script]).ok();
+    let out = lines(&d, &text(&only_task(&d), "task_id"), "stdout");
+    let wanted: Vec<_> = (0..5_000).map(|n| format!("line {n}")).collect();
+    assert_eq!(out[..5_000], wanted);
+    assert!(out[5_000].starts_with("bad ") && out[5_000].ends_with(" bytes"), "{:?}", out[5_000]);
+    assert_eq!(out[5_001..].concat().matches('x').count(), 300_000, "a long line loses nothing");
+}
+
+#[test]
+fn a_command_goes_on_while_the_daemon_dies_and_nothing_is_lost() {
+    let mut d = Daemon::start();
+    let script = "i=0; while [ $i -lt 150 ]; do echo line $i; i=$((i+1)); sleep 0.01; done; exit 5";
+    let running = Running::spawn(d.home.command(&["task", "run", "--", "sh", "-c", script]));
+    for _ in 0..2 {
+        let frames = || page(&d.get("/v1/events?kind=frame&limit=500"), "events").len();
+        let seen = frames();
+        eventually(SOON, || frames() > seen + 20);
+        d.kill9();
+        d.restart();
+    }
+    let ran = running.wait(SOON);
+    assert_eq!(ran.code, Some(5), "{ran:?}");
+    let task = only_task(&d);
+    assert_eq!(task["status"], "failed");
+    assert_eq!(task["exit_code"], 5);
+    let wanted: Vec<_> = (0..150).map(|n| format!("line {n}")).collect();
+    assert_eq!(lines(&d, &text(&task, "task_id"), "stdout"), wanted);
+}
+
+#[test]
+fn a_command_that_ends_while_the_daemon_is_away_is_told_when_it_is_back() {
+    let mut d = Daemon::start();
+    let gate = d.home.user().join("gate");
+    let script =
+        format!("echo before; until [ -e {} ]; do sleep 0.02; done; echo after", gate.display());
+    let running = Running::spawn(d.home.command(&["task", "run", "--", "sh", "-c", &script]));
+    eventually(SOON, || page(&d.get("/v1/events?kind=frame"), "events").len() == 1);
+    d.kill9();
+    fs::write(&gate, "").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    d.restart();
+    running.wait(SOON).ok();
+    let task = only_task(&d);
+    assert_eq!(task["status"], "done");
+    assert_eq!(lines(&d, &text(&task, "task_id"), "stdout"), ["before", "after"]);
+}
+
+#[test]
+fn cancelling_a_task_stops_its_command_and_what_that_started() {
+    let d = Daemon::start();
+    let mark = d.home.user().join("child-pid");
+    let script = format!("sleep 600 & echo $! > {}; echo up; wait", mark.display());
+    let running = Running::spawn(d.home.command(&["task", "run", "--", "sh", "-c", &script]));
+    eventually(SOON, || page(&d.get("/v1/events?kind=frame"), "events").len() == 1);
+    let id = text(&only_task(&d), "task_id");
+    svc(&d.home, &["task", "cancel", &id]).ok();
+    let ran = running.wait(SOON);
+    assert_ne!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(only_task(&d)["status"], "cancelled");
+    let child: i32 = fs::read_to_string(mark).unwrap().trim().parse().unwrap();
+    let child = rustix::process::Pid::from_raw(child).unwrap();
+    eventually(SOON, || rustix::process::test_kill_process(child).is_err());
+}
+
+#[test]
+fn a_signal_to_the_runner_ends_the_command_and_the_task() {
+    let d = Daemon::start();
+    let script = "echo up; sleep 600";
+    let running = Running::spawn(d.home.command(&["task", "run", "--", "sh", "-c", script]));
+    eventually(SOON, || page(&d.get("/v1/events?kind=frame"), "events").len() == 1);
+    running.signal(Signal::TERM);
+    let ran = running.wait(SOON);
+    assert_ne!(ran.code, Some(0), "{ran:?}");
+    let status = text(&only_task(&d), "status");
+    assert!(matches!(status.as_str(), "cancelled" | "failed"), "{status}");
+}
+
+#[test]
+fn watching_a_task_goes_on_over_a_restart() {
+    let mut d = Daemon::start();
+    let task = new_task(&d);
+    append(&d, &task, &json!([frame("one"), frame("two")]));
+    let watch = Running::spawn(d.home.command(&["task", "watch", &task]));
+    let mut seen = Vec::new();
+    let mut see = |until: &str| {
+        while seen.last().is_none_or(|line: &String| line != until) {
+            let line = watch.line().expect("the watch goes on");
+            if ["one", "two", "three", "four", "five"].contains(&line.as_str()) {
+                seen.push(line);
+            }
+        }
+    };
+    see("two");
+    append(&d, &task, &frame("three"));
+    see("three");
+    d.kill9();
+    d.restart();
+    append(&d, &task, &frame("four"));
+    see("four");
+    d.restart();
+    append(&d, &task, &json!([frame("five"), done()]));
+    see("five");
+    assert_eq!(seen, ["one", "two", "three", "four", "five"], "each once and in order");
+    watch.wait(SOON).ok();
+    let ran = svc(&d.home, &["task", "watch", "task_unknown"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+}
+
+#[test]
+fn tailing_events_goes_on_over_a_restart() {
+    let mut d = Daemon::start();
+    let task = new_task(&d);
+    let stream = format!("task/{task}");
+    let args = ["events", "tail", "--json", "--stream", &stream, "--after", "1"];
+    let tail = Running::spawn(d.home.command(&args));
+    for (n, crash) in [(2, true), (3, false), (4, true)] {
+        append(&d, &task, &frame(&format!("line {n}")));
+        let item: Value = serde_json::from_str(&tail.line().expect("the tail goes on")).unwrap();
+        assert_eq!(item["seq"], json!(n), "{item}");
+        assert_eq!(item["data"]["line"], json!(format!("line {n}")));
+        if crash {
+            d.kill9();
+        }
+        d.restart();
+    }
+    tail.signal(Signal::INT);
+    let ran = tail.wait(SOON);
+    assert_eq!(ran.stdout.lines().count(), 3, "{ran:?}");
+
+    let prefix = Running::spawn(d.home.command(&["events", "tail", "--json", "--prefix", "task/"]));
+    let first: Value = serde_json::from_str(&prefix.line().expect("from the beginning")).unwrap();
+    assert_eq!((&first["stream"], &first["seq"]), (&json!(stream), &json!(1)));
+    let unknown = svc(&d.home, &["events", "tail", "--stream", "task/unknown"]);
+    assert_eq!(unknown.code, Some(1), "{unknown:?}");
+}
+
+#[test]
+fn tasks_can_be_listed_and_looked_at() {
+    let d = Daemon::start();
+    svc(&d.home, &["task", "run", "--title", "a title", "--", "echo", "hello"]).ok();
+    let task = only_task(&d);
+    assert_eq!(task["title"], "a title");
+    let id = text(&task, "task_id");
+    assert!(svc(&d.home, &["task", "list"]).ok().contains(&id));
+    let listed = svc(&d.home, &["task", "list", "--json"]).json();
+    assert_eq!(listed["tasks"][0]["task_id"], json!(id));
+    assert_eq!(svc(&d.home, &["task", "show", &id, "--json"]).json(), task);
+    let unknown = svc(&d.home, &["task", "show", "task_unknown"]);
+    assert_eq!(unknown.code, Some(1), "{unknown:?}");
+    let over = svc(&d.home, &["task", "cancel", &id]);
+    assert_eq!(over.code, Some(1), "{over:?}");
+}
+
+#[test]
+fn peers_and_messages_have_their_commands() {
+    let d = Daemon::start();
+    let json = |args: &[&str]| svc(&d.home, &[args, &["--json"]].concat()).json();
+    let registered = json(&[
+        "peer",
+        "register",
+        "--display-name",
+        "ann",
+        "--backend",
+        "claude",
+        "--session-id",
+        "s-1",
+    ]);
+    let ann = text(&registered, "peer_id");
+    assert_eq!(registered["display_name"], "ann");
+    let bob = peer(&d, "s-2");
+    let listed = json(&["peer", "list"]);
+    assert_eq!(listed["count"], 2);
+    assert!(svc(&d.home, &["peer", "list"]).ok().contains("ann"));
+    assert_eq!(json(&["peer", "show", &ann])["peer_id"], json!(ann));
+    assert_eq!(json(&["peer", "heartbeat", &ann, "--status", "busy"])["status"], "busy");
+
+    let sent = json(&["message", "send", &bob, "hello \"bob\""]);
+    assert_eq!(sent["text"], "hello \"bob\"");
+    let id = text(&sent, "id");
+    let piped = svc_with_input(&d.home, &["message", "send", &bob, "-"], b"two\nlines");
+    piped.ok();
+    let peeked = json(&["message", "inbox", &bob, "--peek"]);
+    assert_eq!(
+        each(peeked["messages"].as_array().unwrap(), "text"),
+        ["hello \"bob\"", "two\nlines"]
+    );
+    assert_eq!(json(&["message", "inbox", &bob])["count"], 2);
+    assert_eq!(json(&["message", "ack", &bob, &id])["acked"], json!([id]));
+    assert_eq!(json(&["message", "show", &id])["state"], "acked");
+    assert_eq!(json(&["message", "broadcast", "all of you"])["delivered_to"], 2);
+
+    assert_eq!(json(&["peer", "remove", &ann])["peer_id"], json!(ann));
+    let gone = svc(&d.home, &["peer", "show", &ann]);
+    assert_eq!(gone.code, Some(1), "{gone:?}");
+    assert!(!gone.stderr.trim().is_empty() && gone.stdout.is_empty(), "{gone:?}");
+}
+
+#[test]
+fn commands_without_a_daemon_say_how_to_start_one() {
+    let home = Home::new();
+    for args in [
+        &["peer", "list"][..],
+        &["task", "list"],
+        &["task", "run", "--", "true"],
+        &["message", "inbox", "peer_x"],
+    ] {
+        let ran = svc(&home, args);
+        assert_eq!(ran.code, Some(1), "{args:?}: {ran:?}");
+        assert!(ran.stderr.contains("svc start"), "{args:?}: {ran:?}");
+    }
+}
+
+#[test]
+fn the_operator_token_is_shown_made_and_rotated() {
+    let d = Daemon::start();
+    let old = d.home.token().unwrap();
+    assert_eq!(svc(&d.home, &["token", "show"]).ok().trim(), old);
+    svc(&d.home, &["token", "rotate"]).ok();
+    let new = d.home.token().unwrap();
+    assert_ne!(new, old);
+    problem(&d.with_token(&old).get("/v1/peers"), 401, "unauthorized");
+    d.with_token(&new).get("/v1/peers").ok(200);
+    svc(&d.home, &["peer", "list"]).ok();
+
+    let path = d.home.user().join("made-token");
+    let at = path.to_str().unwrap();
+    svc(&d.home, &["token", "init", at]).ok();
+    let made = fs::read_to_string(&path).unwrap();
+    assert_eq!(made.trim().len(), 64, "{made}");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let again = svc(&d.home, &["token", "init", at]);
+    assert_eq!(again.code, Some(1), "{again:?}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), made, "what exists stays");
+
+    // Who is refused is told where the token should be.
+    d.home.write("token", &"0".repeat(64));
+    let refused = svc(&d.home, &["peer", "list"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains(d.home.path("token").to_str().unwrap()), "{refused:?}");
+}
+
+#[test]
+fn each_setting_is_shown_with_its_origin() {
+    let home = Home::new();
+    home.write("config.toml", "log_level = \"warn\"\nlog_format = \"json\"\n");
+    let run = |env: &[(&str, &str)], args: &[&str]| {
+        let mut command = home.command(&[&["config", "show", "--json"], args].concat());
+        command.envs(env.iter().copied());
+        Running::spawn(command).wait(SOON).json()
+    };
+    let setting = |shown: &Value, key: &str| {
+        let rows = shown["settings"].as_array().unwrap_or_else(|| panic!("settings in {shown}"));
+        let row = rows.iter().find(|row| row["key"] == json!(key));
+        let row = row.unwrap_or_else(|| panic!("{key} in {shown}"));
+        (row["value"].clone(), text(row, "origin"))
+    };
+    let env = [("SVC_LOG_LEVEL", "debug")];
+    let table = [
+        (run(&[], &[]), json!("warn"), "file"),
+        (run(&env, &[]), json!("debug"), "env"),
+        (run(&env, &["--log-level", "error"]), json!("error"), "flag"),
+    ];
+    for (shown, value, origin) in table {
+        let (is, from) = setting(&shown, "log_level");
+        assert_eq!(is, value);
+        assert!(from.starts_with(origin), "{from} for {origin}");
+        assert_eq!(setting(&shown, "log_format").0, "json");
+        assert_eq!(setting(&shown, "listen"), (json!(["127.0.0.1:6334"]), "default".to_owned()));
+    }
+    home.write("config.toml", "log_levle = \"warn\"\n");
+    let ran = svc(&home, &["config", "show"]);
+    assert!(matches!(ran.code, Some(1 | 2)), "{ran:?}");
+    assert!(ran.stderr.contains("log_levle"), "a misspelt key is named: {ran:?}");
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    let home = Home::new();
+    let mut pages = vec![Vec::<String>::new()];
+    let mut count = 0;
+    while let Some(path) = pages.pop() {
+        let mut args: Vec<&str> = path.iter().map(String::as_str).collect();
+        args.push("--help");
+        let ran = svc(&home, &args);
+        let help = ran.ok();
+        assert!(help.contains("Example"), "{path:?} has no example:\n{help}");
+        count += 1;
+        let commands = help.split_once("\nCommands:\n").map(|(_, rest)| rest).unwrap_or_default();
+        for line in commands.lines().take_while(|line| !line.trim().is_empty()) {
+            // A command's name stands at two blanks, and its explanation's next line further in.
+            let Some(name) = line.strip_prefix("  ").filter(|line| !line.starts_with(' ')) else {
+                continue;
+            };
+            let name = name.split_whitespace().next().expect("a name");
+            if name != "help" {
+                pages.push([path.clone(), vec![name.to_owned()]].concat());
+            }
+        }
+    }
+    assert!(count > 30, "only {count} commands were found");
+    assert!(!home.dir().exists(), "asking for help leaves nothing behind");
+}
+
+#[test]
+fn what_is_no_command_is_a_usage_error() {
+    let home = Home::new();
+    for args in [
+        &["--no-such-flag"][..],
+        &["no-such-command"],
+        &["peer", "list", "--no-such-flag"],
+        &["task", "run"],
+        &["task", "watch"],
+        &["serve", "--listen"],
+        &["serve", "--listen", "nonsense"],
+        &["events", "tail", "--stream", "a", "--prefix", "b"],
+        &[],
+    ] {
+        let ran = svc(&home, args);
+        assert_eq!(ran.code, Some(2), "{args:?}: {ran:?}");
+        assert!(!ran.stderr.trim().is_empty() && ran.stdout.is_empty(), "{args:?}: {ran:?}");
+    }
+    let version = svc(&home, &["--version"]);
+    assert!(version.ok().starts_with("svc "), "{version:?}");
+}
+
+#[test]
+fn completions_are_there_for_every_shell() {
+    let home = Home::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = svc(&home, &["completions", shell]);
+        assert!(ran.ok().contains("task"), "{shell}");
+    }
+    assert_eq!(svc(&home, &["completions", "cobol"]).code, Some(2));
+}
+
+#[test]
+fn output_into_a_closed_pipe_is_no_crash() {
+    let d = Daemon::start();
+    for n in 0..50 {
+        peer(&d, &format!("s-{n}"));
+    }
+    let script = format!("{} peer list --limit 500 | head -n 1", env!("CARGO_BIN_EXE_svc"));
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &script]).env_clear().env("PATH", std::env::var_os("PATH").unwrap());
+    command.env("HOME", d.home.user()).env("SVC_HOME", d.home.dir());
+    let ran: Ran = Running::spawn(command).wait(SOON);
+    assert!(!ran.stderr.contains("panicked"), "{ran:?}");
+}
+
+#[test]
+fn a_command_that_never_speaks_is_seen_to_run() {
+    let d = Daemon::start();
+    let running = Running::spawn(d.home.command(&["task", "run", "--", "sleep", "0.3"]));
+    eventually(SOON, || page(&d.get("/v1/tasks"), "tasks").len() == 1);
+    eventually(SOON, || only_task(&d)["status"] != "pending");
+    running.wait(SOON).ok();
+    assert_eq!(only_task(&d)["status"], "done");
+}

@@ -1,0 +1,463 @@
+//! The world of a test: a folder of its own, a daemon in it, and commands run against both.
+//!
+//! Everything is hermetic: the environment is empty but for `PATH`, `HOME` and `SVC_HOME`, and
+//! nothing that a test started outlives it.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::wire::Caller;
+
+const READY_WITHIN: Duration = Duration::from_secs(20);
+const EXIT_WITHIN: Duration = Duration::from_secs(15);
+const COMMAND_WITHIN: Duration = Duration::from_secs(30);
+
+/// Waits for a condition, looking often and failing loudly.
+#[track_caller]
+pub(crate) fn eventually(bound: Duration, mut condition: impl FnMut() -> bool) {
+    until(bound, || condition().then_some(()));
+}
+
+/// Waits for a value.
+#[track_caller]
+pub(crate) fn until<T>(bound: Duration, mut value: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + bound;
+    loop {
+        if let Some(value) = value() {
+            return value;
+        }
+        assert!(Instant::now() < end, "not so after {bound:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A folder that stands for a user's home. The last owner takes down what still runs in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Home(Arc<Folder>);
+
+#[derive(Debug)]
+struct Folder(TempDir);
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Folder(TempDir::new().expect("a temporary folder"))))
+    }
+
+    /// The user's home; the daemon's own folder is below it and not made here.
+    pub(crate) fn user(&self) -> &Path {
+        self.0.0.path()
+    }
+
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.user().join("svc")
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir().join(name)
+    }
+
+    #[track_caller]
+    pub(crate) fn read(&self, name: &str) -> Vec<u8> {
+        match fs::read(self.path(name)) {
+            Ok(bytes) => bytes,
+            Err(error) => panic!("{name} cannot be read: {error}"),
+        }
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        fs::create_dir_all(self.dir()).expect("the folder can be made");
+        fs::write(self.path(name), text).expect("the file can be written");
+    }
+
+    /// What `daemon.json` says, if a daemon says anything.
+    pub(crate) fn daemon_json(&self) -> Option<Value> {
+        self.0.daemon_json()
+    }
+
+    pub(crate) fn token(&self) -> Option<String> {
+        let text = fs::read_to_string(self.path("token")).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    /// The binary with a clean environment in this home.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_svc"));
+        command
+            .args(args)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.user())
+            .env("SVC_HOME", self.dir())
+            .current_dir(self.user());
+        command
+    }
+}
+
+impl Folder {
+    fn daemon_json(&self) -> Option<Value> {
+        let text = fs::read(self.0.path().join("svc/daemon.json")).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+}
+
+impl Drop for Folder {
+    /// A daemon that a command put into the background must not outlive its test.
+    fn drop(&mut self) {
+        let Some(pid) = self.daemon_json().and_then(|json| json["pid"].as_i64()) else {
+            return;
+        };
+        let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+            return;
+        };
+        // The pid may belong to somebody else by now, so look whether it is ours.
+        let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
+        let home = self.0.path().to_string_lossy().into_owned();
+        if environment.is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(&home)) {
+            let _gone_already = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// How a daemon is to be started.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
+    flags: Vec<String>,
+    env: Vec<(String, String)>,
+    home: Option<Home>,
+}
+
+impl Plan {
+    pub(crate) fn flag(mut self, flag: &str) -> Self {
+        self.flags.push(flag.to_owned());
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.retain(|(known, _)| known != name);
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn home(mut self, home: &Home) -> Self {
+        self.home = Some(home.clone());
+        self
+    }
+}
+
+/// A running daemon, which is also the operator calling it: `daemon.get("/v1/peers")`.
+pub(crate) struct Daemon {
+    pub(crate) home: Home,
+    pub(crate) version: String,
+    plan: Plan,
+    port: u16,
+    caller: Caller,
+    child: Option<Running>,
+}
+
+impl Deref for Daemon {
+    type Target = Caller;
+
+    fn deref(&self) -> &Caller {
+        &self.caller
+    }
+}
+
+impl Daemon {
+    pub(crate) fn start() -> Self {
+        Self::with(|plan| plan)
+    }
+
+    pub(crate) fn with(plan: impl FnOnce(Plan) -> Plan) -> Self {
+        let plan = plan(Plan::default());
+        let home = plan.home.clone().unwrap_or_else(Home::new);
+        let port = free_port();
+        let (child, version) = launch(&home, &plan, port);
+        let caller = Caller { addr: SocketAddr::from(([127, 0, 0, 1], port)), token: home.token() };
+        Self { home, version, plan, port, caller, child: Some(child) }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the daemon runs").child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.child.as_ref().expect("the daemon runs").signal(signal);
+    }
+
+    /// Ends it as a power cut would.
+    pub(crate) fn kill9(&mut self) {
+        let mut child = self.child.take().expect("the daemon runs");
+        child.child.kill().expect("our own child can be killed");
+        child.child.wait().expect("our own child can be waited for");
+    }
+
+    /// Ends it as a service manager would.
+    #[track_caller]
+    pub(crate) fn stop(&mut self) {
+        self.stop_within(EXIT_WITHIN);
+    }
+
+    #[track_caller]
+    pub(crate) fn stop_within(&mut self, bound: Duration) {
+        let child = self.child.take().expect("the daemon runs");
+        child.signal(Signal::TERM);
+        let ran = child.wait(bound);
+        assert_eq!(ran.code, Some(0), "after SIGTERM: {ran:?}");
+    }
+
+    /// Runs it again in the same home on the same port, stopping it first if it runs.
+    #[track_caller]
+    pub(crate) fn restart(&mut self) {
+        self.restart_with(|plan| plan);
+    }
+
+    #[track_caller]
+    pub(crate) fn restart_with(&mut self, change: impl FnOnce(Plan) -> Plan) {
+        if self.child.is_some() {
+            self.stop();
+        }
+        self.plan = change(self.plan.clone());
+        let (child, version) = launch(&self.home, &self.plan, self.port);
+        self.child = Some(child);
+        self.version = version;
+        self.caller.token = self.home.token();
+    }
+
+    /// What it wrote to stderr so far.
+    pub(crate) fn stderr(&self) -> String {
+        self.child.as_ref().map(|child| child.stderr.text()).unwrap_or_default()
+    }
+
+    /// Mints a session token, as an agent's launcher would.
+    #[track_caller]
+    pub(crate) fn session(&self, session: &str) -> Caller {
+        let minted = self.post("/v1/tokens", &serde_json::json!({ "session": session })).ok(201);
+        self.with_token(minted["token"].as_str().expect("a token"))
+    }
+}
+
+impl Drop for Daemon {
+    #[expect(clippy::print_stderr, reason = "a failing test shows what its daemon had to say")]
+    fn drop(&mut self) {
+        if let Some(child) = self.child.take() {
+            if thread::panicking() {
+                eprintln!("--- the daemon's stderr ---\n{}---", child.stderr.text());
+            }
+            drop(child);
+        }
+    }
+}
+
+/// A port below the range that the kernel hands to clients: nobody's outgoing connection can sit on
+/// it while a daemon restarts.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let seed = u16::try_from(std::process::id() % 400).expect("below 400") * 50;
+    for _ in 0..2_000 {
+        let port = 10_000 + (seed + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port between 10000 and 30000");
+}
+
+#[track_caller]
+fn launch(home: &Home, plan: &Plan, port: u16) -> (Running, String) {
+    let listen = format!("127.0.0.1:{port}");
+    let mut args = vec!["serve", "--listen", &listen];
+    args.extend(plan.flags.iter().map(String::as_str));
+    let mut command = home.command(&args);
+    command.envs(plan.env.iter().map(|(name, value)| (name, value)));
+    let child = Running::spawn(command);
+    let end = Instant::now() + READY_WITHIN;
+    while let Some(line) = child.line_before(end) {
+        if let Some((version, url)) =
+            line.strip_prefix("svc ").and_then(|rest| rest.split_once(" ready at "))
+        {
+            assert_eq!(url, format!("http://{listen}"), "the readiness line's address");
+            return (child, version.to_owned());
+        }
+    }
+    panic!("no readiness line within {READY_WITHIN:?}; stderr:\n{}", child.stderr.text());
+}
+
+/// What a command did.
+#[derive(Clone, Debug)]
+pub(crate) struct Ran {
+    /// `None` if a signal ended it.
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    /// Its standard output after it went well.
+    #[track_caller]
+    pub(crate) fn ok(&self) -> &str {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        &self.stdout
+    }
+
+    /// Its standard output as JSON after it went well.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        match serde_json::from_str(self.ok()) {
+            Ok(json) => json,
+            Err(error) => panic!("not JSON ({error}): {self:?}"),
+        }
+    }
+}
+
+/// Runs a command to its end.
+#[track_caller]
+pub(crate) fn svc(home: &Home, args: &[&str]) -> Ran {
+    Running::spawn(home.command(args)).wait(COMMAND_WITHIN)
+}
+
+/// Runs a command with something on its standard input.
+#[track_caller]
+pub(crate) fn svc_with_input(home: &Home, args: &[&str], input: &[u8]) -> Ran {
+    let mut command = home.command(args);
+    command.stdin(Stdio::piped());
+    let mut running = Running::spawn(command);
+    let mut stdin = running.child.stdin.take().expect("stdin is piped");
+    // A command that does not read its input may have closed it, which is its right.
+    drop(stdin.write_all(input));
+    drop(stdin);
+    running.wait(COMMAND_WITHIN)
+}
+
+/// A command that still runs. Dropping it kills it.
+pub(crate) struct Running {
+    child: Child,
+    /// Behind a lock only so that threads may share the daemon that owns it.
+    lines: Mutex<mpsc::Receiver<String>>,
+    stdout: Gathered,
+    stderr: Gathered,
+}
+
+impl Running {
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary starts");
+        let (send, lines) = mpsc::channel();
+        let stdout = Gathered::default();
+        let stderr = Gathered::default();
+        stdout.gather(child.stdout.take().expect("stdout is piped"), Some(send));
+        stderr.gather(child.stderr.take().expect("stderr is piped"), None);
+        Self { child, lines: Mutex::new(lines), stdout, stderr }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("our own child takes a signal");
+    }
+
+    /// The next line of its standard output, `None` at its end.
+    #[track_caller]
+    pub(crate) fn line(&self) -> Option<String> {
+        self.line_before(Instant::now() + COMMAND_WITHIN)
+    }
+
+    #[track_caller]
+    fn line_before(&self, end: Instant) -> Option<String> {
+        let lines = self.lines.lock().expect("no holder panics");
+        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(line) => Some(line),
+            Err(mpsc::RecvTimeoutError::Disconnected) => None,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                panic!("no line in time; stderr:\n{}", self.stderr.text())
+            }
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn wait(mut self, bound: Duration) -> Ran {
+        let status = self.exit(bound);
+        // Who leaves a child behind that holds the pipe would hang every shell that captures it.
+        let closed = Instant::now() + Duration::from_secs(5);
+        while !(self.stdout.closed() && self.stderr.closed()) {
+            assert!(Instant::now() < closed, "it is gone and something holds its output open");
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ran { code: status.code(), stdout: self.stdout.text(), stderr: self.stderr.text() }
+    }
+
+    #[track_caller]
+    fn exit(&mut self, bound: Duration) -> ExitStatus {
+        let end = Instant::now() + bound;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("our own child can be waited for") {
+                return status;
+            }
+            assert!(
+                Instant::now() < end,
+                "still running after {bound:?}; stdout:\n{}\nstderr:\n{}",
+                self.stdout.text(),
+                self.stderr.text()
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only if it is gone already, and that is what they are for.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// What a pipe has brought so far; a thread keeps draining it so that nobody blocks on it.
+#[derive(Clone, Default)]
+struct Gathered(Arc<Mutex<(Vec<u8>, bool)>>);
+
+impl Gathered {
+    fn gather(&self, pipe: impl Read + Send + 'static, lines: Option<mpsc::Sender<String>>) {
+        let gathered = self.clone();
+        thread::spawn(move || {
+            let mut pipe = BufReader::new(pipe);
+            let mut line = Vec::new();
+            while pipe.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+                gathered.0.lock().expect("no holder panics").0.extend_from_slice(&line);
+                if let Some(lines) = &lines {
+                    let text = String::from_utf8_lossy(&line);
+                    // Nobody has to listen.
+                    drop(lines.send(text.trim_end_matches(['\n', '\r']).to_owned()));
+                }
+                line.clear();
+            }
+            gathered.0.lock().expect("no holder panics").1 = true;
+        });
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().expect("no holder panics").0).into_owned()
+    }
+
+    fn closed(&self) -> bool {
+        self.0.lock().expect("no holder panics").1
+    }
+}

@@ -1,0 +1,161 @@
+//! A full database: it says so, loses nothing that was acknowledged, goes on reading, and takes
+//! writes again once there is room.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::daemon::{Daemon, Home, eventually};
+use crate::expect::{all_pages, append, done, frame, new_task, page, problem, subscribe};
+use crate::wire::Reply;
+
+const SMALL: &str = "[store]\nmax_bytes = 2097152\n";
+const LARGE: &str = "[store]\nmax_bytes = 67108864\n";
+
+/// Appends until there is no room, and returns how many lines were acknowledged.
+#[track_caller]
+fn fill(d: &Daemon, task: &str) -> (usize, Reply) {
+    let filling = "x".repeat(20_000);
+    let path = format!("/v1/tasks/{task}/events");
+    for n in 0..1_000 {
+        let reply = d.post(&path, &frame(&format!("{n} {filling}")));
+        if reply.status() != 200 {
+            return (n, reply);
+        }
+    }
+    panic!("twenty megabytes went into two");
+}
+
+#[track_caller]
+fn lines(d: &Daemon, task: &str) -> usize {
+    let target = format!("/v1/events?stream=task/{task}&kind=frame&limit=100");
+    let frames = all_pages(d, &target, "events", "after");
+    for (n, event) in frames.iter().enumerate() {
+        let line = event["data"]["line"].as_str().unwrap_or_default();
+        assert_eq!(line.split(' ').next(), Some(n.to_string().as_str()), "in order");
+    }
+    frames.len()
+}
+
+#[test]
+fn a_full_database_refuses_writes_and_goes_on_reading() {
+    let home = Home::new();
+    home.write("config.toml", SMALL);
+    let mut d = Daemon::with(|plan| plan.home(&home));
+    let task = new_task(&d);
+    let (acknowledged, refused) = fill(&d, &task);
+    let problem_body = problem(&refused, 507, "storage_full");
+    assert!(acknowledged > 5, "something went in before: {problem_body}");
+
+    assert_eq!(lines(&d, &task), acknowledged);
+    assert_eq!(page(&d.get("/v1/tasks"), "tasks").len(), 1);
+    let replayed = d.follow(&subscribe(&task)).events(acknowledged + 1);
+    assert_eq!(replayed.last().and_then(|event| event.id), Some(acknowledged as u64 + 1));
+    d.get("/v1/health").ok(200);
+    d.get("/health").ok(200);
+    // It is not one lucky refusal that leaves a half-open transaction behind.
+    for _ in 0..3 {
+        let path = format!("/v1/tasks/{task}/events");
+        problem(&d.post(&path, &frame(&"y".repeat(100_000))), 507, "storage_full");
+    }
+    assert_eq!(lines(&d, &task), acknowledged);
+
+    home.write("config.toml", LARGE);
+    d.kill9();
+    d.restart();
+    assert_eq!(lines(&d, &task), acknowledged, "what was acknowledged outlives the crash");
+    let (first, _) = append(&d, &task, &json!([frame(&format!("{acknowledged} more")), done()]));
+    assert_eq!(first, acknowledged as u64 + 2, "and the ids go on where they were");
+    assert_eq!(lines(&d, &task), acknowledged + 1);
+}
+
+#[test]
+fn a_daemon_starts_on_a_full_database_to_be_read() {
+    let home = Home::new();
+    home.write("config.toml", SMALL);
+    let mut d = Daemon::with(|plan| plan.home(&home));
+    let task = new_task(&d);
+    let (acknowledged, _) = fill(&d, &task);
+    d.stop();
+    d.restart();
+    assert_eq!(lines(&d, &task), acknowledged);
+}
+
+#[test]
+fn whoever_is_refused_among_many_has_stored_nothing() {
+    let home = Home::new();
+    home.write("config.toml", SMALL);
+    let mut d = Daemon::with(|plan| plan.home(&home));
+    let task = new_task(&d);
+    let path = format!("/v1/tasks/{task}/events");
+    let filling = "x".repeat(5_000);
+    let told: Vec<(String, Option<u64>)> = thread::scope(|scope| {
+        let writers: Vec<_> = (0..8)
+            .map(|writer| {
+                let (d, path, filling) = (&d, &path, &filling);
+                scope.spawn(move || {
+                    let mut told = Vec::new();
+                    for n in 0..80 {
+                        let name = format!("{writer}-{n}");
+                        let reply = d.post(path, &frame(&format!("{name} {filling}")));
+                        match reply.status() {
+                            200 => told.push((name, reply.json()["first_id"].as_u64())),
+                            507 => told.push((name, None)),
+                            _ => panic!("{reply:?}"),
+                        }
+                    }
+                    told
+                })
+            })
+            .collect();
+        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+    });
+    d.kill9();
+    d.restart();
+    let target = format!("/v1/events?stream=task/{task}&kind=frame&limit=100");
+    let stored: BTreeMap<String, u64> = all_pages(&d, &target, "events", "after")
+        .iter()
+        .map(|event| {
+            let line = event["data"]["line"].as_str().unwrap_or_default();
+            let name = line.split(' ').next().unwrap_or_default().to_owned();
+            (name, event["seq"].as_u64().unwrap())
+        })
+        .collect();
+    let promised: BTreeMap<String, u64> =
+        told.iter().filter_map(|(name, id)| Some((name.clone(), (*id)?))).collect();
+    assert_eq!(stored, promised, "what was acknowledged, and nothing else");
+    assert!(told.iter().any(|(_, id)| id.is_none()), "it was full in the end");
+    let seqs: Vec<_> = page(&d.get(&format!("/v1/events?stream=task/{task}&limit=500")), "events")
+        .iter()
+        .map(|event| event["seq"].as_u64().unwrap())
+        .collect();
+    assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>(), "refusals leave no hole");
+}
+
+#[test]
+fn retention_removes_the_oldest_and_says_so() {
+    let home = Home::new();
+    home.write("config.toml", "[retention]\nmax_bytes = 300000\n");
+    let d = Daemon::with(|plan| plan.home(&home).env("SVC_MAINTENANCE_MS", "100"));
+    let task = new_task(&d);
+    let path = format!("/v1/tasks/{task}/events");
+    let line = "x".repeat(1000);
+    for _ in 0..10 {
+        let batch: Vec<_> = (0..100).map(|_| frame(&line)).collect();
+        d.post(&path, &json!(batch)).ok(200);
+    }
+    // The task's first event is gone, its last one stays, and who asks for the start is told.
+    eventually(Duration::from_secs(20), || {
+        let page = d.get(&format!("/v1/events?stream=task/{task}&limit=1")).ok(200);
+        page["events"][0]["seq"].as_i64().is_some_and(|seq| seq > 1)
+    });
+    let mut feed = d.follow(&format!("/v1/biam/subscribe?task_id={task}"));
+    let first = feed.event();
+    assert_eq!((first.kind.as_str(), first.id), ("gap", None));
+    assert_eq!(first.data["reason"], json!("pruned"));
+    let oldest = first.data["oldest"].as_u64().expect("a number");
+    assert!(feed.event().id >= Some(oldest));
+    assert_eq!(d.get(&format!("/v1/tasks/{task}")).ok(200)["last_id"], json!(1001));
+}

@@ -1,0 +1,106 @@
+//! What the documents promise: the README's opening, the description of the API, the compose file, the map.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use yaml_rust2::{Yaml, YamlLoader};
+
+use crate::daemon::Daemon;
+
+fn document(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    fs::read_to_string(path).expect("a document of this project")
+}
+
+#[test]
+fn the_readme_opens_with_the_two_commands() {
+    let readme = document("README.md");
+    let opening: Vec<&str> = readme.lines().skip_while(|line| *line != "```sh").take(4).collect();
+    assert_eq!(opening, ["```sh", "cargo run --release -- serve", "cargo test --locked", "```"]);
+    assert!(readme.lines().take(6).any(|line| line == "```sh"), "they come first");
+}
+
+#[test]
+fn every_route_that_is_described_is_served_and_the_other_way_round() {
+    // One of the routes makes a new token.
+    let d = Daemon::with(|plan| plan.flag("--no-auth"));
+    let described = d.get("/openapi.json").ok(200);
+    assert_eq!(described["openapi"], "3.1.0");
+    let paths = described["paths"].as_object().expect("paths");
+    let all = ["get", "post", "delete", "put", "patch"];
+    for (path, operations) in paths {
+        let target = path.replace("{id}", "nothing");
+        for method in all {
+            let reply = d.request(&method.to_uppercase(), &target).send();
+            let served = reply.status() != 405;
+            assert_eq!(served, !operations[method].is_null(), "{method} {path}: {reply:?}");
+            if !served {
+                let allow =
+                    reply.header("allow").expect("a 405 says what is allowed").to_lowercase();
+                let allowed: BTreeSet<&str> =
+                    allow.split(',').map(str::trim).filter(|it| *it != "head").collect();
+                let expected: BTreeSet<&str> =
+                    all.into_iter().filter(|it| !operations[*it].is_null()).collect();
+                assert_eq!(allowed, expected, "{path}");
+            }
+        }
+    }
+    // Every reference leads somewhere.
+    let text = described.to_string();
+    for reference in text.split("\"#/components/").skip(1) {
+        let pointer = format!("/components/{}", reference.split('"').next().unwrap_or_default());
+        assert!(described.pointer(&pointer).is_some(), "{pointer} is missing");
+    }
+    // What the README lists is there.
+    for path in [
+        "/v1/peers/register",
+        "/v1/biam/subscribe",
+        "/v1/events",
+        "/metrics",
+        "/v1/tasks/{id}/cancel",
+    ] {
+        assert!(paths.contains_key(path), "{path} is not described");
+    }
+}
+
+#[test]
+fn the_compose_file_is_one_service_with_one_volume_and_a_health_check() {
+    let text = document("docker-compose.yml");
+    let parsed = YamlLoader::load_from_str(&text).expect("YAML");
+    let service = &parsed[0]["services"]["svc"];
+    assert_eq!(parsed[0]["services"].as_hash().map(yaml_rust2::yaml::Hash::len), Some(1));
+    assert_eq!(parsed[0]["volumes"].as_hash().map(yaml_rust2::yaml::Hash::len), Some(1));
+    assert_eq!(service["volumes"][0].as_str(), Some("data:/data"));
+    let check: Vec<Option<&str>> =
+        service["healthcheck"]["test"].as_vec().expect("a list").iter().map(Yaml::as_str).collect();
+    assert_eq!(check, [Some("CMD"), Some("svc"), Some("health")]);
+    let inline = service["build"]["dockerfile_inline"].as_str().expect("an inline Dockerfile");
+    assert!(inline.contains("cargo build --release --locked") && inline.contains("USER svc"));
+    let grace = service["stop_grace_period"].as_str().and_then(|it| it.strip_suffix('s'));
+    assert!(grace.and_then(|it| it.parse::<u32>().ok()).is_some_and(|it| it > 10));
+}
+
+#[test]
+fn the_map_names_what_is_there() {
+    let map = document("ARCHITECTURE.md");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for entry in fs::read_dir(root.join("src")).expect("src") {
+        let name = entry.expect("an entry").file_name().into_string().expect("a name");
+        if name != "lib.rs" && name != "main.rs" && name != "build.rs" {
+            assert!(map.contains(&name), "src/{name} is not on the map");
+        }
+    }
+    // A path in back-quotes is one that exists.
+    for quoted in map.split('`').skip(1).step_by(2) {
+        let is_path = quoted.contains('/')
+            && quoted.contains('.')
+            && quoted.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
+        if is_path {
+            assert!(
+                root.join(quoted).exists() || root.join("src").join(quoted).exists(),
+                "ARCHITECTURE.md names {quoted}, which is not there"
+            );
+        }
+    }
+}

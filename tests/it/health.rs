@@ -1,0 +1,226 @@
+//! Being there: health, the files of a running daemon, and its coming and going.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::daemon::{Daemon, Home, eventually, svc};
+use crate::expect::{append, frame, instant, new_task, problem, subscribe};
+use crate::wire::{Conn, exchange};
+
+fn mode(path: &Path) -> u32 {
+    let meta = fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    meta.permissions().mode() & 0o777
+}
+
+#[test]
+fn health_is_for_everybody_and_names_the_server() {
+    let d = Daemon::start();
+    for caller in [d.stranger(), d.with_token("wrong"), d.with_token(&d.home.token().unwrap())] {
+        let health = caller.get("/health").ok(200);
+        assert_eq!(health["status"], "healthy");
+        assert_eq!(health["server"], "svc");
+        assert_eq!(health["version"], json!(d.version));
+        assert_eq!(health["pid"], json!(d.pid()));
+        assert!(health["boot_id"].as_str().is_some_and(|id| !id.is_empty()), "{health}");
+        instant(&health["started_at"]);
+    }
+    // A load balancer's probe asks with HEAD.
+    let head = d.stranger().request("HEAD", "/health").bytes();
+    let mut conn = Conn::open(d.addr).unwrap();
+    conn.write(&head).unwrap();
+    assert_eq!(conn.head().unwrap().status, 200);
+}
+
+#[test]
+fn detailed_health_is_for_those_with_a_token() {
+    let d = Daemon::start();
+    problem(&d.stranger().get("/v1/health"), 401, "unauthorized");
+    let health = d.get("/v1/health").ok(200);
+    assert_eq!(health["status"], "ok");
+    assert_eq!(health["version"], json!(d.version));
+    for member in ["name", "version", "target", "profile"] {
+        assert!(health["build"][member].is_string(), "build.{member} in {health}");
+    }
+    let store = &health["store"];
+    assert_eq!(store["path"], json!(d.home.path("svc.db")));
+    for member in ["size_bytes", "wal_bytes", "head", "schema_version"] {
+        assert!(store[member].is_u64(), "store.{member} in {health}");
+    }
+    assert!(health["uptime_seconds"].is_number(), "{health}");
+
+    let before = store["head"].as_u64().unwrap();
+    let task = new_task(&d);
+    append(&d, &task, &json!([frame("one"), frame("two")]));
+    let after = d.get("/v1/health").ok(200)["store"]["head"].as_u64().unwrap();
+    assert_eq!(after - before, 3, "the head counts what was appended");
+}
+
+#[test]
+fn a_running_daemon_keeps_its_files_to_its_owner_and_tidies_up_at_exit() {
+    let mut d = Daemon::start();
+    new_task(&d);
+    assert_eq!(mode(&d.home.dir()), 0o700);
+    for file in ["svc.db", "svc.db-wal", "svc.db-shm", "svc.db.lock", "token", "daemon.json"] {
+        assert_eq!(mode(&d.home.path(file)), 0o600, "{file}");
+    }
+    let json = d.home.daemon_json().expect("daemon.json");
+    assert_eq!(json["pid"], json!(d.pid()));
+    assert_eq!(json["url"], json!(d.url()));
+    assert_eq!(json["version"], json!(d.version));
+    assert_eq!(json["boot_id"], d.get("/health").ok(200)["boot_id"]);
+    instant(&json["started_at"]);
+
+    let token = d.home.token().unwrap();
+    assert_eq!(token.len(), 64, "32 bytes in hex");
+    assert!(token.bytes().all(|byte| byte.is_ascii_hexdigit()));
+
+    d.stop();
+    assert!(!d.home.path("daemon.json").exists());
+    assert_eq!(d.home.token(), Some(token), "the token stays for the next start");
+}
+
+#[test]
+fn each_boot_has_a_name_of_its_own_and_the_token_stays() {
+    let mut d = Daemon::start();
+    let boot = d.get("/health").ok(200)["boot_id"].clone();
+    let token = d.home.token();
+    d.restart();
+    assert_ne!(d.get("/health").ok(200)["boot_id"], boot);
+    assert_eq!(d.home.token(), token);
+}
+
+#[test]
+fn a_daemon_starts_over_what_a_killed_one_left() {
+    let mut d = Daemon::start();
+    let task = new_task(&d);
+    d.kill9();
+    assert!(d.home.path("daemon.json").exists(), "nobody could remove it");
+    d.restart();
+    assert_eq!(d.home.daemon_json().unwrap()["pid"], json!(d.pid()));
+    d.get(&format!("/v1/tasks/{task}")).ok(200);
+}
+
+#[test]
+fn sigterm_ends_open_streams_politely_and_exits_zero_at_once() {
+    let mut d = Daemon::start();
+    let task = new_task(&d);
+    let mut streams = vec![
+        d.follow(&subscribe(&task)),
+        d.follow(&subscribe(&task)),
+        d.follow("/v1/events?after=latest"),
+    ];
+    // Nor do connections on which nothing is asked.
+    let idle = Conn::open(d.addr).unwrap();
+    let mut used = Conn::open(d.addr).unwrap();
+    used.write(&d.request("GET", "/health").without("Connection").bytes()).unwrap();
+    assert_eq!(used.reply().unwrap().status(), 200);
+
+    let asked = Instant::now();
+    d.stop_within(Duration::from_secs(5));
+    assert!(asked.elapsed() < Duration::from_secs(5));
+    for stream in &mut streams {
+        stream.rest();
+    }
+    drop((idle, used));
+}
+
+#[test]
+fn a_request_that_never_ends_does_not_keep_a_stopping_daemon_for_ever() {
+    let mut d = Daemon::start();
+    let request = d.request("POST", "/v1/tasks").header("Content-Type", "application/json");
+    let mut half = Conn::open(d.addr).unwrap();
+    half.write(&request.header("Content-Length", "100").bytes()).unwrap();
+    half.write(b"{").unwrap();
+    let mut less = Conn::open(d.addr).unwrap();
+    less.write(b"GET /v1/pe").unwrap();
+    // By now it has been seen, and it is given its time.
+    d.get("/health").ok(200);
+    d.stop_within(Duration::from_secs(14));
+    assert!(d.request("GET", "/health").try_send().is_err(), "nobody is there");
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_anybody() {
+    let mut d = Daemon::start();
+    let request = d.request("POST", "/v1/tasks").header("Content-Type", "application/json");
+    let mut half = Conn::open(d.addr).unwrap();
+    half.write(&request.header("Content-Length", "100").bytes()).unwrap();
+    d.get("/health").ok(200);
+    d.signal(Signal::INT);
+    eventually(Duration::from_secs(5), || {
+        d.request("GET", "/health").try_send().map_or(true, |reply| reply.status() == 503)
+    });
+    d.stop_within(Duration::from_secs(3));
+}
+
+#[test]
+fn a_second_daemon_on_the_same_home_names_the_first_and_touches_nothing() {
+    let d = Daemon::start();
+    let files = ["daemon.json", "token", "svc.db"];
+    let state = |file: &str| {
+        let modified = fs::metadata(d.home.path(file)).unwrap().modified().unwrap();
+        (d.home.read(file), modified)
+    };
+    let before = files.map(state);
+
+    let ran = svc(&d.home, &["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    assert!(ran.stderr.contains(&d.pid().to_string()), "{ran:?}");
+    assert!(ran.stderr.contains(&d.url()), "{ran:?}");
+
+    assert!(files.map(state) == before, "the first daemon's files are as they were");
+    d.get("/v1/health").ok(200);
+}
+
+#[test]
+fn a_busy_port_is_named_together_with_the_way_out() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap();
+    let home = Home::new();
+    let ran = svc(&home, &["serve", "--listen", &addr.to_string()]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains(&addr.port().to_string()), "{ran:?}");
+    assert!(ran.stderr.contains("--listen"), "{ran:?}");
+    assert!(!home.path("daemon.json").exists(), "nobody is there, so nobody says so");
+}
+
+#[test]
+fn it_listens_on_every_address_it_was_given() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let d = Daemon::with(|plan| plan.flag("--listen").flag(&other.to_string()));
+    d.get("/v1/health").ok(200);
+    let request = format!("GET /health HTTP/1.1\r\nHost: {other}\r\nConnection: close\r\n\r\n");
+    assert_eq!(exchange(other, request.as_bytes()).unwrap().status(), 200);
+}
+
+#[test]
+fn going_without_tokens_is_refused_off_loopback() {
+    for listen in ["0.0.0.0:0", "[::]:0"] {
+        let home = Home::new();
+        let ran = svc(&home, &["serve", "--no-auth", "--listen", listen]);
+        assert!(matches!(ran.code, Some(1 | 2)), "{listen}: {ran:?}");
+        assert!(ran.stderr.contains("loopback"), "{listen}: {ran:?}");
+        assert!(!home.path("daemon.json").exists(), "{listen}");
+    }
+    let home = Home::new();
+    let mixed = ["serve", "--no-auth", "--listen", "127.0.0.1:0", "--listen", "0.0.0.0:0"];
+    let ran = svc(&home, &mixed);
+    assert!(matches!(ran.code, Some(1 | 2)), "one open address is enough: {ran:?}");
+}
+
+#[test]
+fn going_without_tokens_on_loopback_makes_everybody_the_operator() {
+    let d = Daemon::with(|plan| plan.flag("--no-auth"));
+    d.stranger().get("/v1/peers").ok(200);
+    d.stranger().get("/v1/tokens").ok(200);
+    d.with_token("whatever").get("/v1/tokens").ok(200);
+    // Other sites stay out all the same.
+    let evil = d.stranger().request("GET", "/v1/peers").header("Origin", "http://evil.example");
+    problem(&evil.send(), 403, "forbidden");
+}

@@ -1,0 +1,191 @@
+//! The database over its life: made, checked, refused when too new, read by people, backed up and
+//! put back.
+
+use std::fs;
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags};
+use serde_json::json;
+
+use crate::daemon::{Daemon, Home, svc};
+use crate::expect::{append, done, frame, instant, new_task, peer, subscribe};
+
+fn open(path: &Path) -> Connection {
+    Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).expect("a database")
+}
+
+#[track_caller]
+fn one<T: rusqlite::types::FromSql>(file: &Connection, sql: &str) -> T {
+    file.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|error| panic!("{sql}: {error}"))
+}
+
+#[test]
+fn migrating_an_empty_home_makes_the_database_and_then_nothing_is_pending() {
+    let home = Home::new();
+    let pending = svc(&home, &["migrate", "--check"]);
+    assert_eq!(pending.code, Some(4), "{pending:?}");
+    assert!(!pending.stdout.trim().is_empty(), "it lists what is pending: {pending:?}");
+    let pending = svc(&home, &["migrate", "--check", "--json"]);
+    assert_eq!(pending.code, Some(4), "a check changes nothing: {pending:?}");
+    assert!(serde_json::from_str::<serde_json::Value>(&pending.stdout).is_ok(), "{pending:?}");
+
+    svc(&home, &["migrate"]).ok();
+    assert!(home.path("svc.db").exists());
+    svc(&home, &["migrate", "--check"]).ok();
+    svc(&home, &["migrate"]).ok();
+
+    let d = Daemon::with(|plan| plan.home(&home));
+    new_task(&d);
+}
+
+#[test]
+fn migrating_beside_a_running_daemon_is_refused() {
+    let d = Daemon::start();
+    let ran = svc(&d.home, &["migrate"]);
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    assert!(ran.stderr.contains("svc stop"), "it says what to do: {ran:?}");
+    new_task(&d);
+}
+
+#[test]
+fn a_database_from_a_newer_version_is_refused_with_both_numbers() {
+    const NEWER: &str = "20991231235959";
+    let mut d = Daemon::start();
+    let task = new_task(&d);
+    d.stop();
+    let file = Connection::open(d.home.path("svc.db")).unwrap();
+    let ours: i64 = one(&file, "select max(version) from _sqlx_migrations");
+    let row = format!(
+        "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+         values ({NEWER}, 'from the future', true, x'00', 0)"
+    );
+    file.execute(&row, []).unwrap();
+    drop(file);
+
+    let before = fs::read(d.home.path("svc.db")).unwrap();
+    for args in [&["serve", "--listen", "127.0.0.1:0"][..], &["migrate"], &["migrate", "--check"]] {
+        let ran = svc(&d.home, args);
+        assert_eq!(ran.code, Some(1), "{args:?}: {ran:?}");
+        for version in [NEWER, &ours.to_string()] {
+            assert!(ran.stderr.contains(version), "{args:?} names {version}: {ran:?}");
+        }
+    }
+    assert!(!d.home.path("daemon.json").exists());
+    assert!(fs::read(d.home.path("svc.db")).unwrap() == before, "and it is left as it was");
+
+    let file = Connection::open(d.home.path("svc.db")).unwrap();
+    let sql = format!("delete from _sqlx_migrations where version = {NEWER}");
+    file.execute(&sql, []).unwrap();
+    drop(file);
+    d.restart();
+    d.get(&format!("/v1/tasks/{task}")).ok(200);
+}
+
+#[test]
+fn a_file_that_is_no_database_is_refused_and_left_alone() {
+    let home = Home::new();
+    let text = "this is a letter and not a database\n".repeat(200);
+    home.write("svc.db", &text);
+    let ran = svc(&home, &["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("svc.db"), "{ran:?}");
+    assert_eq!(home.read("svc.db"), text.as_bytes());
+}
+
+#[test]
+fn people_read_history_with_names_and_iso_times() {
+    let d = Daemon::start();
+    let (from, to) = (peer(&d, "s-1"), peer(&d, "s-2"));
+    let message = json!({ "text": "hello", "from_peer": from });
+    d.post(&format!("/v1/peers/{to}/messages"), &message).ok(200);
+    let task = new_task(&d);
+    append(&d, &task, &json!([frame("a line"), done()]));
+
+    // While the daemon runs, as people do.
+    let file = open(&d.home.path("svc.db"));
+    for view in ["history", "streams", "peers_now", "tasks_now", "messages_now"] {
+        let kind = format!("select type from sqlite_schema where name = '{view}'");
+        assert_eq!(one::<String>(&file, &kind), "view", "{view}");
+        let mut statement = file.prepare(&format!("select * from {view}")).unwrap();
+        let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let mut rows = statement.query([]).unwrap();
+        let (mut count, mut times) = (0, 0);
+        while let Some(row) = rows.next().unwrap() {
+            count += 1;
+            for (n, name) in names.iter().enumerate() {
+                let value = row.get_ref(n).unwrap();
+                let is_time = name == "at" || name.ends_with("_at") || name == "last_seen";
+                if !is_time || value == rusqlite::types::ValueRef::Null {
+                    continue;
+                }
+                let text = value.as_str().unwrap_or_else(|_| panic!("{view}.{name}: {value:?}"));
+                instant(&json!(text));
+                times += 1;
+            }
+        }
+        assert!(count > 0, "{view} shows something");
+        assert!(times >= count, "{view} shows times in {names:?}");
+    }
+    let count: i64 =
+        one(&file, &format!("select count(*) from history where stream = 'task/{task}'"));
+    assert_eq!(count, 3);
+    // Tables refuse what is not of their type, and ids are text.
+    let loose: i64 = one(
+        &file,
+        "select count(*) from pragma_table_list
+         where type = 'table' and not strict and name not like 'sqlite_%' and name not like '_sqlx%'",
+    );
+    assert_eq!(loose, 0, "every table is strict");
+}
+
+#[test]
+fn a_backup_is_taken_under_load_and_can_be_put_back() {
+    let mut d = Daemon::start();
+    let task = new_task(&d);
+    append(&d, &task, &json!([frame("kept 1"), frame("kept 2")]));
+    let copy = d.home.user().join("copy.db");
+    let path = copy.to_str().unwrap();
+    svc(&d.home, &["backup", path]).ok();
+    let file = open(&copy);
+    assert_eq!(one::<String>(&file, "pragma integrity_check"), "ok");
+    drop(file);
+    assert_ne!(svc(&d.home, &["backup", path]).code, Some(0), "no file is written over");
+
+    append(&d, &task, &json!([frame("lost"), done()]));
+    let refused = svc(&d.home, &["restore", path]);
+    assert_eq!(refused.code, Some(3), "not under a running daemon: {refused:?}");
+    assert_eq!(d.get(&format!("/v1/tasks/{task}")).ok(200)["last_id"], 5);
+
+    d.stop();
+    svc(&d.home, &["restore", path]).ok();
+    d.restart();
+    let restored = d.get(&format!("/v1/tasks/{task}")).ok(200);
+    assert_eq!(restored["last_id"], 3);
+    assert_eq!(restored["status"], "pending");
+    // Who had read further is told, and gets everything from the start.
+    let mut stream = d.follow_after(&subscribe(&task), Some("5"));
+    let gap = stream.event();
+    assert_eq!((gap.kind.as_str(), gap.id), ("gap", None));
+    assert_eq!(gap.data["reason"], "ahead");
+    assert_eq!(stream.event().id, Some(1));
+    d.stop();
+    assert_eq!(one::<String>(&open(&d.home.path("svc.db")), "pragma integrity_check"), "ok");
+}
+
+#[test]
+fn what_is_no_backup_is_not_put_back() {
+    let mut d = Daemon::start();
+    let task = new_task(&d);
+    d.stop();
+    let letter = d.home.user().join("letter.db");
+    fs::write(&letter, "this is a letter and not a database\n".repeat(200)).unwrap();
+    let empty = d.home.user().join("empty.db");
+    fs::write(&empty, "").unwrap();
+    let nowhere = d.home.user().join("nowhere.db");
+    for wrong in [letter, empty, nowhere] {
+        let ran = svc(&d.home, &["restore", wrong.to_str().unwrap()]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+    }
+    d.restart();
+    d.get(&format!("/v1/tasks/{task}")).ok(200);
+}

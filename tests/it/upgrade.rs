@@ -1,0 +1,138 @@
+//! Databases of every earlier level: backed up, brought up to date, and nothing in them lost.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags, params};
+use serde_json::json;
+use sha2::{Digest as _, Sha384};
+
+use crate::daemon::{Daemon, Home, svc};
+use crate::expect::{new_task, page};
+
+/// The migrations in their order: number, description and text.
+fn migrations() -> Vec<(i64, String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+    let entries = fs::read_dir(folder).expect("the migrations");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    let mut all = Vec::new();
+    for path in paths {
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let (number, description) = name.split_once('_').expect("number_description");
+        let sql = fs::read_to_string(&path).expect("a migration");
+        all.push((number.parse().expect("a number"), description.replace('_', " "), sql));
+    }
+    all
+}
+
+/// Makes a database as a daemon with only the first so many migrations had made it, with an event.
+fn older_database(home: &Home, level: usize) {
+    home.write("config.toml", "");
+    let file = Connection::open(home.path("svc.db")).expect("a new database");
+    file.execute_batch(
+        "pragma journal_mode = wal;
+         create table _sqlx_migrations (
+             version bigint primary key,
+             description text not null,
+             installed_on timestamp not null default current_timestamp,
+             success boolean not null,
+             checksum blob not null,
+             execution_time bigint not null
+         );",
+    )
+    .expect("the table of migrations");
+    for (number, description, sql) in &migrations()[..level] {
+        file.execute_batch(sql).expect("a migration applies");
+        let checksum = Sha384::digest(sql.as_bytes()).to_vec();
+        file.execute(
+            "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+             values (?1, ?2, true, ?3, 1)",
+            params![number, description, checksum],
+        )
+        .expect("a row for it");
+    }
+    file.execute_batch(
+        "insert into stream (id, name, created_at) values (77, 'note/old', 1577934245678);
+         insert into event (position, stream_id, seq, kind, data, at)
+         values (5, 77, 1, 'note.made', '{\"words\":\"from long ago\"}', 1577934245678);",
+    )
+    .expect("the log is in the first migration");
+}
+
+fn backups(home: &Home) -> Vec<PathBuf> {
+    let entries = fs::read_dir(home.dir()).expect("the home");
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    found.retain(|path| path.to_string_lossy().contains("svc.db.bak-"));
+    found
+}
+
+#[test]
+fn every_earlier_database_is_backed_up_and_brought_up_to_date() {
+    let newest = migrations().len();
+    for level in 1..newest {
+        let home = Home::new();
+        older_database(&home, level);
+        let pending = svc(&home, &["migrate", "--check"]);
+        assert_eq!(pending.code, Some(4), "level {level}: {pending:?}");
+        let (_, next, _) = &migrations()[level];
+        assert!(pending.stdout.contains(next.as_str()), "it lists `{next}`: {pending:?}");
+        assert!(backups(&home).is_empty(), "a check changes nothing");
+
+        let mut d = Daemon::with(|plan| plan.home(&home));
+        let kept = page(&d.get("/v1/events?stream=note/old"), "events");
+        assert_eq!(kept[0]["data"], json!({ "words": "from long ago" }), "level {level}");
+        assert_eq!(kept[0]["at"], "2020-01-02T03:04:05.678Z");
+        assert_eq!(kept[0]["position"], 5);
+        new_task(&d);
+        let after = page(&d.get("/v1/events?stream_prefix=task/"), "events");
+        assert!(after[0]["position"].as_u64() > Some(5), "the log goes on behind it");
+
+        let [backup] = <[PathBuf; 1]>::try_from(backups(&home)).expect("one backup");
+        assert_eq!(fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
+        let file = Connection::open_with_flags(&backup, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+        let check: String = file.query_row("pragma integrity_check", [], |row| row.get(0)).unwrap();
+        assert_eq!(check, "ok");
+        let rows: i64 =
+            file.query_row("select count(*) from _sqlx_migrations", [], |row| row.get(0)).unwrap();
+        assert_eq!(rows, i64::try_from(level).unwrap(), "it is from before");
+        let words: String =
+            file.query_row("select data ->> 'words' from event", [], |row| row.get(0)).unwrap();
+        assert_eq!(words, "from long ago");
+
+        d.restart();
+        assert_eq!(backups(&home).len(), 1, "nothing was pending, so nothing is backed up");
+        svc(&home, &["migrate", "--check"]).code.expect("an exit code");
+        d.stop();
+        svc(&home, &["migrate", "--check"]).ok();
+    }
+}
+
+#[test]
+fn migrating_by_hand_does_the_same() {
+    let home = Home::new();
+    older_database(&home, migrations().len() - 1);
+    svc(&home, &["migrate"]).ok();
+    svc(&home, &["migrate", "--check"]).ok();
+    let d = Daemon::with(|plan| plan.home(&home));
+    assert_eq!(page(&d.get("/v1/events?stream=note/old"), "events").len(), 1);
+}
+
+#[test]
+fn a_daemon_told_not_to_migrate_starts_only_where_nothing_is_pending() {
+    let home = Home::new();
+    older_database(&home, migrations().len() - 1);
+    let refused = svc(&home, &["serve", "--no-migrate", "--listen", "127.0.0.1:0"]);
+    assert_eq!(refused.code, Some(4), "{refused:?}");
+    assert!(refused.stderr.contains("svc migrate"), "it says what to do: {refused:?}");
+    svc(&home, &["migrate"]).ok();
+    let d = Daemon::with(|plan| plan.home(&home).flag("--no-migrate"));
+    d.get("/v1/health").ok(200);
+}
+
+#[test]
+fn a_fresh_database_is_not_backed_up() {
+    let d = Daemon::start();
+    assert!(backups(&d.home).is_empty());
+}
