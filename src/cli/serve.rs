@@ -67,7 +67,7 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
 
 /// One core is left to the writer's thread: where there are two, a second worker costs a fifth of the appends of 256
 /// producers, and gains nothing anywhere.
-fn workers() -> usize {
+pub(super) fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
 }
 

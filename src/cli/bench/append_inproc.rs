@@ -17,6 +17,7 @@ use super::{
     stats::{self, Slice, Summary, Window},
 };
 use crate::{
+    cli::serve,
     domain::{NewEvent, StreamName, SystemClock},
     store::{OpenOptions, Store, StoreError, Writer},
 };
@@ -26,7 +27,10 @@ const STREAMS: usize = 100;
 /// Runs it.
 pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     // As many threads as the daemon has.
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(serve::workers())
+        .enable_all()
+        .build()?;
     let (store, writer) = open(&runtime, bench, "inproc")?;
     let names: Arc<[StreamName]> =
         (0..STREAMS).map(|number| StreamName::of("bench", number)).collect();
