@@ -17,7 +17,6 @@ pub(super) struct Fake {
 }
 
 impl Fake {
-    #[expect(clippy::disallowed_methods, reason = "ends with the runtime of its test")]
     pub(super) async fn start(scripts: Vec<Vec<String>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("is bound");

@@ -12,10 +12,12 @@ pub enum StoreError {
     #[error("the database is full")]
     Full(#[source] Arc<sqlx::Error>),
     /// The file or its folder cannot be written.
-    #[error("the database is read-only")]
+    #[error(
+        "the database cannot be written: look at the permissions of its folder, and whether the disk is read-only"
+    )]
     ReadOnly(#[source] Arc<sqlx::Error>),
     /// The file is damaged.
-    #[error("the database is damaged")]
+    #[error("the file is damaged, or no database: `svc restore` puts a backup in its place")]
     Corrupt(#[source] Arc<sqlx::Error>),
     /// A stored row breaks a rule that the program keeps.
     #[error("bad row in {table}, {id}: {why}")]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::daemon::{Daemon, Home, eventually};
+use crate::daemon::{Daemon, Home, eventually, svc};
 use crate::expect::{all_pages, append, done, frame, new_task, page, problem, subscribe};
 use crate::wire::Reply;
 
@@ -158,4 +158,18 @@ fn retention_removes_the_oldest_and_says_so() {
     let oldest = first.data["oldest"].as_u64().expect("a number");
     assert!(feed.event().id >= Some(oldest));
     assert_eq!(d.get(&format!("/v1/tasks/{task}")).ok(200)["last_id"], json!(1001));
+}
+
+#[test]
+fn a_file_that_is_no_database_is_left_as_it_is_and_named() {
+    let home = Home::new();
+    let garbage = "this was never a database ".repeat(400);
+    home.write("svc.db", &garbage);
+    for command in [&["serve", "--listen", "127.0.0.1:0"][..], &["migrate"]] {
+        let ran = svc(&home, command);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("svc.db") || ran.stderr.contains("database"), "{ran:?}");
+        assert!(ran.stderr.contains("svc restore"), "it says what to do: {ran:?}");
+    }
+    assert_eq!(home.read("svc.db"), garbage.as_bytes());
 }

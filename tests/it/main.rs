@@ -8,6 +8,7 @@ mod expect;
 mod wire;
 
 mod auth;
+mod bench;
 mod cli;
 mod crash;
 mod disk;
