@@ -82,5 +82,6 @@ pub const REPLAY_LARGE: u32 = 8192;
 pub const SCAN_POSITIONS: i64 = 8192;
 /// Bytes of frames that a stream's tail keeps in memory while somebody listens. Who is further behind reads the table.
 pub const TAIL_BYTES: usize = 2 * 1024 * 1024;
-/// Bytes of frames that are put into one chunk of a response body.
-pub const CHUNK_BYTES: usize = 64 * 1024;
+/// Bytes of small commits that are copied into one chunk of a response body. A commit that is larger goes out as it
+/// is, shared by all subscribers: several of those are gathered by the connection without a copy.
+pub const CHUNK_BYTES: usize = 16 * 1024;
