@@ -6,7 +6,6 @@ use super::{
     Bench, WindowOf,
     daemon::{self, Daemon},
     load::{self, Load, Protocol},
-    progress,
     report::{Entry, Goal},
     sandbox::Process,
     server::{Kind, Server},
@@ -30,7 +29,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let name = name("append-http", connections, events);
         let (mut ours, mut beside) = (Vec::new(), Vec::new());
         for _ in 0..bench.rounds {
-            progress(&name);
+            bench.begin_round(&name)?;
             ours.push(append(&daemon, &tasks, bench.window_of, connections, events)?);
             let (process, address) = (&noop.process, noop.target.address);
             beside.push(slice(bench.window_of, address, process, connections, |_| {

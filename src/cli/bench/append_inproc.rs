@@ -12,7 +12,6 @@ use super::{
     Bench,
     ceiling::{Appender, GroupCommit},
     daemon::DATA_BYTES,
-    progress,
     report::{Entry, Goal},
     stats::{self, Slice, Summary, Window},
 };
@@ -47,7 +46,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     for producers in levels.iter().copied() {
         let (mut ours, mut beside) = (Vec::new(), Vec::new());
         for _ in 0..bench.rounds {
-            progress(&format!("append-inproc: {producers} producers"));
+            bench.begin_round(&format!("append-inproc/{producers}"))?;
             let append =
                 Ours { store: store.clone(), names: Arc::clone(&names), event: event.clone() };
             ours.push(runtime.block_on(produce(producers, bench.window(), append))?);

@@ -7,7 +7,7 @@ use super::{
     Bench, WindowOf,
     append_http::measured,
     daemon::{self, Daemon, PREAMBLE},
-    load, progress,
+    load,
     publisher::Publisher,
     report::{Entry, Goal},
     server::{self, Kind, Server},
@@ -30,7 +30,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let name = format!("fanout/{subscribers}");
         let mut rounds: [Vec<Slice>; 4] = Default::default();
         for _ in 0..bench.rounds {
-            progress(&name);
+            bench.begin_round(&name)?;
             rounds[0].push(ours(&daemon, subscribers, bench.window_of)?);
             rounds[1].push(other(&events, subscribers, 1, bench.window_of)?);
             rounds[2].push(other(&raw, subscribers, 1, bench.window_of)?);

@@ -7,7 +7,6 @@ use super::{
     append_http::measured,
     daemon::{self, Daemon, PREAMBLE},
     load::{self, Protocol},
-    progress,
     publisher::Publisher,
     report::{Entry, Goal},
     stats::{Slice, Summary, Window},
@@ -20,7 +19,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let subscribers = if bench.quick { 10 } else { 100 };
     let mut rounds = Vec::new();
     for _ in 0..bench.rounds {
-        progress("fanout-paced");
+        bench.begin_round("fanout-paced")?;
         rounds.push(slice(&daemon, subscribers, bench.window_of)?);
     }
     let entry = Entry::summed(

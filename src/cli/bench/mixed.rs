@@ -7,7 +7,6 @@ use super::{
     append_http::measured,
     daemon::{self, Daemon, PREAMBLE},
     load::{self, Load, Protocol},
-    progress,
     report::Entry,
     sandbox::Process,
     stats::{Slice, Summary, Window},
@@ -45,7 +44,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let name = format!("mixed/{}+{}", crowd.producers, crowd.subscribers);
     let (mut acks, mut deliveries) = (Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
-        progress(&name);
+        bench.begin_round(&name)?;
         let both = ours(&daemon, crowd, bench.window_of)?;
         acks.push(both.acks);
         deliveries.push(both.deliveries);

@@ -41,7 +41,7 @@ pub(super) use server::{ServerArgs, run as run_server};
 
 use replay::BigHome;
 use report::{Entry, Machine, Report};
-use sandbox::Sandbox;
+use sandbox::{Disk, Sandbox};
 use stats::Window;
 
 /// What to measure, and how long.
@@ -130,6 +130,7 @@ struct Bench {
     big_home: Option<BigHome>,
     /// What each peer is, or why it is not there.
     peers: Vec<String>,
+    disk: Disk,
     results: Vec<Entry>,
 }
 
@@ -138,8 +139,11 @@ impl Bench {
         let millis = |warm, measure| (Duration::from_millis(warm), Duration::from_millis(measure));
         let (rounds, window_of) =
             if args.quick { (3, millis(20, 80)) } else { (5, millis(200, 1000)) };
+        let sandbox = Sandbox::new()?;
+        let disk = Disk::look(&sandbox)?;
         Ok(Self {
-            sandbox: Sandbox::new()?,
+            sandbox,
+            disk,
             quick: args.quick,
             rounds,
             window_of,
@@ -147,6 +151,12 @@ impl Bench {
             peers: Vec::new(),
             results: Vec::new(),
         })
+    }
+
+    /// Before each round: says which, and lets the disk come to rest.
+    fn begin_round(&mut self, what: &str) -> anyhow::Result<()> {
+        progress(what);
+        if self.quick { Ok(()) } else { self.disk.settle(&self.sandbox) }
     }
 
     /// A window that begins after the usual warm-up.
@@ -176,7 +186,7 @@ pub(super) fn run(args: &BenchArgs, json: bool) -> anyhow::Result<ExitCode> {
         os: std::env::consts::OS,
         arch: std::env::consts::ARCH,
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
-        fsync_us: sandbox::fsync_micros(&bench.sandbox.path(""))?,
+        fsync_us: 0.0,
         peers: Vec::new(),
     };
     for scenario in Scenario::value_variants() {
@@ -186,7 +196,8 @@ pub(super) fn run(args: &BenchArgs, json: bool) -> anyhow::Result<ExitCode> {
     }
     progress("");
     let results = std::mem::take(&mut bench.results);
-    let machine = Machine { peers: std::mem::take(&mut bench.peers), ..machine };
+    let peers = std::mem::take(&mut bench.peers);
+    let machine = Machine { peers, fsync_us: bench.disk.median(), ..machine };
     let version = env!("CARGO_PKG_VERSION");
     Report { version, quick: args.quick, machine, results }.print(json)?;
     Ok(ExitCode::SUCCESS)

@@ -80,7 +80,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let stream = format!("task/{}", home.task);
     let (mut alone, mut bare, mut beside_stalled) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
-        progress("replay");
+        bench.begin_round("replay")?;
         alone.push(replay(&daemon, &home)?);
         let (rows, elapsed) = ceiling::read_stream(&daemon.database(), &stream)?;
         bare.push(Slice::counted(rows, elapsed));

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::{
     Bench,
     daemon::Daemon,
-    progress,
     replay::BigHome,
     report::{Entry, Goal},
     stats,
@@ -17,7 +16,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let (mut empty, mut existing) = (Vec::new(), Vec::new());
     // One round less noise than elsewhere: it is a matter of milliseconds.
     for round in 0..if bench.quick { 3 } else { 9 } {
-        progress("startup");
+        bench.begin_round("startup")?;
         empty.push(Daemon::time_start(&bench.sandbox, &format!("startup-{round}"))?);
         existing.push(Daemon::time_start(&bench.sandbox, big.name)?);
     }

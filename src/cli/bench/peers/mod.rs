@@ -13,7 +13,6 @@ use super::{
     Bench, WindowOf, append_http,
     daemon::Daemon,
     mixed::{self, Both, Crowd},
-    progress,
     replay::{self, BigHome},
     report::{Entry, Goal},
     stats::{self, Slice, Summary},
@@ -189,7 +188,7 @@ fn contend(
     let mut our_rounds: Vec<Vec<Slice>> = Vec::new();
     let mut their_rounds: Vec<Vec<Vec<Slice>>> = vec![Vec::new(); contenders.len()];
     for _ in 0..bench.rounds {
-        progress(name);
+        bench.begin_round(name)?;
         our_rounds.push(ours(bench.window_of)?);
         for (peer, rounds) in contenders.iter().zip(&mut their_rounds) {
             rounds.push(theirs(*peer, bench.window_of)?);
