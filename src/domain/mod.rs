@@ -7,6 +7,7 @@ mod caller;
 mod event;
 mod id;
 pub mod limits;
+pub mod mcp;
 mod message;
 mod peer;
 pub mod sse;
