@@ -5,6 +5,8 @@
 //! - [`domain`]: values and rules, without input or output.
 //! - [`store`]: the database and the log. The only SQL.
 //! - [`service`]: what the system does, without a protocol.
+//! - [`tools`]: what a model may ask of it, each tool declared once.
+//! - [`web`]: what the adapters that speak HTTP share.
 //! - [`http`]: the daemon's HTTP face. [`client`]: the other end of it.
 //! - [`cli`]: the command line, and the composition of the daemon in `cli/serve.rs`.
 //!
@@ -21,3 +23,5 @@ mod private_file;
 pub mod service;
 pub mod store;
 pub mod telemetry;
+pub mod tools;
+pub mod web;

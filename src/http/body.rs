@@ -1,23 +1,18 @@
 //! What comes in: JSON bodies and query strings, read with bounds and refused with the name of the field.
 
-use std::time::Duration;
-
 use axum::{
     body::Body,
     extract::{FromRequest, FromRequestParts},
     response::{IntoResponse, Response},
 };
-use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Request, header, request::Parts};
+use bytes::Bytes;
+use http::{HeaderValue, Request, header, request::Parts};
 use http_body::Body as _;
-use http_body_util::BodyExt as _;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{App, Code, Problem};
-use crate::domain::limits;
-
-/// How much of a body that is too large is still read: a client that is busy sending would not see the answer.
-const DRAIN_BYTES: usize = 16 * 1024 * 1024;
+pub(super) use crate::web::text_of;
+use crate::{domain::limits, web};
 
 /// A JSON body, coming in or going out.
 pub(super) struct Json<T>(pub(super) T);
@@ -43,14 +38,14 @@ impl FromRequest<App> for JsonBytes {
     type Rejection = Problem;
 
     async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
-        if !is_json(request.headers()) {
+        if !web::is_json(request.headers()) {
             return Err(Problem::new(
                 Code::UnsupportedMediaType,
                 "the body must be JSON: Content-Type: application/json",
             ));
         }
         let stall = app.services.tuning().body_stall;
-        read(request.into_body(), limits::V1_BODY_BYTES, stall).await.map(Self)
+        web::read(request.into_body(), limits::V1_BODY_BYTES, stall).await.map(Self)
     }
 }
 
@@ -99,12 +94,6 @@ pub(super) fn parse_object<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T
     Err(Problem::invalid("", "must be a JSON object"))
 }
 
-/// A body as text. Checked as a whole, because a parser does not look into the strings that it skips.
-pub(super) fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
-    std::str::from_utf8(bytes)
-        .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))
-}
-
 /// Parses JSON; a failure says whether it is no JSON (400) or the wrong JSON (422), and where.
 pub(super) fn parse<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Problem> {
     serde_json::from_str(text).map_err(|error| explain::<T>(text, &error))
@@ -139,74 +128,6 @@ fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> Stri
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or_else(|| text.clone(), |(what, _)| what.to_owned())
-}
-
-/// RFC 9110 8.3: the type, perhaps with parameters; `+json` is JSON too.
-fn is_json(headers: &HeaderMap) -> bool {
-    let Some(value) = headers.get(header::CONTENT_TYPE) else {
-        return false;
-    };
-    let Ok(value) = value.to_str() else {
-        return false;
-    };
-    let essence = value.split(';').next().unwrap_or_default().trim();
-    essence.eq_ignore_ascii_case("application/json")
-        || (essence.len() > 5 && essence.to_ascii_lowercase().ends_with("+json"))
-}
-
-async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Problem> {
-    let announced = body.size_hint().lower();
-    let too_large = || {
-        Problem::new(
-            Code::PayloadTooLarge,
-            format!("the body has more than {limit} bytes; nothing of it was stored"),
-        )
-    };
-    if announced > DRAIN_BYTES as u64 {
-        return Err(too_large());
-    }
-    let mut first: Option<Bytes> = None;
-    let mut rest = BytesMut::new();
-    let mut len = 0;
-    loop {
-        let frame = match tokio::time::timeout(stall, body.frame()).await {
-            Err(_) => {
-                return Err(Problem::new(
-                    Code::RequestTimeout,
-                    format!("nothing more of the body came for {} s", stall.as_secs_f32()),
-                ));
-            }
-            Ok(None) => break,
-            Ok(Some(Err(error))) => {
-                return Err(Problem::malformed(format!("the body broke off: {error}")));
-            }
-            Ok(Some(Ok(frame))) => frame,
-        };
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        len += data.len();
-        if len > limit || announced > limit as u64 {
-            if len > DRAIN_BYTES {
-                break;
-            }
-            continue;
-        }
-        // A small body comes in one piece, which is taken as it is.
-        match first {
-            None => first = Some(data),
-            Some(ref first) => {
-                if rest.is_empty() {
-                    rest.extend_from_slice(first);
-                }
-                rest.extend_from_slice(&data);
-            }
-        }
-    }
-    if len > limit || announced > limit as u64 {
-        return Err(too_large());
-    }
-    Ok(if rest.is_empty() { first.unwrap_or_default() } else { rest.freeze() })
 }
 
 #[cfg(test)]

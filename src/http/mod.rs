@@ -1,7 +1,7 @@
 //! The HTTP face: REST, event streams, metrics. An adapter: it parses, calls a service, and renders.
 //!
 //! Reading order: `server` accepts connections, `edge` decides who may come in, `routes` is the table of all that
-//! there is, then one file for each resource. Status codes live in `problem`.
+//! there is, then one file for each resource. Status codes live in `web::problem`.
 
 mod body;
 mod edge;
@@ -11,15 +11,14 @@ mod messages;
 mod metrics;
 mod openapi;
 mod peers;
-mod problem;
 mod routes;
 mod server;
 mod sse;
 mod tasks;
 mod tokens;
 
+pub use crate::web::{Code, Problem};
 pub use edge::{Access, Edge};
 pub use metrics::Metrics;
-pub use problem::{Code, Problem};
 pub use routes::{App, Identity, Parts, openapi_document};
 pub use server::serve;

@@ -4,7 +4,7 @@
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::problem::ProblemBody;
+use crate::web::ProblemBody;
 
 /// What the description says of one operation.
 #[derive(Debug)]

@@ -4,13 +4,31 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each floor with those above it or beside it, which it must not name.
-const FLOORS: [(&str, &[&str]); 6] = [
-    ("domain", &["store", "service", "http", "cli", "client", "config", "lifecycle", "telemetry"]),
-    ("store", &["service", "http", "cli", "client", "lifecycle"]),
-    ("service", &["http", "cli", "client", "lifecycle"]),
-    ("http", &["cli", "client"]),
-    ("client", &["store", "service", "http", "cli", "lifecycle"]),
-    ("config", &["store", "service", "http", "cli", "client", "lifecycle"]),
+const FLOORS: [(&str, &[&str]); 9] = [
+    (
+        "domain",
+        &[
+            "store",
+            "service",
+            "tools",
+            "web",
+            "http",
+            "mcp",
+            "cli",
+            "client",
+            "config",
+            "lifecycle",
+            "telemetry",
+        ],
+    ),
+    ("store", &["service", "tools", "web", "http", "mcp", "cli", "client", "lifecycle"]),
+    ("service", &["tools", "web", "http", "mcp", "cli", "client", "lifecycle"]),
+    ("tools", &["web", "http", "mcp", "cli", "client", "lifecycle"]),
+    ("web", &["store", "tools", "http", "mcp", "cli", "client", "lifecycle"]),
+    ("http", &["mcp", "cli", "client"]),
+    ("mcp", &["http", "cli", "client"]),
+    ("client", &["store", "service", "tools", "web", "http", "mcp", "cli", "lifecycle"]),
+    ("config", &["store", "service", "tools", "web", "http", "mcp", "cli", "client", "lifecycle"]),
 ];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {

@@ -100,7 +100,7 @@ pub struct Problem {
 
 /// The body of a failure.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct ProblemBody<'a> {
+pub(crate) struct ProblemBody<'a> {
     /// Names the kind of failure; `/problems/<code>`.
     #[serde(rename = "type")]
     kind: String,
@@ -160,7 +160,7 @@ impl Problem {
     }
 
     /// The same, of a value that stands at `place`.
-    pub(super) fn within(mut self, place: &str) -> Self {
+    pub(crate) fn within(mut self, place: &str) -> Self {
         let field = match self.field.take() {
             Some(field) => format!("{place}.{field}"),
             None => place.to_owned(),
@@ -172,7 +172,7 @@ impl Problem {
     }
 
     /// The response, complete.
-    pub(super) fn render(&self, instance: &str, request_id: &str) -> Response {
+    pub(crate) fn render(&self, instance: &str, request_id: &str) -> Response {
         let body = ProblemBody {
             kind: format!("/problems/{}", self.code.as_str()),
             title: self.code.title(),

@@ -1,0 +1,121 @@
+//! All tools together.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
+
+use super::{Annotations, Tool};
+use crate::domain::Caller;
+
+/// The tools that there are, by name. They may come and go: whoever shows a list is told.
+#[derive(Debug)]
+pub struct Catalogue {
+    tools: RwLock<Arc<BTreeMap<String, Arc<Tool>>>>,
+    changes: watch::Sender<u64>,
+}
+
+/// A tool, as search and lists outside the protocol show it.
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+pub struct Descriptor {
+    /// Its name.
+    pub name: String,
+    /// What people call it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// What it does.
+    pub description: String,
+    /// Which tools it belongs to.
+    pub family: &'static str,
+    /// The scope that it asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<&'static str>,
+    /// What a client may assume of it.
+    pub annotations: Annotations,
+    /// The JSON schema of its arguments.
+    pub input_schema: serde_json::Value,
+    /// The JSON schema of its result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<serde_json::Value>,
+}
+
+impl Catalogue {
+    /// These tools.
+    pub fn new(tools: impl IntoIterator<Item = Tool>) -> Self {
+        let tools =
+            tools.into_iter().map(|tool| (tool.name().to_owned(), Arc::new(tool))).collect();
+        Self { tools: RwLock::new(Arc::new(tools)), changes: watch::Sender::new(0) }
+    }
+
+    /// The tools as they are now, by name.
+    pub fn all(&self) -> Arc<BTreeMap<String, Arc<Tool>>> {
+        Arc::clone(&self.tools.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The tool of that name, if there is one and this caller may call it.
+    pub fn find(&self, caller: &Caller, name: &str) -> Option<Arc<Tool>> {
+        let tools = self.tools.read().unwrap_or_else(PoisonError::into_inner);
+        tools.get(name).filter(|tool| tool.is_open_to(caller)).cloned()
+    }
+
+    /// Those that this caller may call, in the order of names.
+    pub fn open_to(&self, caller: &Caller) -> Vec<Arc<Tool>> {
+        self.all().values().filter(|tool| tool.is_open_to(caller)).cloned().collect()
+    }
+
+    /// Adds a tool, or puts it in the place of the one with its name.
+    pub fn add(&self, tool: Tool) {
+        self.change(|tools| {
+            tools.insert(tool.name().to_owned(), Arc::new(tool));
+        });
+    }
+
+    /// Removes a tool.
+    pub fn remove(&self, name: &str) {
+        self.change(|tools| {
+            tools.remove(name);
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Arc<Tool>>)) {
+        let mut tools = self.tools.write().unwrap_or_else(PoisonError::into_inner);
+        change(Arc::make_mut(&mut tools));
+        drop(tools);
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// Counts changes of the list.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// A number for the whole list as it is declared: the same list has the same one, also after a restart.
+    pub fn fingerprint(&self) -> i64 {
+        let mut hash = Sha256::new();
+        for tool in self.all().values() {
+            hash.update(tool.entry().to_string());
+        }
+        let bytes: [u8; 8] = hash.finalize()[..8].try_into().expect("a hash has more than 8 bytes");
+        i64::from_be_bytes(bytes)
+    }
+}
+
+impl Descriptor {
+    /// Of a tool.
+    pub fn of(tool: &Tool) -> Self {
+        Self {
+            name: tool.name().to_owned(),
+            title: tool.title_text().map(str::to_owned),
+            description: tool.description().to_owned(),
+            family: tool.family_name(),
+            scope: tool.scope_name(),
+            annotations: tool.annotations(),
+            input_schema: tool.input_schema().clone(),
+            output_schema: tool.output_schema().cloned(),
+        }
+    }
+}

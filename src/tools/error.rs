@@ -1,0 +1,126 @@
+//! How a tool fails.
+
+use std::borrow::Cow;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{domain::mcp, service, telemetry};
+
+/// What kind of failure it is. The words are a contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorType {
+    /// An argument breaks a rule.
+    ValidationError,
+    /// There is no such thing.
+    NotFound,
+    /// The call does not fit the present state.
+    Conflict,
+    /// Not for this caller.
+    Forbidden,
+    /// Not now: the daemon restarts, a bound is reached, the disk is full. The same call may do better later.
+    Unavailable,
+    /// A fault of the daemon.
+    InternalError,
+}
+
+/// A failure as the caller sees it: `structuredContent.error` of a result with `isError`.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct ToolError {
+    /// What kind of failure it is.
+    #[serde(rename = "type")]
+    pub kind: ErrorType,
+    /// What went wrong and what to do, for people and models.
+    pub message: String,
+    /// The argument that breaks a rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// What that argument may be: a list of values, or a range in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<Value>,
+}
+
+impl ToolError {
+    /// A failure of this kind.
+    pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), field: None, allowed: None }
+    }
+
+    /// The argument `field` breaks a rule.
+    pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..Self::new(ErrorType::ValidationError, message) }
+    }
+
+    /// The same, saying what it may be.
+    #[must_use]
+    pub fn allowed(self, allowed: impl Into<Value>) -> Self {
+        Self { allowed: Some(allowed.into()), ..self }
+    }
+
+    /// A fault of the daemon, of which the caller sees no more than that.
+    pub fn internal() -> Self {
+        Self::new(ErrorType::InternalError, "internal error: the daemon's log says more")
+    }
+}
+
+impl From<service::Error> for ToolError {
+    fn from(error: service::Error) -> Self {
+        use service::Error;
+        let kind = match &error {
+            Error::Invalid { field, .. } => return Self::invalid(field.clone(), error.to_string()),
+            Error::NotFound { .. } => ErrorType::NotFound,
+            Error::Conflict(_) => ErrorType::Conflict,
+            Error::Forbidden(_) => ErrorType::Forbidden,
+            Error::LimitReached(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
+                ErrorType::Unavailable
+            }
+            Error::Internal(_) => {
+                tracing::error!(error = telemetry::chain(&error), "a tool failed");
+                ErrorType::InternalError
+            }
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+/// Why a tool does not go on.
+#[derive(Debug)]
+pub enum Failure {
+    /// It failed, and the model is told.
+    Tool(ToolError),
+    /// It needs an answer from the client first. The protocol asks, and runs the tool again with it: see
+    /// [`Call::ask`](super::Call::ask).
+    NeedsInput,
+    /// The client cannot do what the tool needs of it (-32021). An object of client capabilities.
+    MissingCapability(Value),
+    /// The request itself is wrong: a JSON-RPC error in place of a result.
+    Protocol {
+        /// JSON-RPC error code.
+        code: i64,
+        /// What is wrong.
+        message: Cow<'static, str>,
+        /// More about it.
+        data: Option<Value>,
+    },
+}
+
+impl Failure {
+    /// The client has to declare the tasks extension.
+    pub fn needs_tasks() -> Self {
+        Self::MissingCapability(serde_json::json!({ "extensions": { mcp::TASKS_EXTENSION: {} } }))
+    }
+}
+
+impl From<ToolError> for Failure {
+    fn from(error: ToolError) -> Self {
+        Self::Tool(error)
+    }
+}
+
+impl From<service::Error> for Failure {
+    fn from(error: service::Error) -> Self {
+        Self::Tool(error.into())
+    }
+}

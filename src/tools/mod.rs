@@ -1,0 +1,26 @@
+//! The tools: what a model may ask of the daemon. Each is declared once, and everything else follows from that:
+//! its schema, the validation of its arguments, the shape of its errors, its entries in `tools/list`, in
+//! `GET /v1/tools` and in the search, and the generated tests.
+//!
+//! Reading order: `tool` is a declaration, `schema` what follows from its types, `call` what a running tool may say
+//! to its caller, `error` how it fails, `catalogue` all of them together. Then one file for each family.
+
+mod call;
+mod catalogue;
+mod error;
+mod events;
+mod peers;
+mod schema;
+mod tasks;
+mod tool;
+
+pub use call::{Answers, Ask, Call, FarEnd, LogLevel, Nobody, Progress};
+pub use catalogue::{Catalogue, Descriptor};
+pub use error::{ErrorType, Failure, ToolError};
+pub use schema::{HeaderParam, ParamKind};
+pub use tool::{Annotations, Output, Pace, Tool};
+
+/// The tools that the daemon has by itself.
+pub fn builtin() -> Vec<Tool> {
+    [peers::tools(), tasks::tools(), events::tools()].into_iter().flatten().collect()
+}

@@ -1,0 +1,7 @@
+//! Tasks.
+
+use super::Tool;
+
+pub(super) fn tools() -> Vec<Tool> {
+    Vec::new()
+}

@@ -1,0 +1,355 @@
+//! The declaration of a tool.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use schemars::JsonSchema;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json, value::RawValue};
+
+use super::{Call, Failure, HeaderParam, ToolError, schema};
+use crate::domain::Caller;
+
+type Run =
+    dyn Fn(Call, Map<String, Value>) -> BoxFuture<'static, Result<Output, Failure>> + Send + Sync;
+
+/// A tool: what it is called, what it takes and gives, what it does.
+pub struct Tool {
+    name: Cow<'static, str>,
+    title: Option<Cow<'static, str>>,
+    description: Cow<'static, str>,
+    family: &'static str,
+    input: schema::Input,
+    output: Option<Value>,
+    annotations: Annotations,
+    scope: Option<&'static str>,
+    pace: Pace,
+    needs_task: bool,
+    run: Arc<Run>,
+}
+
+/// How long a tool may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// It answers at once.
+    Fast,
+    /// It may wait, for minutes perhaps: its answer is a stream that can be resumed, or a task.
+    Slow,
+}
+
+/// What a client may assume of a tool (MCP `ToolAnnotations`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Annotations {
+    /// It changes nothing.
+    pub read_only_hint: bool,
+    /// It may remove something, or what it does cannot be undone.
+    pub destructive_hint: bool,
+    /// Once more with the same arguments changes nothing further.
+    pub idempotent_hint: bool,
+    /// It reaches beyond the daemon.
+    pub open_world_hint: bool,
+}
+
+/// What a tool gives.
+#[derive(Debug, Clone)]
+pub enum Output {
+    /// One JSON object.
+    Object(Box<RawValue>),
+    /// Content as the protocol has it.
+    Content {
+        /// Blocks of content.
+        content: Vec<Value>,
+        /// The object, if there is one.
+        structured: Option<Value>,
+        /// Whether the tool failed.
+        is_error: bool,
+    },
+}
+
+impl fmt::Debug for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tool").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Tool {
+    /// A tool that takes `A` and gives `R`, each a struct.
+    ///
+    /// The first line of `description` is what a person reads in a list; a model reads all of it. Unless told
+    /// otherwise, the tool answers at once, changes something, and destroys nothing.
+    pub fn new<A, R, F, Fut>(name: &'static str, description: &'static str, run: F) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + Send,
+        R: Serialize + JsonSchema,
+        F: Fn(Call, A) -> Fut + Send + Sync + Clone + 'static,
+        Fut: Future<Output = Result<R, Failure>> + Send + 'static,
+    {
+        let run = move |call: Call, arguments: Map<String, Value>| {
+            let run = run.clone();
+            async move {
+                let arguments = read::<A>(arguments)?;
+                let answer = run(call, arguments).await?;
+                let json =
+                    serde_json::value::to_raw_value(&answer).map_err(|_| ToolError::internal())?;
+                Ok(Output::Object(json))
+            }
+            .boxed()
+        };
+        let output = schema::of::<R>();
+        Self {
+            output: Some(output),
+            ..Self::bare(name.into(), description.into(), schema::Input::of::<A>(), Arc::new(run))
+        }
+    }
+
+    /// A tool whose schema and content are what the caller of this function says.
+    ///
+    /// # Panics
+    /// If `input` is no JSON schema.
+    pub fn raw<F, Fut>(
+        name: impl Into<Cow<'static, str>>,
+        description: impl Into<Cow<'static, str>>,
+        input: Value,
+        run: F,
+    ) -> Self
+    where
+        F: Fn(Call, Map<String, Value>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Output, Failure>> + Send + 'static,
+    {
+        let input = schema::Input::from_json(input);
+        let run = move |call, arguments| run(call, arguments).boxed();
+        Self::bare(name.into(), description.into(), input, Arc::new(run))
+    }
+
+    fn bare(
+        name: Cow<'static, str>,
+        description: Cow<'static, str>,
+        input: schema::Input,
+        run: Arc<Run>,
+    ) -> Self {
+        Self {
+            name,
+            title: None,
+            description,
+            family: "other",
+            input,
+            output: None,
+            annotations: Annotations {
+                read_only_hint: false,
+                destructive_hint: false,
+                idempotent_hint: false,
+                open_world_hint: false,
+            },
+            scope: None,
+            pace: Pace::Fast,
+            needs_task: false,
+            run,
+        }
+    }
+
+    /// What people call it.
+    #[must_use]
+    pub fn title(self, title: &'static str) -> Self {
+        Self { title: Some(title.into()), ..self }
+    }
+
+    /// Which tools it belongs to.
+    #[must_use]
+    pub fn family(self, family: &'static str) -> Self {
+        Self { family, ..self }
+    }
+
+    /// It changes nothing, and so may be repeated.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.annotations.read_only_hint = true;
+        self.idempotent()
+    }
+
+    /// Once more with the same arguments changes nothing further. Such a call is run again if the daemon went away
+    /// in the middle of it.
+    #[must_use]
+    pub fn idempotent(mut self) -> Self {
+        self.annotations.idempotent_hint = true;
+        self
+    }
+
+    /// It may remove something.
+    #[must_use]
+    pub fn destructive(mut self) -> Self {
+        self.annotations.destructive_hint = true;
+        self
+    }
+
+    /// It may wait.
+    #[must_use]
+    pub fn slow(self) -> Self {
+        Self { pace: Pace::Slow, ..self }
+    }
+
+    /// Clients of the stateless revisions can have it only as a task.
+    #[must_use]
+    pub fn needs_task(self) -> Self {
+        Self { needs_task: true, ..self }
+    }
+
+    /// Only callers with this scope may call it, or see it.
+    #[must_use]
+    pub fn scope(self, scope: &'static str) -> Self {
+        Self { scope: Some(scope), ..self }
+    }
+
+    /// Its name: letters, digits, `_`, `-`, `.`, at most 64.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What people call it.
+    pub fn title_text(&self) -> Option<&str> {
+        self.title.as_deref()
+    }
+
+    /// What it does.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// Which tools it belongs to.
+    pub fn family_name(&self) -> &'static str {
+        self.family
+    }
+
+    /// The JSON schema of its arguments.
+    pub fn input_schema(&self) -> &Value {
+        &self.input.json
+    }
+
+    /// The JSON schema of its result.
+    pub fn output_schema(&self) -> Option<&Value> {
+        self.output.as_ref()
+    }
+
+    /// What a client may assume of it.
+    pub fn annotations(&self) -> Annotations {
+        self.annotations
+    }
+
+    /// The scope that it asks for.
+    pub fn scope_name(&self) -> Option<&'static str> {
+        self.scope
+    }
+
+    /// How long it may take.
+    pub fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    /// Whether clients of the stateless revisions can have it only as a task.
+    pub fn is_task_only(&self) -> bool {
+        self.needs_task
+    }
+
+    /// Whether it may be run again if nobody knows how far it came.
+    pub fn is_repeatable(&self) -> bool {
+        self.annotations.idempotent_hint
+    }
+
+    /// Arguments that a header repeats.
+    pub fn header_params(&self) -> &[HeaderParam] {
+        &self.input.headers
+    }
+
+    /// Whether this caller may call it.
+    pub fn is_open_to(&self, caller: &Caller) -> bool {
+        match (self.scope, caller) {
+            (None, _) | (Some(_), Caller::Operator) => true,
+            (Some(scope), Caller::Session { scopes, .. }) => scopes.iter().any(|it| it.0 == scope),
+        }
+    }
+
+    /// Its entry in `tools/list`.
+    pub fn entry(&self) -> Value {
+        let mut entry = json!({
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": self.input.json,
+            "annotations": self.annotations,
+        });
+        if let Some(title) = &self.title {
+            entry["title"] = json!(title);
+            entry["annotations"]["title"] = json!(title);
+        }
+        if let Some(output) = &self.output {
+            entry["outputSchema"] = output.clone();
+        }
+        entry
+    }
+
+    /// Checks the arguments and runs it. A panic is a failure like another.
+    pub async fn call(
+        &self,
+        call: Call,
+        mut arguments: Map<String, Value>,
+    ) -> Result<Output, Failure> {
+        self.input.check(&mut arguments)?;
+        let run = std::panic::AssertUnwindSafe((self.run)(call, arguments));
+        run.catch_unwind().await.unwrap_or_else(|_| {
+            tracing::error!(tool = self.name(), "a tool panicked");
+            Err(ToolError::internal().into())
+        })
+    }
+}
+
+/// The arguments as their type. The schema has checked them; what is still wrong is named by its place.
+fn read<A: DeserializeOwned>(arguments: Map<String, Value>) -> Result<A, ToolError> {
+    serde_path_to_error::deserialize(Value::Object(arguments)).map_err(|error| {
+        let field = error.path().to_string();
+        let field = if field == "." { "arguments".to_owned() } else { field };
+        ToolError::invalid(field.clone(), format!("{field}: {}", error.inner()))
+    })
+}
+
+impl Output {
+    /// One block of text.
+    pub fn text(text: impl Into<String>) -> Self {
+        let block = json!({ "type": "text", "text": text.into() });
+        Self::Content { content: vec![block], structured: None, is_error: false }
+    }
+
+    /// A failure that the model is told.
+    pub fn error(error: &ToolError) -> Self {
+        let structured = json!({ "error": error });
+        let block = json!({ "type": "text", "text": structured.to_string() });
+        Self::Content { content: vec![block], structured: Some(structured), is_error: true }
+    }
+
+    /// Whether the tool failed.
+    pub fn is_error(&self) -> bool {
+        matches!(self, Self::Content { is_error: true, .. })
+    }
+
+    /// The members of a `CallToolResult`, without its braces: what else belongs to it depends on the revision.
+    pub fn members(&self) -> String {
+        match self {
+            Self::Object(object) => {
+                let text = serde_json::to_string(object.get()).expect("a string has a JSON form");
+                let object = object.get();
+                format!(
+                    r#""content":[{{"type":"text","text":{text}}}],"structuredContent":{object}"#
+                )
+            }
+            Self::Content { content, structured, is_error } => {
+                let mut members = format!(r#""content":{}"#, Value::from(content.clone()));
+                if let Some(structured) = structured {
+                    members.push_str(r#","structuredContent":"#);
+                    members.push_str(&structured.to_string());
+                }
+                if *is_error {
+                    members.push_str(r#","isError":true"#);
+                }
+                members
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Bodies that come in, read with bounds.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, header};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+
+use super::{Code, Problem};
+
+/// How much of a body that is too large is still read: a client that is busy sending would not see the answer.
+const DRAIN_BYTES: usize = 16 * 1024 * 1024;
+
+/// A body as text. Checked as a whole, because a parser does not look into the strings that it skips.
+pub(crate) fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
+    std::str::from_utf8(bytes)
+        .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))
+}
+
+/// RFC 9110 8.3: the type, perhaps with parameters; `+json` is JSON too.
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+        return false;
+    };
+    let Ok(value) = value.to_str() else {
+        return false;
+    };
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
+        || (essence.len() > 5 && essence.to_ascii_lowercase().ends_with("+json"))
+}
+
+/// Reads a body up to `limit` bytes, given up if nothing comes for `stall`.
+pub(crate) async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Problem> {
+    let announced = body.size_hint().lower();
+    let too_large = || {
+        Problem::new(
+            Code::PayloadTooLarge,
+            format!("the body has more than {limit} bytes; nothing of it was stored"),
+        )
+    };
+    if announced > DRAIN_BYTES as u64 {
+        return Err(too_large());
+    }
+    let mut first: Option<Bytes> = None;
+    let mut rest = BytesMut::new();
+    let mut len = 0;
+    loop {
+        let frame = match tokio::time::timeout(stall, body.frame()).await {
+            Err(_) => {
+                return Err(Problem::new(
+                    Code::RequestTimeout,
+                    format!("nothing more of the body came for {} s", stall.as_secs_f32()),
+                ));
+            }
+            Ok(None) => break,
+            Ok(Some(Err(error))) => {
+                return Err(Problem::malformed(format!("the body broke off: {error}")));
+            }
+            Ok(Some(Ok(frame))) => frame,
+        };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        len += data.len();
+        if len > limit || announced > limit as u64 {
+            if len > DRAIN_BYTES {
+                break;
+            }
+            continue;
+        }
+        // A small body comes in one piece, which is taken as it is.
+        match first {
+            None => first = Some(data),
+            Some(ref first) => {
+                if rest.is_empty() {
+                    rest.extend_from_slice(first);
+                }
+                rest.extend_from_slice(&data);
+            }
+        }
+    }
+    if len > limit || announced > limit as u64 {
+        return Err(too_large());
+    }
+    Ok(if rest.is_empty() { first.unwrap_or_default() } else { rest.freeze() })
+}

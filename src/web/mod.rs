@@ -1,0 +1,10 @@
+//! What the adapters that speak HTTP share: problem details, bodies with bounds, the beat of idle streams.
+
+mod beat;
+mod body;
+mod problem;
+
+pub use beat::{Beat, Pulse};
+pub(crate) use body::{is_json, read, text_of};
+pub(crate) use problem::ProblemBody;
+pub use problem::{Code, Problem};
