@@ -176,14 +176,14 @@ impl Services {
         Ok((name, view))
     }
 
-    async fn view(&self, name: &StreamName) -> Result<StreamView, Error> {
+    pub(super) async fn view(&self, name: &StreamName) -> Result<StreamView, Error> {
         let view = self.store.view(name).await?;
         view.ok_or_else(|| Error::not_found("stream", name.as_str()))
     }
 }
 
 /// The cursor to begin with, and what the log cannot give any more.
-fn begin(after: After, (floor, head): (i64, i64)) -> (i64, Option<Gap>) {
+pub(super) fn begin(after: After, (floor, head): (i64, i64)) -> (i64, Option<Gap>) {
     let After::Place(requested) = after else {
         return (head, None);
     };
