@@ -25,6 +25,7 @@ use crate::{
     service::{Retention, Services, Tokens, Tuning},
     store::{DatabaseLock, LockError, MigrateError, OpenOptions, Store, StoreError, Writer},
     telemetry::{self, LogOptions},
+    tools,
 };
 
 /// Runs the daemon in the foreground until a signal.
@@ -116,9 +117,11 @@ async fn serve(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     let tokens = Tokens::open(&config.token_file.value)?;
     let services = Services::new(store.clone(), clock, ids, tuning(env)?, tokens);
     recover(&services, &identity).await?;
+    let tools = tools::catalogue();
     let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
     edge.ready(App::new(Parts {
         services: services.clone(),
+        tools,
         metrics: Metrics::default(),
         identity,
         stop: lifecycle.soft.clone(),
