@@ -26,7 +26,7 @@ use crate::{
     service::{Retention, Services, Tokens, Tuning},
     store::{DatabaseLock, LockError, MigrateError, OpenOptions, Store, StoreError, Writer},
     telemetry::{self, LogOptions},
-    tools::{self, Catalogue},
+    tools,
 };
 
 /// Runs the daemon in the foreground until a signal.
@@ -118,12 +118,13 @@ async fn serve(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     let tokens = Tokens::open(&config.token_file.value)?;
     let services = Services::new(store.clone(), clock, ids, tuning(env)?, tokens);
     recover(&services, &identity).await?;
+    let tools = tools::catalogue();
     let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
     let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
     mcp_metrics.register(metrics.registry());
     let mcp = Mcp::start(McpParts {
         services: services.clone(),
-        catalogue: Arc::new(Catalogue::new(tools::builtin())),
+        catalogue: Arc::clone(&tools),
         resources: vec![Box::new(StreamResources)],
         prompts: mcp::builtin_prompts(),
         metrics: mcp_metrics,
@@ -132,6 +133,7 @@ async fn serve(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     .await?;
     let app = App::new(Parts {
         services: services.clone(),
+        tools,
         metrics,
         identity,
         stop: lifecycle.soft.clone(),

@@ -198,6 +198,8 @@ async fn watch(context: &Context, id: &str, after: Option<u64>) -> anyhow::Resul
             output::ndjson(&serde_json::json!({ "id": id, "kind": kind, "data": data }))?;
         } else if kind == "frame" {
             show(&Frame::deserialize(&data).context("the daemon sent a frame without a line")?)?;
+        } else if kind == "reply" {
+            output::note(&spoken(&data));
         }
         if kind == "terminal" {
             if !context.json {
@@ -271,6 +273,14 @@ fn print(context: &Context, task: &Value) -> anyhow::Result<()> {
         task,
         &["task_id", "status", "title", "agent", "from", "exit_code", "signal", "error"],
     )
+}
+
+/// What somebody said of a task, which is no output of it.
+fn spoken(reply: &Value) -> String {
+    let cell = |key| output::cell(reply, key);
+    let head = output::visible(&format!("svc: {} from {}:", cell("kind"), cell("from")));
+    let body = cell("body").lines().map(output::visible).collect::<Vec<_>>().join("\n  ");
+    format!("{head} {body}")
 }
 
 /// How a task ended, in words.

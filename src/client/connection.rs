@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use super::mcp::Outgoing;
 use super::{ClientError, Problem, Target};
 
 /// How long a connection may take.
@@ -41,18 +42,18 @@ pub struct Reply {
     pub headers: HeaderMap,
     /// The whole body.
     pub body: Bytes,
-    url: String,
+    target: Arc<Target>,
 }
 
-/// A successful answer whose body is still arriving.
+/// An answer whose body is still arriving.
 #[derive(Debug)]
 pub struct Streaming {
-    /// The status, 2xx.
+    /// The status: 2xx, unless it came from [`Client::open`].
     pub status: StatusCode,
     /// The headers.
     pub headers: HeaderMap,
     body: Incoming,
-    url: String,
+    target: Arc<Target>,
 }
 
 impl Client {
@@ -97,7 +98,7 @@ impl Client {
         if reply.status.is_success() {
             return Ok(reply);
         }
-        Err(self.problem(reply.status, &reply.headers, &reply.body))
+        Err(ClientError::Problem(Box::new(reply.problem())))
     }
 
     /// The same with any status an answer.
@@ -110,7 +111,7 @@ impl Client {
         path: &str,
         body: Option<Bytes>,
     ) -> Result<Reply, ClientError> {
-        let mut request = self.build(method, path, body, "application/json")?;
+        let mut request = self.build(method, path, body, &accept("application/json"))?;
         let mut idle = self.idle.lock().await;
         let response = loop {
             let kept = match idle.take() {
@@ -146,7 +147,12 @@ impl Client {
             }
         };
         drop(idle);
-        Ok(Reply { status: parts.status, headers: parts.headers, body, url: self.url() })
+        Ok(Reply {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+            target: Arc::clone(&self.target),
+        })
     }
 
     /// Opens a stream on a connection of its own. Only the head of the answer has a time limit.
@@ -155,28 +161,40 @@ impl Client {
         path: &str,
         headers: &[(&'static str, String)],
     ) -> Result<Streaming, ClientError> {
-        let mut request = self.build(Method::GET, path, None, "text/event-stream")?;
+        let mut all = accept("text/event-stream");
         for (name, value) in headers {
             let value =
                 HeaderValue::from_str(value).map_err(|error| self.unexpected(error.to_string()))?;
-            request.headers_mut().insert(*name, value);
+            all.insert(*name, value);
         }
+        let request = self.build(Method::GET, path, None, &all)?;
+        let stream = self.limit(self.send(request)).await??;
+        if stream.status.is_success() {
+            return Ok(stream);
+        }
+        let reply = self.limit(stream.collect()).await??;
+        Err(ClientError::Problem(Box::new(reply.problem())))
+    }
+
+    /// Sends a request to an MCP server on a connection of its own; any status is an answer.
+    ///
+    /// Only connecting has a time limit: a tool may think for as long as its caller lets it. The connection closes
+    /// when the answer is dropped, or this future is.
+    pub async fn open(&self, path: &str, outgoing: &Outgoing) -> Result<Streaming, ClientError> {
+        let Outgoing { method, headers, body } = outgoing;
+        let body = (!body.is_empty()).then(|| body.clone());
+        self.send(self.build(method.clone(), path, body, headers)?).await
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Streaming, ClientError> {
         let mut sender = self.connect().await?;
-        let response = self
-            .limit(sender.send_request(request))
-            .await?
-            .map_err(|error| self.broken(&error, true))?;
+        let response = sender.try_send_request(request).await.map_err(|mut failed| {
+            let unsent = failed.take_message().is_some();
+            self.broken(failed.error(), !unsent)
+        })?;
         let (parts, body) = response.into_parts();
-        if parts.status.is_success() {
-            return Ok(Streaming {
-                status: parts.status,
-                headers: parts.headers,
-                body,
-                url: self.url(),
-            });
-        }
-        let body = self.limit(collect(body)).await?.unwrap_or_default();
-        Err(self.problem(parts.status, &parts.headers, &body))
+        let target = Arc::clone(&self.target);
+        Ok(Streaming { status: parts.status, headers: parts.headers, body, target })
     }
 
     fn build(
@@ -184,21 +202,23 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<Bytes>,
-        accept: &'static str,
+        headers: &HeaderMap,
     ) -> Result<Request<Full<Bytes>>, ClientError> {
         let mut request = Request::builder()
             .method(method)
             .uri(self.target.url.path(path))
             .header(HOST, self.target.url.authority())
-            .header(USER_AGENT, concat!("svc/", env!("CARGO_PKG_VERSION")))
-            .header(ACCEPT, accept);
+            .header(USER_AGENT, concat!("svc/", env!("CARGO_PKG_VERSION")));
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
         if let Some(token) = &self.target.token {
             let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
                 .map_err(|error| self.unexpected(error.to_string()))?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
-        if body.is_some() {
+        if body.is_some() && !headers.contains_key(CONTENT_TYPE) {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         request
@@ -245,21 +265,25 @@ impl Client {
     fn broken(&self, error: &hyper::Error, sent: bool) -> ClientError {
         ClientError::Connection { url: self.url(), problem: error.to_string(), sent }
     }
-
-    fn problem(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> ClientError {
-        let problem =
-            Problem::parse(status, retry_after(headers), body, self.target.token_source.clone());
-        ClientError::Problem(Box::new(problem))
-    }
 }
 
 impl Reply {
     /// Decodes the body.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
         serde_json::from_slice(&self.body).map_err(|error| ClientError::Unexpected {
-            url: self.url.clone(),
+            url: self.target.url.to_string(),
             problem: error.to_string(),
         })
+    }
+
+    /// What an answer that refuses says of itself.
+    pub fn problem(&self) -> Problem {
+        Problem::parse(
+            self.status,
+            retry_after(&self.headers),
+            &self.body,
+            self.target.token_source.clone(),
+        )
     }
 }
 
@@ -268,7 +292,7 @@ impl Streaming {
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
         while let Some(frame) = self.body.frame().await {
             let frame = frame.map_err(|error| ClientError::Connection {
-                url: self.url.clone(),
+                url: self.url(),
                 problem: error.to_string(),
                 sent: true,
             })?;
@@ -279,10 +303,37 @@ impl Streaming {
         Ok(None)
     }
 
-    /// The daemon's URL.
-    pub fn url(&self) -> &str {
-        &self.url
+    /// The rest of the body at once.
+    pub async fn collect(self) -> Result<Reply, ClientError> {
+        let Self { status, headers, body, target } = self;
+        let body = collect(body).await.map_err(|problem| ClientError::Connection {
+            url: target.url.to_string(),
+            problem,
+            sent: true,
+        })?;
+        Ok(Reply { status, headers, body, target })
     }
+
+    /// How long the server asked to wait before the next try.
+    pub fn retry_after(&self) -> Option<Duration> {
+        retry_after(&self.headers)
+    }
+
+    /// Whether the body is a stream of events.
+    pub fn is_event_stream(&self) -> bool {
+        let kind = self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        kind.and_then(|kind| kind.split(';').next())
+            .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
+    }
+
+    /// The daemon's URL.
+    pub fn url(&self) -> String {
+        self.target.url.to_string()
+    }
+}
+
+fn accept(kind: &'static str) -> HeaderMap {
+    HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(kind))])
 }
 
 async fn collect(mut body: Incoming) -> Result<Bytes, String> {

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use http::StatusCode;
-use http::header::CONTENT_TYPE;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -142,9 +141,9 @@ impl Follower {
         match self.try_connect().await {
             Ok(stream) if stream.status == StatusCode::NO_CONTENT => self.ended = true,
             Ok(stream) => {
-                if !is_event_stream(&stream) {
+                if !stream.is_event_stream() {
                     return Err(ClientError::Unexpected {
-                        url: stream.url().to_owned(),
+                        url: stream.url(),
                         problem: format!("{} is not an event stream", self.path),
                     });
                 }
@@ -179,16 +178,13 @@ impl Follower {
         };
         let chunk = match timeout(SILENCE, stream.chunk()).await {
             Ok(chunk) => chunk,
-            Err(_) => Err(ClientError::Timeout {
-                url: stream.url().to_owned(),
-                seconds: SILENCE.as_secs(),
-            }),
+            Err(_) => Err(ClientError::Timeout { url: stream.url(), seconds: SILENCE.as_secs() }),
         };
         match chunk {
             Ok(Some(bytes)) => {
                 let mut events = Vec::new();
                 let fed = parser.feed(&bytes, &mut events);
-                let url = stream.url().to_owned();
+                let url = stream.url();
                 self.asked = parser.retry();
                 // A block with an id and no data moves the cursor: so a daemon can say where `latest` is.
                 let said = parser.last_event_id().parse().ok();
@@ -241,12 +237,6 @@ impl Follower {
         self.failures = self.failures.saturating_add(1);
         self.not_before = Some(Instant::now() + wait);
     }
-}
-
-fn is_event_stream(stream: &Streaming) -> bool {
-    let kind =
-        stream.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
 }
 
 /// Doubles from 50 ms to 2 s, never sooner than asked, plus up to a quarter so that a thousand readers of a daemon

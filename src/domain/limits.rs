@@ -30,6 +30,20 @@ pub const SHORT_TEXT_BYTES: usize = 4096;
 pub const METADATA_ENTRIES: usize = 64;
 /// Most events in one request, and most rows in one statement of the log.
 pub const EVENTS_PER_REQUEST: usize = 1000;
+/// Longest text of a message, in bytes. A request to `/v1` can hold no more.
+pub const MESSAGE_BYTES: usize = V1_BODY_BYTES;
+/// Longest body of a reply into a task's stream, in bytes: it is read by a model.
+pub const REPLY_BYTES: usize = 256 * 1024;
+/// Most lines of output that come with a task.
+pub const TASK_FRAMES_MAX: u32 = 500;
+/// Most bytes of output that come with a task, unless a single line has more: a model reads them.
+pub const TASK_FRAMES_BYTES: usize = 256 * 1024;
+/// Most tasks that one call waits for.
+pub const WATCHED_TASKS: usize = 64;
+/// How long a call may wait for a task.
+pub const TASK_WAIT: Duration = Duration::from_hours(1);
+/// How long a call may wait for an event.
+pub const EVENTS_WAIT: Duration = Duration::from_mins(1);
 /// Longest producer id of an event, in bytes.
 pub const PRODUCER_ID_BYTES: usize = 128;
 

@@ -179,6 +179,34 @@ pub struct Frame<'a> {
     pub ts: Timestamp,
 }
 
+/// What a reply is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplyKind {
+    /// How far it has come.
+    #[default]
+    Progress,
+    /// What came of it. The task goes on until its runner ends it.
+    Result,
+    /// A question, or the answer to one.
+    Clarification,
+    /// What went wrong. The task goes on until its runner ends it.
+    Error,
+}
+
+/// The `data` of a stored `reply` event.
+#[derive(Debug, Serialize)]
+pub struct Reply<'a> {
+    /// What it is.
+    pub kind: ReplyKind,
+    /// What the caller has to say.
+    pub body: &'a str,
+    /// Who says so, as the daemon knows it: a peer, a session, or `operator`.
+    pub from: &'a str,
+    /// When it was said.
+    pub ts: Timestamp,
+}
+
 impl Task {
     /// The task after `verdict`. The caller has checked that this one is not final.
     pub fn apply(&mut self, verdict: &Verdict, now: Timestamp, seq: Seq) {

@@ -16,6 +16,7 @@ mod server;
 mod sse;
 mod tasks;
 mod tokens;
+mod tools;
 
 pub use crate::web::{Code, Problem};
 pub use edge::{Access, Edge};

@@ -15,11 +15,12 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::{
     Code, Metrics, Problem, events, health, messages, metrics,
     openapi::{Document, Operation},
-    peers, tasks, tokens,
+    peers, tasks, tokens, tools,
 };
 use crate::{
     domain::{Caller, Timestamp},
     service::Services,
+    tools::Catalogue,
     web::RouteName,
 };
 
@@ -32,6 +33,8 @@ pub struct App(Arc<Parts>);
 pub struct Parts {
     /// What the system does.
     pub services: Services,
+    /// What a model may ask of it.
+    pub tools: Arc<Catalogue>,
     /// What was counted.
     pub metrics: Metrics,
     /// Which process this is.
@@ -99,6 +102,7 @@ fn api() -> Api {
     let api = tasks::routes(api);
     let api = events::routes(api);
     let api = tokens::routes(api);
+    let api = tools::routes(api);
     metrics::routes(api)
 }
 

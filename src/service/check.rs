@@ -13,13 +13,16 @@ pub(super) fn not_blank(field: &'static str, text: &str) -> Result<(), Error> {
 
 /// A name, a path, a key: short.
 pub(super) fn short(field: &'static str, text: Option<&str>) -> Result<(), Error> {
-    match text {
-        Some(text) if text.len() > limits::SHORT_TEXT_BYTES => Err(Error::invalid(
-            field,
-            format!("must have at most {} bytes, has {}", limits::SHORT_TEXT_BYTES, text.len()),
-        )),
-        _ => Ok(()),
+    text.map_or(Ok(()), |text| long(field, text, limits::SHORT_TEXT_BYTES))
+}
+
+/// A text of at most so many bytes.
+pub(super) fn long(field: &'static str, text: &str, most: usize) -> Result<(), Error> {
+    if text.len() > most {
+        let len = text.len();
+        return Err(Error::invalid(field, format!("must have at most {most} bytes, has {len}")));
     }
+    Ok(())
 }
 
 /// A key that is there has to be one.
@@ -31,7 +34,7 @@ pub(super) fn key(field: &'static str, text: Option<&str>) -> Result<(), Error> 
 }
 
 /// A page's size.
-pub(super) fn limit(limit: Option<u32>) -> Result<u32, Error> {
+pub(crate) fn limit(limit: Option<u32>) -> Result<u32, Error> {
     let limit = limit.unwrap_or(limits::PAGE_DEFAULT);
     if !(1..=limits::PAGE_MAX).contains(&limit) {
         return Err(Error::invalid("limit", format!("must be from 1 to {}", limits::PAGE_MAX)));
@@ -40,7 +43,7 @@ pub(super) fn limit(limit: Option<u32>) -> Result<u32, Error> {
 }
 
 /// An opaque cursor of ours, taken apart again.
-pub(super) fn cursor<T: serde::de::DeserializeOwned>(
+pub(crate) fn cursor<T: serde::de::DeserializeOwned>(
     text: Option<&str>,
 ) -> Result<Option<T>, Error> {
     let Some(text) = text else { return Ok(None) };
@@ -51,7 +54,7 @@ pub(super) fn cursor<T: serde::de::DeserializeOwned>(
 }
 
 /// Makes an opaque cursor: hexadecimal JSON, which needs no escaping in a URL.
-pub(super) fn make_cursor(place: &impl serde::Serialize) -> String {
+pub(crate) fn make_cursor(place: &impl serde::Serialize) -> String {
     let json = serde_json::to_vec(place).expect("a place in a list has a JSON form");
     hex(&json)
 }

@@ -192,21 +192,21 @@ impl Services {
         Ok((name, view))
     }
 
-    async fn view(&self, name: &StreamName) -> Result<StreamView, Error> {
+    pub(super) async fn view(&self, name: &StreamName) -> Result<StreamView, Error> {
         let view = self.store.view(name).await?;
         view.ok_or_else(|| Error::not_found("stream", name.as_str()))
     }
 }
 
 /// The name of a stream that the caller may see.
-fn visible(caller: &Caller, name: &str) -> Result<StreamName, Error> {
+pub(super) fn visible(caller: &Caller, name: &str) -> Result<StreamName, Error> {
     StreamName::parse(name)
         .filter(|name| caller.is_operator() || !name.is_private())
         .ok_or_else(|| Error::not_found("stream", name))
 }
 
 /// The cursor to begin with, and what the log cannot give any more.
-fn begin(after: After, (floor, head): (i64, i64)) -> (i64, Option<Gap>) {
+pub(super) fn begin(after: After, (floor, head): (i64, i64)) -> (i64, Option<Gap>) {
     let After::Place(requested) = after else {
         return (head, None);
     };

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     domain::{
         Caller, Delivery, DeliveryState, Ids, Message, MessageId, MessageType, NewEvent,
-        NewMessage, PeerId, StreamName,
+        NewMessage, PeerId, StreamName, limits,
     },
     store::{StoreError, WriteTx},
 };
@@ -189,6 +189,7 @@ impl Services {
 
 fn check_message(input: &NewMessage) -> Result<(), Error> {
     check::not_blank("text", &input.text)?;
+    check::long("text", &input.text, limits::MESSAGE_BYTES)?;
     check::key("correlation_id", input.correlation_id.as_deref())?;
     check::key("idempotency_key", input.idempotency_key.as_deref())
 }

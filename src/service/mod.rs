@@ -3,13 +3,14 @@
 //! Each call gets the [`Caller`](crate::domain::Caller), whose identity comes from the credential. A change and its
 //! event are one write job, so they commit together, and a caller that goes away tears nothing.
 
-mod check;
+pub(crate) mod check;
 mod error;
 pub mod events;
 mod inbox;
 pub mod mcp;
 mod peers;
 pub mod process;
+mod reading;
 mod retention;
 mod tasks;
 mod tokens;
@@ -19,8 +20,9 @@ use std::{sync::Arc, time::Duration};
 pub use error::Error;
 pub use inbox::{Inbox, MessageDetail};
 pub use peers::PeerPage;
+pub use reading::Reading;
 pub use retention::Retention;
-pub use tasks::{Cancelled, Created, TaskPage};
+pub use tasks::{Cancelled, Created, LastFrames, TaskPage, TaskWatch};
 pub use tokens::{MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret};
 
 use crate::{

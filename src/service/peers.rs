@@ -110,6 +110,17 @@ impl Services {
         Ok(row.ok_or_else(|| Error::not_found("peer", id.as_str()))?.peer)
     }
 
+    /// The peer that a session speaks for: the one registered with it.
+    pub async fn peer_of_session(&self, session: &str) -> Result<Option<Peer>, Error> {
+        Ok(self.store.peer_of_session(session).await?.map(|row| row.peer))
+    }
+
+    /// Peers with exactly this name, which need not be one only; the first 50 in the order of lists.
+    pub async fn peers_named(&self, name: &str) -> Result<Vec<Peer>, Error> {
+        let rows = self.store.peers_named(name, limits::PAGE_DEFAULT).await?;
+        Ok(rows.into_iter().map(|row| row.peer).collect())
+    }
+
     /// A page of peers.
     pub async fn peers(
         &self,

@@ -1,12 +1,15 @@
 //! Tasks: made by anybody, run by somebody, watched by all. A task's output is its stream.
 
+use std::collections::VecDeque;
+
+use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use serde::Serialize;
 
 use super::{Error, Services, check, process};
 use crate::{
     domain::{
-        Caller, Frame, NewEvent, NewTask, StreamName, Task, TaskEvent, TaskEventBody, TaskId,
-        TaskStatus, Timestamp, Verdict, limits,
+        Caller, Frame, NewEvent, NewTask, Reply, ReplyKind, Seq, StreamName, Task, TaskEvent,
+        TaskEventBody, TaskId, TaskStatus, Timestamp, Verdict, limits,
     },
     store::{Appended, StoreError, TaskFilter, TaskRow, WriteTx},
 };
@@ -36,6 +39,15 @@ pub struct TaskPage {
     pub tasks: Vec<Task>,
     /// Where the next page begins, if there is one.
     pub next_cursor: Option<String>,
+}
+
+/// The last lines of a task's output.
+#[derive(Debug)]
+pub struct LastFrames {
+    /// Seq and data of their events, in order.
+    pub frames: Vec<(Seq, String)>,
+    /// Whether there would have been more if they were shorter.
+    pub cut: bool,
 }
 
 impl Services {
@@ -169,6 +181,69 @@ impl Services {
             .await
     }
 
+    /// Says something in a task's stream. It changes nothing of the task, which has to be going on.
+    ///
+    /// `named` is whom the operator speaks for; a session speaks for its own peer, or for itself.
+    pub async fn reply_to_task(
+        &self,
+        caller: &Caller,
+        named: Option<String>,
+        id: &str,
+        kind: ReplyKind,
+        body: String,
+    ) -> Result<Seq, Error> {
+        check::not_blank("body", &body)?;
+        check::long("body", &body, limits::REPLY_BYTES)?;
+        let id = task_id(id)?;
+        let caller = caller.clone();
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
+                    if row.task.status.is_terminal() {
+                        return Err(ended(&row.task));
+                    }
+                    let from = asker(tx, &caller, named).await?;
+                    let from = from.as_deref().unwrap_or("operator");
+                    let reply = Reply { kind, body: &body, from, ts: tx.now() };
+                    let events = vec![NewEvent::new("reply", &reply)];
+                    Ok(tx.append(&stream_of(&id), events).await?.last)
+                })
+            })
+            .await
+    }
+
+    /// The last lines of a task's output.
+    pub async fn last_frames(&self, id: &TaskId, count: u32) -> Result<LastFrames, Error> {
+        if count == 0 {
+            return Ok(LastFrames { frames: Vec::new(), cut: false });
+        }
+        let (frames, cut) = self.store.last_frames(id, count, limits::TASK_FRAMES_BYTES).await?;
+        Ok(LastFrames { frames, cut })
+    }
+
+    /// Watches tasks for their end. All of them have to exist.
+    pub async fn watch_tasks(&self, ids: &[String]) -> Result<TaskWatch, Error> {
+        let mut watch = TaskWatch { ended: VecDeque::new(), pending: FuturesUnordered::new() };
+        for id in ids {
+            let id = task_id(id)?;
+            // Listen first and look after, or an end that comes in between is missed.
+            let mut listener = self.store.bus().listen(&stream_of(&id));
+            let row = self.store.task(&id).await?.ok_or_else(|| unknown(&id))?;
+            if row.task.status.is_terminal() {
+                watch.ended.push_back(row.task);
+                continue;
+            }
+            let store = self.store.clone();
+            watch.pending.push(Box::pin(async move {
+                // The commit of a task's end closes its stream.
+                listener.wait_closed().await;
+                Ok(store.task(&id).await?.ok_or_else(|| unknown(&id))?.task)
+            }));
+        }
+        Ok(watch)
+    }
+
     /// Ends tasks whose runner's process is gone, or that nothing was heard of for very long.
     pub async fn sweep_tasks(&self) -> Result<(), Error> {
         let now = self.now();
@@ -202,6 +277,29 @@ impl Services {
                 .await?;
         }
         Ok(())
+    }
+}
+
+/// Tasks whose end somebody waits for. It listens until it is dropped.
+pub struct TaskWatch {
+    ended: VecDeque<Task>,
+    pending: FuturesUnordered<BoxFuture<'static, Result<Task, Error>>>,
+}
+
+impl std::fmt::Debug for TaskWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (ended, pending) = (self.ended.len(), self.pending.len());
+        f.debug_struct("TaskWatch").field("ended", &ended).field("pending", &pending).finish()
+    }
+}
+
+impl TaskWatch {
+    /// Waits for the next one that has ended, each once; `None` if all were given. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<Option<Task>, Error> {
+        match self.ended.pop_front() {
+            Some(task) => Ok(Some(task)),
+            None => self.pending.next().await.transpose(),
+        }
     }
 }
 

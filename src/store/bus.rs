@@ -231,6 +231,12 @@ impl<T: Send + Sync> Listener<T> {
         self.level.wait_for(|level| level.last > cursor || level.closed).await.ok();
     }
 
+    /// Waits until nothing will follow any more, which only a commit that closes the stream after this listener came
+    /// says. Dropping the future loses nothing.
+    pub async fn wait_closed(&mut self) {
+        self.level.wait_for(|level| level.closed).await.ok();
+    }
+
     /// What follows `cursor`, up to about `budget` bytes of it.
     pub fn hear(&self, cursor: i64, budget: usize) -> Heard<T> {
         let level = *self.level.borrow();

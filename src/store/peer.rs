@@ -235,6 +235,18 @@ impl Store {
         raw.map(PeerRow::try_from).transpose()
     }
 
+    /// Peers with exactly this name in the order of lists, at most `limit`.
+    pub async fn peers_named(&self, name: &str, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(
+            "where display_name = ? order by status_rank, display_name, peer_id limit ?",
+            name,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
     /// Peers in the order of lists (state, name, id) after the place `after`, at most `limit`.
     pub async fn peers(
         &self,

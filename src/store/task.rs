@@ -1,5 +1,6 @@
 //! Rows of tasks. What their streams know (the last id, the time of the last change) is read from there.
 
+use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value};
 
 use super::{Store, StoreError, StreamState, WriteTx};
@@ -239,6 +240,37 @@ impl Store {
         .fetch_all(&self.readers)
         .await?;
         rows.into_iter().map(TaskRow::try_from).collect()
+    }
+
+    /// The last lines of a task's output, in order: at most `count`, and no more than `bytes` of them together, but
+    /// one in any case. Each is the seq and the data of its event. The flag says whether bytes were what cut them.
+    pub async fn last_frames(
+        &self,
+        id: &TaskId,
+        count: u32,
+        bytes: usize,
+    ) -> Result<(Vec<(Seq, String)>, bool), StoreError> {
+        let id = id.as_str();
+        let mut rows = sqlx::query!(
+            "select e.seq, e.data
+            from event e
+            where e.stream_id = (select stream_id from task where task_id = ?) and e.kind = 'frame'
+            order by e.seq desc limit ?",
+            id,
+            count
+        )
+        .fetch(&self.readers);
+        let (mut frames, mut total, mut cut) = (Vec::new(), 0, false);
+        while let Some(row) = rows.try_next().await? {
+            total += row.data.len();
+            if total > bytes && !frames.is_empty() {
+                cut = true;
+                break;
+            }
+            frames.push((row.seq, row.data));
+        }
+        frames.reverse();
+        Ok((frames, cut))
     }
 
     /// Tasks that somebody runs and that nothing was heard of since `before`.

@@ -1,6 +1,6 @@
 //! What a running tool knows of its caller, and what it may say to it.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value};
@@ -34,6 +34,12 @@ impl Call {
         let session = caller.session().map(Arc::from);
         let started_at = services.now();
         Self { services, caller, session, started_at, far_end: Arc::new(Nobody) }
+    }
+
+    /// What is left of a bound on waiting, which counts from when the call came in: one that is run again waits no
+    /// longer for that.
+    pub fn time_left(&self, bound: Duration) -> Duration {
+        bound.saturating_sub(self.services.now().since(self.started_at))
     }
 
     /// Says how far the tool has come. Clients that did not ask for it are not bothered.

@@ -88,6 +88,11 @@ impl Catalogue {
         self.changes.send_modify(|count| *count += 1);
     }
 
+    /// A number that is another one after each change of the list, in this process.
+    pub fn version(&self) -> u64 {
+        *self.changes.borrow()
+    }
+
     /// Counts changes of the list.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()

@@ -70,7 +70,10 @@ impl From<service::Error> for ToolError {
         use service::Error;
         let kind = match &error {
             Error::Invalid { field, .. } => return Self::invalid(field.clone(), error.to_string()),
-            Error::NotFound { .. } => ErrorType::NotFound,
+            Error::NotFound { what, id, .. } => {
+                let message = format!("there is no {what} {id:?}{}", where_to_look(what));
+                return Self::new(ErrorType::NotFound, message);
+            }
             Error::Conflict(_) => ErrorType::Conflict,
             Error::Forbidden(_) => ErrorType::Forbidden,
             Error::LimitReached(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
@@ -82,6 +85,16 @@ impl From<service::Error> for ToolError {
             }
         };
         Self::new(kind, error.to_string())
+    }
+}
+
+/// The tool that shows what there is.
+fn where_to_look(what: &str) -> &'static str {
+    match what {
+        "peer" => ": peer_list shows who is here",
+        "task" => ": TaskList shows what there is",
+        "message for this peer" => ": peer_inbox shows what there is",
+        _ => "",
     }
 }
 

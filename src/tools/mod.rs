@@ -3,15 +3,20 @@
 //! `GET /v1/tools` and in the search, and the generated tests.
 //!
 //! Reading order: `tool` is a declaration, `schema` what follows from its types, `call` what a running tool may say
-//! to its caller, `error` how it fails, `catalogue` all of them together. Then one file for each family.
+//! to its caller, `error` how it fails, `catalogue` all of them together. Then one file for each family, and `search`.
 
 mod call;
 mod catalogue;
 mod error;
 mod events;
+#[cfg(test)]
+mod every;
 mod peers;
 mod schema;
+mod search;
 mod tasks;
+#[cfg(test)]
+mod testing;
 mod tool;
 
 pub use call::{Answers, Ask, Call, FarEnd, LogLevel, Nobody, Progress};
@@ -20,7 +25,16 @@ pub use error::{ErrorType, Failure, ToolError};
 pub use schema::{HeaderParam, ParamKind};
 pub use tool::{Annotations, Output, Pace, Tool};
 
-/// The tools that the daemon has by itself.
+use std::sync::Arc;
+
+/// The tools that the daemon has by itself, and the one that finds them.
+pub fn catalogue() -> Arc<Catalogue> {
+    Arc::new_cyclic(|weak| {
+        Catalogue::new(builtin().into_iter().chain([search::tool(weak.clone())]))
+    })
+}
+
+/// The tools that stand for themselves.
 pub fn builtin() -> Vec<Tool> {
     [peers::tools(), tasks::tools(), events::tools()].into_iter().flatten().collect()
 }

@@ -288,7 +288,7 @@ fn field_of(pointer: &str) -> String {
     for step in pointer.split('/').skip(1) {
         let step = step.replace("~1", "/").replace("~0", "~");
         if step.bytes().all(|byte| byte.is_ascii_digit()) {
-            field.push_str(&format!("[{step}]"));
+            field.extend(["[", &step, "]"]);
         } else {
             if !field.is_empty() {
                 field.push('.');

@@ -40,6 +40,7 @@ pub enum Pace {
 /// What a client may assume of a tool (MCP `ToolAnnotations`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_excessive_bools, reason = "the protocol has them so")]
 pub struct Annotations {
     /// It changes nothing.
     pub read_only_hint: bool,

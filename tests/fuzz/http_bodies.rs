@@ -41,6 +41,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
             Services::new(store, clock, Ids::counting(), Tuning::default(), tokens);
         edge.ready(App::new(Parts {
             services,
+            tools: svc::tools::catalogue(),
             metrics: Metrics::default(),
             identity: Identity {
                 boot_id: "fuzz".to_owned(),

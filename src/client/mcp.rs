@@ -1,0 +1,399 @@
+//! Requests to an MCP server over Streamable HTTP, with the headers that repeat what stands in the body (SEP-2243).
+//!
+//! Whatever of ours posts to an MCP server makes its request by [`post`], so that the headers follow from the body in
+//! one place. Revisions with sessions do not know most of them and pass over them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::domain::mcp::{
+    METHOD, NAME, PARAM_ANNOTATION, PARAM_PREFIX, PROTOCOL_VERSION, Revision, SESSION_ID,
+    encode_value, meta, name_member,
+};
+
+/// Header that names the last event that was seen of a stream.
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// A request without its address, to be sent as often as it takes by [`Client::open`](super::Client::open).
+#[derive(Debug, Clone)]
+pub struct Outgoing {
+    /// `POST`, `GET` or `DELETE`.
+    pub method: Method,
+    /// Everything but what belongs to the connection and the credential.
+    pub headers: HeaderMap,
+    /// One JSON document, or nothing.
+    pub body: Bytes,
+}
+
+/// What the headers of a request need to know beside its body.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Setting<'a> {
+    /// The revision in force: the one negotiated by `initialize`, or the one that the caller speaks. A body that names
+    /// one in `params._meta` speaks for itself, also if we do not know that revision.
+    pub revision: Option<Revision>,
+    /// The session, in revisions that have them.
+    pub session: Option<&'a HeaderValue>,
+    /// For `tools/call`, the tool's `inputSchema`, if the caller knows it: it says which arguments are repeated in
+    /// headers.
+    pub input_schema: Option<&'a Value>,
+}
+
+/// The envelope of a JSON-RPC message. What it carries is not looked into, so nothing of it is lost.
+///
+/// A `null` counts as absent.
+#[derive(Debug, Deserialize)]
+pub struct Message<'a> {
+    /// The id, as it is written.
+    #[serde(borrow, default)]
+    pub id: Option<&'a RawValue>,
+    /// The method of a request or notification.
+    #[serde(default)]
+    pub method: Option<String>,
+    /// Its parameters.
+    #[serde(borrow, default)]
+    pub params: Option<&'a RawValue>,
+    /// The result of a response.
+    #[serde(borrow, default)]
+    pub result: Option<&'a RawValue>,
+    /// The error of a response.
+    #[serde(borrow, default)]
+    pub error: Option<&'a RawValue>,
+}
+
+impl<'a> Message<'a> {
+    /// Reads one message, which is an object and no batch.
+    pub fn parse(text: &'a [u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(text)
+    }
+
+    /// Whether this is a request: it has a method and wants an answer.
+    pub fn is_request(&self) -> bool {
+        self.method.is_some() && self.id.is_some()
+    }
+
+    /// Whether this is a notification.
+    pub fn is_notification(&self) -> bool {
+        self.method.is_some() && self.id.is_none()
+    }
+
+    /// A member of `params`, as it is written.
+    pub fn param(&self, name: &str) -> Option<&'a RawValue> {
+        member(self.params?, name)
+    }
+
+    /// A member of `params` that is a string.
+    pub fn text_param(&self, name: &str) -> Option<String> {
+        serde_json::from_str(self.param(name)?.get()).ok()
+    }
+
+    /// The revision that the message itself names, as those without sessions do in every request.
+    pub fn revision(&self) -> Option<String> {
+        let revision = member(self.param("_meta")?, meta::PROTOCOL_VERSION)?;
+        serde_json::from_str(revision.get()).ok()
+    }
+}
+
+/// A `POST` of one JSON-RPC message, or of a batch as older revisions have it.
+///
+/// Notifications, responses and batches carry no `Mcp-Method` and no `Mcp-Name`: these are defined for requests. A body
+/// that is no JSON gets the headers that need none of it; the server says what is wrong.
+pub fn post(body: Bytes, setting: Setting<'_>) -> Outgoing {
+    let mut headers = both_kinds();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let message = Message::parse(&body).ok();
+    let named = message.as_ref().and_then(Message::revision);
+    add_setting(&mut headers, setting, named.as_deref());
+    if let Some(message) = message.filter(Message::is_request) {
+        add_copies(&mut headers, &message, setting.input_schema);
+    }
+    Outgoing { method: Method::POST, headers, body }
+}
+
+/// A `GET` of a session's stream, resumed after an event if there is one.
+pub fn get(setting: Setting<'_>, last_event_id: Option<&str>) -> Outgoing {
+    let mut headers = HeaderMap::new();
+    headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+    add_setting(&mut headers, setting, None);
+    if let Some(id) = last_event_id {
+        add(&mut headers, LAST_EVENT_ID, id);
+    }
+    Outgoing { method: Method::GET, headers, body: Bytes::new() }
+}
+
+/// The `DELETE` that ends a session.
+pub fn delete(setting: Setting<'_>) -> Outgoing {
+    let mut headers = both_kinds();
+    add_setting(&mut headers, setting, None);
+    Outgoing { method: Method::DELETE, headers, body: Bytes::new() }
+}
+
+fn both_kinds() -> HeaderMap {
+    let both = HeaderValue::from_static("application/json, text/event-stream");
+    HeaderMap::from_iter([(ACCEPT, both)])
+}
+
+fn add_setting(headers: &mut HeaderMap, setting: Setting<'_>, named: Option<&str>) {
+    if let Some(revision) = named.or(setting.revision.map(Revision::as_str)) {
+        add(headers, HeaderName::from_static(PROTOCOL_VERSION), revision);
+    }
+    if let Some(session) = setting.session {
+        headers.insert(SESSION_ID, session.clone());
+    }
+}
+
+/// The headers that repeat parts of a request.
+fn add_copies(headers: &mut HeaderMap, message: &Message<'_>, schema: Option<&Value>) {
+    let Some(method) = &message.method else {
+        return;
+    };
+    add(headers, HeaderName::from_static(METHOD), method);
+    let name = name_member(method).and_then(|member| message.text_param(member));
+    if let Some(name) = name {
+        add(headers, HeaderName::from_static(NAME), &encode_value(&name));
+    }
+    let Some(schema) = schema.filter(|_| method == "tools/call") else {
+        return;
+    };
+    let arguments: Option<Value> =
+        message.param("arguments").and_then(|text| serde_json::from_str(text.get()).ok());
+    for (header, path) in annotated(schema) {
+        let value = arguments.as_ref().and_then(|arguments| {
+            path.iter().try_fold(arguments, |value, name| value.get(name)).and_then(plain)
+        });
+        if let Some(value) = value {
+            add(headers, header, &encode_value(&value));
+        }
+    }
+}
+
+/// A value that cannot stand in a header is left out; the server, which misses it, says so better than we could.
+fn add(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}
+
+/// How an argument stands in a header; `None` for null and for what no header may carry.
+fn plain(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(yes) => Some(yes.to_string()),
+        Value::Number(number) if number.is_f64() => {
+            // An integer may be written as 42.0.
+            number.as_f64().filter(|float| float.fract() == 0.0).map(|float| format!("{float:.0}"))
+        }
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// The headers that a schema asks for, each with the way to its argument.
+///
+/// An annotation counts only where it is unambiguous: a token, unique whatever its case, on a property that is a string,
+/// an integer or a boolean and is reached through `properties` alone.
+fn annotated(schema: &Value) -> Vec<(HeaderName, Vec<&str>)> {
+    let mut found = Vec::new();
+    walk(schema, &mut Vec::new(), &mut found);
+    let mut uses: HashMap<HeaderName, usize> = HashMap::new();
+    for (header, _) in &found {
+        *uses.entry(header.clone()).or_default() += 1;
+    }
+    found.retain(|(header, _)| uses.get(header) == Some(&1));
+    found
+}
+
+fn walk<'a>(
+    schema: &'a Value,
+    path: &mut Vec<&'a str>,
+    found: &mut Vec<(HeaderName, Vec<&'a str>)>,
+) {
+    for (name, property) in
+        schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+    {
+        path.push(name);
+        let header = property.get(PARAM_ANNOTATION).and_then(Value::as_str);
+        if let Some(header) = header.filter(|_| is_plain(property)).and_then(param_header) {
+            found.push((header, path.clone()));
+        }
+        walk(property, path, found);
+        path.pop();
+    }
+}
+
+fn param_header(token: &str) -> Option<HeaderName> {
+    let is_token = !token.is_empty()
+        && token.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b));
+    if !is_token {
+        return None;
+    }
+    HeaderName::try_from(format!("{PARAM_PREFIX}{token}")).ok()
+}
+
+fn is_plain(property: &Value) -> bool {
+    matches!(property.get("type").and_then(Value::as_str), Some("string" | "integer" | "boolean"))
+}
+
+fn member<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
+    let members: BTreeMap<String, &'a RawValue> = serde_json::from_str(object.get()).ok()?;
+    members.get(name).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The headers of interest as text, sorted.
+    fn shown(outgoing: &Outgoing) -> Vec<String> {
+        let mut lines: Vec<String> = outgoing
+            .headers
+            .iter()
+            .filter(|(name, _)| name.as_str().starts_with("mcp-"))
+            .map(|(name, value)| format!("{name}: {}", value.to_str().expect("is ASCII")))
+            .collect();
+        lines.sort();
+        lines
+    }
+
+    fn posted(body: &str, setting: Setting<'_>) -> Vec<String> {
+        shown(&post(Bytes::copy_from_slice(body.as_bytes()), setting))
+    }
+
+    #[test]
+    fn every_post_says_what_it_brings_and_takes() {
+        let outgoing = post(Bytes::from_static(b"{}"), Setting::default());
+        assert_eq!(outgoing.method, Method::POST);
+        assert_eq!(outgoing.headers[CONTENT_TYPE], "application/json");
+        assert_eq!(outgoing.headers[ACCEPT], "application/json, text/event-stream");
+        assert_eq!(outgoing.headers.len(), 2);
+    }
+
+    #[test]
+    fn headers_by_table() {
+        let modern = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
+        let cases: Vec<(String, Vec<&str>)> = vec![
+            (r#"{"id":1,"method":"tools/list"}"#.to_owned(), vec!["mcp-method: tools/list"]),
+            (
+                r#"{"id":1,"method":"tools/call","params":{"name":"echo"}}"#.to_owned(),
+                vec!["mcp-method: tools/call", "mcp-name: echo"],
+            ),
+            (
+                r#"{"id":1,"method":"resources/read","params":{"uri":"file:///grün"}}"#.to_owned(),
+                vec!["mcp-method: resources/read", "mcp-name: =?base64?ZmlsZTovLy9ncsO8bg==?="],
+            ),
+            (
+                r#"{"id":1,"method":"tasks/get","params":{"taskId":"t1"}}"#.to_owned(),
+                vec!["mcp-method: tasks/get", "mcp-name: t1"],
+            ),
+            // A name that is none, and one where none belongs.
+            (
+                r#"{"id":1,"method":"prompts/get","params":{"name":7}}"#.to_owned(),
+                vec!["mcp-method: prompts/get"],
+            ),
+            (
+                r#"{"id":1,"method":"tools/list","params":{"name":"x"}}"#.to_owned(),
+                vec!["mcp-method: tools/list"],
+            ),
+            (
+                format!(r#"{{"id":"a","method":"server/discover","params":{{{modern}}}}}"#),
+                vec!["mcp-method: server/discover", "mcp-protocol-version: 2026-07-28"],
+            ),
+            // The body speaks for itself, also of a revision that we do not know.
+            (
+                format!(r#"{{"id":1,"method":"ping","params":{{{modern}}}}}"#)
+                    .replace("2026-07-28", "2031-01-01"),
+                vec!["mcp-method: ping", "mcp-protocol-version: 2031-01-01"],
+            ),
+            // No requests: nothing is defined for them.
+            (
+                format!(
+                    r#"{{"method":"notifications/cancelled","params":{{"name":"x",{modern}}}}}"#
+                ),
+                vec!["mcp-protocol-version: 2026-07-28"],
+            ),
+            (r#"{"id":1,"result":{"name":"x"}}"#.to_owned(), vec![]),
+            (r#"[{"id":1,"method":"ping"}]"#.to_owned(), vec![]),
+            ("no JSON".to_owned(), vec![]),
+            ("{\"id\":1,\"method\":\"a\\nb\"}".to_owned(), vec![]),
+        ];
+        for (body, expected) in cases {
+            assert_eq!(posted(&body, Setting::default()), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_session_and_its_revision_go_with_everything() {
+        let id = HeaderValue::from_static("s1");
+        let setting = Setting {
+            revision: Some(Revision::V2025_06_18),
+            session: Some(&id),
+            ..Setting::default()
+        };
+        let common = ["mcp-protocol-version: 2025-06-18", "mcp-session-id: s1"];
+        assert_eq!(posted(r#"{"method":"notifications/initialized"}"#, setting), common);
+        assert_eq!(shown(&delete(setting)), common);
+        let resumed = get(setting, Some("st.4"));
+        assert_eq!(shown(&resumed), common);
+        assert_eq!(resumed.headers[LAST_EVENT_ID], "st.4");
+        assert_eq!(resumed.headers[ACCEPT], "text/event-stream");
+        assert!(!get(setting, None).headers.contains_key(LAST_EVENT_ID));
+    }
+
+    #[test]
+    fn arguments_are_repeated_where_the_schema_says_so() {
+        let string = |header: &str| json!({ "type": "string", "x-mcp-header": header });
+        let schema = json!({ "type": "object", "properties": {
+            "region": string("Region"),
+            "count": { "type": "integer", "x-mcp-header": "Count" },
+            "dry": { "type": "boolean", "x-mcp-header": "Dry" },
+            "where": { "type": "object", "properties": { "city": string("City") } },
+            // None of these is an annotation.
+            "plain": { "type": "string" },
+            "maybe": { "type": ["string", "null"], "x-mcp-header": "Maybe" },
+            "ratio": { "type": "number", "x-mcp-header": "Ratio" },
+            "blank": string("no token"),
+            "empty": string(""),
+            "one": string("Same"),
+            "two": string("sAME"),
+            "list": { "type": "array", "items": string("Item") },
+            "either": { "anyOf": [{ "properties": { "x": string("Either") } }] },
+            "x-mcp-header": { "type": "string" },
+        } });
+        let cases = [
+            (
+                json!({ "region": "eu", "count": 42, "dry": false, "where": { "city": "Köln" } }),
+                vec![
+                    "mcp-param-city: =?base64?S8O2bG4=?=",
+                    "mcp-param-count: 42",
+                    "mcp-param-dry: false",
+                    "mcp-param-region: eu",
+                ],
+            ),
+            (json!({ "region": null, "count": 42.0, "dry": null }), vec!["mcp-param-count: 42"]),
+            (json!({ "count": -3, "where": "nowhere" }), vec!["mcp-param-count: -3"]),
+            (json!({ "count": 1.5, "region": ["eu"] }), vec![]),
+            (
+                json!({ "ratio": 1, "blank": "b", "empty": "e", "one": "1", "two": "2", "list": ["i"],
+                    "either": { "x": "x" }, "x-mcp-header": "y", "plain": "p", "maybe": "m" }),
+                vec![],
+            ),
+            (json!(null), vec![]),
+        ];
+        let setting = Setting { input_schema: Some(&schema), ..Setting::default() };
+        for (arguments, expected) in cases {
+            let call = json!({ "id": 1, "method": "tools/call", "params": { "name": "t", "arguments": arguments } });
+            let mut params = posted(&call.to_string(), setting);
+            params.retain(|line| line.starts_with("mcp-param-"));
+            assert_eq!(params, expected, "{arguments}");
+        }
+        let other = r#"{"id":1,"method":"prompts/get","params":{"arguments":{"region":"eu"}}}"#;
+        assert_eq!(posted(other, setting), ["mcp-method: prompts/get"]);
+    }
+}

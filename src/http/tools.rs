@@ -1,0 +1,54 @@
+//! `/v1/tools`: what a model may ask of the daemon. Calling them is the business of MCP.
+
+use axum::extract::State;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    App, Problem,
+    body::{Json, Query},
+    openapi::Operation,
+    routes::Api,
+};
+use crate::{domain::Caller, service::check, tools::Descriptor};
+
+pub(super) fn routes(api: Api) -> Api {
+    let on_list = Operation::new("Tools that the caller may call, by name").query::<ListTools>();
+    api.get("/v1/tools", on_list.answer::<Tools>(200, "A page of tools"), list)
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ListTools {
+    /// Only this family, such as `peers` or `tasks`.
+    family: Option<String>,
+    /// 1 to 500, by default 50.
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Tools {
+    tools: Vec<Descriptor>,
+    count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<ListTools>,
+) -> Result<Json<Tools>, Problem> {
+    let limit = check::limit(query.limit)? as usize;
+    let after: Option<String> = check::cursor(query.cursor.as_deref())?;
+    let mut rest = app.tools.open_to(&caller).into_iter().filter(|tool| {
+        // A name that is gone by now is a place all the same.
+        after.as_deref().is_none_or(|after| tool.name() > after)
+            && query.family.as_deref().is_none_or(|family| tool.family_name() == family)
+    });
+    let tools: Vec<Descriptor> =
+        rest.by_ref().take(limit).map(|tool| Descriptor::of(&tool)).collect();
+    let more = rest.next().is_some();
+    let next_cursor = tools.last().filter(|_| more).map(|last| check::make_cursor(&last.name));
+    Ok(Json(Tools { count: tools.len(), tools, next_cursor }))
+}

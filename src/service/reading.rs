@@ -1,0 +1,132 @@
+//! Reading the log call by call, for readers that keep no connection: a page, and where to go on.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    Error, Services,
+    events::{After, Gap, Selector, begin, visible},
+};
+use crate::{
+    domain::{Caller, Event, StreamName, limits},
+    store::{Batch, Commit, FeedScope, Heard, Listener},
+};
+
+/// What follows a place.
+#[derive(Debug)]
+pub struct Reading {
+    /// The events; none if nothing followed in time.
+    pub events: Vec<Event>,
+    /// The place to go on from.
+    pub next_after: i64,
+    /// What the log cannot give any more.
+    pub gap: Option<Gap>,
+    /// Nothing will follow: the stream is closed, and this is its end.
+    pub closed: bool,
+}
+
+impl Services {
+    /// The events after a place, which are waited for if there are none yet.
+    pub async fn read_events(
+        &self,
+        caller: &Caller,
+        selector: &Selector,
+        after: u64,
+        kind: Option<&str>,
+        limit: Option<u32>,
+        wait: Duration,
+    ) -> Result<Reading, Error> {
+        let until = Instant::now() + wait;
+        // Listen first and look after, or what is committed in between is waited for in vain.
+        let mut ear = match selector {
+            Selector::Stream(name) => {
+                let name = visible(caller, name)?;
+                let listener = self.store.bus().listen(&name);
+                Ear::Stream(name, listener)
+            }
+            Selector::Prefix(prefix) => {
+                let scope = FeedScope::prefix(prefix, caller.is_operator());
+                Ear::Feed(scope, self.store.bus().listen_all())
+            }
+        };
+        let (mut place, gap) = begin(After::Place(after), self.bounds(&ear).await?.0);
+        if let (Ear::Feed(..), Some(Gap { reason: "pruned", .. })) = (&ear, &gap) {
+            // The last event of each stream is still there, and may be before the oldest that was not pruned.
+            place = i64::try_from(after).unwrap_or(place);
+        }
+        loop {
+            // The end is looked at before the page, so that what is passed over for its kind was seen.
+            let ((_, head), closed) = self.bounds(&ear).await?;
+            let page = self.event_page(caller, selector, place, kind, limit).await?;
+            if let Some(next_after) = page.next {
+                return Ok(Reading { events: page.events, next_after, gap, closed: false });
+            }
+            let last = page.events.last().map_or(0, |event| match selector {
+                Selector::Stream(_) => event.seq,
+                Selector::Prefix(_) => event.position,
+            });
+            place = place.max(head).max(last);
+            let closed = closed && place == head;
+            let over = !page.events.is_empty() || gap.is_some() || closed;
+            if over || timeout_at(until, ear.hear(&mut place, kind)).await.is_err() {
+                return Ok(Reading { events: page.events, next_after: place, gap, closed });
+            }
+        }
+    }
+
+    /// Floor and head, and whether nothing will follow.
+    async fn bounds(&self, ear: &Ear) -> Result<((i64, i64), bool), Error> {
+        match ear {
+            Ear::Stream(name, _) => {
+                let view = self.view(name).await?;
+                Ok(((view.floor, view.head), view.closed))
+            }
+            Ear::Feed(..) => Ok((self.store.log_bounds().await?, false)),
+        }
+    }
+}
+
+/// Listens for what may concern a reader, so that the table is not read for each commit of a busy daemon.
+enum Ear {
+    Stream(StreamName, Listener<Batch>),
+    Feed(FeedScope, Listener<Commit>),
+}
+
+impl Ear {
+    /// Waits until the table is worth a look, and moves `place` over what does not matter.
+    async fn hear(&mut self, place: &mut i64, kind: Option<&str>) {
+        let wanted = |batch: &Batch| {
+            kind.is_none_or(|kind| batch.events.iter().any(|event| &*event.kind == kind))
+        };
+        loop {
+            match self {
+                Self::Stream(_, listener) => {
+                    listener.wait(*place).await;
+                    let Heard::Items(batches) = listener.hear(*place, limits::CHUNK_BYTES) else {
+                        return;
+                    };
+                    if batches.iter().any(|batch| batch.closed || wanted(batch)) {
+                        return;
+                    }
+                    *place = batches.last().map_or(*place, |batch| batch.seqs.1);
+                }
+                Self::Feed(scope, listener) => {
+                    listener.wait(*place).await;
+                    let Heard::Items(commits) = listener.hear(*place, limits::CHUNK_BYTES) else {
+                        return;
+                    };
+                    for batch in commits.iter().flat_map(|commit| commit.iter()) {
+                        // A listener that came while a commit was being told may see a part of it.
+                        let whole = batch.positions.0 == *place + 1;
+                        let ours = scope.contains(&batch.stream);
+                        if !whole || (ours && wanted(batch)) {
+                            return;
+                        }
+                        *place = batch.positions.1;
+                    }
+                }
+            }
+        }
+    }
+}

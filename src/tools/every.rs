@@ -1,0 +1,232 @@
+//! What holds for every tool, looked at from their own declarations.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    Call, Descriptor, ErrorType, Failure, Output, Tool, ToolError,
+    schema::NOT_BLANK,
+    testing::{World, nothing},
+};
+
+/// Fields of a schema that a client of a model may choke on, anywhere in the schema of arguments.
+const HARD: [&str; 6] = ["$ref", "$defs", "oneOf", "anyOf", "allOf", "$schema"];
+
+fn keys(schema: &Value, found: &mut BTreeSet<String>) {
+    match schema {
+        Value::Object(object) => {
+            for (key, value) in object {
+                found.insert(key.clone());
+                keys(value, found);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| keys(item, found)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn declarations_are_complete_and_plain() {
+    let world = World::open().await;
+    let tools = world.catalogue.all();
+    assert_eq!(tools.len(), super::builtin().len() + 1);
+    for (name, tool) in &*tools {
+        let fits = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+        assert!(fits && (1..=64).contains(&name.len()), "{name}");
+        let description = tool.description();
+        assert!((40..2048).contains(&description.len()), "{name}: {}", description.len());
+        assert!(!description.lines().next().unwrap().is_empty(), "{name}");
+        assert!(tool.title_text().is_some_and(|title| title.len() > 3), "{name} has no title");
+        assert_ne!(tool.family_name(), "other", "{name}");
+        let annotations = tool.annotations();
+        assert!(!annotations.read_only_hint || annotations.idempotent_hint, "{name}");
+        assert!(!(annotations.read_only_hint && annotations.destructive_hint), "{name}");
+
+        let input = tool.input_schema();
+        assert_eq!(
+            (&input["type"], &input["additionalProperties"]),
+            (&json!("object"), &json!(false)),
+            "{name}"
+        );
+        let mut used = BTreeSet::new();
+        keys(input, &mut used);
+        assert!(HARD.iter().all(|hard| !used.contains(*hard)), "{name}: {input}");
+        for (argument, schema) in input["properties"].as_object().unwrap() {
+            assert!(schema["type"].is_string(), "{name}.{argument} has one type: {schema}");
+            assert!(schema["description"].is_string(), "{name}.{argument} is not described");
+            let in_range = schema["type"] != "integer" || schema["minimum"].is_number();
+            assert!(in_range, "{name}.{argument} has no range");
+        }
+        let output =
+            tool.output_schema().unwrap_or_else(|| panic!("{name} says nothing of its result"));
+        assert_eq!(output["type"], "object", "{name}");
+        serde_json::to_value(Descriptor::of(tool)).unwrap();
+    }
+}
+
+/// A value that a schema allows, the smallest that comes to mind.
+fn fitting(schema: &Value) -> Value {
+    if let Some(words) = schema["enum"].as_array() {
+        return words[0].clone();
+    }
+    match schema["type"].as_str().unwrap() {
+        "string" if schema["format"] == "date-time" => json!("2026-01-31T12:00:00Z"),
+        "string" => json!("x"),
+        "integer" => schema["minimum"].clone(),
+        "boolean" => json!(true),
+        "array" => {
+            let least = schema["minItems"].as_u64().unwrap_or(0).max(1);
+            (0..least).map(|_| fitting(&schema["items"])).collect()
+        }
+        "object" => json!({}),
+        other => panic!("what is a {other}?"),
+    }
+}
+
+/// Values that a schema does not allow, each with the place within it that is wrong.
+fn faults(schema: &Value) -> Vec<(Value, &'static str)> {
+    let mut faults: Vec<Value> = match schema["type"].as_str().unwrap() {
+        "string" => vec![json!(7), json!(true), json!(["x"]), json!({})],
+        "integer" => vec![json!("seven"), json!(1.5), json!(false), json!([1]), json!(-1)],
+        "boolean" => vec![json!("yes"), json!(1)],
+        "array" => vec![json!("x"), json!({}), json!(1)],
+        "object" => vec![json!("x"), json!([]), json!(1)],
+        other => panic!("what is a {other}?"),
+    };
+    if schema["enum"].is_array() {
+        faults.extend([json!("no such word"), json!("")]);
+    }
+    if schema["format"] == "date-time" {
+        faults.extend([json!("yesterday"), json!("")]);
+    }
+    if schema["pattern"] == NOT_BLANK {
+        faults.extend([json!(""), json!(" \n\t")]);
+    }
+    if let Some(most) = schema["maxLength"].as_u64() {
+        faults.push(json!("x".repeat(usize::try_from(most).unwrap() + 1)));
+    }
+    if let Some(least) = schema["minimum"].as_i64() {
+        faults.push(json!(least - 1));
+    }
+    if let Some(most) = schema["maximum"].as_i64() {
+        faults.push(json!(most + 1));
+    }
+    let mut faults: Vec<_> = faults.into_iter().map(|fault| (fault, "")).collect();
+    if schema["type"] == "array" {
+        if schema["minItems"].as_u64().is_some_and(|least| least > 0) {
+            faults.push((json!([]), ""));
+        }
+        if let Some(most) = schema["maxItems"].as_u64() {
+            faults.push((
+                vec![fitting(&schema["items"]); usize::try_from(most).unwrap() + 1].into(),
+                "",
+            ));
+        }
+        let inside = self::faults(&schema["items"]).into_iter();
+        faults.extend(inside.map(|(fault, _)| (json!([fitting(&schema["items"]), fault]), "[1]")));
+    }
+    faults
+}
+
+/// The one shape of a validation error.
+#[track_caller]
+fn check_shape(error: &ToolError, field: &str, what: &str) {
+    let json = serde_json::to_value(error).unwrap();
+    let members: BTreeSet<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+    let known = BTreeSet::from(["type", "message", "field", "allowed"]);
+    assert!(members.is_subset(&known), "{what}: {json}");
+    assert_eq!(
+        (&json["type"], &json["field"]),
+        (&json!("validation_error"), &json!(field)),
+        "{what}: {json}"
+    );
+    let message = json["message"].as_str().unwrap();
+    assert!(message.starts_with(&format!("{field}: ")), "{what}: {json}");
+    assert!(message.len() < 1000, "{what}: the value itself is not repeated");
+    if let Some(allowed) = json.get("allowed") {
+        let said = allowed.as_array().is_some_and(|it| !it.is_empty()) || allowed.is_string();
+        assert!(said, "{what}: {json}");
+    }
+}
+
+/// All tools, all arguments, all faults: none gets through, and each is named.
+#[tokio::test]
+async fn every_fault_in_every_argument_is_named() {
+    let world = World::open().await;
+    let call = world.operator(None);
+    let mut count = 0;
+    for (name, tool) in &*world.catalogue.all() {
+        let schema = tool.input_schema();
+        let properties = schema["properties"].as_object().unwrap();
+        let required: Vec<&str> =
+            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let good: Map<String, Value> = required
+            .iter()
+            .map(|argument| ((*argument).to_owned(), fitting(&properties[*argument])))
+            .collect();
+        let with = |argument: &str, value: Value| {
+            let mut arguments = good.clone();
+            arguments.insert(argument.to_owned(), value);
+            Value::Object(arguments)
+        };
+        let refuse = async |arguments: Value, field: &str| {
+            let what = format!(
+                "{name}.{field} {}",
+                arguments.to_string().chars().take(200).collect::<String>()
+            );
+            match world.try_call(&call, name, arguments).await {
+                Ok(answer) => panic!("{what} gives {answer}"),
+                Err(error) => check_shape(&error, field, &what),
+            }
+        };
+        for (argument, schema) in properties {
+            for (fault, place) in faults(schema) {
+                refuse(with(argument, fault), &format!("{argument}{place}")).await;
+                count += 1;
+            }
+            if required.contains(&argument.as_str()) {
+                let mut without = good.clone();
+                without.remove(argument);
+                refuse(Value::Object(without), argument).await;
+                refuse(with(argument, Value::Null), argument).await;
+            } else {
+                // Models write null for what they leave out.
+                for value in [Value::Null, fitting(schema)] {
+                    let outcome = world.try_call(&call, name, with(argument, value)).await;
+                    let refused = outcome.err().filter(|error| {
+                        error.kind == ErrorType::ValidationError
+                            && error.field.as_ref() == Some(argument)
+                    });
+                    // These are the service's: a cursor that nobody gave, a sender that is not there, no such family.
+                    let deeper = ["cursor", "from_peer", "family"].contains(&argument.as_str());
+                    assert!(refused.is_none() || deeper, "{name}.{argument}: {refused:?}");
+                }
+            }
+        }
+        refuse(with("no_such_argument", json!(1)), "no_such_argument").await;
+        let misspelt = with("no_such_argument", json!(1));
+        let error = world.try_call(&call, name, misspelt).await.unwrap_err();
+        let known: BTreeSet<&str> = properties.keys().map(String::as_str).collect();
+        let allowed = error.allowed.unwrap();
+        let said: BTreeSet<&str> =
+            allowed.as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert_eq!(said, known, "{name}");
+    }
+    assert!(count > 300, "only {count} faults were tried");
+}
+
+#[tokio::test]
+async fn a_tool_that_panics_fails_like_another() {
+    let world = World::open().await;
+    let schema = json!({ "type": "object" });
+    let tool =
+        Tool::raw("broken", "Breaks", schema, async |_: Call, _| -> Result<Output, Failure> {
+            panic!("a secret")
+        });
+    let Value::Object(arguments) = nothing() else { unreachable!() };
+    match tool.call(world.operator(None), arguments).await {
+        Err(Failure::Tool(error)) => assert_eq!(error, ToolError::internal()),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,446 @@
+//! Finding tools by what they are for.
+//!
+//! BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over name, title, description and the
+//! names of arguments, each with a weight of its own. Names are split where people see words in them.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{Annotations, Call, Catalogue, ErrorType, Failure, Tool, ToolError, schema::NOT_BLANK};
+
+const DESCRIPTION: &str = "\
+Finds tools by what they are for, also such as your client does not show you.
+
+Ask in your own words (\"wait until a task is done\") or with a part of a name (\"peer\"). The best come first. With \
+detail = full you get the whole description and the schema of the arguments, and can call the tool.";
+
+/// What to look for.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Search {
+    /// What you want to do, or a part of a name.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = 1000))]
+    query: String,
+    /// How many at most.
+    #[schemars(range(min = 1, max = 50), extend("default" = 8))]
+    limit: Option<usize>,
+    /// Only tools of this family.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    family: Option<String>,
+    /// How much to tell of each.
+    #[schemars(extend("default" = "summary"))]
+    detail: Option<Detail>,
+}
+
+/// How much to tell of a tool.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Detail {
+    /// Its name.
+    Name,
+    /// Its name, its title, its family and what it does in a sentence.
+    Summary,
+    /// All of it.
+    Full,
+}
+
+/// Tools, the best first.
+#[derive(Serialize, JsonSchema)]
+struct Hits {
+    tools: Vec<Hit>,
+    /// How many there are.
+    count: usize,
+}
+
+/// A tool.
+#[derive(Default, Serialize, JsonSchema)]
+struct Hit {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<String>,
+    /// Which tools it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    family: Option<String>,
+    /// What it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    /// What may be assumed of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    annotations: Option<Annotations>,
+    /// The JSON schema of its arguments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_schema: Option<Map<String, Value>>,
+}
+
+impl Hit {
+    fn of(tool: &Tool, detail: Detail) -> Self {
+        let name = tool.name().to_owned();
+        if detail == Detail::Name {
+            return Self { name, ..Self::default() };
+        }
+        let summary = Self {
+            name,
+            title: tool.title_text().map(str::to_owned),
+            family: Some(tool.family_name().to_owned()),
+            description: tool.description().lines().next().map(str::to_owned),
+            ..Self::default()
+        };
+        if detail == Detail::Summary {
+            return summary;
+        }
+        Self {
+            description: Some(tool.description().to_owned()),
+            annotations: Some(tool.annotations()),
+            input_schema: tool.input_schema().as_object().cloned(),
+            ..summary
+        }
+    }
+}
+
+/// The tool that searches a catalogue, its own.
+pub(super) fn tool(catalogue: Weak<Catalogue>) -> Tool {
+    let searcher = Arc::new(Searcher { catalogue, index: Mutex::default() });
+    Tool::new("ToolSearch", DESCRIPTION, move |call, input| {
+        let searcher = Arc::clone(&searcher);
+        async move { searcher.search(&call, &input) }
+    })
+    .title("Find a tool")
+    .family("catalogue")
+    .read_only()
+}
+
+struct Searcher {
+    catalogue: Weak<Catalogue>,
+    /// Names and words only: a tool in here would hold the searcher that holds it.
+    index: Mutex<Option<Arc<Index>>>,
+}
+
+impl Searcher {
+    fn search(&self, call: &Call, input: &Search) -> Result<Hits, Failure> {
+        let Some(catalogue) = self.catalogue.upgrade() else {
+            return Err(ToolError::new(ErrorType::Unavailable, "the daemon is about to end").into());
+        };
+        if let Some(family) = &input.family {
+            let open = catalogue.open_to(&call.caller);
+            let families: BTreeSet<&str> = open.iter().map(|tool| tool.family_name()).collect();
+            if !families.contains(family.as_str()) {
+                let words = families.into_iter().collect::<Vec<_>>();
+                let message = format!("family: must be one of {}", words.join(", "));
+                return Err(ToolError::invalid("family", message).allowed(words).into());
+            }
+        }
+        let wanted =
+            |tool: &Tool| input.family.as_deref().is_none_or(|it| it == tool.family_name());
+        let detail = input.detail.unwrap_or(Detail::Summary);
+        let tools: Vec<Hit> = self
+            .index(&catalogue)
+            .find(&input.query)
+            .into_iter()
+            .filter_map(|name| catalogue.find(&call.caller, name))
+            .filter(|tool| wanted(tool))
+            .take(input.limit.unwrap_or(8))
+            .map(|tool| Hit::of(&tool, detail))
+            .collect();
+        Ok(Hits { count: tools.len(), tools })
+    }
+
+    fn index(&self, catalogue: &Catalogue) -> Arc<Index> {
+        // The number is read before the list: a change in between makes one index too many, and none too few.
+        let version = catalogue.version();
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*index {
+            Some(index) if index.version == version => Arc::clone(index),
+            _ => Arc::clone(index.insert(Arc::new(Index::of(catalogue, version)))),
+        }
+    }
+}
+
+/// How much a word counts where it stands.
+const WEIGHTS: Weights = Weights { name: 3.0, title: 2.0, description: 1.0, argument: 0.5 };
+
+struct Weights {
+    name: f64,
+    title: f64,
+    description: f64,
+    argument: f64,
+}
+
+/// How soon a repeated word counts no more, and how much a long text counts against a tool (BM25's k1 and b).
+const SATURATION: f64 = 1.2;
+const LENGTH: f64 = 0.75;
+/// What a word that only begins like the one asked for counts.
+const BEGINNING: f64 = 0.5;
+
+/// Words that say nothing of what a tool is for.
+const STOP_WORDS: &[&str] = &[
+    "a", "about", "all", "also", "am", "an", "and", "any", "are", "as", "at", "be", "been", "but",
+    "by", "can", "could", "do", "does", "for", "from", "get", "has", "have", "how", "i", "if",
+    "in", "is", "it", "its", "may", "me", "my", "no", "not", "of", "on", "one", "or", "our", "out",
+    "please", "should", "so", "some", "such", "than", "that", "the", "their", "them", "then",
+    "there", "these", "they", "this", "to", "up", "us", "use", "want", "was", "we", "what", "when",
+    "where", "which", "who", "will", "with", "would", "you", "your",
+];
+
+/// The words of all tools.
+struct Index {
+    /// Which list it was made of.
+    version: u64,
+    entries: Vec<Entry>,
+    /// Mean length of an entry.
+    mean: f64,
+}
+
+/// The words of one tool, each with what it counts.
+struct Entry {
+    name: String,
+    words: HashMap<String, f64>,
+    length: f64,
+}
+
+impl Index {
+    fn of(catalogue: &Catalogue, version: u64) -> Self {
+        let entries: Vec<Entry> = catalogue.all().values().map(|tool| Entry::of(tool)).collect();
+        let total: f64 = entries.iter().map(|entry| entry.length).sum();
+        let mean = (total / number(entries.len())).max(1.0);
+        Self { version, entries, mean }
+    }
+
+    /// Tools that have something to do with the query, the best first, equals by name.
+    fn find(&self, query: &str) -> Vec<&str> {
+        let mut asked = words(query);
+        asked.sort_unstable();
+        asked.dedup();
+        let mut scores = vec![0.0; self.entries.len()];
+        for word in &asked {
+            let counts: Vec<f64> = self.entries.iter().map(|entry| entry.count(word)).collect();
+            let having = number(counts.iter().filter(|count| **count > 0.0).count());
+            let rarity = (1.0 + (number(self.entries.len()) - having + 0.5) / (having + 0.5)).ln();
+            for ((score, count), entry) in scores.iter_mut().zip(counts).zip(&self.entries) {
+                let length = 1.0 - LENGTH + LENGTH * entry.length / self.mean;
+                *score += rarity * count * (SATURATION + 1.0) / (count + SATURATION * length);
+            }
+        }
+        let mut found: Vec<(f64, &str)> = scores
+            .into_iter()
+            .zip(&self.entries)
+            .filter(|(score, _)| *score > 0.0)
+            .map(|(score, entry)| (score, entry.name.as_str()))
+            .collect();
+        // Entries are in the order of names, and a stable sort leaves equals so.
+        found.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        found.into_iter().map(|(_, name)| name).collect()
+    }
+}
+
+impl Entry {
+    fn of(tool: &Tool) -> Self {
+        let mut all = HashMap::new();
+        let mut add = |text: &str, weight: f64| {
+            for word in words(text) {
+                *all.entry(word).or_insert(0.0) += weight;
+            }
+        };
+        add(tool.name(), WEIGHTS.name);
+        // Written in one word, too.
+        let joined: String = tool.name().chars().filter(|c| c.is_alphanumeric()).collect();
+        add(&joined.to_lowercase(), WEIGHTS.name);
+        add(tool.title_text().unwrap_or_default(), WEIGHTS.title);
+        add(tool.description(), WEIGHTS.description);
+        let arguments = tool.input_schema().get("properties").and_then(Value::as_object);
+        for name in arguments.into_iter().flat_map(Map::keys) {
+            add(name, WEIGHTS.argument);
+        }
+        let length = all.values().sum();
+        Self { name: tool.name().to_owned(), words: all, length }
+    }
+
+    /// What a word counts here: fully where it stands, partly where one stands that begins so, or that it begins with
+    /// (`send`, `sends`, `sending`).
+    fn count(&self, asked: &str) -> f64 {
+        if let Some(count) = self.words.get(asked) {
+            return *count;
+        }
+        let alike = |word: &str| {
+            let (short, long) =
+                if word.len() < asked.len() { (word, asked) } else { (asked, word) };
+            let ending = long.len() - short.len();
+            long.starts_with(short)
+                && ((short == asked && asked.len() >= 3)
+                    || (short.len() >= 3 && ending <= (short.len() / 2 + 1).min(4)))
+        };
+        let counts = self.words.iter().filter(|(word, _)| alike(word)).map(|(_, count)| *count);
+        BEGINNING * counts.fold(0.0, f64::max)
+    }
+}
+
+/// The words of a text, in lower case: split at everything that is no letter or digit, within names where case or
+/// digits begin (`HTTPServer2x` is `http`, `server`, `2`, `x`), and without those that say nothing.
+fn words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for run in text.split(|c: char| !c.is_alphanumeric()) {
+        let letters: Vec<char> = run.chars().collect();
+        let mut word = String::new();
+        for (at, &letter) in letters.iter().enumerate() {
+            let before = at.checked_sub(1).map(|at| letters[at]);
+            let starts = before.is_some_and(|before| {
+                let after = letters.get(at + 1).copied();
+                before.is_numeric() != letter.is_numeric()
+                    || (letter.is_uppercase()
+                        && (before.is_lowercase() || after.is_some_and(char::is_lowercase)))
+            });
+            if starts {
+                words.push(std::mem::take(&mut word));
+            }
+            word.extend(letter.to_lowercase());
+        }
+        words.push(word);
+    }
+    words.retain(|word| !word.is_empty() && !STOP_WORDS.contains(&word.as_str()));
+    words
+}
+
+/// A small number as arithmetic has it.
+fn number(count: usize) -> f64 {
+    u32::try_from(count).map_or(f64::MAX, f64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{
+        super::{
+            Output,
+            testing::{World, each},
+        },
+        *,
+    };
+
+    #[test]
+    fn words_by_table() {
+        for (text, expected) in [
+            ("peer_send", "peer send"),
+            ("TaskNotify", "task notify"),
+            ("github__create_issue", "github create issue"),
+            ("HTTPServer2x", "http server 2 x"),
+            ("sha256 of a file", "sha 256 file"),
+            ("How do I WAIT for the task?", "wait task"),
+            ("ListMCPResources", "list mcp resources"),
+            ("Größe_ändern", "größe ändern"),
+            ("the of ?!", ""),
+            ("", ""),
+        ] {
+            assert_eq!(words(text).join(" "), expected, "{text:?}");
+        }
+    }
+
+    fn of(tools: &[(&'static str, &'static str)]) -> Arc<Catalogue> {
+        Arc::new_cyclic(|weak| {
+            let tools = tools.iter().map(|(name, description)| bare(name, description));
+            Catalogue::new(tools.chain([tool(weak.clone())]))
+        })
+    }
+
+    fn bare(name: &'static str, description: &'static str) -> Tool {
+        Tool::raw(name, description, json!({ "type": "object" }), async |_, _| Ok(Output::text("")))
+    }
+
+    async fn names(world: &World, arguments: Value) -> Vec<String> {
+        let answer = world.call(&world.operator(None), "ToolSearch", arguments).await;
+        assert_eq!(answer["count"], json!(answer["tools"].as_array().unwrap().len()));
+        each(&answer["tools"], "name")
+            .into_iter()
+            .map(|it| it.as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn the_tool_that_one_means_comes_first() {
+        let world = World::open().await;
+        for (query, first) in [
+            ("TaskNotify", "TaskNotify"),
+            ("tasknotify", "TaskNotify"),
+            ("task_notify", "TaskNotify"),
+            ("peer_send", "peer_send"),
+            ("send a message to another agent", "peer_send"),
+            ("How can I send messages to everyone?", "peer_broadcast"),
+            ("tell all peers", "peer_broadcast"),
+            ("wait until a task is done", "TaskWait"),
+            ("wait for several tasks", "TaskNotify"),
+            ("cancelling", "TaskCancel"),
+            ("stop a task", "TaskCancel"),
+            ("read my inbox", "peer_inbox"),
+            ("who is here?", "peer_list"),
+            ("event log", "events_read"),
+            ("heartb", "peer_heartbeat"),
+            ("acknowledge", "peer_ack"),
+            ("register me", "peer_register"),
+            ("reply to a task", "TaskReply"),
+            ("list tasks", "TaskList"),
+            ("find tools", "ToolSearch"),
+        ] {
+            let found = names(&world, json!({ "query": query })).await;
+            assert_eq!(found.first().map(String::as_str), Some(first), "{query}: {found:?}");
+        }
+        assert_eq!(names(&world, json!({ "query": "?!" })).await, Vec::<String>::new());
+        assert_eq!(
+            names(&world, json!({ "query": "zzzzz \"unbalanced" })).await,
+            Vec::<String>::new()
+        );
+    }
+
+    #[tokio::test]
+    async fn the_family_is_looked_at_before_the_limit() {
+        let world = World::open().await;
+        let found =
+            names(&world, json!({ "query": "message task peer", "family": "events", "limit": 1 }))
+                .await;
+        assert_eq!(found, ["events_read"]);
+        let found = names(&world, json!({ "query": "message task peer", "limit": 2 })).await;
+        assert_eq!(found.len(), 2);
+        let call = world.operator(None);
+        let arguments = json!({ "query": "a", "family": "sports" });
+        let error = world.refuse(&call, "ToolSearch", arguments, ErrorType::ValidationError).await;
+        assert_eq!(error.field.as_deref(), Some("family"));
+        assert_eq!(error.allowed, Some(json!(["catalogue", "events", "peers", "tasks"])));
+    }
+
+    #[tokio::test]
+    async fn there_is_as_much_as_one_asks_for() {
+        let world = World::open().await;
+        let call = world.operator(None);
+        let search = async |detail: &str| {
+            let arguments = json!({ "query": "peer_send", "limit": 1, "detail": detail });
+            world.call(&call, "ToolSearch", arguments).await["tools"][0].clone()
+        };
+        assert_eq!(search("name").await, json!({ "name": "peer_send" }));
+        let summary = search("summary").await;
+        assert!(
+            !summary["description"].as_str().unwrap().contains('\n')
+                && summary["input_schema"].is_null()
+        );
+        let full = search("full").await;
+        assert_eq!(full["input_schema"]["properties"]["to"]["type"], "string");
+        assert!(full["description"].as_str().unwrap().contains('\n'));
+    }
+
+    #[tokio::test]
+    async fn what_comes_is_found_what_goes_is_not_and_what_is_not_open_never() {
+        let mut world = World::open().await;
+        world.catalogue = of(&[("alpha_one", "fish"), ("alpha_two", "fish")]);
+        let fish = async |world: &World| names(world, json!({ "query": "fish" })).await;
+        assert_eq!(fish(&world).await, ["alpha_one", "alpha_two"], "equals by name");
+        world.catalogue.remove("alpha_one");
+        world.catalogue.add(bare("beta", "Fish! fish").scope("exec"));
+        assert_eq!(fish(&world).await, ["beta", "alpha_two"]);
+        let answer =
+            world.call(&world.session("s"), "ToolSearch", json!({ "query": "fish" })).await;
+        assert_eq!(each(&answer["tools"], "name"), ["alpha_two"]);
+    }
+}
