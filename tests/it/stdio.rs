@@ -100,7 +100,7 @@ struct Fake {
 
 impl Fake {
     fn start(script: impl Fn(&Seen, &mut Wire) + Send + Sync + 'static) -> Self {
-        Self::at(free_port(), script)
+        Self::at(0, script)
     }
 
     fn at(port: u16, script: impl Fn(&Seen, &mut Wire) + Send + Sync + 'static) -> Self {
@@ -428,7 +428,7 @@ fn a_slow_call_holds_up_nobody_but_initialize_does() {
     slow.open();
     assert_eq!(bridge.answer(1)["result"]["ok"], true);
     bridge.end();
-    assert_eq!(fake.what().last().map(String::as_str), Some("DELETE"));
+    fake.wait("DELETE", 1);
 }
 
 #[test]
@@ -570,7 +570,7 @@ fn what_may_be_done_twice_is_sent_again_and_nothing_else() {
 
 #[test]
 fn a_daemon_that_is_away_is_waited_for() {
-    let mut fake = Fake::start(usual);
+    let mut fake = Fake::at(free_port(), usual);
     let mut bridge = Bridge::to(&fake);
     bridge.begin();
     let (port, initialized) = (fake.addr.port(), fake.wait("GET", 1));
