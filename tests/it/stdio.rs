@@ -680,10 +680,12 @@ fn a_modern_request_stands_for_itself_and_ends_with_its_connection() {
     let dropped = Gate::default();
     let seen_dropped = dropped.clone();
     let fake = Fake::start(move |seen, wire| match seen.json()["id"].as_i64() {
-        Some(2) => {
+        Some(id @ (2 | 3)) => {
             wire.stream(": working\n\n");
             wire.closed();
-            seen_dropped.open();
+            if id == 3 {
+                seen_dropped.open();
+            }
         }
         _ => usual(seen, wire),
     });
@@ -696,6 +698,10 @@ fn a_modern_request_stands_for_itself_and_ends_with_its_connection() {
     bridge.say(&modern(2, "tools/call", r#","name":"grün","arguments":{}"#));
     fake.wait("tools/call", 1);
     bridge.say(&format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":2,{MODERN}}}}}"#));
+    // Whatever it says of itself.
+    bridge.say(&modern(3, "tools/call", r#","name":"x""#));
+    fake.wait("tools/call", 2);
+    bridge.say(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}"#);
     dropped.wait();
     // The older way is a message.
     bridge.say(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":77}}"#);
@@ -715,24 +721,38 @@ fn a_modern_request_stands_for_itself_and_ends_with_its_connection() {
 }
 
 #[test]
-fn a_withdrawn_call_of_a_session_is_not_answered_by_the_bridge() {
-    let cut = Gate::default();
-    let cancelled = cut.clone();
-    let fake = Fake::start(move |seen, wire| match seen.what().as_str() {
+fn a_call_of_a_session_is_taken_back_by_a_message() {
+    let mut fake = Fake::at(free_port(), |seen, wire| match seen.what().as_str() {
         "tools/call" => {
             wire.stream(": working\n\n");
-            cancelled.wait();
+            wire.closed();
         }
         _ => usual(seen, wire),
     });
+    let cancel = |id: u32| {
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
+        )
+    };
     let mut bridge = Bridge::to(&fake);
     bridge.begin();
+    fake.wait("GET", 1);
     bridge.say(&call(1, "once"));
     fake.wait("tools/call", 1);
-    bridge.say(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#);
+    bridge.say(&cancel(1));
+    let cancelled = fake.wait("notifications/cancelled", 1);
+    assert_eq!(cancelled[0].header("mcp-session-id"), Some("s1"));
+    // What waits for the daemon is not sent any more when that is back.
+    let port = fake.addr.port();
+    fake.stop();
+    for line in [&call(2, "once"), &cancel(2), &request(3, "ping")] {
+        bridge.say(line);
+    }
+    let fake = Fake::at(port, usual);
+    assert_eq!(bridge.answer(3)["result"]["ok"], true);
     fake.wait("notifications/cancelled", 1);
-    cut.open();
-    assert_eq!(bridge.end().stdout.lines().count(), 1, "only initialize has an answer");
+    assert_eq!(bridge.end().stdout.lines().count(), 2, "initialize and ping have answers");
+    assert!(!fake.what().contains(&"tools/call".to_owned()), "{:?}", fake.what());
 }
 
 #[test]
@@ -794,6 +814,8 @@ fn arguments_that_a_schema_wants_in_headers_are_put_there() {
     let routed: Vec<Option<&str>> =
         calls[..3].iter().map(|it| it.header("mcp-param-region")).collect();
     assert_eq!(routed, [None, Some("eu"), Some("eu")], "it is learned once");
+    let own = &fake.wait("tools/list", 1)[0];
+    assert_eq!(own.header("mcp-protocol-version"), Some("2026-07-28"), "{own:?}");
 }
 
 #[test]

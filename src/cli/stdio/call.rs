@@ -30,6 +30,8 @@ pub(super) struct Call {
     pub(super) kind: Kind,
     /// The tools it calls; several only in a batch.
     pub(super) tools: Vec<String>,
+    /// What a call that stands for itself says about itself.
+    pub(super) meta: Option<Box<RawValue>>,
     owed: Vec<Owed>,
     acknowledged: bool,
 }
@@ -114,7 +116,8 @@ impl Incoming {
             return Ok(Self::Note(Note { line, method: None, modern: false, cancels: None }));
         }
         let tools = messages.iter().filter_map(tool).collect();
-        Ok(Self::Call(Call { line, kind: Kind::Legacy, tools, owed, acknowledged: false }))
+        let kind = Kind::Legacy;
+        Ok(Self::Call(Call { line, kind, tools, meta: None, owed, acknowledged: false }))
     }
 }
 
@@ -130,7 +133,8 @@ fn single(line: &Bytes) -> Result<Incoming, String> {
         };
         let tools = tool(&message).into_iter().collect();
         let (line, owed) = (line.clone(), vec![owed]);
-        return Ok(Incoming::Call(Call { line, kind, tools, owed, acknowledged: false }));
+        let meta = message.param("_meta").filter(|_| modern).map(ToOwned::to_owned);
+        return Ok(Incoming::Call(Call { line, kind, tools, meta, owed, acknowledged: false }));
     }
     if message.method.is_none() && message.result.is_none() && message.error.is_none() {
         return Err(invalid("neither a request, nor a notification, nor a response"));
@@ -155,9 +159,12 @@ impl Owed {
 }
 
 impl Call {
-    /// What the requests are known by.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
-        self.owed.iter().map(|owed| owed.key.as_str())
+    /// What the request is known by, if it is one alone.
+    pub(super) fn only_key(&self) -> Option<&str> {
+        match self.owed.as_slice() {
+            [owed] => Some(&owed.key),
+            _ => None,
+        }
     }
 
     /// Whether everything is answered.

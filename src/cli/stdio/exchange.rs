@@ -54,12 +54,9 @@ impl Bridge {
         Self { link, output, sessions: Sessions::default(), tools: Tools::default() }
     }
 
-    /// Answers a call, whatever happens; unless it is `withdrawn`, and the daemon does not answer it either.
-    pub(super) async fn exchange(&self, mut call: Call, withdrawn: impl Fn() -> bool + Send) {
-        let Err(failure) = self.attempt(&mut call).await else {
-            return;
-        };
-        if !withdrawn() {
+    /// Answers a call, whatever happens.
+    pub(super) async fn exchange(&self, mut call: Call) {
+        if let Err(failure) = self.attempt(&mut call).await {
             for reply in call.failures(&failure) {
                 self.output.send(reply).await;
             }
@@ -289,7 +286,7 @@ impl Bridge {
             && call.is_modern()
             && !call.tools.is_empty()
             && !std::mem::replace(&mut tries.learned, true)
-            && self.learn_tools().await.is_ok()
+            && self.learn_tools(call).await.is_ok()
         {
             return Ok(());
         }
@@ -307,7 +304,7 @@ impl Bridge {
         problem: String,
     ) -> Result<(), Failure> {
         let for_ever = call.kind == Kind::Listen;
-        if !for_ever && (tries.repeats == REPEATS || !self.are_repeatable(&call.tools).await) {
+        if !for_ever && (tries.repeats == REPEATS || !self.is_repeatable(call).await) {
             return Err(Failure::Unknown(problem));
         }
         sleep(backoff(tries.repeats, None)).await;

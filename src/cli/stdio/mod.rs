@@ -15,7 +15,6 @@ mod tools;
 
 use std::collections::HashMap;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -96,15 +95,17 @@ struct Front {
     /// What wants no answer is sent in the order in which it came.
     lane: mpsc::Sender<(Note, oneshot::Sender<()>)>,
     listener: CancellationToken,
+    calls: u64,
 }
 
 /// A call under way.
 #[derive(Debug, Clone)]
 struct Running {
+    /// Which call: a client may use an id again.
+    number: u64,
     kind: Kind,
     modern: bool,
     cancel: CancellationToken,
-    withdrawn: Arc<AtomicBool>,
 }
 
 impl Front {
@@ -119,7 +120,7 @@ impl Front {
             }
         }));
         let (running, listener) = (Arc::default(), stop.child_token());
-        Self { bridge, running, stop: stop.clone(), tasks, lane, listener }
+        Self { bridge, running, stop: stop.clone(), tasks, lane, listener, calls: 0 }
     }
 
     async fn read(&mut self, input: impl AsyncRead + Unpin + Send) -> anyhow::Result<()> {
@@ -147,38 +148,35 @@ impl Front {
         }
     }
 
-    fn spawn(&self, call: Call) -> JoinHandle<()> {
-        let entry = Running {
-            kind: call.kind,
-            modern: call.is_modern(),
-            cancel: self.stop.child_token(),
-            withdrawn: Arc::default(),
-        };
-        let keys: Vec<String> = call.keys().map(str::to_owned).collect();
-        self.running().extend(keys.iter().map(|key| (key.clone(), entry.clone())));
+    fn spawn(&mut self, call: Call) -> JoinHandle<()> {
+        self.calls += 1;
+        let (number, cancel) = (self.calls, self.stop.child_token());
+        // What is part of a batch cannot be taken back alone; the daemon is told, which may know how.
+        if let Some(key) = call.only_key() {
+            let (kind, modern) = (call.kind, call.is_modern());
+            let entry = Running { number, kind, modern, cancel: cancel.clone() };
+            self.running().insert(key.to_owned(), entry);
+        }
         let (bridge, running) = (Arc::clone(&self.bridge), Arc::clone(&self.running));
         self.tasks.spawn(async move {
-            let withdrawn = || entry.withdrawn.load(Ordering::Relaxed);
             // Dropping the exchange closes its connection.
-            entry.cancel.run_until_cancelled(bridge.exchange(call, withdrawn)).await;
+            cancel.run_until_cancelled(bridge.exchange(call)).await;
             let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
-            // A client that uses an id twice has the later one here.
-            running.retain(|key, it| {
-                !(keys.contains(key) && Arc::ptr_eq(&it.withdrawn, &entry.withdrawn))
-            });
+            running.retain(|_, it| it.number != number);
         })
     }
 
     async fn note(&mut self, note: Note) {
         if let Some(key) = &note.cancels {
-            let target = self.running().get(key).cloned();
-            match target {
-                // There the end of the connection is the cancellation.
-                Some(target) if target.modern => return target.cancel.cancel(),
-                Some(target) => target.withdrawn.store(true, Ordering::Relaxed),
-                // It has its answer already.
-                None if note.modern => return,
-                None => {}
+            let running = self.running().remove(key);
+            // Nobody waits for the answer any more. What is not sent yet will not be.
+            let alone = running.is_some_and(|running| {
+                running.cancel.cancel();
+                running.modern
+            });
+            // There the end of the connection is the cancellation; in a session it is this message.
+            if alone || note.modern {
+                return;
             }
         }
         let begins = note.method.as_deref() == Some("notifications/initialized") && !note.modern;

@@ -118,32 +118,34 @@ impl Bridge {
             let request = mcp::get(session.setting(), last.as_deref());
             let mut asked = None;
             match self.link.open(&request, Effort::Background).await {
-                Ok(stream) if stream.status == StatusCode::METHOD_NOT_ALLOWED => return,
                 Ok(stream) if stream.status == StatusCode::OK && stream.is_event_stream() => {
+                    renewed = false;
                     let mut answer = Answer::new(stream);
                     while let Ok(Some(message)) = answer.next().await {
-                        (failures, renewed) = (0, false);
+                        failures = 0;
                         self.pass(message).await;
                     }
                     last = answer.last_event_id().map(str::to_owned).or(last);
                     asked = answer.retry();
                 }
-                // Perhaps it is only the stream that is unknown.
-                Ok(stream) if stream.status == StatusCode::NOT_FOUND && last.is_some() => {
-                    last = None;
-                    continue;
-                }
-                Ok(stream) if stream.status == StatusCode::NOT_FOUND => {
-                    if std::mem::replace(&mut renewed, true) {
-                        output::note("svc: the daemon has no stream for this session");
-                        return;
+                Ok(refusal) => match refusal.status {
+                    StatusCode::METHOD_NOT_ALLOWED => return,
+                    StatusCode::NO_CONTENT => last = None,
+                    // Perhaps it is only the stream that is unknown.
+                    StatusCode::NOT_FOUND if last.is_some() => {
+                        last = None;
+                        continue;
                     }
-                    if let Err(problem) = self.renew(&session).await {
-                        output::note(&format!("svc: {problem}"));
+                    StatusCode::NOT_FOUND if !std::mem::replace(&mut renewed, true) => {
+                        if let Err(problem) = self.renew(&session).await {
+                            output::note(&format!("svc: {problem}"));
+                        }
                     }
-                }
-                Ok(stream) if stream.status == StatusCode::NO_CONTENT => last = None,
-                Ok(stream) => self.note_refusal(stream).await,
+                    StatusCode::UNAUTHORIZED => self.note_refusal(refusal).await,
+                    status if status.is_server_error() => {}
+                    // Asking again will not help, and requests do without.
+                    _ => return self.note_refusal(refusal).await,
+                },
                 Err(Trouble::Lost(_) | Trouble::Away(_)) => {}
             }
             sleep(backoff(failures, asked)).await;

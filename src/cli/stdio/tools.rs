@@ -5,10 +5,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
-use super::call::own_request;
+use super::call::{Call, own_request};
 use super::exchange::Bridge;
 
 /// Pages of the list that are read before something must be wrong with it.
@@ -44,6 +45,14 @@ struct Page {
     next_cursor: Option<String>,
 }
 
+#[derive(Debug, Serialize)]
+struct Params<'a> {
+    #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+    meta: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<&'a str>,
+}
+
 impl Tools {
     /// A tool, if it was ever looked up.
     pub(super) fn get(&self, name: &str) -> Option<Arc<Tool>> {
@@ -56,11 +65,12 @@ impl Tools {
 }
 
 impl Bridge {
-    /// Lists the tools anew: a restart may have changed them.
-    pub(super) async fn learn_tools(&self) -> Result<(), String> {
+    /// Lists the tools anew, for a restart may have changed them: in the words of the call that needs it, or without
+    /// any.
+    pub(super) async fn learn_tools(&self, call: &Call) -> Result<(), String> {
         let (mut tools, mut cursor) = (HashMap::new(), None::<String>);
         for _ in 0..PAGES {
-            let params = cursor.map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
+            let params = Params { meta: call.meta.as_deref(), cursor: cursor.as_deref() };
             let request = own_request("svc-stdio-tools", "tools/list", &params);
             let (_, result) = self.ask(&request).await?;
             let page: Page =
@@ -75,15 +85,15 @@ impl Bridge {
         Ok(())
     }
 
-    /// Whether each of these tools may be called again although it may have done its work already.
-    pub(super) async fn are_repeatable(&self, tools: &[String]) -> bool {
-        if tools.is_empty() {
+    /// Whether a call may be sent again although it may have done its work already.
+    pub(super) async fn is_repeatable(&self, call: &Call) -> bool {
+        if call.tools.is_empty() {
             return true;
         }
-        if self.learn_tools().await.is_err() {
+        if self.learn_tools(call).await.is_err() {
             return false;
         }
-        tools.iter().all(|name| {
+        call.tools.iter().all(|name| {
             self.tools.get(name).is_some_and(|tool| {
                 tool.annotations.read_only_hint || tool.annotations.idempotent_hint
             })
