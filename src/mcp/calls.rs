@@ -575,11 +575,8 @@ impl Mcp {
                 return Err(RpcError::invalid_params("params.inputResponses: must be an object"));
             }
         };
-        if answers.values().any(|answer| !answer.is_object()) {
-            return Err(RpcError::invalid_params(
-                "params.inputResponses: every answer must be an object",
-            ));
-        }
+        // What is no answer is asked for again.
+        answers.retain(|_, answer| answer.is_object());
         let mut kept = None;
         match params.get("requestState") {
             None | Some(Value::Null) => {}

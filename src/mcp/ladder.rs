@@ -61,7 +61,9 @@ pub(super) fn modern(
     match header.as_deref() {
         Some(header) if header == named => {}
         Some(_) => {
-            return Err(RpcError::header_mismatch("MCP-Protocol-Version and params._meta disagree"));
+            return Err(RpcError::header_mismatch(
+                "MCP-Protocol-Version and params._meta disagree",
+            ));
         }
         None => {
             return Err(RpcError::header_mismatch("MCP-Protocol-Version: the header is missing"));

@@ -10,6 +10,7 @@ mod wire;
 mod auth;
 mod bench;
 mod cli;
+mod conformance;
 mod crash;
 mod disk;
 mod documents;
