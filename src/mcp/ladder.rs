@@ -125,12 +125,11 @@ pub(super) fn check_params(
         let disagree =
             |what: &str| RpcError::header_mismatch(format!("Mcp-Param-{}: {what}", param.header));
         match (value, header) {
-            (None, _) => {}
             (Some(_), None) => return Err(disagree("the header is missing")),
             (Some(value), Some(header)) if !agrees(param, value, &header) => {
                 return Err(disagree("the header and the argument disagree"));
             }
-            (Some(_), Some(_)) => {}
+            (None, _) | (Some(_), Some(_)) => {}
         }
     }
     Ok(())

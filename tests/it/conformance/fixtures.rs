@@ -7,7 +7,8 @@ use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use svc::domain::{Caller, StreamName};
 use svc::mcp::{
-    Mcp, Prompt, PromptArgument, Resource, ResourceProvider, ResourceTemplate, RpcError,
+    Mcp, Prompt, PromptArgument, Resource, ResourcePage, ResourceProvider, ResourceTemplate,
+    RpcError,
 };
 use svc::service::Services;
 use svc::tools::{Ask, Call, ErrorType, Failure, LogLevel, Output, Progress, Tool, ToolError};
@@ -443,12 +444,12 @@ fn argument(name: &'static str) -> PromptArgument {
     PromptArgument { name, description: "A test argument", required: true }
 }
 
-fn user(content: Value) -> Value {
+fn user(content: &Value) -> Value {
     json!({ "role": "user", "content": content })
 }
 
 fn words(text: impl Into<String>) -> Value {
-    user(json!({ "type": "text", "text": text.into() }))
+    user(&json!({ "type": "text", "text": text.into() }))
 }
 
 pub(super) fn prompts() -> Vec<Prompt> {
@@ -478,14 +479,14 @@ pub(super) fn prompts() -> Vec<Prompt> {
                 let text = "Embedded resource content for testing.";
                 let resource = json!({ "uri": arguments["resourceUri"], "mimeType": "text/plain", "text": text });
                 Ok(vec![
-                    user(json!({ "type": "resource", "resource": resource })),
+                    user(&json!({ "type": "resource", "resource": resource })),
                     words("Please process the embedded resource above."),
                 ])
             },
         ),
         Prompt::new("test_prompt_with_image", about, Vec::new(), async |_, _| {
             Ok(vec![
-                user(json!({ "type": "image", "data": PNG, "mimeType": "image/png" })),
+                user(&json!({ "type": "image", "data": PNG, "mimeType": "image/png" })),
                 words("Please analyze the image above."),
             ])
         }),
@@ -525,7 +526,7 @@ impl ResourceProvider for Resources {
         &'a self,
         _: &'a Services,
         cursor: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<(Vec<Resource>, Option<String>), RpcError>> {
+    ) -> BoxFuture<'a, Result<ResourcePage, RpcError>> {
         let all = [
             resource("static-text", "text/plain"),
             resource("static-binary", "image/png"),

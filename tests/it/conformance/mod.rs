@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Where the suite is; `None`, and a line that says so, if it is not here.
+#[expect(clippy::print_stdout, reason = "a run that skips it says so")]
 fn suite() -> Option<PathBuf> {
     let folder = std::env::var_os("SVC_CONFORMANCE").map(PathBuf::from);
     if folder.is_none() {
@@ -72,6 +73,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
 }
 
 /// Runs the server scenarios of a revision: those required and, beside them, those that are not scored.
+#[expect(clippy::print_stdout, reason = "the suite says what fails")]
 fn run(requirements: &str) {
     let Some(modules) = suite() else { return };
     let home = tempfile::tempdir().expect("a folder");
