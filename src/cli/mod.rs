@@ -26,6 +26,7 @@ mod serve_args;
 mod task;
 mod task_run;
 mod token;
+mod tools;
 
 use std::process::ExitCode;
 

@@ -22,5 +22,6 @@ mod peers;
 mod sse;
 mod tasks;
 mod tidy;
+mod tools;
 mod tour;
 mod upgrade;
