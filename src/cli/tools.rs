@@ -145,16 +145,19 @@ fn show(tool: &Value) -> anyhow::Result<()> {
 
 /// What an argument may be, in a word or two.
 fn takes(property: &Value) -> String {
-    if let Some(words) = property.get("enum").and_then(Value::as_array) {
-        let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
-        return words.join("|");
-    }
-    let mut text = output::cell(property, "type");
+    let words = property.get("enum").and_then(Value::as_array);
+    let mut text = match words {
+        Some(words) => words.iter().map(plain).collect::<Vec<_>>().join("|"),
+        None => output::cell(property, "type"),
+    };
     if let (Some(least), Some(most)) = (property.get("minimum"), property.get("maximum")) {
         text.extend([" ", &least.to_string(), "..", &most.to_string()]);
     }
     if let Some(items) = property.get("items") {
         text.extend([" of ", &takes(items)]);
+    }
+    if let Some(default) = property.get("default") {
+        text.extend([" [", &plain(default), "]"]);
     }
     text
 }
