@@ -7,7 +7,7 @@
 //! - [`service`]: what the system does, without a protocol.
 //! - [`tools`]: what a model may ask of it, each tool declared once.
 //! - [`web`]: what the adapters that speak HTTP share.
-//! - [`http`]: the daemon's HTTP face. [`client`]: the other end of it.
+//! - [`mcp`]: the MCP server. [`http`]: the daemon's HTTP face. [`client`]: the other end of it.
 //! - [`cli`]: the command line, and the composition of the daemon in `cli/serve.rs`.
 //!
 //! [`config`], [`lifecycle`], [`telemetry`] and `private_file` are leaves. Read `store/writer.rs` and `service/events.rs` first: the
@@ -19,6 +19,7 @@ pub mod config;
 pub mod domain;
 pub mod http;
 pub mod lifecycle;
+pub mod mcp;
 mod private_file;
 pub mod service;
 pub mod store;

@@ -10,7 +10,7 @@ use super::bench;
 use super::context::Context;
 use super::{
     ServeArgs, backup, completions, config, daemon, doctor, events, mcp_config, message, migrate,
-    peer, serve, task, token, tools,
+    peer, serve, stdio, task, token, tools,
 };
 
 /// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing
@@ -110,6 +110,9 @@ enum Command {
     /// An --mcp-config document with a token of its own for one agent session
     #[command(after_help = mcp_config::EXAMPLES)]
     McpConfig(mcp_config::McpConfigArgs),
+    /// Speak MCP on standard input and output, for clients that start their servers themselves
+    #[command(after_help = stdio::EXAMPLES)]
+    Stdio,
     /// The configuration in use
     #[command(subcommand, after_help = "Example:\n  svc config show")]
     Config(config::ConfigCommand),
@@ -189,6 +192,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Tools(command) => tools::run(context, command).await,
         Command::Token(command) => token::run(context, command).await,
         Command::McpConfig(args) => mcp_config::run(context, &args).await,
+        Command::Stdio => stdio::run(context).await,
         Command::Doctor => doctor::run(context).await,
         Command::Serve(_)
         | Command::Migrate(_)

@@ -23,6 +23,7 @@ mod output;
 mod peer;
 pub mod serve;
 mod serve_args;
+mod stdio;
 mod task;
 mod task_run;
 mod token;

@@ -22,6 +22,7 @@ use crate::{
     domain::{Clock, Ids, NewEvent, StreamName, SystemClock, Timestamp, limits},
     http::{self, Access, App, Edge, Identity, Metrics, Parts},
     lifecycle::Lifecycle,
+    mcp::{self, Mcp, McpMetrics, McpParts, StreamResources},
     service::{Retention, Services, Tokens, Tuning},
     store::{DatabaseLock, LockError, MigrateError, OpenOptions, Store, StoreError, Writer},
     telemetry::{self, LogOptions},
@@ -119,19 +120,32 @@ async fn serve(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     recover(&services, &identity).await?;
     let tools = tools::catalogue();
     let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
-    edge.ready(App::new(Parts {
+    let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
+    mcp_metrics.register(metrics.registry());
+    let mcp = Mcp::start(McpParts {
+        services: services.clone(),
+        catalogue: Arc::clone(&tools),
+        resources: vec![Box::new(StreamResources)],
+        prompts: mcp::builtin_prompts(),
+        metrics: mcp_metrics,
+        stop: lifecycle.soft.clone(),
+    })
+    .await?;
+    let app = App::new(Parts {
         services: services.clone(),
         tools,
-        metrics: Metrics::default(),
+        metrics,
         identity,
         stop: lifecycle.soft.clone(),
-    }));
+    });
+    edge.ready(app, mcp::router(mcp.clone()));
     background(&lifecycle, &services, config);
     announce(config, &addresses, &boot_id, started_at)?;
 
     lifecycle.soft.cancelled().await;
     edge.drain();
     lifecycle.drain(limits::DRAIN).await;
+    mcp.finish().await;
     lifecycle.background.close();
     lifecycle.background.wait().await;
     farewell(&services, &config.paths, &boot_id, store, writer).await?;
@@ -182,6 +196,15 @@ fn background(lifecycle: &Lifecycle, services: &Services, config: &Config) {
                 tracing::error!(error = telemetry::chain(&error), "cannot sweep the tasks");
             }
             tokio::time::sleep(limits::PID_CHECK.min(sweeper.tuning().runner_grace)).await;
+        }
+    });
+    let sweeper = services.clone();
+    lifecycle.run("mcp sessions", async move {
+        loop {
+            if let Err(error) = sweeper.sweep_mcp_sessions().await {
+                tracing::error!(error = telemetry::chain(&error), "cannot sweep the MCP sessions");
+            }
+            tokio::time::sleep(limits::MCP_SWEEP).await;
         }
     });
     let keeper = services.clone();
@@ -316,6 +339,8 @@ fn tuning(env: &Env) -> anyhow::Result<Tuning> {
         ("SVC_MAINTENANCE_MS", &mut tuning.maintenance),
         ("SVC_SSE_KEEPALIVE_MS", &mut tuning.sse_keep_alive),
         ("SVC_BODY_TIMEOUT_MS", &mut tuning.body_stall),
+        ("SVC_MCP_TASK_AFTER_MS", &mut tuning.mcp_task_after),
+        ("SVC_LIST_CHANGED_MS", &mut tuning.list_changed_pause),
     ] {
         if let Some(millis) = number(name)? {
             *value = Duration::from_millis(millis.max(1));

@@ -84,9 +84,11 @@ impl Answer {
     }
 }
 
+/// JSON on one line.
+///
 /// Within JSON a line break is blank space between tokens, for in a string it is escaped. So a blank can take its place
 /// and every other byte stays as it is.
-fn one_line(text: String) -> String {
+pub fn one_line(text: String) -> String {
     let text = if text.contains(['\n', '\r']) { text.replace(['\n', '\r'], " ") } else { text };
     let trimmed = text.trim();
     if trimmed.len() == text.len() { text } else { trimmed.to_owned() }

@@ -16,7 +16,7 @@ pub mod mcp;
 mod sse;
 mod url;
 
-pub use answer::Answer;
+pub use answer::{Answer, one_line};
 pub use connection::{Client, Reply, Streaming};
 pub use discover::{DaemonFile, Discovery, Target, Token, TokenSource, process_exists};
 pub use error::{ClientError, Problem};

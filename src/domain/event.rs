@@ -40,6 +40,12 @@ impl StreamName {
         &self.0
     }
 
+    /// Whether it is for the operator and for whoever it is about, and for nobody else: answers to MCP clients may
+    /// hold what others must not read.
+    pub fn is_private(&self) -> bool {
+        self.0.starts_with("mcp/")
+    }
+
     /// The text, shared.
     pub fn shared(&self) -> Arc<str> {
         Arc::clone(&self.0)

@@ -74,6 +74,14 @@ id!(
     /// A session token's row (not the token).
     TokenId, "tok_"
 );
+id!(
+    /// A session of an MCP client.
+    McpSessionId, "mcp_"
+);
+id!(
+    /// A call that takes time, and the task that it may be for an MCP client.
+    CallId, "call_"
+);
 
 /// Makes ids. An argument of services, so that a test can foresee them.
 #[derive(Debug, Clone)]

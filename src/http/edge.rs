@@ -68,9 +68,9 @@ impl Edge {
         }))
     }
 
-    /// From here on requests reach the routes.
-    pub fn ready(&self, app: App) {
-        let router = routes::router(app.clone());
+    /// From here on requests reach the routes: ours, and those of `others`.
+    pub fn ready(&self, app: App, others: Router) {
+        let router = routes::router(app.clone(), others);
         // Called once, by whoever composes the program.
         self.0.app.set((app, router)).ok();
     }

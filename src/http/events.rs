@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{App, Problem, body::Query, openapi::Operation, routes::Api, sse};
 use crate::{
-    domain::{Timestamp, sse::push_item},
+    domain::{Caller, Timestamp, sse::push_item},
     service::events::{After, Selector},
 };
 
@@ -67,6 +67,7 @@ struct Item {
 
 async fn show(
     State(app): State<App>,
+    caller: Caller,
     Query(query): Query<Read>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -84,7 +85,7 @@ async fn show(
             Some(id) => After::Place(id),
             None => after,
         };
-        let subscription = app.services.subscribe(&selector, after, kind).await?;
+        let subscription = app.services.subscribe(&caller, &selector, after, kind).await?;
         let from = (after == After::Latest).then(|| subscription.cursor());
         return Ok(sse::response(&app, subscription, from));
     }
@@ -93,7 +94,8 @@ async fn show(
         // What comes from now on is not here yet.
         After::Latest => i64::MAX,
     };
-    let page = app.services.event_page(&selector, after, kind.as_deref(), query.limit).await?;
+    let page =
+        app.services.event_page(&caller, &selector, after, kind.as_deref(), query.limit).await?;
     let mut body = String::from(r#"{"events":["#);
     for (index, event) in page.events.iter().enumerate() {
         if index > 0 {

@@ -70,6 +70,11 @@ fn histogram() -> Histogram {
 }
 
 impl Metrics {
+    /// Where others put theirs, before the first request.
+    pub fn registry(&mut self) -> &mut Registry {
+        &mut self.registry
+    }
+
     /// Counts an answered request. `route` is the pattern and not the path.
     pub(super) fn observe(
         &self,

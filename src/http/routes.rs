@@ -10,7 +10,6 @@ use axum::{
     routing::{MethodFilter, on},
 };
 use tokio_util::sync::CancellationToken;
-use tower::util::MapResponseLayer;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::{
@@ -22,6 +21,7 @@ use crate::{
     domain::{Caller, Timestamp},
     service::Services,
     tools::Catalogue,
+    web::RouteName,
 };
 
 /// What handlers share. Cheap to clone: each request does so several times.
@@ -69,18 +69,19 @@ pub struct Identity {
     pub started_at: Timestamp,
 }
 
-/// The routes, with what serves them.
-pub(super) fn router(app: App) -> Router {
+/// The routes, with what serves them, and those of another adapter.
+pub(super) fn router(app: App, others: Router) -> Router {
     let api = api();
     let document = Arc::new(api.document.finish().to_string());
     api.router
         .route("/openapi.json", health::openapi_route(document))
+        .with_state(app)
+        .merge(others)
         .fallback(async || Problem::new(Code::NotFound, "there is no such path: see /openapi.json"))
         .method_not_allowed_fallback(async || {
             Problem::new(Code::MethodNotAllowed, "this path has other methods: see Allow")
         })
         .layer(CatchPanicLayer::custom(panicked))
-        .with_state(app)
 }
 
 /// The description of all routes (OpenAPI 3.1).
@@ -90,7 +91,7 @@ pub fn openapi_document() -> serde_json::Value {
 
 /// The route that answered, as it stands in the table; for metrics, where an id in a path would make a series each.
 pub(super) fn route_of(response: &Response) -> &'static str {
-    response.extensions().get::<RouteName>().map_or("", |route| route.0)
+    RouteName::of(response)
 }
 
 fn api() -> Api {
@@ -110,9 +111,6 @@ pub(super) struct Api {
     router: Router<App>,
     document: Document,
 }
-
-#[derive(Debug, Clone, Copy)]
-struct RouteName(&'static str);
 
 impl Api {
     pub(super) fn get<H, T>(self, path: &'static str, operation: Operation, handler: H) -> Self
@@ -152,11 +150,7 @@ impl Api {
         T: 'static,
     {
         self.document.add(path, method, operation);
-        let name = MapResponseLayer::new(move |mut response: Response| {
-            response.extensions_mut().insert(RouteName(path));
-            response
-        });
-        self.router = self.router.route(path, on(filter, handler).layer(name));
+        self.router = self.router.route(path, on(filter, handler).layer(RouteName::layer(path)));
         self
     }
 }

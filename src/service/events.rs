@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Error, Services, check};
 use crate::{
-    domain::{Event, Framing, StreamName, limits},
+    domain::{Caller, Event, Framing, Seq, StreamName, limits},
     store::{Batch, Commit, FeedScope, Frames, Heard, Listener, Store, StoreError, StreamView},
 };
 
@@ -67,9 +67,10 @@ pub enum Chunk {
 }
 
 impl Services {
-    /// A page of events after a place.
+    /// A page of events after a place. Private streams are shown to the operator alone.
     pub async fn event_page(
         &self,
+        caller: &Caller,
         selector: &Selector,
         after: i64,
         kind: Option<&str>,
@@ -78,11 +79,11 @@ impl Services {
         let limit = check::limit(limit)?;
         let mut events = match selector {
             Selector::Stream(name) => {
-                let (name, view) = self.stream(name).await?;
+                let (name, view) = self.stream(caller, name).await?;
                 self.store.events(view.id, &name, after, kind, limit + 1).await?
             }
             Selector::Prefix(prefix) => {
-                let scope = FeedScope::prefix(prefix);
+                let scope = FeedScope::prefix(prefix, caller.is_operator());
                 self.store.feed_events(&scope, after, i64::MAX, kind, limit + 1).await?
             }
         };
@@ -96,9 +97,11 @@ impl Services {
         Ok(EventPage { events, next })
     }
 
-    /// Follows a stream, or several, from a place on and without end.
+    /// Follows a stream, or several, from a place on and without end. Private streams are shown to the operator
+    /// alone.
     pub async fn subscribe(
         &self,
+        caller: &Caller,
         selector: &Selector,
         after: After,
         kind: Option<String>,
@@ -106,10 +109,14 @@ impl Services {
         match selector {
             Selector::Stream(name) => {
                 let framing = Framing::ItemBySeq;
+                visible(caller, name)?;
                 let feed = self.subscribe_stream(name, after, framing, kind).await?;
                 Ok(Subscription { endless: true, ..feed })
             }
-            Selector::Prefix(prefix) => self.subscribe_feed(prefix, after, kind).await,
+            Selector::Prefix(prefix) => {
+                let scope = FeedScope::prefix(prefix, caller.is_operator());
+                self.subscribe_feed(scope, after, kind).await
+            }
         }
     }
 
@@ -144,7 +151,7 @@ impl Services {
 
     async fn subscribe_feed(
         &self,
-        prefix: &str,
+        scope: FeedScope,
         after: After,
         kind: Option<String>,
     ) -> Result<Subscription, Error> {
@@ -157,7 +164,7 @@ impl Services {
         }
         Ok(Subscription {
             store: self.store.clone(),
-            source: Source::Feed { scope: FeedScope::prefix(prefix), listener },
+            source: Source::Feed { scope, listener },
             framing: Framing::ItemByPosition,
             kind: kind.map(Arc::from),
             cursor,
@@ -170,8 +177,17 @@ impl Services {
         })
     }
 
-    async fn stream(&self, name: &str) -> Result<(StreamName, StreamView), Error> {
-        let name = StreamName::parse(name).ok_or_else(|| Error::not_found("stream", name))?;
+    /// Follows one stream event by event, from a place on and to its end.
+    pub async fn follow(&self, name: StreamName, after: Seq) -> Result<Follow, Error> {
+        // Listen first and look after, or what is committed in between is missed.
+        let listener = self.store.bus().listen(&name);
+        let view = self.view(&name).await?;
+        let store = self.store.clone();
+        Ok(Follow { store, id: view.id, name, listener, cursor: after, closed: view.closed })
+    }
+
+    async fn stream(&self, caller: &Caller, name: &str) -> Result<(StreamName, StreamView), Error> {
+        let name = visible(caller, name)?;
         let view = self.view(&name).await?;
         Ok((name, view))
     }
@@ -180,6 +196,13 @@ impl Services {
         let view = self.store.view(name).await?;
         view.ok_or_else(|| Error::not_found("stream", name.as_str()))
     }
+}
+
+/// The name of a stream that the caller may see.
+pub(super) fn visible(caller: &Caller, name: &str) -> Result<StreamName, Error> {
+    StreamName::parse(name)
+        .filter(|name| caller.is_operator() || !name.is_private())
+        .ok_or_else(|| Error::not_found("stream", name))
 }
 
 /// The cursor to begin with, and what the log cannot give any more.
@@ -192,6 +215,51 @@ pub(super) fn begin(after: After, (floor, head): (i64, i64)) -> (i64, Option<Gap
         Ok(asked) if asked < floor => (floor, gap("pruned")),
         Ok(asked) if asked <= head => (asked, None),
         _ => (0, gap("ahead")),
+    }
+}
+
+/// A place in one stream that moves forward, for whoever wants events and not frames.
+#[derive(Debug)]
+pub struct Follow {
+    store: Store,
+    id: i64,
+    name: StreamName,
+    listener: Listener<Batch>,
+    cursor: Seq,
+    closed: bool,
+}
+
+impl Follow {
+    /// Waits for what comes next; `None` at the end of a closed stream. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<Option<Vec<Event>>, Error> {
+        loop {
+            let events = match self.listener.hear(self.cursor, limits::CHUNK_BYTES) {
+                Heard::Items(batches) => {
+                    batches.iter().flat_map(|batch| batch.events.iter().cloned()).collect()
+                }
+                // The listener knows only what came after it: the table is right.
+                _ => Box::pin(self.read()).await?,
+            };
+            if let Some(last) = events.last() {
+                self.cursor = last.seq;
+                return Ok(Some(events));
+            }
+            match self.listener.hear(self.cursor, 0) {
+                Heard::Closed => return Ok(None),
+                Heard::Nothing if self.closed => return Ok(None),
+                Heard::Nothing => self.listener.wait(self.cursor).await,
+                Heard::Items(_) | Heard::Behind => {}
+            }
+        }
+    }
+
+    /// The place up to which everything was given.
+    pub fn cursor(&self) -> Seq {
+        self.cursor
+    }
+
+    async fn read(&self) -> Result<Vec<Event>, StoreError> {
+        self.store.events(self.id, &self.name, self.cursor, None, limits::REPLAY_ROWS).await
     }
 }
 
@@ -468,8 +536,10 @@ mod tests {
             };
             let services = services.clone();
             followers.push(async move {
-                let mut subscription =
-                    services.subscribe(&selector, After::Place(0), None).await.unwrap();
+                let mut subscription = services
+                    .subscribe(&Caller::Operator, &selector, After::Place(0), None)
+                    .await
+                    .unwrap();
                 collect(&mut subscription, EVENTS).await
             });
         }
@@ -557,8 +627,10 @@ mod tests {
             (&everything, 2, &[-2, 5], Some((2, 5, 10, "pruned"))),
             (&everything, 11, &[-11, 5], Some((11, 5, 10, "ahead"))),
         ] {
-            let mut subscription =
-                services.subscribe(selector, After::Place(after), None).await.unwrap();
+            let mut subscription = services
+                .subscribe(&Caller::Operator, selector, After::Place(after), None)
+                .await
+                .unwrap();
             if let Some((requested, oldest, latest, reason)) = gap {
                 let Some(Chunk::Gap(told)) = subscription.next().await.unwrap() else {
                     panic!("no gap for {selector:?} after {after}")
@@ -579,8 +651,10 @@ mod tests {
         let pair = || vec![event("a", "{}"), event("b", "{}")];
         append(&test.store, &name(), pair()).await;
         for selector in [Selector::Stream("task/t".to_owned()), Selector::Prefix(String::new())] {
-            let mut subscription =
-                services.subscribe(&selector, After::Place(0), Some("b".to_owned())).await.unwrap();
+            let mut subscription = services
+                .subscribe(&Caller::Operator, &selector, After::Place(0), Some("b".to_owned()))
+                .await
+                .unwrap();
             let head = test.store.log_bounds().await.unwrap().1;
             let seen = collect(&mut subscription, head).await;
             assert!(seen.iter().all(|id| id % 2 == 0), "{seen:?}");
@@ -595,7 +669,8 @@ mod tests {
         let services = services(&test);
         append(&test.store, &name(), vec![event("a", "{}")]).await;
         let stream = Selector::Stream("task/t".to_owned());
-        let mut subscription = services.subscribe(&stream, After::Latest, None).await.unwrap();
+        let mut subscription =
+            services.subscribe(&Caller::Operator, &stream, After::Latest, None).await.unwrap();
         append(&test.store, &name(), vec![event("a", "{}")]).await;
         assert_eq!(ids(subscription.next().await.unwrap()), [2]);
     }
@@ -615,7 +690,10 @@ mod tests {
         ] {
             let (mut seen, mut after) = (0, 0);
             loop {
-                let page = services.event_page(&selector, after, None, Some(4)).await.unwrap();
+                let page = services
+                    .event_page(&Caller::Operator, &selector, after, None, Some(4))
+                    .await
+                    .unwrap();
                 seen += page.events.len();
                 match page.next {
                     Some(next) => after = next,
@@ -624,6 +702,9 @@ mod tests {
             }
             assert_eq!(seen, total, "{selector:?}");
         }
-        services.event_page(&Selector::Stream("no".into()), 0, None, None).await.unwrap_err();
+        services
+            .event_page(&Caller::Operator, &Selector::Stream("no".into()), 0, None, None)
+            .await
+            .unwrap_err();
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod check;
 mod error;
 pub mod events;
 mod inbox;
+pub mod mcp;
 mod peers;
 pub mod process;
 mod reading;
@@ -57,6 +58,10 @@ pub struct Tuning {
     pub sse_keep_alive: Duration,
     /// [`limits::BODY_STALL`].
     pub body_stall: Duration,
+    /// [`limits::MCP_TASK_AFTER`].
+    pub mcp_task_after: Duration,
+    /// [`limits::LIST_CHANGED_PAUSE`].
+    pub list_changed_pause: Duration,
 }
 
 impl Default for Tuning {
@@ -69,6 +74,8 @@ impl Default for Tuning {
             maintenance: limits::MAINTENANCE,
             sse_keep_alive: limits::SSE_KEEP_ALIVE,
             body_stall: limits::BODY_STALL,
+            mcp_task_after: limits::MCP_TASK_AFTER,
+            list_changed_pause: limits::LIST_CHANGED_PAUSE,
         }
     }
 }

@@ -6,11 +6,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     Error, Services,
-    events::{After, Gap, Selector, begin},
+    events::{After, Gap, Selector, begin, visible},
 };
 use crate::{
-    domain::{Event, StreamName, limits},
-    store::{Batch, Commit, Heard, Listener},
+    domain::{Caller, Event, StreamName, limits},
+    store::{Batch, Commit, FeedScope, Heard, Listener},
 };
 
 /// What follows a place.
@@ -30,6 +30,7 @@ impl Services {
     /// The events after a place, which are waited for if there are none yet.
     pub async fn read_events(
         &self,
+        caller: &Caller,
         selector: &Selector,
         after: u64,
         kind: Option<&str>,
@@ -40,12 +41,14 @@ impl Services {
         // Listen first and look after, or what is committed in between is waited for in vain.
         let mut ear = match selector {
             Selector::Stream(name) => {
-                let name =
-                    StreamName::parse(name).ok_or_else(|| Error::not_found("stream", name))?;
+                let name = visible(caller, name)?;
                 let listener = self.store.bus().listen(&name);
                 Ear::Stream(name, listener)
             }
-            Selector::Prefix(prefix) => Ear::Feed(prefix.clone(), self.store.bus().listen_all()),
+            Selector::Prefix(prefix) => {
+                let scope = FeedScope::prefix(prefix, caller.is_operator());
+                Ear::Feed(scope, self.store.bus().listen_all())
+            }
         };
         let (mut place, gap) = begin(After::Place(after), self.bounds(&ear).await?.0);
         if let (Ear::Feed(..), Some(Gap { reason: "pruned", .. })) = (&ear, &gap) {
@@ -55,7 +58,7 @@ impl Services {
         loop {
             // The end is looked at before the page, so that what is passed over for its kind was seen.
             let ((_, head), closed) = self.bounds(&ear).await?;
-            let page = self.event_page(selector, place, kind, limit).await?;
+            let page = self.event_page(caller, selector, place, kind, limit).await?;
             if let Some(next_after) = page.next {
                 return Ok(Reading { events: page.events, next_after, gap, closed: false });
             }
@@ -87,7 +90,7 @@ impl Services {
 /// Listens for what may concern a reader, so that the table is not read for each commit of a busy daemon.
 enum Ear {
     Stream(StreamName, Listener<Batch>),
-    Feed(String, Listener<Commit>),
+    Feed(FeedScope, Listener<Commit>),
 }
 
 impl Ear {
@@ -108,7 +111,7 @@ impl Ear {
                     }
                     *place = batches.last().map_or(*place, |batch| batch.seqs.1);
                 }
-                Self::Feed(prefix, listener) => {
+                Self::Feed(scope, listener) => {
                     listener.wait(*place).await;
                     let Heard::Items(commits) = listener.hear(*place, limits::CHUNK_BYTES) else {
                         return;
@@ -116,7 +119,7 @@ impl Ear {
                     for batch in commits.iter().flat_map(|commit| commit.iter()) {
                         // A listener that came while a commit was being told may see a part of it.
                         let whole = batch.positions.0 == *place + 1;
-                        let ours = batch.stream.as_str().starts_with(&**prefix);
+                        let ours = scope.contains(&batch.stream);
                         if !whole || (ours && wanted(batch)) {
                             return;
                         }

@@ -70,11 +70,16 @@ pub type Commit = Box<[Arc<Batch>]>;
 pub struct Bus {
     streams: Mutex<HashMap<Arc<str>, Arc<Channel<Batch>>>>,
     everything: Arc<Channel<Commit>>,
+    opened: watch::Sender<u64>,
 }
 
 impl Bus {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { streams: Mutex::default(), everything: Arc::default() })
+        Arc::new(Self {
+            streams: Mutex::default(),
+            everything: Arc::default(),
+            opened: watch::Sender::new(0),
+        })
     }
 
     /// Listens to one stream, from the next commit on. Listen first and read the table after, and nothing is missed.
@@ -87,6 +92,16 @@ impl Bus {
     /// Listens to every stream, from the next commit on.
     pub fn listen_all(&self) -> Listener<Commit> {
         Listener::new(Arc::clone(&self.everything), None)
+    }
+
+    /// Counts commits in which a public stream began.
+    pub fn opened(&self) -> watch::Receiver<u64> {
+        self.opened.subscribe()
+    }
+
+    /// Tells that a public stream has begun.
+    pub(super) fn tell_opened(&self) {
+        self.opened.send_modify(|count| *count += 1);
     }
 
     /// How many listeners there are.

@@ -220,6 +220,15 @@ impl WriteTx {
             .chunk_by(|a, b| a.stream_id == b.stream_id)
             .map(|group| (group[0].stream_id, group.len()))
             .collect();
+        let mut began = 0;
+        let is_new = groups.iter().any(|(_, len)| {
+            let first = &self.pending[began];
+            began += len;
+            first.seq == 1 && !first.stream.starts_with("mcp/")
+        });
+        if is_new {
+            self.bus.tell_opened();
+        }
         let firsts = groups.iter().scan(0, |at, (_, len)| {
             let first = *at;
             *at += len;

@@ -37,17 +37,18 @@ pub struct Frames {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeedScope {
     prefix: String,
+    private: bool,
 }
 
 impl FeedScope {
-    /// Streams whose name begins with `prefix`; all of them if it is empty.
-    pub fn prefix(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned() }
+    /// Streams whose name begins with `prefix`; all of them if it is empty. `private` ones only if asked for.
+    pub fn prefix(prefix: &str, private: bool) -> Self {
+        Self { prefix: prefix.to_owned(), private }
     }
 
     /// Whether `stream` belongs to it.
     pub fn contains(&self, stream: &StreamName) -> bool {
-        stream.as_str().starts_with(&self.prefix)
+        stream.as_str().starts_with(&self.prefix) && (self.private || !stream.is_private())
     }
 
     /// Names from here up belong to it …
@@ -142,14 +143,15 @@ impl Store {
             from event e
             cross join stream s on s.id = e.stream_id
             where e.position > ?1 and s.name >= ?2 and s.name < ?3 and (?4 is null or e.kind = ?4)
-                and e.position <= ?6
+                and e.position <= ?6 and (?7 or s.name < 'mcp/' or s.name >= 'mcp0')
             order by e.position limit ?5"#,
             after,
             lowest,
             beyond,
             kind,
             limit,
-            until
+            until,
+            scope.private
         )
         .fetch_all(&self.readers)
         .await?;
@@ -277,13 +279,14 @@ impl Store {
                 where e.position > ?1 and e.position <= ?2 and e.position < coalesce(
                         (select min(position) from event where position > ?1 and length(data) > 8192),
                         9223372036854775807)
-                    and s.name >= ?3 and s.name < ?4
+                    and s.name >= ?3 and s.name < ?4 and (?5 or s.name < 'mcp/' or s.name >= 'mcp0')
                 order by e.position limit 256
             )"#,
             after,
             until,
             lowest,
-            beyond
+            beyond,
+            scope.private
         )
         .fetch_one(&self.readers)
         .await?;
@@ -341,7 +344,7 @@ mod tests {
 
     async fn fed(store: &Store, prefix: &str, after: i64) -> String {
         let (_, head) = store.log_bounds().await.unwrap();
-        let scope = FeedScope::prefix(prefix);
+        let scope = FeedScope::prefix(prefix, true);
         let (mut text, mut cursor) = (String::new(), after);
         while let Some(page) = store.feed_frames(&scope, cursor, head).await.unwrap() {
             assert!(page.cursor > cursor && page.cursor <= head, "a page moves the cursor");
@@ -376,7 +379,8 @@ mod tests {
             let events = vec![event("frame", &data(usize::try_from(n).unwrap()))];
             append(store, if n % 3 == 0 { &two } else { &one }, events).await;
         }
-        let all = store.feed_events(&FeedScope::prefix(""), 0, i64::MAX, None, 1000).await.unwrap();
+        let all =
+            store.feed_events(&FeedScope::prefix("", true), 0, i64::MAX, None, 1000).await.unwrap();
         assert_eq!(all.len(), 700);
         assert!(all.iter().zip(1..).all(|(event, position)| event.position == position));
         for name in [&one, &two] {

@@ -217,7 +217,7 @@ mod model {
             }
         }
         let feed =
-            test.store.feed_events(&FeedScope::prefix(""), 0, i64::MAX, None, u32::MAX).await;
+            test.store.feed_events(&FeedScope::prefix("", true), 0, i64::MAX, None, u32::MAX).await;
         let mut expected: Vec<i64> =
             log.streams.iter().flat_map(|stream| stream.events.iter().map(|it| it.1)).collect();
         expected.sort_unstable();

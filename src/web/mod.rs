@@ -3,8 +3,10 @@
 mod beat;
 mod body;
 mod problem;
+mod route;
 
 pub use beat::{Beat, Pulse};
 pub(crate) use body::{is_json, read, text_of};
 pub(crate) use problem::ProblemBody;
 pub use problem::{Code, Problem};
+pub use route::RouteName;

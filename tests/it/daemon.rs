@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -341,7 +341,7 @@ pub(crate) fn svc_with_input(home: &Home, args: &[&str], input: &[u8]) -> Ran {
     let mut command = home.command(args);
     command.stdin(Stdio::piped());
     let mut running = Running::spawn(command);
-    let mut stdin = running.child.stdin.take().expect("stdin is piped");
+    let mut stdin = running.stdin();
     // A command that does not read its input may have closed it, which is its right.
     drop(stdin.write_all(input));
     drop(stdin);
@@ -367,6 +367,11 @@ impl Running {
         stdout.gather(child.stdout.take().expect("stdout is piped"), Some(send));
         stderr.gather(child.stderr.take().expect("stderr is piped"), None);
         Self { child, lines: Mutex::new(lines), stdout, stderr }
+    }
+
+    /// Its standard input, if the command pipes it; dropping it closes it.
+    pub(crate) fn stdin(&mut self) -> ChildStdin {
+        self.child.stdin.take().expect("stdin is piped")
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

@@ -20,6 +20,7 @@ mod migrate;
 mod model;
 mod peers;
 mod sse;
+mod stdio;
 mod tasks;
 mod tidy;
 mod tools;

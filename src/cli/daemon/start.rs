@@ -24,10 +24,27 @@ const TAIL: usize = 20;
 
 /// Starts the daemon in the background and waits until it answers. Exit code 0 if it runs already.
 pub(in crate::cli) async fn start(context: &Context, args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    match ensure(context, args).await? {
+        Ensured::Started(daemon) => report(context, &daemon, true),
+        Ensured::Found(daemon) => report(context, &daemon, false),
+    }
+}
+
+/// A daemon that answers.
+#[derive(Debug)]
+pub(in crate::cli) enum Ensured {
+    /// It was started just now.
+    Started(DaemonFile),
+    /// It was there, or someone else was quicker.
+    Found(DaemonFile),
+}
+
+/// The same without a word on standard output.
+pub(in crate::cli) async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<Ensured> {
     // What is wrong with the configuration is said here and not in a log.
     let config = context.config(&args.flags())?;
     match find(context).await {
-        Found::Running(daemon, _) => return report(context, &daemon, false),
+        Found::Running(daemon, _) => return Ok(Ensured::Found(daemon)),
         Found::Silent(daemon, problem) => bail!(
             "a daemon (pid {}) seems to run but does not answer: {problem}; see `svc logs`, or end it with `kill {}`",
             daemon.pid,
@@ -41,7 +58,10 @@ pub(in crate::cli) async fn start(context: &Context, args: &ServeArgs) -> anyhow
     let log = args.log_file.as_deref().unwrap_or(&context.paths.log).to_path_buf();
     let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
     let mut daemon = Starting::spawn(context, args, log, token)?;
-    daemon.wait(context).await
+    let ensured = daemon.wait(context).await;
+    // Whoever lives longer than the daemon has to collect it, or it would seem to exist for ever.
+    std::thread::spawn(move || daemon.child.wait());
+    ensured
 }
 
 struct Starting {
@@ -83,7 +103,7 @@ impl Starting {
         Ok(Self { child, log, log_start })
     }
 
-    async fn wait(&mut self, context: &Context) -> anyhow::Result<ExitCode> {
+    async fn wait(&mut self, context: &Context) -> anyhow::Result<Ensured> {
         let deadline = Instant::now() + PATIENCE;
         let mut ended: Option<ExitStatus> = None;
         loop {
@@ -94,7 +114,7 @@ impl Starting {
                 // Someone else's start was quicker; theirs is as good as ours once it answers.
                 Some(status) if status.code() == Some(i32::from(ALREADY_RUNNING)) => {
                     if let Found::Running(daemon, _) = find(context).await {
-                        return report(context, &daemon, false);
+                        return Ok(Ensured::Found(daemon));
                     }
                 }
                 Some(status) => {
@@ -106,7 +126,7 @@ impl Starting {
                         && health.is_healthy()
                         && daemon.pid.cast_unsigned() == self.child.id()
                     {
-                        return report(context, &daemon, true);
+                        return Ok(Ensured::Started(daemon));
                     }
                 }
             }

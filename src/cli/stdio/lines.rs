@@ -1,0 +1,127 @@
+//! Standard input and output as lines, one JSON document each.
+
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::super::output;
+
+/// Longest line that is taken, in bytes: the daemon takes no larger body.
+pub(super) const MAX_LINE: usize = 4 * 1024 * 1024;
+/// Lines between the exchanges and the client. A client that does not read holds up the exchanges, not our memory.
+const QUEUE: usize = 64;
+/// Bytes read at once.
+const BLOCK: usize = 64 * 1024;
+
+/// What the client wrote.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// A line without its end.
+    Whole(Vec<u8>),
+    /// A line longer than [`MAX_LINE`]; it was passed over.
+    TooLong,
+}
+
+/// Reads lines.
+#[derive(Debug)]
+pub(super) struct Input<R> {
+    reader: BufReader<R>,
+}
+
+impl<R: AsyncRead + Unpin + Send> Input<R> {
+    pub(super) fn new(reader: R) -> Self {
+        Self { reader: BufReader::with_capacity(BLOCK, reader) }
+    }
+
+    /// The next line that is not blank, or `None` at the end. The last line needs no end.
+    pub(super) async fn next(&mut self) -> std::io::Result<Option<Line>> {
+        let (mut line, mut too_long) = (Vec::new(), false);
+        loop {
+            let bytes = self.reader.fill_buf().await?;
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let piece = &bytes[..end.unwrap_or(bytes.len())];
+            if too_long || line.len() + piece.len() > MAX_LINE {
+                too_long = true;
+                line = Vec::new();
+            } else {
+                line.extend_from_slice(piece);
+            }
+            let (over, used) = (bytes.is_empty(), end.map_or(piece.len(), |end| end + 1));
+            self.reader.consume(used);
+            if end.is_none() && !over {
+                continue;
+            }
+            if too_long {
+                return Ok(Some(Line::TooLong));
+            }
+            if !line.trim_ascii().is_empty() {
+                return Ok(Some(Line::Whole(line)));
+            }
+            if over {
+                return Ok(None);
+            }
+            line.clear();
+        }
+    }
+}
+
+/// Writes lines, each whole. Cheap to clone; the writing ends when the last clone is gone.
+#[derive(Debug, Clone)]
+pub(super) struct Output(mpsc::Sender<String>);
+
+impl Output {
+    /// Standard output, and the task that writes to it. The task ends early if nobody reads.
+    pub(super) fn stdout() -> (Self, JoinHandle<anyhow::Result<()>>) {
+        let (sender, mut lines) = mpsc::channel::<String>(QUEUE);
+        let writing = spawn_blocking(move || {
+            while let Some(line) = lines.blocking_recv() {
+                output::line(&line)?;
+            }
+            Ok(())
+        });
+        (Self(sender), writing)
+    }
+
+    /// Passes one message on, which has no line break in it.
+    pub(super) async fn send(&self, message: String) {
+        debug_assert!(!message.contains('\n'), "one message is one line");
+        // Fails when nobody reads any more, and then the whole bridge ends.
+        self.0.send(message).await.ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn lines(text: &[u8]) -> Vec<Line> {
+        let (mut input, mut lines) = (Input::new(text), Vec::new());
+        while let Some(line) = input.next().await.expect("memory does not fail") {
+            lines.push(line);
+        }
+        lines
+    }
+
+    #[tokio::test]
+    async fn lines_end_where_they_should() {
+        let whole = |text: &str| Line::Whole(text.as_bytes().to_vec());
+        let cases: Vec<(&[u8], Vec<Line>)> = vec![
+            (b"", vec![]),
+            (b"a\nb", vec![whole("a"), whole("b")]),
+            (b"\n \r\na\r\n\n", vec![whole("a\r")]),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(lines(text).await, expected, "{text:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_too_long_costs_itself_alone() {
+        let largest = vec![b'x'; MAX_LINE];
+        let text = [&largest, b"\n".as_slice(), &largest, b"y\nz\n", &largest, b"yy"].concat();
+        let read = lines(&text).await;
+        let expected =
+            [Line::Whole(largest), Line::TooLong, Line::Whole(b"z".to_vec()), Line::TooLong];
+        assert!(read == expected, "{} lines", read.len());
+    }
+}

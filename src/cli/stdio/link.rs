@@ -1,0 +1,183 @@
+//! The way to the daemon: found anew for every request, waited for while it is away, started if there is none.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::{Instant, sleep};
+
+use super::super::{Context, ServeArgs, daemon, output};
+use crate::client::mcp::Outgoing;
+use crate::client::{Client, ClientError, Discovery, Problem, Streaming, Target, backoff};
+
+/// Where the daemon serves MCP.
+const PATH: &str = "/mcp";
+/// How long a request waits for a daemon that is away.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// How long a daemon that was there may be away before another is started: `svc restart` and service managers bring
+/// it back themselves, with the flags that they know.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// How much is done for a request while the daemon is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// Nothing: one try.
+    Once,
+    /// Someone waits for the answer: start a daemon if there is none, and wait for up to [`PATIENCE`].
+    Demand,
+    /// Nobody waits, so wait for ever and start nothing: who stopped the daemon may have had a reason.
+    Background,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    /// Nothing was sent.
+    #[error("{0}")]
+    Away(String),
+    /// It was sent, and what became of it is not known.
+    #[error("{0}")]
+    Lost(String),
+}
+
+/// The way to the daemon.
+#[derive(Debug)]
+pub(super) struct Link {
+    context: Context,
+    discovery: Discovery,
+    state: Mutex<State>,
+    starting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Where it answered last.
+    seen: Option<Target>,
+    away_since: Option<Instant>,
+    /// When a start was last tried in this outage.
+    start_tried: Option<Instant>,
+    unauthorized: bool,
+}
+
+impl Link {
+    pub(super) fn new(context: &Context) -> anyhow::Result<Self> {
+        Ok(Self {
+            context: context.clone(),
+            discovery: context.discovery()?,
+            state: Mutex::default(),
+            starting: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Sends a request and gives the head of its answer, of any status but 503.
+    pub(super) async fn open(
+        &self,
+        outgoing: &Outgoing,
+        effort: Effort,
+    ) -> Result<Streaming, Trouble> {
+        let (since, mut failures) = (Instant::now(), 0);
+        loop {
+            let (problem, asked) = match self.try_open(outgoing, effort).await {
+                // Starting, or on its way out: the request was not looked at.
+                Ok(stream) if stream.status == StatusCode::SERVICE_UNAVAILABLE => {
+                    ("the daemon is not ready".to_owned(), stream.retry_after())
+                }
+                Ok(stream) => return Ok(stream),
+                Err(error) if was_sent(&error) => {
+                    self.is_away();
+                    return Err(Trouble::Lost(error.to_string()));
+                }
+                Err(error) if error.is_transient() => (error.to_string(), None),
+                Err(error) => return Err(Trouble::Away(error.to_string())),
+            };
+            self.is_away();
+            let patience = match effort {
+                Effort::Once => Duration::ZERO,
+                Effort::Demand => PATIENCE,
+                Effort::Background => Duration::MAX,
+            };
+            if since.elapsed() >= patience {
+                return Err(Trouble::Away(problem));
+            }
+            sleep(backoff(failures, asked)).await;
+            failures += 1;
+        }
+    }
+
+    /// Says what to do about a refused token, once until it is taken again.
+    pub(super) fn note_unauthorized(&self, problem: &Problem) {
+        if !std::mem::replace(&mut self.state().unauthorized, true) {
+            output::note(&format!("svc: the daemon refuses the token: {problem}"));
+        }
+    }
+
+    async fn try_open(
+        &self,
+        outgoing: &Outgoing,
+        effort: Effort,
+    ) -> Result<Streaming, ClientError> {
+        let target = self.locate(effort).await?;
+        let stream = Client::new(target.clone()).open(PATH, outgoing).await?;
+        if stream.status != StatusCode::SERVICE_UNAVAILABLE {
+            let mut state = self.state();
+            state.seen = Some(target);
+            (state.away_since, state.start_tried) = (None, None);
+            state.unauthorized &= stream.status == StatusCode::UNAUTHORIZED;
+        }
+        Ok(stream)
+    }
+
+    async fn locate(&self, effort: Effort) -> Result<Target, ClientError> {
+        let there = |found: &Result<Target, ClientError>| match found {
+            Ok(target) => self.discovery.is_fixed() || target.daemon.is_some(),
+            Err(error) => !error.is_transient(),
+        };
+        let mut found = self.discovery.target();
+        if !there(&found) && effort == Effort::Demand {
+            self.start().await;
+            found = self.discovery.target();
+        }
+        let target = found?;
+        if target.may_follow(self.state().seen.as_ref()) {
+            return Ok(target);
+        }
+        Err(ClientError::NotRunning { url: target.url.to_string() })
+    }
+
+    /// Starts a daemon, once in an outage. Who comes meanwhile waits for it.
+    async fn start(&self) {
+        let _turn = self.starting.lock().await;
+        {
+            let mut state = self.state();
+            let away = state.away_since.get_or_insert_with(Instant::now).elapsed();
+            let early = state.seen.is_some() && away < GRACE;
+            // What kept it from starting may be gone by the time of a later request.
+            let tried = state.start_tried.is_some_and(|at| at.elapsed() < PATIENCE);
+            if early || tried {
+                return;
+            }
+            state.start_tried = Some(Instant::now());
+        }
+        match daemon::ensure(&self.context, &ServeArgs::default()).await {
+            Ok(daemon::Ensured::Started(daemon)) => output::note(&format!(
+                "svc: started the daemon: {} (pid {})",
+                daemon.url, daemon.pid
+            )),
+            Ok(daemon::Ensured::Found(_)) => {}
+            Err(error) => output::note(&format!("svc: {error:#}")),
+        }
+    }
+
+    fn is_away(&self) {
+        self.state().away_since.get_or_insert_with(Instant::now);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the daemon may have got the request. [`Client::open`] limits the time of connecting alone.
+fn was_sent(error: &ClientError) -> bool {
+    matches!(error, ClientError::Connection { sent: true, .. })
+}

@@ -1,0 +1,728 @@
+//! Running tools: at once, on a stream that can be resumed, or as a task.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use serde_json::{Map, Value, json, value::RawValue};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, MissedTickBehavior},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Mcp, RpcError,
+    far_end::{Draft, End, Line, Out, Wire, asks_json, log_text, progress_text, progress_token},
+    ladder,
+    message::{INTERNAL_ERROR, Request, error_text, result_text},
+    seal::{Binding, Carried},
+    session::Session,
+    tasks,
+};
+use crate::{
+    domain::{CallId, Caller, McpSessionId, StreamName, TokenId, limits, mcp::Revision},
+    service::{self, mcp::CallEnd},
+    store::{CallRow, CallState, McpTransport},
+    telemetry,
+    tools::{
+        Answers, Call, ErrorType, Failure, LogLevel, Nobody, Output, Pace, Progress, Tool,
+        ToolError,
+    },
+};
+
+/// What a request is answered with, and how it went.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) text: String,
+    pub(super) status: u16,
+    pub(super) outcome: &'static str,
+}
+
+/// An answer that may take a while, and what is said on the way to it.
+pub(super) struct Pending {
+    pub(super) answer: BoxFuture<'static, Answer>,
+    pub(super) messages: Option<mpsc::UnboundedReceiver<String>>,
+}
+
+/// What comes of a call.
+pub(super) enum Reply {
+    /// The answer, as soon as it is there.
+    Pending(Pending),
+    /// A stream of the log that has the answer at its end.
+    Stream { call: CallId, stream: StreamName, session: Arc<Session> },
+}
+
+/// Calls that are at work in this process.
+#[derive(Debug, Default)]
+pub(super) struct Calls(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    running: HashMap<CallId, Running>,
+    /// By session and request id, for `notifications/cancelled` and for requests that come twice.
+    requests: HashMap<(McpSessionId, String), CallId>,
+}
+
+/// A call at work.
+#[derive(Debug, Clone)]
+pub(super) struct Running {
+    pub(super) wire: Arc<Wire>,
+    pub(super) cancel: CancellationToken,
+}
+
+impl Running {
+    pub(super) fn new(wire: Arc<Wire>) -> Self {
+        Self { wire, cancel: CancellationToken::new() }
+    }
+}
+
+impl Calls {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn insert(
+        &self,
+        id: CallId,
+        request: Option<(McpSessionId, String)>,
+        running: Running,
+    ) {
+        let mut known = self.lock();
+        if let Some(request) = request {
+            known.requests.insert(request, id.clone());
+        }
+        known.running.insert(id, running);
+    }
+
+    pub(super) fn get(&self, id: &CallId) -> Option<Running> {
+        self.lock().running.get(id).cloned()
+    }
+
+    /// The call at work for a request of this session.
+    pub(super) fn of_request(
+        &self,
+        session: &McpSessionId,
+        rpc_id: &str,
+    ) -> Option<(CallId, Running)> {
+        let known = self.lock();
+        let id = known.requests.get(&(session.clone(), rpc_id.to_owned()))?;
+        Some((id.clone(), known.running.get(id)?.clone()))
+    }
+
+    fn remove(&self, id: &CallId) {
+        let mut known = self.lock();
+        known.running.remove(id);
+        known.requests.retain(|_, call| call != id);
+    }
+}
+
+/// Where a `tools/call` comes from.
+#[derive(Debug, Clone)]
+pub(super) enum Origin {
+    /// No session, no era: a hook, `curl`.
+    Bare,
+    Legacy(Arc<Session>),
+    Modern(ladder::Modern),
+}
+
+impl Mcp {
+    /// Answers `tools/call`.
+    pub(super) async fn call_tool(
+        &self,
+        caller: &Caller,
+        origin: Origin,
+        acts_for: Option<Arc<str>>,
+        headers: &http::HeaderMap,
+        request: Request,
+    ) -> Result<Reply, RpcError> {
+        let name = request.params.get("name").and_then(Value::as_str);
+        let name = name.ok_or_else(|| RpcError::invalid_params("params.name: must name a tool"))?;
+        let Some(tool) = self.catalogue.find(caller, name) else {
+            let name: String = name.chars().take(64).collect();
+            return Err(RpcError::invalid_params(format!("Unknown tool: {name}")));
+        };
+        let arguments = match request.params.get("arguments") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(arguments)) => arguments.clone(),
+            Some(_) => return Err(RpcError::invalid_params("params.arguments: must be an object")),
+        };
+        let draft = Draft {
+            rpc_id: request.id.get().to_owned(),
+            tool: tool.name().to_owned(),
+            params: request.params,
+            acts_for,
+            started_at: self.services.now(),
+        };
+        match origin {
+            Origin::Bare => {
+                Ok(Reply::Pending(self.call_bare(caller, &tool, arguments, draft, request.id)))
+            }
+            Origin::Legacy(session) if tool.pace() == Pace::Slow => {
+                self.call_on_record(caller, session, tool, arguments, draft, request.id).await
+            }
+            Origin::Legacy(session) => Ok(Reply::Pending(self.call_fast(
+                caller,
+                Line::Legacy(session),
+                tool,
+                arguments,
+                draft,
+                request.id,
+            ))),
+            Origin::Modern(modern) => {
+                ladder::check_params(headers, &tool, &draft.params)?;
+                if tool.is_task_only() && !modern.has_tasks() {
+                    return Err(missing(&Failure::needs_tasks()));
+                }
+                let line = Line::Modern(modern);
+                Ok(Reply::Pending(match tool.pace() {
+                    Pace::Fast => self.call_fast(caller, line, tool, arguments, draft, request.id),
+                    Pace::Slow => {
+                        self.call_slow(caller, line, tool, arguments, draft, request.id)?
+                    }
+                }))
+            }
+        }
+    }
+
+    pub(super) fn call(
+        &self,
+        caller: &Caller,
+        draft: &Draft,
+        far_end: Arc<dyn crate::tools::FarEnd>,
+    ) -> Call {
+        Call {
+            services: self.services.clone(),
+            caller: caller.clone(),
+            session: draft.acts_for.clone(),
+            started_at: draft.started_at,
+            far_end,
+        }
+    }
+
+    fn call_bare(
+        &self,
+        caller: &Caller,
+        tool: &Arc<Tool>,
+        arguments: Map<String, Value>,
+        draft: Draft,
+        id: Box<RawValue>,
+    ) -> Pending {
+        let call = self.call(caller, &draft, Arc::new(Nobody));
+        let tool = Arc::clone(tool);
+        let run = async move { conclude(&id, tool.call(call, arguments).await, None) };
+        Pending { answer: run.boxed(), messages: None }
+    }
+
+    /// A tool that answers at once. It may still say something on the way.
+    fn call_fast(
+        &self,
+        caller: &Caller,
+        line: Line,
+        tool: Arc<Tool>,
+        arguments: Map<String, Value>,
+        draft: Draft,
+        id: Box<RawValue>,
+    ) -> Pending {
+        let (sender, messages) = mpsc::unbounded_channel();
+        let wire = Wire::new(self.clone(), caller.clone(), line, draft, Out::Channel(sender));
+        if let Err(error) = self.restore_round(&wire, "tools/call", tool.name()) {
+            let answer = answer_error(&id, &error);
+            return Pending { answer: std::future::ready(answer).boxed(), messages: None };
+        }
+        let call = self.call(caller, &wire.draft, Arc::new(End(Arc::clone(&wire))));
+        let mcp = self.clone();
+        let legacy = matches!(wire.line, Line::Legacy(_));
+        let only_reads = tool.annotations().read_only_hint;
+        let run = async move {
+            let outcome = tool.call(call, arguments).await;
+            mcp.conclude_round(&id, outcome, &wire)
+        };
+        // A legacy client that goes away does not cancel, so what changes something runs to its end.
+        let answer = if legacy && !only_reads {
+            let run = tokio::spawn(run);
+            async move { run.await.unwrap_or_else(|_| lost()) }.boxed()
+        } else {
+            run.boxed()
+        };
+        Pending { answer, messages: Some(messages) }
+    }
+
+    /// A tool that may wait, for a client without sessions: if it is gone the call is over, unless it has become a
+    /// task.
+    fn call_slow(
+        &self,
+        caller: &Caller,
+        line: Line,
+        tool: Arc<Tool>,
+        arguments: Map<String, Value>,
+        draft: Draft,
+        id: Box<RawValue>,
+    ) -> Result<Pending, RpcError> {
+        let has_tasks = matches!(&line, Line::Modern(modern) if modern.has_tasks());
+        let (sender, messages) = mpsc::unbounded_channel();
+        let wire = Wire::new(self.clone(), caller.clone(), line, draft, Out::Channel(sender));
+        self.restore_round(&wire, "tools/call", tool.name())?;
+        let (done, finished) = oneshot::channel();
+        let gone = CancellationToken::new();
+        let runner = self.clone().run_slow(
+            caller.clone(),
+            tool,
+            arguments,
+            Arc::clone(&wire),
+            gone.clone(),
+            done,
+        );
+        self.tasks.spawn(runner);
+        let (mcp, guard) = (self.clone(), gone.drop_guard());
+        let answer = async move {
+            let mut finished = finished;
+            let patience = tokio::time::sleep(mcp.services.tuning().mcp_task_after);
+            let mut patience = std::pin::pin!(patience);
+            loop {
+                tokio::select! {
+                    biased;
+                    outcome = &mut finished => {
+                        guard.disarm();
+                        return match outcome {
+                            Ok(outcome) => mcp.conclude_round(&id, outcome, &wire),
+                            Err(_) => lost(),
+                        };
+                    }
+                    () = wire.detached.cancelled() => break,
+                    () = &mut patience, if has_tasks && !patience.is_elapsed() => {
+                        let end = End(Arc::clone(&wire));
+                        if let Err(error) = crate::tools::FarEnd::detach(&end).await {
+                            tracing::warn!(?error, "a call cannot become a task");
+                        }
+                    }
+                }
+            }
+            guard.disarm();
+            match mcp.new_task(&wire).await {
+                Ok(members) => {
+                    Answer { text: result_text(&id, &members), status: 200, outcome: "task" }
+                }
+                Err(error) => answer_error(&id, &error.into()),
+            }
+        };
+        Ok(Pending { answer: answer.boxed(), messages: Some(messages) })
+    }
+
+    async fn run_slow(
+        self,
+        caller: Caller,
+        tool: Arc<Tool>,
+        arguments: Map<String, Value>,
+        wire: Arc<Wire>,
+        gone: CancellationToken,
+        done: oneshot::Sender<Result<Output, Failure>>,
+    ) {
+        let call = self.call(&caller, &wire.draft, Arc::new(End(Arc::clone(&wire))));
+        let run = self.with_heartbeat(&wire, tool.call(call, arguments));
+        let mut run = std::pin::pin!(run);
+        let outcome = tokio::select! {
+            biased;
+            // Also the end of the process: then the client's connection is gone, too.
+            () = gone.cancelled() => {
+                let (_settled, task) = wire.settled().await;
+                if task.is_none() {
+                    return;
+                }
+                None
+            }
+            outcome = &mut run => Some(outcome),
+            () = wire.detached.cancelled() => None,
+        };
+        let outcome = match outcome {
+            Some(outcome) => {
+                let (_settled, task) = wire.settled().await;
+                match task {
+                    None => {
+                        // Whoever waited may have gone just now.
+                        done.send(outcome).ok();
+                        return;
+                    }
+                    Some(_) => outcome,
+                }
+            }
+            None => {
+                let (guard, task) = wire.settled().await;
+                drop(guard);
+                let Some(cancel) = task.and_then(|id| self.calls.get(&id)).map(|it| it.cancel)
+                else {
+                    return;
+                };
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => return,
+                    () = cancel.cancelled() => return,
+                    outcome = &mut run => outcome,
+                }
+            }
+        };
+        let (_settled, task) = wire.settled().await;
+        if let Some(id) = task {
+            let stream = StreamName::of("mcp", &id);
+            self.end(&id, &stream, tasks::end_of(outcome)).await;
+        }
+    }
+
+    /// A tool that may wait, in a session: put on record first, and answered through the log.
+    async fn call_on_record(
+        &self,
+        caller: &Caller,
+        session: Arc<Session>,
+        tool: Arc<Tool>,
+        arguments: Map<String, Value>,
+        draft: Draft,
+        id: Box<RawValue>,
+    ) -> Result<Reply, RpcError> {
+        // The same request once more is a client that lost its connection before it saw an id.
+        if let Some((call, running)) = self.calls.of_request(&session.id, id.get())
+            && running.wire.draft.params == draft.params
+        {
+            let stream = stream_of(&call, &session);
+            return Ok(Reply::Stream { call, stream, session });
+        }
+        let revision = session.revision();
+        let first = first_message(&draft, revision);
+        let new =
+            draft.record(Some((session.id.clone(), session.transport)), revision, false, None);
+        let (row, stream) = self.services.begin_call(caller, new, first).await?;
+        let wire = Wire::new(
+            self.clone(),
+            caller.clone(),
+            Line::Legacy(Arc::clone(&session)),
+            draft,
+            Out::Log(stream.clone()),
+        );
+        self.spawn_on_record(caller, &row.call_id, &stream, tool, arguments, wire, id);
+        Ok(Reply::Stream { call: row.call_id, stream, session })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a call consists of")]
+    fn spawn_on_record(
+        &self,
+        caller: &Caller,
+        call_id: &CallId,
+        stream: &StreamName,
+        tool: Arc<Tool>,
+        arguments: Map<String, Value>,
+        wire: Arc<Wire>,
+        id: Box<RawValue>,
+    ) {
+        let Line::Legacy(session) = wire.line.clone() else { return };
+        let running = Running::new(Arc::clone(&wire));
+        let cancel = running.cancel.clone();
+        let request = (session.id.clone(), id.get().to_owned());
+        self.calls.insert(call_id.clone(), Some(request), running);
+        let call = self.call(caller, &wire.draft, Arc::new(End(Arc::clone(&wire))));
+        let (mcp, call_id, stream) = (self.clone(), call_id.clone(), stream.clone());
+        self.tasks.spawn(async move {
+            let end = tokio::select! {
+                biased;
+                // The next start takes it up.
+                () = mcp.stop.cancelled() => return,
+                () = cancel.cancelled() => CallEnd { state: CallState::Cancelled, message: None },
+                () = session.closed.cancelled() => CallEnd { state: CallState::Cancelled, message: None },
+                outcome = mcp.with_heartbeat(&wire, tool.call(call, arguments)) => {
+                    let answer = conclude(&id, outcome, None);
+                    let state = if answer.outcome == "error" { CallState::Failed } else { CallState::Completed };
+                    CallEnd { state, message: Some(answer.text) }
+                }
+            };
+            mcp.end(&call_id, &stream, end).await;
+        });
+    }
+
+    /// Runs a tool, and says now and then that it goes on.
+    async fn with_heartbeat<T>(&self, wire: &Wire, run: impl Future<Output = T>) -> T {
+        let started = Instant::now();
+        let mut beats = tokio::time::interval_at(started + self.silence, self.silence);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut run = std::pin::pin!(run);
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut run => return outcome,
+                _ = beats.tick() => wire.heartbeat(started.elapsed()).await,
+            }
+        }
+    }
+
+    /// Puts the end of a call on record. A call without an end would have its client wait for ever, so a disk that is
+    /// full now is tried again.
+    pub(super) async fn end(&self, id: &CallId, stream: &StreamName, end: CallEnd) {
+        loop {
+            match self.services.end_call(id, stream, end.clone()).await {
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::error!(error = telemetry::chain(&error), call = %id, "cannot end a call");
+                    tokio::select! {
+                        () = self.stop.cancelled() => break,
+                        () = tokio::time::sleep(limits::MCP_PATIENCE) => {}
+                    }
+                }
+            }
+        }
+        self.calls.remove(id);
+        self.tasks_changed.send_modify(|count| *count += 1);
+    }
+
+    /// Takes up the calls that the last stop or crash cut off: again from the beginning where that changes nothing,
+    /// else with a result that says that nobody knows.
+    pub(super) async fn recover_calls(&self) -> Result<(), service::Error> {
+        for row in self.services.open_calls().await? {
+            let id = row.call_id.clone();
+            let caller = caller_of(&row.principal);
+            let transport = match &row.session_id {
+                None => Some(McpTransport::Http),
+                Some(session) => self.services.mcp_transport(session).await?,
+            };
+            let stream = row.stream(transport.unwrap_or(McpTransport::Http));
+            if transport.is_none() {
+                let end = CallEnd { state: CallState::Cancelled, message: None };
+                self.services.end_call(&id, &stream, end).await?;
+                continue;
+            }
+            let rpc_id = RawValue::from_string(row.rpc_id.clone()).ok();
+            let tool = self.catalogue.find(&caller, &row.tool).filter(|tool| tool.is_repeatable());
+            let (Some(tool), Some(rpc_id)) = (tool, rpc_id.clone()) else {
+                tracing::info!(call = %id, tool = row.tool, "a call was cut off by the restart");
+                let error = cut_off(&row.tool);
+                let end = if row.is_task {
+                    tasks::end_of(Err(error.into()))
+                } else {
+                    let id = rpc_id.unwrap_or_else(|| RawValue::NULL.to_owned());
+                    let answer = conclude(&id, Err(error.into()), None);
+                    CallEnd { state: CallState::Completed, message: Some(answer.text) }
+                };
+                self.services.end_call(&id, &stream, end).await?;
+                continue;
+            };
+            tracing::info!(call = %id, tool = row.tool, "a call goes on after the restart");
+            self.resume_call(caller, row, stream, tool, rpc_id).await?;
+        }
+        Ok(())
+    }
+
+    async fn resume_call(
+        &self,
+        caller: Caller,
+        row: CallRow,
+        stream: StreamName,
+        tool: Arc<Tool>,
+        rpc_id: Box<RawValue>,
+    ) -> Result<(), service::Error> {
+        let params: Map<String, Value> = serde_json::from_str(&row.params).unwrap_or_default();
+        let arguments =
+            params.get("arguments").and_then(Value::as_object).cloned().unwrap_or_default();
+        let draft = Draft {
+            rpc_id: row.rpc_id.clone(),
+            tool: row.tool.clone(),
+            params,
+            acts_for: row.acts_for.as_deref().map(Arc::from),
+            started_at: row.started_at,
+        };
+        if let Some(session) = &row.session_id {
+            let Some(session) = self.session(&caller, session.as_str()).await? else {
+                return Ok(());
+            };
+            let out = Out::Log(stream.clone());
+            let wire = Wire::new(self.clone(), caller.clone(), Line::Legacy(session), draft, out);
+            self.spawn_on_record(&caller, &row.call_id, &stream, tool, arguments, wire, rpc_id);
+            return Ok(());
+        }
+        let meta = draft.params.get("_meta").cloned().unwrap_or_default();
+        let capabilities = meta.get(crate::domain::mcp::meta::CLIENT_CAPABILITIES);
+        let modern = ladder::Modern {
+            revision: row.revision,
+            capabilities: capabilities.and_then(Value::as_object).cloned().unwrap_or_default(),
+            log_level: None,
+        };
+        let out = Out::Task(row.call_id.clone());
+        let wire = Wire::new(self.clone(), caller.clone(), Line::Modern(modern), draft, out);
+        let answers: Option<Answers> =
+            row.answers.as_deref().and_then(|it| serde_json::from_str(it).ok());
+        wire.remember(answers.unwrap_or_default(), None);
+        wire.detached.cancel();
+        self.calls.insert(row.call_id, None, Running::new(Arc::clone(&wire)));
+        let (done, _) = oneshot::channel();
+        let runner =
+            self.clone().run_slow(caller, tool, arguments, wire, CancellationToken::new(), done);
+        self.tasks.spawn(runner);
+        Ok(())
+    }
+
+    /// What the client brings along from an earlier round of the same request.
+    pub(super) fn restore_round(
+        &self,
+        wire: &Wire,
+        method: &str,
+        name: &str,
+    ) -> Result<(), RpcError> {
+        if matches!(wire.line, Line::Legacy(_)) {
+            return Ok(());
+        }
+        let params = &wire.draft.params;
+        let mut answers = match params.get("inputResponses") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(answers)) => answers.clone(),
+            Some(_) => {
+                return Err(RpcError::invalid_params("params.inputResponses: must be an object"));
+            }
+        };
+        if answers.values().any(|answer| !answer.is_object()) {
+            return Err(RpcError::invalid_params(
+                "params.inputResponses: every answer must be an object",
+            ));
+        }
+        let mut kept = None;
+        match params.get("requestState") {
+            None | Some(Value::Null) => {}
+            Some(Value::String(state)) => {
+                let principal = wire.principal();
+                let arguments = params.get("arguments").unwrap_or(&Value::Null);
+                let binding = Binding { principal: &principal, method, name, arguments };
+                let carried = self.seal.open(state, &binding, self.services.now())?;
+                kept = carried.kept;
+                for (key, answer) in carried.answers {
+                    answers.entry(key).or_insert(answer);
+                }
+            }
+            Some(_) => {
+                return Err(RpcError::invalid_params("params.requestState: must be a string"));
+            }
+        }
+        wire.remember(answers, kept);
+        Ok(())
+    }
+
+    /// The result that asks a stateless client for more, and has it bring along what was answered before.
+    pub(super) fn input_required(&self, wire: &Wire, method: &str, name: &str) -> String {
+        let (asks, answers, kept) = wire.round();
+        let mut members =
+            format!(r#""resultType":"input_required","inputRequests":{}"#, asks_json(&asks));
+        if kept.is_some() || !answers.is_empty() {
+            let principal = wire.principal();
+            let arguments = wire.draft.params.get("arguments").unwrap_or(&Value::Null);
+            let binding = Binding { principal: &principal, method, name, arguments };
+            let state = self.seal.close(Carried { answers, kept }, &binding, self.services.now());
+            members.push_str(&format!(r#","requestState":"{state}""#));
+        }
+        members.push(',');
+        members.push_str(&self.server_meta());
+        members
+    }
+
+    /// The answer of a call whose tool may have stopped at a question.
+    fn conclude_round(
+        &self,
+        id: &RawValue,
+        outcome: Result<Output, Failure>,
+        wire: &Wire,
+    ) -> Answer {
+        match (&wire.line, outcome) {
+            (Line::Legacy(_), outcome) => conclude(id, outcome, None),
+            (Line::Modern(_), Err(Failure::NeedsInput)) => {
+                let members = self.input_required(wire, "tools/call", &wire.draft.tool);
+                Answer { text: result_text(id, &members), status: 200, outcome: "input_required" }
+            }
+            (Line::Modern(_), outcome) => conclude(id, outcome, Some(&self.server_meta())),
+        }
+    }
+}
+
+/// The answer that a call's outcome makes. `meta`: what every result of a stateless revision has beside it.
+pub(super) fn conclude(
+    id: &RawValue,
+    outcome: Result<Output, Failure>,
+    meta: Option<&str>,
+) -> Answer {
+    let output = match outcome {
+        Ok(output) => output,
+        Err(Failure::Tool(error)) => Output::error(&error),
+        Err(Failure::MissingCapability(_)) if meta.is_none() => {
+            let text = "the client cannot do what this tool needs of it";
+            Output::error(&ToolError::new(ErrorType::Unavailable, text))
+        }
+        Err(failure @ Failure::MissingCapability(_)) => {
+            return answer_error(id, &missing(&failure));
+        }
+        Err(Failure::Protocol { code, message, data }) => {
+            return answer_error(id, &RpcError { code, message, data, status: 200 });
+        }
+        Err(Failure::NeedsInput) => Output::error(&ToolError::internal()),
+    };
+    let outcome = if output.is_error() { "tool_error" } else { "ok" };
+    let mut members = output.members();
+    if let Some(meta) = meta {
+        members.push_str(r#","resultType":"complete","#);
+        members.push_str(meta);
+    }
+    Answer { text: result_text(id, &members), status: 200, outcome }
+}
+
+pub(super) fn answer_error(id: &RawValue, error: &RpcError) -> Answer {
+    Answer { text: error_text(Some(id), error), status: error.status, outcome: "error" }
+}
+
+pub(super) fn missing(failure: &Failure) -> RpcError {
+    let Failure::MissingCapability(required) = failure else {
+        return RpcError::new(INTERNAL_ERROR, "internal error");
+    };
+    RpcError::missing_capability(required)
+}
+
+/// The process goes down, or a task of ours was lost: the connection is gone with it.
+fn lost() -> Answer {
+    let error = RpcError::new(INTERNAL_ERROR, "the daemon is going down");
+    Answer { text: error_text(None, &error), status: 503, outcome: "error" }
+}
+
+fn cut_off(tool: &str) -> ToolError {
+    let text = format!(
+        "the daemon restarted while {tool} was running, and its outcome is unknown: look before you call it again"
+    );
+    ToolError {
+        allowed: Some(json!({ "outcome": "unknown" })),
+        ..ToolError::new(ErrorType::Unavailable, text)
+    }
+}
+
+/// Revisions before 2025-11-25 have no priming event, and one of their clients breaks at it. A first message that
+/// says something gives the stream an id just as well, so that the client can come back for the rest.
+fn first_message(draft: &Draft, revision: Revision) -> Option<String> {
+    if revision >= Revision::V2025_11_25 {
+        return None;
+    }
+    let message = format!("{} has begun", draft.tool);
+    Some(match progress_token(&draft.params) {
+        Some(token) => {
+            progress_text(token, &Progress { progress: 0.0, total: None, message: Some(message) })
+        }
+        None => log_text(LogLevel::Debug, &json!(message)),
+    })
+}
+
+pub(super) fn stream_of(call: &CallId, session: &Session) -> StreamName {
+    match session.transport {
+        McpTransport::Http => StreamName::of("mcp", call),
+        McpTransport::Sse => StreamName::of("mcp", &session.id),
+    }
+}
+
+/// The caller that a row names, with no more rights than that.
+fn caller_of(principal: &str) -> Caller {
+    match principal.strip_prefix("session:") {
+        None => Caller::Operator,
+        Some(key) => Caller::Session {
+            key: key.into(),
+            token: TokenId::from(String::new()),
+            scopes: Arc::from([]),
+        },
+    }
+}

@@ -1,0 +1,304 @@
+//! Which era a request is of, and whether its headers agree with its body.
+//!
+//! The rungs, in their order: HTTP method, JSON, the era and its revision, `_meta`, the standard headers, the arguments
+//! that headers repeat. Modern requests are checked as 2026-07-28 says; for all others `Mcp-Method` and `Mcp-Name` are
+//! optional, the body wins, and a disagreement is logged.
+
+use std::borrow::Cow;
+
+use http::{HeaderMap, HeaderName};
+use serde_json::{Map, Value};
+
+use super::message::{Request, RpcError};
+use crate::{
+    domain::mcp::{self, Revision, meta},
+    tools::{HeaderParam, LogLevel, ParamKind, Tool},
+};
+
+/// What a modern request says of itself.
+#[derive(Debug, Clone)]
+pub(super) struct Modern {
+    pub(super) revision: Revision,
+    pub(super) capabilities: Map<String, Value>,
+    pub(super) log_level: Option<LogLevel>,
+}
+
+impl Modern {
+    /// Whether the client can look after tasks.
+    pub(super) fn has_tasks(&self) -> bool {
+        self.capabilities
+            .get("extensions")
+            .is_some_and(|all| all.get(mcp::TASKS_EXTENSION).is_some())
+    }
+}
+
+/// Finds out whether a request is modern, and checks what it then has to say; `None` if it is of an older era.
+pub(super) fn modern(
+    headers: &HeaderMap,
+    method: &str,
+    params: &Map<String, Value>,
+) -> Result<Option<Modern>, RpcError> {
+    let header = one(headers, mcp::PROTOCOL_VERSION)?;
+    let meta = params.get("_meta").and_then(Value::as_object);
+    let named = meta.and_then(|meta| meta.get(meta::PROTOCOL_VERSION));
+    let malformed = |message: String| RpcError::invalid_params(message).status(400);
+    let Some(named) = named else {
+        let modern = header.as_deref().is_some_and(Revision::names_modern);
+        if modern || method == "server/discover" {
+            return Err(malformed(format!(
+                "params._meta[{:?}]: is missing",
+                meta::PROTOCOL_VERSION
+            )));
+        }
+        return Ok(None);
+    };
+    let Some(named) = named.as_str() else {
+        return Err(malformed(format!(
+            "params._meta[{:?}]: must be a string",
+            meta::PROTOCOL_VERSION
+        )));
+    };
+    match header.as_deref() {
+        Some(header) if header == named => {}
+        Some(_) => {
+            return Err(RpcError::header_mismatch("MCP-Protocol-Version and params._meta disagree"));
+        }
+        None => {
+            return Err(RpcError::header_mismatch("MCP-Protocol-Version: the header is missing"));
+        }
+    }
+    let revision = Revision::parse(named).filter(|revision| revision.is_modern());
+    let Some(revision) = revision else { return Err(RpcError::unsupported_version(named)) };
+    let meta = meta.map(Cow::Borrowed).unwrap_or_default();
+    let Some(capabilities) = meta.get(meta::CLIENT_CAPABILITIES).and_then(Value::as_object) else {
+        let key = meta::CLIENT_CAPABILITIES;
+        return Err(malformed(format!("params._meta[{key:?}]: must be an object")));
+    };
+    let log_level = match meta.get(meta::LOG_LEVEL) {
+        None => None,
+        Some(level) => match serde_json::from_value(level.clone()) {
+            Ok(level) => Some(level),
+            Err(_) => {
+                return Err(malformed(format!(
+                    "params._meta[{:?}]: is no log level",
+                    meta::LOG_LEVEL
+                )));
+            }
+        },
+    };
+    Ok(Some(Modern { revision, capabilities: capabilities.clone(), log_level }))
+}
+
+/// The standard headers of a modern request (SEP-2243).
+pub(super) fn check_headers(headers: &HeaderMap, request: &Request) -> Result<(), RpcError> {
+    let method = one(headers, mcp::METHOD)?
+        .ok_or_else(|| RpcError::header_mismatch("Mcp-Method: the header is missing"))?;
+    if method != request.method {
+        return Err(RpcError::header_mismatch("Mcp-Method and the body's method disagree"));
+    }
+    let Some(member) = mcp::name_member(&request.method) else { return Ok(()) };
+    let Some(name) = request.params.get(member).and_then(Value::as_str) else { return Ok(()) };
+    match one(headers, mcp::NAME)? {
+        None => Err(RpcError::header_mismatch("Mcp-Name: the header is missing")),
+        Some(header) if header == name => Ok(()),
+        Some(_) => Err(RpcError::header_mismatch(format!("Mcp-Name and params.{member} disagree"))),
+    }
+}
+
+/// The arguments that headers repeat.
+pub(super) fn check_params(
+    headers: &HeaderMap,
+    tool: &Tool,
+    params: &Map<String, Value>,
+) -> Result<(), RpcError> {
+    for param in tool.header_params() {
+        let value = param
+            .path
+            .iter()
+            .try_fold(params.get("arguments"), |at, step| at.map(|at| at.get(step)));
+        let value = value.flatten().filter(|value| !value.is_null());
+        let name = format!("{}{}", mcp::PARAM_PREFIX, param.header.to_ascii_lowercase());
+        let Ok(name) = HeaderName::try_from(name) else { continue };
+        let header = one(headers, name.as_str())?;
+        let disagree =
+            |what: &str| RpcError::header_mismatch(format!("Mcp-Param-{}: {what}", param.header));
+        match (value, header) {
+            (None, _) => {}
+            (Some(_), None) => return Err(disagree("the header is missing")),
+            (Some(value), Some(header)) if !agrees(param, value, &header) => {
+                return Err(disagree("the header and the argument disagree"));
+            }
+            (Some(_), Some(_)) => {}
+        }
+    }
+    Ok(())
+}
+
+fn agrees(param: &HeaderParam, value: &Value, header: &str) -> bool {
+    match param.kind {
+        // What is no string, integer or boolean is for the schema to refuse.
+        ParamKind::String => value.as_str().is_none_or(|value| value == header),
+        ParamKind::Boolean => value.as_bool().is_none_or(|value| value.to_string() == header),
+        ParamKind::Integer => {
+            let Some(value) = value.as_f64() else { return true };
+            value.to_string() == header
+                || header.parse::<f64>().is_ok_and(|header| (header - value).abs() < f64::EPSILON)
+        }
+    }
+}
+
+/// The decoded value of a header that may stand there once.
+pub(super) fn one(headers: &HeaderMap, name: &str) -> Result<Option<String>, RpcError> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(RpcError::header_mismatch(format!("{name}: the header is there twice")));
+    }
+    let value = mcp::decode_value(value.as_bytes()).ok_or_else(|| {
+        RpcError::header_mismatch(format!("{name}: the header's value cannot be read"))
+    })?;
+    Ok(Some(value.into_owned()))
+}
+
+/// What a request is about, for spans, metrics and the response's headers. The body wins over the headers.
+pub(super) fn resolve(
+    headers: &HeaderMap,
+    method: &str,
+    params: &Map<String, Value>,
+) -> Option<String> {
+    let said = |name: &str| one(headers, name).ok().flatten();
+    if said(mcp::METHOD).is_some_and(|header| header != method) {
+        tracing::warn!(
+            mcp.method = method,
+            "Mcp-Method disagrees with the body (SEP-2243): the body counts"
+        );
+    }
+    let member = mcp::name_member(method)?;
+    let named = params.get(member).and_then(Value::as_str).filter(|name| !name.is_empty());
+    let header = said(mcp::NAME);
+    match (named, header) {
+        (Some(named), Some(header)) if named != header => {
+            tracing::warn!(
+                mcp.method = method,
+                "Mcp-Name disagrees with the body (SEP-2243): the body counts"
+            );
+            Some(named.to_owned())
+        }
+        (Some(named), _) => Some(named.to_owned()),
+        (None, header) => header,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in list {
+            headers.append(*name, http::HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        headers
+    }
+
+    fn meta(version: &str) -> Value {
+        json!({"_meta": {"io.modelcontextprotocol/protocolVersion": version,
+            "io.modelcontextprotocol/clientCapabilities": {}}})
+    }
+
+    #[test]
+    fn eras_by_table() {
+        let new = "2026-07-28";
+        for (header, params, expected) in [
+            (None, json!({}), Ok(false)),
+            (Some("2025-06-18"), json!({}), Ok(false)),
+            (Some("nonsense"), json!({}), Ok(false)),
+            (Some(new), meta(new), Ok(true)),
+            (Some("  2026-07-28 "), meta(new), Ok(true)),
+            (Some(new), json!({}), Err(-32602)),
+            (Some("2031-01-01"), json!({}), Err(-32602)),
+            (
+                Some(new),
+                json!({"_meta": {"io.modelcontextprotocol/protocolVersion": new}}),
+                Err(-32602),
+            ),
+            (
+                Some(new),
+                json!({"_meta": {"io.modelcontextprotocol/protocolVersion": 3}}),
+                Err(-32602),
+            ),
+            (None, meta(new), Err(-32020)),
+            (Some("2025-11-25"), meta(new), Err(-32020)),
+            (Some("2031-01-01"), meta("2031-01-01"), Err(-32022)),
+            (Some("2025-11-25"), meta("2025-11-25"), Err(-32022)),
+        ] {
+            let list: Vec<_> =
+                header.into_iter().map(|value| ("mcp-protocol-version", value)).collect();
+            let Value::Object(params) = params else { panic!("an object") };
+            let found = modern(&headers(&list), "tools/list", &params);
+            let found = found.map(|modern| modern.is_some()).map_err(|error| {
+                assert_eq!(error.status, 400);
+                error.code
+            });
+            assert_eq!(found, expected, "{header:?} {params:?}");
+        }
+    }
+
+    #[test]
+    fn standard_headers_by_table() {
+        let request = |method: &str, params: Value| Request {
+            id: serde_json::value::to_raw_value(&1).unwrap(),
+            method: method.to_owned(),
+            params: params.as_object().unwrap().clone(),
+        };
+        let call = request("tools/call", json!({"name": "wörk"}));
+        for (request, list, fine) in [
+            (&request("tools/list", json!({})), vec![("mcp-method", "tools/list")], true),
+            (&request("tools/list", json!({})), vec![("mcp-method", "  tools/list ")], true),
+            (&request("tools/list", json!({})), vec![("mcp-method", "TOOLS/LIST")], false),
+            (&request("tools/list", json!({})), vec![], false),
+            (&call, vec![("mcp-method", "tools/call")], false),
+            (&call, vec![("mcp-method", "tools/call"), ("mcp-name", "=?base64?d8O2cms=?=")], true),
+            (&call, vec![("mcp-method", "tools/call"), ("mcp-name", "=?base64?d8O2cms?=")], false),
+            (&call, vec![("mcp-method", "tools/call"), ("mcp-name", "work")], false),
+            (
+                &call,
+                vec![("mcp-method", "tools/call"), ("mcp-name", "a"), ("mcp-name", "a")],
+                false,
+            ),
+        ] {
+            let checked = check_headers(&headers(&list), request);
+            assert_eq!(checked.is_ok(), fine, "{list:?}");
+            assert!(checked.err().is_none_or(|error| error.code == -32020 && error.status == 400));
+        }
+    }
+
+    #[test]
+    fn repeated_arguments_by_table() {
+        let schema = json!({"type": "object", "properties": {
+            "text": {"type": "string", "x-mcp-header": "Text"},
+            "count": {"type": "integer", "x-mcp-header": "Count"},
+            "inner": {"type": "object", "properties": {"on": {"type": "boolean", "x-mcp-header": "On"}}},
+        }});
+        let tool =
+            Tool::raw("t", "a tool", schema, |_, _| async { Ok(crate::tools::Output::text("")) });
+        for (arguments, list, fine) in [
+            (json!({}), vec![], true),
+            (json!({"text": null}), vec![], true),
+            (json!({"text": "a"}), vec![("mcp-param-text", "a")], true),
+            (json!({"text": "a"}), vec![("mcp-param-text", "=?base64?YQ==?=")], true),
+            (json!({"text": "a"}), vec![], false),
+            (json!({"text": "a"}), vec![("mcp-param-text", "A")], false),
+            (json!({"count": 42}), vec![("mcp-param-count", "42.0")], true),
+            (json!({"count": 42}), vec![("mcp-param-count", "43")], false),
+            (json!({"inner": {"on": true}}), vec![("mcp-param-on", "true")], true),
+            (json!({"inner": {"on": true}}), vec![("mcp-param-on", "false")], false),
+        ] {
+            let params = json!({"name": "t", "arguments": arguments});
+            let checked = check_params(&headers(&list), &tool, params.as_object().unwrap());
+            assert_eq!(checked.is_ok(), fine, "{params} {list:?}");
+        }
+    }
+}

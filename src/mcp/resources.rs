@@ -1,0 +1,247 @@
+//! Resources: the log, stream by stream, as what a client can read and subscribe to.
+
+use std::fmt;
+
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::RpcError;
+use crate::{
+    domain::{Caller, StreamName, limits, sse::push_item},
+    service::{Services, events::Selector},
+};
+
+/// Something to read.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Resource {
+    /// Names it.
+    pub uri: String,
+    /// What programs call it.
+    pub name: String,
+    /// What people call it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// What it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Its form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mime_type: Option<String>,
+}
+
+/// A family of things to read (RFC 6570).
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceTemplate {
+    /// Their URIs.
+    pub uri_template: String,
+    /// What programs call them.
+    pub name: String,
+    /// What people call them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// What they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Their form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mime_type: Option<String>,
+}
+
+/// Where resources come from.
+pub trait ResourceProvider: fmt::Debug + Send + Sync {
+    /// A page of what there is, and where the next one begins. With a cursor that is not its own it has nothing.
+    fn list<'a>(
+        &'a self,
+        services: &'a Services,
+        cursor: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(Vec<Resource>, Option<String>), RpcError>>;
+    /// The families that there are.
+    fn templates(&self) -> Vec<ResourceTemplate>;
+    /// The `contents` of a resource; `None` if there is none of that URI here.
+    fn read<'a>(
+        &'a self,
+        services: &'a Services,
+        caller: &'a Caller,
+        uri: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Vec<Value>>, RpcError>>;
+    /// The stream whose events change a resource; `None` if it is not from here, or never changes.
+    fn stream_of(&self, uri: &str) -> Option<StreamName>;
+    /// Values for a variable of a template, beginning with `value`; `None` if the template is not from here.
+    fn complete<'a>(
+        &'a self,
+        services: &'a Services,
+        template: &'a str,
+        variable: &'a str,
+        value: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Vec<String>>, RpcError>>;
+}
+
+/// The log: `svc://stream/<name>`.
+#[derive(Debug)]
+pub struct StreamResources;
+
+const PREFIX: &str = "svc://stream/";
+const TEMPLATE: &str = "svc://stream/{+name}{?after,limit}";
+const JSON: &str = "application/json";
+
+impl ResourceProvider for StreamResources {
+    fn list<'a>(
+        &'a self,
+        services: &'a Services,
+        cursor: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(Vec<Resource>, Option<String>), RpcError>> {
+        Box::pin(async move {
+            let (names, next) = services.public_streams(cursor, limits::MCP_RESOURCES_PAGE).await?;
+            let resources = names.into_iter().map(|name| Resource {
+                uri: uri_of(&name),
+                title: None,
+                description: None,
+                mime_type: Some(JSON.to_owned()),
+                name,
+            });
+            Ok((resources.collect(), next))
+        })
+    }
+
+    fn templates(&self) -> Vec<ResourceTemplate> {
+        vec![ResourceTemplate {
+            uri_template: TEMPLATE.to_owned(),
+            name: "stream".to_owned(),
+            title: Some("A stream of the event log".to_owned()),
+            description: Some(
+                "Events of one stream: `team` (who comes and goes), `task/<id>` (a task's output), `peer/<id>` (its \
+                 messages' delivery), … Without `after` the latest `limit` (100) events; with it those that follow \
+                 that seq. Subscribe to hear of new ones."
+                    .to_owned(),
+            ),
+            mime_type: Some(JSON.to_owned()),
+        }]
+    }
+
+    fn read<'a>(
+        &'a self,
+        services: &'a Services,
+        caller: &'a Caller,
+        uri: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Vec<Value>>, RpcError>> {
+        Box::pin(async move {
+            let Some((name, query)) = parse(uri) else { return Ok(None) };
+            if name.is_private() {
+                return Ok(None);
+            }
+            let (mut after, mut limit) = (None, 100_u32);
+            for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+                let bad = || {
+                    RpcError::invalid_params(format!("params.uri: {key} must be a number"))
+                        .data(json!({ "uri": uri }))
+                };
+                match &*key {
+                    "after" => {
+                        after =
+                            Some(value.parse::<i64>().ok().filter(|it| *it >= 0).ok_or_else(bad)?)
+                    }
+                    "limit" => limit = value.parse().map_err(|_| bad())?,
+                    _ => {}
+                }
+            }
+            let Some(view) =
+                services.store().view(&name).await.map_err(crate::service::Error::from)?
+            else {
+                return Ok(None);
+            };
+            let after = after.unwrap_or_else(|| (view.head - i64::from(limit)).max(0));
+            let selector = Selector::Stream(name.as_str().to_owned());
+            let page = services.event_page(caller, &selector, after, None, Some(limit)).await?;
+            let mut text = format!(r#"{{"stream":{},"events":["#, Value::from(name.as_str()));
+            for (index, event) in page.events.iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                push_item(&mut text, event);
+            }
+            let next = page.events.last().map_or(after, |event| event.seq);
+            let closed = view.closed;
+            text.push_str(&format!(
+                r#"],"count":{},"next_after":{next},"head":{},"closed":{closed}}}"#,
+                page.events.len(),
+                view.head
+            ));
+            Ok(Some(vec![json!({ "uri": uri, "mimeType": JSON, "text": text })]))
+        })
+    }
+
+    fn stream_of(&self, uri: &str) -> Option<StreamName> {
+        parse(uri).map(|(name, _)| name).filter(|name| !name.is_private())
+    }
+
+    fn complete<'a>(
+        &'a self,
+        services: &'a Services,
+        template: &'a str,
+        variable: &'a str,
+        value: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Vec<String>>, RpcError>> {
+        Box::pin(async move {
+            if template != TEMPLATE && template != "svc://stream/{+name}" {
+                return Ok(None);
+            }
+            if variable != "name" {
+                return Ok(Some(Vec::new()));
+            }
+            Ok(Some(services.stream_names(value, limits::MCP_COMPLETIONS + 1).await?))
+        })
+    }
+}
+
+/// The URI of a stream. What would end its path is written in percent.
+fn uri_of(name: &str) -> String {
+    let name = name.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
+    format!("{PREFIX}{name}")
+}
+
+/// The stream that a URI names, and its query.
+fn parse(uri: &str) -> Option<(StreamName, &str)> {
+    let rest = uri.strip_prefix(PREFIX)?;
+    let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
+    let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let mut text = Vec::with_capacity(name.len());
+    let mut bytes = name.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let mut digit = || bytes.next().and_then(|digit| char::from(digit).to_digit(16));
+            let code = digit()? * 16 + digit()?;
+            text.push(u8::try_from(code).ok()?);
+        } else {
+            text.push(byte);
+        }
+    }
+    Some((StreamName::parse(std::str::from_utf8(&text).ok()?)?, query))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_by_table() {
+        for (uri, name, query) in [
+            ("svc://stream/team", Some("team"), ""),
+            ("svc://stream/task/task_1?after=3&limit=2", Some("task/task_1"), "after=3&limit=2"),
+            ("svc://stream/a%3Fb%25c", Some("a?b%c"), ""),
+            ("svc://stream/", None, ""),
+            ("svc://stream/a%3", None, ""),
+            ("svc://stream/a b", None, ""),
+            ("file:///etc/passwd", None, ""),
+        ] {
+            let parsed = parse(uri);
+            assert_eq!(parsed.as_ref().map(|(name, _)| name.as_str()), name, "{uri}");
+            if let Some((found, asked)) = parsed {
+                assert_eq!(asked, query);
+                assert_eq!(parse(&uri_of(found.as_str())).map(|it| it.0), Some(found));
+            }
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! What MCP clients find again: sessions, subscriptions, and calls that take time, with their messages in the log.
+
+use std::sync::Arc;
+
+use super::{Error, Services};
+use crate::{
+    domain::{
+        CallId, Caller, McpSessionId, NewEvent, StreamName, Timestamp, limits, mcp::Revision,
+    },
+    store::{CallRow, CallState, McpSessionRow, McpTransport, StoreError, WriteTx},
+};
+
+/// Wish for a session.
+#[derive(Debug, Clone)]
+pub struct NewMcpSession {
+    /// How its messages travel.
+    pub transport: McpTransport,
+    /// What was agreed on.
+    pub revision: Revision,
+    /// JSON: who the client says it is.
+    pub client: Option<String>,
+    /// JSON: what the client can do.
+    pub capabilities: String,
+}
+
+/// Wish for a call that may take time.
+#[derive(Debug, Clone)]
+pub struct NewCall {
+    /// The session that it came in, and how its messages travel.
+    pub session: Option<(McpSessionId, McpTransport)>,
+    /// For whom the tool acts.
+    pub acts_for: Option<String>,
+    /// The revision that it came in.
+    pub revision: Revision,
+    /// JSON: the id of the request.
+    pub rpc_id: String,
+    /// The tool.
+    pub tool: String,
+    /// JSON: the request's `params`.
+    pub params: String,
+    /// Whether the client is given it as a task.
+    pub is_task: bool,
+    /// JSON: what the client has answered so far.
+    pub answers: Option<String>,
+    /// When it came.
+    pub started_at: Timestamp,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone)]
+pub struct CallEnd {
+    /// A final state.
+    pub state: CallState,
+    /// What the client is told: a JSON-RPC message, or of a task its result or error. Nothing if it did not want to
+    /// be told.
+    pub message: Option<String>,
+}
+
+/// What an event of an `mcp/` stream is.
+pub const MESSAGE: &str = "message";
+
+impl Services {
+    /// Opens a session for this caller.
+    pub async fn open_mcp_session(
+        &self,
+        caller: &Caller,
+        new: NewMcpSession,
+    ) -> Result<McpSessionRow, Error> {
+        let (principal, ids) = (caller.subject(), self.ids.clone());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let row = McpSessionRow {
+                        session_id: McpSessionId::new(&ids, tx.now()),
+                        principal,
+                        transport: new.transport,
+                        revision: new.revision,
+                        client: new.client,
+                        capabilities: new.capabilities,
+                        log_level: None,
+                        tools: None,
+                        last_seen_at: tx.now(),
+                    };
+                    tx.insert_mcp_session(&row).await?;
+                    if new.transport == McpTransport::Sse {
+                        tx.open_stream(&StreamName::of("mcp", &row.session_id)).await?;
+                    }
+                    Ok(row)
+                })
+            })
+            .await
+    }
+
+    /// An open session of this caller; `None` if there is none of that id, or it is somebody else's.
+    pub async fn mcp_session(
+        &self,
+        caller: &Caller,
+        id: &str,
+    ) -> Result<Option<McpSessionRow>, Error> {
+        let Some(id) = McpSessionId::parse(id) else { return Ok(None) };
+        let row = self.store.mcp_session(&id).await?;
+        Ok(row.filter(|row| row.principal == caller.subject()))
+    }
+
+    /// What `initialize` says of a session that was opened before it.
+    pub async fn describe_mcp_session(
+        &self,
+        id: &McpSessionId,
+        revision: Revision,
+        client: Option<String>,
+        capabilities: String,
+    ) -> Result<(), Error> {
+        let id = id.clone();
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.describe_mcp_session(&id, revision, client.as_deref(), &capabilities)
+                        .await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Says that a session is alive.
+    pub async fn touch_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
+        let id = id.clone();
+        self.change(move |tx| Box::pin(async move { tx.touch_mcp_session(&id).await })).await
+    }
+
+    /// The lightest log messages that the client wants from now on.
+    pub async fn set_mcp_log_level(
+        &self,
+        id: &McpSessionId,
+        level: &'static str,
+    ) -> Result<(), Error> {
+        let id = id.clone();
+        self.change(move |tx| Box::pin(async move { tx.set_mcp_log_level(&id, level).await })).await
+    }
+
+    /// The list of tools that the client has seen.
+    pub async fn set_mcp_tools(&self, id: &McpSessionId, tools: i64) -> Result<(), Error> {
+        let id = id.clone();
+        self.change(move |tx| Box::pin(async move { tx.set_mcp_tools(&id, tools).await })).await
+    }
+
+    /// Ends a session. Its calls are told by whoever runs them.
+    pub async fn close_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
+        let id = id.clone();
+        self.change(move |tx| {
+            Box::pin(async move {
+                tx.close_mcp_session(&id).await?;
+                let stream = StreamName::of("mcp", &id);
+                if tx.stream(&stream).await?.is_some_and(|state| !state.closed) {
+                    tx.close_stream(&stream).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Ends the sessions that were not heard of for very long.
+    pub async fn sweep_mcp_sessions(&self) -> Result<(), Error> {
+        let before = self.now().minus(limits::MCP_SESSION_IDLE);
+        let closed = self
+            .store
+            .write(move |tx| Box::pin(async move { tx.close_idle_mcp_sessions(before).await }))
+            .await?;
+        if closed > 0 {
+            tracing::info!(mcp.sessions = closed, "ended sessions that were silent for long");
+        }
+        Ok(())
+    }
+
+    /// Remembers that a session wants to hear of a resource.
+    pub async fn subscribe_resource(
+        &self,
+        id: &McpSessionId,
+        uri: String,
+        stream: String,
+    ) -> Result<(), Error> {
+        let id = id.clone();
+        self.change(move |tx| {
+            Box::pin(async move { tx.insert_mcp_subscription(&id, &uri, &stream).await })
+        })
+        .await
+    }
+
+    /// Forgets it.
+    pub async fn unsubscribe_resource(&self, id: &McpSessionId, uri: String) -> Result<(), Error> {
+        let id = id.clone();
+        self.change(move |tx| Box::pin(async move { tx.delete_mcp_subscription(&id, &uri).await }))
+            .await
+    }
+
+    /// What a session wants to hear of: URIs and the streams behind them.
+    pub async fn resource_subscriptions(
+        &self,
+        id: &McpSessionId,
+    ) -> Result<Vec<(String, String)>, Error> {
+        Ok(self.store.mcp_subscriptions(id).await?)
+    }
+
+    /// Puts a call on record before its tool is run. `first` is the first message to the client, if there is one.
+    pub async fn begin_call(
+        &self,
+        caller: &Caller,
+        new: NewCall,
+        first: Option<String>,
+    ) -> Result<(CallRow, StreamName), Error> {
+        let (principal, ids) = (caller.subject(), self.ids.clone());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let transport = new.session.as_ref().map_or(McpTransport::Http, |it| it.1);
+                    let row = CallRow {
+                        call_id: CallId::new(&ids, tx.now()),
+                        session_id: new.session.map(|(id, _)| id),
+                        principal,
+                        acts_for: new.acts_for,
+                        revision: new.revision,
+                        rpc_id: new.rpc_id,
+                        tool: new.tool,
+                        params: new.params,
+                        is_task: new.is_task,
+                        state: CallState::Working,
+                        asks: None,
+                        answers: new.answers,
+                        started_at: new.started_at,
+                        updated_at: tx.now(),
+                    };
+                    let stream = row.stream(transport);
+                    tx.insert_call(&row).await?;
+                    tx.open_stream(&stream).await?;
+                    if let Some(first) = first {
+                        tx.append(&stream, vec![message(first)]).await?;
+                    }
+                    Ok((row, stream))
+                })
+            })
+            .await
+    }
+
+    /// Says something to the client on the way.
+    pub async fn say(&self, stream: &StreamName, text: String) -> Result<(), Error> {
+        self.store.append(stream.clone(), vec![message(text)]).await?;
+        Ok(())
+    }
+
+    /// Ends a call. Whoever comes second changes nothing: a call has one end. False then.
+    pub async fn end_call(
+        &self,
+        id: &CallId,
+        stream: &StreamName,
+        end: CallEnd,
+    ) -> Result<bool, Error> {
+        let (id, stream) = (id.clone(), stream.clone());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let Some(row) = tx.call(&id).await? else { return Ok(false) };
+                    if row.state.is_terminal() {
+                        return Ok(false);
+                    }
+                    tx.update_call(&id, end.state, None, row.answers.as_deref()).await?;
+                    let open = tx.stream(&stream).await?.is_some_and(|state| !state.closed);
+                    if let Some(text) = end.message.filter(|_| open) {
+                        tx.append(&stream, vec![message(text)]).await?;
+                    }
+                    // The stream of a whole session goes on.
+                    if open && stream == StreamName::of("mcp", &id) {
+                        tx.close_stream(&stream).await?;
+                    }
+                    Ok(true)
+                })
+            })
+            .await
+    }
+
+    /// Says what a task waits for, or that it goes on; and keeps what was answered.
+    pub async fn ask_in_call(
+        &self,
+        id: &CallId,
+        asks: Option<String>,
+        answers: Option<String>,
+    ) -> Result<(), Error> {
+        let id = id.clone();
+        self.change(move |tx| {
+            Box::pin(async move {
+                let state =
+                    if asks.is_some() { CallState::InputRequired } else { CallState::Working };
+                if tx.call(&id).await?.is_some_and(|row| !row.state.is_terminal()) {
+                    tx.update_call(&id, state, asks.as_deref(), answers.as_deref()).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// A call of this caller.
+    pub async fn call(&self, caller: &Caller, id: &str) -> Result<Option<CallRow>, Error> {
+        let Some(id) = CallId::parse(id) else { return Ok(None) };
+        let row = self.store.call(&id).await?;
+        Ok(row.filter(|row| row.principal == caller.subject()))
+    }
+
+    /// Calls that are not over, the oldest first: at a start, those that the last stop or crash cut off.
+    pub async fn open_calls(&self) -> Result<Vec<CallRow>, Error> {
+        Ok(self.store.open_calls().await?)
+    }
+
+    /// How the messages of a session travel, if it is open.
+    pub async fn mcp_transport(&self, id: &McpSessionId) -> Result<Option<McpTransport>, Error> {
+        Ok(self.store.mcp_session(id).await?.map(|row| row.transport))
+    }
+
+    /// The last message of a stream.
+    pub async fn last_message(&self, stream: &StreamName) -> Result<Option<Arc<str>>, Error> {
+        let Some(view) = self.store.view(stream).await? else { return Ok(None) };
+        let last = self.store.events(view.id, stream, view.head - 1, None, 1).await?;
+        Ok(last.into_iter().next().map(|event| event.data))
+    }
+
+    /// Where the log ends now, and which of these streams have moved since the position `after`.
+    pub async fn moved_streams(
+        &self,
+        names: &[String],
+        after: i64,
+    ) -> Result<Vec<(String, i64)>, Error> {
+        Ok(self.store.moved_streams(names, after).await?)
+    }
+
+    /// Position of the last event of the log.
+    pub async fn log_head(&self) -> Result<i64, Error> {
+        Ok(self.store.log_bounds().await?.1)
+    }
+
+    /// A page of the streams that everybody may see, the latest made first, and where the next page begins.
+    pub async fn public_streams(
+        &self,
+        cursor: Option<&str>,
+        limit: u32,
+    ) -> Result<(Vec<String>, Option<String>), Error> {
+        let before: i64 = super::check::cursor(cursor)?.unwrap_or(i64::MAX);
+        let mut rows = self.store.public_streams(before, limit + 1).await?;
+        let more = rows.len() > limit as usize;
+        rows.truncate(limit as usize);
+        let next = rows.last().filter(|_| more).map(|(id, _)| super::check::make_cursor(id));
+        Ok((rows.into_iter().map(|(_, name)| name).collect(), next))
+    }
+
+    /// Names of streams that everybody may see and that begin so.
+    pub async fn stream_names(&self, prefix: &str, limit: u32) -> Result<Vec<String>, Error> {
+        Ok(self.store.stream_names(prefix, limit).await?)
+    }
+
+    /// A key of the daemon's own, made at the first use and kept with the database.
+    pub async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
+        let mut fresh = [0_u8; 32];
+        crate::domain::random_bytes(&mut fresh);
+        let secret = self
+            .store
+            .write(move |tx| Box::pin(async move { tx.secret(name, &fresh).await }))
+            .await;
+        Ok(secret?)
+    }
+
+    async fn change<F>(&self, work: F) -> Result<(), Error>
+    where
+        F: for<'tx> FnOnce(
+                &'tx mut WriteTx,
+            )
+                -> futures_util::future::BoxFuture<'tx, Result<(), StoreError>>
+            + Send
+            + 'static,
+    {
+        Ok(self.store.write(work).await?)
+    }
+}
+
+fn message(text: String) -> NewEvent {
+    NewEvent { kind: MESSAGE.into(), data: text.into(), producer_id: None }
+}

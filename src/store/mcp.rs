@@ -1,0 +1,528 @@
+//! Rows of the Model Context Protocol: sessions, subscriptions, and calls that take time.
+
+use super::{Store, StoreError, WriteTx};
+use crate::domain::{CallId, McpSessionId, StreamName, Timestamp, mcp::Revision};
+
+/// A session of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct McpSessionRow {
+    /// What the client sends to be known again.
+    pub session_id: McpSessionId,
+    /// The caller that opened it.
+    pub principal: String,
+    /// How its messages travel.
+    pub transport: McpTransport,
+    /// What was agreed on.
+    pub revision: Revision,
+    /// JSON: who the client says it is.
+    pub client: Option<String>,
+    /// JSON: what the client can do.
+    pub capabilities: String,
+    /// The lightest log messages that it wants.
+    pub log_level: Option<String>,
+    /// Fingerprint of the list of tools that it has seen.
+    pub tools: Option<i64>,
+    /// When it was last heard of, give or take a minute.
+    pub last_seen_at: Timestamp,
+}
+
+/// How the messages of a session travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::Type)]
+#[sqlx(rename_all = "snake_case")]
+pub enum McpTransport {
+    /// Streamable HTTP: one path, answers on the request's own response.
+    Http,
+    /// The transport of 2024-11-05: answers on one stream of server-sent events.
+    Sse,
+}
+
+/// State of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::Type)]
+#[sqlx(rename_all = "snake_case")]
+pub enum CallState {
+    /// The tool is at it.
+    Working,
+    /// The tool waits for the client's answer.
+    InputRequired,
+    /// It has a result, which may be that the tool failed.
+    Completed,
+    /// It has an error in place of a result.
+    Failed,
+    /// The client wanted no result any more.
+    Cancelled,
+}
+
+impl CallState {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Working => "working",
+            Self::InputRequired => "input_required",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether it is final.
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+    }
+}
+
+/// A call that takes time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallRow {
+    /// Its id; a task's too.
+    pub call_id: CallId,
+    /// The session that it came in; `None` where requests stand for themselves.
+    pub session_id: Option<McpSessionId>,
+    /// Who called.
+    pub principal: String,
+    /// For whom the tool acts.
+    pub acts_for: Option<String>,
+    /// The revision that it came in.
+    pub revision: Revision,
+    /// JSON: the id of the request.
+    pub rpc_id: String,
+    /// The tool.
+    pub tool: String,
+    /// JSON: the request's `params`.
+    pub params: String,
+    /// Whether the client was given it as a task.
+    pub is_task: bool,
+    /// Present state.
+    pub state: CallState,
+    /// JSON: what the client is asked.
+    pub asks: Option<String>,
+    /// JSON: what it has answered.
+    pub answers: Option<String>,
+    /// When it came.
+    pub started_at: Timestamp,
+    /// When its state last changed.
+    pub updated_at: Timestamp,
+}
+
+impl CallRow {
+    /// Where its messages are.
+    pub fn stream(&self, transport: McpTransport) -> StreamName {
+        match (&self.session_id, transport) {
+            (Some(session), McpTransport::Sse) => StreamName::of("mcp", session),
+            _ => StreamName::of("mcp", &self.call_id),
+        }
+    }
+}
+
+struct RawSession {
+    session_id: String,
+    principal: String,
+    transport: McpTransport,
+    revision: String,
+    client: Option<String>,
+    capabilities: String,
+    log_level: Option<String>,
+    tools: Option<i64>,
+    last_seen_at: Timestamp,
+}
+
+impl TryFrom<RawSession> for McpSessionRow {
+    type Error = StoreError;
+
+    fn try_from(raw: RawSession) -> Result<Self, StoreError> {
+        let revision = revision("mcp_session", &raw.session_id, &raw.revision)?;
+        Ok(Self {
+            session_id: raw.session_id.into(),
+            principal: raw.principal,
+            transport: raw.transport,
+            revision,
+            client: raw.client,
+            capabilities: raw.capabilities,
+            log_level: raw.log_level,
+            tools: raw.tools,
+            last_seen_at: raw.last_seen_at,
+        })
+    }
+}
+
+struct RawCall {
+    call_id: String,
+    session_id: Option<String>,
+    principal: String,
+    acts_for: Option<String>,
+    revision: String,
+    rpc_id: String,
+    tool: String,
+    params: String,
+    is_task: bool,
+    state: CallState,
+    asks: Option<String>,
+    answers: Option<String>,
+    started_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+impl TryFrom<RawCall> for CallRow {
+    type Error = StoreError;
+
+    fn try_from(raw: RawCall) -> Result<Self, StoreError> {
+        let revision = revision("mcp_call", &raw.call_id, &raw.revision)?;
+        Ok(Self {
+            call_id: raw.call_id.into(),
+            session_id: raw.session_id.map(McpSessionId::from),
+            principal: raw.principal,
+            acts_for: raw.acts_for,
+            revision,
+            rpc_id: raw.rpc_id,
+            tool: raw.tool,
+            params: raw.params,
+            is_task: raw.is_task,
+            state: raw.state,
+            asks: raw.asks,
+            answers: raw.answers,
+            started_at: raw.started_at,
+            updated_at: raw.updated_at,
+        })
+    }
+}
+
+fn revision(table: &'static str, id: &str, text: &str) -> Result<Revision, StoreError> {
+    Revision::parse(text).ok_or_else(|| StoreError::BadRow {
+        table,
+        id: id.to_owned(),
+        why: format!("revision {text:?}"),
+    })
+}
+
+macro_rules! calls {
+    ($tail:literal $(, $arg:expr)*) => {
+        sqlx::query_as!(
+            RawCall,
+            r#"select call_id as "call_id!", session_id, principal, acts_for, revision, rpc_id, tool, params,
+                is_task as "is_task: bool", state as "state: CallState", asks, answers,
+                started_at as "started_at: Timestamp", updated_at as "updated_at: Timestamp"
+            from mcp_call "# + $tail
+            $(, $arg)*
+        )
+    };
+}
+
+impl WriteTx {
+    /// Stores a new session.
+    pub async fn insert_mcp_session(&mut self, row: &McpSessionRow) -> Result<(), StoreError> {
+        let (id, revision) = (row.session_id.as_str(), row.revision.as_str());
+        sqlx::query!(
+            "insert into mcp_session (session_id, principal, transport, revision, client, capabilities, log_level,
+                tools, created_at, last_seen_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            id,
+            row.principal,
+            row.transport,
+            revision,
+            row.client,
+            row.capabilities,
+            row.log_level,
+            row.tools,
+            self.now,
+            self.now
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Says that a session is alive.
+    pub async fn touch_mcp_session(&mut self, id: &McpSessionId) -> Result<(), StoreError> {
+        let id = id.as_str();
+        sqlx::query!("update mcp_session set last_seen_at = ? where session_id = ?", self.now, id)
+            .execute(&mut self.conn)
+            .await?;
+        Ok(())
+    }
+
+    /// What `initialize` says of a session that was opened before it.
+    pub async fn describe_mcp_session(
+        &mut self,
+        id: &McpSessionId,
+        revision: Revision,
+        client: Option<&str>,
+        capabilities: &str,
+    ) -> Result<(), StoreError> {
+        let (id, revision) = (id.as_str(), revision.as_str());
+        sqlx::query!(
+            "update mcp_session set revision = ?, client = ?, capabilities = ? where session_id = ?",
+            revision,
+            client,
+            capabilities,
+            id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// The lightest log messages that the client wants from now on.
+    pub async fn set_mcp_log_level(
+        &mut self,
+        id: &McpSessionId,
+        level: &str,
+    ) -> Result<(), StoreError> {
+        let id = id.as_str();
+        sqlx::query!("update mcp_session set log_level = ? where session_id = ?", level, id)
+            .execute(&mut self.conn)
+            .await?;
+        Ok(())
+    }
+
+    /// The list of tools that the client has seen.
+    pub async fn set_mcp_tools(&mut self, id: &McpSessionId, tools: i64) -> Result<(), StoreError> {
+        let id = id.as_str();
+        sqlx::query!("update mcp_session set tools = ? where session_id = ?", tools, id)
+            .execute(&mut self.conn)
+            .await?;
+        Ok(())
+    }
+
+    /// Ends a session; false if it was over.
+    pub async fn close_mcp_session(&mut self, id: &McpSessionId) -> Result<bool, StoreError> {
+        let id = id.as_str();
+        let done = sqlx::query!(
+            "update mcp_session set closed_at = ? where session_id = ? and closed_at is null",
+            self.now,
+            id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        sqlx::query!("delete from mcp_subscription where session_id = ?", id)
+            .execute(&mut self.conn)
+            .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Ends the sessions that were not heard of since `before`; answers how many.
+    pub async fn close_idle_mcp_sessions(&mut self, before: Timestamp) -> Result<u64, StoreError> {
+        sqlx::query!(
+            "delete from mcp_subscription where session_id in
+                (select session_id from mcp_session where closed_at is null and last_seen_at < ?)",
+            before
+        )
+        .execute(&mut self.conn)
+        .await?;
+        let done = sqlx::query!(
+            "update mcp_session set closed_at = ? where closed_at is null and last_seen_at < ?",
+            self.now,
+            before
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(done.rows_affected())
+    }
+
+    /// Remembers that a session wants to hear of a resource.
+    pub async fn insert_mcp_subscription(
+        &mut self,
+        id: &McpSessionId,
+        uri: &str,
+        stream: &str,
+    ) -> Result<(), StoreError> {
+        let id = id.as_str();
+        sqlx::query!(
+            "insert into mcp_subscription (session_id, uri, stream) values (?, ?, ?) on conflict do nothing",
+            id,
+            uri,
+            stream
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Forgets it.
+    pub async fn delete_mcp_subscription(
+        &mut self,
+        id: &McpSessionId,
+        uri: &str,
+    ) -> Result<(), StoreError> {
+        let id = id.as_str();
+        sqlx::query!("delete from mcp_subscription where session_id = ? and uri = ?", id, uri)
+            .execute(&mut self.conn)
+            .await?;
+        Ok(())
+    }
+
+    /// Stores a new call.
+    pub async fn insert_call(&mut self, row: &CallRow) -> Result<(), StoreError> {
+        let (id, session) =
+            (row.call_id.as_str(), row.session_id.as_ref().map(McpSessionId::as_str));
+        let revision = row.revision.as_str();
+        sqlx::query!(
+            "insert into mcp_call (call_id, session_id, principal, acts_for, revision, rpc_id, tool, params, is_task,
+                state, asks, answers, started_at, updated_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            id,
+            session,
+            row.principal,
+            row.acts_for,
+            revision,
+            row.rpc_id,
+            row.tool,
+            row.params,
+            row.is_task,
+            row.state,
+            row.asks,
+            row.answers,
+            row.started_at,
+            self.now
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// A call by its id.
+    pub async fn call(&mut self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
+        let id = id.as_str();
+        let raw = calls!("where call_id = ?", id).fetch_optional(&mut self.conn).await?;
+        raw.map(CallRow::try_from).transpose()
+    }
+
+    /// Changes the state of a call, and what is asked and answered in it.
+    pub async fn update_call(
+        &mut self,
+        id: &CallId,
+        state: CallState,
+        asks: Option<&str>,
+        answers: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let id = id.as_str();
+        let ended = state.is_terminal().then_some(self.now);
+        sqlx::query!(
+            "update mcp_call set state = ?, asks = ?, answers = ?, updated_at = ?, ended_at = ? where call_id = ?",
+            state,
+            asks,
+            answers,
+            self.now,
+            ended,
+            id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// The key of that name, which is `fresh` if there was none.
+    pub async fn secret(&mut self, name: &str, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
+        sqlx::query!(
+            "insert into secret (name, value) values (?, ?) on conflict do nothing",
+            name,
+            fresh
+        )
+        .execute(&mut self.conn)
+        .await?;
+        let value = sqlx::query_scalar!("select value from secret where name = ?", name)
+            .fetch_one(&mut self.conn)
+            .await?;
+        Ok(value)
+    }
+}
+
+impl Store {
+    /// A session that is open.
+    pub async fn mcp_session(
+        &self,
+        id: &McpSessionId,
+    ) -> Result<Option<McpSessionRow>, StoreError> {
+        let id = id.as_str();
+        let raw = sqlx::query_as!(
+            RawSession,
+            r#"select session_id as "session_id!", principal, transport as "transport: McpTransport", revision, client,
+                capabilities, log_level, tools, last_seen_at as "last_seen_at: Timestamp"
+            from mcp_session where session_id = ? and closed_at is null"#,
+            id
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        raw.map(McpSessionRow::try_from).transpose()
+    }
+
+    /// What a session wants to hear of: URIs and the streams behind them.
+    pub async fn mcp_subscriptions(
+        &self,
+        id: &McpSessionId,
+    ) -> Result<Vec<(String, String)>, StoreError> {
+        let id = id.as_str();
+        let rows = sqlx::query!(
+            "select uri, stream from mcp_subscription where session_id = ? order by uri",
+            id
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.uri, row.stream)).collect())
+    }
+
+    /// A call by its id.
+    pub async fn call(&self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
+        let id = id.as_str();
+        let raw = calls!("where call_id = ?", id).fetch_optional(&self.readers).await?;
+        raw.map(CallRow::try_from).transpose()
+    }
+
+    /// Calls that are not over, the oldest first.
+    pub async fn open_calls(&self) -> Result<Vec<CallRow>, StoreError> {
+        let raw = calls!("where state in ('working', 'input_required') order by call_id")
+            .fetch_all(&self.readers)
+            .await?;
+        raw.into_iter().map(CallRow::try_from).collect()
+    }
+
+    /// Which of these streams have something after the position `after`: their names, and the last position of each.
+    pub async fn moved_streams(
+        &self,
+        names: &[String],
+        after: i64,
+    ) -> Result<Vec<(String, i64)>, StoreError> {
+        let names = serde_json::to_string(names).expect("strings have a JSON form");
+        let rows = sqlx::query!(
+            r#"select name as "name!: String", head as "head!: i64" from (
+                select s.name, (select position from event e where e.stream_id = s.id order by seq desc limit 1) as head
+                from stream s where s.name in (select value from json_each(?1))
+            ) where head > ?2 order by head"#,
+            names,
+            after
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.name, row.head)).collect())
+    }
+
+    /// Streams that everybody may see, the latest made first: those made before the stream with the row id `before`.
+    pub async fn public_streams(
+        &self,
+        before: i64,
+        limit: u32,
+    ) -> Result<Vec<(i64, String)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select id, name from stream where id < ?1 and (name < 'mcp/' or name >= 'mcp0')
+            order by id desc limit ?2"#,
+            before,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
+    }
+
+    /// Names of streams that everybody may see and that begin so, in their order.
+    pub async fn stream_names(&self, prefix: &str, limit: u32) -> Result<Vec<String>, StoreError> {
+        let beyond = format!("{prefix}\x7f");
+        let names = sqlx::query_scalar!(
+            r#"select name from stream where name >= ?1 and name < ?2 and (name < 'mcp/' or name >= 'mcp0')
+            order by name limit ?3"#,
+            prefix,
+            beyond,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(names)
+    }
+}
