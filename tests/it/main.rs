@@ -24,5 +24,6 @@ mod sse;
 mod stdio;
 mod tasks;
 mod tidy;
+mod tools;
 mod tour;
 mod upgrade;
