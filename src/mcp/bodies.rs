@@ -481,8 +481,6 @@ pub(super) struct Listen {
     pub(super) notices: Box<Notices>,
     /// JSON-RPC id of the request, which every notification names.
     pub(super) subscription: Value,
-    /// The result, which comes when we end it.
-    pub(super) result: Option<String>,
 }
 
 impl Listen {
@@ -504,7 +502,8 @@ impl Listen {
         }
         let text = tokio::select! {
             biased;
-            () = stop.cancelled() => plain_event(&self.result.take()?),
+            // Without a result, which would end the subscription: the client comes back after a restart.
+            () = stop.cancelled() => return None,
             notice = self.notices.next() => match notice {
                 Ok(notice) => {
                     let (method, mut params) = notice.parts();

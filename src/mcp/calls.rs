@@ -674,7 +674,7 @@ pub(super) fn missing(failure: &Failure) -> RpcError {
 /// The process goes down, or a task of ours was lost: the connection is gone with it.
 fn lost() -> Answer {
     let error = RpcError::new(INTERNAL_ERROR, "the daemon is going down");
-    Answer { text: error_text(None, &error), status: 503, outcome: "error" }
+    Answer { text: error_text(None, &error), status: 500, outcome: "error" }
 }
 
 fn cut_off(tool: &str) -> ToolError {

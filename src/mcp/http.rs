@@ -118,7 +118,10 @@ impl Asked {
 
     fn tell(&self, response: &mut Response) {
         let mut tell = |name: &HeaderName, value: &str| {
-            if let Ok(value) = HeaderValue::from_str(&mcp::encode_value(value)) {
+            // What a client may call a thing has no bound, and a header has.
+            if value.len() <= limits::SHORT_TEXT_BYTES
+                && let Ok(value) = HeaderValue::from_str(&mcp::encode_value(value))
+            {
                 response.headers_mut().insert(name.clone(), value);
             }
         };
@@ -455,7 +458,6 @@ impl Mcp {
         let subscription: Value = serde_json::from_str(request.id.get()).unwrap_or_default();
         let meta = json!({ mcp::meta::SUBSCRIPTION_ID: subscription });
         let params = json!({ "_meta": meta, "notifications": honoured });
-        let result = json!({ "resultType": "complete", "_meta": meta }).to_string();
         Ok(Listen {
             acknowledged: Some(notification_text(
                 "notifications/subscriptions/acknowledged",
@@ -463,7 +465,6 @@ impl Mcp {
             )),
             notices: Box::new(notices),
             subscription,
-            result: Some(result_text(&request.id, &result[1..result.len() - 1])),
         })
     }
 }
