@@ -15,6 +15,7 @@ mod disk;
 mod documents;
 mod errors;
 mod health;
+mod mcp;
 mod messages;
 mod migrate;
 mod model;
