@@ -1,7 +1,7 @@
 //! The streams that answers come in. Each is pulled by its connection, so a reader that does not read costs nothing but
 //! its place, and nobody waits for it.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, fmt::Write as _, sync::Arc};
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
@@ -304,7 +304,9 @@ impl CallBody {
                     let mut text = String::new();
                     for event in &events {
                         if !std::mem::replace(&mut self.retry_said, true) {
-                            text.push_str(&format!("retry: {retry}\n"));
+                            text.push_str("retry: ");
+                            text.push_str(&retry.to_string());
+                            text.push('\n');
                         }
                         push_event(&mut text, self.stream.call.as_str(), event);
                     }
@@ -336,7 +338,16 @@ async fn hung_up(wishes: Option<&mut watch::Receiver<u64>>) {
 }
 
 fn push_event(text: &mut String, stream: &str, event: &Event) {
-    text.push_str(&format!("id: {stream}.{}\nevent: message\ndata: {}\n\n", event.seq, event.data));
+    let (seq, data) = (event.seq, &event.data);
+    write!(
+        text,
+        "id: {stream}.{seq}
+event: message
+data: {data}
+
+"
+    )
+    .expect("writing to a string does not fail");
 }
 
 /// The standalone stream of a legacy session. The id of what it says is a position of the log, so that resuming is a

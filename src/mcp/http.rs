@@ -65,9 +65,8 @@ async fn take(
         Err(problem) => return problem.into_response(),
     };
     let accept = Accept::of(&headers);
-    let text = match web::text_of(&body) {
-        Ok(text) => text,
-        Err(_) => return refuse(None, &parse_error("the body is not UTF-8"), accept),
+    let Ok(text) = web::text_of(&body) else {
+        return refuse(None, &parse_error("the body is not UTF-8"), accept);
     };
     match parse(text) {
         Err((id, error)) => refuse(id.as_deref(), &error, accept),

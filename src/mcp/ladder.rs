@@ -61,7 +61,9 @@ pub(super) fn modern(
     match header.as_deref() {
         Some(header) if header == named => {}
         Some(_) => {
-            return Err(RpcError::header_mismatch("MCP-Protocol-Version and params._meta disagree"));
+            return Err(RpcError::header_mismatch(
+                "MCP-Protocol-Version and params._meta disagree",
+            ));
         }
         None => {
             return Err(RpcError::header_mismatch("MCP-Protocol-Version: the header is missing"));
@@ -123,12 +125,11 @@ pub(super) fn check_params(
         let disagree =
             |what: &str| RpcError::header_mismatch(format!("Mcp-Param-{}: {what}", param.header));
         match (value, header) {
-            (None, _) => {}
             (Some(_), None) => return Err(disagree("the header is missing")),
             (Some(value), Some(header)) if !agrees(param, value, &header) => {
                 return Err(disagree("the header and the argument disagree"));
             }
-            (Some(_), Some(_)) => {}
+            (None, _) | (Some(_), Some(_)) => {}
         }
     }
     Ok(())
