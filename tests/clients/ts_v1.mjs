@@ -69,6 +69,8 @@ async function http() {
   });
   await check(say('a failing call, an unknown tool, wrong arguments'), async () => {
     const { client } = await connect(daemon);
+    // It checks results, those of failed calls too, against the schemas that it has seen.
+    await client.listTools();
     const failed = await client.callTool({ name: 'TaskGet', arguments: { task_id: 'nope' } });
     eq([failed.isError, failed.structuredContent.error.type], [true, 'not_found'], 'error');
     const wrong = await client.callTool({ name: 'TaskGet', arguments: {} });
