@@ -232,7 +232,7 @@ mod tests {
     fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in list {
-            headers.append(*name, http::HeaderValue::from_bytes(value.as_bytes()).unwrap());
+            headers.append(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
         headers
     }
