@@ -468,7 +468,10 @@ impl Standalone {
                         return None;
                     }
                 },
-                () = self.pulse.due() => break KEEP_ALIVE.to_owned(),
+                () = self.pulse.due() => {
+                    self.mcp.touch(&self.session);
+                    break KEEP_ALIVE.to_owned();
+                }
             }
         };
         self.pulse.spoke();
@@ -603,7 +606,10 @@ impl SessionBody {
                         return None;
                     }
                 },
-                () = self.pulse.due() => break KEEP_ALIVE.to_owned(),
+                () = self.pulse.due() => {
+                    self.mcp.touch(&self.session);
+                    break KEEP_ALIVE.to_owned();
+                }
             }
         };
         self.pulse.spoke();
