@@ -126,3 +126,15 @@ pub const MCP_COMPLETIONS: u32 = 100;
 pub const LIST_CHANGED_PAUSE: Duration = Duration::from_secs(10);
 /// Between two looks for MCP sessions that nobody uses any more.
 pub const MCP_SWEEP: Duration = Duration::from_hours(1);
+/// A text of a record, in characters.
+pub const GHAP_TEXT_CHARS: usize = 1000;
+/// A longer text of a record: result, surprise, root cause, lesson, note. In characters.
+pub const GHAP_LONG_TEXT_CHARS: usize = 2000;
+/// What is kept of what an outcome said, in characters.
+pub const OUTCOME_SUMMARY_CHARS: usize = 2000;
+/// A session that was not heard of for so long may be taken for over: what it left open can be adopted.
+pub const SESSION_STALE: Duration = Duration::from_mins(30);
+/// After how many tool calls a session is asked to look at its record.
+pub const CHECK_IN: i64 = 10;
+/// The most that may be asked for in its place.
+pub const CHECK_IN_MAX: i64 = 1000;

@@ -7,6 +7,7 @@ pub(crate) mod check;
 mod error;
 pub mod events;
 mod inbox;
+pub mod journal;
 pub mod mcp;
 mod peers;
 pub mod process;
