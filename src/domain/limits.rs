@@ -138,3 +138,5 @@ pub const SESSION_STALE: Duration = Duration::from_mins(30);
 pub const CHECK_IN: i64 = 10;
 /// The most that may be asked for in its place.
 pub const CHECK_IN_MAX: i64 = 1000;
+/// A text of a record of an earlier system, in characters.
+pub const IMPORT_TEXT_CHARS: usize = 10_000;

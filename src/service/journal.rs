@@ -19,6 +19,8 @@ use crate::{
     store::{CalibrationRow, GhapFilter, SessionFilter, SessionStart, StoreError, WriteTx},
 };
 
+pub use super::journal_import::{Imported, OldGhap};
+
 /// Where a call of the journal belongs: a session, and in it perhaps a sub-agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
@@ -718,7 +720,7 @@ fn random() -> [u8; 16] {
 
 /// Root of the project that a folder belongs to: the nearest folder above it that is a repository, else the folder.
 /// The folder may be on another machine; then it is taken as it is.
-fn project_root(cwd: &str) -> String {
+pub(super) fn project_root(cwd: &str) -> String {
     let path = Path::new(cwd);
     let root = path.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(path);
     let root = root.to_string_lossy();

@@ -8,6 +8,7 @@ mod error;
 pub mod events;
 mod inbox;
 pub mod journal;
+mod journal_import;
 pub mod mcp;
 mod peers;
 pub mod process;

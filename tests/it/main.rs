@@ -16,6 +16,7 @@ mod disk;
 mod documents;
 mod errors;
 mod health;
+mod journal;
 mod mcp;
 mod messages;
 mod migrate;
