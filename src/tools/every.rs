@@ -62,7 +62,8 @@ async fn declarations_are_complete_and_plain() {
             tool.output_schema().unwrap_or_else(|| panic!("{name} says nothing of its result"));
         assert_eq!(output["type"], "object", "{name}");
         assert!(output.get("required").is_none(), "{name}: a failure has none of it");
-        let Output::Content { structured: Some(failed), .. } = Output::error(&ToolError::internal())
+        let Output::Content { structured: Some(failed), .. } =
+            Output::error(&ToolError::internal())
         else {
             panic!("a failure is structured, too");
         };
