@@ -67,8 +67,8 @@ class Model:
         """Waits until the answer `step` (from 0) was given."""
         wait_for(lambda: len(self.calls()) > step, f"step {step}", timeout)
 
-    def holding(self, name):
-        wait_for(lambda: any(it.get("holding") == name for it in self.entries()), f"hold {name}", 60)
+    def holding(self, name, timeout=60):
+        wait_for(lambda: any(it.get("holding") == name for it in self.entries()), f"hold {name}", timeout)
 
     def release(self, name):
         self.server.script.event(name).set()
@@ -423,7 +423,7 @@ def restart_in_call(run, kind="http", down=0.0, timeout=90):
         run.daemon.crash(down)
         time.sleep(1)
         run.daemon.finish(task)
-        model.holding("x")
+        model.holding("x", timeout)
         model.release("x")
 
     steps = [tool("TaskWait", task_id=task, timeout_s=60), {**tool("TaskWait", task_id=task, timeout_s=50), "hold": "x"}, END]
