@@ -4,8 +4,7 @@
     SVC_BIN=... SVC_AGENTS=FOLDER[:FOLDER...] agents.py [--clients a,b] [--cases x,y] [--jobs 2] [--long] [--keep DIR]
 
 SVC_AGENTS names folders with the executables claude, codex, gemini, opencode (and node, if that of the PATH is too old
-for them); a folder with another version of one of them is tried, too. --long adds calls that are silent for longer
-than a minute. --keep puts what each client sent and got, and what its model was told, into DIR.
+for them); a folder with another version of one of them is tried, too. --long adds what takes minutes. --keep puts what each client sent and got, and what its model was told, into DIR.
 """
 
 import argparse
@@ -413,7 +412,7 @@ def restart(run):
         assert run.sessions() == 1, f"{run.sessions()} sessions"
 
 
-def restart_in_call(run, kind="http", down=0.0, timeout=90):
+def restart_in_call(run, kind="http", down=0.0, timeout=200):
     """kill -9 while the client waits in a call; the task ends after the restart."""
     task = run.daemon.task()
 
@@ -462,13 +461,13 @@ def drop(run):
         run.tap.drop()
         time.sleep(2)
         run.daemon.finish(task)
-        model.holding("x")
+        model.holding("x", 200)
         run.tap.drop()
         time.sleep(2.5)
         model.release("x")
 
     steps = [tool("TaskWait", task_id=task, timeout_s=60), {**tool("TaskWait", task_id=task, timeout_s=50), "hold": "x"}, END]
-    saw = run.go(steps, meanwhile, tap=True)
+    saw = run.go(steps, meanwhile, tap=True, timeout=200)
     resumed = re.search(r'status[\\" ]*:[\\" ]*done', saw[0])
     says(saw[1], "status:done")
     run.note = "the call went on" if resumed else f"failed ({saw[0][:160]!r}), and went well when it was repeated"
@@ -496,8 +495,8 @@ def list_changed(run):
     saw = run.go([tool("peer_list"), {**tool("TaskList"), "hold": "x"}, END], meanwhile)
     says(saw[1], "tasks:")
     if run.legacy():
-        # Codex does so only where it is told to.
-        assert run.note == "listed again" or run.client.name == "codex", run.note
+        # Codex does so only where it is told to, and to Gemini a server whose stream has once broken is as good as gone.
+        assert run.note == "listed again" or run.client.name in ("codex", "gemini"), run.note
 
 
 def slow(run, seconds=20, plain=True):
@@ -529,12 +528,21 @@ CASES = {
     "list_changed": list_changed,
     "slow call": slow,
 }
-LONG = {"restart in a call (to its end)": lambda run: restart_in_call(run, timeout=400), "slow call (75 s)": lambda run: slow(run, 75)}
+LONG = {"slow call (75 s)": lambda run: slow(run, 75)}
+
+
+# Cases that cut off a call.
+CUT = ("restart in a call", "connections cut")
 
 
 def applies(client, case):
     # Codex has never had the transport of 2024-11-05, and its other era changes nothing on stdio.
     return not (client.name == "codex" and case == "sse") and not (client.variant == "modern" and "stdio" in case)
+
+
+def is_slow(client, case):
+    """Claude Code in its newer era notices only after two minutes that a call is lost."""
+    return client.name == "claude" and tuple(map(int, client.version.split("."))) > (2, 1, 300) and case in CUT
 
 
 def main():
@@ -573,8 +581,12 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for case in cases:
             for client in clients:
-                if applies(client, case):
-                    pool.submit(one, client, case)
+                if not applies(client, case):
+                    continue
+                if is_slow(client, case) and not options.long:
+                    print(f"not run: {client.label}: {case} (it takes two minutes; --long runs it)", flush=True)
+                    continue
+                pool.submit(one, client, case)
     checks.exit()
 
 
