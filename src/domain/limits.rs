@@ -103,6 +103,9 @@ pub const CHUNK_BYTES: usize = 16 * 1024;
 pub const MCP_SESSION_IDLE: Duration = Duration::from_hours(30 * 24);
 /// How exactly it is known when an MCP session was last heard of. Finer would be a write for each request.
 pub const MCP_SEEN_RESOLUTION: Duration = Duration::from_mins(1);
+/// An MCP session that was heard of so lately counts as open: its peer is idle and not offline. Twice the resolution, or
+/// a session would be shut between two notes.
+pub const MCP_SESSION_OPEN: Duration = Duration::from_mins(2);
 /// Sessions of MCP clients that are kept in memory. The rest are a row away.
 pub const MCP_SESSIONS_CACHED: usize = 4096;
 /// How long an answer may take before its head is sent without it.

@@ -237,6 +237,7 @@ impl Mcp {
         let mcp = self.clone();
         let legacy = matches!(wire.line, Line::Legacy(_));
         let only_reads = tool.annotations().read_only_hint;
+        let request = id.clone();
         let run = async move {
             let outcome = tool.call(call, arguments).await;
             mcp.conclude_round(&id, outcome, &wire)
@@ -244,7 +245,7 @@ impl Mcp {
         // A legacy client that goes away does not cancel, so what changes something runs to its end.
         let answer = if legacy && !only_reads {
             let run = tokio::spawn(run);
-            async move { run.await.unwrap_or_else(|_| lost()) }.boxed()
+            async move { run.await.unwrap_or_else(|_| lost(&request)) }.boxed()
         } else {
             run.boxed()
         };
@@ -289,7 +290,7 @@ impl Mcp {
                         guard.disarm();
                         return match outcome {
                             Ok(outcome) => mcp.conclude_round(&id, outcome, &wire),
-                            Err(_) => lost(),
+                            Err(_) => lost(&id),
                         };
                     }
                     () = wire.detached.cancelled() => break,
@@ -672,9 +673,8 @@ pub(super) fn missing(failure: &Failure) -> RpcError {
 }
 
 /// The process goes down, or a task of ours was lost: the connection is gone with it.
-fn lost() -> Answer {
-    let error = RpcError::new(INTERNAL_ERROR, "the daemon is going down");
-    Answer { text: error_text(None, &error), status: 503, outcome: "error" }
+pub(super) fn lost(id: &RawValue) -> Answer {
+    answer_error(id, &RpcError::new(INTERNAL_ERROR, "the daemon is going down").status(500))
 }
 
 fn cut_off(tool: &str) -> ToolError {

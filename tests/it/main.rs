@@ -16,6 +16,7 @@ mod disk;
 mod documents;
 mod errors;
 mod health;
+mod mcp;
 mod mcp_rmcp;
 mod messages;
 mod migrate;

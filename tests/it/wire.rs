@@ -152,7 +152,8 @@ impl Request {
         exchange(self.addr, &self.bytes())
     }
 
-    fn follow(&self) -> io::Result<Result<Sse, Reply>> {
+    /// Opens what must be a stream; the inner error is an answer that is none.
+    pub(crate) fn follow(&self) -> io::Result<Result<Sse, Reply>> {
         let mut wire = connect(self.addr)?;
         wire.get_mut().write_all(&self.bytes())?;
         let head = Head::read(&mut wire)?;
