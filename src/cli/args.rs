@@ -10,7 +10,7 @@ use super::bench;
 use super::context::Context;
 use super::{
     ServeArgs, backup, completions, config, daemon, doctor, events, mcp_config, message, migrate,
-    peer, serve, stdio, task, token,
+    peer, serve, stdio, task, token, tools,
 };
 
 /// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing
@@ -98,6 +98,12 @@ enum Command {
     /// The event log
     #[command(subcommand, after_help = "Example:\n  svc events tail --stream team --after latest")]
     Events(events::EventsCommand),
+    /// What models may ask of the daemon
+    #[command(
+        subcommand,
+        after_help = "Example:\n  svc tools call peer_send --arg to=reviewer --arg text='the build is green'"
+    )]
+    Tools(tools::ToolsCommand),
     /// The operator token
     #[command(subcommand, after_help = "Example:\n  svc token show")]
     Token(token::TokenCommand),
@@ -183,6 +189,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Message(command) => message::run(context, command).await,
         Command::Task(command) => task::run(context, command).await,
         Command::Events(command) => events::run(context, command).await,
+        Command::Tools(command) => tools::run(context, command).await,
         Command::Token(command) => token::run(context, command).await,
         Command::McpConfig(args) => mcp_config::run(context, &args).await,
         Command::Stdio => stdio::run(context).await,

@@ -27,6 +27,7 @@ mod stdio;
 mod task;
 mod task_run;
 mod token;
+mod tools;
 
 use std::process::ExitCode;
 

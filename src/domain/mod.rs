@@ -21,7 +21,7 @@ pub use id::{CallId, Ids, McpSessionId, MessageId, PeerId, TaskId, TokenId};
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
 pub use peer::{Peer, PeerRole, PeerStatus, RegisterInput};
 pub use task::{
-    Frame, FrameKind, NewTask, Reply, ReplyKind, Runner, Task, TaskEvent, TaskEventBody, TaskStatus,
-    Verdict,
+    Frame, FrameKind, NewTask, Reply, ReplyKind, Runner, Task, TaskEvent, TaskEventBody,
+    TaskStatus, Verdict,
 };
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};

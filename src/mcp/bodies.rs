@@ -1,7 +1,7 @@
 //! The streams that answers come in. Each is pulled by its connection, so a reader that does not read costs nothing but
 //! its place, and nobody waits for it.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, fmt::Write as _, sync::Arc};
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
@@ -313,7 +313,9 @@ impl CallBody {
                     let mut text = String::new();
                     for event in &events {
                         if !std::mem::replace(&mut self.retry_said, true) {
-                            text.push_str(&format!("retry: {retry}\n"));
+                            text.push_str("retry: ");
+                            text.push_str(&retry.to_string());
+                            text.push('\n');
                         }
                         push_event(&mut text, self.stream.call.as_str(), event);
                     }
@@ -345,7 +347,16 @@ async fn hung_up(wishes: Option<&mut watch::Receiver<u64>>) {
 }
 
 fn push_event(text: &mut String, stream: &str, event: &Event) {
-    text.push_str(&format!("id: {stream}.{}\nevent: message\ndata: {}\n\n", event.seq, event.data));
+    let (seq, data) = (event.seq, &event.data);
+    write!(
+        text,
+        "id: {stream}.{seq}
+event: message
+data: {data}
+
+"
+    )
+    .expect("writing to a string does not fail");
 }
 
 /// The standalone stream of a legacy session. The id of what it says is a position of the log, so that resuming is a
@@ -465,7 +476,10 @@ impl Standalone {
                         return None;
                     }
                 },
-                () = self.pulse.due() => break KEEP_ALIVE.to_owned(),
+                () = self.pulse.due() => {
+                    self.mcp.touch(&self.session);
+                    break KEEP_ALIVE.to_owned();
+                }
             }
         };
         self.pulse.spoke();
@@ -484,8 +498,6 @@ pub(super) struct Listen {
     pub(super) notices: Box<Notices>,
     /// JSON-RPC id of the request, which every notification names.
     pub(super) subscription: Value,
-    /// The result, which comes when we end it.
-    pub(super) result: Option<String>,
 }
 
 impl Listen {
@@ -507,7 +519,8 @@ impl Listen {
         }
         let text = tokio::select! {
             biased;
-            () = stop.cancelled() => plain_event(&self.result.take()?),
+            // Without a result, which would end the subscription: the client comes back after a restart.
+            () = stop.cancelled() => return None,
             notice = self.notices.next() => match notice {
                 Ok(notice) => {
                     let (method, mut params) = notice.parts();
@@ -601,7 +614,10 @@ impl SessionBody {
                         return None;
                     }
                 },
-                () = self.pulse.due() => break KEEP_ALIVE.to_owned(),
+                () = self.pulse.due() => {
+                    self.mcp.touch(&self.session);
+                    break KEEP_ALIVE.to_owned();
+                }
             }
         };
         self.pulse.spoke();

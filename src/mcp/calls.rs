@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Mcp, RpcError,
+    dispatch::server_meta,
     far_end::{Draft, End, Line, Out, Wire, asks_json, log_text, progress_text, progress_token},
     ladder,
     message::{INTERNAL_ERROR, Request, error_text, result_text},
@@ -159,7 +160,7 @@ impl Mcp {
         };
         match origin {
             Origin::Bare => {
-                Ok(Reply::Pending(self.call_bare(caller, &tool, arguments, draft, request.id)))
+                Ok(Reply::Pending(self.call_bare(caller, &tool, arguments, &draft, request.id)))
             }
             Origin::Legacy(session) if tool.pace() == Pace::Slow => {
                 self.call_on_record(caller, session, tool, arguments, draft, request.id).await
@@ -208,10 +209,10 @@ impl Mcp {
         caller: &Caller,
         tool: &Arc<Tool>,
         arguments: Map<String, Value>,
-        draft: Draft,
+        draft: &Draft,
         id: Box<RawValue>,
     ) -> Pending {
-        let call = self.call(caller, &draft, Arc::new(Nobody));
+        let call = self.call(caller, draft, Arc::new(Nobody));
         let tool = Arc::clone(tool);
         let run = async move { conclude(&id, tool.call(call, arguments).await, None) };
         Pending { answer: run.boxed(), messages: None }
@@ -338,31 +339,25 @@ impl Mcp {
             outcome = &mut run => Some(outcome),
             () = wire.detached.cancelled() => None,
         };
-        let outcome = match outcome {
-            Some(outcome) => {
-                let (_settled, task) = wire.settled().await;
-                match task {
-                    None => {
-                        // Whoever waited may have gone just now.
-                        done.send(outcome).ok();
-                        return;
-                    }
-                    Some(_) => outcome,
-                }
+        let outcome = if let Some(outcome) = outcome {
+            let (_settled, task) = wire.settled().await;
+            if task.is_none() {
+                // Whoever waited may have gone just now.
+                done.send(outcome).ok();
+                return;
             }
-            None => {
-                let (guard, task) = wire.settled().await;
-                drop(guard);
-                let Some(cancel) = task.and_then(|id| self.calls.get(&id)).map(|it| it.cancel)
-                else {
-                    return;
-                };
-                tokio::select! {
-                    biased;
-                    () = self.stop.cancelled() => return,
-                    () = cancel.cancelled() => return,
-                    outcome = &mut run => outcome,
-                }
+            outcome
+        } else {
+            let (guard, task) = wire.settled().await;
+            drop(guard);
+            let Some(cancel) = task.and_then(|id| self.calls.get(&id)).map(|it| it.cancel) else {
+                return;
+            };
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                () = cancel.cancelled() => return,
+                outcome = &mut run => outcome,
             }
         };
         let (_settled, task) = wire.settled().await;
@@ -580,11 +575,8 @@ impl Mcp {
                 return Err(RpcError::invalid_params("params.inputResponses: must be an object"));
             }
         };
-        if answers.values().any(|answer| !answer.is_object()) {
-            return Err(RpcError::invalid_params(
-                "params.inputResponses: every answer must be an object",
-            ));
-        }
+        // What is no answer is asked for again.
+        answers.retain(|_, answer| answer.is_object());
         let mut kept = None;
         match params.get("requestState") {
             None | Some(Value::Null) => {}
@@ -616,10 +608,12 @@ impl Mcp {
             let arguments = wire.draft.params.get("arguments").unwrap_or(&Value::Null);
             let binding = Binding { principal: &principal, method, name, arguments };
             let state = self.seal.close(Carried { answers, kept }, &binding, self.services.now());
-            members.push_str(&format!(r#","requestState":"{state}""#));
+            members.push_str(r#","requestState":""#);
+            members.push_str(&state);
+            members.push('"');
         }
         members.push(',');
-        members.push_str(&self.server_meta());
+        members.push_str(&server_meta());
         members
     }
 
@@ -636,7 +630,7 @@ impl Mcp {
                 let members = self.input_required(wire, "tools/call", &wire.draft.tool);
                 Answer { text: result_text(id, &members), status: 200, outcome: "input_required" }
             }
-            (Line::Modern(_), outcome) => conclude(id, outcome, Some(&self.server_meta())),
+            (Line::Modern(_), outcome) => conclude(id, outcome, Some(&server_meta())),
         }
     }
 }
@@ -688,7 +682,7 @@ fn value_of(id: &RawValue) -> Value {
 
 /// The process goes down, or a task of ours was lost: the connection is gone with it.
 pub(super) fn lost(id: &RawValue) -> Answer {
-    answer_error(id, &RpcError::new(INTERNAL_ERROR, "the daemon is going down").status(503))
+    answer_error(id, &RpcError::new(INTERNAL_ERROR, "the daemon is going down").status(500))
 }
 
 fn cut_off(tool: &str) -> ToolError {

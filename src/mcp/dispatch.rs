@@ -55,7 +55,7 @@ impl Mcp {
             ("server/discover", Some(_)) => self.discover(),
             ("tasks/get" | "tasks/update" | "tasks/cancel", Some(modern)) => {
                 let members = self.task_method(&context.caller, modern, request).await?;
-                return Ok(format!("{members},{}", self.server_meta()));
+                return Ok(format!("{members},{}", server_meta()));
             }
             ("ping", None) => json!({}),
             ("logging/setLevel", None) => self.set_level(context, &request.params).await?,
@@ -81,13 +81,7 @@ impl Mcp {
             return Ok(inner(members));
         }
         members.insert("resultType".to_owned(), "complete".into());
-        Ok(format!("{},{}", inner(members), self.server_meta()))
-    }
-
-    /// What every result of the stateless revisions has beside what was asked for.
-    pub(super) fn server_meta(&self) -> String {
-        let version = env!("CARGO_PKG_VERSION");
-        format!(r#""_meta":{{"{}":{{"name":"svc","version":"{version}"}}}}"#, meta::SERVER_INFO)
+        Ok(format!("{},{}", inner(members), server_meta()))
     }
 
     fn capabilities(&self, modern: bool) -> Value {
@@ -119,7 +113,7 @@ impl Mcp {
 
     /// The result of `initialize`.
     pub(super) fn welcome(&self, revision: Revision) -> String {
-        inner_of(json!({
+        inner_of(&json!({
             "protocolVersion": revision.as_str(),
             "capabilities": self.capabilities(false),
             "serverInfo": { "name": "svc", "title": "svc", "version": env!("CARGO_PKG_VERSION") },
@@ -190,10 +184,10 @@ impl Mcp {
             }
             (Err(failure), _) => return Err(of_failure(failure)),
         };
-        let members = inner_of(json!({ "description": prompt.description, "messages": messages }));
+        let members = inner_of(&json!({ "description": prompt.description, "messages": messages }));
         Ok(match wire {
             None => members,
-            Some(_) => format!(r#"{members},"resultType":"complete",{}"#, self.server_meta()),
+            Some(_) => format!(r#"{members},"resultType":"complete",{}"#, server_meta()),
         })
     }
 
@@ -312,13 +306,19 @@ impl Mcp {
     }
 }
 
+/// What every result of the stateless revisions has beside what was asked for.
+pub(super) fn server_meta() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!(r#""_meta":{{"{}":{{"name":"svc","version":"{version}"}}}}"#, meta::SERVER_INFO)
+}
+
 /// The members of an object, without its braces.
 fn inner(object: Map<String, Value>) -> String {
     let text = Value::from(object).to_string();
     text[1..text.len() - 1].to_owned()
 }
 
-fn inner_of(value: Value) -> String {
+fn inner_of(value: &Value) -> String {
     let text = value.to_string();
     text[1..text.len() - 1].to_owned()
 }

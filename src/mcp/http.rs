@@ -65,9 +65,8 @@ async fn take(
         Err(problem) => return problem.into_response(),
     };
     let accept = Accept::of(&headers);
-    let text = match web::text_of(&body) {
-        Ok(text) => text,
-        Err(_) => return refuse(None, &parse_error("the body is not UTF-8"), accept),
+    let Ok(text) = web::text_of(&body) else {
+        return refuse(None, &parse_error("the body is not UTF-8"), accept);
     };
     match parse(text) {
         Err((id, error)) => refuse(id.as_deref(), &error, accept),
@@ -476,7 +475,6 @@ impl Mcp {
         let subscription: Value = serde_json::from_str(request.id.get()).unwrap_or_default();
         let meta = json!({ mcp::meta::SUBSCRIPTION_ID: subscription });
         let params = json!({ "_meta": meta, "notifications": honoured });
-        let result = json!({ "resultType": "complete", "_meta": meta }).to_string();
         Ok(Listen {
             acknowledged: Some(notification_text(
                 "notifications/subscriptions/acknowledged",
@@ -484,7 +482,6 @@ impl Mcp {
             )),
             notices: Box::new(notices),
             subscription,
-            result: Some(result_text(&request.id, &result[1..result.len() - 1])),
         })
     }
 }

@@ -145,12 +145,11 @@ pub(super) fn check_params(
         let disagree =
             |what: &str| RpcError::header_mismatch(format!("Mcp-Param-{}: {what}", param.header));
         match (value, header) {
-            (None, _) => {}
             (Some(_), None) => return Err(disagree("the header is missing")),
             (Some(value), Some(header)) if !agrees(param, value, &header) => {
                 return Err(disagree("the header and the argument disagree"));
             }
-            (Some(_), Some(_)) => {}
+            (None, _) | (Some(_), Some(_)) => {}
         }
     }
     Ok(())
@@ -233,7 +232,7 @@ mod tests {
     fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in list {
-            headers.append(*name, http::HeaderValue::from_bytes(value.as_bytes()).unwrap());
+            headers.append(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
         headers
     }

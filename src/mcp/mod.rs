@@ -30,5 +30,5 @@ pub use http::router;
 pub use message::RpcError;
 pub use metrics::McpMetrics;
 pub use prompts::{Prompt, PromptArgument, builtin as builtin_prompts};
-pub use resources::{Resource, ResourceProvider, ResourceTemplate, StreamResources};
+pub use resources::{Resource, ResourcePage, ResourceProvider, ResourceTemplate, StreamResources};
 pub use server::{Mcp, McpParts};

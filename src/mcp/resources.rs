@@ -1,6 +1,6 @@
 //! Resources: the log, stream by stream, as what a client can read and subscribe to.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use futures_util::future::BoxFuture;
 use serde::Serialize;
@@ -50,6 +50,9 @@ pub struct ResourceTemplate {
     pub mime_type: Option<String>,
 }
 
+/// A page of resources, and where the next one begins.
+pub type ResourcePage = (Vec<Resource>, Option<String>);
+
 /// Where resources come from.
 pub trait ResourceProvider: fmt::Debug + Send + Sync {
     /// A page of what there is, and where the next one begins. With a cursor that is not its own it has nothing.
@@ -57,7 +60,7 @@ pub trait ResourceProvider: fmt::Debug + Send + Sync {
         &'a self,
         services: &'a Services,
         cursor: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<(Vec<Resource>, Option<String>), RpcError>>;
+    ) -> BoxFuture<'a, Result<ResourcePage, RpcError>>;
     /// The families that there are.
     fn templates(&self) -> Vec<ResourceTemplate>;
     /// The `contents` of a resource; `None` if there is none of that URI here.
@@ -92,7 +95,7 @@ impl ResourceProvider for StreamResources {
         &'a self,
         services: &'a Services,
         cursor: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<(Vec<Resource>, Option<String>), RpcError>> {
+    ) -> BoxFuture<'a, Result<ResourcePage, RpcError>> {
         Box::pin(async move {
             let (names, next) = services.public_streams(cursor, limits::MCP_RESOURCES_PAGE).await?;
             let resources = names.into_iter().map(|name| Resource {
@@ -140,8 +143,8 @@ impl ResourceProvider for StreamResources {
                 };
                 match &*key {
                     "after" => {
-                        after =
-                            Some(value.parse::<i64>().ok().filter(|it| *it >= 0).ok_or_else(bad)?)
+                        let place: i64 = value.parse().map_err(|_| bad())?;
+                        after = Some(u64::try_from(place).map(|_| place).map_err(|_| bad())?);
                     }
                     "limit" => limit = value.parse().map_err(|_| bad())?,
                     _ => {}
@@ -164,11 +167,12 @@ impl ResourceProvider for StreamResources {
             }
             let next = page.events.last().map_or(after, |event| event.seq);
             let closed = view.closed;
-            text.push_str(&format!(
-                r#"],"count":{},"next_after":{next},"head":{},"closed":{closed}}}"#,
-                page.events.len(),
-                view.head
-            ));
+            let (count, head) = (page.events.len(), view.head);
+            write!(
+                text,
+                r#"],"count":{count},"next_after":{next},"head":{head},"closed":{closed}}}"#
+            )
+            .expect("writing to a string does not fail");
             Ok(Some(vec![json!({ "uri": uri, "mimeType": JSON, "text": text })]))
         })
     }

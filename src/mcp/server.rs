@@ -96,6 +96,11 @@ impl Mcp {
         self.tasks.wait().await;
     }
 
+    /// The tools.
+    pub fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
     /// Puts other prompts in the place of these.
     pub fn set_prompts(&self, prompts: Vec<Prompt>) {
         self.prompts.send_replace(Arc::new(prompts));

@@ -158,7 +158,7 @@ impl Mcp {
     }
 
     /// Notes, now and then, that a session is alive. Nobody waits for it.
-    fn touch(&self, session: &Arc<Session>) {
+    pub(super) fn touch(&self, session: &Arc<Session>) {
         let now = self.services.now();
         let seen = session.seen_at.load(Relaxed);
         let resolution = i64::try_from(limits::MCP_SEEN_RESOLUTION.as_millis()).unwrap_or(i64::MAX);

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Mcp, RpcError,
     calls::conclude,
+    dispatch::server_meta,
     far_end::Wire,
     ladder::Modern,
     message::{INVALID_PARAMS, Request},
@@ -40,7 +41,7 @@ impl Mcp {
         task.remove("inputRequests");
         task.insert("resultType".to_owned(), "task".into());
         let members = Value::from(task).to_string();
-        Ok(format!("{},{}", &members[1..members.len() - 1], self.server_meta()))
+        Ok(format!("{},{}", &members[1..members.len() - 1], server_meta()))
     }
 
     /// `tasks/get`, `tasks/update`, `tasks/cancel`.

@@ -108,7 +108,8 @@ async fn read(call: Call, input: Read) -> Result<Events, Failure> {
     };
     let wait = call.time_left(Duration::from_secs(input.wait_s.unwrap_or(0)));
     let (after, kind) = (input.after.unwrap_or(0), input.kind.as_deref());
-    let reading = call.services.read_events(&call.caller, &selector, after, kind, input.limit, wait).await?;
+    let reading =
+        call.services.read_events(&call.caller, &selector, after, kind, input.limit, wait).await?;
     let events: Vec<Item> = reading.events.iter().map(item).collect::<Result<_, _>>()?;
     let gap = reading.gap.map(|Gap { requested, oldest, latest, reason }| Missing {
         requested,

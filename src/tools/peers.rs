@@ -152,7 +152,7 @@ struct Heartbeat {
     /// The peer, if it is not your own.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     peer_id: Option<String>,
-    /// The state from now on.
+    /// The state from now on: `busy` while you are at work, `online` when you are free, `offline` when you go.
     status: Option<PeerStatus>,
 }
 
@@ -178,7 +178,7 @@ struct Send {
     /// What you have to say.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::MESSAGE_BYTES))]
     text: String,
-    /// What kind of message it is.
+    /// A `query` wants an answer, a `response` is one, a `notification` wants none.
     #[serde(rename = "type")]
     #[schemars(extend("default" = "notification"))]
     kind: Option<MessageType>,

@@ -33,7 +33,7 @@ struct Search {
     /// Only tools of this family.
     #[schemars(regex(pattern = NOT_BLANK))]
     family: Option<String>,
-    /// How much to tell of each.
+    /// How much to tell of each: its `name`, a `summary` in a sentence, or `full` with the schema of its arguments.
     #[schemars(extend("default" = "summary"))]
     detail: Option<Detail>,
 }

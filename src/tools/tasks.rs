@@ -213,7 +213,7 @@ struct Notify {
     /// How long to wait at most, in seconds.
     #[schemars(range(min = 0, max = WAIT_MAX), extend("default" = 600))]
     timeout_s: Option<u64>,
-    /// Whether the first end is enough.
+    /// `any`: the first end is enough. `all`: every task has to be over.
     #[schemars(extend("default" = "any"))]
     mode: Option<Mode>,
 }
@@ -323,7 +323,7 @@ struct Say {
     /// What you have to say: at most 256 KiB.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::REPLY_BYTES))]
     body: String,
-    /// What it is.
+    /// How far you are, what came of it, a question or its answer, or what went wrong.
     #[schemars(extend("default" = "progress"))]
     kind: Option<ReplyKind>,
 }
@@ -523,6 +523,31 @@ mod tests {
 
         let arguments = json!({ "task_ids": [ids[0], "task_x"] });
         world.refuse(&call, "TaskNotify", arguments, ErrorType::NotFound).await;
+        assert_eq!(listeners(&world), 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_end_at_any_moment_is_heard() {
+        let world = Arc::new(World::open().await);
+        for n in 0..200 {
+            let id = world.task().await;
+            let (name, arguments) = match n % 3 {
+                0 => ("TaskWait", json!({ "task_id": id, "timeout_s": 20 })),
+                1 => ("TaskNotify", json!({ "task_ids": [id], "timeout_s": 20 })),
+                _ => {
+                    let stream = format!("task/{id}");
+                    ("events_read", json!({ "stream": stream, "after": 1, "wait_s": 20 }))
+                }
+            };
+            let waiting = tokio::spawn({
+                let (world, call) = (Arc::clone(&world), world.operator(None));
+                async move { world.call(&call, name, arguments).await }
+            });
+            end(&world, &id, TaskStatus::Done).await;
+            let heard = waiting.await.unwrap();
+            let timed_out = heard["timed_out"] == true || heard["count"] == 0;
+            assert!(!timed_out, "{name}: {heard}");
+        }
         assert_eq!(listeners(&world), 0);
     }
 

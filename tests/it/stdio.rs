@@ -192,9 +192,12 @@ impl Gate {
     }
 
     fn wait(&self) {
+        assert!(self.opens_within(SOON), "the gate was not opened");
+    }
+
+    fn opens_within(&self, bound: Duration) -> bool {
         let open = self.0.0.lock().expect("no holder panics");
-        let (open, _) = self.0.1.wait_timeout_while(open, SOON, |open| !*open).expect("no panic");
-        assert!(*open, "the gate was not opened");
+        *self.0.1.wait_timeout_while(open, bound, |open| !*open).expect("no panic").0
     }
 }
 
@@ -403,10 +406,14 @@ fn a_session_from_its_first_word_to_its_last() {
 #[test]
 fn a_slow_call_holds_up_nobody_but_initialize_does() {
     let (slow, begin) = (Gate::default(), Gate::default());
-    let gates = (slow.clone(), begin.clone());
+    let gates = (slow.clone(), begin.clone(), Gate::default());
     let fake = Fake::start(move |seen, wire| {
         match seen.what().as_str() {
             "initialize" => gates.1.wait(),
+            "notifications/initialized" => {
+                assert!(!gates.2.opens_within(Duration::from_millis(300)), "a request overtook");
+            }
+            "ping" => gates.2.open(),
             "tools/call" => gates.0.wait(),
             _ => {}
         }
@@ -676,6 +683,37 @@ fn the_stream_of_a_session_is_resumed_until_the_daemon_has_none() {
 }
 
 #[test]
+fn the_stream_of_a_renewed_session_begins_anew() {
+    let renewed = Gate::default();
+    let is_renewed = renewed.clone();
+    let fake = Fake::start(move |seen, wire| {
+        match (seen.what().as_str(), seen.header("mcp-session-id")) {
+            ("initialize", _) if seen.json()["id"] != "init" => {
+                let body = json!({ "jsonrpc": "2.0", "id": seen.json()["id"], "result": { "protocolVersion": "2025-06-18" } });
+                let headers = "content-type: application/json\r\nmcp-session-id: s2\r\n";
+                wire.reply("200 OK", headers, &body.to_string());
+            }
+            ("GET", Some("s1")) => {
+                wire.stream("retry: 1\nid: g.1\ndata: {\"method\":\"n\"}\n\n");
+                is_renewed.wait();
+            }
+            ("ping", Some("s1")) => wire.reply("404 Not Found", "", ""),
+            _ => usual(seen, wire),
+        }
+    });
+    let mut bridge = Bridge::to(&fake);
+    bridge.begin();
+    assert_eq!(bridge.hear()["method"], "n");
+    bridge.say(&request(1, "ping"));
+    assert_eq!(bridge.answer(1)["result"]["ok"], true);
+    renewed.open();
+    let gets = fake.wait("GET", 2);
+    assert_eq!(gets[1].header("mcp-session-id"), Some("s2"));
+    assert_eq!(gets[1].header("last-event-id"), None, "that was another session's");
+    bridge.end();
+}
+
+#[test]
 fn a_modern_request_stands_for_itself_and_ends_with_its_connection() {
     let dropped = Gate::default();
     let seen_dropped = dropped.clone();
@@ -748,10 +786,13 @@ fn a_call_of_a_session_is_taken_back_by_a_message() {
     for line in [&call(2, "once"), &cancel(2), &request(3, "ping")] {
         bridge.say(line);
     }
+    // It reads in order, so it has read all of this.
+    bridge.say("17");
+    assert_eq!(bridge.answer(Value::Null)["error"]["code"], -32600);
     let fake = Fake::at(port, usual);
     assert_eq!(bridge.answer(3)["result"]["ok"], true);
     fake.wait("notifications/cancelled", 1);
-    assert_eq!(bridge.end().stdout.lines().count(), 2, "initialize and ping have answers");
+    assert_eq!(bridge.end().stdout.lines().count(), 3, "initialize, ping and 17 have answers");
     assert!(!fake.what().contains(&"tools/call".to_owned()), "{:?}", fake.what());
 }
 

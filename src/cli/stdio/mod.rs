@@ -36,9 +36,10 @@ pub(super) const EXAMPLES: &str = "\
 Example:
   claude mcp add svc -- svc stdio
 
-Starts the daemon if none runs (not with --url), and lives through its restarts: what was asked is asked again or
-resumed, and if that could do something twice, the answer says so. Standard output has the protocol alone, one JSON-RPC
-message per line. Ends with its standard input; the token is the operator's, or the one in SVC_TOKEN.";
+Starts the daemon if none runs (not with --url), and lives through its restarts: what was asked is
+asked again or resumed, and if that could do something twice, the answer says so. Standard output
+has the protocol alone, one JSON-RPC message per line. Ends with its standard input. The token is
+the operator's, or the one in SVC_TOKEN.";
 
 /// How long requests may take to finish when the client has closed our input.
 const FINISH: Duration = Duration::from_secs(10);

@@ -1,0 +1,488 @@
+//! `svc tools`: what a model may ask of the daemon, asked by hand.
+
+use std::fmt::Write as _;
+use std::io::Read as _;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use clap::{Args, Subcommand};
+use http::HeaderValue;
+use serde_json::{Map, Value, json};
+
+use super::{Context, UsageError, output};
+use crate::client::{Answer, Client, ClientError, mcp, with_query};
+
+/// `svc tools …`.
+#[derive(Debug, Subcommand)]
+pub(super) enum ToolsCommand {
+    /// List the tools that you may call
+    #[command(after_help = "Example:\n  svc tools list --family tasks")]
+    List {
+        /// Only this family, such as peers, tasks or events
+        #[arg(long)]
+        family: Option<String>,
+    },
+    /// Show what a tool does and what it takes
+    #[command(
+        after_help = "Examples:\n  svc tools show peer_send\n  svc tools show peer_send --json | jq .input_schema"
+    )]
+    Show {
+        /// The tool's name
+        name: String,
+    },
+    /// Call a tool and print what it gives; exit code 1 if it fails
+    #[command(after_help = CALL_EXAMPLES)]
+    Call(Box<CallArgs>),
+}
+
+const CALL_EXAMPLES: &str = "\
+Examples:
+  svc tools call peer_list --arg status=online
+  svc tools call TaskNotify --arg task_ids=task_… --arg task_ids=task_… --arg mode=all
+  svc tools call peer_send --arg to=reviewer --arg text=@report.md
+  echo '{\"query\": \"send a message\"}' | svc tools call ToolSearch --args -
+
+Values get the types that the tool asks for (`svc tools show NAME`): a list takes several --arg, or one that is JSON; \
+an object is JSON. A text that begins with @ itself goes into --args.";
+
+/// Arguments of `svc tools call`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct CallArgs {
+    /// The tool's name
+    name: String,
+    /// One argument; repeatable. KEY=@FILE reads its value from a file, KEY=@- from standard input
+    #[arg(long = "arg", value_name = "KEY=VALUE")]
+    each: Vec<String>,
+    /// All arguments as one JSON object; `-` reads it from standard input. --arg adds to it
+    #[arg(long = "args", value_name = "JSON")]
+    all: Option<String>,
+    /// The session on whose behalf you call, which only the operator may choose
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+}
+
+/// Header that names the session on whose behalf the operator calls.
+const SESSION: &str = "svc-session-id";
+
+pub(super) async fn run(context: &Context, command: ToolsCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        ToolsCommand::List { family } => {
+            let tools = fetch(&context.client()?, family.as_deref()).await?;
+            if context.json {
+                output::json(&json!({ "count": tools.len(), "tools": tools }))?;
+            } else {
+                let rows: Vec<_> = tools.iter().map(row).collect();
+                output::table(&["TOOL", "FAMILY", "WHAT IT DOES"], &rows, "no tools")?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        ToolsCommand::Show { name } => {
+            let tool = find(&context.client()?, &name).await?;
+            if context.json {
+                output::json(&tool)?;
+            } else {
+                show(&tool)?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        ToolsCommand::Call(args) => call(context, *args).await,
+    }
+}
+
+/// All tools, page by page.
+async fn fetch(client: &Client, family: Option<&str>) -> Result<Vec<Value>, ClientError> {
+    let mut tools = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let query = [("family", family), ("limit", Some("500")), ("cursor", cursor.as_deref())];
+        let page: Value = client.get(&with_query("/v1/tools", &query)).await?;
+        tools.extend(output::items(&page, "tools").iter().cloned());
+        match page.get("next_cursor").and_then(Value::as_str) {
+            Some(next) => cursor = Some(next.to_owned()),
+            None => return Ok(tools),
+        }
+    }
+}
+
+async fn find(client: &Client, name: &str) -> anyhow::Result<Value> {
+    let mut tools = fetch(client, None).await?.into_iter();
+    tools
+        .find(|tool| tool.get("name").and_then(Value::as_str) == Some(name))
+        .with_context(|| format!("there is no tool {name:?}; see `svc tools list`"))
+}
+
+fn row(tool: &Value) -> Vec<String> {
+    let description = output::cell(tool, "description");
+    let first = description.lines().next().unwrap_or_default().to_owned();
+    vec![output::cell(tool, "name"), output::cell(tool, "family"), first]
+}
+
+fn show(tool: &Value) -> anyhow::Result<()> {
+    let heads = ["name", "title", "family", "scope", "description"];
+    let fields: Vec<(&str, String)> = heads
+        .into_iter()
+        .filter(|key| tool.get(key).is_some())
+        .map(|key| (key, output::cell(tool, key)))
+        .collect();
+    output::fields(&fields)?;
+    output::line("")?;
+    let schema = &tool["input_schema"];
+    let required = output::items(schema, "required");
+    let rows: Vec<Vec<String>> = schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .map(|(name, property)| {
+            let needed = if required.iter().any(|it| it == name) { "yes" } else { "no" };
+            let what = output::cell(property, "description").replace('\n', " ");
+            vec![name.clone(), takes(property), needed.to_owned(), what]
+        })
+        .collect();
+    output::table(&["ARGUMENT", "TAKES", "NEEDED", "WHAT IT IS"], &rows, "it takes no arguments")
+}
+
+/// What an argument may be, in a word or two.
+fn takes(property: &Value) -> String {
+    let words = property.get("enum").and_then(Value::as_array);
+    let mut text = match words {
+        Some(words) => words.iter().map(plain).collect::<Vec<_>>().join("|"),
+        None => output::cell(property, "type"),
+    };
+    if let (Some(least), Some(most)) = (property.get("minimum"), property.get("maximum")) {
+        text.extend([" ", &least.to_string(), "..", &most.to_string()]);
+    }
+    if let Some(items) = property.get("items") {
+        text.extend([" of ", &takes(items)]);
+    }
+    if let Some(default) = property.get("default") {
+        text.extend([" [", &plain(default), "]"]);
+    }
+    text
+}
+
+async fn call(context: &Context, args: CallArgs) -> anyhow::Result<ExitCode> {
+    let mut arguments = whole(&args)?;
+    let pairs = args.each.iter().map(|pair| split(pair)).collect::<Result<Vec<_>, _>>()?;
+    let mut session = None;
+    if let Some(id) = &args.session {
+        let value = HeaderValue::from_str(id);
+        session = Some(value.map_err(|_| UsageError(format!("--session {id:?}: not an id")))?);
+    }
+    let client = context.client()?;
+    if !pairs.is_empty() {
+        // Only the tool knows which type a value is to have.
+        let tool = find(&client, &args.name).await?;
+        for (key, value) in pairs {
+            let value = read(value)?;
+            add(&mut arguments, &tool["input_schema"], key, value)?;
+        }
+    }
+    let body = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": { "name": args.name, "arguments": arguments },
+    });
+    let body = Bytes::from(serde_json::to_vec(&body)?);
+    let mut request = mcp::post(body, mcp::Setting::default());
+    request.headers.extend(session.map(|value| (http::HeaderName::from_static(SESSION), value)));
+    let answer = ask(&client, &request).await?;
+    tell(context, &answer)
+}
+
+/// Sends the request and finds the response to it.
+async fn ask(client: &Client, request: &mcp::Outgoing) -> anyhow::Result<Value> {
+    let stream = client.open("/mcp", request).await?;
+    if !stream.status.is_success() {
+        let reply = stream.collect().await?;
+        // A refusal by the protocol is a response as well; one by the daemon's edge is not.
+        return match reply.json::<Value>() {
+            Ok(answer) if answer.get("jsonrpc").is_some() => Ok(answer),
+            _ => Err(ClientError::Problem(Box::new(reply.problem())).into()),
+        };
+    }
+    let mut answer = Answer::new(stream);
+    while let Some(message) = answer.next().await? {
+        let message: Value =
+            serde_json::from_str(&message).context("the daemon sent a message that is not JSON")?;
+        if message.get("result").is_some() || message.get("error").is_some() {
+            return Ok(message);
+        }
+    }
+    bail!("the daemon closed the connection before the tool's answer; see `svc logs`")
+}
+
+/// Prints what a tool gave, or why it did not.
+fn tell(context: &Context, answer: &Value) -> anyhow::Result<ExitCode> {
+    if let Some(error) = answer.get("error") {
+        if context.json {
+            output::json(&json!({ "error": error }))?;
+        }
+        output::note(&format!("error: {}", failure(error)));
+        return Ok(ExitCode::FAILURE);
+    }
+    let result = &answer["result"];
+    let structured = result.get("structuredContent");
+    if result.get("isError") == Some(&Value::Bool(true)) {
+        if context.json {
+            output::json(structured.unwrap_or(result))?;
+        }
+        let error = structured.and_then(|structured| structured.get("error"));
+        let text = error.map_or_else(|| texts(result), failure);
+        output::note(&format!("error: {text}"));
+        return Ok(ExitCode::FAILURE);
+    }
+    match structured {
+        _ if context.json => output::json(structured.unwrap_or(result))?,
+        Some(structured) => output::raw(readable(structured).as_bytes())?,
+        None => output::line(&texts(result))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An error of a tool, or of the protocol, in words.
+fn failure(error: &Value) -> String {
+    let mut text = output::visible(&output::cell(error, "message"));
+    for key in ["type", "code", "field", "allowed", "data"] {
+        if let Some(value) = error.get(key) {
+            let value = match value {
+                Value::Array(words) => {
+                    let words: Vec<String> = words.iter().map(plain).collect();
+                    words.join(", ")
+                }
+                value => plain(value),
+            };
+            text.extend(["\n  ", key, ": ", &output::visible(&value)]);
+        }
+    }
+    text
+}
+
+/// The texts of a result that is no object.
+fn texts(result: &Value) -> String {
+    let blocks = output::items(result, "content").iter().map(|block| {
+        match block.get("text").and_then(Value::as_str) {
+            Some(text) => text.lines().map(output::visible).collect::<Vec<_>>().join("\n"),
+            None => format!("({} that a terminal cannot show)", output::cell(block, "type")),
+        }
+    });
+    blocks.collect::<Vec<_>>().join("\n")
+}
+
+/// An object for people: a line for each member, what is within it below and further in.
+fn readable(value: &Value) -> String {
+    fn put(text: &mut String, indent: usize, label: &str, value: &Value) {
+        let margin = " ".repeat(indent);
+        let mut line = |rest: &str| {
+            let rest = format!("{label}{rest}");
+            writeln!(text, "{margin}{}", rest.trim_end())
+                .expect("writing to a string does not fail");
+        };
+        match value {
+            Value::Object(members) if !members.is_empty() => {
+                line("");
+                for (key, value) in members {
+                    put(text, indent + 2, &format!("{}: ", output::visible(key)), value);
+                }
+            }
+            Value::Array(items) if !items.is_empty() => {
+                line("");
+                for item in items {
+                    put(text, indent + 2, "- ", item);
+                }
+            }
+            Value::String(words) if words.contains('\n') => {
+                line("");
+                for part in words.lines() {
+                    let part = output::visible(part);
+                    writeln!(text, "{margin}  {part}").expect("writing to a string does not fail");
+                }
+            }
+            Value::Array(_) => line("none"),
+            value => line(&output::visible(&plain(value))),
+        }
+    }
+    let mut text = String::new();
+    match value.as_object() {
+        Some(members) => {
+            for (key, value) in members {
+                put(&mut text, 0, &format!("{}: ", output::visible(key)), value);
+            }
+        }
+        None => put(&mut text, 0, "", value),
+    }
+    text
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The object of `--args`.
+fn whole(args: &CallArgs) -> anyhow::Result<Map<String, Value>> {
+    let from_input = args.each.iter().filter(|pair| pair.ends_with("=@-")).count();
+    if from_input + usize::from(args.all.as_deref() == Some("-")) > 1 {
+        return Err(UsageError("standard input can be read only once".to_owned()).into());
+    }
+    let Some(text) = &args.all else { return Ok(Map::new()) };
+    let text = if text == "-" { input()? } else { text.clone() };
+    match serde_json::from_str(&text) {
+        Ok(Value::Object(arguments)) => Ok(arguments),
+        Ok(_) => Err(UsageError("--args: not a JSON object".to_owned()).into()),
+        Err(error) => Err(UsageError(format!("--args: not JSON: {error}")).into()),
+    }
+}
+
+fn split(pair: &str) -> Result<(&str, &str), UsageError> {
+    pair.split_once('=')
+        .filter(|(key, _)| !key.is_empty())
+        .ok_or_else(|| UsageError(format!("--arg {pair}: not of the form KEY=VALUE")))
+}
+
+/// The value itself, or what stands where it points to.
+fn read(value: &str) -> anyhow::Result<String> {
+    match value.strip_prefix('@') {
+        None => Ok(value.to_owned()),
+        Some("-") => input(),
+        Some(path) => std::fs::read_to_string(path).with_context(|| format!("cannot read {path}")),
+    }
+}
+
+fn input() -> anyhow::Result<String> {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+    Ok(text)
+}
+
+/// Adds a value of the type that the tool's schema asks for. A list takes one after the other.
+fn add(
+    arguments: &mut Map<String, Value>,
+    schema: &Value,
+    key: &str,
+    text: String,
+) -> Result<(), UsageError> {
+    let property = schema.get("properties").and_then(|all| all.get(key));
+    // What is not known goes as it is: the daemon says what there is.
+    let Some(property) = property else {
+        arguments.insert(key.to_owned(), Value::String(text));
+        return Ok(());
+    };
+    if kind_of(property) != "array" {
+        let value = typed(property, key, text)?;
+        arguments.insert(key.to_owned(), value);
+        return Ok(());
+    }
+    let mut items = match arguments.remove(key) {
+        Some(Value::Array(items)) => items,
+        _ => Vec::new(),
+    };
+    match serde_json::from_str(&text) {
+        Ok(Value::Array(several)) => items.extend(several),
+        _ => items.push(typed(property.get("items").unwrap_or(&Value::Null), key, text)?),
+    }
+    arguments.insert(key.to_owned(), Value::Array(items));
+    Ok(())
+}
+
+fn kind_of(property: &Value) -> &str {
+    property.get("type").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn typed(property: &Value, key: &str, text: String) -> Result<Value, UsageError> {
+    let kind = kind_of(property);
+    if kind == "string" {
+        return Ok(Value::String(text));
+    }
+    let value: Option<Value> = serde_json::from_str(&text).ok();
+    let fits = value.as_ref().is_some_and(|value| match kind {
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "object" => value.is_object(),
+        _ => true,
+    });
+    match value {
+        Some(value) if fits => Ok(value),
+        // Of any type: what is no JSON is a text.
+        None if !["integer", "number", "boolean", "object"].contains(&kind) => {
+            Ok(Value::String(text))
+        }
+        _ => {
+            let shown: String = text.chars().take(40).collect();
+            let kind = match kind {
+                "integer" => "an integer",
+                "boolean" => "true or false",
+                "object" => "a JSON object",
+                _ => "a number",
+            };
+            Err(UsageError(format!("--arg {key}={shown}: must be {kind}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_get_the_type_that_the_tool_asks_for() {
+        let schema = json!({ "properties": {
+            "s": { "type": "string" }, "i": { "type": "integer" }, "b": { "type": "boolean" },
+            "n": { "type": "number" }, "o": { "type": "object" }, "any": {},
+            "l": { "type": "array", "items": { "type": "string" } },
+            "li": { "type": "array", "items": { "type": "integer" } },
+        } });
+        let parse = |pairs: &[&str]| {
+            let mut arguments = Map::new();
+            for pair in pairs {
+                let (key, value) = split(pair).map_err(|error| error.to_string())?;
+                let added = add(&mut arguments, &schema, key, value.to_owned());
+                added.map_err(|error| error.to_string())?;
+            }
+            Ok::<_, String>(Value::Object(arguments))
+        };
+        for (pairs, expected) in [
+            (&["s=7"][..], json!({ "s": "7" })),
+            (&["s="], json!({ "s": "" })),
+            (&["s=a=b", "s=c"], json!({ "s": "c" })),
+            (&["i=-7", "b=true", "n=1.5"], json!({ "i": -7, "b": true, "n": 1.5 })),
+            (&["o={\"a\":1}"], json!({ "o": { "a": 1 } })),
+            (&["l=a", "l=7", "l=[\"b\",\"c\"]"], json!({ "l": ["a", "7", "b", "c"] })),
+            (&["li=1", "li=[2]"], json!({ "li": [1, 2] })),
+            (&["any=1", "nobody=1"], json!({ "any": 1, "nobody": "1" })),
+            (&["any=plain"], json!({ "any": "plain" })),
+        ] {
+            assert_eq!(parse(pairs), Ok(expected), "{pairs:?}");
+        }
+        for pair in ["i=x", "i=1.5", "b=yes", "n=x", "o=[]", "o={", "li=x", "nothing", "=x"] {
+            let error = parse(&[pair]).expect_err(pair);
+            assert!(error.contains(pair), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_object_is_readable() {
+        let value = json!({
+            "task": { "status": "done", "n": 1 }, "frames": [{ "line": "a\u{1b}[1m" }], "none": [], "text": "a\nb",
+        });
+        let expected = "\
+            frames:\n  -\n    line: a\\u{1b}[1m\nnone: none\ntask:\n  n: 1\n  status: done\ntext:\n  a\n  b\n";
+        assert_eq!(readable(&value), expected);
+    }
+
+    #[test]
+    fn a_failure_says_what_was_wrong_and_what_would_be_right() {
+        let error = json!({
+            "type": "validation_error", "message": "limit: must be from 1 to 500", "field": "limit",
+            "allowed": "from 1 to 500",
+        });
+        let text = failure(&error);
+        assert!(text.starts_with("limit: must be from 1 to 500\n"), "{text}");
+        assert!(
+            text.contains("\n  field: limit") && text.contains("\n  allowed: from 1 to 500"),
+            "{text}"
+        );
+        let text = failure(&json!({ "message": "m", "allowed": ["a", "b"] }));
+        assert!(text.ends_with("allowed: a, b"), "{text}");
+    }
+}

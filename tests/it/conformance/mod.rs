@@ -1,0 +1,122 @@
+//! The protocol's official conformance suite against the server that we ship. What the suite wants beside it, tools and
+//! resources with certain names, is added here and in no other build.
+//!
+//! Needs Node and the suite's package: `SVC_CONFORMANCE` names the `node_modules` folder that has both.
+
+mod fixtures;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, OnceLock};
+
+use svc::domain::{Clock, Ids, SystemClock, Timestamp};
+use svc::http::{self, Access, App, Edge, Identity, Metrics, Parts};
+use svc::mcp::{self, Mcp, McpMetrics, McpParts};
+use svc::service::{Services, Tokens, Tuning};
+use svc::store::{OpenOptions, Store};
+use svc::tools::Catalogue;
+use tokio::net::TcpListener;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// Where the suite is; `None`, and a line that says so, if it is not here.
+#[expect(clippy::print_stdout, reason = "a run that skips it says so")]
+fn suite() -> Option<PathBuf> {
+    let folder = std::env::var_os("SVC_CONFORMANCE").map(PathBuf::from);
+    if folder.is_none() {
+        println!(
+            "not run: the MCP conformance suite (SVC_CONFORMANCE names no node_modules folder)"
+        );
+    }
+    folder
+}
+
+/// The server, with the suite's fixtures, until the token is cancelled.
+async fn serve(home: &Path, stop: &CancellationToken) -> String {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let options = OpenOptions { path: home.join("svc.db"), max_bytes: None, migrate: true };
+    let (store, _writer) = Store::open(&options, Arc::clone(&clock)).await.expect("a store");
+    let tokens = Tokens::open(&home.join("token")).expect("a token");
+    let services = Services::new(store, clock, Ids::random(), Tuning::default(), tokens);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    // The suite has no token.
+    let access = Access { listen: vec![address], no_auth: true, ..Access::default() };
+    let edge = Edge::new(access, "conformance");
+    tokio::spawn(http::serve(listener, edge.clone(), stop.clone(), TaskTracker::new()));
+    let handle = Arc::new(OnceLock::new());
+    let catalogue = Arc::new(Catalogue::new(fixtures::tools(&handle)));
+    let mcp = Mcp::start(McpParts {
+        services: services.clone(),
+        catalogue: Arc::clone(&catalogue),
+        resources: vec![Box::new(fixtures::Resources), Box::new(mcp::StreamResources)],
+        prompts: fixtures::prompts(),
+        metrics: McpMetrics::default(),
+        stop: stop.clone(),
+    })
+    .await
+    .expect("a server");
+    handle.set(mcp.clone()).expect("once");
+    let identity = Identity {
+        boot_id: "conformance".to_owned(),
+        pid: 0,
+        started_at: Timestamp::from_millis(0),
+    };
+    let app = App::new(Parts {
+        services,
+        metrics: Metrics::default(),
+        tools: catalogue,
+        identity,
+        stop: stop.clone(),
+    });
+    edge.ready(app, mcp::router(mcp));
+    format!("http://{address}/mcp")
+}
+
+/// Runs the server scenarios of a revision: those required and, beside them, those that are not scored.
+#[expect(clippy::print_stdout, reason = "the suite says what fails")]
+fn run(requirements: &str) {
+    let Some(modules) = suite() else { return };
+    let home = tempfile::tempdir().expect("a folder");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let stop = CancellationToken::new();
+    let url = runtime.block_on(serve(home.path(), &stop));
+    let output = Command::new(modules.join("node/bin/node"))
+        .arg(modules.join("conformance-next/dist/index.js"))
+        .args(["server", "--url", &url, "--requirements", requirements, "-o"])
+        .arg(home.path().join("out"))
+        .stdin(Stdio::null())
+        .output()
+        .expect("the suite runs");
+    stop.cancel();
+    let text = String::from_utf8_lossy(&output.stdout);
+    println!("{text}{}", String::from_utf8_lossy(&output.stderr));
+    runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+    assert!(output.status.success(), "the suite of {requirements} fails");
+    // What is not scored has to hold all the same, and nothing may be there that only warns.
+    assert!(text.contains("scenario(s) run, 0 failing"), "what is not scored fails");
+    let warnings = checks(&home.path().join("out"), "WARNING");
+    assert!(warnings.is_empty(), "warnings:\n{}", warnings.join("\n"));
+}
+
+/// What came out with this status, in the suite's own files.
+fn checks(folder: &Path, status: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for scenario in std::fs::read_dir(folder).expect("results") {
+        let file = scenario.expect("a folder").path().join("checks.json");
+        let Ok(text) = std::fs::read_to_string(&file) else { continue };
+        let all: Vec<serde_json::Value> = serde_json::from_str(&text).expect("a list of checks");
+        let these = all.into_iter().filter(|check| check["status"] == status);
+        found.extend(these.map(|check| format!("{}: {}", check["id"], check["errorMessage"])));
+    }
+    found
+}
+
+#[test]
+fn conforms_to_2025_11_25() {
+    run("2025-11-25");
+}
+
+#[test]
+fn conforms_to_2026_07_28() {
+    run("2026-07-28");
+}
