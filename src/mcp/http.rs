@@ -15,7 +15,7 @@ use tracing::Instrument as _;
 
 use super::{
     Mcp, RpcError,
-    bodies::{self, Accept, CallStream, Listen, STANDALONE},
+    bodies::{self, Accept, CallStream, Listen},
     calls::{Answer, Origin, Pending, Reply, answer_error, stream_of},
     dispatch::Context,
     ladder,
@@ -339,8 +339,9 @@ impl Mcp {
                 if method == "notifications/cancelled" =>
             {
                 // One for a call that is over is harmless: a client sends it for each.
-                let id = params.get("requestId").map(Value::to_string).unwrap_or_default();
-                if let Some((_, running)) = self.calls.of_request(&session.id, &id) {
+                if let Some(id) = params.get("requestId")
+                    && let Some((_, running)) = self.calls.of_request(&session.id, id)
+                {
                     running.cancel.cancel();
                 }
             }
@@ -576,8 +577,9 @@ async fn listen(
 
 async fn listen_to(mcp: &Mcp, caller: &Caller, headers: &HeaderMap) -> Result<Response, Response> {
     let session = legacy_session(mcp, caller, headers).await?;
-    let last =
-        headers.get("last-event-id").and_then(|id| id.to_str().ok()).unwrap_or_default().trim();
+    // One that cannot be read is no place of ours.
+    let last = headers.get("last-event-id").map_or(Ok(""), HeaderValue::to_str);
+    let last = last.unwrap_or(".").trim();
     let failed = |error: Error| Problem::from(error).into_response();
     if last.is_empty() {
         return bodies::standalone(mcp, caller, session, None).await.map_err(failed);
@@ -587,7 +589,7 @@ async fn listen_to(mcp: &Mcp, caller: &Caller, headers: &HeaderMap) -> Result<Re
         Problem::new(Code::NotFound, text).into_response()
     };
     let (stream, place) = bodies::place(last).ok_or_else(unknown)?;
-    if stream == STANDALONE {
+    if stream == bodies::standalone_of(&session) {
         return bodies::standalone(mcp, caller, session, Some(place)).await.map_err(failed);
     }
     let row = mcp.services.call(caller, stream).await.map_err(failed)?;

@@ -34,6 +34,8 @@ pub(super) struct Session {
     pub(super) streams: watch::Sender<u64>,
     /// Counts changes of what it is subscribed to.
     pub(super) subscriptions: watch::Sender<u64>,
+    /// Held while a call is put on record, so that the same request is not there twice.
+    pub(super) beginning: tokio::sync::Mutex<()>,
     /// Ends what goes on in it.
     pub(super) closed: CancellationToken,
 }
@@ -68,6 +70,7 @@ impl Session {
             seen_at: AtomicI64::new(row.last_seen_at.as_millis()),
             streams: watch::Sender::new(0),
             subscriptions: watch::Sender::new(0),
+            beginning: tokio::sync::Mutex::new(()),
             closed: CancellationToken::new(),
         }
     }
