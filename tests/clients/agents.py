@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Coding agents against the real daemon: Claude Code, Codex, Gemini CLI and opencode, headless, with a scripted model.
 
-    SVC_BIN=... SVC_AGENTS=FOLDER[:FOLDER...] agents.py [--clients a,b] [--cases x,y] [--jobs 2] [--long] [--keep DIR]
+    SVC_BIN=... SVC_AGENTS=FOLDER[:FOLDER...] agents.py [--clients a,b] [--cases x,y] [--jobs 2] [--long] [--keep DIR] [--fixtures DIR]
 
 SVC_AGENTS names folders with the executables claude, codex, gemini, opencode (and node, if that of the PATH is too old
-for them); a folder with another version of one of them is tried, too. --long adds what takes minutes. --keep puts what each client sent and got, and what its model was told, into DIR.
+for them); a folder with another version of one of them is tried, too. --long adds what takes minutes. --keep puts what each client sent and got, and what its model was told, into DIR; --fixtures writes what it sent, scrubbed, as tests/it/mcp_agents.rs sends it again.
 """
 
 import argparse
@@ -87,6 +87,8 @@ class Tap:
     def __init__(self, port, log=None):
         self.target, self.log, self.lock = port, log, threading.Lock()
         self.open, self.started, self.count = set(), time.time(), 0
+        # Per connection: what the client sent, piece by piece with its time, and what it got.
+        self.sent, self.got = {}, {}
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         threading.Thread(target=self.accept, daemon=True).start()
@@ -106,11 +108,14 @@ class Tap:
             pair = (client, server)
             self.open.add(pair)
             for source, sink, name in ((client, server, ">>>"), (server, client, "<<<")):
-                threading.Thread(target=self.pass_on, args=(source, sink, pair, f"{name} {self.count}"), daemon=True).start()
+                threading.Thread(target=self.pass_on, args=(source, sink, pair, name, self.count), daemon=True).start()
 
-    def pass_on(self, source, sink, pair, name):
+    def pass_on(self, source, sink, pair, name, number):
+        kept = (self.sent if name == ">>>" else self.got).setdefault(number, [])
+        name = f"{name} {number}"
         try:
             while data := source.recv(65536):
+                kept.append((time.time(), data))
                 self.write(name, data)
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
@@ -134,6 +139,49 @@ class Tap:
     def close(self):
         self.listener.close()
         self.drop()
+
+
+def messages(pieces):
+    """The HTTP messages in a stream of bytes: time, first line, headers, body."""
+    ends, data = [], b""
+    for at, piece in pieces:
+        data += piece
+        ends.append((len(data), at))
+    found, place = [], 0
+    while (end := data.find(b"\r\n\r\n", place)) > 0:
+        at = next(at for stop, at in ends if stop > place)
+        first, *lines = data[place:end].decode().split("\r\n")
+        headers = [tuple(line.split(": ", 1)) for line in lines]
+        by_name = {name.lower(): value for name, value in headers}
+        place = end + 4
+        if "chunked" in by_name.get("transfer-encoding", ""):
+            stop = data.find(b"\r\n0\r\n\r\n", place - 2)
+            place, body = (len(data), data[place:]) if stop < 0 else (stop + 7, data[place:stop])
+        else:
+            length = int(by_name.get("content-length", 0))
+            body, place = data[place : place + length], place + length
+        found.append((at, first, headers, body.decode("utf-8", "replace")))
+    return found
+
+
+# Headers that a connection makes, or that say nothing of the client.
+LEFT_OUT = ("host", "connection", "content-length", "date")
+
+
+def fixture(tap, scrub):
+    """What a client sent, in its order, and in a line what it got: a file that a test can send again."""
+    exchanges = []
+    for number, pieces in tap.sent.items():
+        answers = messages(tap.got.get(number, []))
+        for (at, first, headers, body), answer in zip(messages(pieces), answers):
+            got = {name.lower(): value for name, value in answer[2]}
+            line = f"<<< {answer[1].split(' ')[1]} {got.get('content-type', '-')}"
+            lines = [first] + [f"{name}: {value}" for name, value in headers if name.lower() not in LEFT_OUT]
+            exchanges.append((at, "\n".join([*lines, "", body, line]) + "\n"))
+    text = "###\n".join(text for _, text in sorted(exchanges))
+    for secret, name in scrub.items():
+        text = text.replace(secret, name)
+    return text
 
 
 def reset(connection):
@@ -264,8 +312,9 @@ PATHS = "".join(folder + os.pathsep for folder in FOLDERS)
 class Run:
     """One client, one daemon, one case."""
 
-    def __init__(self, client, case, keep):
-        self.client, self.case, self.keep = client, case, keep
+    def __init__(self, client, case, keep, fixtures):
+        self.client, self.case, self.keep, self.fixtures = client, case, keep, fixtures
+        self.scrub = {}
         self.dir = tempfile.mkdtemp(prefix="svc-agents-")
         self.home = os.path.join(self.dir, "home")
         os.makedirs(self.home)
@@ -298,7 +347,7 @@ class Run:
             token = self.daemon.rest("POST", "/v1/tokens", {"session": "agent"})["token"]
             server = Server(kind, token=token)
         log = open(os.path.join(self.keep, f"{self.client.label}-{self.case}.http".replace(" ", "-")), "w") if self.keep else None
-        self.tap = Tap(self.daemon.port, log) if tap or log else None
+        self.tap = Tap(self.daemon.port, log) if tap or log or self.fixtures else None
         server.url = (self.tap or self.daemon).url + ("/sse" if kind == "sse" else "/mcp")
         self.model = model = Model(steps)
         process = self.client.start(server, model.url, self.home, plain)
@@ -335,6 +384,12 @@ class Run:
                 log.close()
             saw, failures = model.saw(), model.failures()
             model.close()
+        if self.fixtures and kind != "stdio":
+            scrub = {server.token: "{token}", self.home: "/home/user", **self.scrub}
+            scrub |= {session: "{session}" for (session,) in self.query("select session_id from mcp_session")}
+            name = f"{self.client.label}-{self.case}.http".replace(" ", "-")
+            with open(os.path.join(self.fixtures, name), "w") as f:
+                f.write(fixture(self.tap, scrub))
         if errors:
             raise errors[0]
         assert process.returncode == 0, f"exit {process.returncode}\n{out[-2000:]}\n{err[-2000:]}\nits model was told {saw}"
@@ -360,6 +415,7 @@ def base(run, kind="http"):
     bob = run.daemon.rest("POST", "/v1/peers/register", {"display_name": "bob", "backend": "codex", "path": "/repo"})["peer_id"]
     task = run.daemon.task()
     run.daemon.finish(task)
+    run.scrub[task] = "{task}"
     saw = run.go([
         tool("peer_register", display_name="ada", backend=run.client.name, path="/repo"),
         tool("peer_list"),
@@ -423,6 +479,10 @@ def restart_in_call(run, kind="http", down=0.0, timeout=200):
         time.sleep(1)
         run.daemon.finish(task)
         model.holding("x", timeout)
+        if down and is_patient(run.client):
+            # It has taken the server for lost, and comes back by itself.
+            wait_for(lambda: run.asked_for("tools/list"), "the client", 30)
+            time.sleep(0.5)
         model.release("x")
 
     steps = [tool("TaskWait", task_id=task, timeout_s=60), {**tool("TaskWait", task_id=task, timeout_s=50), "hold": "x"}, END]
@@ -540,9 +600,9 @@ def applies(client, case):
     return not (client.name == "codex" and case == "sse") and not (client.variant == "modern" and "stdio" in case)
 
 
-def is_slow(client, case):
-    """Claude Code in its newer era notices only after two minutes that a call is lost."""
-    return client.name == "claude" and tuple(map(int, client.version.split("."))) > (2, 1, 300) and case in CUT
+def is_patient(client):
+    """Claude Code in its newer era notices only after two minutes that a call is lost, if the server is still there."""
+    return client.name == "claude" and tuple(map(int, client.version.split("."))) > (2, 1, 300)
 
 
 def main():
@@ -552,6 +612,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--keep")
+    parser.add_argument("--fixtures")
     options = parser.parse_args()
     cases = {**CASES, **(LONG if options.long else {})}
     if options.cases:
@@ -562,13 +623,13 @@ def main():
         print(f"not run: {', '.join(sorted(missing))} (SVC_AGENTS names no folder that has them)", flush=True)
     if options.clients:
         clients = [it for it in clients if any(it.label.startswith(name) for name in options.clients.split(","))]
-    if options.keep:
-        os.makedirs(options.keep, exist_ok=True)
+    for folder in filter(None, (options.keep, options.fixtures)):
+        os.makedirs(folder, exist_ok=True)
     checks = Checks()
 
     def one(client, case):
         started = time.time()
-        run = Run(client, case, options.keep)
+        run = Run(client, case, options.keep, options.fixtures)
         try:
             with run.daemon:
                 cases[case](run)
@@ -583,7 +644,7 @@ def main():
             for client in clients:
                 if not applies(client, case):
                     continue
-                if is_slow(client, case) and not options.long:
+                if is_patient(client) and case in CUT and not options.long:
                     print(f"not run: {client.label}: {case} (it takes two minutes; --long runs it)", flush=True)
                     continue
                 pool.submit(one, client, case)

@@ -17,6 +17,7 @@ mod documents;
 mod errors;
 mod health;
 mod mcp;
+mod mcp_agents;
 mod mcp_rmcp;
 mod messages;
 mod migrate;
