@@ -112,8 +112,11 @@ pub const MCP_SESSIONS_CACHED: usize = 4096;
 pub const MCP_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a call may take before a client that can have tasks is given one.
 pub const MCP_TASK_AFTER: Duration = Duration::from_secs(5);
-/// How long a client waits before it comes back to a stream that broke, in milliseconds. Some try only twice.
-pub const MCP_RETRY_MS: u32 = 1000;
+/// How long an MCP client waits for a daemon that is starting.
+pub const START_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client waits before it comes back to a stream that broke, in milliseconds. Some try only twice, so this
+/// is half of what a restart may take.
+pub const MCP_RETRY_MS: u32 = 2000;
 /// How long what is in a `requestState` counts.
 pub const MCP_STATE_TTL: Duration = Duration::from_hours(1);
 /// Requests in one JSON-RPC batch.

@@ -18,6 +18,8 @@ mod errors;
 mod health;
 mod journal;
 mod mcp;
+mod mcp_agents;
+mod mcp_rmcp;
 mod messages;
 mod migrate;
 mod model;
