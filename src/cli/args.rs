@@ -9,8 +9,8 @@ use clap::{Args, Parser, Subcommand};
 use super::bench;
 use super::context::Context;
 use super::{
-    ServeArgs, backup, completions, config, daemon, doctor, events, ghap, mcp_config, message, migrate,
-    peer, serve, session, stdio, task, token, tools,
+    ServeArgs, backup, completions, config, daemon, doctor, events, ghap, mcp_config, message,
+    migrate, peer, serve, session, stdio, task, token, tools,
 };
 
 /// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing

@@ -58,9 +58,11 @@ pub(super) enum GhapCommand {
     #[command(after_help = "Example:\n  svc ghap export > journal.jsonl")]
     Export,
     /// Take in records from JSON lines: an export, or an earlier system's session_entries.jsonl and archives
-    #[command(after_help = "Examples:\n  svc ghap import .claude/journal/session_entries.jsonl\n  \
+    #[command(
+        after_help = "Examples:\n  svc ghap import .claude/journal/session_entries.jsonl\n  \
         svc ghap import journal.jsonl --project /src/app\n\n\
-        Once more changes nothing. A line that cannot be read is named and passed over; the exit code is 1 then.")]
+        Once more changes nothing. A line that cannot be read is named and passed over; the exit code is 1 then."
+    )]
     Import {
         /// The file; - for standard input
         file: PathBuf,
@@ -95,8 +97,17 @@ pub(super) async fn run(context: &Context, command: GhapCommand) -> anyhow::Resu
             if context.json {
                 output::json(&found)?;
             } else {
-                let first =
-                    ["id", "status", "domain", "strategy", "goal", "hypothesis", "action", "prediction", "result"];
+                let first = [
+                    "id",
+                    "status",
+                    "domain",
+                    "strategy",
+                    "goal",
+                    "hypothesis",
+                    "action",
+                    "prediction",
+                    "result",
+                ];
                 output::object(&found, &first)?;
             }
         }
@@ -125,10 +136,12 @@ async fn import(
     project: Option<String>,
 ) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
-    let source: Box<dyn Read> = if file.as_os_str() == "-" {
+    let source: Box<dyn Read + Send> = if file.as_os_str() == "-" {
         Box::new(std::io::stdin())
     } else {
-        Box::new(std::fs::File::open(file).with_context(|| format!("cannot open {}", file.display()))?)
+        Box::new(
+            std::fs::File::open(file).with_context(|| format!("cannot open {}", file.display()))?,
+        )
     };
     let (mut imported, mut known, mut refused) = (0, 0, 0_u64);
     let mut batch: Vec<(usize, Value)> = Vec::new();

@@ -77,9 +77,17 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
             let active = found.get_mut("active_ghap").map(Value::take).unwrap_or_default();
             output::object(&found, &["session_id", "client", "project", "source", "started_at"])?;
             if let Some(goal) = active.get("goal").and_then(Value::as_str) {
-                output::fields(&[("active record", format!("{} {goal}", output::cell(&active, "id")))])?;
+                output::fields(&[(
+                    "active record",
+                    format!("{} {goal}", output::cell(&active, "id")),
+                )])?;
             }
-            let columns = [("TOOL", "tool_name"), ("AGENT", "agent_id"), ("CALLS", "count"), ("LAST", "last_at")];
+            let columns = [
+                ("TOOL", "tool_name"),
+                ("AGENT", "agent_id"),
+                ("CALLS", "count"),
+                ("LAST", "last_at"),
+            ];
             let page = serde_json::json!({ "tools": tools });
             output::page(&page, "tools", &columns, "no tool calls", "--cursor")?;
         }

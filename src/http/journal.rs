@@ -22,7 +22,8 @@ use crate::{
 pub(super) fn routes(api: Api) -> Api {
     let on_sessions = Operation::new("Sessions, those heard of last first").query::<ListSessions>();
     let on_session = Operation::new("A session with its counters and its active record");
-    let on_ghaps = Operation::new("Records of attempts, the latest made first").query::<ListGhaps>();
+    let on_ghaps =
+        Operation::new("Records of attempts, the latest made first").query::<ListGhaps>();
     let on_ghap = Operation::new("A record with what it said before each change");
     let on_import = Operation::new("Take in records of earlier systems; once more changes nothing");
     let on_import = on_import.body::<Import>().answer::<Imported>(200, "What became of them");

@@ -143,7 +143,8 @@ impl Services {
             return Err(Error::invalid("ghap", format!("must have at most {most} records")));
         }
         for (place, old) in all.iter().enumerate() {
-            check_old(old).map_err(|(field, why)| Error::invalid(format!("ghap[{place}].{field}"), why))?;
+            check_old(old)
+                .map_err(|(field, why)| Error::invalid(format!("ghap[{place}].{field}"), why))?;
         }
         let (subject, ids) = (caller.subject(), self.ids.clone());
         self.store
@@ -268,10 +269,9 @@ fn record(id: GhapId, old: OldGhap) -> Ghap {
         },
         result: old.outcome.map(|outcome| outcome.result),
         surprise: old.surprise.filter(|text| !text.trim().is_empty()),
-        root_cause: old.root_cause.map(|cause| RootCause {
-            category: cause.category,
-            description: cause.description,
-        }),
+        root_cause: old
+            .root_cause
+            .map(|cause| RootCause { category: cause.category, description: cause.description }),
         lesson: old
             .lesson
             .filter(|lesson| !lesson.what_worked.trim().is_empty() || lesson.takeaway.is_some())

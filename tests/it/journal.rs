@@ -10,7 +10,8 @@ use crate::daemon::{Daemon, svc, svc_with_input};
 fn call(d: &Daemon, name: &str, arguments: &Value) -> Value {
     let reply = try_call(d, name, arguments);
     assert!(reply["isError"].is_null(), "{name}: {reply}");
-    let text: Value = serde_json::from_str(reply["content"][0]["text"].as_str().expect("a text")).expect("an object");
+    let text: Value = serde_json::from_str(reply["content"][0]["text"].as_str().expect("a text"))
+        .expect("an object");
     assert_eq!(text, reply["structuredContent"]);
     text
 }
@@ -79,7 +80,11 @@ fn sessions_that_take_turns_never_touch_each_other() {
     let one = call(&d, "start_ghap", &attempt("one"))["id"].clone();
     for n in 1..=7 {
         for session in ["one", "two"] {
-            let counted = call(&d, "increment_tool_count", &json!({ "session_id": session, "tool_name": "Bash" }));
+            let counted = call(
+                &d,
+                "increment_tool_count",
+                &json!({ "session_id": session, "tool_name": "Bash" }),
+            );
             assert_eq!(counted["tool_count"], n);
         }
     }
@@ -100,7 +105,8 @@ fn sessions_that_take_turns_never_touch_each_other() {
 #[test]
 fn a_crash_leaves_a_record_active_or_resolved_and_nothing_between() {
     let mut d = Daemon::start();
-    let rounds: u32 = std::env::var("SVC_CRASH_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(5);
+    let rounds: u32 =
+        std::env::var("SVC_CRASH_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(5);
     for round in 0..rounds.min(20) {
         let session = format!("s{round}");
         call(&d, "start_session", &json!({ "session_id": session, "cwd": "/nowhere/p" }));
@@ -109,7 +115,8 @@ fn a_crash_leaves_a_record_active_or_resolved_and_nothing_between() {
         let params = json!({ "name": "resolve_ghap", "arguments": end });
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
         let request = d.request("POST", "/mcp").json(&body);
-        let sent = std::thread::spawn(move || request.try_send().is_ok_and(|reply| reply.status() == 200));
+        let sent =
+            std::thread::spawn(move || request.try_send().is_ok_and(|reply| reply.status() == 200));
         for _ in 0..round * 2000 {
             std::hint::spin_loop();
         }
@@ -117,7 +124,8 @@ fn a_crash_leaves_a_record_active_or_resolved_and_nothing_between() {
         let answered = sent.join().expect("a thread");
         d.restart();
         let found = d.get(&format!("/v1/ghap/{}", id.as_str().expect("an id"))).ok(200);
-        let events = d.get(&format!("/v1/events?stream=session/{session}&kind=ghap.resolved")).ok(200);
+        let events =
+            d.get(&format!("/v1/events?stream=session/{session}&kind=ghap.resolved")).ok(200);
         let over = found["status"] == "confirmed";
         assert!(over || found["status"] == "active", "{found}");
         assert!(over || !answered, "an answer that was given counts");
@@ -149,26 +157,27 @@ fn records_are_listed_exported_and_taken_in_again() {
     assert_eq!(d.get("/v1/ghap?domain=sports").status(), 422);
 
     let exported = svc(&d.home, &["ghap", "export"]);
-    assert_eq!(exported.stdout().lines().count(), 3);
+    assert_eq!(exported.ok().lines().count(), 3);
     let listed = svc(&d.home, &["ghap", "list", "--json"]).json();
     assert_eq!(listed["count"], 3);
     let id = listed["ghap"][0]["id"].as_str().expect("an id");
     let shown = svc(&d.home, &["ghap", "show", id]);
-    assert!(shown.stdout().contains("it was right before"), "{shown:?}");
-    assert!(svc(&d.home, &["session", "show", "s"]).stdout().contains("/nowhere/p"));
+    assert!(shown.ok().contains("it was right before"), "{shown:?}");
+    assert!(svc(&d.home, &["session", "show", "s"]).ok().contains("/nowhere/p"));
 
     // What is here is known; another daemon takes it in, once.
     let import = |d: &Daemon, text: &str| {
         svc_with_input(&d.home, &["ghap", "import", "-", "--json"], text.as_bytes())
     };
-    assert_eq!(import(&d, exported.stdout()).ok().json()["known"], 3);
+    assert_eq!(import(&d, exported.ok()).json()["known"], 3);
     let other = Daemon::start();
-    let text = format!("{}\nno json\n{{\"id\":\"x\"}}\n", exported.stdout());
+    let text = format!("{}\nno json\n{{\"id\":\"x\"}}\n", exported.ok());
     let first = import(&other, &text);
-    assert_eq!(first.code(), 1);
-    assert_eq!(first.json(), json!({ "imported": 3, "known": 0, "refused": 2 }));
-    assert!(first.stderr().contains("line 5:"), "{first:?}");
-    assert_eq!(import(&other, exported.stdout()).ok().json()["known"], 3);
+    assert_eq!(first.code, Some(1));
+    let said: Value = serde_json::from_str(&first.stdout).expect("JSON");
+    assert_eq!(said, json!({ "imported": 3, "known": 0, "refused": 2 }));
+    assert!(first.stderr.contains("line 5:"), "{first:?}");
+    assert_eq!(import(&other, exported.ok()).json()["known"], 3);
     let again = svc(&other.home, &["ghap", "export"]);
     let texts = |output: &str| -> Vec<Value> {
         let mut all: Vec<Value> =
@@ -178,5 +187,5 @@ fn records_are_listed_exported_and_taken_in_again() {
         }
         all
     };
-    assert_eq!(texts(again.stdout()), texts(exported.stdout()));
+    assert_eq!(texts(again.ok()), texts(exported.ok()));
 }
