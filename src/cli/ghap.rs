@@ -54,7 +54,7 @@ pub(super) enum GhapCommand {
         /// The record's id
         id: String,
     },
-    /// Print all records as JSON lines, the oldest last
+    /// Print all records as JSON lines, the oldest first
     #[command(after_help = "Example:\n  svc ghap export > journal.jsonl")]
     Export,
     /// Take in records from JSON lines: an export, or an earlier system's session_entries.jsonl and archives

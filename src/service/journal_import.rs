@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Services, journal::project_root};
+use super::{Error, Services, check, journal::project_root};
 use crate::{
     domain::{
         Caller, GhapId, Timestamp,
@@ -13,7 +13,7 @@ use crate::{
         },
         limits,
     },
-    store::{GhapFilter, SessionStart},
+    store::SessionStart,
 };
 
 /// A record as earlier systems wrote it, a line each, and as `svc ghap export` does.
@@ -194,13 +194,20 @@ impl Services {
 }
 
 impl Services {
-    /// A page of records with their history, the latest made first.
+    /// A page of records with their history, in the order in which they were made, so that an import makes them in
+    /// the same.
     pub async fn export_ghaps(
         &self,
         cursor: Option<&str>,
         limit: Option<u32>,
     ) -> Result<(Vec<OldGhap>, Option<String>), Error> {
-        let (ghaps, next) = self.ghaps(&GhapFilter::default(), cursor, limit).await?;
+        let limit = check::limit(limit)?;
+        let after: Option<String> = check::cursor(cursor)?;
+        let after = after.map(GhapId::from);
+        let mut ghaps = self.store.ghaps_after(after.as_ref(), limit + 1).await?;
+        let more = ghaps.len() > limit as usize;
+        ghaps.truncate(limit as usize);
+        let next = ghaps.last().filter(|_| more).map(|ghap| check::make_cursor(&ghap.id));
         let mut all = Vec::with_capacity(ghaps.len());
         for ghap in ghaps {
             let history = self.store.iterations(&ghap.id).await?;

@@ -640,6 +640,23 @@ impl Store {
         Ok(raw.into_iter().map(Ghap::from).collect())
     }
 
+    /// All records after one, in the order in which they were made.
+    pub async fn ghaps_after(
+        &self,
+        after: Option<&GhapId>,
+        limit: u32,
+    ) -> Result<Vec<Ghap>, StoreError> {
+        let after = after.map(GhapId::as_str);
+        let raw = ghaps!(
+            "where g.id > coalesce((select id from ghap where ghap_id = ?1), 0) order by g.id limit ?2",
+            after,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(raw.into_iter().map(Ghap::from).collect())
+    }
+
     /// Active records of a project whose session is over, or was not heard of since `stale`; not that of `session_id`.
     pub async fn orphans(
         &self,
