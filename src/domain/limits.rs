@@ -106,14 +106,20 @@ pub const CHUNK_BYTES: usize = 16 * 1024;
 pub const MCP_SESSION_IDLE: Duration = Duration::from_hours(30 * 24);
 /// How exactly it is known when an MCP session was last heard of. Finer would be a write for each request.
 pub const MCP_SEEN_RESOLUTION: Duration = Duration::from_mins(1);
+/// An MCP session that was heard of so lately counts as open: its peer is idle and not offline. Twice the resolution, or
+/// a session would be shut between two notes.
+pub const MCP_SESSION_OPEN: Duration = Duration::from_mins(2);
 /// Sessions of MCP clients that are kept in memory. The rest are a row away.
 pub const MCP_SESSIONS_CACHED: usize = 4096;
 /// How long an answer may take before its head is sent without it.
 pub const MCP_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a call may take before a client that can have tasks is given one.
 pub const MCP_TASK_AFTER: Duration = Duration::from_secs(5);
-/// How long a client waits before it comes back to a stream that broke, in milliseconds. Some try only twice.
-pub const MCP_RETRY_MS: u32 = 1000;
+/// How long an MCP client waits for a daemon that is starting.
+pub const START_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client waits before it comes back to a stream that broke, in milliseconds. Some try only twice, so this
+/// is half of what a restart may take.
+pub const MCP_RETRY_MS: u32 = 2000;
 /// How long what is in a `requestState` counts.
 pub const MCP_STATE_TTL: Duration = Duration::from_hours(1);
 /// Requests in one JSON-RPC batch.

@@ -11,6 +11,7 @@ mod messages;
 mod metrics;
 mod openapi;
 mod peers;
+mod protocol;
 mod routes;
 mod server;
 mod sse;

@@ -15,7 +15,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::{
     Code, Metrics, Problem, events, health, messages, metrics,
     openapi::{Document, Operation},
-    peers, tasks, tokens, tools,
+    peers, protocol, tasks, tokens, tools,
 };
 use crate::{
     domain::{Caller, Timestamp},
@@ -95,7 +95,9 @@ pub(super) fn route_of(response: &Response) -> &'static str {
 }
 
 fn api() -> Api {
-    let api = Api { router: Router::new(), document: Document::new() };
+    let mut document = Document::new();
+    protocol::describe(&mut document);
+    let api = Api { router: Router::new(), document };
     let api = health::routes(api);
     let api = peers::routes(api);
     let api = messages::routes(api);

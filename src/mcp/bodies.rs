@@ -7,13 +7,13 @@ use axum::{body::Body, response::Response};
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderValue, StatusCode, header};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Mcp,
-    calls::{Answer, Pending},
+    calls::{Answer, Pending, lost},
     message::notification_text,
     notices::{Notice, Notices, Wants},
     session::Session,
@@ -28,55 +28,44 @@ use crate::{
 /// What a client can read, by its `Accept` header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Accept {
-    /// `application/json`, or anything.
-    pub(super) json: bool,
-    /// `text/event-stream` by name.
-    pub(super) events: bool,
-    /// Anything, or nothing said.
-    pub(super) any: bool,
+    /// `application/json`.
+    json: bool,
+    /// `text/event-stream`.
+    events: bool,
 }
 
 impl Accept {
-    /// Reads the header. What is there cannot be wrong: every client is served.
+    /// Reads the header (RFC 9110, 12.5.1). What is there cannot be wrong: every client is served.
     pub(super) fn of(headers: &http::HeaderMap) -> Self {
-        let (mut json, mut events, mut any) = (false, false, true);
         let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        for range in values.flat_map(|value| value.split(',')) {
-            let mut parts = range.split(';').map(str::trim);
-            let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
-            if essence.is_empty() {
-                continue;
-            }
-            let refused = parts.any(|part| {
-                matches!(part.to_ascii_lowercase().as_str(), "q=0" | "q=0.0" | "q=0.00" | "q=0.000")
-            });
-            if refused {
-                continue;
-            }
-            match essence.as_str() {
-                "text/event-stream" => (events, any) = (true, false),
-                "application/json" => (json, any) = (true, false),
-                "*/*" | "application/*" => json = true,
-                _ => {}
-            }
+        let ranges: Vec<(String, bool)> = values
+            .flat_map(|value| value.split(','))
+            .map(|range| {
+                let mut parts = range.split(';').map(str::trim);
+                let range = parts.next().unwrap_or_default().to_ascii_lowercase();
+                let weight =
+                    parts.find_map(|part| part.strip_prefix(['q', 'Q'])?.strip_prefix('='));
+                let refused =
+                    weight.is_some_and(|it| it.parse::<f32>().is_ok_and(|weight| weight <= 0.0));
+                (range, !refused)
+            })
+            .collect();
+        let said = |range: &str| ranges.iter().find(|said| said.0 == range).map(|said| said.1);
+        // What is named more closely counts.
+        let of = |kind, family| said(kind).or_else(|| said(family)).or_else(|| said("*/*"));
+        let json = of("application/json", "application/*");
+        let events = of("text/event-stream", "text/*");
+        if json == Some(true) || events == Some(true) {
+            return Self { json: json == Some(true), events: events == Some(true) };
         }
-        // A list without anything that we have is served as if it were not there.
-        Self {
-            json: json || !events,
-            events,
-            any: any || (json && !events && is_wildcard(headers)),
-        }
+        // A list without anything that we have is served as if it were not there, as far as it refuses nothing.
+        Self { json: json.is_none() || events.is_some(), events: events.is_none() }
     }
 
     /// Whether an answer that takes time may come as a stream.
     pub(super) fn streams(self) -> bool {
-        self.events || self.any
+        self.events
     }
-}
-
-fn is_wildcard(headers: &http::HeaderMap) -> bool {
-    let mut values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    values.any(|value| value.contains("*/*"))
 }
 
 /// A stream of what `next` makes of a state, chunk by chunk and to `None`.
@@ -129,7 +118,13 @@ pub(super) fn json(text: String, status: u16) -> Response {
 
 /// The answer at once if it comes at once; else a stream that it comes in, with what is said on the way. `done` is told
 /// how it went.
-pub(super) async fn pending<D>(mcp: &Mcp, mut pending: Pending, accept: Accept, done: D) -> Response
+pub(super) async fn pending<D>(
+    mcp: &Mcp,
+    id: Box<RawValue>,
+    mut pending: Pending,
+    accept: Accept,
+    done: D,
+) -> Response
 where
     D: FnOnce(&Answer) + Send + 'static,
 {
@@ -154,6 +149,7 @@ where
         () = tokio::time::sleep(limits::MCP_PATIENCE) => {}
     }
     let open = Open {
+        id,
         said,
         pending: Some(pending),
         done: Some(done),
@@ -186,6 +182,8 @@ async fn next_message(messages: Option<&mut mpsc::UnboundedReceiver<String>>) ->
 
 /// A response whose answer is not there yet.
 struct Open<D> {
+    /// JSON-RPC id of the request.
+    id: Box<RawValue>,
     said: Option<String>,
     pending: Option<Pending>,
     done: Option<D>,
@@ -229,7 +227,15 @@ impl<D: FnOnce(&Answer) + Send + 'static> Open<D> {
                 if self.events { text.push_str(&plain_event(&answer.text)) } else { text.push_str(&answer.text) }
                 text
             }
-            () = self.stop.cancelled() => return None,
+            () = self.stop.cancelled() => {
+                // Nobody can come back for the rest of this one, and half an answer would be none.
+                let answer = lost(&self.id);
+                if let Some(done) = self.done.take() {
+                    done(&answer);
+                }
+                self.pending = None;
+                if self.events { plain_event(&answer.text) } else { answer.text }
+            }
             () = self.pulse.due() => if self.events { KEEP_ALIVE.to_owned() } else { "\n".to_owned() },
         };
         self.pulse.spoke();
@@ -260,7 +266,7 @@ impl CallStream {
         event_stream(state, CallBody::next)
     }
 
-    /// The last message of the stream, which is the answer, for a client that reads nothing but JSON.
+    /// The answer, which the stream ends with, for a client that reads nothing but JSON. None if it was cancelled.
     pub(super) async fn answer(mut self) -> Option<String> {
         let mut last = None;
         while let Ok(Some(events)) = self.follow.next().await {
@@ -268,7 +274,10 @@ impl CallStream {
                 last = Some(event.data.to_string());
             }
         }
-        last
+        // What was said on the way is no answer.
+        last.filter(|last| {
+            serde_json::from_str::<Value>(last).is_ok_and(|message| message.get("method").is_none())
+        })
     }
 }
 
@@ -384,7 +393,8 @@ pub(super) async fn standalone(
     let primed = session.revision() >= Revision::V2025_11_25;
     let body = Standalone {
         first: Some(if primed {
-            format!("retry: {}\nid: {STANDALONE}.{place}\ndata: \n\n", limits::MCP_RETRY_MS)
+            let stream = standalone_of(&session);
+            format!("retry: {}\nid: {stream}.{place}\ndata: \n\n", limits::MCP_RETRY_MS)
         } else {
             ": listening\n\n".to_owned()
         }),
@@ -399,8 +409,10 @@ pub(super) async fn standalone(
     Ok(event_stream(body, Standalone::next))
 }
 
-/// What the ids of a session's standalone stream begin with. No call has it.
-pub(super) const STANDALONE: &str = "0";
+/// What the ids of a session's standalone stream begin with. No call has it, and no other session.
+pub(super) fn standalone_of(session: &Session) -> &str {
+    session.id.as_str()
+}
 
 async fn uris(
     mcp: &Mcp,
@@ -452,7 +464,9 @@ impl Standalone {
                     Ok(notice) => {
                         let (method, params) = notice.parts();
                         let id = match notice {
-                            Notice::Updated { position, .. } => format!("id: {STANDALONE}.{position}\n"),
+                            Notice::Updated { position: Some(position), .. } => {
+                                format!("id: {}.{position}\n", standalone_of(&self.session))
+                            }
                             _ => String::new(),
                         };
                         break format!("{id}{}", plain_event(&notification_text(method, &params)));
@@ -462,7 +476,10 @@ impl Standalone {
                         return None;
                     }
                 },
-                () = self.pulse.due() => break KEEP_ALIVE.to_owned(),
+                () = self.pulse.due() => {
+                    self.mcp.touch(&self.session);
+                    break KEEP_ALIVE.to_owned();
+                }
             }
         };
         self.pulse.spoke();
@@ -481,8 +498,6 @@ pub(super) struct Listen {
     pub(super) notices: Box<Notices>,
     /// JSON-RPC id of the request, which every notification names.
     pub(super) subscription: Value,
-    /// The result, which comes when we end it.
-    pub(super) result: Option<String>,
 }
 
 impl Listen {
@@ -504,7 +519,8 @@ impl Listen {
         }
         let text = tokio::select! {
             biased;
-            () = stop.cancelled() => plain_event(&self.result.take()?),
+            // Without a result, which would end the subscription: the client comes back after a restart.
+            () = stop.cancelled() => return None,
             notice = self.notices.next() => match notice {
                 Ok(notice) => {
                     let (method, mut params) = notice.parts();
@@ -598,7 +614,10 @@ impl SessionBody {
                         return None;
                     }
                 },
-                () = self.pulse.due() => break KEEP_ALIVE.to_owned(),
+                () = self.pulse.due() => {
+                    self.mcp.touch(&self.session);
+                    break KEEP_ALIVE.to_owned();
+                }
             }
         };
         self.pulse.spoke();

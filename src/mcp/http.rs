@@ -15,7 +15,7 @@ use tracing::Instrument as _;
 
 use super::{
     Mcp, RpcError,
-    bodies::{self, Accept, CallStream, Listen, STANDALONE},
+    bodies::{self, Accept, CallStream, Listen},
     calls::{Answer, Origin, Pending, Reply, answer_error, stream_of},
     dispatch::Context,
     ladder,
@@ -47,7 +47,7 @@ pub fn router(mcp: Mcp) -> Router {
     let streamable = post(take).get(listen).delete(end);
     Router::new()
         .route("/mcp", streamable.layer(RouteName::layer("/mcp")))
-        .route("/sse", get(open_sse).layer(RouteName::layer("/sse")))
+        .route("/sse", get(open_sse).post(fall_back).layer(RouteName::layer("/sse")))
         .route("/messages", post(take_message).layer(RouteName::layer("/messages")))
         .with_state(mcp)
 }
@@ -117,15 +117,19 @@ impl Asked {
     }
 
     fn tell(&self, response: &mut Response) {
-        let mut tell = |name: &HeaderName, value: &str| {
-            if let Ok(value) = HeaderValue::from_str(&mcp::encode_value(value)) {
-                response.headers_mut().insert(name.clone(), value);
-            }
-        };
-        tell(&METHOD, &self.method);
+        echo(response, &METHOD, &self.method);
         if let Some(name) = &self.name {
-            tell(&NAME, name);
+            echo(response, &NAME, name);
         }
+    }
+}
+
+fn echo(response: &mut Response, name: &HeaderName, value: &str) {
+    let value = mcp::encode_value(value);
+    // A client's head has a bound, and what is longer than this is no name of ours.
+    let short = value.len() <= limits::SHORT_TEXT_BYTES;
+    if let Some(value) = HeaderValue::from_str(&value).ok().filter(|_| short) {
+        response.headers_mut().insert(name.clone(), value);
     }
 }
 
@@ -217,7 +221,7 @@ impl Mcp {
             Reply::Pending(pending) => {
                 let (mcp, asked) = (self.clone(), asked.clone());
                 let done = move |answer: &Answer| asked.count(&mcp, answer.outcome);
-                Ok(bodies::pending(self, pending, accept, done).await)
+                Ok(bodies::pending(self, id, pending, accept, done).await)
             }
             Reply::Stream { call, stream, session } => {
                 asked.count(self, "stream");
@@ -227,17 +231,18 @@ impl Mcp {
                 if accept.streams() {
                     return Ok(stream.response(self));
                 }
+                let request = id.clone();
                 let answer = async move {
                     match stream.answer().await {
                         Some(text) => Answer { text, status: 200, outcome: "ok" },
                         None => answer_error(
-                            &id,
+                            &request,
                             &RpcError::new(INVALID_REQUEST, "the call was cancelled"),
                         ),
                     }
                 };
                 let pending = Pending { answer: Box::pin(answer), messages: None };
-                Ok(bodies::pending(self, pending, accept, |_| {}).await)
+                Ok(bodies::pending(self, id, pending, accept, |_| {}).await)
             }
         }
     }
@@ -252,7 +257,7 @@ impl Mcp {
             ladder::check_headers(headers, request)?;
             return Ok(Origin::Modern(modern));
         }
-        check_legacy_version(headers)?;
+        ladder::check_legacy_version(headers)?;
         if request.method == "initialize" {
             return Ok(Origin::Bare);
         }
@@ -296,20 +301,31 @@ impl Mcp {
         accept: Accept,
         other: Incoming,
     ) -> Response {
-        let session = match self.session_of(caller, headers).await {
-            Ok(session) => session,
-            Err(error) => return refuse(None, &error, accept),
+        let (method, params) = match &other {
+            Incoming::Notification { method, params } => (method.clone(), Some(params)),
+            _ => (String::new(), None),
         };
-        let method = match &other {
-            Incoming::Notification { method, .. } => method.clone(),
-            _ => String::new(),
+        let session = if ladder::is_modern(headers, params) {
+            if params.is_none() {
+                let error = RpcError::new(INVALID_REQUEST, "nothing was asked that this answers");
+                return refuse(None, &error.status(400), accept);
+            }
+            // Whatever session it may name, it has none.
+            None
+        } else {
+            let session = async {
+                ladder::check_legacy_version(headers)?;
+                self.session_of(caller, headers).await
+            };
+            match session.await {
+                Ok(session) => session,
+                Err(error) => return refuse(None, &error, accept),
+            }
         };
         self.take_in(session.as_deref(), other);
         let mut response = StatusCode::ACCEPTED.into_response();
-        if let Ok(method) = HeaderValue::from_str(&mcp::encode_value(&method))
-            && !method.is_empty()
-        {
-            response.headers_mut().insert(METHOD.clone(), method);
+        if !method.is_empty() {
+            echo(&mut response, &METHOD, &method);
         }
         response
     }
@@ -323,8 +339,9 @@ impl Mcp {
                 if method == "notifications/cancelled" =>
             {
                 // One for a call that is over is harmless: a client sends it for each.
-                let id = params.get("requestId").map(Value::to_string).unwrap_or_default();
-                if let Some((_, running)) = self.calls.of_request(&session.id, &id) {
+                if let Some(id) = params.get("requestId")
+                    && let Some((_, running)) = self.calls.of_request(&session.id, id)
+                {
                     running.cancel.cancel();
                 }
             }
@@ -340,19 +357,22 @@ impl Mcp {
         accept: Accept,
         all: Vec<Result<Incoming, super::message::Refusal>>,
     ) -> Response {
-        let session = match self.session_of(&caller, &headers).await {
+        let session = async {
+            let none =
+                || RpcError::new(INVALID_REQUEST, "this revision has no batches").status(400);
+            if ladder::is_modern(&headers, None) {
+                return Err(none());
+            }
+            let version = ladder::check_legacy_version(&headers)?;
+            let session = self.session_of(&caller, &headers).await?;
+            let revision = session.as_ref().map(|session| session.revision()).or(version);
+            let batches = revision.is_none_or(|revision| revision < Revision::V2025_06_18);
+            if batches { Ok(session) } else { Err(none()) }
+        };
+        let session = match session.await {
             Ok(session) => session,
             Err(error) => return refuse(None, &error, accept),
         };
-        let version = headers.get(mcp::PROTOCOL_VERSION).and_then(|value| value.to_str().ok());
-        let revision = session.as_ref().map(|session| session.revision());
-        let batches = revision
-            .or_else(|| version.and_then(Revision::parse))
-            .is_none_or(|revision| revision < Revision::V2025_06_18);
-        if !batches || version.is_some_and(Revision::names_modern) {
-            let error = RpcError::new(INVALID_REQUEST, "this revision has no batches").status(400);
-            return refuse(None, &error, accept);
-        }
         let mut answers = Vec::new();
         for one in all {
             match one {
@@ -455,7 +475,6 @@ impl Mcp {
         let subscription: Value = serde_json::from_str(request.id.get()).unwrap_or_default();
         let meta = json!({ mcp::meta::SUBSCRIPTION_ID: subscription });
         let params = json!({ "_meta": meta, "notifications": honoured });
-        let result = json!({ "resultType": "complete", "_meta": meta }).to_string();
         Ok(Listen {
             acknowledged: Some(notification_text(
                 "notifications/subscriptions/acknowledged",
@@ -463,7 +482,6 @@ impl Mcp {
             )),
             notices: Box::new(notices),
             subscription,
-            result: Some(result_text(&request.id, &result[1..result.len() - 1])),
         })
     }
 }
@@ -513,16 +531,6 @@ fn introduction(
     Ok((revision, client, capabilities))
 }
 
-fn check_legacy_version(headers: &HeaderMap) -> Result<(), RpcError> {
-    let Some(version) = headers.get(mcp::PROTOCOL_VERSION) else { return Ok(()) };
-    let known = version.to_str().ok().map(str::trim).and_then(Revision::parse);
-    if known.is_some() {
-        return Ok(());
-    }
-    Err(RpcError::new(INVALID_REQUEST, "MCP-Protocol-Version: is none that this server knows")
-        .status(400))
-}
-
 /// For whom a call is made: the token's session, the one that the operator names, or the MCP session.
 fn acts_for(
     caller: &Caller,
@@ -569,8 +577,9 @@ async fn listen(
 
 async fn listen_to(mcp: &Mcp, caller: &Caller, headers: &HeaderMap) -> Result<Response, Response> {
     let session = legacy_session(mcp, caller, headers).await?;
-    let last =
-        headers.get("last-event-id").and_then(|id| id.to_str().ok()).unwrap_or_default().trim();
+    // One that cannot be read is no place of ours.
+    let last = headers.get("last-event-id").map_or(Ok(""), HeaderValue::to_str);
+    let last = last.unwrap_or(".").trim();
     let failed = |error: Error| Problem::from(error).into_response();
     if last.is_empty() {
         return bodies::standalone(mcp, caller, session, None).await.map_err(failed);
@@ -580,7 +589,7 @@ async fn listen_to(mcp: &Mcp, caller: &Caller, headers: &HeaderMap) -> Result<Re
         Problem::new(Code::NotFound, text).into_response()
     };
     let (stream, place) = bodies::place(last).ok_or_else(unknown)?;
-    if stream == STANDALONE {
+    if stream == bodies::standalone_of(&session) {
         return bodies::standalone(mcp, caller, session, Some(place)).await.map_err(failed);
     }
     let row = mcp.services.call(caller, stream).await.map_err(failed)?;
@@ -622,16 +631,13 @@ async fn legacy_session(
     caller: &Caller,
     headers: &HeaderMap,
 ) -> Result<Arc<Session>, Response> {
-    let version = headers.get(mcp::PROTOCOL_VERSION).and_then(|value| value.to_str().ok());
-    if version.is_some_and(|version| Revision::names_modern(version.trim()))
-        || !headers.contains_key(&SESSION_ID)
-    {
+    if ladder::is_modern(headers, None) || !headers.contains_key(&SESSION_ID) {
         let text = "without a session there is only POST: begin with initialize, and send its Mcp-Session-Id";
         let mut response = Problem::new(Code::MethodNotAllowed, text).into_response();
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
         return Err(response);
     }
-    if let Err(error) = check_legacy_version(headers) {
+    if let Err(error) = ladder::check_legacy_version(headers) {
         return Err(Problem::malformed(error.message).into_response());
     }
     match mcp.session_of(caller, headers).await {
@@ -680,6 +686,12 @@ async fn open_sse(
         Ok::<_, Error>(bodies::session_stream(&mcp, session, follow, notices, Some(endpoint)))
     };
     response.await.unwrap_or_else(|error| Problem::from(error).into_response())
+}
+
+/// `POST /sse`: clients that know both transports try this first, and some of them take nothing but 404 as the sign to
+/// fall back to `GET`.
+async fn fall_back() -> Problem {
+    Problem::new(Code::NotFound, "POST goes to /mcp, or with GET /sse to the address that it gives")
 }
 
 /// `POST /messages?session_id=…`: answered on the session's stream, which has the answer before this has.

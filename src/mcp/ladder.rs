@@ -6,10 +6,10 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
-use super::message::{Request, RpcError};
+use super::message::{INVALID_REQUEST, Request, RpcError};
 use crate::{
     domain::mcp::{self, Revision, meta},
     tools::{HeaderParam, LogLevel, ParamKind, Tool},
@@ -38,13 +38,11 @@ pub(super) fn modern(
     method: &str,
     params: &Map<String, Value>,
 ) -> Result<Option<Modern>, RpcError> {
-    let header = one(headers, mcp::PROTOCOL_VERSION)?;
     let meta = params.get("_meta").and_then(Value::as_object);
     let named = meta.and_then(|meta| meta.get(meta::PROTOCOL_VERSION));
     let malformed = |message: String| RpcError::invalid_params(message).status(400);
     let Some(named) = named else {
-        let modern = header.as_deref().is_some_and(Revision::names_modern);
-        if modern || method == "server/discover" {
+        if is_modern(headers, None) || method == "server/discover" {
             return Err(malformed(format!(
                 "params._meta[{:?}]: is missing",
                 meta::PROTOCOL_VERSION
@@ -58,7 +56,7 @@ pub(super) fn modern(
             meta::PROTOCOL_VERSION
         )));
     };
-    match header.as_deref() {
+    match literal(headers, mcp::PROTOCOL_VERSION)? {
         Some(header) if header == named => {}
         Some(_) => {
             return Err(RpcError::header_mismatch(
@@ -91,9 +89,31 @@ pub(super) fn modern(
     Ok(Some(Modern { revision, capabilities: capabilities.clone(), log_level }))
 }
 
+/// Whether a message that is no request is modern, by its headers or its `_meta`.
+pub(super) fn is_modern(headers: &HeaderMap, params: Option<&Map<String, Value>>) -> bool {
+    let meta = params.and_then(|params| params.get("_meta"));
+    meta.is_some_and(|meta| meta.get(meta::PROTOCOL_VERSION).is_some())
+        || literal(headers, mcp::PROTOCOL_VERSION)
+            .is_ok_and(|version| version.is_some_and(Revision::names_modern))
+}
+
+/// The revision that a message of an older era names. Its refusal is none of the modern era's, or clients that know
+/// both would take us for modern.
+pub(super) fn check_legacy_version(headers: &HeaderMap) -> Result<Option<Revision>, RpcError> {
+    let unknown = || {
+        RpcError::new(INVALID_REQUEST, "MCP-Protocol-Version: is none that this server knows")
+            .status(400)
+    };
+    match literal(headers, mcp::PROTOCOL_VERSION) {
+        Ok(None) => Ok(None),
+        Ok(Some(version)) => Revision::parse(version).map(Some).ok_or_else(unknown),
+        Err(_) => Err(unknown()),
+    }
+}
+
 /// The standard headers of a modern request (SEP-2243).
 pub(super) fn check_headers(headers: &HeaderMap, request: &Request) -> Result<(), RpcError> {
-    let method = one(headers, mcp::METHOD)?
+    let method = literal(headers, mcp::METHOD)?
         .ok_or_else(|| RpcError::header_mismatch("Mcp-Method: the header is missing"))?;
     if method != request.method {
         return Err(RpcError::header_mismatch("Mcp-Method and the body's method disagree"));
@@ -149,16 +169,29 @@ fn agrees(param: &HeaderParam, value: &Value, header: &str) -> bool {
 }
 
 /// The decoded value of a header that may stand there once.
-pub(super) fn one(headers: &HeaderMap, name: &str) -> Result<Option<String>, RpcError> {
+fn one(headers: &HeaderMap, name: &str) -> Result<Option<String>, RpcError> {
+    let Some(value) = single(headers, name)? else { return Ok(None) };
+    let value = mcp::decode_value(value.as_bytes()).ok_or_else(|| unreadable(name))?;
+    Ok(Some(value.into_owned()))
+}
+
+/// The value of a header that may stand there once and is never encoded.
+fn literal<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, RpcError> {
+    let Some(value) = single(headers, name)? else { return Ok(None) };
+    value.to_str().map(|value| Some(value.trim())).map_err(|_| unreadable(name))
+}
+
+fn single<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a HeaderValue>, RpcError> {
     let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
+    let value = values.next();
     if values.next().is_some() {
         return Err(RpcError::header_mismatch(format!("{name}: the header is there twice")));
     }
-    let value = mcp::decode_value(value.as_bytes()).ok_or_else(|| {
-        RpcError::header_mismatch(format!("{name}: the header's value cannot be read"))
-    })?;
-    Ok(Some(value.into_owned()))
+    Ok(value)
+}
+
+fn unreadable(name: &str) -> RpcError {
+    RpcError::header_mismatch(format!("{name}: the header's value cannot be read"))
 }
 
 /// What a request is about, for spans, metrics and the response's headers. The body wins over the headers.
@@ -167,8 +200,8 @@ pub(super) fn resolve(
     method: &str,
     params: &Map<String, Value>,
 ) -> Option<String> {
-    let said = |name: &str| one(headers, name).ok().flatten();
-    if said(mcp::METHOD).is_some_and(|header| header != method) {
+    let said = literal(headers, mcp::METHOD).ok().flatten();
+    if said.is_some_and(|header| header != method) {
         tracing::warn!(
             mcp.method = method,
             "Mcp-Method disagrees with the body (SEP-2243): the body counts"
@@ -176,7 +209,7 @@ pub(super) fn resolve(
     }
     let member = mcp::name_member(method)?;
     let named = params.get(member).and_then(Value::as_str).filter(|name| !name.is_empty());
-    let header = said(mcp::NAME);
+    let header = one(headers, mcp::NAME).ok().flatten();
     match (named, header) {
         (Some(named), Some(header)) if named != header => {
             tracing::warn!(
@@ -199,7 +232,7 @@ mod tests {
     fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in list {
-            headers.append(*name, http::HeaderValue::from_bytes(value.as_bytes()).unwrap());
+            headers.append(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
         headers
     }

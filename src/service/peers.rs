@@ -8,7 +8,8 @@ use serde_json::json;
 use super::{Error, Services, check, process};
 use crate::{
     domain::{
-        Caller, NewEvent, Peer, PeerId, PeerRole, PeerStatus, RegisterInput, StreamName, limits,
+        Caller, NewEvent, Peer, PeerId, PeerRole, PeerStatus, RegisterInput, StreamName, Timestamp,
+        limits,
     },
     store::{PeerFilter, PeerRow, StoreError, WriteTx},
 };
@@ -157,7 +158,8 @@ impl Services {
         let now = self.now();
         let timeout = self.tuning.peer_timeout;
         for row in self.store.stale_peers(now.minus(timeout), now).await? {
-            let alive = row.peer.pid.is_some_and(process::is_alive);
+            let alive = row.peer.pid.is_some_and(process::is_alive)
+                || self.has_open_session(row.peer.session_id.as_deref(), now).await?;
             let Peer { peer_id, last_seen, .. } = row.peer;
             self.store
                 .write(move |tx| {
@@ -187,6 +189,14 @@ impl Services {
         let next = self.store.longest_silence().await?;
         let due = next.map(|at| at.plus(timeout).since(self.now()) + Duration::from_millis(1));
         Ok(due.map_or(pause, |due| due.min(pause)).max(Duration::from_millis(10)))
+    }
+}
+
+impl Services {
+    /// Whether the session that a peer stands for is at the other end of an MCP connection, or was a moment ago.
+    async fn has_open_session(&self, session: Option<&str>, now: Timestamp) -> Result<bool, Error> {
+        let Some(session) = given(session) else { return Ok(false) };
+        Ok(self.store.is_mcp_session_open(session, now.minus(limits::MCP_SESSION_OPEN)).await?)
     }
 }
 
@@ -403,7 +413,7 @@ mod tests {
     async fn a_clock_that_is_set_back_stops_nothing() {
         let test = TestStore::open().await;
         let services = services(&test);
-        let noon = crate::domain::Timestamp::from_millis(1_800_000_000_000);
+        let noon = Timestamp::from_millis(1_800_000_000_000);
         test.clock.set(noon);
         let caller = Caller::Operator;
         let peer = services.register_peer(&caller, input("a")).await.unwrap();
@@ -424,6 +434,34 @@ mod tests {
         assert_eq!(take().await, 1);
         let after = test.store.log_bounds().await.unwrap().1;
         assert_eq!(after, before + 1, "positions go on; one event, peer.status");
+    }
+
+    #[tokio::test]
+    async fn an_open_mcp_session_keeps_its_peer_idle() {
+        use crate::{domain::mcp::Revision, service::mcp::NewMcpSession, store::McpTransport};
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let new = NewMcpSession {
+            transport: McpTransport::Http,
+            revision: Revision::V2025_11_25,
+            client: None,
+            capabilities: "{}".to_owned(),
+        };
+        let session = services.open_mcp_session(&Caller::Operator, new).await.unwrap().session_id;
+        let input = RegisterInput { session_id: Some(session.as_str().to_owned()), ..input("a") };
+        let id = services.register_peer(&Caller::Operator, input).await.unwrap().peer_id;
+        let status = async || {
+            services.sweep_peers().await.unwrap();
+            services.peer(id.as_str()).await.unwrap().status
+        };
+        test.clock.advance(Duration::from_secs(61));
+        assert_eq!(status().await, PeerStatus::Idle);
+        services.touch_mcp_session(&session).await.unwrap();
+        test.clock.advance(Duration::from_secs(119));
+        assert_eq!(status().await, PeerStatus::Idle);
+        assert_eq!(services.sweep_peers().await.unwrap(), limits::PID_CHECK, "not at once again");
+        test.clock.advance(Duration::from_secs(2));
+        assert_eq!(status().await, PeerStatus::Offline);
     }
 
     #[tokio::test]

@@ -444,6 +444,26 @@ impl Store {
         raw.map(McpSessionRow::try_from).transpose()
     }
 
+    /// Whether an agent's session has an MCP session, its own or one opened with its token, that was heard of since
+    /// `since`.
+    pub async fn is_mcp_session_open(
+        &self,
+        session: &str,
+        since: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let principal = format!("session:{session}");
+        let open = sqlx::query_scalar!(
+            r#"select exists (select 1 from mcp_session
+                where closed_at is null and last_seen_at >= ?1 and (session_id = ?2 or principal = ?3)) as "open!: bool""#,
+            since,
+            session,
+            principal
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(open)
+    }
+
     /// What a session wants to hear of: URIs and the streams behind them.
     pub async fn mcp_subscriptions(
         &self,

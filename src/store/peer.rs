@@ -295,12 +295,12 @@ impl Store {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// When the first of the peers that are not offline was last heard of, leaving out those that are idle because
-    /// of their process.
+    /// When the first of the peers that are not offline was last heard of, leaving out those that are idle and
+    /// may be so because of their process or session.
     pub async fn longest_silence(&self) -> Result<Option<Timestamp>, StoreError> {
         let at = sqlx::query_scalar!(
             r#"select min(last_seen) as "at: Timestamp" from peer
-            where status <> 'offline' and not (status = 'idle' and pid is not null)"#
+            where status <> 'offline' and not (status = 'idle' and (pid is not null or session_id <> ''))"#
         )
         .fetch_one(&self.readers)
         .await?;

@@ -61,6 +61,15 @@ async fn declarations_are_complete_and_plain() {
         let output =
             tool.output_schema().unwrap_or_else(|| panic!("{name} says nothing of its result"));
         assert_eq!(output["type"], "object", "{name}");
+        assert!(output.get("required").is_none(), "{name}: a failure has none of it");
+        let Output::Content { structured: Some(failed), .. } =
+            Output::error(&ToolError::internal())
+        else {
+            panic!("a failure is structured, too");
+        };
+        let validator = jsonschema::options().build(output).unwrap();
+        assert!(validator.is_valid(&failed), "{name}: {output}");
+        assert!(!validator.is_valid(&json!({})), "{name}: {output}");
         serde_json::to_value(Descriptor::of(tool)).unwrap();
     }
 }

@@ -60,6 +60,27 @@ pub(super) fn of<T: JsonSchema>() -> Value {
     schema
 }
 
+/// The schema of what a tool gives: a `T`, or an error in its place. A failed call has structured content, too, and
+/// clients check that against the same schema.
+pub(super) fn of_result<T: JsonSchema>() -> Value {
+    let mut schema = of::<T>();
+    let root = schema.as_object_mut().expect("a result is an object");
+    let properties = root.entry("properties").or_insert_with(|| json!({}));
+    properties["error"] = json!({
+        "description": "Why it failed, if it did.",
+        "type": "object",
+        "properties": { "type": { "type": "string" }, "message": { "type": "string" } },
+        "required": ["type", "message"],
+    });
+    if let Some(required) = root.remove("required") {
+        root.insert(
+            "anyOf".to_owned(),
+            json!([{ "required": required }, { "required": ["error"] }]),
+        );
+    }
+    schema
+}
+
 fn tidy(schema: &mut Value) {
     let Some(object) = schema.as_object_mut() else { return };
     object.remove("title");

@@ -97,7 +97,7 @@ impl Tool {
             }
             .boxed()
         };
-        let output = schema::of::<R>();
+        let output = schema::of_result::<R>();
         Self {
             output: Some(output),
             ..Self::bare(name.into(), description.into(), schema::Input::of::<A>(), Arc::new(run))

@@ -32,7 +32,14 @@ fn every_route_that_is_described_is_served_and_the_other_way_round() {
     for (path, operations) in paths {
         let target = path.replace("{id}", "nothing");
         for method in all {
-            let reply = d.request(&method.to_uppercase(), &target).send();
+            if (path.as_str(), method) == ("/sse", "get") {
+                // It is served, without an end.
+                drop(d.follow(path));
+                continue;
+            }
+            // Without a session, `/mcp` has but one method.
+            let request = d.request(&method.to_uppercase(), &target);
+            let reply = request.header("Mcp-Session-Id", "nothing").send();
             let served = reply.status() != 405;
             assert_eq!(served, !operations[method].is_null(), "{method} {path}: {reply:?}");
             if !served {
