@@ -680,9 +680,12 @@ fn value_of(id: &RawValue) -> Value {
     serde_json::from_str(id.get()).unwrap_or_default()
 }
 
-/// The process goes down, or a task of ours was lost: the connection is gone with it.
+/// The process goes down, or a task of ours was lost: the connection is gone with it. What comes back and asks again,
+/// as the bridge does, knows it by its data.
 pub(super) fn lost(id: &RawValue) -> Answer {
-    answer_error(id, &RpcError::new(INTERNAL_ERROR, "the daemon is going down").status(500))
+    let error = RpcError::new(INTERNAL_ERROR, "the daemon is going down")
+        .data(json!({ "code": "unavailable", "retryable": true }));
+    answer_error(id, &error.status(500))
 }
 
 fn cut_off(tool: &str) -> ToolError {
