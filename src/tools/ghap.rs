@@ -193,7 +193,7 @@ struct Resolve {
     root_cause: Option<RootCause>,
     /// What is to be remembered.
     lesson: Option<Lesson>,
-    /// The outcome that the verdict rests on, as record_outcome gave it.
+    /// The outcome that the verdict rests on, as `record_outcome` gave it.
     #[schemars(regex(pattern = NOT_BLANK))]
     outcome_id: Option<String>,
     /// The session; your own by default.
