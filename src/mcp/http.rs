@@ -47,7 +47,7 @@ pub fn router(mcp: Mcp) -> Router {
     let streamable = post(take).get(listen).delete(end);
     Router::new()
         .route("/mcp", streamable.layer(RouteName::layer("/mcp")))
-        .route("/sse", get(open_sse).layer(RouteName::layer("/sse")))
+        .route("/sse", get(open_sse).post(fall_back).layer(RouteName::layer("/sse")))
         .route("/messages", post(take_message).layer(RouteName::layer("/messages")))
         .with_state(mcp)
 }
@@ -686,6 +686,12 @@ async fn open_sse(
         Ok::<_, Error>(bodies::session_stream(&mcp, session, follow, notices, Some(endpoint)))
     };
     response.await.unwrap_or_else(|error| Problem::from(error).into_response())
+}
+
+/// `POST /sse`: clients that know both transports try this first, and some of them take nothing but 404 as the sign to
+/// fall back to `GET`.
+async fn fall_back() -> Problem {
+    Problem::new(Code::NotFound, "POST goes to /mcp, or with GET /sse to the address that it gives")
 }
 
 /// `POST /messages?session_id=…`: answered on the session's stream, which has the answer before this has.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Mcp;
 use crate::{
-    domain::{Caller, McpSessionId, limits, mcp::Revision},
+    domain::{Caller, McpSessionId, Timestamp, limits, mcp::Revision},
     service::{self, mcp::NewMcpSession},
     store::{McpSessionRow, McpTransport},
     telemetry,
@@ -151,6 +151,11 @@ impl Mcp {
             },
         };
         if known.principal != caller.subject() || known.closed.is_cancelled() {
+            return Ok(None);
+        }
+        let seen = Timestamp::from_millis(known.seen_at.load(Relaxed));
+        if self.services.now().since(seen) >= limits::MCP_SESSION_IDLE {
+            self.sessions.remove(&known.id);
             return Ok(None);
         }
         self.touch(&known);

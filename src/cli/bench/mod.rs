@@ -16,6 +16,8 @@ mod daemon;
 mod fanout;
 mod fanout_paced;
 mod load;
+mod mcp_call;
+mod mcp_memory;
 mod memory;
 mod mixed;
 mod peers;
@@ -76,6 +78,10 @@ enum Scenario {
     Startup,
     /// What the daemon holds when nothing happens, and for each idle subscriber
     Memory,
+    /// Calls of MCP tools, beside a plain handler of JSON
+    McpCall,
+    /// What the daemon holds for each MCP client that is silent
+    McpMemory,
     /// Appends, beside Redis and NATS
     PeersAppend,
     /// Producers and subscribers, beside Redis and NATS
@@ -108,6 +114,8 @@ impl Scenario {
             Self::Replay => replay::run(bench),
             Self::Startup => startup::run(bench),
             Self::Memory => memory::run(bench),
+            Self::McpCall => mcp_call::run(bench),
+            Self::McpMemory => mcp_memory::run(bench),
             Self::PeersAppend => peers::run_append(bench),
             Self::PeersMixed => peers::run_mixed(bench),
             Self::PeersReplay => peers::run_replay(bench),

@@ -21,7 +21,21 @@ pub(super) struct Target {
 impl Target {
     /// A request, ready for the socket.
     pub(super) fn request(&self, method: &str, path: &str, body: &str) -> Vec<u8> {
+        self.request_with(method, path, &[], body)
+    }
+
+    /// The same with further headers.
+    pub(super) fn request_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Vec<u8> {
         let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\n", self.address);
+        for (name, value) in headers {
+            text.extend([name, ": ", value, "\r\n"]);
+        }
         if let Some(token) = &self.token {
             text.push_str("authorization: Bearer ");
             text.push_str(token);
@@ -39,13 +53,14 @@ impl Target {
 
     /// Asks once, on a connection of its own, and waits.
     pub(super) fn call(&self, method: &str, path: &str, body: &str) -> anyhow::Result<Value> {
-        let ask = || {
-            let mut caller = Caller::open(self.address, &Protocol::HTTP)?;
-            caller.ask(&self.request(method, path, body))
-        };
-        let answer = ask().with_context(|| format!("{method} {path}"))?;
-        let head = head_end(&answer).unwrap_or(answer.len());
-        Ok(serde_json::from_slice(&answer[head..])?)
+        let answer = self.ask(&self.request(method, path, body));
+        let answer = answer.with_context(|| format!("{method} {path}"))?;
+        Ok(serde_json::from_slice(self::body(&answer))?)
+    }
+
+    /// Sends a request on a connection of its own, and gives the answer, head and all.
+    pub(super) fn ask(&self, request: &[u8]) -> anyhow::Result<Vec<u8>> {
+        Caller::open(self.address, &Protocol::HTTP)?.ask(request)
     }
 }
 
@@ -74,6 +89,20 @@ pub(super) fn http_answer(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
         return Err(BadAnswer::from_bytes(bytes));
     }
     Ok(Some(head + body))
+}
+
+/// The body of a whole answer.
+pub(super) fn body(answer: &[u8]) -> &[u8] {
+    &answer[head_end(answer).unwrap_or(answer.len())..]
+}
+
+/// The value of a header of an answer, if it is there.
+pub(super) fn header<'a>(answer: &'a [u8], name: &str) -> Option<&'a str> {
+    let head = std::str::from_utf8(&answer[..head_end(answer)?]).ok()?;
+    head.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(it, _)| it.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value.trim())
 }
 
 /// Where the body begins.
