@@ -30,14 +30,14 @@ impl<V> Default for Reads<V> {
     }
 }
 
-impl<V: Serialize> Reads<V> {
+impl<V: Serialize + Send + Sync> Reads<V> {
     /// What `read` gives for `key`, or what it gave before if it would give the same now: it must depend on the key
     /// and on the database alone. A failure is not kept.
     pub(super) async fn get(
         &self,
         store: &Store,
-        key: impl Serialize,
-        read: impl Future<Output = Result<V, Error>>,
+        key: impl Serialize + Send,
+        read: impl Future<Output = Result<V, Error>> + Send,
     ) -> Result<Arc<V>, Error> {
         let key = serde_json::to_string(&key).expect("a key has a JSON form");
         let before = store.version();

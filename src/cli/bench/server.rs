@@ -46,12 +46,16 @@ pub(crate) struct ServerArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
 pub(super) enum Kind {
     /// POST of anything answers a small JSON
+    #[command(after_help = "Example:\n  svc bench-server noop")]
     Noop,
     /// An `axum::response::sse::Event` for each event and subscriber
+    #[command(after_help = "Example:\n  svc bench-server events")]
     Events,
     /// Frames written to the sockets by one thread, without HTTP
+    #[command(after_help = "Example:\n  svc bench-server raw")]
     Raw,
     /// POST of JSON to /mcp answers JSON
+    #[command(after_help = "Example:\n  svc bench-server json 400")]
     Json {
         /// Length of the answer
         bytes: usize,
