@@ -375,7 +375,6 @@ impl Mcp {
         Ok(Reply::Stream { call: row.call_id, stream, session })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what a call consists of")]
     fn spawn_on_record(
         &self,
         call_id: &CallId,
