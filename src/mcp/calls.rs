@@ -391,19 +391,23 @@ impl Mcp {
         self.calls.insert(call_id.clone(), Some(request), running);
         let call = self.call_over(&wire);
         let (mcp, call_id, stream) = (self.clone(), call_id.clone(), stream.clone());
+        let started = Instant::now();
         self.tasks.spawn(async move {
-            let end = tokio::select! {
+            let cancelled = CallEnd { state: CallState::Cancelled, message: None };
+            let (end, outcome) = tokio::select! {
                 biased;
                 // The next start takes it up.
                 () = mcp.stop.cancelled() => return,
-                () = cancel.cancelled() => CallEnd { state: CallState::Cancelled, message: None },
-                () = session.closed.cancelled() => CallEnd { state: CallState::Cancelled, message: None },
+                () = cancel.cancelled() => (cancelled, "cancelled"),
+                () = session.closed.cancelled() => (cancelled, "cancelled"),
                 outcome = mcp.with_heartbeat(&wire, tool.call(call, arguments)) => {
                     let answer = conclude(&id, outcome, None);
                     let state = if answer.outcome == "error" { CallState::Failed } else { CallState::Completed };
-                    CallEnd { state, message: Some(answer.text) }
+                    (CallEnd { state, message: Some(answer.text) }, answer.outcome)
                 }
             };
+            let name = wire.draft.tool.as_str().into();
+            mcp.metrics.observe("tools/call", name, "legacy", outcome, started.elapsed());
             mcp.end(&call_id, &stream, end).await;
         });
     }

@@ -235,7 +235,6 @@ impl Mcp {
                 Ok(bodies::pending(self, id, pending, accept, done).await)
             }
             Reply::Stream { call, stream, session } => {
-                asked.count(self, "stream");
                 let follow = self.services.follow(stream, 0).await?;
                 let hung_up = self.calls.get(&call).map(|running| running.wire.hung_up.subscribe());
                 let stream = CallStream { follow, call, session, hung_up };
@@ -779,8 +778,11 @@ impl Mcp {
         }
         .await;
         let outcome = if answered.is_ok() { "ok" } else { "error" };
-        let method = metrics::known(&method);
-        self.metrics.observe(method, label.into(), "legacy", outcome, started.elapsed());
+        // What is on record is counted when it ends.
+        if !matches!(answered, Ok(None)) {
+            let method = metrics::known(&method);
+            self.metrics.observe(method, label.into(), "legacy", outcome, started.elapsed());
+        }
         match answered {
             Ok(None) => Ok(()),
             Ok(Some(text)) => self.services.say(&stream, text).await,
