@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::{
-    Client, SOON, finish, initialize, modern, modern_body, modern_post, post, request,
-    tool, wait_for, with_tasks,
+    Client, SOON, finish, initialize, modern, modern_body, modern_post, post, request, tool,
+    wait_for, with_tasks,
 };
 use crate::daemon::{Daemon, eventually};
 use crate::expect::{new_task, problem};
