@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, StreamName, limits,
+        CallId, Caller, StreamName, limits,
         mcp::{self, Revision},
     },
     service::{Error, mcp::NewMcpSession},
@@ -235,26 +235,38 @@ impl Mcp {
                 Ok(bodies::pending(self, id, pending, accept, done).await)
             }
             Reply::Stream { call, stream, session } => {
-                let follow = self.services.follow(stream, 0).await?;
-                let hung_up = self.calls.get(&call).map(|running| running.wire.hung_up.subscribe());
-                let stream = CallStream { follow, call, session, hung_up };
-                if accept.streams() {
-                    return Ok(stream.response(self));
-                }
-                let request = id.clone();
-                let answer = async move {
-                    match stream.answer().await {
-                        Some(text) => Answer { text, status: 200, outcome: "ok" },
-                        None => answer_error(
-                            &request,
-                            &RpcError::new(INVALID_REQUEST, "the call was cancelled"),
-                        ),
-                    }
-                };
-                let pending = Pending { answer: Box::pin(answer), messages: None };
-                Ok(bodies::pending(self, id, pending, accept, |_| {}).await)
+                Box::pin(self.follow_call(id, call, stream, session, accept)).await
             }
         }
+    }
+
+    /// The answer of a call that is on record: its stream, or what stands at the end of it.
+    async fn follow_call(
+        &self,
+        id: Box<RawValue>,
+        call: CallId,
+        stream: StreamName,
+        session: Arc<Session>,
+        accept: Accept,
+    ) -> Result<Response, RpcError> {
+        let follow = self.services.follow(stream, 0).await?;
+        let hung_up = self.calls.get(&call).map(|running| running.wire.hung_up.subscribe());
+        let stream = CallStream { follow, call, session, hung_up };
+        if accept.streams() {
+            return Ok(stream.response(self));
+        }
+        let request = id.clone();
+        let answer = async move {
+            match stream.answer().await {
+                Some(text) => Answer { text, status: 200, outcome: "ok" },
+                None => answer_error(
+                    &request,
+                    &RpcError::new(INVALID_REQUEST, "the call was cancelled"),
+                ),
+            }
+        };
+        let pending = Pending { answer: Box::pin(answer), messages: None };
+        Ok(bodies::pending(self, id, pending, accept, |_| {}).await)
     }
 
     async fn origin(

@@ -130,7 +130,7 @@ impl Services {
         cursor: Option<&str>,
         limit: Option<u32>,
     ) -> Result<Arc<PeerPage>, Error> {
-        let read = self.read_peers(filter, cursor, limit);
+        let read = || self.read_peers(filter, cursor, limit);
         self.lately.peers.get(&self.store, (filter, cursor, limit), read).await
     }
 

@@ -33,11 +33,11 @@ impl<V> Default for Reads<V> {
 impl<V: Serialize + Send + Sync> Reads<V> {
     /// What `read` gives for `key`, or what it gave before if it would give the same now: it must depend on the key
     /// and on the database alone. A failure is not kept.
-    pub(super) async fn get(
+    pub(super) async fn get<F: Future<Output = Result<V, Error>> + Send>(
         &self,
         store: &Store,
         key: impl Serialize + Send,
-        read: impl Future<Output = Result<V, Error>> + Send,
+        read: impl FnOnce() -> F + Send,
     ) -> Result<Arc<V>, Error> {
         let key = serde_json::to_string(&key).expect("a key has a JSON form");
         let before = store.version();
@@ -46,7 +46,8 @@ impl<V: Serialize + Send + Sync> Reads<V> {
         {
             return Ok(result);
         }
-        let result = Arc::new(read.await?);
+        // Boxed: whoever is told from memory does not carry the room for a query about.
+        let result = Arc::new(Box::pin(read()).await?);
         // The same number before and after: no commit could be seen in between, so it is of that state and no other.
         if let Some(version) = before
             && store.version() == before
@@ -123,7 +124,7 @@ mod tests {
 
     /// The head of the stream, and how often it was really read.
     async fn head(reads: &Reads<i64>, store: &Store, read: &AtomicU32) -> i64 {
-        let look = async {
+        let look = async || {
             read.fetch_add(1, Relaxed);
             let view = store.view(&name()).await.map_err(Error::from)?;
             Ok(view.map_or(0, |view| view.head))
@@ -148,9 +149,9 @@ mod tests {
         failed.unwrap_err();
         assert_eq!(head(&reads, store, &read).await, 2);
         let refused: Result<Arc<i64>, Error> =
-            reads.get(store, 7, async { Err(Error::not_found("thing", "7")) }).await;
+            reads.get(store, 7, async || Err(Error::not_found("thing", "7"))).await;
         refused.unwrap_err();
-        assert_eq!(*reads.get(store, 7, async { Ok(7) }).await.unwrap(), 7);
+        assert_eq!(*reads.get(store, 7, async || Ok(7)).await.unwrap(), 7);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,11 +191,11 @@ mod tests {
         let piece = "x".repeat(limits::READS_BYTES / 8);
         for number in 0..100 {
             let piece = piece.clone();
-            reads.get(store, number, async { Ok(piece) }).await.unwrap();
+            reads.get(store, number, async || Ok(piece)).await.unwrap();
             let known = reads.lock();
             assert!(known.bytes <= limits::READS_BYTES && known.results.len() < 8);
         }
-        reads.get(store, 100, async { Ok("x".repeat(limits::READS_BYTES)) }).await.unwrap();
+        reads.get(store, 100, async || Ok("x".repeat(limits::READS_BYTES))).await.unwrap();
         assert!(!reads.lock().results.contains_key("100"));
     }
 }

@@ -100,7 +100,7 @@ impl Services {
     /// A task by its id.
     pub async fn task(&self, id: &str) -> Result<Arc<Task>, Error> {
         let id = task_id(id)?;
-        let read = async {
+        let read = async || {
             let row = self.store.task(&id).await?;
             Ok(row.ok_or_else(|| unknown(&id))?.task)
         };
@@ -221,7 +221,8 @@ impl Services {
         if count == 0 {
             return Ok(LastFrames { frames: Vec::new(), cut: false });
         }
-        let (frames, cut) = self.store.last_frames(id, count, limits::TASK_FRAMES_BYTES).await?;
+        let read = self.store.last_frames(id, count, limits::TASK_FRAMES_BYTES);
+        let (frames, cut) = Box::pin(read).await?;
         Ok(LastFrames { frames, cut })
     }
 

@@ -11,7 +11,7 @@ use super::{
     report::{Entry, Goal},
     server::{Kind, Server},
     stats::{self, Slice, Summary},
-    wire,
+    wire::{self, Target},
 };
 use crate::domain::mcp::{self, Revision, meta};
 
@@ -105,9 +105,8 @@ impl<'a> Call<'a> {
     }
 
     fn legacy(&self) -> anyhow::Result<Vec<u8>> {
-        let session = open_session(self.daemon)?;
-        let headers = [(mcp::SESSION_ID, session.as_str())];
-        Ok(self.daemon.target.request_with("POST", "/mcp", &headers, &self.body()))
+        let session = open_session(&self.daemon.target)?;
+        Ok(self.daemon.target.request_with("POST", "/mcp", &in_session(&session), &self.body()))
     }
 
     fn modern(&self) -> Vec<u8> {
@@ -135,19 +134,28 @@ impl<'a> Call<'a> {
 }
 
 /// Opens a session of the last revision that has them.
-pub(super) fn open_session(daemon: &Daemon) -> anyhow::Result<String> {
-    let answer = daemon.target.ask(&initialize(daemon))?;
-    session_of(&answer)
+pub(super) fn open_session(target: &Target) -> anyhow::Result<String> {
+    let session = session_of(&target.ask(&initialize(target))?)?;
+    let body = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }).to_string();
+    target.ask(&target.request_with("POST", "/mcp", &in_session(&session), &body))?;
+    Ok(session)
 }
 
+/// The headers of a client in a session.
+pub(super) fn in_session(session: &str) -> [(&str, &str); 2] {
+    [ACCEPT, (mcp::SESSION_ID, session)]
+}
+
+const ACCEPT: (&str, &str) = ("accept", "application/json, text/event-stream");
+
 /// The request that opens one.
-pub(super) fn initialize(daemon: &Daemon) -> Vec<u8> {
+pub(super) fn initialize(target: &Target) -> Vec<u8> {
     let body = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": Revision::V2025_11_25.as_str(),
         "capabilities": { "elicitation": {}, "roots": { "listChanged": true } },
         "clientInfo": { "name": "bench", "version": "1.0.0" },
     }});
-    daemon.target.request("POST", "/mcp", &body.to_string())
+    target.request_with("POST", "/mcp", &[ACCEPT], &body.to_string())
 }
 
 /// The session that it opened.

@@ -44,10 +44,10 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let threads = before.1.zip(daemon.process.threads());
         anyhow::Ok((daemon.process.resident_bytes()?, before.0, threads))
     })?;
-    bench.add(
-        Entry::new(format!("mcp-memory/stream of {count}"), "KiB", per(after, before, count))
-            .goal(Goal::at_most(20.0)),
-    );
+    // Such a client has both.
+    let both = each + per(after, before, count);
+    let name = format!("mcp-memory/session with a stream of {count}");
+    bench.add(Entry::new(name, "KiB", both).goal(Goal::at_most(20.0)));
     if let Some((before, after)) = threads {
         let name = format!("mcp-memory/threads that {count} streams add");
         let more = float(after.saturating_sub(before));
@@ -63,6 +63,6 @@ fn per(after: u64, before: u64, count: usize) -> f64 {
 /// Opens sessions on one connection, which is closed again.
 fn open_sessions(daemon: &Daemon, count: usize) -> anyhow::Result<Vec<String>> {
     let mut caller = Caller::open(daemon.target.address, &Protocol::HTTP)?;
-    let request = initialize(daemon);
+    let request = initialize(&daemon.target);
     (0..count).map(|_| session_of(&caller.ask(&request)?)).collect()
 }

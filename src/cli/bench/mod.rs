@@ -33,6 +33,7 @@ mod wire;
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
+    net::SocketAddr,
     process::ExitCode,
     time::Duration,
 };
@@ -55,6 +56,9 @@ pub(super) struct BenchArgs {
     /// Beside redis-server and nats-server too, whichever is installed
     #[arg(long)]
     peers: bool,
+    /// Beside the MCP server at this address, too: streamable HTTP on /mcp, with a tool `echo` that takes nothing
+    #[arg(long, value_name = "ADDRESS")]
+    mcp_peer: Option<SocketAddr>,
     /// Only this; repeatable
     #[arg(long, value_enum, value_name = "NAME")]
     only: Vec<Scenario>,
@@ -88,6 +92,8 @@ enum Scenario {
     PeersMixed,
     /// A long stream, beside Redis and NATS
     PeersReplay,
+    /// Calls in sessions, beside another MCP server
+    PeersMcp,
 }
 
 impl Scenario {
@@ -97,6 +103,9 @@ impl Scenario {
 
     /// Whether the arguments ask for it.
     fn is_wanted(self, args: &BenchArgs) -> bool {
+        if self == Self::PeersMcp && args.mcp_peer.is_none() {
+            return false;
+        }
         if args.only.is_empty() {
             args.peers || !self.needs_peers()
         } else {
@@ -119,6 +128,7 @@ impl Scenario {
             Self::PeersAppend => peers::run_append(bench),
             Self::PeersMixed => peers::run_mixed(bench),
             Self::PeersReplay => peers::run_replay(bench),
+            Self::PeersMcp => peers::run_mcp(bench),
         }
     }
 }
@@ -136,6 +146,7 @@ struct Bench {
     /// Warm-up and length of each window.
     window_of: WindowOf,
     big_home: Option<BigHome>,
+    mcp_peer: Option<SocketAddr>,
     /// What each peer is, or why it is not there.
     peers: Vec<String>,
     disk: Disk,
@@ -156,6 +167,7 @@ impl Bench {
             rounds,
             window_of,
             big_home: None,
+            mcp_peer: args.mcp_peer,
             peers: Vec::new(),
             results: Vec::new(),
         })

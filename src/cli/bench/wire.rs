@@ -81,14 +81,36 @@ pub(super) fn http_answer(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
     let Some(head) = head_end(bytes) else {
         return Ok(None);
     };
-    let body = content_length(&bytes[..head]).ok_or_else(|| BadAnswer::from_bytes(bytes))?;
-    if bytes.len() < head + body {
-        return Ok(None);
-    }
+    let body = match content_length(&bytes[..head]) {
+        Some(body) => Some(body).filter(|body| bytes.len() >= head + body),
+        None => chunks_end(&bytes[head..])?,
+    };
+    let Some(body) = body else { return Ok(None) };
     if !bytes.starts_with(b"HTTP/1.1 2") {
         return Err(BadAnswer::from_bytes(bytes));
     }
     Ok(Some(head + body))
+}
+
+/// How long a chunked body is, once all of it is there.
+fn chunks_end(body: &[u8]) -> Result<Option<usize>, BadAnswer> {
+    let mut at = 0;
+    loop {
+        let Some(line) = body[at..].windows(2).position(|two| two == b"\r\n") else {
+            return Ok(None);
+        };
+        let size = std::str::from_utf8(&body[at..at + line])
+            .ok()
+            .and_then(|size| usize::from_str_radix(size, 16).ok())
+            .ok_or_else(|| BadAnswer::from_bytes(body))?;
+        at += line + 2 + size + 2;
+        if body.len() < at {
+            return Ok(None);
+        }
+        if size == 0 {
+            return Ok(Some(at));
+        }
+    }
 }
 
 /// The body of a whole answer.
@@ -274,6 +296,11 @@ mod tests {
     #[test]
     fn answers_are_found_whole_or_not_at_all() {
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        for cut in 0..answer.len() {
+            assert!(http_answer(&answer[..cut]).expect("is fine").is_none(), "{cut}");
+        }
+        assert_eq!(http_answer(answer).expect("is fine"), Some(answer.len()));
+        let answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\na\r\n0123456789\r\n0\r\n\r\n";
         for cut in 0..answer.len() {
             assert!(http_answer(&answer[..cut]).expect("is fine").is_none(), "{cut}");
         }
