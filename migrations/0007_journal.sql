@@ -57,6 +57,13 @@ create table outcome (
 create index outcome_session on outcome (session_id, at);
 create unique index outcome_tool_use on outcome (session_id, tool_use_id) where tool_use_id is not null;
 
+-- Facts about the daemon as a whole that are text. `current_session`: the session that was last started by
+-- `start_session`, which is meant by callers that have none of their own.
+create table setting (
+    name text primary key,
+    value text not null
+) strict, without rowid;
+
 -- Goal, hypothesis, action, prediction: one record of an attempt.
 create table ghap (
     -- order of creation, and the key of the search index

@@ -9,8 +9,8 @@ use clap::{Args, Parser, Subcommand};
 use super::bench;
 use super::context::Context;
 use super::{
-    ServeArgs, backup, completions, config, daemon, doctor, events, mcp_config, message, migrate,
-    peer, serve, stdio, task, token, tools,
+    ServeArgs, backup, completions, config, daemon, doctor, events, ghap, mcp_config, message,
+    migrate, peer, serve, session, stdio, task, token, tools,
 };
 
 /// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing
@@ -89,6 +89,12 @@ enum Command {
     /// Who is here
     #[command(subcommand, after_help = "Example:\n  svc peer list --status online")]
     Peer(peer::PeerCommand),
+    /// What each client's session is doing
+    #[command(subcommand, after_help = "Example:\n  svc session list --open")]
+    Session(session::SessionCommand),
+    /// What was tried (goal, hypothesis, action, prediction), and what came of it
+    #[command(subcommand, after_help = "Example:\n  svc ghap list --status falsified")]
+    Ghap(ghap::GhapCommand),
     /// Messages between peers
     #[command(subcommand, after_help = "Example:\n  svc message send peer_… 'the build is green'")]
     Message(message::MessageCommand),
@@ -186,6 +192,8 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Logs(args) => daemon::logs(context, &args).await,
         Command::Health => daemon::health(context).await,
         Command::Peer(command) => peer::run(context, command).await,
+        Command::Session(command) => session::run(context, command).await,
+        Command::Ghap(command) => ghap::run(context, command).await,
         Command::Message(command) => message::run(context, command).await,
         Command::Task(command) => task::run(context, command).await,
         Command::Events(command) => events::run(context, command).await,

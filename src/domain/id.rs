@@ -79,6 +79,14 @@ id!(
     McpSessionId, "mcp_"
 );
 id!(
+    /// A record of an attempt.
+    GhapId, "ghap_"
+);
+id!(
+    /// Something that was seen to happen.
+    OutcomeId, "out_"
+);
+id!(
     /// A call that takes time, and the task that it may be for an MCP client.
     CallId, "call_"
 );

@@ -112,8 +112,11 @@ pub const MCP_SESSIONS_CACHED: usize = 4096;
 pub const MCP_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a call may take before a client that can have tasks is given one.
 pub const MCP_TASK_AFTER: Duration = Duration::from_secs(5);
-/// How long a client waits before it comes back to a stream that broke, in milliseconds. Some try only twice.
-pub const MCP_RETRY_MS: u32 = 1000;
+/// How long an MCP client waits for a daemon that is starting.
+pub const START_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client waits before it comes back to a stream that broke, in milliseconds. Some try only twice, so this
+/// is half of what a restart may take.
+pub const MCP_RETRY_MS: u32 = 2000;
 /// How long what is in a `requestState` counts.
 pub const MCP_STATE_TTL: Duration = Duration::from_hours(1);
 /// Requests in one JSON-RPC batch.
@@ -126,3 +129,17 @@ pub const MCP_COMPLETIONS: u32 = 100;
 pub const LIST_CHANGED_PAUSE: Duration = Duration::from_secs(10);
 /// Between two looks for MCP sessions that nobody uses any more.
 pub const MCP_SWEEP: Duration = Duration::from_hours(1);
+/// A text of a record, in characters.
+pub const GHAP_TEXT_CHARS: usize = 1000;
+/// A longer text of a record: result, surprise, root cause, lesson, note. In characters.
+pub const GHAP_LONG_TEXT_CHARS: usize = 2000;
+/// What is kept of what an outcome said, in characters.
+pub const OUTCOME_SUMMARY_CHARS: usize = 2000;
+/// A session that was not heard of for so long may be taken for over: what it left open can be adopted.
+pub const SESSION_STALE: Duration = Duration::from_mins(30);
+/// After how many tool calls a session is asked to look at its record.
+pub const CHECK_IN: i64 = 10;
+/// The most that may be asked for in its place.
+pub const CHECK_IN_MAX: i64 = 1000;
+/// A text of a record of an earlier system, in characters.
+pub const IMPORT_TEXT_CHARS: usize = 10_000;

@@ -6,6 +6,7 @@
 mod caller;
 mod event;
 mod id;
+pub mod journal;
 pub mod limits;
 pub mod mcp;
 mod message;
@@ -17,7 +18,7 @@ mod time;
 pub use caller::{Caller, Scope};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub(crate) use id::random_bytes;
-pub use id::{CallId, Ids, McpSessionId, MessageId, PeerId, TaskId, TokenId};
+pub use id::{CallId, GhapId, Ids, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId};
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
 pub use peer::{Peer, PeerRole, PeerStatus, RegisterInput};
 pub use task::{

@@ -6,7 +6,7 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
@@ -21,11 +21,12 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts, uri::Authority,
 };
 use hyper::body::Incoming;
+use tokio::{sync::SetOnce, time::timeout};
 use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
 use super::{App, Code, Problem, routes};
-use crate::domain::Caller;
+use crate::domain::{Caller, limits};
 
 /// Who may come in, and by which names we are known.
 #[derive(Debug, Clone, Default)]
@@ -47,8 +48,8 @@ pub struct Edge(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     access: Access,
-    /// Set when the daemon is ready. Until then the answer is 503, never 404.
-    app: OnceLock<(App, Router)>,
+    /// Set when the daemon is ready. Until then the answer is 503, never 404; MCP clients are let wait.
+    app: SetOnce<(App, Router)>,
     draining: AtomicBool,
     boot: String,
     requests: AtomicU64,
@@ -61,7 +62,7 @@ impl Edge {
     pub fn new(access: Access, boot: &str) -> Self {
         Self(Arc::new(Inner {
             access,
-            app: OnceLock::new(),
+            app: SetOnce::new(),
             draining: AtomicBool::new(false),
             boot: boot.chars().rev().take(8).collect(),
             requests: AtomicU64::new(0),
@@ -123,7 +124,7 @@ impl Edge {
         if let Err(problem) = self.0.access.check_origin(&request) {
             return problem.into_response();
         }
-        let Some((app, router)) = self.0.app.get() else {
+        let Some((app, router)) = self.app_for(request.uri().path()).await else {
             return Problem::new(Code::Unavailable, "the daemon is starting").into_response();
         };
         if self.0.draining.load(Relaxed) {
@@ -142,6 +143,18 @@ impl Edge {
         match router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
+        }
+    }
+
+    /// What answers requests, if it is there. A client that comes back to a broken stream tries it twice and then waits
+    /// for ever, so who speaks MCP to a daemon that starts is let wait for it.
+    async fn app_for(&self, path: &str) -> Option<&(App, Router)> {
+        let app = &self.0.app;
+        match app.get() {
+            None if matches!(path, "/mcp" | "/sse" | "/messages") => {
+                timeout(limits::START_PATIENCE, app.wait()).await.ok()
+            }
+            known => known,
         }
     }
 

@@ -7,6 +7,7 @@ mod body;
 mod edge;
 mod events;
 mod health;
+mod journal;
 mod messages;
 mod metrics;
 mod openapi;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::{
-    Code, Metrics, Problem, events, health, messages, metrics,
+    Code, Metrics, Problem, events, health, journal, messages, metrics,
     openapi::{Document, Operation},
     peers, protocol, tasks, tokens, tools,
 };
@@ -103,6 +103,7 @@ fn api() -> Api {
     let api = messages::routes(api);
     let api = tasks::routes(api);
     let api = events::routes(api);
+    let api = journal::routes(api);
     let api = tokens::routes(api);
     let api = tools::routes(api);
     metrics::routes(api)

@@ -266,7 +266,7 @@ impl CallStream {
         event_stream(state, CallBody::next)
     }
 
-    /// The last message of the stream, which is the answer, for a client that reads nothing but JSON.
+    /// The answer, which the stream ends with, for a client that reads nothing but JSON. None if it was cancelled.
     pub(super) async fn answer(mut self) -> Option<String> {
         let mut last = None;
         while let Ok(Some(events)) = self.follow.next().await {
@@ -274,7 +274,10 @@ impl CallStream {
                 last = Some(event.data.to_string());
             }
         }
-        last
+        // What was said on the way is no answer.
+        last.filter(|last| {
+            serde_json::from_str::<Value>(last).is_ok_and(|message| message.get("method").is_none())
+        })
     }
 }
 
@@ -390,7 +393,8 @@ pub(super) async fn standalone(
     let primed = session.revision() >= Revision::V2025_11_25;
     let body = Standalone {
         first: Some(if primed {
-            format!("retry: {}\nid: {STANDALONE}.{place}\ndata: \n\n", limits::MCP_RETRY_MS)
+            let stream = standalone_of(&session);
+            format!("retry: {}\nid: {stream}.{place}\ndata: \n\n", limits::MCP_RETRY_MS)
         } else {
             ": listening\n\n".to_owned()
         }),
@@ -405,8 +409,10 @@ pub(super) async fn standalone(
     Ok(event_stream(body, Standalone::next))
 }
 
-/// What the ids of a session's standalone stream begin with. No call has it.
-pub(super) const STANDALONE: &str = "0";
+/// What the ids of a session's standalone stream begin with. No call has it, and no other session.
+pub(super) fn standalone_of(session: &Session) -> &str {
+    session.id.as_str()
+}
 
 async fn uris(
     mcp: &Mcp,
@@ -458,7 +464,9 @@ impl Standalone {
                     Ok(notice) => {
                         let (method, params) = notice.parts();
                         let id = match notice {
-                            Notice::Updated { position, .. } => format!("id: {STANDALONE}.{position}\n"),
+                            Notice::Updated { position: Some(position), .. } => {
+                                format!("id: {}.{position}\n", standalone_of(&self.session))
+                            }
                             _ => String::new(),
                         };
                         break format!("{id}{}", plain_event(&notification_text(method, &params)));

@@ -63,7 +63,8 @@ pub(super) struct Calls(Mutex<Known>);
 #[derive(Debug, Default)]
 struct Known {
     running: HashMap<CallId, Running>,
-    /// By session and request id, for `notifications/cancelled` and for requests that come twice.
+    /// By session and request id, for `notifications/cancelled` and for requests that come twice. The id as we write
+    /// it: clients write the same text in several ways.
     requests: HashMap<(McpSessionId, String), CallId>,
 }
 
@@ -106,10 +107,10 @@ impl Calls {
     pub(super) fn of_request(
         &self,
         session: &McpSessionId,
-        rpc_id: &str,
+        rpc_id: &Value,
     ) -> Option<(CallId, Running)> {
         let known = self.lock();
-        let id = known.requests.get(&(session.clone(), rpc_id.to_owned()))?;
+        let id = known.requests.get(&(session.clone(), rpc_id.to_string()))?;
         Some((id.clone(), known.running.get(id)?.clone()))
     }
 
@@ -377,10 +378,12 @@ impl Mcp {
         id: Box<RawValue>,
     ) -> Result<Reply, RpcError> {
         // The same request once more is a client that lost its connection before it saw an id.
-        if let Some((call, running)) = self.calls.of_request(&session.id, id.get())
+        let beginning = session.beginning.lock().await;
+        if let Some((call, running)) = self.calls.of_request(&session.id, &value_of(&id))
             && running.wire.draft.params == draft.params
         {
             let stream = stream_of(&call, &session);
+            drop(beginning);
             return Ok(Reply::Stream { call, stream, session });
         }
         let revision = session.revision();
@@ -396,6 +399,7 @@ impl Mcp {
             Out::Log(stream.clone()),
         );
         self.spawn_on_record(caller, &row.call_id, &stream, tool, arguments, wire, id);
+        drop(beginning);
         Ok(Reply::Stream { call: row.call_id, stream, session })
     }
 
@@ -413,7 +417,7 @@ impl Mcp {
         let Line::Legacy(session) = wire.line.clone() else { return };
         let running = Running::new(Arc::clone(&wire));
         let cancel = running.cancel.clone();
-        let request = (session.id.clone(), id.get().to_owned());
+        let request = (session.id.clone(), value_of(&id).to_string());
         self.calls.insert(call_id.clone(), Some(request), running);
         let call = self.call(caller, &wire.draft, Arc::new(End(Arc::clone(&wire))));
         let (mcp, call_id, stream) = (self.clone(), call_id.clone(), stream.clone());
@@ -670,6 +674,10 @@ pub(super) fn missing(failure: &Failure) -> RpcError {
         return RpcError::new(INTERNAL_ERROR, "internal error");
     };
     RpcError::missing_capability(required)
+}
+
+fn value_of(id: &RawValue) -> Value {
+    serde_json::from_str(id.get()).unwrap_or_default()
 }
 
 /// The process goes down, or a task of ours was lost: the connection is gone with it.

@@ -15,7 +15,7 @@ use tracing::Instrument as _;
 
 use super::{
     Mcp, RpcError,
-    bodies::{self, Accept, CallStream, Listen, STANDALONE},
+    bodies::{self, Accept, CallStream, Listen},
     calls::{Answer, Origin, Pending, Reply, answer_error, stream_of},
     dispatch::Context,
     ladder,
@@ -47,7 +47,7 @@ pub fn router(mcp: Mcp) -> Router {
     let streamable = post(take).get(listen).delete(end);
     Router::new()
         .route("/mcp", streamable.layer(RouteName::layer("/mcp")))
-        .route("/sse", get(open_sse).layer(RouteName::layer("/sse")))
+        .route("/sse", get(open_sse).post(fall_back).layer(RouteName::layer("/sse")))
         .route("/messages", post(take_message).layer(RouteName::layer("/messages")))
         .with_state(mcp)
 }
@@ -339,8 +339,9 @@ impl Mcp {
                 if method == "notifications/cancelled" =>
             {
                 // One for a call that is over is harmless: a client sends it for each.
-                let id = params.get("requestId").map(Value::to_string).unwrap_or_default();
-                if let Some((_, running)) = self.calls.of_request(&session.id, &id) {
+                if let Some(id) = params.get("requestId")
+                    && let Some((_, running)) = self.calls.of_request(&session.id, id)
+                {
                     running.cancel.cancel();
                 }
             }
@@ -576,8 +577,9 @@ async fn listen(
 
 async fn listen_to(mcp: &Mcp, caller: &Caller, headers: &HeaderMap) -> Result<Response, Response> {
     let session = legacy_session(mcp, caller, headers).await?;
-    let last =
-        headers.get("last-event-id").and_then(|id| id.to_str().ok()).unwrap_or_default().trim();
+    // One that cannot be read is no place of ours.
+    let last = headers.get("last-event-id").map_or(Ok(""), HeaderValue::to_str);
+    let last = last.unwrap_or(".").trim();
     let failed = |error: Error| Problem::from(error).into_response();
     if last.is_empty() {
         return bodies::standalone(mcp, caller, session, None).await.map_err(failed);
@@ -587,7 +589,7 @@ async fn listen_to(mcp: &Mcp, caller: &Caller, headers: &HeaderMap) -> Result<Re
         Problem::new(Code::NotFound, text).into_response()
     };
     let (stream, place) = bodies::place(last).ok_or_else(unknown)?;
-    if stream == STANDALONE {
+    if stream == bodies::standalone_of(&session) {
         return bodies::standalone(mcp, caller, session, Some(place)).await.map_err(failed);
     }
     let row = mcp.services.call(caller, stream).await.map_err(failed)?;
@@ -684,6 +686,12 @@ async fn open_sse(
         Ok::<_, Error>(bodies::session_stream(&mcp, session, follow, notices, Some(endpoint)))
     };
     response.await.unwrap_or_else(|error| Problem::from(error).into_response())
+}
+
+/// `POST /sse`: clients that know both transports try this first, and some of them take nothing but 404 as the sign to
+/// fall back to `GET`.
+async fn fall_back() -> Problem {
+    Problem::new(Code::NotFound, "POST goes to /mcp, or with GET /sse to the address that it gives")
 }
 
 /// `POST /messages?session_id=…`: answered on the session's stream, which has the answer before this has.

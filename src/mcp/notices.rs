@@ -39,7 +39,11 @@ pub(super) enum Notice {
     Tools,
     Prompts,
     Resources,
-    Updated { uri: String, position: i64 },
+    Updated {
+        uri: String,
+        /// Of the log: everything up to it was told then.
+        position: Option<i64>,
+    },
     Task(Value),
 }
 
@@ -222,12 +226,14 @@ async fn feed(
     Ok((Some(Box::new(Feed { listener, cursor: head, not_before: Instant::now() })), missed))
 }
 
-/// By position, so that the last one told stands for all before it.
+/// By position, so that the last one told stands for all before it. Of several at one position only the last does.
 fn updates(wants: &Wants, mut moved: Vec<(String, i64)>) -> Vec<Notice> {
     moved.sort_by_key(|(_, position)| *position);
     let mut notices = Vec::new();
     for (stream, position) in moved {
-        for uri in wants.uris.get(&stream).into_iter().flatten() {
+        let mut uris = wants.uris.get(&stream).into_iter().flatten().peekable();
+        while let Some(uri) = uris.next() {
+            let position = uris.peek().is_none().then_some(position);
             notices.push(Notice::Updated { uri: uri.clone(), position });
         }
     }

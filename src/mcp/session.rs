@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Mcp;
 use crate::{
-    domain::{Caller, McpSessionId, limits, mcp::Revision},
+    domain::{Caller, McpSessionId, Timestamp, limits, mcp::Revision},
     service::{self, mcp::NewMcpSession},
     store::{McpSessionRow, McpTransport},
     telemetry,
@@ -34,6 +34,8 @@ pub(super) struct Session {
     pub(super) streams: watch::Sender<u64>,
     /// Counts changes of what it is subscribed to.
     pub(super) subscriptions: watch::Sender<u64>,
+    /// Held while a call is put on record, so that the same request is not there twice.
+    pub(super) beginning: tokio::sync::Mutex<()>,
     /// Ends what goes on in it.
     pub(super) closed: CancellationToken,
 }
@@ -68,6 +70,7 @@ impl Session {
             seen_at: AtomicI64::new(row.last_seen_at.as_millis()),
             streams: watch::Sender::new(0),
             subscriptions: watch::Sender::new(0),
+            beginning: tokio::sync::Mutex::new(()),
             closed: CancellationToken::new(),
         }
     }
@@ -148,6 +151,11 @@ impl Mcp {
             },
         };
         if known.principal != caller.subject() || known.closed.is_cancelled() {
+            return Ok(None);
+        }
+        let seen = Timestamp::from_millis(known.seen_at.load(Relaxed));
+        if self.services.now().since(seen) >= limits::MCP_SESSION_IDLE {
+            self.sessions.remove(&known.id);
             return Ok(None);
         }
         self.touch(&known);

@@ -1,6 +1,6 @@
 //! What can go wrong with a request, by outcome: what the caller can do about it decides the variant.
 
-use crate::store::StoreError;
+use crate::{domain::GhapId, store::StoreError};
 
 /// Failure of a service call.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,14 @@ pub enum Error {
     /// The request does not fit the present state.
     #[error("{0}")]
     Conflict(String),
+    /// The session has an active record already.
+    #[error(
+        "this session has an active record, {id}: resolve it with resolve_ghap, or change it with update_ghap"
+    )]
+    ActiveGhap {
+        /// The record.
+        id: GhapId,
+    },
     /// Not for this caller.
     #[error("{0}")]
     Forbidden(String),

@@ -99,7 +99,9 @@ impl Services {
     ) -> Result<Option<McpSessionRow>, Error> {
         let Some(id) = McpSessionId::parse(id) else { return Ok(None) };
         let row = self.store.mcp_session(&id).await?;
-        Ok(row.filter(|row| row.principal == caller.subject()))
+        // One that was silent for too long is over, whether the sweep has come by or not.
+        let alive = |seen| self.now().since(seen) < limits::MCP_SESSION_IDLE;
+        Ok(row.filter(|row| row.principal == caller.subject() && alive(row.last_seen_at)))
     }
 
     /// What `initialize` says of a session that was opened before it.

@@ -7,6 +7,8 @@ pub(crate) mod check;
 mod error;
 pub mod events;
 mod inbox;
+pub mod journal;
+mod journal_import;
 pub mod mcp;
 mod peers;
 pub mod process;

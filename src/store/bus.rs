@@ -104,6 +104,13 @@ impl Bus {
         self.opened.send_modify(|count| *count += 1);
     }
 
+    /// Tells that nothing will follow in a stream, after what was told of it.
+    pub(super) fn tell_closed(&self, stream: &str) {
+        if let Some(channel) = self.lock().get(stream) {
+            channel.level.send_modify(|level| level.closed = true);
+        }
+    }
+
     /// How many listeners there are.
     pub fn listeners(&self) -> usize {
         let streams: usize = self.lock().values().map(|it| it.level.receiver_count()).sum();

@@ -79,6 +79,7 @@ impl Store {
             bus: Arc::clone(&bus),
             streams: std::collections::HashMap::new(),
             pending: Vec::new(),
+            closing: Vec::new(),
             position: 0,
             undo: Vec::new(),
             now: Timestamp::from_millis(0),

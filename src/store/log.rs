@@ -144,6 +144,7 @@ impl WriteTx {
             .execute(&mut self.conn)
             .await?;
         self.put_state(name.shared(), before, StreamState { closed: true, ..before });
+        self.closing.push(name.shared());
         Ok(())
     }
 
@@ -263,6 +264,12 @@ impl WriteTx {
         }
         drop(pending);
         self.bus.publish(batches);
+        // A stream may end without a last word, and its listeners must not wait for one.
+        for name in std::mem::take(&mut self.closing) {
+            if self.streams.get(&name).is_none_or(|state| state.closed) {
+                self.bus.tell_closed(&name);
+            }
+        }
     }
 
     fn put_state(&mut self, name: Arc<str>, before: StreamState, after: StreamState) {

@@ -6,6 +6,7 @@
 mod bus;
 mod db;
 mod error;
+mod journal;
 mod lock;
 mod log;
 mod maintain;
@@ -24,6 +25,7 @@ mod writer;
 pub use bus::{Batch, Bus, Commit, Heard, Listener, render};
 pub use db::{OpenOptions, Store, Writer};
 pub use error::StoreError;
+pub use journal::{CalibrationRow, GhapFilter, SessionFilter, SessionStart};
 pub use lock::{DatabaseLock, LockError};
 pub use log::{Appended, StreamState};
 pub use maintain::{Size, Trim, backup, check_integrity};

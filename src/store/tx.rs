@@ -18,6 +18,8 @@ pub struct WriteTx {
     pub(super) streams: HashMap<Arc<str>, StreamState>,
     /// Events of the present commit. They are written in one statement at its end.
     pub(super) pending: Vec<Pending>,
+    /// Streams closed since the last commit, with an event or without.
+    pub(super) closing: Vec<Arc<str>>,
     /// Highest position given out.
     pub(super) position: i64,
     /// How to take back what the present job did to `streams`.
@@ -71,6 +73,7 @@ impl WriteTx {
     /// Forgets all that memory knows, after a commit that failed: the table is right.
     pub(super) async fn reset(&mut self) -> Result<(), StoreError> {
         self.pending.clear();
+        self.closing.clear();
         self.undo.clear();
         self.streams.clear();
         self.position = sqlx::query_scalar!(r#"select max(position) as "max: i64" from event"#)

@@ -24,6 +24,8 @@ pub enum ErrorType {
     Unavailable,
     /// A fault of the daemon.
     InternalError,
+    /// The session has an active record already.
+    ActiveGhapExists,
 }
 
 /// A failure as the caller sees it: `structuredContent.error` of a result with `isError`.
@@ -75,6 +77,7 @@ impl From<service::Error> for ToolError {
                 return Self::new(ErrorType::NotFound, message);
             }
             Error::Conflict(_) => ErrorType::Conflict,
+            Error::ActiveGhap { .. } => ErrorType::ActiveGhapExists,
             Error::Forbidden(_) => ErrorType::Forbidden,
             Error::LimitReached(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
                 ErrorType::Unavailable

@@ -82,13 +82,17 @@ fn fitting(schema: &Value) -> Value {
     match schema["type"].as_str().unwrap() {
         "string" if schema["format"] == "date-time" => json!("2026-01-31T12:00:00Z"),
         "string" => json!("x"),
-        "integer" => schema["minimum"].clone(),
+        "integer" | "number" => schema["minimum"].clone(),
         "boolean" => json!(true),
         "array" => {
             let least = schema["minItems"].as_u64().unwrap_or(0).max(1);
             (0..least).map(|_| fitting(&schema["items"])).collect()
         }
-        "object" => json!({}),
+        "object" => {
+            let required = schema["required"].as_array().into_iter().flatten();
+            let members = required.filter_map(Value::as_str);
+            members.map(|name| (name.to_owned(), fitting(&schema["properties"][name]))).collect()
+        }
         other => panic!("what is a {other}?"),
     }
 }
@@ -98,6 +102,7 @@ fn faults(schema: &Value) -> Vec<(Value, &'static str)> {
     let mut faults: Vec<Value> = match schema["type"].as_str().unwrap() {
         "string" => vec![json!(7), json!(true), json!(["x"]), json!({})],
         "integer" => vec![json!("seven"), json!(1.5), json!(false), json!([1]), json!(-1)],
+        "number" => vec![json!("seven"), json!(false), json!([1]), json!(-1)],
         "boolean" => vec![json!("yes"), json!(1)],
         "array" => vec![json!("x"), json!({}), json!(1)],
         "object" => vec![json!("x"), json!([]), json!(1)],
@@ -207,8 +212,10 @@ async fn every_fault_in_every_argument_is_named() {
                         error.kind == ErrorType::ValidationError
                             && error.field.as_ref() == Some(argument)
                     });
-                    // These are the service's: a cursor that nobody gave, a sender that is not there, no such family.
-                    let deeper = ["cursor", "from_peer", "family"].contains(&argument.as_str());
+                    // These are the service's: a cursor that nobody gave, a sender that is not there, no such family, no
+                    // such time.
+                    let deeper =
+                        ["cursor", "from_peer", "family", "since"].contains(&argument.as_str());
                     assert!(refused.is_none() || deeper, "{name}.{argument}: {refused:?}");
                 }
             }

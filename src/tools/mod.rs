@@ -11,9 +11,11 @@ mod error;
 mod events;
 #[cfg(test)]
 mod every;
+mod ghap;
 mod peers;
 mod schema;
 mod search;
+mod sessions;
 mod tasks;
 #[cfg(test)]
 mod testing;
@@ -36,5 +38,8 @@ pub fn catalogue() -> Arc<Catalogue> {
 
 /// The tools that stand for themselves.
 pub fn builtin() -> Vec<Tool> {
-    [peers::tools(), tasks::tools(), events::tools()].into_iter().flatten().collect()
+    [peers::tools(), tasks::tools(), events::tools(), sessions::tools(), ghap::tools()]
+        .into_iter()
+        .flatten()
+        .collect()
 }

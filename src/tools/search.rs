@@ -408,7 +408,10 @@ mod tests {
         let arguments = json!({ "query": "a", "family": "sports" });
         let error = world.refuse(&call, "ToolSearch", arguments, ErrorType::ValidationError).await;
         assert_eq!(error.field.as_deref(), Some("family"));
-        assert_eq!(error.allowed, Some(json!(["catalogue", "events", "peers", "tasks"])));
+        assert_eq!(
+            error.allowed,
+            Some(json!(["catalogue", "events", "ghap", "peers", "sessions", "tasks"]))
+        );
     }
 
     #[tokio::test]

@@ -4,8 +4,10 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use rusqlite::Connection;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -223,4 +225,28 @@ fn going_without_tokens_on_loopback_makes_everybody_the_operator() {
     // Other sites stay out all the same.
     let evil = d.stranger().request("GET", "/v1/peers").header("Origin", "http://evil.example");
     problem(&evil.send(), 403, "forbidden");
+}
+
+/// A client that comes back to its stream tries only twice: an attempt at a daemon that is not ready is not lost.
+#[test]
+fn who_speaks_mcp_to_a_starting_daemon_waits_for_it() {
+    let mut d = Daemon::start();
+    let caller = d.with_token(&d.home.token().unwrap());
+    d.kill9();
+    // The first write of a start waits for whoever holds the file.
+    let file = Connection::open(d.home.path("svc.db")).unwrap();
+    file.execute_batch("begin immediate").unwrap();
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+    thread::scope(|scope| {
+        scope.spawn(|| d.restart());
+        eventually(Duration::from_secs(5), || {
+            exchange(caller.addr, &caller.request("GET", "/health").bytes()).is_ok()
+        });
+        let waiting = scope.spawn(|| caller.post("/mcp", &ping));
+        thread::sleep(Duration::from_millis(300));
+        problem(&caller.get("/v1/peers"), 503, "unavailable");
+        assert!(!waiting.is_finished(), "it waits");
+        file.execute_batch("commit").unwrap();
+        assert_eq!(waiting.join().unwrap().ok(200)["result"], json!({}));
+    });
 }

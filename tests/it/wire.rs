@@ -6,7 +6,7 @@
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -276,8 +276,18 @@ pub(crate) struct Reply {
 impl Reply {
     fn read(head: Head, wire: &mut BufReader<TcpStream>) -> io::Result<Self> {
         let mut body = Vec::new();
-        Body::new(&head, wire).read_to_end(&mut body)?;
-        Ok(Self { head, body })
+        let mut source = Body::new(&head, wire);
+        let (mut buffer, end) = ([0; 16 * 1024], Instant::now() + PATIENCE * 3);
+        loop {
+            match source.read(&mut buffer)? {
+                0 => return Ok(Self { head, body }),
+                count => body.extend_from_slice(&buffer[..count]),
+            }
+            // A body that says now and then that it goes on must not go on for ever.
+            if Instant::now() > end {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "a body without an end"));
+            }
+        }
     }
 
     pub(crate) fn status(&self) -> u16 {
@@ -341,8 +351,12 @@ impl<R: BufRead> Body<R> {
     }
 
     fn next_chunk(&mut self, first: bool) -> io::Result<()> {
-        if !first && !read_line(&mut self.wire)?.is_empty() {
-            return Err(broken("a chunk longer than it says"));
+        if !first {
+            if !read_line(&mut self.wire)?.is_empty() {
+                return Err(broken("a chunk longer than it says"));
+            }
+            // Whoever gives up waiting for the next chunk may try again.
+            self.left = Left::Chunk { bytes: 0, first: true };
         }
         let line = read_line(&mut self.wire)?;
         let size = line.split(';').next().unwrap_or_default().trim();

@@ -1,1 +1,248 @@
-//! .
+//! What a legacy client is told unasked, on the standalone stream of its session.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{Client, LEGACY, SOON, Stream, finish, request, result, subscribers, wait_for};
+use crate::daemon::{Daemon, eventually};
+use crate::expect::{append, frame, new_task};
+
+const LIST_CHANGED: &str = "notifications/resources/list_changed";
+const UPDATED: &str = "notifications/resources/updated";
+
+fn uri(task: &str) -> String {
+    format!("svc://stream/task/{task}")
+}
+
+#[track_caller]
+fn subscribe(client: &Client, uri: &str) {
+    assert_eq!(client.ask("resources/subscribe", &json!({ "uri": uri })), json!({}));
+}
+
+#[test]
+fn a_listener_is_there_at_once_in_the_words_of_its_revision() {
+    let d = Daemon::start();
+    for revision in LEGACY {
+        let client = Client::open(&d, revision);
+        let asked = Instant::now();
+        let mut stream = client.listen(None);
+        let first = stream.block().expect("a first block");
+        assert!(asked.elapsed() < Duration::from_secs(5));
+        if revision == "2025-11-25" {
+            assert_eq!((first.id.is_some(), first.data), (true, vec![String::new()]));
+        } else {
+            assert!(first.comment.is_some() && first.data.is_empty(), "{first:?}");
+        }
+        let asked = client.listen_request(None).without("Accept");
+        for accept in [
+            None,
+            Some("*/*"),
+            Some("application/json"),
+            Some("text/event-stream, application/json"),
+        ] {
+            let asked = match accept {
+                None => asked.clone(),
+                Some(accept) => asked.clone().header("Accept", accept),
+            };
+            drop(Stream::of(&asked));
+        }
+    }
+}
+
+#[test]
+fn a_new_stream_changes_the_list_and_not_too_often() {
+    let d = Daemon::with(|plan| plan.env("SVC_LIST_CHANGED_MS", "1000"));
+    let clients = LEGACY.map(|revision| Client::open(&d, revision));
+    let mut streams: Vec<_> = clients.iter().map(|client| client.listen(None)).collect();
+    new_task(&d);
+    for stream in &mut streams {
+        let told = stream.news(LIST_CHANGED);
+        assert_eq!(told.id, None, "there is nothing to go back to");
+    }
+    let told = Instant::now();
+    for _ in 0..20 {
+        new_task(&d);
+    }
+    for stream in &mut streams {
+        stream.news(LIST_CHANGED);
+    }
+    assert!(told.elapsed() > Duration::from_millis(500), "one for all of them, after a while");
+    for stream in &mut streams {
+        stream.is_silent();
+    }
+}
+
+#[test]
+fn a_call_of_somebody_does_not_change_the_list() {
+    let d = Daemon::with(|plan| plan.env("SVC_LIST_CHANGED_MS", "1"));
+    let client = Client::open(&d, "2025-11-25");
+    let task = new_task(&d);
+    let other = Client::open(&d, "2025-06-18");
+    let mut stream = client.listen(None);
+    stream.next();
+    let (_, mut call) = other.begin("TaskWait", &wait_for(&task));
+    finish(&d, &task);
+    call.answer();
+    stream.is_silent();
+}
+
+#[test]
+fn who_subscribed_hears_of_it() {
+    let d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    let (one, two) = (new_task(&d), new_task(&d));
+    let mut stream = client.listen(None);
+    // While the stream is open.
+    subscribe(&client, &uri(&one));
+    append(&d, &two, &frame("not for us"));
+    append(&d, &one, &frame("a"));
+    let told = stream.news(UPDATED);
+    assert_eq!(told.json["params"], json!({ "uri": uri(&one) }));
+    assert!(told.id.is_some());
+    // Other clients have their own.
+    let mut other = Client::open(&d, "2025-11-25").listen(None);
+    subscribe(&client, &uri(&two));
+    append(&d, &two, &frame("b"));
+    assert_eq!(stream.news(UPDATED).json["params"]["uri"], json!(uri(&two)));
+    let unsubscribed = client.ask("resources/unsubscribe", &json!({ "uri": uri(&one) }));
+    assert_eq!(unsubscribed, json!({}));
+    append(&d, &one, &frame("c"));
+    append(&d, &two, &frame("d"));
+    assert_eq!(stream.news(UPDATED).json["params"]["uri"], json!(uri(&two)));
+    while let Some(block) = {
+        other.0.patience(super::SILENCE);
+        other.0.block().ok().flatten()
+    } {
+        assert!(!block.data.concat().contains("updated"), "{block:?}");
+    }
+    // A new stream need not be told of what was before it.
+    let mut again = client.listen(None);
+    again.next();
+    again.is_silent();
+    // What cannot be subscribed to.
+    for (uri, code) in [
+        (json!("file:///etc/passwd"), -32002),
+        (json!("svc://stream/"), -32002),
+        (json!("svc://stream/mcp/x"), -32002),
+        (json!(3), -32602),
+    ] {
+        let asked = client.post(&request(1, "resources/subscribe", &json!({ "uri": uri })));
+        super::refused(&asked.send(), 200, code);
+    }
+    let bare = super::post(&d, &request(1, "resources/subscribe", &json!({ "uri": uri(&one) })));
+    super::refused(&bare.send(), 200, -32602);
+}
+
+#[test]
+fn what_happened_while_a_client_was_away_is_told_when_it_comes_back() {
+    let d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    let tasks: Vec<_> = (0..3).map(|_| new_task(&d)).collect();
+    for task in &tasks {
+        subscribe(&client, &uri(task));
+    }
+    let mut stream = client.listen(None);
+    let mut last = stream.next();
+    for round in 0..3 {
+        stream.knife().cut();
+        stream.is_over();
+        append(&d, &tasks[0], &json!([frame("a"), frame("b")]));
+        append(&d, &tasks[2], &frame("c"));
+        stream = client.listen(Some(last.place()));
+        assert_eq!(stream.next().id, last.id, "round {round}");
+        let told = [stream.news(UPDATED), stream.news(UPDATED)];
+        let uris = told.clone().map(|told| told.json["params"]["uri"].clone());
+        assert_eq!(uris, [json!(uri(&tasks[0])), json!(uri(&tasks[2]))]);
+        // After the first of them the second is still to be told.
+        let mut half = client.listen(Some(told[0].place()));
+        assert_eq!(half.news(UPDATED).json["params"]["uri"], json!(uri(&tasks[2])));
+        half.is_silent();
+        last = told[1].clone();
+        stream = client.listen(Some(last.place()));
+        stream.next();
+        stream.is_silent();
+    }
+}
+
+#[test]
+fn two_views_of_one_stream_are_both_told_also_when_cut_between() {
+    let d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    let task = new_task(&d);
+    let views = [uri(&task), format!("{}?limit=1", uri(&task))];
+    for view in &views {
+        subscribe(&client, view);
+    }
+    let mut stream = client.listen(None);
+    let primed = stream.next();
+    append(&d, &task, &frame("a"));
+    let told = [stream.news(UPDATED), stream.news(UPDATED)];
+    let uris: Vec<&Value> = told.iter().map(|told| &told.json["params"]["uri"]).collect();
+    assert_eq!(json!(uris), json!(views));
+    // A client that was cut after the first comes back with the last id that it saw.
+    let seen = told[0].id.as_deref().unwrap_or_else(|| primed.place());
+    let mut again = client.listen(Some(seen));
+    let mut missing = again.news(UPDATED);
+    if missing.json["params"]["uri"] == json!(views[0]) {
+        missing = again.news(UPDATED);
+    }
+    assert_eq!(missing.json["params"]["uri"], json!(views[1]));
+}
+
+#[test]
+fn one_sessions_place_is_nothing_to_another() {
+    let d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    let mut stream = client.listen(None);
+    let primed = stream.next();
+    let other = Client::open(&d, "2025-11-25");
+    let reply = other.no_stream(Some(primed.place()));
+    assert_eq!(reply.status(), 404, "{reply:?}");
+    let reply = client.of(&d.session("s-1")).no_stream(Some(primed.place()));
+    assert_eq!(reply.status(), 404, "{reply:?}");
+    let mut again = client.listen(Some(primed.place()));
+    assert_eq!(again.next(), primed);
+}
+
+#[test]
+fn of_two_listeners_the_later_one_counts() {
+    let d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    let before = subscribers(&d);
+    let mut streams: Vec<_> = (0..5).map(|_| client.listen(None)).collect();
+    let mut last = streams.pop().expect("five");
+    for stream in &mut streams {
+        assert!(stream.rest().iter().all(|message| message.json.is_null()), "a clean end");
+    }
+    new_task(&d);
+    last.news(LIST_CHANGED);
+    drop(last);
+    eventually(SOON, || subscribers(&d) <= before);
+}
+
+#[test]
+fn a_reader_that_does_not_read_is_in_nobodys_way() {
+    let d = Daemon::with(|plan| plan.env("SVC_LIST_CHANGED_MS", "1"));
+    let client = Client::open(&d, "2025-11-25");
+    let task = new_task(&d);
+    subscribe(&client, &uri(&task));
+    let stalled = client.listen(None);
+    // A call's stream that nobody reads, either: its messages are on the wire and in the log.
+    let mut params = super::tool("TaskNotify", &json!({ "task_ids": [task], "timeout_s": 600 }));
+    params["_meta"] = json!({ "progressToken": "p" });
+    let (id, mut unread) = client.begin_with(&params);
+    let lines: Vec<_> = (0..100).map(|n| frame(&format!("{n} {}", "x".repeat(100)))).collect();
+    for _ in 0..50 {
+        append(&d, &task, &json!(lines));
+        new_task(&d);
+        let asked = Instant::now();
+        result(&client.post(&request("p", "ping", &json!({}))).send());
+        assert!(asked.elapsed() < Duration::from_secs(5));
+    }
+    client.ask("resources/read", &json!({ "uri": uri(&task) }));
+    finish(&d, &task);
+    let answer = unread.answer().json;
+    assert_eq!(answer["id"], json!(id));
+    drop(stalled);
+}

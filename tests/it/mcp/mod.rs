@@ -15,7 +15,7 @@ mod streams;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Map, Value, json};
@@ -223,6 +223,15 @@ impl Client {
         Stream::of(&self.listen_request(last))
     }
 
+    /// The answer to a wish for a stream that must not be granted.
+    #[track_caller]
+    fn no_stream(&self, last: Option<&str>) -> Reply {
+        match self.listen_request(last).follow().expect("an answer") {
+            Ok(stream) => panic!("a stream: {:?}", stream.head),
+            Err(reply) => reply,
+        }
+    }
+
     fn delete(&self) -> Reply {
         self.with_headers(self.caller.request("DELETE", "/mcp")).send()
     }
@@ -320,10 +329,15 @@ impl Stream {
 
     /// The next message, passing over comments.
     fn try_next(&mut self) -> io::Result<Option<Message>> {
+        let end = Instant::now() + SOON;
         loop {
             let Some(block) = self.0.block()? else { return Ok(None) };
             let [data] = block.data.as_slice() else {
                 assert!(block.data.is_empty(), "one line of data: {block:?}");
+                // Comments keep a connection from being silent, and a test from ending.
+                if Instant::now() > end {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing but comments"));
+                }
                 continue;
             };
             let json = match data.as_str() {
@@ -371,9 +385,15 @@ impl Stream {
     /// Nothing but comments comes for a while.
     #[track_caller]
     fn is_silent(&mut self) {
+        let end = Instant::now() + SILENCE;
         self.0.patience(SILENCE);
-        let next = self.try_next();
-        assert!(next.is_err(), "{next:?}");
+        while Instant::now() < end {
+            match self.0.block() {
+                Ok(Some(block)) => assert!(block.data.is_empty(), "{block:?}"),
+                Ok(None) => panic!("it ended"),
+                Err(_) => break,
+            }
+        }
         self.0.patience(crate::wire::PATIENCE);
     }
 

@@ -1,1 +1,247 @@
-//! .
+//! What a client finds again after the daemon was gone.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::{
+    Client, LEGACY, SOON, call_states, database, finish, given, is_wait_answer, modern, request,
+    result, tool, tool_error, wait_for,
+};
+use crate::daemon::{Daemon, eventually};
+use crate::expect::{append, frame, new_task};
+
+#[test]
+fn a_session_is_still_there_after_a_crash() {
+    let mut d = Daemon::start();
+    let callers = [d.with_token(d.token.as_deref().expect("a token")), d.session("s-1")];
+    let clients: Vec<_> = callers
+        .iter()
+        .flat_map(|caller| LEGACY.map(|revision| Client::open(caller, revision)))
+        .collect();
+    let closed = Client::open(&d, "2025-11-25");
+    assert_eq!(closed.delete().status(), 204);
+    for _ in 0..2 {
+        d.kill9();
+        d.restart();
+        for client in &clients {
+            client.ask("ping", &json!({}));
+            given(&client.call("peer_list", &json!({})));
+            let reply = client.of(&d.session("s-2")).post(&request(1, "ping", &json!({}))).send();
+            assert_eq!(reply.status(), 404, "still nobody else's");
+        }
+        assert_eq!(closed.post(&request(1, "ping", &json!({}))).send().status(), 404);
+    }
+}
+
+#[test]
+fn a_call_in_flight_is_answered_after_a_crash() {
+    for revision in LEGACY {
+        let mut d = Daemon::start();
+        let client = Client::open(&d.session("s-1"), revision);
+        let (before, after, over) = (new_task(&d), new_task(&d), new_task(&d));
+        let (id, mut one) = client.begin("TaskWait", &wait_for(&before));
+        let (other_id, mut two) = client.begin("TaskWait", &wait_for(&after));
+        let (over_id, mut three) = client.begin("TaskWait", &wait_for(&over));
+        let (first, second, third) = (one.next(), two.next(), three.next());
+        finish(&d, &over);
+        eventually(SOON, || call_states(&d).contains(&"completed".to_owned()));
+        d.kill9();
+        for stream in [&mut one, &mut two] {
+            assert!(stream.try_next().is_err(), "cut");
+        }
+        // The answer that was there is there, whether or not it was read.
+        d.restart();
+        is_wait_answer(&client.listen(Some(third.place())).answer().json, over_id);
+        let mut resumed = client.listen(Some(first.place()));
+        finish(&d, &before);
+        is_wait_answer(&resumed.answer().json, id);
+        // And another crash, with the end of the task in the log before anybody asks.
+        finish(&d, &after);
+        d.kill9();
+        d.restart();
+        let mut resumed = client.listen(Some(second.place()));
+        let answers = resumed.rest();
+        let answers: Vec<_> = answers.iter().filter(|message| message.is_answer()).collect();
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        is_wait_answer(&answers[0].json, other_id);
+        let reply = client.no_stream(Some(answers[0].place()));
+        assert_eq!(reply.status(), 204);
+    }
+}
+
+#[test]
+fn the_time_of_a_call_counts_from_its_start() {
+    let mut d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    let task = new_task(&d);
+    let started = Instant::now();
+    let (id, mut call) = client.begin("TaskWait", &json!({ "task_id": task, "timeout_s": 3 }));
+    let primed = call.next();
+    for _ in 0..2 {
+        eventually(SOON, || started.elapsed() > Duration::from_millis(800));
+        d.kill9();
+        d.restart();
+    }
+    let answer = client.listen(Some(primed.place())).answer().json;
+    let took = started.elapsed();
+    assert_eq!(answer["id"], json!(id));
+    assert_eq!(given(&answer["result"])["timed_out"], json!(true));
+    assert!(took >= Duration::from_millis(2_900), "{took:?}");
+    // Three seconds and a margin for a busy machine, but not three from the last start.
+    let since_creation = database(&d)
+        .query_row("select ended_at - started_at from mcp_call", [], |row| row.get::<_, i64>(0))
+        .expect("a row");
+    assert!((2_900..4_500).contains(&since_creation), "{since_creation} ms");
+}
+
+#[test]
+fn a_call_that_may_not_be_repeated_has_an_unknown_outcome() {
+    let mut d = Daemon::start();
+    let clients = ["2025-11-25", "2025-06-18"].map(|revision| Client::open(&d, revision));
+    let task = new_task(&d);
+    let mut begun = Vec::new();
+    for client in &clients {
+        let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
+        begun.push((id, call.next()));
+    }
+    d.kill9();
+    // No tool of ours is slow and changes something; a crash would leave such a one like this.
+    let file = database(&d);
+    let changed = file.execute("update mcp_call set tool = 'TaskReply'", []).expect("an update");
+    assert_eq!(changed, 2);
+    drop(file);
+    d.restart();
+    for (client, (id, first)) in clients.iter().zip(&begun) {
+        let answer = client.listen(Some(first.place())).answer();
+        assert_eq!(answer.json["id"], json!(id));
+        let error = tool_error(&answer.json["result"], "unavailable");
+        let text = error["message"].as_str().expect("a message");
+        assert!(text.contains("outcome is unknown") && text.contains("TaskReply"), "{text}");
+        assert_eq!(client.no_stream(Some(answer.place())).status(), 204);
+    }
+    assert!(call_states(&d).iter().all(|state| state == "completed"));
+    // A tool that is not there any more is no reason not to answer.
+    let (id, mut call) = clients[0].begin("TaskWait", &wait_for(&task));
+    let primed = call.next();
+    d.kill9();
+    let file = database(&d);
+    file.execute("update mcp_call set tool = 'gone' where state = 'working'", [])
+        .expect("an update");
+    drop(file);
+    d.restart();
+    let answer = clients[0].listen(Some(primed.place())).answer();
+    assert_eq!(answer.json["id"], json!(id));
+    tool_error(&answer.json["result"], "unavailable");
+}
+
+#[test]
+fn subscriptions_survive() {
+    let mut d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    let task = new_task(&d);
+    let uri = format!("svc://stream/task/{task}");
+    client.ask("resources/subscribe", &json!({ "uri": uri }));
+    let mut stream = client.listen(None);
+    let primed = stream.next();
+    d.kill9();
+    d.restart();
+    append(&d, &task, &frame("while nobody listens"));
+    let mut stream = client.listen(Some(primed.place()));
+    let told = stream.news("notifications/resources/updated");
+    assert_eq!(told.json["params"]["uri"], json!(uri));
+    append(&d, &task, &frame("while somebody does"));
+    stream.news("notifications/resources/updated");
+}
+
+#[test]
+fn a_log_level_and_what_a_client_said_survive() {
+    let mut d = Daemon::start();
+    let client = Client::open_with(&d, "2025-06-18", &json!({ "elicitation": {} }));
+    assert_eq!(client.ask("logging/setLevel", &json!({ "level": "error" })), json!({}));
+    for bad in [json!({}), json!({ "level": "loud" }), json!({ "level": 3 })] {
+        let asked = client.post(&request(1, "logging/setLevel", &bad));
+        super::refused(&asked.send(), 200, -32602);
+    }
+    d.kill9();
+    d.restart();
+    let row: (String, String) = database(&d)
+        .query_row("select log_level, capabilities from mcp_session", [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .expect("a row");
+    assert_eq!((row.0.as_str(), row.1.as_str()), ("error", r#"{"elicitation":{}}"#));
+    client.ask("ping", &json!({}));
+}
+
+#[test]
+fn a_stop_ends_streams_that_go_on_after_the_start() {
+    let mut d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    let task = new_task(&d);
+    let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
+    let primed = call.next();
+    let mut listening = client.listen(None);
+    let place = listening.next();
+    let stopped = Instant::now();
+    d.stop();
+    assert!(stopped.elapsed() < Duration::from_secs(8), "nobody is waited for");
+    assert_eq!(call.rest(), [], "a clean end, without an answer");
+    assert!(listening.rest().iter().all(|message| !message.is_answer()));
+    assert_eq!(call_states(&d), ["working"]);
+    d.restart();
+    let mut resumed = client.listen(Some(primed.place()));
+    let mut listening = client.listen(Some(place.place()));
+    finish(&d, &task);
+    is_wait_answer(&resumed.answer().json, id);
+    new_task(&d);
+    listening.news("notifications/resources/list_changed");
+}
+
+#[test]
+fn a_call_of_a_session_that_was_ended_is_not_taken_up() {
+    let mut d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    let task = new_task(&d);
+    let (_, mut call) = client.begin("TaskWait", &wait_for(&task));
+    call.next();
+    d.kill9();
+    let file = database(&d);
+    file.execute("update mcp_session set closed_at = last_seen_at", []).expect("an update");
+    drop(file);
+    d.restart();
+    assert_eq!(call_states(&d), ["cancelled"]);
+    assert_eq!(client.post(&request(1, "ping", &json!({}))).send().status(), 404);
+}
+
+#[test]
+fn a_session_that_was_silent_for_a_month_is_over() {
+    let mut d = Daemon::start();
+    let (old, young) = (Client::open(&d, "2025-11-25"), Client::open(&d, "2025-11-25"));
+    d.kill9();
+    let file = database(&d);
+    let day: i64 = 24 * 60 * 60 * 1000;
+    for (client, days) in [(&old, 31), (&young, 29)] {
+        file.execute(
+            "update mcp_session set last_seen_at = last_seen_at - ?2 where session_id = ?1",
+            (&client.session, days * day),
+        )
+        .expect("an update");
+    }
+    drop(file);
+    d.restart();
+    // The sweep is not waited for: it comes with the start.
+    eventually(SOON, || old.post(&request(1, "ping", &json!({}))).send().status() == 404);
+    young.ask("ping", &json!({}));
+}
+
+#[test]
+fn a_stateless_client_notices_nothing() {
+    let mut d = Daemon::start();
+    for _ in 0..2 {
+        result(&modern(&d, "server/discover", &json!({})));
+        given(&result(&modern(&d, "tools/call", &tool("peer_list", &json!({})))));
+        d.kill9();
+        d.restart();
+    }
+}

@@ -1,1 +1,227 @@
-//! .
+//! Legacy sessions: how they begin, whose they are and how they end.
+
+use serde_json::json;
+
+use super::{
+    BOTH, Client, LEGACY, SOON, Stream, call_states, database, given, initialize, message, post,
+    refused, request, result, subscribers, tool, wait_for,
+};
+use crate::daemon::{Daemon, eventually};
+use crate::expect::new_task;
+use crate::wire::Caller;
+
+#[test]
+fn a_client_gets_the_revision_that_it_asks_for() {
+    let d = Daemon::start();
+    for asked in LEGACY {
+        let reply = initialize(&d, asked, &json!({}));
+        assert_eq!(result(&reply)["protocolVersion"], json!(asked));
+        let id = reply.header("mcp-session-id").expect("a session");
+        assert!(!id.is_empty() && id.bytes().all(|byte| byte.is_ascii_graphic()), "{id:?}");
+    }
+    for unknown in ["2023-01-01", "2025-01-01", "2099-01-01", "2026-07-28", "nonsense", ""] {
+        let reply = initialize(&d, unknown, &json!({}));
+        assert_eq!(result(&reply)["protocolVersion"], "2025-11-25", "{unknown}");
+    }
+    // What else a client has in its hands when it begins does not matter.
+    for (name, value) in [("Mcp-Session-Id", "gone"), ("MCP-Protocol-Version", "2025-11-25")] {
+        let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {} });
+        let asked = post(&d, &request(0, "initialize", &params)).header(name, value);
+        let reply = asked.header("Accept", "text/event-stream").send();
+        assert_eq!(result(&reply)["protocolVersion"], "2025-06-18");
+        assert!(reply.header("mcp-session-id").is_some_and(|id| id != value));
+    }
+}
+
+#[test]
+fn a_client_is_told_what_there_is() {
+    let d = Daemon::start();
+    let answer = result(&initialize(&d, "2025-11-25", &json!({})));
+    let capabilities = json!({
+        "tools": { "listChanged": true },
+        "resources": { "subscribe": true, "listChanged": true },
+        "prompts": { "listChanged": true },
+        "completions": {},
+        "logging": {},
+    });
+    assert_eq!(answer["capabilities"], capabilities);
+    assert_eq!(answer["serverInfo"]["name"], "svc");
+    assert!(answer["serverInfo"]["version"].is_string());
+    let instructions = answer["instructions"].as_str().expect("instructions");
+    let point: String = instructions.chars().take(240).collect();
+    for word in ["svc", "agents", "messages", "tasks", "peer_list", "TaskWait"] {
+        assert!(point.contains(word), "{word} in {point:?}");
+    }
+    let tools = Client::open(&d, "2025-11-25").ask("tools/list", &json!({}));
+    let tools = tools["tools"].as_array().expect("tools");
+    assert!(tools.len() > 10);
+    for tool in tools {
+        let name = tool["name"].as_str().expect("a name");
+        let fits = |c: char| c.is_ascii_alphanumeric() || "_./-".contains(c);
+        assert!((1..=64).contains(&name.len()) && name.chars().all(fits), "{name}");
+        let description = tool["description"].as_str().unwrap_or_default();
+        assert!((20..2048).contains(&description.len()), "{name}: {description}");
+        assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
+        assert_eq!(tool["inputSchema"]["additionalProperties"], json!(false), "{tool}");
+        assert!(tool["annotations"].is_object(), "{tool}");
+    }
+}
+
+#[test]
+fn a_session_is_its_openers_alone() {
+    let d = Daemon::start();
+    let (one, two) = (d.session("s-1"), d.session("s-2"));
+    let operator: &Caller = &d;
+    for (owner, others) in
+        [(operator, [&one, &two]), (&one, [operator, &two]), (&two, [operator, &one])]
+    {
+        let mine = Client::open(owner, "2025-11-25");
+        for other in others {
+            let theirs = mine.of(other);
+            let reply = theirs.post(&request(5, "ping", &json!({}))).send();
+            refused(&reply, 404, -32001);
+            assert_eq!(message(&reply)["id"], 5);
+            let notice = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+            assert_eq!(theirs.post(&notice).send().status(), 404);
+            assert_eq!(theirs.post(&json!([request(1, "ping", &json!({}))])).send().status(), 404);
+            assert_eq!(theirs.no_stream(None).status(), 404);
+            assert_eq!(theirs.delete().status(), 404);
+        }
+        mine.ask("ping", &json!({}));
+    }
+    // Another token of the same session is the same principal.
+    Client::open(&one, "2025-06-18").of(&d.session("s-1")).ask("ping", &json!({}));
+}
+
+#[test]
+fn a_session_that_is_not_there_is_not_found_and_never_bad() {
+    let d = Daemon::start();
+    let mut client = Client::open(&d, "2025-11-25");
+    for id in ["gone", "0", "..", "' or 1=1", "\u{e9}", &"x".repeat(4000)] {
+        id.clone_into(&mut client.session);
+        for (method, params) in [
+            ("ping", json!({})),
+            ("tools/list", json!({})),
+            ("tools/call", tool("peer_list", &json!({}))),
+        ] {
+            let reply = client.post(&request("x", method, &params)).send();
+            refused(&reply, 404, -32001);
+            assert_eq!(message(&reply)["id"], "x");
+        }
+        assert_eq!(client.no_stream(None).status(), 404);
+        assert_eq!(client.no_stream(Some("x.1")).status(), 404);
+        assert_eq!(client.delete().status(), 404);
+    }
+    for method in ["GET", "DELETE"] {
+        let reply = d.request(method, "/mcp").header("Accept", "text/event-stream").send();
+        assert_eq!(reply.status(), 405, "{reply:?}");
+        assert_eq!(reply.header("allow"), Some("POST"));
+    }
+}
+
+#[test]
+fn a_client_that_is_done_says_so() {
+    let d = Daemon::start();
+    let before = subscribers(&d);
+    let client = Client::open(&d, "2025-11-25");
+    let other = Client::open(&d, "2025-11-25");
+    let task = new_task(&d);
+    let (_, mut call) = client.begin("TaskWait", &wait_for(&task));
+    let (id, mut lasting) = other.begin("TaskWait", &wait_for(&task));
+    let mut news = client.listen(None);
+    let primed = call.next();
+    assert_eq!(client.delete().status(), 204);
+    assert_eq!(call.rest(), [], "its calls end without an answer");
+    assert!(news.rest().iter().all(|message| !message.is_answer()), "and its streams");
+    eventually(SOON, || call_states(&d) == ["cancelled", "working"]);
+    for reply in [
+        client.post(&request(9, "ping", &json!({}))).send(),
+        client.no_stream(None),
+        client.no_stream(Some(primed.place())),
+        client.delete(),
+    ] {
+        assert_eq!(reply.status(), 404, "{reply:?}");
+    }
+    super::finish(&d, &task);
+    super::is_wait_answer(&lasting.answer().json, id);
+    eventually(SOON, || subscribers(&d) <= before);
+}
+
+#[test]
+fn a_call_is_made_for_the_session_of_its_token_or_for_the_one_that_the_operator_names() {
+    let d = Daemon::start();
+    let mine = d.session("s-1");
+    let peer = json!({ "display_name": "me", "backend": "claude", "session_id": "s-1" });
+    let registered = given(&Client::open(&mine, "2025-11-25").call("peer_register", &peer));
+    let send = |caller: &Caller, named: Option<&str>| {
+        let inbox = request(1, "tools/call", &tool("peer_inbox", &json!({})));
+        let mut asked = post(caller, &inbox).header("Accept", BOTH);
+        if let Some(named) = named {
+            asked = asked.header("Svc-Session-Id", named);
+        }
+        asked.send()
+    };
+    for (caller, named) in [(&mine, None), (&mine, Some("s-1")), (&*d, Some("s-1"))] {
+        given(&result(&send(caller, named)));
+    }
+    for (caller, named) in [(&d.session("s-2"), "s-1"), (&mine, "s-2"), (&mine, "operator")] {
+        let reply = send(caller, Some(named));
+        assert_eq!(reply.status(), 403, "{reply:?}");
+        assert!(message(&reply)["error"]["code"].is_i64(), "{reply:?}");
+        let legacy = Client::open(caller, "2025-06-18").post(&request(1, "ping", &json!({})));
+        assert_eq!(legacy.header("Svc-Session-Id", named).send().status(), 403);
+    }
+    refused(&send(&d, Some(&"x".repeat(5000))), 400, -32602);
+    assert!(registered["peer"]["peer_id"].is_string() || registered["peer_id"].is_string());
+}
+
+#[test]
+fn a_session_is_a_row_with_what_the_client_said() {
+    let d = Daemon::start();
+    let client = Client::open_with(&d.session("s-9"), "2025-06-18", &json!({ "roots": {} }));
+    let file = database(&d);
+    let row: (String, String, String, String) = file
+        .query_row(
+            "select principal, transport, revision, client ->> '$.name' from mcp_session where session_id = ?1",
+            [&client.session],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
+        )
+        .expect("a row");
+    let wanted = ["session:s-9", "http", "2025-06-18", "a test"].map(str::to_owned);
+    assert_eq!([row.0, row.1, row.2, row.3], wanted);
+}
+
+#[test]
+fn a_thousand_idle_sessions_and_a_thousand_listeners_cost_no_thread() {
+    let d = Daemon::start();
+    let status = || {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", d.pid())).expect("a process");
+        let threads = text.lines().find_map(|line| line.strip_prefix("Threads:"));
+        threads.expect("a count").trim().parse::<usize>().expect("a number")
+    };
+    let mut opened: Vec<(Client, Stream)> = Vec::new();
+    let open = || {
+        let client = Client::open(&d, "2025-11-25");
+        let stream = client.listen(None);
+        (client, stream)
+    };
+    opened.extend((0..20).map(|_| open()));
+    let before = status();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| (0..125).map(|_| open()).collect::<Vec<_>>())).collect();
+        for thread in threads {
+            opened.extend(thread.join().expect("sessions"));
+        }
+    });
+    assert!(status() <= before + 2, "{before} threads became {}", status());
+    for (client, _) in opened.iter().step_by(100) {
+        client.ask("ping", &json!({}));
+        given(&client.call("peer_list", &json!({})));
+    }
+    // All of them are told, and none of them is in the way of another.
+    new_task(&d);
+    for (_, stream) in opened.iter_mut().step_by(250) {
+        stream.news("notifications/resources/list_changed");
+    }
+}

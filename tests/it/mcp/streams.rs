@@ -1,1 +1,397 @@
-//! .
+//! Calls that take time in a legacy session: streams that can be resumed.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{
+    Client, LEGACY, SOON, Stream, call_states, database, finish, given, is_wait_answer, message,
+    modern_body, modern_post, post, request, result, subscribers, tool, wait_for,
+};
+use crate::daemon::{Daemon, eventually};
+use crate::expect::new_task;
+use crate::wire::Caller;
+
+/// The params of a `TaskWait` that wants to hear how it goes.
+fn with_token(task: &str, token: &Value) -> Value {
+    let mut params = tool("TaskWait", &wait_for(task));
+    params["_meta"] = json!({ "progressToken": token });
+    params
+}
+
+/// The stream of an event's id, and its place in it.
+#[track_caller]
+fn parts(id: &str) -> (&str, u64) {
+    let (stream, place) = id.rsplit_once('.').expect("a stream and a place");
+    (stream, place.parse().expect("a number"))
+}
+
+#[test]
+fn a_call_that_takes_time_is_a_stream_from_the_start() {
+    let d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    let task = new_task(&d);
+    let started = Instant::now();
+    let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
+    let first = call.block().expect("a first event");
+    assert!(started.elapsed() < Duration::from_secs(5), "head and id come at once");
+    assert_eq!(first.data, [""], "a priming event says nothing: {first:?}");
+    let primed = first.id.expect("but where it is");
+    assert!(first.retry.is_some_and(|retry| retry.parse::<u64>().is_ok_and(|ms| ms <= 2_000)));
+    finish(&d, &task);
+    let answer = call.next();
+    is_wait_answer(&answer.json, id);
+    assert_eq!(call.rest(), [], "nothing follows the answer");
+    let (stream, place) = parts(answer.place());
+    assert_eq!(stream, parts(&primed).0, "ids name their stream");
+    assert!(place > parts(&primed).1);
+    assert_eq!(call_states(&d), ["completed"]);
+    // And one that takes none is not.
+    let reply = client.post(&request(1, "tools/call", &tool("peer_list", &json!({})))).send();
+    assert_eq!(reply.header("content-type"), Some("application/json"));
+}
+
+#[test]
+fn a_stream_is_resumed_by_its_own_session_alone() {
+    let d = Daemon::start();
+    let (mine, theirs) = (d.session("s-1"), d.session("s-2"));
+    let client = Client::open(&mine, "2025-11-25");
+    let task = new_task(&d);
+    let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
+    let primed = call.next();
+    // As often as one likes, also while it is open.
+    let mut again = client.listen(Some(primed.place()));
+    assert_eq!(again.next(), primed, "the new connection can be resumed, too");
+    finish(&d, &task);
+    let answer = call.answer();
+    is_wait_answer(&answer.json, id);
+    assert_eq!(again.rest(), std::slice::from_ref(&answer));
+    assert_eq!(client.listen(Some(primed.place())).rest(), [primed.clone(), answer.clone()]);
+    let end = client.no_stream(Some(answer.place()));
+    assert_eq!((end.status(), end.body.len()), (204, 0), "{end:?}");
+
+    let (stream, place) = parts(answer.place());
+    let ahead = format!("{stream}.{}", place + 1);
+    let huge = format!("{stream}.99999999999999999999");
+    let negative = format!("{stream}.-1");
+    let dotted = format!("{stream}.0.0");
+    let bare = format!("{stream}.");
+    for last in [
+        &ahead,
+        &huge,
+        &negative,
+        &dotted,
+        &bare,
+        stream,
+        "x",
+        ".",
+        "x.1",
+        "1",
+        "-1",
+        "0.x",
+        "\u{e9}.1",
+        "task.1",
+        &format!("mcp/{stream}.0"),
+        &format!(" {stream} .0"),
+    ] {
+        let reply = client.no_stream(Some(last));
+        assert_eq!(reply.status(), 404, "{last:?}: {reply:?}");
+    }
+    // Another session of the same caller, the sessions of others, and no session at all.
+    let others = [
+        (Client::open(&mine, "2025-11-25"), 404),
+        (Client::open(&theirs, "2025-11-25"), 404),
+        (Client::open(&d, "2025-11-25"), 404),
+        (client.of(&theirs), 404),
+        (client.of(&d), 404),
+    ];
+    for (other, status) in others {
+        let reply = other.no_stream(Some(primed.place()));
+        assert_eq!(reply.status(), status, "{reply:?}");
+    }
+    let asked = mine.request("GET", "/mcp").header("Accept", "text/event-stream");
+    assert_eq!(asked.header("Last-Event-ID", primed.place()).send().status(), 405);
+}
+
+#[test]
+fn before_2025_11_25_a_stream_begins_with_a_message() {
+    let d = Daemon::start();
+    for revision in &LEGACY[..3] {
+        let client = Client::open(&d, revision);
+        for token in [Value::Null, json!("t"), json!(7)] {
+            let task = new_task(&d);
+            let (id, mut call) = client.begin_with(&with_token(&task, &token));
+            let first = call.next();
+            assert!(first.id.is_some(), "{first:?}");
+            if token.is_null() {
+                assert_eq!(first.method(), "notifications/message", "{first:?}");
+            } else {
+                assert_eq!(first.method(), "notifications/progress", "{first:?}");
+                assert_eq!(first.json["params"]["progressToken"], token);
+                assert!(first.json["params"]["progress"].is_number());
+            }
+            call.knife().cut();
+            finish(&d, &task);
+            let rest = client.listen(Some(first.place())).rest();
+            assert_eq!(rest.len(), 1, "nothing that is empty: {rest:?}");
+            is_wait_answer(&rest[0].json, id);
+        }
+    }
+}
+
+#[test]
+fn who_waits_hears_that_somebody_is_there() {
+    let d = Daemon::with(|plan| plan.env("SVC_SSE_KEEPALIVE_MS", "100"));
+    let client = Client::open(&d, "2025-11-25");
+    let task = new_task(&d);
+    let (_, mut plain) = client.begin("TaskWait", &wait_for(&task));
+    let (_, mut told) = client.begin_with(&with_token(&task, &json!("abc")));
+    let mut listening = client.listen(None);
+    for stream in [&mut plain, &mut listening] {
+        assert!(stream.block().is_some_and(|block| block.id.is_some()));
+        for _ in 0..3 {
+            let block = stream.block().expect("the stream goes on");
+            assert!(block.comment.is_some() && block.id.is_none(), "{block:?}");
+        }
+    }
+    let mut last = -1.0;
+    for _ in 0..4 {
+        let progress = told.news("notifications/progress");
+        assert_eq!(progress.json["params"]["progressToken"], "abc");
+        let now = progress.json["params"]["progress"].as_f64().expect("a number");
+        assert!(now > last, "progress goes on: {last} {now}");
+        last = now;
+    }
+    finish(&d, &task);
+    plain.answer();
+    told.answer();
+}
+
+#[test]
+fn a_call_that_is_taken_back_ends_without_an_answer() {
+    let d = Daemon::start();
+    let before = subscribers(&d);
+    for (revision, id, taken_back) in [
+        ("2025-11-25", "1", "1"),
+        ("2025-06-18", "\"caf\\u00e9/\\/\"", "\"café\\u002f/\""),
+        ("2025-03-26", "-1", "-1"),
+    ] {
+        let client = Client::open(&d, revision);
+        let task = new_task(&d);
+        let params = tool("TaskWait", &wait_for(&task));
+        let body =
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}"#);
+        let asked = client.post(&json!(0)).without("Content-Length").body(body);
+        let mut call = Stream::of(&asked);
+        let first = call.next();
+        // Another session's request of the same id is another request.
+        let notice = |client: &Client| {
+            let body = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{taken_back},"reason":"no"}}}}"#
+            );
+            let reply = client.post(&json!(0)).without("Content-Length").body(body).send();
+            assert_eq!(reply.status(), 202, "{reply:?}");
+        };
+        notice(&Client::open(&d, revision));
+        call.is_silent();
+        notice(&client);
+        assert_eq!(call.rest(), [], "no answer");
+        assert_eq!(call_states(&d).last().map(String::as_str), Some("cancelled"));
+        // Nothing is left to come, and it does no harm to say it again.
+        let reply = client.no_stream(Some(first.place()));
+        assert_eq!(reply.status(), 204, "{reply:?}");
+        notice(&client);
+    }
+    eventually(SOON, || subscribers(&d) <= before);
+}
+
+#[test]
+fn who_hangs_up_has_not_taken_it_back() {
+    let d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    let task = new_task(&d);
+    let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
+    let primed = call.next();
+    call.knife().cut();
+    call.is_over();
+    client.ask("ping", &json!({}));
+    assert_eq!(call_states(&d), ["working"]);
+    finish(&d, &task);
+    eventually(SOON, || call_states(&d) == ["completed"]);
+    is_wait_answer(&client.listen(Some(primed.place())).answer().json, id);
+}
+
+#[test]
+fn who_hangs_up_on_a_stateless_call_has_taken_it_back() {
+    let d = Daemon::start();
+    let before = subscribers(&d);
+    let task = new_task(&d);
+    let mut params = with_token(&task, &json!("t"));
+    for accept in ["text/event-stream", "application/json, text/event-stream"] {
+        params["_meta"]["progressToken"] = json!(accept);
+        let body = modern_body(1, "tools/call", &params, &json!({}));
+        let asked = modern_post(&d, &body).without("Accept").header("Accept", accept);
+        let mut stream = Stream::of(&asked);
+        let first = stream.block().expect("a first block");
+        assert!(first.id.is_none() && first.retry.is_none(), "nothing to resume: {first:?}");
+        eventually(SOON, || subscribers(&d) > before);
+        stream.knife().cut();
+        eventually(SOON, || subscribers(&d) <= before);
+    }
+    assert!(call_states(&d).is_empty(), "nothing was put on record");
+    let body = modern_body(2, "tools/call", &params, &json!({}));
+    let mut stream = Stream::of(&modern_post(&d, &body));
+    finish(&d, &task);
+    let mut all = stream.rest();
+    assert!(all.iter().all(|message| message.id.is_none()), "{all:?}");
+    is_wait_answer(&all.pop().expect("an answer").json, 2);
+}
+
+#[test]
+fn the_same_request_once_more_is_the_same_call() {
+    let d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    for round in 0..20 {
+        let task = new_task(&d);
+        let body = request(round, "tools/call", &tool("TaskWait", &wait_for(&task)));
+        let mut streams: Vec<Stream> = thread::scope(|scope| {
+            let twice: Vec<_> =
+                (0..3).map(|_| scope.spawn(|| Stream::of(&client.post(&body)))).collect();
+            twice.into_iter().map(|stream| stream.join().expect("a stream")).collect()
+        });
+        streams.push(Stream::of(&client.post(&body)));
+        finish(&d, &task);
+        let answers: Vec<_> = streams.iter_mut().map(Stream::answer).collect();
+        assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+        is_wait_answer(&answers[0].json, round);
+        assert_eq!(call_states(&d).len() as u64, round + 1, "one call on record");
+    }
+    // The same id for something else is another call, and so is the same in another session.
+    let (one, two) = (new_task(&d), new_task(&d));
+    let body = |task: &str| request("same", "tools/call", &tool("TaskWait", &wait_for(task)));
+    let mut first = Stream::of(&client.post(&body(&one)));
+    let mut second = Stream::of(&client.post(&body(&two)));
+    let mut other = Stream::of(&Client::open(&d, "2025-11-25").post(&body(&one)));
+    finish(&d, &two);
+    let answer = second.answer().json;
+    assert_eq!(given(&answer["result"])["task"]["task_id"], json!(two));
+    finish(&d, &one);
+    for stream in [&mut first, &mut other] {
+        let answer = stream.answer().json;
+        assert_eq!(given(&answer["result"])["task"]["task_id"], json!(one));
+    }
+}
+
+#[test]
+fn a_client_of_a_session_that_reads_no_streams_gets_json() {
+    let d = Daemon::with(|plan| plan.env("SVC_SSE_KEEPALIVE_MS", "100"));
+    let client = Client::open(&d, "2025-06-18");
+    let task = new_task(&d);
+    let body = request(3, "tools/call", &with_token(&task, &json!("t")));
+    let asked = client.post(&body).without("Accept").header("Accept", "application/json");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| asked.send());
+        eventually(SOON, || call_states(&d) == ["working"]);
+        finish(&d, &task);
+        let reply = waiting.join().expect("an answer");
+        assert_eq!(reply.header("content-type"), Some("application/json"));
+        is_wait_answer(&reply.json(), 3);
+    });
+    // Taken back, it has to end somehow.
+    let task = new_task(&d);
+    let body = request(4, "tools/call", &tool("TaskWait", &wait_for(&task)));
+    let asked = client.post(&body).without("Accept").header("Accept", "application/json");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| asked.send());
+        eventually(SOON, || call_states(&d) == ["completed", "working"]);
+        client.notify("notifications/cancelled", &json!({ "requestId": 4 }));
+        let reply = waiting.join().expect("an answer");
+        let answer = message(&reply);
+        assert_eq!((&answer["id"], answer.get("result")), (&json!(4), None), "{answer}");
+        assert!(answer["error"]["code"].is_i64());
+    });
+}
+
+#[test]
+fn many_calls_at_once_each_get_their_own_answer() {
+    let d = Daemon::start();
+    let sessions: Vec<Client> = LEGACY.iter().map(|it| Client::open(&d, it)).collect();
+    let task = new_task(&d);
+    let mut calls: Vec<(u64, Stream)> =
+        (0..40).map(|n| sessions[n % sessions.len()].begin("TaskWait", &wait_for(&task))).collect();
+    // A slow call is in nobody's way.
+    for client in &sessions {
+        given(&client.call("TaskGet", &json!({ "task_id": task })));
+    }
+    let batch = json!([
+        request("a", "tools/call", &tool("TaskWait", &json!({ "task_id": task, "timeout_s": 0 }))),
+        request("b", "ping", &json!({})),
+    ]);
+    let answers = sessions[1].post(&batch).send().ok(200);
+    assert_eq!(given(&answers[0]["result"])["timed_out"], json!(true));
+    assert_eq!(answers[1]["id"], "b");
+    finish(&d, &task);
+    for (id, call) in &mut calls {
+        is_wait_answer(&call.answer().json, *id);
+    }
+}
+
+#[test]
+fn nobody_but_the_operator_sees_the_streams_of_calls() {
+    let d = Daemon::start();
+    let (owner, other) = (d.session("s-1"), d.session("s-2"));
+    let client = Client::open(&owner, "2025-11-25");
+    let task = new_task(&d);
+    let (_, mut call) = client.begin("TaskWait", &wait_for(&task));
+    let primed = call.next();
+    finish(&d, &task);
+    call.answer();
+    let name = format!("mcp/{}", parts(primed.place()).0);
+    let events = |caller: &Caller, query: &str| {
+        let reply = caller.get(&format!("/v1/events{query}"));
+        (reply.status(), String::from_utf8_lossy(&reply.body).into_owned())
+    };
+    let read = |caller: &Caller, arguments: Value| {
+        let body = request(1, "tools/call", &tool("events_read", &arguments));
+        result(&post(caller, &body).send()).to_string()
+    };
+    let of_stream = format!("?stream={name}");
+    for caller in [&owner, &other] {
+        assert_eq!(events(caller, &of_stream).0, 404);
+        let feed = caller.try_follow(&format!("/v1/events{of_stream}"), None).expect("an answer");
+        assert_eq!(feed.err().map(|reply| reply.status()), Some(404));
+        for query in
+            ["", "?stream_prefix=", "?stream_prefix=mcp/", "?stream_prefix=m", "?kind=message"]
+        {
+            let (status, text) = events(caller, query);
+            assert!(status != 200 || !text.contains("mcp/"), "{query}: {status} {text}");
+        }
+        let mut feed = caller.follow("/v1/events");
+        let last =
+            crate::expect::page(&d.get("/v1/events?stream_prefix=task/&limit=500"), "events");
+        let last = last.last().and_then(|item| item["position"].as_u64());
+        loop {
+            let event = feed.event();
+            let stream = event.data["stream"].as_str().unwrap_or_default().to_owned();
+            assert!(!stream.starts_with("mcp/"), "{stream}");
+            if event.id >= last {
+                break;
+            }
+        }
+        let text = read(caller, json!({ "stream": name }));
+        assert!(text.contains("not_found"), "{text}");
+        for arguments in [json!({}), json!({ "prefix": "mcp/" }), json!({ "prefix": "" })] {
+            let text = read(caller, arguments);
+            assert!(!text.contains("mcp/"), "{text}");
+        }
+    }
+    let (status, text) = events(&d, &of_stream);
+    assert!(status == 200 && text.contains(&name), "{status} {text}");
+    assert!(events(&d, "?limit=500").1.contains(&name));
+    assert!(read(&d, json!({ "prefix": "mcp/" })).contains(&name));
+    let stored: i64 = database(&d)
+        .query_row("select count(*) from stream where name = ?1", [&name], |row| row.get(0))
+        .expect("a count");
+    assert_eq!(stored, 1);
+}

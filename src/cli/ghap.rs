@@ -1,0 +1,222 @@
+//! `svc ghap`: what was tried, and what came of it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::{Context, output};
+use crate::client::{encode, with_query};
+
+const COLUMNS: &[(&str, &str)] = &[
+    ("RECORD", "id"),
+    ("STATUS", "status"),
+    ("TIER", "confidence_tier"),
+    ("DOMAIN", "domain"),
+    ("GOAL", "goal"),
+    ("CREATED", "created_at"),
+];
+
+/// Records in one request: a request's body has a bound.
+const BATCH: usize = 50;
+
+/// `svc ghap …`.
+#[derive(Debug, Subcommand)]
+pub(super) enum GhapCommand {
+    /// List records, the latest made first
+    #[command(after_help = "Example:\n  svc ghap list --status falsified --domain debugging")]
+    List {
+        /// Only this state: active, confirmed, falsified or abandoned
+        #[arg(long)]
+        status: Option<String>,
+        /// Only this domain, such as debugging
+        #[arg(long)]
+        domain: Option<String>,
+        /// Only of this project
+        #[arg(long)]
+        project: Option<String>,
+        /// Only of this session
+        #[arg(long)]
+        session: Option<String>,
+        /// How many, 1 to 500
+        #[arg(long, value_name = "N")]
+        limit: Option<u32>,
+        /// Where the page before left off
+        #[arg(long)]
+        cursor: Option<String>,
+    },
+    /// Show a record with what it said before each change
+    #[command(after_help = "Example:\n  svc ghap show ghap_…")]
+    Show {
+        /// The record's id
+        id: String,
+    },
+    /// Print all records as JSON lines, the oldest first
+    #[command(after_help = "Example:\n  svc ghap export > journal.jsonl")]
+    Export,
+    /// Take in records from JSON lines: an export, or an earlier system's session_entries.jsonl and archives
+    #[command(
+        after_help = "Examples:\n  svc ghap import .claude/journal/session_entries.jsonl\n  \
+        svc ghap import journal.jsonl --project /src/app\n\n\
+        Once more changes nothing. A line that cannot be read is named and passed over; the exit code is 1 then."
+    )]
+    Import {
+        /// The file; - for standard input
+        file: PathBuf,
+        /// Project of records that name none
+        #[arg(long)]
+        project: Option<String>,
+    },
+}
+
+pub(super) async fn run(context: &Context, command: GhapCommand) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    match command {
+        GhapCommand::List { status, domain, project, session, limit, cursor } => {
+            let limit = limit.map(|limit| limit.to_string());
+            let query = [
+                ("status", status.as_deref()),
+                ("domain", domain.as_deref()),
+                ("project", project.as_deref()),
+                ("session_id", session.as_deref()),
+                ("limit", limit.as_deref()),
+                ("cursor", cursor.as_deref()),
+            ];
+            let page: Value = client.get(&with_query("/v1/ghap", &query)).await?;
+            if context.json {
+                output::json(&page)?;
+            } else {
+                output::page(&page, "ghap", COLUMNS, "no records", "--cursor")?;
+            }
+        }
+        GhapCommand::Show { id } => {
+            let found: Value = client.get(&format!("/v1/ghap/{}", encode(&id))).await?;
+            if context.json {
+                output::json(&found)?;
+            } else {
+                let first = [
+                    "id",
+                    "status",
+                    "domain",
+                    "strategy",
+                    "goal",
+                    "hypothesis",
+                    "action",
+                    "prediction",
+                    "result",
+                ];
+                output::object(&found, &first)?;
+            }
+        }
+        GhapCommand::Export => {
+            let mut cursor: Option<String> = None;
+            loop {
+                let query = [("limit", Some("500")), ("cursor", cursor.as_deref())];
+                let page: Value = client.get(&with_query("/v1/ghap/export", &query)).await?;
+                for record in output::items(&page, "ghap") {
+                    output::ndjson(record)?;
+                }
+                cursor = page.get("next_cursor").and_then(Value::as_str).map(str::to_owned);
+                if cursor.is_none() {
+                    break;
+                }
+            }
+        }
+        GhapCommand::Import { file, project } => return import(context, &file, project).await,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn import(
+    context: &Context,
+    file: &PathBuf,
+    project: Option<String>,
+) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let source: Box<dyn Read + Send> = if file.as_os_str() == "-" {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(
+            std::fs::File::open(file).with_context(|| format!("cannot open {}", file.display()))?,
+        )
+    };
+    let (mut imported, mut known, mut refused) = (0, 0, 0_u64);
+    let mut batch: Vec<(usize, Value)> = Vec::new();
+    let mut lines = BufReader::new(source).lines().enumerate();
+    loop {
+        let next = lines.next();
+        let is_end = next.is_none();
+        if let Some((number, line)) = next {
+            let line = line.with_context(|| format!("cannot read {}", file.display()))?;
+            match serde_json::from_str::<Value>(&line) {
+                _ if line.trim().is_empty() => {}
+                Ok(mut record) => {
+                    if let (Some(project), Some(object)) = (&project, record.as_object_mut()) {
+                        object.entry("project").or_insert_with(|| json!(project));
+                    }
+                    batch.push((number + 1, record));
+                }
+                Err(error) => {
+                    refused += 1;
+                    output::note(&format!("line {}: {error}", number + 1));
+                }
+            }
+        }
+        if batch.len() == BATCH || (is_end && !batch.is_empty()) {
+            for group in groups(std::mem::take(&mut batch), &client).await? {
+                match group {
+                    Ok((new, old)) => {
+                        imported += new;
+                        known += old;
+                    }
+                    Err((number, why)) => {
+                        refused += 1;
+                        output::note(&format!("line {number}: {why}"));
+                    }
+                }
+            }
+        }
+        if is_end {
+            break;
+        }
+    }
+    if context.json {
+        output::json(&json!({ "imported": imported, "known": known, "refused": refused }))?;
+    } else {
+        output::line(&format!("imported {imported}, known already {known}, refused {refused}"))?;
+    }
+    Ok(if refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+type Became = Result<(u64, u64), (usize, String)>;
+
+/// Sends records together, and one by one if one of them is refused, so that it alone stays behind.
+async fn groups(
+    batch: Vec<(usize, Value)>,
+    client: &crate::client::Client,
+) -> anyhow::Result<Vec<Became>> {
+    let send = async |records: Vec<&Value>| -> Result<(u64, u64), crate::client::ClientError> {
+        let answer: Value = client.post("/v1/ghap/import", &json!({ "ghap": records })).await?;
+        let count = |key: &str| answer.get(key).and_then(Value::as_u64).unwrap_or(0);
+        Ok((count("imported"), count("known")))
+    };
+    match send(batch.iter().map(|(_, record)| record).collect()).await {
+        Ok(became) => return Ok(vec![Ok(became)]),
+        Err(crate::client::ClientError::Problem(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut all = Vec::new();
+    for (number, record) in &batch {
+        all.push(match send(vec![record]).await {
+            Ok(became) => Ok(became),
+            Err(crate::client::ClientError::Problem(problem)) => {
+                Err((*number, problem.to_string().replace("ghap[0].", "")))
+            }
+            Err(error) => return Err(error.into()),
+        });
+    }
+    Ok(all)
+}

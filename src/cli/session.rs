@@ -1,0 +1,96 @@
+//! `svc session`: what each client is doing.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde_json::Value;
+
+use super::{Context, output};
+use crate::client::{encode, with_query};
+
+const COLUMNS: &[(&str, &str)] = &[
+    ("SESSION", "session_id"),
+    ("CLIENT", "client"),
+    ("PROJECT", "project"),
+    ("SOURCE", "source"),
+    ("TOOLS", "tool_calls"),
+    ("SEEN", "last_seen_at"),
+    ("ENDED", "ended_at"),
+];
+
+/// `svc session …`.
+#[derive(Debug, Subcommand)]
+pub(super) enum SessionCommand {
+    /// List sessions, those heard of last first
+    #[command(after_help = "Example:\n  svc session list --open --project ~/src/svc")]
+    List {
+        /// Only of this project
+        #[arg(long)]
+        project: Option<String>,
+        /// Only of this client
+        #[arg(long)]
+        client: Option<String>,
+        /// Only those that are not over
+        #[arg(long)]
+        open: bool,
+        /// How many, 1 to 500
+        #[arg(long, value_name = "N")]
+        limit: Option<u32>,
+        /// Where the page before left off
+        #[arg(long)]
+        cursor: Option<String>,
+    },
+    /// Show a session: when it was at work, which tools it called, what it is trying
+    #[command(after_help = "Example:\n  svc session show 5f0c…")]
+    Show {
+        /// The client's own id of the session
+        id: String,
+    },
+}
+
+pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    match command {
+        SessionCommand::List { project, client: program, open, limit, cursor } => {
+            let limit = limit.map(|limit| limit.to_string());
+            let query = [
+                ("project", project.as_deref()),
+                ("client", program.as_deref()),
+                ("open", open.then_some("true")),
+                ("limit", limit.as_deref()),
+                ("cursor", cursor.as_deref()),
+            ];
+            let page: Value = client.get(&with_query("/v1/sessions", &query)).await?;
+            if context.json {
+                output::json(&page)?;
+            } else {
+                output::page(&page, "sessions", COLUMNS, "no sessions", "--cursor")?;
+            }
+        }
+        SessionCommand::Show { id } => {
+            let mut found: Value = client.get(&format!("/v1/sessions/{}", encode(&id))).await?;
+            if context.json {
+                output::json(&found)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            let tools = found.get_mut("tools").map(Value::take).unwrap_or_default();
+            let active = found.get_mut("active_ghap").map(Value::take).unwrap_or_default();
+            output::object(&found, &["session_id", "client", "project", "source", "started_at"])?;
+            if let Some(goal) = active.get("goal").and_then(Value::as_str) {
+                output::fields(&[(
+                    "active record",
+                    format!("{} {goal}", output::cell(&active, "id")),
+                )])?;
+            }
+            let columns = [
+                ("TOOL", "tool_name"),
+                ("AGENT", "agent_id"),
+                ("CALLS", "count"),
+                ("LAST", "last_at"),
+            ];
+            let page = serde_json::json!({ "tools": tools });
+            output::page(&page, "tools", &columns, "no tool calls", "--cursor")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

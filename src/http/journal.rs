@@ -1,0 +1,178 @@
+//! `/v1/sessions` and `/v1/ghap`: what sessions are doing and what they tried. Writing is the business of tools.
+
+use axum::extract::{Path, State};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    App, Problem,
+    body::{Json, Query},
+    openapi::Operation,
+    routes::Api,
+};
+use crate::{
+    domain::{
+        Caller, Timestamp,
+        journal::{Domain, Ghap, GhapStatus, Iteration, Session, ToolUse},
+    },
+    service::journal::{Imported, OldGhap},
+    store::{GhapFilter, SessionFilter},
+};
+
+pub(super) fn routes(api: Api) -> Api {
+    let on_sessions = Operation::new("Sessions, those heard of last first").query::<ListSessions>();
+    let on_session = Operation::new("A session with its counters and its active record");
+    let on_ghaps =
+        Operation::new("Records of attempts, the latest made first").query::<ListGhaps>();
+    let on_ghap = Operation::new("A record with what it said before each change");
+    let on_import = Operation::new("Take in records of earlier systems; once more changes nothing");
+    let on_import = on_import.body::<Import>().answer::<Imported>(200, "What became of them");
+    let on_export = Operation::new("Records with their history, in the form that an import takes")
+        .query::<Export>()
+        .answer::<Exported>(200, "A page of records");
+    api.get("/v1/sessions", on_sessions.answer::<Sessions>(200, "A page of sessions"), sessions)
+        .get("/v1/sessions/{id}", on_session.answer::<SessionFound>(200, "The session"), session)
+        .get("/v1/ghap", on_ghaps.answer::<Ghaps>(200, "A page of records"), ghaps)
+        .get("/v1/ghap/export", on_export, export)
+        .get("/v1/ghap/{id}", on_ghap.answer::<GhapFound>(200, "The record"), ghap)
+        .post("/v1/ghap/import", on_import, import)
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ListSessions {
+    project: Option<String>,
+    client: Option<String>,
+    /// Only those that are open, or only those that are over.
+    open: Option<bool>,
+    /// 1 to 500, by default 50.
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Sessions {
+    sessions: Vec<Session>,
+    count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+async fn sessions(
+    State(app): State<App>,
+    Query(query): Query<ListSessions>,
+) -> Result<Json<Sessions>, Problem> {
+    let filter = SessionFilter { project: query.project, client: query.client, open: query.open };
+    let (sessions, next_cursor) =
+        app.services.sessions(&filter, query.cursor.as_deref(), query.limit).await?;
+    Ok(Json(Sessions { count: sessions.len(), sessions, next_cursor }))
+}
+
+#[derive(Serialize, JsonSchema)]
+struct SessionFound {
+    #[serde(flatten)]
+    session: Session,
+    /// How often each tool was called, those of sub-agents apart.
+    tools: Vec<ToolUse>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    active_ghap: Option<Ghap>,
+}
+
+async fn session(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<SessionFound>, Problem> {
+    let detail = app.services.session_detail(&id).await?;
+    Ok(Json(SessionFound {
+        session: detail.session,
+        tools: detail.tools,
+        active_ghap: detail.active,
+    }))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ListGhaps {
+    domain: Option<Domain>,
+    status: Option<GhapStatus>,
+    project: Option<String>,
+    session_id: Option<String>,
+    /// Only those that ended at this time or later.
+    since: Option<Timestamp>,
+    /// 1 to 500, by default 50.
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Ghaps {
+    ghap: Vec<Ghap>,
+    count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+async fn ghaps(
+    State(app): State<App>,
+    Query(query): Query<ListGhaps>,
+) -> Result<Json<Ghaps>, Problem> {
+    let filter = GhapFilter {
+        domain: query.domain,
+        status: query.status,
+        project: query.project,
+        session_id: query.session_id,
+        since: query.since,
+    };
+    let (ghap, next_cursor) =
+        app.services.ghaps(&filter, query.cursor.as_deref(), query.limit).await?;
+    Ok(Json(Ghaps { count: ghap.len(), ghap, next_cursor }))
+}
+
+#[derive(Serialize, JsonSchema)]
+struct GhapFound {
+    #[serde(flatten)]
+    ghap: Ghap,
+    history: Vec<Iteration>,
+    notes: Vec<String>,
+}
+
+async fn ghap(State(app): State<App>, Path(id): Path<String>) -> Result<Json<GhapFound>, Problem> {
+    let detail = app.services.ghap(&id).await?;
+    Ok(Json(GhapFound { ghap: detail.ghap, history: detail.history, notes: detail.notes }))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Export {
+    /// 1 to 500, by default 50.
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Exported {
+    ghap: Vec<OldGhap>,
+    count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+async fn export(
+    State(app): State<App>,
+    Query(query): Query<Export>,
+) -> Result<Json<Exported>, Problem> {
+    let (ghap, next_cursor) =
+        app.services.export_ghaps(query.cursor.as_deref(), query.limit).await?;
+    Ok(Json(Exported { count: ghap.len(), ghap, next_cursor }))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Import {
+    /// The records, up to 1,000.
+    ghap: Vec<OldGhap>,
+}
+
+async fn import(
+    State(app): State<App>,
+    caller: Caller,
+    Json(input): Json<Import>,
+) -> Result<Json<Imported>, Problem> {
+    Ok(Json(app.services.import_ghaps(&caller, input.ghap).await?))
+}

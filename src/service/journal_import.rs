@@ -1,0 +1,345 @@
+//! Records of earlier systems, taken in as they are.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Services, check, journal::project_root};
+use crate::{
+    domain::{
+        Caller, GhapId, Timestamp,
+        journal::{
+            Domain, Ghap, GhapStatus, Iteration, Lesson, RootCause, RootCauseCategory,
+            SessionSource, Strategy, Tier, Verdict, tier,
+        },
+        limits,
+    },
+    store::SessionStart,
+};
+
+/// A record as earlier systems wrote it, a line each, and as `svc ghap export` does.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct OldGhap {
+    /// Its id there. Once more with the same is known.
+    pub id: String,
+    /// The session that it belongs to.
+    pub session_id: String,
+    /// Root of the project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// When it began.
+    pub created_at: Timestamp,
+    /// What it is about.
+    pub domain: Domain,
+    /// How it goes about it.
+    pub strategy: Strategy,
+    /// What is to be reached.
+    pub goal: String,
+    /// What is believed.
+    pub hypothesis: String,
+    /// What is done about it.
+    pub action: String,
+    /// What will be seen if the belief is right.
+    pub prediction: String,
+    /// How sure its maker is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probability: Option<f64>,
+    /// What it said before it was changed.
+    #[serde(default)]
+    pub history: Vec<OldIteration>,
+    /// How often it was changed, and once.
+    #[serde(default)]
+    pub iteration_count: Option<i64>,
+    /// What came of it.
+    #[serde(default)]
+    pub outcome: Option<OldOutcome>,
+    /// What was not expected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub surprise: Option<String>,
+    /// Why the prediction was wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_cause: Option<OldRootCause>,
+    /// What is to be remembered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lesson: Option<OldLesson>,
+    /// How far it can be trusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence_tier: Option<Tier>,
+    /// Notes to it.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// What a record said before it was changed.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct OldIteration {
+    /// When it was changed.
+    pub timestamp: Timestamp,
+    /// What was believed.
+    pub hypothesis: String,
+    /// What was done about it.
+    pub action: String,
+    /// What was predicted.
+    pub prediction: String,
+}
+
+/// What came of a record.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct OldOutcome {
+    /// The verdict.
+    pub status: Verdict,
+    /// What was seen.
+    #[serde(default)]
+    pub result: String,
+    /// When.
+    pub captured_at: Timestamp,
+    /// Whether a test run showed it.
+    #[serde(default)]
+    pub auto_captured: bool,
+}
+
+/// Why a prediction was wrong. Earlier systems wrote half of it at times.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct OldRootCause {
+    /// In a word.
+    pub category: RootCauseCategory,
+    /// In a sentence.
+    #[serde(default)]
+    pub description: String,
+}
+
+/// What is to be remembered.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct OldLesson {
+    /// What worked in the end.
+    #[serde(default)]
+    pub what_worked: String,
+    /// What holds beyond this case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub takeaway: Option<String>,
+}
+
+/// What became of records that were taken in.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Imported {
+    /// New ones.
+    pub imported: usize,
+    /// Those that were here already.
+    pub known: usize,
+}
+
+impl Services {
+    /// Takes in records of earlier systems, all of them or, if one is wrong, none. One that was active there is
+    /// abandoned here: nobody is at it.
+    pub async fn import_ghaps(
+        &self,
+        caller: &Caller,
+        all: Vec<OldGhap>,
+    ) -> Result<Imported, Error> {
+        if !caller.is_operator() {
+            return Err(Error::Forbidden("only the operator token may do this".to_owned()));
+        }
+        if all.len() > limits::EVENTS_PER_REQUEST {
+            let most = limits::EVENTS_PER_REQUEST;
+            return Err(Error::invalid("ghap", format!("must have at most {most} records")));
+        }
+        for (place, old) in all.iter().enumerate() {
+            check_old(old)
+                .map_err(|(field, why)| Error::invalid(format!("ghap[{place}].{field}"), why))?;
+        }
+        let (subject, ids) = (caller.subject(), self.ids.clone());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let mut became = Imported::default();
+                    for old in all {
+                        let from = format!("{}/{}", old.session_id, old.id);
+                        if tx.is_imported(&from).await? || is_ours(tx, &old.id).await? {
+                            became.known += 1;
+                            continue;
+                        }
+                        if tx.session(&old.session_id).await?.is_none() {
+                            let start = SessionStart {
+                                session_id: old.session_id.clone(),
+                                project: old.project.as_deref().map(project_root),
+                                client: Some("import".to_owned()),
+                                source: SessionSource::Startup,
+                                created_by: subject.clone(),
+                            };
+                            tx.begin_session(&start).await?;
+                            tx.end_session(&old.session_id, Some("imported")).await?;
+                        }
+                        let (history, notes) = (old.history.clone(), old.notes.clone());
+                        let ghap = record(GhapId::new(&ids, old.created_at), old);
+                        tx.insert_ghap(&ghap, Some(&from)).await?;
+                        for (iteration, said) in (1..).zip(history) {
+                            let said = Iteration {
+                                iteration,
+                                hypothesis: said.hypothesis,
+                                action: said.action,
+                                prediction: said.prediction,
+                                at: said.timestamp,
+                            };
+                            tx.insert_iteration(&ghap.id, &said).await?;
+                        }
+                        for note in notes {
+                            tx.insert_note(&ghap.id, &note, ghap.updated_at).await?;
+                        }
+                        became.imported += 1;
+                    }
+                    Ok(became)
+                })
+            })
+            .await
+    }
+}
+
+impl Services {
+    /// A page of records with their history, in the order in which they were made, so that an import makes them in
+    /// the same.
+    pub async fn export_ghaps(
+        &self,
+        cursor: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<(Vec<OldGhap>, Option<String>), Error> {
+        let limit = check::limit(limit)?;
+        let after: Option<String> = check::cursor(cursor)?;
+        let after = after.map(GhapId::from);
+        let mut ghaps = self.store.ghaps_after(after.as_ref(), limit + 1).await?;
+        let more = ghaps.len() > limit as usize;
+        ghaps.truncate(limit as usize);
+        let next = ghaps.last().filter(|_| more).map(|ghap| check::make_cursor(&ghap.id));
+        let mut all = Vec::with_capacity(ghaps.len());
+        for ghap in ghaps {
+            let history = self.store.iterations(&ghap.id).await?;
+            let notes = self.store.notes(&ghap.id).await?;
+            all.push(OldGhap::of(ghap, history, notes));
+        }
+        Ok((all, next))
+    }
+}
+
+/// A record that this very daemon exported.
+async fn is_ours(tx: &mut crate::store::WriteTx, id: &str) -> Result<bool, Error> {
+    match GhapId::parse(id) {
+        Some(id) => Ok(tx.ghap(&id).await?.is_some()),
+        None => Ok(false),
+    }
+}
+
+fn check_old(old: &OldGhap) -> Result<(), (&'static str, String)> {
+    for (field, text) in [
+        ("id", &old.id),
+        ("session_id", &old.session_id),
+        ("goal", &old.goal),
+        ("hypothesis", &old.hypothesis),
+        ("action", &old.action),
+        ("prediction", &old.prediction),
+    ] {
+        if text.trim().is_empty() {
+            return Err((field, "must not be blank".to_owned()));
+        }
+        // Earlier systems cut at ten thousand characters.
+        if text.chars().count() > limits::IMPORT_TEXT_CHARS {
+            let most = limits::IMPORT_TEXT_CHARS;
+            return Err((field, format!("must have at most {most} characters")));
+        }
+    }
+    if old.probability.is_some_and(|probability| !(0.0..=1.0).contains(&probability)) {
+        return Err(("probability", "must be from 0 to 1".to_owned()));
+    }
+    Ok(())
+}
+
+fn record(id: GhapId, old: OldGhap) -> Ghap {
+    let ended = old.outcome.as_ref().map(|outcome| outcome.captured_at);
+    let verdict = old.outcome.as_ref().map_or(Verdict::Abandoned, |outcome| outcome.status);
+    let auto = old.outcome.as_ref().is_some_and(|outcome| outcome.auto_captured);
+    let given = old.confidence_tier.filter(|_| old.outcome.is_some());
+    let confidence_tier = given.unwrap_or_else(|| tier(verdict, auto, &old.goal, &old.hypothesis));
+    let changes = i64::try_from(old.history.len()).unwrap_or(i64::MAX);
+    Ghap {
+        id,
+        session_id: old.session_id,
+        project: old.project,
+        domain: old.domain,
+        strategy: old.strategy,
+        goal: old.goal,
+        hypothesis: old.hypothesis,
+        action: old.action,
+        prediction: old.prediction,
+        probability: old.probability,
+        iteration_count: old.iteration_count.unwrap_or(1).max(changes + 1),
+        status: match verdict {
+            Verdict::Confirmed => GhapStatus::Confirmed,
+            Verdict::Falsified => GhapStatus::Falsified,
+            Verdict::Abandoned => GhapStatus::Abandoned,
+        },
+        result: old.outcome.map(|outcome| outcome.result),
+        surprise: old.surprise.filter(|text| !text.trim().is_empty()),
+        root_cause: old
+            .root_cause
+            .map(|cause| RootCause { category: cause.category, description: cause.description }),
+        lesson: old
+            .lesson
+            .filter(|lesson| !lesson.what_worked.trim().is_empty() || lesson.takeaway.is_some())
+            .map(|lesson| Lesson { what_worked: lesson.what_worked, takeaway: lesson.takeaway }),
+        confidence_tier: Some(confidence_tier),
+        outcome_id: None,
+        created_at: old.created_at,
+        updated_at: ended.unwrap_or(old.created_at),
+        resolved_at: Some(ended.unwrap_or(old.created_at)),
+    }
+}
+
+impl OldGhap {
+    /// The form in which a record leaves: what `svc ghap import` takes.
+    pub fn of(ghap: Ghap, history: Vec<Iteration>, notes: Vec<String>) -> Self {
+        let status = match ghap.status {
+            GhapStatus::Active => None,
+            GhapStatus::Confirmed => Some(Verdict::Confirmed),
+            GhapStatus::Falsified => Some(Verdict::Falsified),
+            GhapStatus::Abandoned => Some(Verdict::Abandoned),
+        };
+        let outcome = status.map(|status| OldOutcome {
+            status,
+            result: ghap.result.unwrap_or_default(),
+            captured_at: ghap.resolved_at.unwrap_or(ghap.updated_at),
+            auto_captured: ghap.outcome_id.is_some(),
+        });
+        Self {
+            id: ghap.id.as_str().to_owned(),
+            session_id: ghap.session_id,
+            project: ghap.project,
+            created_at: ghap.created_at,
+            domain: ghap.domain,
+            strategy: ghap.strategy,
+            goal: ghap.goal,
+            hypothesis: ghap.hypothesis,
+            action: ghap.action,
+            prediction: ghap.prediction,
+            probability: ghap.probability,
+            history: history
+                .into_iter()
+                .map(|said| OldIteration {
+                    timestamp: said.at,
+                    hypothesis: said.hypothesis,
+                    action: said.action,
+                    prediction: said.prediction,
+                })
+                .collect(),
+            iteration_count: Some(ghap.iteration_count),
+            outcome,
+            surprise: ghap.surprise,
+            root_cause: ghap.root_cause.map(|cause| OldRootCause {
+                category: cause.category,
+                description: cause.description,
+            }),
+            lesson: ghap.lesson.map(|lesson| OldLesson {
+                what_worked: lesson.what_worked,
+                takeaway: lesson.takeaway,
+            }),
+            confidence_tier: ghap.confidence_tier,
+            notes,
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! Sessions and their counters.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Call, Failure, Tool, schema::NOT_BLANK};
+use crate::{
+    domain::{
+        GhapId, Timestamp,
+        journal::{Ghap, Session, SessionSource, ToolUse},
+        limits,
+    },
+    service::journal::{NewSession, Place},
+    store::SessionFilter,
+};
+
+pub(super) fn tools() -> Vec<Tool> {
+    [
+        Tool::new("start_session", START, start).title("Begin a session"),
+        Tool::new("end_session", END, end).title("End a session").idempotent(),
+        Tool::new("increment_tool_count", COUNT, increment).title("Count a tool call"),
+        Tool::new("should_check_in", SHOULD, should).title("Is a check-in due").read_only(),
+        Tool::new("reset_tool_count", RESET, reset).title("Count from zero").idempotent(),
+        Tool::new("check_in", CHECK_IN, check_in).title("Count, and check in if it is due"),
+        Tool::new("get_session", GET, get).title("Look at a session").read_only(),
+        Tool::new("list_sessions", LIST, list).title("List sessions").read_only(),
+    ]
+    .into_iter()
+    .map(|tool| tool.family("sessions"))
+    .collect()
+}
+
+/// The session that a call is about.
+pub(super) async fn place(
+    call: &Call,
+    named: Option<&str>,
+    agent_id: Option<&str>,
+) -> Result<Place, Failure> {
+    Ok(call.services.place(&call.caller, call.session.as_deref(), named, agent_id).await?)
+}
+
+const START: &str = "\
+Begins a session, or begins it again: after it the daemon knows which project you work in, and what you left open is yours \
+again.
+
+Clients' hooks do this by themselves; call it only where there are none. Calls that name no session and have none of their \
+own mean the one that was started last.";
+
+/// A session that begins.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Start {
+    /// The client's own id of the session; one is made if it is left out.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+    /// The folder that it works in; the nearest repository above it is the project.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    cwd: Option<String>,
+    /// How it begins; afresh by default.
+    source: Option<SessionSource>,
+    /// Which program it is, such as `claude-code`.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    client: Option<String>,
+}
+
+/// A session that has begun.
+#[derive(Serialize, JsonSchema)]
+struct Started {
+    session_id: String,
+    started_at: Timestamp,
+}
+
+async fn start(call: Call, input: Start) -> Result<Started, Failure> {
+    let new = NewSession {
+        session_id: input.session_id,
+        cwd: input.cwd,
+        source: input.source.unwrap_or(SessionSource::Startup),
+        client: input.client,
+    };
+    let session = call.services.start_session(&call.caller, call.session.as_deref(), new).await?;
+    Ok(Started { session_id: session.session_id, started_at: session.started_at })
+}
+
+const END: &str = "\
+Ends a session. A record that it leaves active is an orphan from then on, which another session of the same project can \
+adopt; the session that begins again under the same id has it back.";
+
+/// Which session ends.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct End {
+    /// The session; your own by default.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+    /// Why.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    reason: Option<String>,
+}
+
+/// A session that is over.
+#[derive(Serialize, JsonSchema)]
+struct Ended {
+    session_id: String,
+    ended_at: Option<Timestamp>,
+    /// The record that it left open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    orphaned_ghap: Option<GhapId>,
+}
+
+async fn end(call: Call, input: End) -> Result<Ended, Failure> {
+    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let (session, orphaned_ghap) = call.services.end_session(place, input.reason).await?;
+    Ok(Ended { session_id: session.session_id, ended_at: session.ended_at, orphaned_ghap })
+}
+
+const COUNT: &str = "\
+Counts a tool call of a session. Gives how many there were since the last check-in, update of the active record, or reset. \
+check_in does this and the check in one step.";
+
+/// A tool call.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Count {
+    /// The tool.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    tool_name: Option<String>,
+    /// The session; your own by default.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+    /// The sub-agent that called it, if it was one: its calls count apart.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    agent_id: Option<String>,
+}
+
+/// How many tool calls there were.
+#[derive(Serialize, JsonSchema)]
+struct Counted {
+    /// Since the last check-in, update or reset.
+    tool_count: i64,
+}
+
+async fn increment(call: Call, input: Count) -> Result<Counted, Failure> {
+    let place = place(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
+    let tool_count = call.services.count_tool(&call.caller, place, input.tool_name).await?;
+    Ok(Counted { tool_count })
+}
+
+const SHOULD: &str = "\
+Whether so many tool calls were counted that it is time to look at the active record. Changes nothing; check_in counts, \
+decides and resets in one step.";
+
+/// How often.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Should {
+    /// After how many tool calls.
+    #[schemars(range(min = 1, max = limits::CHECK_IN_MAX), extend("default" = limits::CHECK_IN))]
+    frequency: Option<i64>,
+    /// The session; your own by default.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+}
+
+/// Whether it is time.
+#[derive(Serialize, JsonSchema)]
+struct Due {
+    should_check_in: bool,
+}
+
+async fn should(call: Call, input: Should) -> Result<Due, Failure> {
+    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let count = call.services.tool_count(place).await?;
+    Ok(Due { should_check_in: count >= input.frequency.unwrap_or(limits::CHECK_IN) })
+}
+
+const RESET: &str = "Counts the tool calls of a session from zero again.";
+
+/// Whose.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Whose {
+    /// The session; your own by default.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+}
+
+async fn reset(call: Call, input: Whose) -> Result<Counted, Failure> {
+    let place = place(&call, input.session_id.as_deref(), None).await?;
+    call.services.reset_tool_count(&call.caller, place).await?;
+    Ok(Counted { tool_count: 0 })
+}
+
+const CHECK_IN: &str = "\
+Counts a tool call and tells whether it is time to look at the active record; if it is, counting begins anew. One step, so \
+of many calls at one moment exactly one is told.";
+
+/// A tool call, and how often to check in.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CheckIn {
+    /// The tool.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    tool_name: Option<String>,
+    /// After how many tool calls.
+    #[schemars(range(min = 1, max = limits::CHECK_IN_MAX), extend("default" = limits::CHECK_IN))]
+    frequency: Option<i64>,
+    /// The session; your own by default.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+    /// The sub-agent that called it, if it was one: its calls count apart.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    agent_id: Option<String>,
+}
+
+/// What a check-in says.
+#[derive(Serialize, JsonSchema)]
+struct CheckedIn {
+    /// Tool calls since the last one, this one included.
+    tool_count: i64,
+    /// Whether it is time.
+    due: bool,
+    /// What to think about, if there is an active record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reminder: Option<String>,
+}
+
+async fn check_in(call: Call, input: CheckIn) -> Result<CheckedIn, Failure> {
+    let place = place(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
+    let frequency = input.frequency.unwrap_or(limits::CHECK_IN);
+    let said = call.services.check_in(&call.caller, place, input.tool_name, frequency).await?;
+    let reminder = said.active.as_ref().map(|ghap| reminder(ghap, said.tool_count));
+    Ok(CheckedIn { tool_count: said.tool_count, due: said.due, reminder })
+}
+
+/// What to think about. Facts and a question, not orders: what is injected in a voice of command is not trusted.
+fn reminder(ghap: &Ghap, count: i64) -> String {
+    format!(
+        "{count} tool calls since the active GHAP record {} was last looked at.\nGoal: {}\nHypothesis: {}\n\
+         Prediction: {}\nIs the hypothesis still valid? update_ghap changes it, resolve_ghap ends it.",
+        ghap.id, ghap.goal, ghap.hypothesis, ghap.prediction
+    )
+}
+
+const GET: &str = "\
+Gives a session: its project, when it began and was last heard of, how often it called which tool, and its active record.";
+
+/// A session with its counters.
+#[derive(Serialize, JsonSchema)]
+struct Found {
+    #[serde(flatten)]
+    session: Session,
+    /// How often each tool was called, the most called first; those of sub-agents apart.
+    tools: Vec<ToolUse>,
+    /// Its active record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    active_ghap: Option<Ghap>,
+}
+
+async fn get(call: Call, input: Whose) -> Result<Found, Failure> {
+    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let detail = call.services.session_detail(&place.session_id).await?;
+    Ok(Found { session: detail.session, tools: detail.tools, active_ghap: detail.active })
+}
+
+const LIST: &str = "Lists sessions, those heard of last first.";
+
+/// Which sessions.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct List {
+    /// Only of this project.
+    project: Option<String>,
+    /// Only of this client.
+    client: Option<String>,
+    /// Only those that are open, or only those that are over.
+    open: Option<bool>,
+    /// How many at most.
+    #[schemars(range(min = 1, max = limits::PAGE_MAX), extend("default" = limits::PAGE_DEFAULT))]
+    limit: Option<u32>,
+    /// Where the last page ended.
+    cursor: Option<String>,
+}
+
+/// A page of sessions.
+#[derive(Serialize, JsonSchema)]
+struct Page {
+    sessions: Vec<Session>,
+    count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+async fn list(call: Call, input: List) -> Result<Page, Failure> {
+    let filter = SessionFilter { project: input.project, client: input.client, open: input.open };
+    let (sessions, next_cursor) =
+        call.services.sessions(&filter, input.cursor.as_deref(), input.limit).await?;
+    Ok(Page { count: sessions.len(), sessions, next_cursor })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::testing::World;
+    use crate::tools::ErrorType;
+
+    #[tokio::test]
+    async fn sessions_count_apart_and_sub_agents_too() {
+        let world = World::open().await;
+        let (one, two) = (world.operator(Some("one")), world.operator(Some("two")));
+        for _ in 0..3 {
+            world.call(&one, "increment_tool_count", json!({ "tool_name": "Bash" })).await;
+        }
+        let counted = world.call(&two, "increment_tool_count", json!({})).await;
+        assert_eq!(counted["tool_count"], 1);
+        let beneath = json!({ "tool_name": "Bash", "agent_id": "a1" });
+        assert_eq!(world.call(&one, "increment_tool_count", beneath).await["tool_count"], 1);
+        let due = async |frequency: i64| {
+            world.call(&one, "should_check_in", json!({ "frequency": frequency })).await["should_check_in"].clone()
+        };
+        assert_eq!((due(3).await, due(4).await), (json!(true), json!(false)));
+        assert_eq!(world.call(&one, "reset_tool_count", json!({})).await["tool_count"], 0);
+        assert_eq!(due(1).await, json!(false));
+        let found = world.call(&one, "get_session", json!({})).await;
+        assert_eq!((&found["tool_calls"], &found["tool_count"]), (&json!(3), &json!(0)));
+        assert_eq!(found["tools"][0]["count"], 3);
+        assert_eq!(found["tools"][1]["agent_id"], "a1");
+        let list = world.call(&one, "list_sessions", json!({ "open": true })).await;
+        assert_eq!(list["count"], 2);
+    }
+
+    #[tokio::test]
+    async fn of_many_check_ins_at_one_moment_one_in_ten_is_due() {
+        let world = World::open().await;
+        let call = world.operator(Some("s"));
+        let calls = (0..50).map(|_| world.call(&call, "check_in", json!({ "tool_name": "Read" })));
+        let said = futures_util::future::join_all(calls).await;
+        assert_eq!(said.iter().filter(|said| said["due"] == true).count(), 5);
+        assert!(
+            said.iter().all(|said| said["reminder"].is_null()),
+            "there is nothing to be reminded of"
+        );
+        assert_eq!(world.call(&call, "get_session", json!({})).await["tool_calls"], 50);
+    }
+
+    #[tokio::test]
+    async fn a_check_in_shows_the_record_once() {
+        let world = World::open().await;
+        let call = world.operator(Some("s"));
+        let start = json!({
+            "domain": "testing", "strategy": "ask-user", "goal": "say \"no\" to\nnewlines",
+            "hypothesis": "the quote is not escaped in the template", "action": "escape", "prediction": "it parses",
+        });
+        world.call(&call, "start_ghap", start).await;
+        let mut reminders = Vec::new();
+        for _ in 0..10 {
+            let said = world.call(&call, "check_in", json!({ "frequency": 10 })).await;
+            reminders.extend(said["reminder"].as_str().map(str::to_owned));
+        }
+        assert_eq!(reminders.len(), 1);
+        assert!(reminders[0].contains("say \"no\" to\nnewlines"), "{reminders:?}");
+        // A change of the record counts as a look at it.
+        for _ in 0..9 {
+            world.call(&call, "check_in", json!({})).await;
+        }
+        world.call(&call, "update_ghap", json!({ "note": "n" })).await;
+        assert_eq!(world.call(&call, "check_in", json!({})).await["tool_count"], 1);
+    }
+
+    #[tokio::test]
+    async fn which_session_is_meant() {
+        let world = World::open().await;
+        let bare = world.operator(None);
+        let count = async || {
+            world.call(&bare, "increment_tool_count", json!({})).await["tool_count"].clone()
+        };
+        assert_eq!(count().await, 1);
+        assert_eq!(world.call(&bare, "get_session", json!({})).await["session_id"], "default");
+        let started = world.call(&bare, "start_session", json!({})).await;
+        assert_eq!(started["session_id"].as_str().unwrap().len(), 36);
+        assert_eq!(count().await, 1, "the one that was started last");
+        let named = json!({ "session_id": "default" });
+        assert_eq!(world.call(&bare, "increment_tool_count", named.clone()).await["tool_count"], 2);
+        let token = world.session("mine");
+        world.call(&token, "increment_tool_count", json!({})).await;
+        assert_eq!(world.call(&token, "get_session", json!({})).await["session_id"], "mine");
+        world.refuse(&token, "get_session", named, ErrorType::Forbidden).await;
+        let odd = json!({ "session_id": "with a \"quote\", ünd so" });
+        world.call(&bare, "start_session", odd.clone()).await;
+        assert_eq!(
+            world.call(&bare, "get_session", json!({})).await["session_id"],
+            odd["session_id"]
+        );
+    }
+}

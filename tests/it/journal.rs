@@ -1,0 +1,191 @@
+//! The journal from outside: sessions and counters by `curl` and `jq`, records by bare calls, REST, the command line and
+//! `sqlite3`; and a crash in the middle of it.
+
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, svc, svc_with_input};
+
+/// A bare `tools/call`, as hooks make it.
+#[track_caller]
+fn call(d: &Daemon, name: &str, arguments: &Value) -> Value {
+    let reply = try_call(d, name, arguments);
+    assert!(reply["isError"].is_null(), "{name}: {reply}");
+    let text: Value = serde_json::from_str(reply["content"][0]["text"].as_str().expect("a text"))
+        .expect("an object");
+    assert_eq!(text, reply["structuredContent"]);
+    text
+}
+
+#[track_caller]
+fn try_call(d: &Daemon, name: &str, arguments: &Value) -> Value {
+    let params = json!({ "name": name, "arguments": arguments });
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    let answer = d.post("/mcp", &body).ok(200);
+    answer["result"].clone()
+}
+
+fn attempt(session: &str) -> Value {
+    json!({
+        "session_id": session, "domain": "debugging", "strategy": "read-the-error",
+        "goal": "say \"no\" to \u{2028} and 😀\n", "hypothesis": "the quote is not escaped in the heredoc",
+        "action": "escape it", "prediction": "the hook's output parses",
+    })
+}
+
+/// The calls of the earlier system's shell hooks, with nothing changed but the address and the token.
+#[test]
+fn the_shell_hooks_of_earlier_systems_work_with_curl_and_jq() {
+    let d = Daemon::start();
+    for tool in ["curl", "jq", "bash"] {
+        if std::process::Command::new(tool).arg("--version").output().is_err() {
+            panic!("{tool} is needed: it is what these hooks are made of");
+        }
+    }
+    let script = r#"
+        set -euo pipefail
+        call() {
+            curl -sf -X POST "$URL/mcp" -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \
+                -d "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"$1\",\"arguments\":$2}}" \
+                | jq -r '.result.content[0].text'
+        }
+        call start_session '{}' | jq -r '.session_id | length'
+        call get_orphaned_ghap '{}' | jq -r .has_orphan
+        call start_ghap '{"domain":"testing","strategy":"ask-user","goal":"g","hypothesis":"h because of i","action":"a","prediction":"p"}' >/dev/null
+        for i in 1 2 3 4 5 6 7 8 9; do call increment_tool_count '{}' >/dev/null; done
+        call should_check_in '{"frequency":10}' | jq -r .should_check_in
+        call increment_tool_count '{}' | jq -r .tool_count
+        call should_check_in '{"frequency":10}' | jq -r .should_check_in
+        call get_active_ghap '{}' | jq -r '"\(.goal)/\(.hypothesis)/\(.prediction)"'
+        call reset_tool_count '{}' | jq -r .tool_count
+        call should_check_in '{"frequency":1}' | jq -r .should_check_in
+    "#;
+    let output = std::process::Command::new("bash")
+        .args(["-c", script])
+        .env("URL", d.url())
+        .env("TOKEN", d.home.token().expect("a token"))
+        .output()
+        .expect("bash runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines, ["36", "false", "false", "10", "true", "g/h because of i/p", "0", "false"]);
+}
+
+#[test]
+fn sessions_that_take_turns_never_touch_each_other() {
+    let d = Daemon::start();
+    for session in ["one", "two"] {
+        call(&d, "start_session", &json!({ "session_id": session, "cwd": "/nowhere/p" }));
+    }
+    let one = call(&d, "start_ghap", &attempt("one"))["id"].clone();
+    for n in 1..=7 {
+        for session in ["one", "two"] {
+            let counted = call(
+                &d,
+                "increment_tool_count",
+                &json!({ "session_id": session, "tool_name": "Bash" }),
+            );
+            assert_eq!(counted["tool_count"], n);
+        }
+    }
+    assert_eq!(call(&d, "get_active_ghap", &json!({ "session_id": "two" }))["has_active"], false);
+    assert_eq!(call(&d, "get_orphaned_ghap", &json!({ "session_id": "two" }))["has_orphan"], false);
+    call(&d, "reset_tool_count", &json!({ "session_id": "two" }));
+    call(&d, "end_session", &json!({ "session_id": "two" }));
+    let active = call(&d, "get_active_ghap", &json!({ "session_id": "one" }));
+    assert_eq!((&active["id"], &active["goal"]), (&one, &attempt("one")["goal"]));
+    let found = d.get("/v1/sessions/one").ok(200);
+    assert_eq!((&found["tool_count"], &found["tools"][0]["count"]), (&json!(7), &json!(7)));
+    assert_eq!(found["active_ghap"]["id"], one);
+    let open = d.get("/v1/sessions?open=true").ok(200);
+    assert_eq!((&open["count"], &open["sessions"][0]["session_id"]), (&json!(1), &json!("one")));
+    assert_eq!(d.get("/v1/sessions/none").status(), 404);
+}
+
+#[test]
+fn a_crash_leaves_a_record_active_or_resolved_and_nothing_between() {
+    let mut d = Daemon::start();
+    let rounds: u32 =
+        std::env::var("SVC_CRASH_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(5);
+    for round in 0..rounds.min(20) {
+        let session = format!("s{round}");
+        call(&d, "start_session", &json!({ "session_id": session, "cwd": "/nowhere/p" }));
+        let id = call(&d, "start_ghap", &attempt(&session))["id"].clone();
+        let end = json!({ "session_id": session, "status": "confirmed", "result": "it parses" });
+        let params = json!({ "name": "resolve_ghap", "arguments": end });
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let request = d.request("POST", "/mcp").json(&body);
+        let sent =
+            std::thread::spawn(move || request.try_send().is_ok_and(|reply| reply.status() == 200));
+        for _ in 0..round * 2000 {
+            std::hint::spin_loop();
+        }
+        d.kill9();
+        let answered = sent.join().expect("a thread");
+        d.restart();
+        let found = d.get(&format!("/v1/ghap/{}", id.as_str().expect("an id"))).ok(200);
+        let events =
+            d.get(&format!("/v1/events?stream=session/{session}&kind=ghap.resolved")).ok(200);
+        let over = found["status"] == "confirmed";
+        assert!(over || found["status"] == "active", "{found}");
+        assert!(over || !answered, "an answer that was given counts");
+        assert_eq!(events["count"], u32::from(over));
+        assert_eq!(found["resolved_at"].is_string(), over);
+        assert_eq!(found["confidence_tier"].is_string(), over);
+    }
+}
+
+#[test]
+fn records_are_listed_exported_and_taken_in_again() {
+    let d = Daemon::start();
+    call(&d, "start_session", &json!({ "session_id": "s", "cwd": "/nowhere/p" }));
+    for n in 0..3 {
+        call(&d, "start_ghap", &attempt("s"));
+        let change = json!({ "session_id": "s", "hypothesis": format!("the template is read twice, {n}"), "note": "hm" });
+        call(&d, "update_ghap", &change);
+        let end = json!({
+            "session_id": "s", "status": "falsified", "result": "no", "surprise": "it was right before",
+            "root_cause": { "category": "oversight", "description": "not looked at" },
+            "lesson": { "what_worked": "look", "takeaway": "look first" },
+        });
+        call(&d, "resolve_ghap", &end);
+    }
+    let page = d.get("/v1/ghap?status=falsified&limit=2").ok(200);
+    assert_eq!(page["count"], 2);
+    let next = page["next_cursor"].as_str().expect("there is more");
+    assert_eq!(d.get(&format!("/v1/ghap?limit=2&cursor={next}")).ok(200)["count"], 1);
+    assert_eq!(d.get("/v1/ghap?domain=sports").status(), 422);
+
+    let exported = svc(&d.home, &["ghap", "export"]);
+    assert_eq!(exported.ok().lines().count(), 3);
+    let listed = svc(&d.home, &["ghap", "list", "--json"]).json();
+    assert_eq!(listed["count"], 3);
+    let id = listed["ghap"][0]["id"].as_str().expect("an id");
+    let shown = svc(&d.home, &["ghap", "show", id]);
+    assert!(shown.ok().contains("it was right before"), "{shown:?}");
+    assert!(svc(&d.home, &["session", "show", "s"]).ok().contains("/nowhere/p"));
+
+    // What is here is known; another daemon takes it in, once.
+    let import = |d: &Daemon, text: &str| {
+        svc_with_input(&d.home, &["ghap", "import", "-", "--json"], text.as_bytes())
+    };
+    assert_eq!(import(&d, exported.ok()).json()["known"], 3);
+    let other = Daemon::start();
+    let text = format!("{}\nno json\n{{\"id\":\"x\"}}\n", exported.ok());
+    let first = import(&other, &text);
+    assert_eq!(first.code, Some(1));
+    let said: Value = serde_json::from_str(&first.stdout).expect("JSON");
+    assert_eq!(said, json!({ "imported": 3, "known": 0, "refused": 2 }));
+    assert!(first.stderr.contains("line 5:"), "{first:?}");
+    assert_eq!(import(&other, exported.ok()).json()["known"], 3);
+    let again = svc(&other.home, &["ghap", "export"]);
+    let texts = |output: &str| -> Vec<Value> {
+        let mut all: Vec<Value> =
+            output.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        for record in &mut all {
+            record["id"] = Value::Null;
+        }
+        all
+    };
+    assert_eq!(texts(again.ok()), texts(exported.ok()));
+}
