@@ -14,6 +14,9 @@ mod peers;
 pub mod process;
 mod reading;
 mod retention;
+#[cfg(any(test, feature = "bench"))]
+pub mod retrieval;
+pub mod search;
 mod tasks;
 mod tokens;
 

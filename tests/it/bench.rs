@@ -16,9 +16,16 @@ fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
     assert_eq!(document["quick"], Value::Bool(true));
     assert!(document["machine"]["cores"].as_u64() > Some(0), "{document}");
     let results = document["results"].as_array().expect("a list");
-    for scenario in
-        ["append-inproc", "append-http", "fanout", "mixed", "replay", "startup", "memory"]
-    {
+    for scenario in [
+        "append-inproc",
+        "append-http",
+        "fanout",
+        "mixed",
+        "replay",
+        "startup",
+        "memory",
+        "retrieval",
+    ] {
         let named =
             |result: &&Value| result["name"].as_str().is_some_and(|it| it.starts_with(scenario));
         let some = results.iter().filter(named).any(|it| it["value"].as_f64() > Some(0.0));

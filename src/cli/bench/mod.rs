@@ -22,6 +22,7 @@ mod peers;
 mod publisher;
 mod replay;
 mod report;
+mod retrieval;
 mod sandbox;
 mod server;
 mod startup;
@@ -53,6 +54,9 @@ pub(super) struct BenchArgs {
     /// Beside redis-server and nats-server too, whichever is installed
     #[arg(long)]
     peers: bool,
+    /// Searches over a million records, too, which take a while to make
+    #[arg(long)]
+    large: bool,
     /// Only this; repeatable
     #[arg(long, value_enum, value_name = "NAME")]
     only: Vec<Scenario>,
@@ -76,6 +80,8 @@ enum Scenario {
     Startup,
     /// What the daemon holds when nothing happens, and for each idle subscriber
     Memory,
+    /// What a search of the journal finds, beside plain BM25 and a keyword score
+    Retrieval,
     /// Appends, beside Redis and NATS
     PeersAppend,
     /// Producers and subscribers, beside Redis and NATS
@@ -108,6 +114,7 @@ impl Scenario {
             Self::Replay => replay::run(bench),
             Self::Startup => startup::run(bench),
             Self::Memory => memory::run(bench),
+            Self::Retrieval => retrieval::run(bench),
             Self::PeersAppend => peers::run_append(bench),
             Self::PeersMixed => peers::run_mixed(bench),
             Self::PeersReplay => peers::run_replay(bench),
@@ -123,6 +130,7 @@ type WindowOf = (Duration, Duration);
 struct Bench {
     sandbox: Sandbox,
     quick: bool,
+    large: bool,
     /// Rounds of each comparison.
     rounds: usize,
     /// Warm-up and length of each window.
@@ -145,6 +153,7 @@ impl Bench {
             sandbox,
             disk,
             quick: args.quick,
+            large: args.large,
             rounds,
             window_of,
             big_home: None,
