@@ -359,7 +359,6 @@ mod tests {
             let mut all = Vec::new();
             for system in [System::Ours, System::Unasked, System::Bm25, System::Keywords] {
                 let scores = fixture.score(&at.store, system, part).await.unwrap();
-                eprintln!("{part:?} {system:?} {scores:?}");
                 all.push(scores);
             }
             let [ours, unasked, bm25, keywords] = all.try_into().unwrap();

@@ -23,6 +23,9 @@ const AHEAD: f64 = 0.15;
 /// To which share of prompts that nothing helps something may be given.
 const FALSE_RATE: f64 = 0.05;
 
+/// A figure of what was scored.
+type Of = fn(&Scores) -> f64;
+
 /// Runs it.
 pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -41,7 +44,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let beside = [("BM25", bm25), ("keywords", keywords)];
         for (way, ours) in [("search", score(System::Ours)?), ("unasked", score(System::Unasked)?)]
         {
-            let figures: [(&str, fn(&Scores) -> f64, Option<Goal>); 3] = [
+            let figures: [(&str, Of, Option<Goal>); 3] = [
                 ("nDCG@5", |it| it.ndcg, Some(Goal::at_least(bm25.ndcg + AHEAD))),
                 ("recall@5", |it| it.recall, None),
                 // Somebody who searches wants to see the nearest, however far.

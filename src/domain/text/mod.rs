@@ -35,8 +35,14 @@ static THESAURUS: LazyLock<Thesaurus> =
 #[derive(Default)]
 struct Thesaurus {
     words: HashMap<String, Vec<String>>,
-    /// By their first word: the words, and what they mean.
-    phrases: HashMap<String, Vec<(Vec<String>, Vec<String>)>>,
+    /// By their first word.
+    phrases: HashMap<String, Vec<Phrase>>,
+}
+
+/// Words that belong together, and what they mean.
+struct Phrase {
+    words: Vec<String>,
+    meaning: Vec<String>,
 }
 
 impl Thesaurus {
@@ -57,7 +63,10 @@ impl Thesaurus {
                 }
             }
             for phrase in phrases.into_iter().filter(|phrase| !phrase.is_empty()) {
-                all.phrases.entry(phrase[0].clone()).or_default().push((phrase, group.clone()));
+                all.phrases
+                    .entry(phrase[0].clone())
+                    .or_default()
+                    .push(Phrase { words: phrase, meaning: group.clone() });
             }
             for word in &group {
                 let known = all.words.entry(word.clone()).or_default();
@@ -193,7 +202,9 @@ impl Prompt {
             }
         }
         for at in 0..stems.len() {
-            for (phrase, meaning) in THESAURUS.phrases.get(&stems[at]).into_iter().flatten() {
+            for Phrase { words: phrase, meaning } in
+                THESAURUS.phrases.get(&stems[at]).into_iter().flatten()
+            {
                 let term = phrase.join(" ");
                 if stems[at..].starts_with(phrase)
                     && !groups.iter().any(|group: &Group| group.term == term)
