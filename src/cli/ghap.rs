@@ -1,6 +1,6 @@
 //! `svc ghap`: what was tried, and what came of it.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead as _, BufReader, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -57,7 +57,7 @@ pub(super) enum GhapCommand {
     /// Print all records as JSON lines, the oldest first
     #[command(after_help = "Example:\n  svc ghap export > journal.jsonl")]
     Export,
-    /// Take in records from JSON lines: an export, or an earlier system's session_entries.jsonl and archives
+    /// Take in records from JSON lines: an export, or an earlier system's `session_entries.jsonl` and archives
     #[command(
         after_help = "Examples:\n  svc ghap import .claude/journal/session_entries.jsonl\n  \
         svc ghap import journal.jsonl --project /src/app\n\n\

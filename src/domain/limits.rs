@@ -88,6 +88,9 @@ pub const MAINTENANCE: Duration = Duration::from_mins(1);
 /// Events that retention removes in one write job. Bounds how long it holds up other writers.
 pub const TRIM_BATCH: i64 = 4096;
 
+/// Bytes of results of one kind of read that are kept for as long as nothing is written.
+pub const READS_BYTES: usize = 1024 * 1024;
+
 /// Rows in one page of a replay. The same number stands in the text of the queries of `store/replay.rs`.
 pub const REPLAY_ROWS: u32 = 256;
 /// Characters of `data` above which a row is replayed alone. The same number stands in `migrations/0001_log.sql`.
@@ -156,3 +159,5 @@ pub const SEARCH_POSTINGS: i64 = 1_000;
 pub const SEARCH_CANDIDATES: u32 = 64;
 /// Most hits of a search.
 pub const SEARCH_HITS: usize = 50;
+/// A text that is searched for, in characters.
+pub const SEARCH_QUERY_CHARS: usize = 10_000;

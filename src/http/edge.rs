@@ -92,11 +92,12 @@ impl Edge {
         let number = self.0.requests.fetch_add(1, Relaxed);
         let id = format!("{}-{number:x}", self.0.boot);
         let method = request.method().clone();
-        let path = request.uri().path().to_owned();
+        let uri = request.uri().clone();
+        let path = uri.path();
         let span = tracing::debug_span!("request", %method, path, request_id = id);
         let mut response = self.pass(request).instrument(span).await;
         if let Some(problem) = response.extensions_mut().remove::<Problem>() {
-            let bare = std::mem::replace(&mut response, problem.render(&path, &id));
+            let bare = std::mem::replace(&mut response, problem.render(path, &id));
             if let Some(allow) = bare.headers().get(header::ALLOW) {
                 response.headers_mut().insert(header::ALLOW, allow.clone());
             }
@@ -204,11 +205,11 @@ impl Access {
         let headers = request.headers();
         let mut hosts = headers.get_all(header::HOST).iter();
         let named = match (hosts.next(), hosts.next()) {
-            (Some(host), None) => host.to_str().ok().map(str::to_owned),
-            (None, None) => request.uri().authority().map(ToString::to_string),
+            (Some(host), None) => host.to_str().ok(),
+            (None, None) => request.uri().authority().map(Authority::as_str),
             _ => None,
         };
-        if !named.is_some_and(|host| self.knows_host(&host)) {
+        if !named.is_some_and(|host| self.knows_host(host)) {
             return forbidden("Host", "see --allowed-host");
         }
         let mut origins = headers.get_all(header::ORIGIN).iter();
@@ -227,6 +228,10 @@ impl Access {
         if self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host)) {
             return true;
         }
+        // The address itself, as most clients say it.
+        if host.parse::<SocketAddr>().is_ok_and(|address| self.knows_address(address.ip())) {
+            return true;
+        }
         let Ok(authority) = host.parse::<Authority>() else {
             return false;
         };
@@ -236,7 +241,11 @@ impl Access {
         let name = authority.host();
         is_loopback_name(name)
             || self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
-            || address(name).is_some_and(|ip| self.listen.iter().any(|listen| listen.ip() == ip))
+            || address(name).is_some_and(|ip| self.knows_address(ip))
+    }
+
+    fn knows_address(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || self.listen.iter().any(|listen| listen.ip() == ip)
     }
 
     fn knows_origin(&self, origin: &str) -> bool {

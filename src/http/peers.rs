@@ -1,5 +1,7 @@
 //! `/v1/peers`: who is here.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,7 +48,7 @@ struct ListPeers {
 
 #[derive(Serialize, JsonSchema)]
 struct Peers {
-    peers: Vec<Peer>,
+    peers: Arc<[Peer]>,
     count: usize,
     /// The time of this list.
     as_of: Timestamp,
@@ -66,8 +68,8 @@ async fn list(
     };
     let as_of = app.services.now();
     let page = app.services.peers(&filter, query.cursor.as_deref(), query.limit).await?;
-    let (count, next_cursor) = (page.peers.len(), page.next_cursor);
-    Ok(Json(Peers { peers: page.peers, count, as_of, next_cursor }))
+    let (peers, next_cursor) = (Arc::clone(&page.peers), page.next_cursor.clone());
+    Ok(Json(Peers { count: peers.len(), peers, as_of, next_cursor }))
 }
 
 async fn register(

@@ -57,6 +57,10 @@ pub(super) fn describe(document: &mut Document) {
     .header("Last-Event-ID", "The last id received: the same session goes on")
     .answer_with(200, "Until the session's end", "text/event-stream");
     document.add("/sse", "get", sse);
+    let fall_back = Operation::new(
+        "Never served: clients that know both transports fall back to GET at this 404",
+    );
+    document.add("/sse", "post", fall_back);
     let messages =
         Operation::new("MCP as of 2024-11-05: a message; it is answered on the session's stream")
             .query::<Session>()

@@ -1,6 +1,6 @@
 //! `/v1/tasks`, and the feed of one task.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     extract::{Path, State},
@@ -95,7 +95,7 @@ async fn list(
     Ok(Json(Tasks { tasks: page.tasks, count, next_cursor }))
 }
 
-async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Task>, Problem> {
+async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Arc<Task>>, Problem> {
     Ok(Json(app.services.task(&id).await?))
 }
 
@@ -170,8 +170,8 @@ async fn watch(
         return Err(Problem::malformed("task_id: must name a task"));
     }
     let after = sse::last_event_id(&headers, query.last_event_id.as_deref())?.unwrap_or(0);
-    let id = app.services.task(id).await?.task_id;
-    let name = StreamName::of("task", &id);
+    let task = app.services.task(id).await?;
+    let name = StreamName::of("task", &task.task_id);
     let subscription = app
         .services
         .subscribe_stream(name.as_str(), After::Place(after), Framing::Data, None)

@@ -96,13 +96,14 @@ fn plain_event(text: &str) -> String {
 }
 
 /// A whole answer: JSON, or one event where the client reads nothing else.
-pub(super) fn whole(answer: &str, status: u16, accept: Accept) -> Response {
+pub(super) fn whole(answer: String, status: u16, accept: Accept) -> Response {
     if accept.json {
-        return json(answer.to_owned(), status);
+        return json(answer, status);
     }
-    let mut response = event_stream(Some(plain_event(answer)), |text: Option<String>| async move {
-        text.map(|text| (Bytes::from(text), None))
-    });
+    let mut response =
+        event_stream(Some(plain_event(&answer)), |text: Option<String>| async move {
+            text.map(|text| (Bytes::from(text), None))
+        });
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
     response
 }
@@ -138,7 +139,7 @@ where
             match rest.filter(|_| accept.streams()) {
                 None => {
                     done(&answer);
-                    return whole(&answer.text, answer.status, accept);
+                    return whole(answer.text, answer.status, accept);
                 }
                 Some(message) => {
                     said = Some(message);

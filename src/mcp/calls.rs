@@ -24,12 +24,12 @@ use super::{
     tasks,
 };
 use crate::{
-    domain::{CallId, Caller, McpSessionId, StreamName, TokenId, limits, mcp::Revision},
+    domain::{CallId, Caller, McpSessionId, StreamName, Timestamp, TokenId, limits, mcp::Revision},
     service::{self, mcp::CallEnd},
     store::{CallRow, CallState, McpTransport},
     telemetry,
     tools::{
-        Answers, Call, ErrorType, Failure, LogLevel, Nobody, Output, Pace, Progress, Tool,
+        Answers, Call, ErrorType, Failure, FarEnd, LogLevel, Nobody, Output, Pace, Progress, Tool,
         ToolError,
     },
 };
@@ -138,7 +138,7 @@ impl Mcp {
         origin: Origin,
         acts_for: Option<Arc<str>>,
         headers: &http::HeaderMap,
-        request: Request,
+        mut request: Request,
     ) -> Result<Reply, RpcError> {
         let name = request.params.get("name").and_then(Value::as_str);
         let name = name.ok_or_else(|| RpcError::invalid_params("params.name: must name a tool"))?;
@@ -146,76 +146,56 @@ impl Mcp {
             let name: String = name.chars().take(64).collect();
             return Err(RpcError::invalid_params(format!("Unknown tool: {name}")));
         };
-        let arguments = match request.params.get("arguments") {
-            None | Some(Value::Null) => Map::new(),
-            Some(Value::Object(arguments)) => arguments.clone(),
-            Some(_) => return Err(RpcError::invalid_params("params.arguments: must be an object")),
-        };
-        let draft = Draft {
-            rpc_id: request.id.get().to_owned(),
-            tool: tool.name().to_owned(),
-            params: request.params,
-            acts_for,
-            started_at: self.services.now(),
-        };
-        match origin {
+        let started_at = self.services.now();
+        let line = match origin {
             Origin::Bare => {
-                Ok(Reply::Pending(self.call_bare(caller, &tool, arguments, &draft, request.id)))
+                let arguments = arguments_of(request.params.remove("arguments"))?;
+                let call = self.call(caller, acts_for, started_at, Arc::new(Nobody));
+                let run =
+                    async move { conclude(&request.id, tool.call(call, arguments).await, None) };
+                return Ok(Reply::Pending(Pending { answer: run.boxed(), messages: None }));
             }
-            Origin::Legacy(session) if tool.pace() == Pace::Slow => {
-                self.call_on_record(caller, session, tool, arguments, draft, request.id).await
-            }
-            Origin::Legacy(session) => Ok(Reply::Pending(self.call_fast(
-                caller,
-                Line::Legacy(session),
-                tool,
-                arguments,
-                draft,
-                request.id,
-            ))),
-            Origin::Modern(modern) => {
-                ladder::check_params(headers, &tool, &draft.params)?;
-                if tool.is_task_only() && !modern.has_tasks() {
-                    return Err(missing(&Failure::needs_tasks()));
-                }
-                let line = Line::Modern(modern);
-                Ok(Reply::Pending(match tool.pace() {
-                    Pace::Fast => self.call_fast(caller, line, tool, arguments, draft, request.id),
-                    Pace::Slow => {
-                        self.call_slow(caller, line, tool, arguments, draft, request.id)?
-                    }
-                }))
+            Origin::Legacy(session) => Line::Legacy(session),
+            Origin::Modern(modern) => Line::Modern(modern),
+        };
+        let arguments = arguments_of(request.params.get("arguments").cloned())?;
+        let (rpc_id, name) = (request.id.get().to_owned(), tool.name().to_owned());
+        let draft = Draft { rpc_id, tool: name, params: request.params, acts_for, started_at };
+        if let Line::Modern(modern) = &line {
+            ladder::check_params(headers, &tool, &draft.params)?;
+            if tool.is_task_only() && !modern.has_tasks() {
+                return Err(missing(&Failure::needs_tasks()));
             }
         }
+        Ok(match (tool.pace(), line) {
+            (Pace::Fast, line) => {
+                Reply::Pending(self.call_fast(caller, line, tool, arguments, draft, request.id))
+            }
+            (Pace::Slow, Line::Legacy(session)) => {
+                let call = self.call_on_record(caller, session, tool, arguments, draft, request.id);
+                Box::pin(call).await?
+            }
+            (Pace::Slow, line @ Line::Modern(_)) => {
+                Reply::Pending(self.call_slow(caller, line, tool, arguments, draft, request.id)?)
+            }
+        })
     }
 
     pub(super) fn call(
         &self,
         caller: &Caller,
-        draft: &Draft,
-        far_end: Arc<dyn crate::tools::FarEnd>,
+        acts_for: Option<Arc<str>>,
+        started_at: Timestamp,
+        far_end: Arc<dyn FarEnd>,
     ) -> Call {
-        Call {
-            services: self.services.clone(),
-            caller: caller.clone(),
-            session: draft.acts_for.clone(),
-            started_at: draft.started_at,
-            far_end,
-        }
+        let (services, caller) = (self.services.clone(), caller.clone());
+        Call { services, caller, session: acts_for, started_at, far_end }
     }
 
-    fn call_bare(
-        &self,
-        caller: &Caller,
-        tool: &Arc<Tool>,
-        arguments: Map<String, Value>,
-        draft: &Draft,
-        id: Box<RawValue>,
-    ) -> Pending {
-        let call = self.call(caller, draft, Arc::new(Nobody));
-        let tool = Arc::clone(tool);
-        let run = async move { conclude(&id, tool.call(call, arguments).await, None) };
-        Pending { answer: run.boxed(), messages: None }
+    /// The call that has this line to its client.
+    fn call_over(&self, wire: &Arc<Wire>) -> Call {
+        let (acts_for, started_at) = (wire.draft.acts_for.clone(), wire.draft.started_at);
+        self.call(wire.caller(), acts_for, started_at, Arc::new(End(Arc::clone(wire))))
     }
 
     /// A tool that answers at once. It may still say something on the way.
@@ -234,7 +214,7 @@ impl Mcp {
             let answer = answer_error(&id, &error);
             return Pending { answer: std::future::ready(answer).boxed(), messages: None };
         }
-        let call = self.call(caller, &wire.draft, Arc::new(End(Arc::clone(&wire))));
+        let call = self.call_over(&wire);
         let mcp = self.clone();
         let legacy = matches!(wire.line, Line::Legacy(_));
         let only_reads = tool.annotations().read_only_hint;
@@ -270,14 +250,7 @@ impl Mcp {
         self.restore_round(&wire, "tools/call", tool.name())?;
         let (done, finished) = oneshot::channel();
         let gone = CancellationToken::new();
-        let runner = self.clone().run_slow(
-            caller.clone(),
-            tool,
-            arguments,
-            Arc::clone(&wire),
-            gone.clone(),
-            done,
-        );
+        let runner = self.clone().run_slow(tool, arguments, Arc::clone(&wire), gone.clone(), done);
         self.tasks.spawn(runner);
         let (mcp, guard) = (self.clone(), gone.drop_guard());
         let answer = async move {
@@ -297,7 +270,7 @@ impl Mcp {
                     () = wire.detached.cancelled() => break,
                     () = &mut patience, if has_tasks && !patience.is_elapsed() => {
                         let end = End(Arc::clone(&wire));
-                        if let Err(error) = crate::tools::FarEnd::detach(&end).await {
+                        if let Err(error) = FarEnd::detach(&end).await {
                             tracing::warn!(?error, "a call cannot become a task");
                         }
                     }
@@ -316,14 +289,13 @@ impl Mcp {
 
     async fn run_slow(
         self,
-        caller: Caller,
         tool: Arc<Tool>,
         arguments: Map<String, Value>,
         wire: Arc<Wire>,
         gone: CancellationToken,
         done: oneshot::Sender<Result<Output, Failure>>,
     ) {
-        let call = self.call(&caller, &wire.draft, Arc::new(End(Arc::clone(&wire))));
+        let call = self.call_over(&wire);
         let run = self.with_heartbeat(&wire, tool.call(call, arguments));
         let mut run = std::pin::pin!(run);
         let outcome = tokio::select! {
@@ -398,15 +370,13 @@ impl Mcp {
             draft,
             Out::Log(stream.clone()),
         );
-        self.spawn_on_record(caller, &row.call_id, &stream, tool, arguments, wire, id);
+        self.spawn_on_record(&row.call_id, &stream, tool, arguments, wire, id);
         drop(beginning);
         Ok(Reply::Stream { call: row.call_id, stream, session })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what a call consists of")]
     fn spawn_on_record(
         &self,
-        caller: &Caller,
         call_id: &CallId,
         stream: &StreamName,
         tool: Arc<Tool>,
@@ -419,21 +389,25 @@ impl Mcp {
         let cancel = running.cancel.clone();
         let request = (session.id.clone(), value_of(&id).to_string());
         self.calls.insert(call_id.clone(), Some(request), running);
-        let call = self.call(caller, &wire.draft, Arc::new(End(Arc::clone(&wire))));
+        let call = self.call_over(&wire);
         let (mcp, call_id, stream) = (self.clone(), call_id.clone(), stream.clone());
+        let started = Instant::now();
         self.tasks.spawn(async move {
-            let end = tokio::select! {
+            let cancelled = CallEnd { state: CallState::Cancelled, message: None };
+            let (end, outcome) = tokio::select! {
                 biased;
                 // The next start takes it up.
                 () = mcp.stop.cancelled() => return,
-                () = cancel.cancelled() => CallEnd { state: CallState::Cancelled, message: None },
-                () = session.closed.cancelled() => CallEnd { state: CallState::Cancelled, message: None },
+                () = cancel.cancelled() => (cancelled, "cancelled"),
+                () = session.closed.cancelled() => (cancelled, "cancelled"),
                 outcome = mcp.with_heartbeat(&wire, tool.call(call, arguments)) => {
                     let answer = conclude(&id, outcome, None);
                     let state = if answer.outcome == "error" { CallState::Failed } else { CallState::Completed };
-                    CallEnd { state, message: Some(answer.text) }
+                    (CallEnd { state, message: Some(answer.text) }, answer.outcome)
                 }
             };
+            let name = wire.draft.tool.as_str().into();
+            mcp.metrics.observe("tools/call", name, "legacy", outcome, started.elapsed());
             mcp.end(&call_id, &stream, end).await;
         });
     }
@@ -533,7 +507,7 @@ impl Mcp {
             };
             let out = Out::Log(stream.clone());
             let wire = Wire::new(self.clone(), caller.clone(), Line::Legacy(session), draft, out);
-            self.spawn_on_record(&caller, &row.call_id, &stream, tool, arguments, wire, rpc_id);
+            self.spawn_on_record(&row.call_id, &stream, tool, arguments, wire, rpc_id);
             return Ok(());
         }
         let meta = draft.params.get("_meta").cloned().unwrap_or_default();
@@ -551,8 +525,7 @@ impl Mcp {
         wire.detached.cancel();
         self.calls.insert(row.call_id, None, Running::new(Arc::clone(&wire)));
         let (done, _) = oneshot::channel();
-        let runner =
-            self.clone().run_slow(caller, tool, arguments, wire, CancellationToken::new(), done);
+        let runner = self.clone().run_slow(tool, arguments, wire, CancellationToken::new(), done);
         self.tasks.spawn(runner);
         Ok(())
     }
@@ -635,6 +608,14 @@ impl Mcp {
     }
 }
 
+fn arguments_of(given: Option<Value>) -> Result<Map<String, Value>, RpcError> {
+    match given {
+        None | Some(Value::Null) => Ok(Map::new()),
+        Some(Value::Object(arguments)) => Ok(arguments),
+        Some(_) => Err(RpcError::invalid_params("params.arguments: must be an object")),
+    }
+}
+
 /// The answer that a call's outcome makes. `meta`: what every result of a stateless revision has beside it.
 pub(super) fn conclude(
     id: &RawValue,
@@ -680,9 +661,12 @@ fn value_of(id: &RawValue) -> Value {
     serde_json::from_str(id.get()).unwrap_or_default()
 }
 
-/// The process goes down, or a task of ours was lost: the connection is gone with it.
+/// The process goes down, or a task of ours was lost: the connection is gone with it. What comes back and asks again,
+/// as the bridge does, knows it by its data.
 pub(super) fn lost(id: &RawValue) -> Answer {
-    answer_error(id, &RpcError::new(INTERNAL_ERROR, "the daemon is going down").status(500))
+    let error = RpcError::new(INTERNAL_ERROR, "the daemon is going down")
+        .data(json!({ "code": "unavailable", "retryable": true }));
+    answer_error(id, &error.status(500))
 }
 
 fn cut_off(tool: &str) -> ToolError {

@@ -176,7 +176,7 @@ impl Mcp {
             Some(wire) => Arc::new(End(Arc::clone(wire))),
             None => Arc::new(Nobody),
         };
-        let call = self.call(&context.caller, &draft, far_end);
+        let call = self.call(&context.caller, draft.acts_for.clone(), draft.started_at, far_end);
         let messages = match (prompt.messages(call, arguments).await, &wire) {
             (Ok(messages), _) => messages,
             (Err(Failure::NeedsInput), Some(wire)) => {

@@ -23,12 +23,13 @@ use super::{
         INVALID_REQUEST, Incoming, Parsed, Request, SESSION_NOT_FOUND, error_text,
         notification_text, parse, result_text,
     },
+    metrics,
     notices::{Notices, Wants},
     session::Session,
 };
 use crate::{
     domain::{
-        Caller, StreamName, limits,
+        CallId, Caller, StreamName, limits,
         mcp::{self, Revision},
     },
     service::{Error, mcp::NewMcpSession},
@@ -73,8 +74,8 @@ async fn take(
         Ok(Parsed::One(Incoming::Request(request))) => {
             mcp.take_request(caller, headers, accept, request).await
         }
-        Ok(Parsed::One(other)) => mcp.take_other(&caller, &headers, accept, other).await,
-        Ok(Parsed::Batch(all)) => mcp.take_batch(caller, headers, accept, all).await,
+        Ok(Parsed::One(other)) => Box::pin(mcp.take_other(&caller, &headers, accept, other)).await,
+        Ok(Parsed::Batch(all)) => Box::pin(mcp.take_batch(caller, headers, accept, all)).await,
     }
 }
 
@@ -93,7 +94,7 @@ fn parse_error(message: &'static str) -> RpcError {
 }
 
 fn refuse(id: Option<&RawValue>, error: &RpcError, accept: Accept) -> Response {
-    bodies::whole(&error_text(id, error), error.status, accept)
+    bodies::whole(error_text(id, error), error.status, accept)
 }
 
 fn no_session() -> RpcError {
@@ -105,17 +106,27 @@ fn no_session() -> RpcError {
 struct Asked {
     method: String,
     name: Option<String>,
-    /// The same where it is a name that we know.
-    label: String,
+    counted: Counted,
+}
+
+/// What is counted of a request.
+#[derive(Clone)]
+struct Counted {
+    method: &'static str,
+    /// The name where it is one that we know.
+    name: Arc<str>,
     era: &'static str,
     started: Instant,
 }
 
-impl Asked {
+impl Counted {
     fn count(&self, mcp: &Mcp, outcome: &'static str) {
-        mcp.metrics.observe(&self.method, &self.label, self.era, outcome, self.started.elapsed());
+        let elapsed = self.started.elapsed();
+        mcp.metrics.observe(self.method, Arc::clone(&self.name), self.era, outcome, elapsed);
     }
+}
 
+impl Asked {
     fn tell(&self, response: &mut Response) {
         echo(response, &METHOD, &self.method);
         if let Some(name) = &self.name {
@@ -142,22 +153,18 @@ impl Mcp {
         request: Request,
     ) -> Response {
         let name = ladder::resolve(&headers, &request.method, &request.params);
-        let label = match request.method.as_str() {
-            "tools/call" => {
-                name.clone().filter(|name| self.catalogue.find(&caller, name).is_some())
-            }
-            "prompts/get" => {
-                name.clone().filter(|name| self.prompts.borrow().iter().any(|it| it.name == *name))
-            }
-            _ => None,
-        };
-        let mut asked = Asked {
-            method: request.method.clone(),
-            name,
-            label: label.unwrap_or_default(),
+        let known = name.as_deref().filter(|name| match request.method.as_str() {
+            "tools/call" => self.catalogue.find(&caller, name).is_some(),
+            "prompts/get" => self.prompts.borrow().iter().any(|it| it.name == *name),
+            _ => false,
+        });
+        let counted = Counted {
+            method: metrics::known(&request.method),
+            name: known.unwrap_or_default().into(),
             era: "bare",
             started: Instant::now(),
         };
+        let mut asked = Asked { method: request.method.clone(), name, counted };
         let span = tracing::debug_span!(
             "mcp",
             mcp.method = asked.method,
@@ -165,10 +172,12 @@ impl Mcp {
             mcp.era = tracing::field::Empty,
         );
         let id = request.id.clone();
-        let answered =
-            self.respond(&caller, &headers, accept, request, &mut asked).instrument(span).await;
+        let answered = self
+            .respond(&caller, &headers, accept, request, &mut asked.counted)
+            .instrument(span)
+            .await;
         let mut response = answered.unwrap_or_else(|error| {
-            asked.count(self, "error");
+            asked.counted.count(self, "error");
             refuse(Some(&id), &error, accept)
         });
         asked.tell(&mut response);
@@ -176,13 +185,15 @@ impl Mcp {
     }
 
     /// Finds the era, and answers as it does.
+    ///
+    /// What is rare, or waits, is boxed: a call that is answered at once does not carry the room for it about.
     async fn respond(
         &self,
         caller: &Caller,
         headers: &HeaderMap,
         accept: Accept,
         request: Request,
-        asked: &mut Asked,
+        asked: &mut Counted,
     ) -> Result<Response, RpcError> {
         let origin = self.origin(caller, headers, &request).await;
         asked.era = match &origin {
@@ -195,9 +206,9 @@ impl Mcp {
         tracing::Span::current().record("mcp.era", asked.era);
         let origin = origin?;
         if request.method == "initialize" && !matches!(origin, Origin::Modern(_)) {
-            let (session, answer) = self.initialize(caller, &request).await?;
+            let (session, answer) = Box::pin(self.initialize(caller, &request)).await?;
             asked.count(self, "ok");
-            let mut response = bodies::whole(&answer, 200, accept);
+            let mut response = bodies::whole(answer, 200, accept);
             if let Ok(id) = HeaderValue::from_str(session.id.as_str()) {
                 response.headers_mut().insert(SESSION_ID.clone(), id);
             }
@@ -206,14 +217,14 @@ impl Mcp {
         let acts_for = acts_for(caller, headers, &origin)?;
         let context = Context { caller: caller.clone(), origin, acts_for };
         if request.method == "subscriptions/listen" && matches!(context.origin, Origin::Modern(_)) {
-            let listen = self.subscribe_and_listen(&context, &request).await?;
+            let listen = Box::pin(self.subscribe_and_listen(&context, &request)).await?;
             asked.count(self, "ok");
             return Ok(listen.response(self));
         }
         if request.method != "tools/call" {
-            let members = self.answer(&context, &request).await?;
+            let members = Box::pin(self.answer(&context, &request)).await?;
             asked.count(self, "ok");
-            return Ok(bodies::whole(&result_text(&request.id, &members), 200, accept));
+            return Ok(bodies::whole(result_text(&request.id, &members), 200, accept));
         }
         let Context { caller, origin, acts_for } = context;
         let id = request.id.clone();
@@ -224,27 +235,38 @@ impl Mcp {
                 Ok(bodies::pending(self, id, pending, accept, done).await)
             }
             Reply::Stream { call, stream, session } => {
-                asked.count(self, "stream");
-                let follow = self.services.follow(stream, 0).await?;
-                let hung_up = self.calls.get(&call).map(|running| running.wire.hung_up.subscribe());
-                let stream = CallStream { follow, call, session, hung_up };
-                if accept.streams() {
-                    return Ok(stream.response(self));
-                }
-                let request = id.clone();
-                let answer = async move {
-                    match stream.answer().await {
-                        Some(text) => Answer { text, status: 200, outcome: "ok" },
-                        None => answer_error(
-                            &request,
-                            &RpcError::new(INVALID_REQUEST, "the call was cancelled"),
-                        ),
-                    }
-                };
-                let pending = Pending { answer: Box::pin(answer), messages: None };
-                Ok(bodies::pending(self, id, pending, accept, |_| {}).await)
+                Box::pin(self.follow_call(id, call, stream, session, accept)).await
             }
         }
+    }
+
+    /// The answer of a call that is on record: its stream, or what stands at the end of it.
+    async fn follow_call(
+        &self,
+        id: Box<RawValue>,
+        call: CallId,
+        stream: StreamName,
+        session: Arc<Session>,
+        accept: Accept,
+    ) -> Result<Response, RpcError> {
+        let follow = self.services.follow(stream, 0).await?;
+        let hung_up = self.calls.get(&call).map(|running| running.wire.hung_up.subscribe());
+        let stream = CallStream { follow, call, session, hung_up };
+        if accept.streams() {
+            return Ok(stream.response(self));
+        }
+        let request = id.clone();
+        let answer = async move {
+            match stream.answer().await {
+                Some(text) => Answer { text, status: 200, outcome: "ok" },
+                None => answer_error(
+                    &request,
+                    &RpcError::new(INVALID_REQUEST, "the call was cancelled"),
+                ),
+            }
+        };
+        let pending = Pending { answer: Box::pin(answer), messages: None };
+        Ok(bodies::pending(self, id, pending, accept, |_| {}).await)
     }
 
     async fn origin(
@@ -387,7 +409,7 @@ impl Mcp {
         if answers.is_empty() {
             return StatusCode::ACCEPTED.into_response();
         }
-        bodies::whole(&format!("[{}]", answers.join(",")), 200, accept)
+        bodies::whole(format!("[{}]", answers.join(",")), 200, accept)
     }
 
     /// A request answered with one message and nothing on the way.
@@ -483,18 +505,6 @@ impl Mcp {
             notices: Box::new(notices),
             subscription,
         })
-    }
-}
-
-impl Clone for Asked {
-    fn clone(&self) -> Self {
-        Self {
-            method: self.method.clone(),
-            name: None,
-            label: self.label.clone(),
-            era: self.era,
-            started: self.started,
-        }
     }
 }
 
@@ -780,7 +790,11 @@ impl Mcp {
         }
         .await;
         let outcome = if answered.is_ok() { "ok" } else { "error" };
-        self.metrics.observe(&method, &label, "legacy", outcome, started.elapsed());
+        // What is on record is counted when it ends.
+        if !matches!(answered, Ok(None)) {
+            let method = metrics::known(&method);
+            self.metrics.observe(method, label.into(), "legacy", outcome, started.elapsed());
+        }
         match answered {
             Ok(None) => Ok(()),
             Ok(Some(text)) => self.services.say(&stream, text).await,

@@ -1,6 +1,6 @@
 //! What was asked of the MCP server, counted.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -18,7 +18,7 @@ pub struct McpMetrics {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
     method: &'static str,
-    name: String,
+    name: Arc<str>,
     era: &'static str,
     outcome: &'static str,
 }
@@ -61,20 +61,20 @@ impl McpMetrics {
     /// each.
     pub(super) fn observe(
         &self,
-        method: &str,
-        name: &str,
+        method: &'static str,
+        name: Arc<str>,
         era: &'static str,
         outcome: &'static str,
         elapsed: Duration,
     ) {
-        let method = known(method);
         self.seconds.get_or_create(&MethodLabel { method }).observe(elapsed.as_secs_f64());
-        let labels = Labels { method, name: name.to_owned(), era, outcome };
+        let labels = Labels { method, name, era, outcome };
         self.requests.get_or_create(&labels).inc();
     }
 }
 
-fn known(method: &str) -> &'static str {
+/// A method as it is counted.
+pub(super) fn known(method: &str) -> &'static str {
     const METHODS: [&str; 20] = [
         "completion/complete",
         "initialize",

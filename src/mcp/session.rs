@@ -145,7 +145,7 @@ impl Mcp {
     ) -> Result<Option<Arc<Session>>, service::Error> {
         let known = match self.sessions.get(id) {
             Some(session) => session,
-            None => match self.services.mcp_session(caller, id).await? {
+            None => match Box::pin(self.services.mcp_session(caller, id)).await? {
                 Some(row) => self.sessions.put(Session::new(row)),
                 None => return Ok(None),
             },

@@ -170,13 +170,14 @@ impl Services {
                 )));
             }
             (_, Some(named)) => named.to_owned(),
-            (_, None) => match own {
-                Some(own) => own.to_owned(),
-                None => {
+            (_, None) => {
+                if let Some(own) = own {
+                    own.to_owned()
+                } else {
                     let current = self.store.setting(CURRENT).await?;
                     current.unwrap_or_else(|| IMPLICIT.to_owned())
                 }
-            },
+            }
         };
         check::key("session_id", Some(&session_id))?;
         check::short("agent_id", agent_id)?;
@@ -250,6 +251,11 @@ impl Services {
                 })
             })
             .await
+    }
+
+    /// The project that a session works in.
+    pub async fn project_of(&self, place: &Place) -> Result<Option<String>, Error> {
+        Ok(self.store.session(&place.session_id).await?.and_then(|session| session.project))
     }
 
     /// A session with its counters.
@@ -789,11 +795,9 @@ async fn tell_of(tx: &mut WriteTx, ghap: &Ghap, kind: &'static str) -> Result<()
 /// The stream of a session. A client's own id may hold what a stream's name may not.
 fn stream_of(session_id: &str) -> StreamName {
     let name = format!("session/{session_id}");
-    match StreamName::parse(&name).filter(|_| session_id.len() <= limits::ID_BYTES) {
-        Some(name) => name,
-        None => {
-            use sha2::{Digest as _, Sha256};
-            StreamName::of("session", check::hex(&Sha256::digest(session_id)[..16]))
-        }
-    }
+    let fits = session_id.len() <= limits::ID_BYTES;
+    StreamName::parse(&name).filter(|_| fits).unwrap_or_else(|| {
+        use sha2::{Digest as _, Sha256};
+        StreamName::of("session", check::hex(&Sha256::digest(session_id)[..16]))
+    })
 }

@@ -13,6 +13,7 @@ pub mod mcp;
 mod peers;
 pub mod process;
 mod reading;
+mod reads;
 mod retention;
 #[cfg(any(test, feature = "bench"))]
 pub mod retrieval;
@@ -30,8 +31,10 @@ pub use retention::Retention;
 pub use tasks::{Cancelled, Created, LastFrames, TaskPage, TaskWatch};
 pub use tokens::{MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret};
 
+use reads::Reads;
+
 use crate::{
-    domain::{Clock, Ids, limits},
+    domain::{Clock, Ids, Task, limits},
     store::Store,
 };
 
@@ -42,8 +45,16 @@ pub struct Services {
     clock: Arc<dyn Clock>,
     ids: Ids,
     tuning: Tuning,
+    lately: Arc<Lately>,
     /// Who may come in.
     pub tokens: Tokens,
+}
+
+/// What was read lately.
+#[derive(Debug, Default)]
+struct Lately {
+    peers: Reads<PeerPage>,
+    tasks: Reads<Task>,
 }
 
 /// Times and bounds that a test shortens. A user has no reason to.
@@ -94,7 +105,7 @@ impl Services {
         tuning: Tuning,
         tokens: Tokens,
     ) -> Self {
-        Self { store, clock, ids, tuning, tokens }
+        Self { store, clock, ids, tuning, lately: Arc::default(), tokens }
     }
 
     /// The database beneath, for what only looks at it: health and metrics.

@@ -1,7 +1,8 @@
 //! Peers: who is here, and who has gone silent.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use serde::Serialize;
 use serde_json::json;
 
 use super::{Error, Services, check, process};
@@ -14,10 +15,10 @@ use crate::{
 };
 
 /// A page of peers.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct PeerPage {
     /// The peers: online, busy, idle, offline, and by name among those.
-    pub peers: Vec<Peer>,
+    pub peers: Arc<[Peer]>,
     /// Where the next page begins, if there is one.
     pub next_cursor: Option<String>,
 }
@@ -128,13 +129,23 @@ impl Services {
         filter: &PeerFilter,
         cursor: Option<&str>,
         limit: Option<u32>,
+    ) -> Result<Arc<PeerPage>, Error> {
+        let read = || self.read_peers(filter, cursor, limit);
+        self.lately.peers.get(&self.store, (filter, cursor, limit), read).await
+    }
+
+    async fn read_peers(
+        &self,
+        filter: &PeerFilter,
+        cursor: Option<&str>,
+        limit: Option<u32>,
     ) -> Result<PeerPage, Error> {
         let limit = check::limit(limit)?;
         let after: Option<(i64, String, String)> = check::cursor(cursor)?;
         let mut rows = self.store.peers(filter, after.as_ref(), limit + 1).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
-        let peers: Vec<Peer> = rows.into_iter().map(|row| row.peer).collect();
+        let peers: Arc<[Peer]> = rows.into_iter().map(|row| row.peer).collect();
         let next_cursor = peers.last().filter(|_| more).map(|peer| {
             check::make_cursor(&(peer.status as i64, &peer.display_name, peer.peer_id.as_str()))
         });

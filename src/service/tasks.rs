@@ -1,6 +1,6 @@
 //! Tasks: made by anybody, run by somebody, watched by all. A task's output is its stream.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use serde::Serialize;
@@ -98,10 +98,13 @@ impl Services {
     }
 
     /// A task by its id.
-    pub async fn task(&self, id: &str) -> Result<Task, Error> {
+    pub async fn task(&self, id: &str) -> Result<Arc<Task>, Error> {
         let id = task_id(id)?;
-        let row = self.store.task(&id).await?;
-        Ok(row.ok_or_else(|| unknown(&id))?.task)
+        let read = async || {
+            let row = self.store.task(&id).await?;
+            Ok(row.ok_or_else(|| unknown(&id))?.task)
+        };
+        self.lately.tasks.get(&self.store, &id, read).await
     }
 
     /// A page of tasks.
@@ -218,7 +221,8 @@ impl Services {
         if count == 0 {
             return Ok(LastFrames { frames: Vec::new(), cut: false });
         }
-        let (frames, cut) = self.store.last_frames(id, count, limits::TASK_FRAMES_BYTES).await?;
+        let read = self.store.last_frames(id, count, limits::TASK_FRAMES_BYTES);
+        let (frames, cut) = Box::pin(read).await?;
         Ok(LastFrames { frames, cut })
     }
 

@@ -187,7 +187,8 @@ impl Services {
         let known = self.tokens.seen().get(&hash).cloned();
         let seen = match known {
             Some(seen) => seen,
-            None => match self.look_up(&hash).await? {
+            // Boxed, as it is rare: every request would carry the room for it about.
+            None => match Box::pin(self.look_up(&hash)).await? {
                 Some(seen) => seen,
                 None => return Ok(None),
             },
@@ -236,8 +237,8 @@ impl Services {
             seen.used_at = Some(now);
         }
         let id = seen.id.clone();
-        let recorded =
-            self.store.write(move |tx| Box::pin(async move { tx.use_token(&id).await })).await;
+        let write = self.store.write(move |tx| Box::pin(async move { tx.use_token(&id).await }));
+        let recorded = Box::pin(write).await;
         if let Err(error) = recorded {
             // Who may come in does not hang on this note.
             tracing::warn!(

@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     Appended, Bus, MigrateError, Migrations, StoreError, WriteStats, WriteTx,
+    version::Version,
     writer::{self, Closure, Job},
 };
 use crate::domain::{Clock, NewEvent, StreamName, Timestamp, limits};
@@ -40,6 +41,7 @@ pub struct Store {
     pub(super) readers: SqlitePool,
     bus: Arc<Bus>,
     stats: Arc<WriteStats>,
+    version: Arc<Version>,
     path: Arc<Path>,
 }
 
@@ -73,7 +75,7 @@ impl Store {
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer), StoreError> {
         let bus = Bus::new();
-        let stats = Arc::new(WriteStats::default());
+        let (stats, version) = (Arc::new(WriteStats::default()), Arc::new(Version::default()));
         let mut tx = WriteTx {
             conn,
             bus: Arc::clone(&bus),
@@ -94,8 +96,9 @@ impl Store {
             .test_before_acquire(false)
             .connect_lazy_with(reader_options(path)?);
         let (jobs, queue) = mpsc::channel(limits::WRITE_QUEUE);
-        let writer = tokio::spawn(writer::run(tx, queue, clock, Arc::clone(&stats)));
-        Ok((Self { jobs, readers, bus, stats, path: path.into() }, Writer(writer)))
+        let counts = (Arc::clone(&stats), Arc::clone(&version));
+        let writer = tokio::spawn(writer::run(tx, queue, clock, counts));
+        Ok((Self { jobs, readers, bus, stats, version, path: path.into() }, Writer(writer)))
     }
 
     /// Runs `work` in a write transaction, and answers when it is on the disk.
@@ -141,6 +144,12 @@ impl Store {
     /// What the writer has done so far.
     pub fn stats(&self) -> &WriteStats {
         &self.stats
+    }
+
+    /// A number that stands for what readers see: as long as it is the same, so is every answer. `None` while that is
+    /// about to change.
+    pub fn version(&self) -> Option<u64> {
+        self.version.settled()
     }
 
     /// Jobs that wait for the writer.

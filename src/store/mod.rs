@@ -21,6 +21,7 @@ mod task;
 pub(crate) mod testing;
 mod token;
 mod tx;
+mod version;
 mod writer;
 
 pub use bus::{Batch, Bus, Commit, Heard, Listener, render};

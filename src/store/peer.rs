@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+
 use super::{Store, StoreError, WriteTx};
 use crate::domain::{Peer, PeerId, PeerRole, PeerStatus, Timestamp};
 
@@ -15,7 +17,7 @@ pub struct PeerRow {
 }
 
 /// Which peers to list. All that is given has to match exactly.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct PeerFilter {
     /// Present state.
     pub status: Option<PeerStatus>,

@@ -14,7 +14,7 @@ use std::{
 use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Appended, StoreError, WriteTx};
+use super::{Appended, StoreError, WriteTx, version::Version};
 use crate::domain::{Clock, NewEvent, StreamName, limits};
 
 /// What a caller hands to the writer.
@@ -92,7 +92,7 @@ pub(super) async fn run(
     mut tx: WriteTx,
     mut jobs: mpsc::Receiver<Job>,
     clock: Arc<dyn Clock>,
-    stats: Arc<WriteStats>,
+    (stats, version): (Arc<WriteStats>, Arc<Version>),
 ) -> WriteTx {
     let mut group = Vec::with_capacity(limits::JOBS_PER_COMMIT);
     while let Some(first) = jobs.recv().await {
@@ -119,7 +119,7 @@ pub(super) async fn run(
         stats.commits.fetch_add(1, Relaxed);
         stats.jobs.fetch_add(group.len() as u64, Relaxed);
         tx.now = clock.now();
-        if !commit(&mut tx, &mut group).await {
+        if !commit(&mut tx, &mut group, &version).await {
             stats.failures.fetch_add(1, Relaxed);
         }
         if tx.streams.len() > limits::STREAMS_CACHED {
@@ -136,7 +136,7 @@ enum Done {
 }
 
 /// Runs the jobs of `group` in one transaction and answers each. False if nothing was committed.
-async fn commit(tx: &mut WriteTx, group: &mut Vec<Job>) -> bool {
+async fn commit(tx: &mut WriteTx, group: &mut Vec<Job>, version: &Version) -> bool {
     // Appends alone need no transaction of their own: they end up in one statement, which is one.
     let events: usize = group.iter().map(Job::events).sum();
     let explicit = events > 1024 || group.iter().any(|job| matches!(job, Job::Run(_)));
@@ -149,11 +149,14 @@ async fn commit(tx: &mut WriteTx, group: &mut Vec<Job>) -> bool {
         for job in group.drain(..) {
             step(tx, job, alone, &mut done).await?;
         }
-        tx.flush().await?;
-        if explicit {
-            execute(tx, "commit").await?;
-        }
-        Ok(())
+        version.begin();
+        let flushed = async {
+            tx.flush().await?;
+            if explicit { execute(tx, "commit").await } else { Ok(()) }
+        };
+        let flushed = flushed.await;
+        version.end();
+        flushed
     }
     .await;
     match outcome {

@@ -1,6 +1,6 @@
 //! Peers and messages.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -63,7 +63,7 @@ struct List {
 
 #[derive(Serialize, JsonSchema)]
 struct Peers {
-    peers: Vec<Peer>,
+    peers: Arc<[Peer]>,
     /// How many are on this page.
     count: usize,
     /// The time of this list.
@@ -82,8 +82,8 @@ async fn list(call: Call, input: List) -> Result<Peers, Failure> {
     };
     let as_of = call.services.now();
     let page = call.services.peers(&filter, input.cursor.as_deref(), input.limit).await?;
-    let (count, next_cursor) = (page.peers.len(), page.next_cursor);
-    Ok(Peers { peers: page.peers, count, as_of, next_cursor })
+    let (peers, next_cursor) = (Arc::clone(&page.peers), page.next_cursor.clone());
+    Ok(Peers { count: peers.len(), peers, as_of, next_cursor })
 }
 
 const REGISTER: &str = "\

@@ -4,7 +4,8 @@
 //! names of arguments, each with a weight of its own. Names are split where people see words in them.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
@@ -192,23 +193,53 @@ struct Index {
     /// Which list it was made of.
     version: u64,
     entries: Vec<Entry>,
+    /// The entries that have a word, each with what the word counts there.
+    words: BTreeMap<String, Vec<(usize, f64)>>,
     /// Mean length of an entry.
     mean: f64,
 }
 
-/// The words of one tool, each with what it counts.
+/// A tool, and how many words it has.
 struct Entry {
     name: String,
-    words: HashMap<String, f64>,
     length: f64,
 }
 
 impl Index {
     fn of(catalogue: &Catalogue, version: u64) -> Self {
-        let entries: Vec<Entry> = catalogue.all().values().map(|tool| Entry::of(tool)).collect();
+        let (mut entries, mut words) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
+        for (place, tool) in catalogue.all().values().enumerate() {
+            let counts = words_of(tool);
+            entries.push(Entry { name: tool.name().to_owned(), length: counts.values().sum() });
+            for (word, count) in counts {
+                words.entry(word).or_default().push((place, count));
+            }
+        }
         let total: f64 = entries.iter().map(|entry| entry.length).sum();
         let mean = (total / number(entries.len())).max(1.0);
-        Self { version, entries, mean }
+        Self { version, entries, words, mean }
+    }
+
+    /// What a word counts in each entry: fully where it stands, partly where one stands that begins so, or that it
+    /// begins with (`send`, `sends`, `sending`).
+    fn counts(&self, asked: &str) -> Vec<f64> {
+        let mut counts = vec![0.0_f64; self.entries.len()];
+        let longer = self
+            .words
+            .range::<str, _>((Bound::Excluded(asked), Bound::Unbounded))
+            .take_while(|(word, _)| word.starts_with(asked))
+            .take_while(|_| asked.len() >= 3)
+            .map(|(_, having)| having);
+        let shorter = (3..asked.len())
+            .filter(|short| asked.len() - short <= (short / 2 + 1).min(4))
+            .filter_map(|short| self.words.get(asked.get(..short)?));
+        for (place, count) in longer.chain(shorter).flatten() {
+            counts[*place] = counts[*place].max(BEGINNING * count);
+        }
+        for (place, count) in self.words.get(asked).into_iter().flatten() {
+            counts[*place] = *count;
+        }
+        counts
     }
 
     /// Tools that have something to do with the query, the best first, equals by name.
@@ -218,7 +249,7 @@ impl Index {
         asked.dedup();
         let mut scores = vec![0.0; self.entries.len()];
         for word in &asked {
-            let counts: Vec<f64> = self.entries.iter().map(|entry| entry.count(word)).collect();
+            let counts = self.counts(word);
             let having = number(counts.iter().filter(|count| **count > 0.0).count());
             let rarity = (1.0 + (number(self.entries.len()) - having + 0.5) / (having + 0.5)).ln();
             for ((score, count), entry) in scores.iter_mut().zip(counts).zip(&self.entries) {
@@ -238,45 +269,25 @@ impl Index {
     }
 }
 
-impl Entry {
-    fn of(tool: &Tool) -> Self {
-        let mut all = HashMap::new();
-        let mut add = |text: &str, weight: f64| {
-            for word in words(text) {
-                *all.entry(word).or_insert(0.0) += weight;
-            }
-        };
-        add(tool.name(), WEIGHTS.name);
-        // Written in one word, too.
-        let joined: String = tool.name().chars().filter(|c| c.is_alphanumeric()).collect();
-        add(&joined.to_lowercase(), WEIGHTS.name);
-        add(tool.title_text().unwrap_or_default(), WEIGHTS.title);
-        add(tool.description(), WEIGHTS.description);
-        let arguments = tool.input_schema().get("properties").and_then(Value::as_object);
-        for name in arguments.into_iter().flat_map(Map::keys) {
-            add(name, WEIGHTS.argument);
+/// The words of one tool, each with what it counts.
+fn words_of(tool: &Tool) -> HashMap<String, f64> {
+    let mut all = HashMap::new();
+    let mut add = |text: &str, weight: f64| {
+        for word in words(text) {
+            *all.entry(word).or_insert(0.0) += weight;
         }
-        let length = all.values().sum();
-        Self { name: tool.name().to_owned(), words: all, length }
+    };
+    add(tool.name(), WEIGHTS.name);
+    // Written in one word, too.
+    let joined: String = tool.name().chars().filter(|c| c.is_alphanumeric()).collect();
+    add(&joined.to_lowercase(), WEIGHTS.name);
+    add(tool.title_text().unwrap_or_default(), WEIGHTS.title);
+    add(tool.description(), WEIGHTS.description);
+    let arguments = tool.input_schema().get("properties").and_then(Value::as_object);
+    for name in arguments.into_iter().flat_map(Map::keys) {
+        add(name, WEIGHTS.argument);
     }
-
-    /// What a word counts here: fully where it stands, partly where one stands that begins so, or that it begins with
-    /// (`send`, `sends`, `sending`).
-    fn count(&self, asked: &str) -> f64 {
-        if let Some(count) = self.words.get(asked) {
-            return *count;
-        }
-        let alike = |word: &str| {
-            let (short, long) =
-                if word.len() < asked.len() { (word, asked) } else { (asked, word) };
-            let ending = long.len() - short.len();
-            long.starts_with(short)
-                && ((short == asked && asked.len() >= 3)
-                    || (short.len() >= 3 && ending <= (short.len() / 2 + 1).min(4)))
-        };
-        let counts = self.words.iter().filter(|(word, _)| alike(word)).map(|(_, count)| *count);
-        BEGINNING * counts.fold(0.0, f64::max)
-    }
+    all
 }
 
 /// The words of a text, in lower case: split at everything that is no letter or digit, within names where case or

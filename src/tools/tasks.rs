@@ -1,6 +1,6 @@
 //! Tasks.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use schemars::JsonSchema;
@@ -50,7 +50,7 @@ struct Get {
 /// A task, and the end of its output.
 #[derive(Serialize, JsonSchema)]
 struct Found {
-    task: Task,
+    task: Arc<Task>,
     /// The last lines of its output, in order.
     frames: Vec<Line>,
     /// Lines that were asked for were left out because of their size.
@@ -171,7 +171,7 @@ struct Wait {
 /// A task that was waited for.
 #[derive(Serialize, JsonSchema)]
 struct Waited {
-    task: Task,
+    task: Arc<Task>,
     /// It was not over in time.
     timed_out: bool,
     /// The last lines of its output, in order.
@@ -189,7 +189,7 @@ async fn wait(call: Call, input: Wait) -> Result<Waited, Failure> {
         Err(_) => None,
     };
     let task = match ended {
-        Some(task) => task,
+        Some(task) => Arc::new(task),
         None => call.services.task(&input.task_id).await?,
     };
     let (frames, frames_cut) = lines(&call, &task.task_id, input.frames).await?;

@@ -304,7 +304,12 @@ impl Tool {
 
 /// The arguments as their type. The schema has checked them; what is still wrong is named by its place.
 fn read<A: DeserializeOwned>(arguments: Map<String, Value>) -> Result<A, ToolError> {
-    serde_path_to_error::deserialize(Value::Object(arguments)).map_err(|error| {
+    let arguments = Value::Object(arguments);
+    if let Ok(arguments) = A::deserialize(&arguments) {
+        return Ok(arguments);
+    }
+    // Once more, as keeping track of the place takes longer than all the rest.
+    serde_path_to_error::deserialize(arguments).map_err(|error| {
         let field = error.path().to_string();
         let field = if field == "." { "arguments".to_owned() } else { field };
         ToolError::invalid(field.clone(), format!("{field}: {}", error.inner()))

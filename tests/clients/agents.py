@@ -468,14 +468,17 @@ def restart(run):
         assert run.sessions() == 1, f"{run.sessions()} sessions"
 
 
-def restart_in_call(run, kind="http", down=0.0, timeout=200):
+def restart_in_call(run, kind="http", down=0.0, timeout=200, politely=False):
     """kill -9 while the client waits in a call; the task ends after the restart."""
     task = run.daemon.task()
 
     def meanwhile(model):
         model.asked(0)
         time.sleep(2)
-        run.daemon.crash(down)
+        if politely:
+            run.daemon.restart()
+        else:
+            run.daemon.crash(down)
         time.sleep(1)
         run.daemon.finish(task)
         model.holding("x", timeout)
@@ -583,6 +586,7 @@ CASES = {
     "restart in a call": restart_in_call,
     "restart in a call (down for 3 s)": lambda run: restart_in_call(run, down=3),
     "restart in a call (stdio)": lambda run: restart_in_call(run, "stdio"),
+    "polite restart in a call": lambda run: restart_in_call(run, politely=True, timeout=60),
     "call while it is down": down,
     "connections cut": drop,
     "list_changed": list_changed,

@@ -59,6 +59,13 @@ class Daemon:
         time.sleep(down)
         self.start()
 
+    def restart(self):
+        """As a service manager would."""
+        self.child.terminate()
+        self.child.wait()
+        self.child.stdout.close()
+        self.start()
+
     def __enter__(self):
         return self.start()
 

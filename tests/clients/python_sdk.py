@@ -122,10 +122,11 @@ async def http(mode):
                 task = await asyncio.to_thread(daemon.task)
                 uri = f"svc://stream/task/{task}"
                 async with client.listen(tools_list_changed=True, resource_subscriptions=[uri]) as subscription:
-                    await later(0.3, daemon.finish, task)
+                    finishing = await later(0.3, daemon.finish, task)
                     async for event in subscription:
                         assert event.uri == uri, event
                         break
+                    await finishing
 
         await check(f"{mode}: list, call, read, prompts", base())
         await check(f"{mode}: a slow call", slow())

@@ -37,9 +37,8 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         // It lives as long as the process.
         std::mem::forget(writer);
         let tokens = Tokens::open(&folder.path().join("token")).expect("a token");
-        let services =
-            Services::new(store, clock, Ids::counting(), Tuning::default(), tokens);
-        edge.ready(App::new(Parts {
+        let services = Services::new(store, clock, Ids::counting(), Tuning::default(), tokens);
+        let app = App::new(Parts {
             services,
             tools: svc::tools::catalogue(),
             metrics: Metrics::default(),
@@ -49,7 +48,8 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
                 started_at: Timestamp::from_millis(1),
             },
             stop: tokio_util::sync::CancellationToken::new(),
-        }));
+        });
+        edge.ready(app, axum::Router::new());
         let peer = r#"{"display_name":"a","backend":"b"}"#;
         let peer = send(&edge, "POST", "/v1/peers/register", peer.as_bytes()).await.1;
         let task = send(&edge, "POST", "/v1/tasks", b"{}").await.1;
@@ -59,7 +59,12 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     World { runtime, edge, peer: plain(peer), task: plain(task), _folder: folder }
 });
 
-async fn send(edge: &Edge, method: &str, path: &str, body: &[u8]) -> (StatusCode, serde_json::Value) {
+async fn send(
+    edge: &Edge,
+    method: &str,
+    path: &str,
+    body: &[u8],
+) -> (StatusCode, serde_json::Value) {
     let request = Request::builder()
         .method(method)
         .uri(path)
@@ -79,7 +84,8 @@ async fn send(edge: &Edge, method: &str, path: &str, body: &[u8]) -> (StatusCode
 fuzz_target!(|input: (u8, &[u8])| {
     let (route, bytes) = input;
     let World { runtime, edge, peer, task, .. } = &*WORLD;
-    let query: String = bytes.iter().filter(|b| b.is_ascii_graphic()).map(|&b| char::from(b)).collect();
+    let query: String =
+        bytes.iter().filter(|b| b.is_ascii_graphic()).map(|&b| char::from(b)).collect();
     let query = query.replace('#', "");
     let (method, path) = match route % 16 {
         0 => ("POST", "/v1/peers/register".to_owned()),
@@ -101,7 +107,9 @@ fuzz_target!(|input: (u8, &[u8])| {
     let (status, body) = runtime.block_on(send(edge, method, &path, bytes));
     assert!(status.as_u16() < 500, "{method} {path}: {status} {body}");
     if status.is_client_error() && !body.is_null() {
-        for member in ["type", "title", "status", "detail", "code", "retryable", "request_id", "error"] {
+        for member in
+            ["type", "title", "status", "detail", "code", "retryable", "request_id", "error"]
+        {
             assert!(!body[member].is_null(), "{method} {path}: {status} without {member}");
         }
         assert_eq!(body["error"], body["detail"]);

@@ -25,6 +25,8 @@ fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
         "startup",
         "memory",
         "retrieval",
+        "mcp-call",
+        "mcp-memory",
     ] {
         let named =
             |result: &&Value| result["name"].as_str().is_some_and(|it| it.starts_with(scenario));

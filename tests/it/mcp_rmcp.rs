@@ -203,8 +203,9 @@ async fn without_sessions_and_tasks_a_call_is_waited_for_and_news_are_listened_t
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_bridge_takes_a_call_over_a_crash_in_both_eras() {
-    for mode in [ClientLifecycleMode::Initialize, discover()] {
+async fn the_bridge_takes_a_call_over_a_crash_and_a_restart_in_both_eras() {
+    let both = [ClientLifecycleMode::Initialize, discover()];
+    for (mode, crash) in both.into_iter().flat_map(|mode| [(mode.clone(), true), (mode, false)]) {
         let mut d = Daemon::start();
         let client = child(&d, mode).await;
         tour(&client).await;
@@ -213,7 +214,9 @@ async fn the_bridge_takes_a_call_over_a_crash_in_both_eras() {
         let awaited = task.clone();
         let waiting = tokio::spawn(async move { peer.call_tool(wait_for(&awaited)).await });
         sleep(Duration::from_millis(300)).await;
-        d.kill9();
+        if crash {
+            d.kill9();
+        }
         d.restart();
         append(&d, &task, &json!([done()]));
         let answer = timeout(SOON, waiting).await.expect("in time");

@@ -47,7 +47,7 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
 }
 
 /// Lets this process and its children have as many files open as the system allows; tells how many that are.
-fn raise_file_limit() -> u64 {
+pub(super) fn raise_file_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     // What is not granted is seen in the number.

@@ -16,6 +16,8 @@ mod daemon;
 mod fanout;
 mod fanout_paced;
 mod load;
+mod mcp_call;
+mod mcp_memory;
 mod memory;
 mod mixed;
 mod peers;
@@ -32,6 +34,7 @@ mod wire;
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
+    net::SocketAddr,
     process::ExitCode,
     time::Duration,
 };
@@ -57,6 +60,9 @@ pub(super) struct BenchArgs {
     /// Searches over a million records, too, which take a while to make
     #[arg(long)]
     large: bool,
+    /// Beside the MCP server at this address, too: streamable HTTP on /mcp, with a tool `echo` that takes nothing
+    #[arg(long, value_name = "ADDRESS")]
+    mcp_peer: Option<SocketAddr>,
     /// Only this; repeatable
     #[arg(long, value_enum, value_name = "NAME")]
     only: Vec<Scenario>,
@@ -82,12 +88,18 @@ enum Scenario {
     Memory,
     /// What a search of the journal finds, beside plain BM25 and a keyword score
     Retrieval,
+    /// Calls of MCP tools, beside a plain handler of JSON
+    McpCall,
+    /// What the daemon holds for each MCP client that is silent
+    McpMemory,
     /// Appends, beside Redis and NATS
     PeersAppend,
     /// Producers and subscribers, beside Redis and NATS
     PeersMixed,
     /// A long stream, beside Redis and NATS
     PeersReplay,
+    /// Calls in sessions, beside another MCP server
+    PeersMcp,
 }
 
 impl Scenario {
@@ -97,6 +109,9 @@ impl Scenario {
 
     /// Whether the arguments ask for it.
     fn is_wanted(self, args: &BenchArgs) -> bool {
+        if self == Self::PeersMcp && args.mcp_peer.is_none() {
+            return false;
+        }
         if args.only.is_empty() {
             args.peers || !self.needs_peers()
         } else {
@@ -115,9 +130,12 @@ impl Scenario {
             Self::Startup => startup::run(bench),
             Self::Memory => memory::run(bench),
             Self::Retrieval => retrieval::run(bench),
+            Self::McpCall => mcp_call::run(bench),
+            Self::McpMemory => mcp_memory::run(bench),
             Self::PeersAppend => peers::run_append(bench),
             Self::PeersMixed => peers::run_mixed(bench),
             Self::PeersReplay => peers::run_replay(bench),
+            Self::PeersMcp => peers::run_mcp(bench),
         }
     }
 }
@@ -136,6 +154,7 @@ struct Bench {
     /// Warm-up and length of each window.
     window_of: WindowOf,
     big_home: Option<BigHome>,
+    mcp_peer: Option<SocketAddr>,
     /// What each peer is, or why it is not there.
     peers: Vec<String>,
     disk: Disk,
@@ -157,6 +176,7 @@ impl Bench {
             rounds,
             window_of,
             big_home: None,
+            mcp_peer: args.mcp_peer,
             peers: Vec::new(),
             results: Vec::new(),
         })

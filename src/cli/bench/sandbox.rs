@@ -151,12 +151,21 @@ impl Process {
         Some(self.cpu()?.saturating_sub(before?))
     }
 
+    /// Threads that it has, where the system tells.
+    pub(super) fn threads(&self) -> Option<u64> {
+        self.status("Threads:")?.parse().ok()
+    }
+
+    /// What the system has noted of it under this name.
+    fn status(&self, name: &str) -> Option<String> {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
+        text.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
+    }
+
     /// Memory that it has in use, in bytes.
     pub(super) fn resident_bytes(&self) -> anyhow::Result<u64> {
-        let kib = if let Ok(text) = fs::read_to_string(format!("/proc/{}/status", self.id())) {
-            text.lines()
-                .find_map(|line| line.strip_prefix("VmRSS:"))
-                .and_then(|value| value.trim().trim_end_matches("kB").trim().parse::<u64>().ok())
+        let kib: Option<u64> = if let Some(value) = self.status("VmRSS:") {
+            value.trim_end_matches("kB").trim().parse().ok()
         } else {
             let id = self.id().to_string();
             let output = Command::new("ps").args(["-o", "rss=", "-p", &id]).output()?;

@@ -15,16 +15,17 @@ use axum::{
     Router,
     body::Bytes,
     extract::{Query, State},
-    http::header,
+    http::{StatusCode, header},
     response::{
-        IntoResponse, Sse,
+        IntoResponse, Response, Sse,
         sse::{Event, KeepAlive},
     },
     routing::{get, post},
 };
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand};
 use futures_util::{Stream, stream};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::sync::broadcast;
 
 use super::{
@@ -38,17 +39,27 @@ use crate::cli::output;
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
     /// Which one
+    #[command(subcommand)]
     kind: Kind,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
 pub(super) enum Kind {
     /// POST of anything answers a small JSON
+    #[command(after_help = "Example:\n  svc bench-server noop")]
     Noop,
     /// An `axum::response::sse::Event` for each event and subscriber
+    #[command(after_help = "Example:\n  svc bench-server events")]
     Events,
     /// Frames written to the sockets by one thread, without HTTP
+    #[command(after_help = "Example:\n  svc bench-server raw")]
     Raw,
+    /// POST of JSON to /mcp answers JSON
+    #[command(after_help = "Example:\n  svc bench-server json 400")]
+    Json {
+        /// Length of the answer
+        bytes: usize,
+    },
 }
 
 /// A running server.
@@ -67,9 +78,14 @@ impl Server {
             Kind::Noop => "noop",
             Kind::Events => "events",
             Kind::Raw => "raw",
+            Kind::Json { .. } => "json",
         };
         let mut command = Command::new(std::env::current_exe()?);
-        let mut process = sandbox.start(name, command.args(["bench-server", name]))?;
+        command.args(["bench-server", name]);
+        if let Kind::Json { bytes } = kind {
+            command.arg(bytes.to_string());
+        }
+        let mut process = sandbox.start(name, &mut command)?;
         let line = process.first_line()?;
         let address = line.trim().parse().with_context(|| format!("it said {line:?}"))?;
         Ok(Self { process, target: Target { address, token: None } })
@@ -123,7 +139,29 @@ fn router(kind: Kind) -> Router {
         Kind::Events => {
             Router::new().route("/events", get(events)).with_state(broadcast::Sender::new(RING))
         }
+        Kind::Json { bytes } => {
+            // What stands around the text takes its share.
+            let text: Arc<str> = "x".repeat(bytes.saturating_sub(45)).into();
+            Router::new().route("/mcp", post(answer_json)).with_state(text)
+        }
     }
+}
+
+#[derive(Serialize)]
+struct JsonAnswer<'a> {
+    jsonrpc: &'static str,
+    id: &'a Value,
+    result: &'a str,
+}
+
+/// The least that a handler of JSON does: it reads the body, and writes an answer that depends on it.
+async fn answer_json(State(result): State<Arc<str>>, body: Bytes) -> Response {
+    let Ok(asked) = serde_json::from_slice::<Value>(&body) else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
+    let answer = JsonAnswer { jsonrpc: "2.0", id: &asked["id"], result: &result };
+    let json = serde_json::to_vec(&answer).expect("an answer has a JSON form");
+    ([(header::CONTENT_TYPE, "application/json")], json).into_response()
 }
 
 async fn noop(body: Bytes) -> impl IntoResponse {

@@ -21,7 +21,21 @@ pub(super) struct Target {
 impl Target {
     /// A request, ready for the socket.
     pub(super) fn request(&self, method: &str, path: &str, body: &str) -> Vec<u8> {
+        self.request_with(method, path, &[], body)
+    }
+
+    /// The same with further headers.
+    pub(super) fn request_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Vec<u8> {
         let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\n", self.address);
+        for (name, value) in headers {
+            text.extend([name, ": ", value, "\r\n"]);
+        }
         if let Some(token) = &self.token {
             text.push_str("authorization: Bearer ");
             text.push_str(token);
@@ -39,13 +53,14 @@ impl Target {
 
     /// Asks once, on a connection of its own, and waits.
     pub(super) fn call(&self, method: &str, path: &str, body: &str) -> anyhow::Result<Value> {
-        let ask = || {
-            let mut caller = Caller::open(self.address, &Protocol::HTTP)?;
-            caller.ask(&self.request(method, path, body))
-        };
-        let answer = ask().with_context(|| format!("{method} {path}"))?;
-        let head = head_end(&answer).unwrap_or(answer.len());
-        Ok(serde_json::from_slice(&answer[head..])?)
+        let answer = self.ask(&self.request(method, path, body));
+        let answer = answer.with_context(|| format!("{method} {path}"))?;
+        Ok(serde_json::from_slice(self::body(&answer))?)
+    }
+
+    /// Sends a request on a connection of its own, and gives the answer, head and all.
+    pub(super) fn ask(&self, request: &[u8]) -> anyhow::Result<Vec<u8>> {
+        Caller::open(self.address, &Protocol::HTTP)?.ask(request)
     }
 }
 
@@ -66,14 +81,50 @@ pub(super) fn http_answer(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
     let Some(head) = head_end(bytes) else {
         return Ok(None);
     };
-    let body = content_length(&bytes[..head]).ok_or_else(|| BadAnswer::from_bytes(bytes))?;
-    if bytes.len() < head + body {
-        return Ok(None);
-    }
+    let body = match content_length(&bytes[..head]) {
+        Some(body) => Some(body).filter(|body| bytes.len() >= head + body),
+        None => chunks_end(&bytes[head..])?,
+    };
+    let Some(body) = body else { return Ok(None) };
     if !bytes.starts_with(b"HTTP/1.1 2") {
         return Err(BadAnswer::from_bytes(bytes));
     }
     Ok(Some(head + body))
+}
+
+/// How long a chunked body is, once all of it is there.
+fn chunks_end(body: &[u8]) -> Result<Option<usize>, BadAnswer> {
+    let mut at = 0;
+    loop {
+        let Some(line) = body[at..].windows(2).position(|two| two == b"\r\n") else {
+            return Ok(None);
+        };
+        let size = std::str::from_utf8(&body[at..at + line])
+            .ok()
+            .and_then(|size| usize::from_str_radix(size, 16).ok())
+            .ok_or_else(|| BadAnswer::from_bytes(body))?;
+        at += line + 2 + size + 2;
+        if body.len() < at {
+            return Ok(None);
+        }
+        if size == 0 {
+            return Ok(Some(at));
+        }
+    }
+}
+
+/// The body of a whole answer.
+pub(super) fn body(answer: &[u8]) -> &[u8] {
+    &answer[head_end(answer).unwrap_or(answer.len())..]
+}
+
+/// The value of a header of an answer, if it is there.
+pub(super) fn header<'a>(answer: &'a [u8], name: &str) -> Option<&'a str> {
+    let head = std::str::from_utf8(&answer[..head_end(answer)?]).ok()?;
+    head.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(it, _)| it.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value.trim())
 }
 
 /// Where the body begins.
@@ -245,6 +296,11 @@ mod tests {
     #[test]
     fn answers_are_found_whole_or_not_at_all() {
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        for cut in 0..answer.len() {
+            assert!(http_answer(&answer[..cut]).expect("is fine").is_none(), "{cut}");
+        }
+        assert_eq!(http_answer(answer).expect("is fine"), Some(answer.len()));
+        let answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\na\r\n0123456789\r\n0\r\n\r\n";
         for cut in 0..answer.len() {
             assert!(http_answer(&answer[..cut]).expect("is fine").is_none(), "{cut}");
         }

@@ -203,6 +203,9 @@ impl Bridge {
         loop {
             let problem = loop {
                 match answer.next().await {
+                    Ok(Some(message)) if is_farewell(message.as_bytes()) => {
+                        return Err(Broken::Cut("the daemon went down".to_owned()));
+                    }
                     Ok(Some(message)) => {
                         failures = 0;
                         if call.kind == Kind::Listen {
@@ -277,6 +280,9 @@ impl Bridge {
             self.link.note_unauthorized(&problem);
             return Err(Failure::Refused(problem.to_string()));
         }
+        if is_farewell(&reply.body) {
+            return self.may_repeat(call, tries, "the daemon went down".to_owned()).await;
+        }
         let message = Message::parse(&reply.body).ok();
         let Some(error) = message.and_then(|message| message.error).filter(|it| is_error(it))
         else {
@@ -331,6 +337,22 @@ async fn own_answer(mut answer: Answer) -> Result<Result<Box<RawValue>, String>,
 /// Whether this is an error as JSON-RPC has it. Other documents have a member of that name too.
 fn is_error(error: &RawValue) -> bool {
     code(error).is_some()
+}
+
+/// Whether a daemon that goes down says by this that it will not answer.
+fn is_farewell(message: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Error {
+        data: Data,
+    }
+    #[derive(Deserialize)]
+    struct Data {
+        retryable: bool,
+    }
+    let Some(error) = Message::parse(message).ok().and_then(|message| message.error) else {
+        return false;
+    };
+    serde_json::from_str::<Error>(error.get()).is_ok_and(|error| error.data.retryable)
 }
 
 fn code(error: &RawValue) -> Option<i64> {

@@ -81,7 +81,7 @@ fn run(requirements: &str) {
     let stop = CancellationToken::new();
     let url = runtime.block_on(serve(home.path(), &stop));
     let output = Command::new(modules.join("node/bin/node"))
-        .arg(modules.join("conformance-next/dist/index.js"))
+        .arg(modules.join("@modelcontextprotocol/conformance/dist/index.js"))
         .args(["server", "--url", &url, "--requirements", requirements, "-o"])
         .arg(home.path().join("out"))
         .stdin(Stdio::null())

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::{
-    Client, initialize, modern, modern_body, modern_post, post, request, tool, with_tasks,
+    Client, SOON, finish, initialize, modern, modern_body, modern_post, post, request, tool,
+    wait_for, with_tasks,
 };
-use crate::daemon::Daemon;
-use crate::expect::problem;
+use crate::daemon::{Daemon, eventually};
+use crate::expect::{new_task, problem};
 use crate::wire::Request;
 
 #[test]
@@ -153,6 +154,23 @@ fn requests_are_counted_in_our_own_words() {
     }
     let metrics = String::from_utf8_lossy(&d.get("/metrics").body).into_owned();
     assert!(!metrics.contains("made_up"));
+}
+
+/// A call that waits is counted when it ends, and as it ended.
+#[test]
+fn calls_that_wait_are_counted_at_their_end() {
+    let d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    let task = new_task(&d);
+    let (_, mut call) = client.begin("TaskWait", &wait_for(&task));
+    call.next();
+    let of_waits = || -> Vec<(String, u64)> {
+        let all = counted(&d).into_iter().filter(|(labels, _)| labels[1] == "TaskWait");
+        all.map(|([_, _, _, outcome], count)| (outcome, count)).collect()
+    };
+    assert_eq!(of_waits(), []);
+    finish(&d, &task);
+    eventually(SOON, || of_waits() == [("ok".to_owned(), 1)]);
 }
 
 #[test]

@@ -155,6 +155,36 @@ fn subscriptions_survive() {
 }
 
 #[test]
+fn who_knows_other_tools_is_told_after_the_restart() {
+    const CHANGED: &str = "notifications/tools/list_changed";
+    let mut d = Daemon::start();
+    let (client, fresh) = (Client::open(&d, "2025-11-25"), Client::open(&d, "2025-06-18"));
+    client.ask("tools/list", &json!({}));
+    knows(&client);
+    d.kill9();
+    // As after a version that had others.
+    let file = database(&d);
+    let changed = file.execute("update mcp_session set tools = tools + 1", []).expect("an update");
+    assert_eq!(changed, 2);
+    drop(file);
+    d.restart();
+    for _ in 0..2 {
+        client.listen(None).news(CHANGED);
+    }
+    client.ask("tools/list", &json!({}));
+    knows(&client);
+    fresh.listen(None).is_silent();
+}
+
+/// There is no news for this client but where it is.
+#[track_caller]
+fn knows(client: &Client) {
+    let mut stream = client.listen(None);
+    assert!(stream.next().json.is_null(), "a priming event");
+    stream.is_silent();
+}
+
+#[test]
 fn a_log_level_and_what_a_client_said_survive() {
     let mut d = Daemon::start();
     let client = Client::open_with(&d, "2025-06-18", &json!({ "elicitation": {} }));

@@ -1,8 +1,11 @@
 //! `--peers`: ours beside the event stores that people run, whichever of them is installed here. Each speaks its own
 //! protocol, to the same kind of generator, with the same 200 bytes in each event.
 
+mod mcp;
 mod nats;
 mod redis;
+
+pub(super) use mcp::run as run_mcp;
 
 use std::{
     process::Command,
