@@ -146,3 +146,18 @@ pub const CHECK_IN: i64 = 10;
 pub const CHECK_IN_MAX: i64 = 1000;
 /// A text of a record of an earlier system, in characters.
 pub const IMPORT_TEXT_CHARS: usize = 10_000;
+
+/// How much of a prompt is looked at, in bytes: a pasted log says what it is about in its first pages.
+pub const PROMPT_BYTES: usize = 8 * 1024;
+/// Most words of a prompt that are looked for, the rarest: the hundredth changes nothing but the time.
+pub const PROMPT_TERMS: usize = 32;
+/// Most words of a prompt that are looked up as misspelt.
+pub const PROMPT_TYPOS: usize = 6;
+/// Most entries of the index that a search goes through to find candidates; terms beyond that only help to rank.
+pub const SEARCH_POSTINGS: i64 = 1_000;
+/// Most candidates that are ranked.
+pub const SEARCH_CANDIDATES: u32 = 64;
+/// Most hits of a search.
+pub const SEARCH_HITS: usize = 50;
+/// A text that is searched for, in characters.
+pub const SEARCH_QUERY_CHARS: usize = 10_000;

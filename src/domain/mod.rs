@@ -13,6 +13,7 @@ mod message;
 mod peer;
 pub mod sse;
 mod task;
+pub mod text;
 mod time;
 
 pub use caller::{Caller, Scope};

@@ -253,6 +253,11 @@ impl Services {
             .await
     }
 
+    /// The project that a session works in.
+    pub async fn project_of(&self, place: &Place) -> Result<Option<String>, Error> {
+        Ok(self.store.session(&place.session_id).await?.and_then(|session| session.project))
+    }
+
     /// A session with its counters.
     pub async fn session_detail(&self, session_id: &str) -> Result<SessionDetail, Error> {
         let session = self.store.session(session_id).await?;

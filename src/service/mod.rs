@@ -15,6 +15,9 @@ pub mod process;
 mod reading;
 mod reads;
 mod retention;
+#[cfg(any(test, feature = "bench"))]
+pub mod retrieval;
+pub mod search;
 mod tasks;
 mod tokens;
 

@@ -430,7 +430,7 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(())
+        self.index_ghap(ghap).await
     }
 
     /// Writes a record back as it is now.
@@ -471,7 +471,7 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(())
+        self.index_ghap(ghap).await
     }
 
     /// Keeps what a record said before it is changed.
@@ -611,6 +611,16 @@ impl Store {
         let id = id.as_str();
         let raw = ghaps!("where g.ghap_id = ?", id).fetch_optional(&self.readers).await?;
         Ok(raw.map(Ghap::from))
+    }
+
+    /// Records by their place in the table, in any order.
+    pub async fn ghaps_at(&self, ids: &[i64]) -> Result<Vec<(i64, Ghap)>, StoreError> {
+        let mut all = Vec::with_capacity(ids.len());
+        for id in ids {
+            let raw = ghaps!("where g.id = ?", id).fetch_optional(&self.readers).await?;
+            all.extend(raw.map(|raw| (*id, Ghap::from(raw))));
+        }
+        Ok(all)
     }
 
     /// A page of records, the latest made first.

@@ -15,6 +15,7 @@ mod message;
 mod migrate;
 mod peer;
 mod replay;
+mod search;
 mod task;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -35,6 +36,7 @@ pub use message::MessageRow;
 pub use migrate::{MigrateError, Migrations};
 pub use peer::{PeerFilter, PeerRow};
 pub use replay::{FeedScope, Frames, StreamView};
+pub use search::{Candidate, SearchFilter};
 pub use task::{TaskFilter, TaskRow};
 pub use token::TokenRow;
 pub use tx::WriteTx;

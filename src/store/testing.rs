@@ -238,3 +238,53 @@ mod model {
             .unwrap();
     }
 }
+
+/// Records of the journal, without the service that makes them.
+pub(crate) mod journal {
+    use super::TestStore;
+    use crate::{
+        domain::{
+            GhapId, Timestamp,
+            journal::{Domain, Ghap, GhapStatus, SessionSource, Strategy, Tier},
+        },
+        store::{SessionStart, StoreError},
+    };
+
+    /// A confirmed record of session `s` that says nothing but its goal. Not yet stored; its session is.
+    pub(crate) async fn record(at: &TestStore, number: usize, goal: &str) -> Ghap {
+        let start = SessionStart {
+            session_id: "s".to_owned(),
+            project: None,
+            client: None,
+            source: SessionSource::Startup,
+            created_by: "operator".to_owned(),
+        };
+        let done: Result<(), StoreError> =
+            at.store.write(move |tx| Box::pin(async move { tx.begin_session(&start).await })).await;
+        done.unwrap();
+        let now = Timestamp::from_millis(1_000);
+        Ghap {
+            id: GhapId::from(format!("ghap_{number}")),
+            session_id: "s".to_owned(),
+            project: None,
+            domain: Domain::Debugging,
+            strategy: Strategy::ReadTheError,
+            goal: goal.to_owned(),
+            hypothesis: String::new(),
+            action: String::new(),
+            prediction: String::new(),
+            probability: None,
+            iteration_count: 1,
+            status: GhapStatus::Confirmed,
+            result: None,
+            surprise: None,
+            root_cause: None,
+            lesson: None,
+            confidence_tier: Some(Tier::Silver),
+            outcome_id: None,
+            created_at: now,
+            updated_at: now,
+            resolved_at: Some(now),
+        }
+    }
+}

@@ -14,7 +14,7 @@ use crate::{
         limits,
     },
     service::journal::{GhapChange, NewGhap, NewOutcome, Resolution},
-    store::GhapFilter,
+    store::{GhapFilter, SearchFilter},
 };
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -32,6 +32,7 @@ pub(super) fn tools() -> Vec<Tool> {
             .read_only(),
         Tool::new("adopt_ghap", ADOPT, adopt).title("Take over a record left open"),
         Tool::new("abandon_orphan", ABANDON, abandon).title("End a record left open"),
+        Tool::new("search_experiences", SEARCH, search).title("Search what was tried").read_only(),
         Tool::new("record_outcome", OUTCOME, record_outcome).title("Record what came of something"),
         Tool::new("ghap_calibration", CALIBRATION, calibrate)
             .title("How true predictions came")
@@ -482,6 +483,69 @@ async fn abandon(call: Call, input: Abandon) -> Result<Written, Failure> {
     Ok(Written::of(call.services.abandon_orphan(place, id, input.reason).await?))
 }
 
+const SEARCH: &str = "\
+Searches what was tried before, in this project and others: by symptom, goal, error text, names in the code. Gives whole \
+records, the best first, with what did not work among them. Look here before you debug something a second time.";
+
+/// What is looked for.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Search {
+    /// What you would tell somebody who might have seen it: any text, errors and code too.
+    #[schemars(length(max = limits::SEARCH_QUERY_CHARS))]
+    query: String,
+    /// Only of this domain.
+    domain: Option<Domain>,
+    /// Only with this verdict.
+    outcome: Option<Verdict>,
+    /// How many at most.
+    #[schemars(range(min = 1, max = 50), extend("default" = 10))]
+    limit: Option<u32>,
+    /// The session that asks; your own by default. Records of its project come first.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+}
+
+/// Records that were found.
+#[derive(Serialize, JsonSchema)]
+struct Experiences {
+    results: Vec<Experience>,
+    count: usize,
+}
+
+/// A record that was found.
+#[derive(Serialize, JsonSchema)]
+struct Experience {
+    #[serde(flatten)]
+    ghap: Ghap,
+    /// How well it fits; comparable within one answer.
+    score: f64,
+}
+
+async fn search(call: Call, input: Search) -> Result<Experiences, Failure> {
+    if input.query.trim().is_empty() {
+        return Ok(Experiences { results: Vec::new(), count: 0 });
+    }
+    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let project = call.services.project_of(&place).await?;
+    let found = call
+        .services
+        .search_ghaps(&crate::service::search::Search {
+            prompt: &input.query,
+            project: project.as_deref(),
+            filter: SearchFilter {
+                domain: input.domain,
+                status: input.outcome.map(Verdict::status),
+            },
+            limit: input.limit.unwrap_or(10) as usize,
+            only_relevant: false,
+        })
+        .await?;
+    let results: Vec<Experience> =
+        found.into_iter().map(|hit| Experience { ghap: hit.ghap, score: hit.score }).collect();
+    Ok(Experiences { count: results.len(), results })
+}
+
 const OUTCOME: &str = "\
 Records what came of a test run, a build or the like, for a verdict to rest on: pass its outcome_id to resolve_ghap. Clients' \
 hooks do this by themselves where they see test output.";
@@ -659,6 +723,29 @@ mod tests {
         }
         let wrong = json!({ "since": "yesterday" });
         world.refuse(&call, "list_ghap_entries", wrong, ErrorType::ValidationError).await;
+    }
+
+    #[tokio::test]
+    async fn what_was_tried_is_found_by_what_it_was_like() {
+        let world = World::open().await;
+        let call = begin(&world, "s1", "/nowhere/p").await;
+        world
+            .call(&call, "start_ghap", attempt("tenants see each other's rows in the report"))
+            .await;
+        let find = async |query: &str| {
+            world.call(&call, "search_experiences", json!({ "query": query })).await["count"]
+                .clone()
+        };
+        assert_eq!(find("tenant cache").await, 0, "it is not over yet");
+        let end = json!({ "status": "confirmed", "result": "green" });
+        world.call(&call, "resolve_ghap", end).await;
+        assert_eq!(find("why do tenants share a cache?").await, 1);
+        assert_eq!(find(" ").await, 0);
+        for odd in ["\"", "a:b -c (d) OR *", "NEAR(x y)", "C++ foo-bar", "\u{0}"] {
+            find(odd).await;
+        }
+        let other = json!({ "query": "tenants cache", "outcome": "falsified" });
+        assert_eq!(world.call(&call, "search_experiences", other).await["count"], 0);
     }
 
     #[tokio::test]

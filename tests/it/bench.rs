@@ -24,6 +24,7 @@ fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
         "replay",
         "startup",
         "memory",
+        "retrieval",
         "mcp-call",
         "mcp-memory",
     ] {

@@ -24,6 +24,7 @@ mod peers;
 mod publisher;
 mod replay;
 mod report;
+mod retrieval;
 mod sandbox;
 mod server;
 mod startup;
@@ -56,6 +57,9 @@ pub(super) struct BenchArgs {
     /// Beside redis-server and nats-server too, whichever is installed
     #[arg(long)]
     peers: bool,
+    /// Searches over a million records, too, which take a while to make
+    #[arg(long)]
+    large: bool,
     /// Beside the MCP server at this address, too: streamable HTTP on /mcp, with a tool `echo` that takes nothing
     #[arg(long, value_name = "ADDRESS")]
     mcp_peer: Option<SocketAddr>,
@@ -82,6 +86,8 @@ enum Scenario {
     Startup,
     /// What the daemon holds when nothing happens, and for each idle subscriber
     Memory,
+    /// What a search of the journal finds, beside plain BM25 and a keyword score
+    Retrieval,
     /// Calls of MCP tools, beside a plain handler of JSON
     McpCall,
     /// What the daemon holds for each MCP client that is silent
@@ -123,6 +129,7 @@ impl Scenario {
             Self::Replay => replay::run(bench),
             Self::Startup => startup::run(bench),
             Self::Memory => memory::run(bench),
+            Self::Retrieval => retrieval::run(bench),
             Self::McpCall => mcp_call::run(bench),
             Self::McpMemory => mcp_memory::run(bench),
             Self::PeersAppend => peers::run_append(bench),
@@ -141,6 +148,7 @@ type WindowOf = (Duration, Duration);
 struct Bench {
     sandbox: Sandbox,
     quick: bool,
+    large: bool,
     /// Rounds of each comparison.
     rounds: usize,
     /// Warm-up and length of each window.
@@ -164,6 +172,7 @@ impl Bench {
             sandbox,
             disk,
             quick: args.quick,
+            large: args.large,
             rounds,
             window_of,
             big_home: None,

@@ -82,6 +82,11 @@ impl Goal {
         Self { of: Of::Ratio, at_least: Some(at_least), at_most: None }
     }
 
+    /// The figure is to be at least this.
+    pub(super) const fn at_least(value: f64) -> Self {
+        Self { of: Of::Value, at_least: Some(value), at_most: None }
+    }
+
     /// The figure is to be at most this.
     pub(super) const fn at_most(value: f64) -> Self {
         Self { of: Of::Value, at_least: None, at_most: Some(value) }
@@ -111,7 +116,7 @@ impl Goal {
         };
         match self.of {
             Of::Ratio => format!("{sign} {bound} ×"),
-            Of::Value => format!("{sign} {bound}"),
+            Of::Value => format!("{sign} {}", number(bound)),
             Of::P99Us => format!("p99 {sign} {} ms", bound / 1e3),
         }
     }
@@ -154,6 +159,12 @@ impl Entry {
             p99_us: other.p99_us,
         });
         self.ratio = Some(ratio);
+        self
+    }
+
+    /// Beside another figure, where a ratio would say nothing.
+    pub(super) fn beside_value(mut self, name: impl Into<String>, value: f64) -> Self {
+        self.beside = Some(Beside { name: name.into(), value, p50_us: None, p99_us: None });
         self
     }
 
