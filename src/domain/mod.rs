@@ -5,6 +5,7 @@
 
 mod caller;
 mod event;
+pub mod hook;
 mod id;
 pub mod journal;
 pub mod limits;
