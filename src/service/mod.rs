@@ -49,6 +49,7 @@ pub struct Services {
     lately: Arc<Lately>,
     /// Whose an MCP connection is.
     pub ties: Arc<hooks::Ties>,
+    waiters: Arc<hooks::Waiters>,
     /// Who may come in.
     pub tokens: Tokens,
 }
@@ -108,7 +109,16 @@ impl Services {
         tuning: Tuning,
         tokens: Tokens,
     ) -> Self {
-        Self { store, clock, ids, tuning, lately: Arc::default(), ties: Arc::default(), tokens }
+        Self {
+            store,
+            clock,
+            ids,
+            tuning,
+            lately: Arc::default(),
+            ties: Arc::default(),
+            waiters: Arc::default(),
+            tokens,
+        }
     }
 
     /// The database beneath, for what only looks at it: health and metrics.

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::{Call, Failure, Tool, ToolError, schema::NOT_BLANK};
 use crate::{
     domain::{
+        Timestamp,
         hook::{self, HookClient, HookFormat, Missing},
         limits,
     },
@@ -44,6 +45,8 @@ struct Event {
     /// Names this event: one that is sent again with the same id counts once.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     id: Option<String>,
+    /// When it happened, if it is told late. Then nothing is said in return.
+    at: Option<Timestamp>,
     /// The client's process on the daemon's machine.
     #[schemars(range(min = 1, max = u32::MAX))]
     pid: Option<u32>,
@@ -110,7 +113,7 @@ async fn event(call: Call, input: Event) -> Result<Printed, Failure> {
             )
         },
     )?;
-    let about = HookCall { id: input.id, pid: input.pid, tmux_pane: input.tmux_pane };
+    let about = HookCall { id: input.id, pid: input.pid, tmux_pane: input.tmux_pane, at: input.at };
     let said = call.services.hook(&call.caller, hook.clone(), about).await?;
     Ok(Printed(said.render(&hook, input.format.unwrap_or_default())))
 }

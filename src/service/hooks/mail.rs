@@ -100,8 +100,8 @@ fn written(message: &Message, from: &Sender, target: &str) -> String {
     written.push_str(&stamped(&shown, from, target, "peer", tool));
     if long {
         let bytes = text.len();
-        written
-            .push_str(&format!("\n[cut: {bytes} bytes in all; peer_inbox with peek shows them]"));
+        let note = format!("\n[cut: {bytes} bytes in all; peer_inbox with peek shows them]");
+        written.push_str(&note);
     }
     written.push_str("\n---");
     written

@@ -5,10 +5,12 @@
 
 mod mail;
 mod ties;
+mod wait;
 
 use std::{path::Path, sync::Arc};
 
 pub use ties::Ties;
+pub use wait::{Awaited, Waiters};
 
 use super::{
     Error, Services, check,
@@ -17,7 +19,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, McpSessionId, Peer, PeerId, PeerStatus, RegisterInput,
+        Caller, McpSessionId, Peer, PeerId, PeerStatus, RegisterInput, Timestamp,
         hook::{Hook, Moment, Note, Said},
         journal::{Ghap, Session, SessionSource},
         limits,
@@ -34,6 +36,9 @@ pub struct HookCall {
     pub pid: Option<u32>,
     /// The tmux pane that it runs in.
     pub tmux_pane: Option<String>,
+    /// When it happened, if it is told late because the daemon was away. Nobody hears what there is to say to it, and
+    /// what is known from later on stays as it is.
+    pub at: Option<Timestamp>,
 }
 
 /// What one commit found.
@@ -52,6 +57,7 @@ impl Services {
     /// # Errors
     /// [`Error::Forbidden`] if a session's token tells of another session.
     pub async fn hook(&self, caller: &Caller, hook: Hook, call: HookCall) -> Result<Said, Error> {
+        let is_late = call.at.is_some();
         let hook = Arc::new(hook);
         let beneath = Some(hook.agent_id.as_str()).filter(|id| !id.is_empty());
         let place = self.place(caller, None, Some(&hook.session_id), beneath).await?;
@@ -59,7 +65,7 @@ impl Services {
             check::short(field, text.as_deref())?;
         }
         check::key("cwd", hook.cwd.as_deref())?;
-        if let Moment::ToolStart(using) = &hook.moment {
+        if let (Moment::ToolStart(using), false) = (&hook.moment, is_late) {
             self.ties.expect(&hook.session_id, using, self.now());
         }
         let peer = self.store.peer_of_session(&hook.session_id).await?.map(|row| row.peer);
@@ -73,7 +79,7 @@ impl Services {
             };
             self.note_hook(caller, &hook, &place, name, call).await?
         };
-        if noted.is_repeat || hook.is_beneath() {
+        if noted.is_repeat || hook.is_beneath() || is_late {
             return Ok(Said::default());
         }
         let mut said = Said::default();
@@ -128,17 +134,17 @@ impl Services {
                     {
                         return Ok(Noted { is_repeat: true, ..Noted::default() });
                     }
-                    note_session(tx, &caller, &hook, project.clone()).await?;
+                    note_session(tx, &caller, &hook, project.clone(), call.at).await?;
                     let mut noted = Noted::default();
                     if hook.client.counts(&hook.moment) {
-                        noted.due = count(tx, &hook, &place).await?;
+                        noted.due = count(tx, &hook, &place, call.at).await?;
                     }
                     if hook.is_beneath() {
                         return Ok(noted);
                     }
-                    let id = PeerId::new(&ids, tx.now());
+                    let (id, is_late) = (PeerId::new(&ids, tx.now()), call.at.is_some());
                     let peer = note_peer(tx, &caller, &hook, project, name, call, id).await?;
-                    if let Some(peer) = &peer {
+                    if let Some(peer) = peer.as_ref().filter(|_| !is_late) {
                         let begins = matches!(hook.moment, Moment::Start { .. });
                         if !begins {
                             mail::confirm(tx, &peer.peer_id).await?;
@@ -224,9 +230,15 @@ async fn note_session(
     caller: &Caller,
     hook: &Hook,
     project: Option<String>,
+    at: Option<Timestamp>,
 ) -> Result<(), Error> {
     let id = &hook.session_id;
     let known = tx.session(id).await?;
+    if let (Some(at), Some(known)) = (at, &known)
+        && known.last_seen_at > at
+    {
+        return Ok(());
+    }
     let is_over = known.as_ref().is_some_and(|session| session.ended_at.is_some());
     if let Moment::End { reason } = &hook.moment {
         if known.is_none() || is_over {
@@ -263,11 +275,17 @@ async fn note_session(
 }
 
 /// Counts a tool call. When it is time, gives the record that is to be looked at, and counts from zero.
-async fn count(tx: &mut WriteTx, hook: &Hook, place: &Place) -> Result<Option<(Ghap, i64)>, Error> {
+async fn count(
+    tx: &mut WriteTx,
+    hook: &Hook,
+    place: &Place,
+    at: Option<Timestamp>,
+) -> Result<Option<(Ghap, i64)>, Error> {
     let (Moment::ToolStart(using) | Moment::ToolEnd(using)) = &hook.moment else { return Ok(None) };
     let Place { session_id, agent_id } = place;
     let count = tx.count_tool(session_id, agent_id, Some(&using.tool)).await?;
-    if count < limits::CHECK_IN {
+    // A reminder that nobody would hear waits for the next call.
+    if count < limits::CHECK_IN || at.is_some() {
         return Ok(None);
     }
     tx.reset_tool_count(session_id, agent_id).await?;
@@ -287,6 +305,7 @@ async fn note_peer(
     call: HookCall,
     id: PeerId,
 ) -> Result<Option<Peer>, Error> {
+    let call_at = call.at;
     let known = tx.peer_of_session(&hook.session_id).await?;
     let ends = matches!(hook.moment, Moment::End { .. });
     let begins = matches!(hook.moment, Moment::Start { .. });
@@ -315,7 +334,11 @@ async fn note_peer(
             PeerRow { peer, owner: None }
         }
     };
-    row.peer.last_seen = tx.now();
+    let now = call_at.unwrap_or(tx.now());
+    if call_at.is_some() && row.peer.last_seen > now {
+        return Ok(Some(row.peer));
+    }
+    row.peer.last_seen = now;
     let next = status_after(&hook.moment).unwrap_or(match row.peer.status {
         PeerStatus::Offline => PeerStatus::Online,
         status => status,
