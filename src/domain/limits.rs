@@ -161,3 +161,26 @@ pub const SEARCH_CANDIDATES: u32 = 64;
 pub const SEARCH_HITS: usize = 50;
 /// A text that is searched for, in characters.
 pub const SEARCH_QUERY_CHARS: usize = 10_000;
+
+/// What a memory says, in characters.
+pub const MEMORY_CHARS: usize = 10_000;
+/// Most tags of a memory.
+pub const MEMORY_TAGS: usize = 20;
+/// A tag, in characters.
+pub const MEMORY_TAG_CHARS: usize = 50;
+/// A memory of at least this importance is worth telling to a session that has not asked for anything yet.
+pub const MEMORY_IMPORTANT: f64 = 0.7;
+/// A value, in characters: a sentence or two.
+pub const VALUE_CHARS: usize = 500;
+/// Most values that are held against a prompt, the latest. Each is a sentence that somebody wrote by hand.
+pub const VALUES_RANKED: u32 = 500;
+/// Records that there have to be before they are grouped: among fewer, what is alike is chance.
+pub const CLUSTER_RECORDS: u64 = 20;
+/// Most records that are grouped, the latest made: the work grows with the square of their number.
+pub const CLUSTERED_RECORDS: u32 = 1000;
+/// Smallest and largest context that may be asked for, in bytes. The smallest holds one lesson with its heading.
+pub const CONTEXT_BYTES_MIN: usize = 400;
+/// See [`CONTEXT_BYTES_MIN`].
+pub const CONTEXT_BYTES_MAX: usize = 40_000;
+/// Bytes that one token is taken for.
+pub const TOKEN_BYTES: usize = 4;

@@ -5,12 +5,15 @@
 
 mod caller;
 mod event;
+pub mod fit;
 mod id;
 pub mod journal;
+pub mod learning;
 pub mod limits;
 pub mod mcp;
 mod message;
 mod peer;
+pub mod quote;
 pub mod sse;
 mod task;
 pub mod text;
@@ -19,7 +22,9 @@ mod time;
 pub use caller::{Caller, Scope};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub(crate) use id::random_bytes;
-pub use id::{CallId, GhapId, Ids, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId};
+pub use id::{
+    CallId, GhapId, Ids, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId, ValueId,
+};
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
 pub use peer::{Peer, PeerRole, PeerStatus, RegisterInput};
 pub use task::{

@@ -214,6 +214,10 @@ impl Services {
                     if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
                         tx.reset_tool_count(&start.session_id, "").await?;
                     }
+                    // Of what it was given it has nothing left, or a summary at best.
+                    if matches!(start.source, SessionSource::Clear | SessionSource::Compact) {
+                        tx.forget_seen(&start.session_id).await?;
+                    }
                     tx.put_setting(CURRENT, &start.session_id).await?;
                     let session = tx.session(&start.session_id).await?;
                     let session =
@@ -734,7 +738,7 @@ pub(super) fn project_root(cwd: &str) -> String {
     if trimmed.is_empty() { root.into_owned() } else { trimmed.to_owned() }
 }
 
-fn text_of(field: &'static str, text: &str, most: usize) -> Result<(), Error> {
+pub(super) fn text_of(field: &'static str, text: &str, most: usize) -> Result<(), Error> {
     check::not_blank(field, text)?;
     let chars = text.chars().count();
     if chars > most {
@@ -770,7 +774,7 @@ async fn still_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result
     Ok(ghap)
 }
 
-async fn tell(
+pub(super) async fn tell(
     tx: &mut WriteTx,
     session_id: &str,
     kind: &'static str,

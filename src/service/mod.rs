@@ -4,13 +4,16 @@
 //! event are one write job, so they commit together, and a caller that goes away tears nothing.
 
 pub(crate) mod check;
+pub mod context;
 mod error;
 pub mod events;
 mod inbox;
 pub mod journal;
 mod journal_import;
 pub mod mcp;
+pub mod memories;
 mod peers;
+pub mod premortem;
 pub mod process;
 mod reading;
 mod reads;

@@ -7,11 +7,13 @@
 
 mod call;
 mod catalogue;
+mod context;
 mod error;
 mod events;
 #[cfg(test)]
 mod every;
 mod ghap;
+mod memory;
 mod peers;
 mod schema;
 mod search;
@@ -38,8 +40,16 @@ pub fn catalogue() -> Arc<Catalogue> {
 
 /// The tools that stand for themselves.
 pub fn builtin() -> Vec<Tool> {
-    [peers::tools(), tasks::tools(), events::tools(), sessions::tools(), ghap::tools()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        peers::tools(),
+        tasks::tools(),
+        events::tools(),
+        sessions::tools(),
+        ghap::tools(),
+        context::tools(),
+        memory::tools(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
