@@ -721,7 +721,7 @@ pub(super) fn project_root(cwd: &str) -> String {
     if trimmed.is_empty() { root.into_owned() } else { trimmed.to_owned() }
 }
 
-fn text_of(field: &'static str, text: &str, most: usize) -> Result<(), Error> {
+pub(super) fn text_of(field: &'static str, text: &str, most: usize) -> Result<(), Error> {
     check::not_blank(field, text)?;
     let chars = text.chars().count();
     if chars > most {
@@ -763,6 +763,10 @@ pub(super) async fn begin(tx: &mut WriteTx, start: &SessionStart) -> Result<Sess
     // A session that goes on keeps its count.
     if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
         tx.reset_tool_count(&start.session_id, "").await?;
+    }
+    // Of what it was given it has nothing left, or a summary at best.
+    if matches!(start.source, SessionSource::Clear | SessionSource::Compact) {
+        tx.forget_seen(&start.session_id).await?;
     }
     let session = tx.session(&start.session_id).await?;
     let session = session.ok_or_else(|| Error::not_found("session", &start.session_id))?;
