@@ -10,6 +10,7 @@ pub mod journal;
 pub mod limits;
 pub mod mcp;
 mod message;
+pub mod outcome;
 mod peer;
 pub mod sse;
 mod task;
