@@ -4,13 +4,17 @@
 //! event are one write job, so they commit together, and a caller that goes away tears nothing.
 
 pub(crate) mod check;
+pub mod context;
 mod error;
 pub mod events;
+pub mod hooks;
 mod inbox;
 pub mod journal;
 mod journal_import;
 pub mod mcp;
+pub mod memories;
 mod peers;
+pub mod premortem;
 pub mod process;
 mod reading;
 mod reads;
@@ -46,6 +50,9 @@ pub struct Services {
     ids: Ids,
     tuning: Tuning,
     lately: Arc<Lately>,
+    /// Whose an MCP connection is.
+    pub ties: Arc<hooks::Ties>,
+    waiters: Arc<hooks::Waiters>,
     /// Who may come in.
     pub tokens: Tokens,
 }
@@ -105,7 +112,16 @@ impl Services {
         tuning: Tuning,
         tokens: Tokens,
     ) -> Self {
-        Self { store, clock, ids, tuning, lately: Arc::default(), tokens }
+        Self {
+            store,
+            clock,
+            ids,
+            tuning,
+            lately: Arc::default(),
+            ties: Arc::default(),
+            waiters: Arc::default(),
+            tokens,
+        }
     }
 
     /// The database beneath, for what only looks at it: health and metrics.

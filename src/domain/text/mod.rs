@@ -345,7 +345,9 @@ fn is_word(c: char) -> bool {
 
 /// Of scripts that put no space between words.
 fn is_dense(c: char) -> bool {
-    matches!(c, '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}')
+    let is_script = matches!(c, '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}');
+    // Marks and symbols stand among the letters.
+    is_script && c.is_alphanumeric()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -465,6 +467,7 @@ mod tests {
             ("Zertifikatsprüfung GRÖẞE", "zertifikatsprufung gross"),
             ("Excelで開く", "excel で開 開く"),
             ("the 123456 of 502", "502"),
+            ("データ・ベース䷀", "デー ータ ベー ース"),
         ] {
             assert_eq!(terms(text), are, "{text}");
         }
