@@ -13,6 +13,7 @@ pub mod learning;
 pub mod limits;
 pub mod mcp;
 mod message;
+pub mod outcome;
 mod peer;
 pub mod quote;
 pub mod sse;
