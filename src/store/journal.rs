@@ -157,6 +157,16 @@ macro_rules! ghaps {
     };
 }
 
+/// Records by their places in the table, which are an array in JSON; in any order.
+pub(super) async fn ghaps_at(
+    conn: &mut sqlx::SqliteConnection,
+    places: &str,
+) -> Result<Vec<Ghap>, StoreError> {
+    let raw =
+        ghaps!("where g.id in (select value from json_each(?))", places).fetch_all(conn).await?;
+    Ok(raw.into_iter().map(Ghap::from).collect())
+}
+
 struct RawOutcome {
     outcome_id: String,
     session_id: String,
@@ -611,16 +621,6 @@ impl Store {
         let id = id.as_str();
         let raw = ghaps!("where g.ghap_id = ?", id).fetch_optional(&self.readers).await?;
         Ok(raw.map(Ghap::from))
-    }
-
-    /// Records by their place in the table, in any order.
-    pub async fn ghaps_at(&self, ids: &[i64]) -> Result<Vec<(i64, Ghap)>, StoreError> {
-        let mut all = Vec::with_capacity(ids.len());
-        for id in ids {
-            let raw = ghaps!("where g.id = ?", id).fetch_optional(&self.readers).await?;
-            all.extend(raw.map(|raw| (*id, Ghap::from(raw))));
-        }
-        Ok(all)
     }
 
     /// A page of records, the latest made first.
