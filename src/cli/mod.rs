@@ -17,6 +17,7 @@ mod doctor;
 mod events;
 mod exit;
 mod ghap;
+mod install;
 mod mcp_config;
 mod message;
 pub mod migrate;
