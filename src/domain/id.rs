@@ -87,6 +87,10 @@ id!(
     OutcomeId, "out_"
 );
 id!(
+    /// An event that a hook tells of.
+    HookId, "hook_"
+);
+id!(
     /// A call that takes time, and the task that it may be for an MCP client.
     CallId, "call_"
 );

@@ -5,6 +5,7 @@
 
 mod caller;
 mod event;
+pub mod hook;
 mod id;
 pub mod journal;
 pub mod limits;
@@ -19,7 +20,9 @@ mod time;
 pub use caller::{Caller, Scope};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub(crate) use id::random_bytes;
-pub use id::{CallId, GhapId, Ids, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId};
+pub use id::{
+    CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId,
+};
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
 pub use peer::{Peer, PeerRole, PeerStatus, RegisterInput};
 pub use task::{

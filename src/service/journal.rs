@@ -209,21 +209,8 @@ impl Services {
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.begin_session(&start).await?;
-                    // A session that goes on keeps its count.
-                    if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
-                        tx.reset_tool_count(&start.session_id, "").await?;
-                    }
                     tx.put_setting(CURRENT, &start.session_id).await?;
-                    let session = tx.session(&start.session_id).await?;
-                    let session =
-                        session.ok_or_else(|| Error::not_found("session", &start.session_id))?;
-                    let data = json!({
-                        "session_id": session.session_id, "source": session.source,
-                        "client": session.client, "project": session.project,
-                    });
-                    tell(tx, &start.session_id, "session.started", &data).await?;
-                    Ok(session)
+                    begin(tx, &start).await
                 })
             })
             .await
@@ -770,7 +757,24 @@ async fn still_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result
     Ok(ghap)
 }
 
-async fn tell(
+/// Begins a session, or begins it again, and says so in its stream.
+pub(super) async fn begin(tx: &mut WriteTx, start: &SessionStart) -> Result<Session, Error> {
+    tx.begin_session(start).await?;
+    // A session that goes on keeps its count.
+    if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
+        tx.reset_tool_count(&start.session_id, "").await?;
+    }
+    let session = tx.session(&start.session_id).await?;
+    let session = session.ok_or_else(|| Error::not_found("session", &start.session_id))?;
+    let data = json!({
+        "session_id": session.session_id, "source": session.source,
+        "client": session.client, "project": session.project,
+    });
+    tell(tx, &start.session_id, "session.started", &data).await?;
+    Ok(session)
+}
+
+pub(super) async fn tell(
     tx: &mut WriteTx,
     session_id: &str,
     kind: &'static str,

@@ -6,6 +6,7 @@
 pub(crate) mod check;
 mod error;
 pub mod events;
+pub mod hooks;
 mod inbox;
 pub mod journal;
 mod journal_import;
@@ -46,6 +47,9 @@ pub struct Services {
     ids: Ids,
     tuning: Tuning,
     lately: Arc<Lately>,
+    /// Whose an MCP connection is.
+    pub ties: Arc<hooks::Ties>,
+    waiters: Arc<hooks::Waiters>,
     /// Who may come in.
     pub tokens: Tokens,
 }
@@ -105,7 +109,16 @@ impl Services {
         tuning: Tuning,
         tokens: Tokens,
     ) -> Self {
-        Self { store, clock, ids, tuning, lately: Arc::default(), tokens }
+        Self {
+            store,
+            clock,
+            ids,
+            tuning,
+            lately: Arc::default(),
+            ties: Arc::default(),
+            waiters: Arc::default(),
+            tokens,
+        }
     }
 
     /// The database beneath, for what only looks at it: health and metrics.

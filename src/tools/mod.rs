@@ -12,6 +12,7 @@ mod events;
 #[cfg(test)]
 mod every;
 mod ghap;
+mod hooks;
 mod peers;
 mod schema;
 mod search;
@@ -38,8 +39,15 @@ pub fn catalogue() -> Arc<Catalogue> {
 
 /// The tools that stand for themselves.
 pub fn builtin() -> Vec<Tool> {
-    [peers::tools(), tasks::tools(), events::tools(), sessions::tools(), ghap::tools()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        peers::tools(),
+        tasks::tools(),
+        events::tools(),
+        sessions::tools(),
+        ghap::tools(),
+        hooks::tools(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

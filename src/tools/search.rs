@@ -421,7 +421,7 @@ mod tests {
         assert_eq!(error.field.as_deref(), Some("family"));
         assert_eq!(
             error.allowed,
-            Some(json!(["catalogue", "events", "ghap", "peers", "sessions", "tasks"]))
+            Some(json!(["catalogue", "events", "ghap", "hooks", "peers", "sessions", "tasks"]))
         );
     }
 
