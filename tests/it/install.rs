@@ -359,9 +359,9 @@ fn a_chosen_data_folder_is_told_to_every_client() {
     Running::spawn(command).wait(SOON).ok();
     let home = home.to_str().expect("text");
     let claude = &person.json(".claude.json")["mcpServers"]["svc"];
-    assert_eq!(claude["args"], json!(["--home", home, "stdio"]));
+    assert_eq!(claude["args"], json!(["stdio", "--home", home]));
     let line = text(&person.json(".codex/hooks.json")["hooks"]["Stop"][0]["hooks"][0], "command");
-    assert_eq!(words(&line)[1..], ["--home", home, "hook", "codex"]);
+    assert_eq!(words(&line)[1..], ["hook", "codex", "--home", home]);
     assert!(person.read(".config/opencode/plugin/svc.js").contains(&json!(home).to_string()));
     // Without the variable this is another installation.
     assert_eq!(person.status("claude-code")["servers"][0]["state"], "other_home");

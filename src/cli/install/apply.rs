@@ -177,11 +177,14 @@ impl Work<'_> {
         if let Some(backup) = &entry.backup {
             std::fs::remove_file(&backup.path).ok();
         }
-        for folder in entry.folders.iter().rev() {
-            // Fails where something else is in it, which is as it should be.
-            std::fs::remove_dir(folder).ok();
-        }
         self.record.forget(&entry.path);
+        for folder in entry.folders.iter().rev() {
+            // Another file of ours may be in it; then it goes with that one. One that has somebody else's stays.
+            match self.record.files.iter_mut().find(|it| it.path.starts_with(folder)) {
+                Some(other) => other.folders.insert(0, folder.clone()),
+                None => drop(std::fs::remove_dir(folder)),
+            }
+        }
         self.save()
     }
 

@@ -15,7 +15,7 @@ use super::document::Format;
 use super::edit::Edit;
 use super::program::Program;
 
-/// The events, and how long a handler may take, in seconds. `svc hook` has a shorter limit of its own; these are for a
+/// The events of which the daemon makes something, and how long a handler may take, in seconds. `svc hook` has a shorter limit of its own; these are for a
 /// machine that is out of breath.
 const EVENTS: &[(&str, u32)] = &[
     ("SessionStart", 10),
@@ -23,9 +23,7 @@ const EVENTS: &[(&str, u32)] = &[
     ("PreToolUse", 5),
     ("PostToolUse", 5),
     ("PostToolUseFailure", 5),
-    ("SubagentStart", 5),
-    ("SubagentStop", 5),
-    ("PreCompact", 5),
+    ("Notification", 5),
     ("Stop", 10),
     // All handlers of this event share 1.5 s unless they say otherwise.
     ("SessionEnd", 5),
@@ -81,7 +79,12 @@ fn groups(program: &Program, scope: Scope) -> Vec<(&'static str, Value)> {
             waiter["asyncRewake"] = json!(true);
             handlers.push(waiter);
         }
-        (event, json!({ "hooks": handlers }))
+        let mut group = json!({ "hooks": handlers });
+        if event == "Notification" {
+            // That the session waits for its person. A context that was cut down begins anew by `SessionStart`.
+            group["matcher"] = json!("idle_prompt|permission_prompt");
+        }
+        (event, group)
     };
     EVENTS.iter().map(group).collect()
 }

@@ -13,15 +13,12 @@ use super::document::{Document, Format};
 use super::edit::Edit;
 use super::program::Program;
 
-/// The events, and how long a handler may take, in seconds.
+/// The events of which the daemon makes something, and how long a handler may take, in seconds.
 const EVENTS: &[(&str, u32)] = &[
     ("SessionStart", 10),
     ("UserPromptSubmit", 10),
     ("PreToolUse", 5),
     ("PostToolUse", 5),
-    ("SubagentStart", 5),
-    ("SubagentStop", 5),
-    ("PreCompact", 5),
     ("Stop", 10),
     ("SessionEnd", 5),
 ];

@@ -82,6 +82,9 @@ pub(super) enum Found {
     Foreign,
 }
 
+/// What follows `svc hook` in a handler.
+const HOOK_WORDS: &[&str] = &["claude-code", "claude", "codex", "gemini", "opencode", "wait"];
+
 /// Where the handlers of all clients that have any are.
 const HOOKS: &str = "hooks";
 /// Where Codex keeps what it knows of each hook.
@@ -341,16 +344,17 @@ fn is_our_program(program: &str) -> bool {
 /// Whether a handler runs `svc … hook …`, as arguments or as a line for the shell.
 pub(super) fn is_our_handler(handler: &Value) -> bool {
     let (program, arguments) = command_of(handler);
-    let Some(program) = program else { return false };
+    let Some(line) = program else { return false };
     if !arguments.is_empty() {
-        return is_our_program(program) && arguments.contains(&"hook");
+        return is_our_program(line) && arguments.contains(&"hook");
     }
-    // As [`super::program`] writes them.
-    let Some((before, after)) = program.rsplit_once(" hook ") else { return false };
-    let plain = !after.is_empty() && after.bytes().all(|byte| byte.is_ascii_graphic());
-    let first = before.split(" --home ").next().unwrap_or(before);
-    let word = first.trim_end_matches('\'').rsplit(['/', ' ', '\'']).next();
-    plain && word == Some("svc")
+    // As [`super::program`] writes them. A folder may be named as a hook is.
+    line.match_indices(" hook ").any(|(at, between)| {
+        let (before, after) = (&line[..at], &line[at + between.len()..]);
+        let program = before.trim_end_matches('\'').rsplit(['/', ' ', '\'']).next();
+        let client = after.split(' ').next().unwrap_or_default();
+        program == Some("svc") && HOOK_WORDS.contains(&client)
+    })
 }
 
 /// The events for which there is a handler of ours.

@@ -1,7 +1,7 @@
 //! Gemini CLI: servers and hooks in one `settings.json`.
 //!
-//! It has handlers of the type `command` alone, run by a shell, with limits in milliseconds. `PreCompress` is left out:
-//! it fires before every call of the model.
+//! It has handlers of the type `command` alone, run by a shell, with limits in milliseconds. `PreCompress` is left out,
+//! which fires before every call of the model, and `BeforeTool`, from which nothing reaches the model.
 
 use std::path::PathBuf;
 
@@ -12,11 +12,10 @@ use super::document::Format;
 use super::edit::Edit;
 use super::program::Program;
 
-/// The events, and how long a handler may take, in milliseconds.
+/// The events of which the daemon makes something, and how long a handler may take, in milliseconds.
 const EVENTS: &[(&str, u32)] = &[
     ("SessionStart", 10_000),
     ("BeforeAgent", 10_000),
-    ("BeforeTool", 5_000),
     ("AfterTool", 5_000),
     ("AfterAgent", 10_000),
     ("SessionEnd", 5_000),

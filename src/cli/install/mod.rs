@@ -208,10 +208,8 @@ pub(super) fn uninstall(context: &Context, args: &UninstallArgs) -> anyhow::Resu
     let mut reports = Vec::new();
     for client in chosen(&args.clients, |_| true) {
         // What is known, and what is where it would be put: the record may be lost.
-        // The last first: what was made for several files was made with the first.
         let mut files: Vec<(PathBuf, Scope)> = known
             .iter()
-            .rev()
             .filter(|it| it.client == client && args.scope.is_none_or(|scope| scope == it.scope))
             .map(|it| (it.path.clone(), it.scope))
             .collect();

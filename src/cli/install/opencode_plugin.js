@@ -8,69 +8,71 @@ import path from "node:path"
 
 const settings = @SETTINGS@
 // Milliseconds that a person or a model may be kept waiting.
-const PATIENCE = 1500
+const PATIENCE = 300
 
 const home =
   settings.home ?? process.env.SVC_HOME ?? path.join(process.env.XDG_DATA_HOME || path.join(homedir(), ".local/share"), "svc")
 const read = (name) => readFile(path.join(home, name), "utf8")
 
-/** What the daemon says to an event, or null. */
-const tell = async (event, sessionID, directory, payload) => {
+/** What the daemon says to an event, for the model; or nothing. */
+const tell = async (session, payload) => {
   try {
     // Both are read anew each time: a restart may change them.
     const [daemon, token] = await Promise.all([read("daemon.json"), process.env.SVC_TOKEN ?? read("token")])
+    const call = { name: "hook_event", arguments: { client: "opencode", ...session, payload } }
     const answer = await fetch(new URL("/mcp", JSON.parse(daemon).url), {
       method: "POST",
       headers: { "Content-Type": "application/json", Accept: "application/json", Authorization: `Bearer ${token.trim()}` },
-      body: JSON.stringify({
-        jsonrpc: "2.0",
-        id: 1,
-        method: "tools/call",
-        params: {
-          name: "hook_event",
-          arguments: { client: "opencode", event, ...(sessionID ? { session_id: sessionID } : {}), payload: { hook: event, cwd: directory, ...payload } },
-        },
-      }),
+      body: JSON.stringify({ jsonrpc: "2.0", id: 1, method: "tools/call", params: call }),
       signal: AbortSignal.timeout(PATIENCE),
     })
-    if (!answer.ok) return null
+    if (!answer.ok) return
     const { result } = await answer.json()
-    return result?.isError ? null : (result?.structuredContent?.output ?? null)
+    const context = result?.isError ? undefined : result?.structuredContent?.context
+    return typeof context === "string" && context ? context : undefined
   } catch {
-    return null
+    return
   }
+}
+
+// A sub-agent is a session of its own here; to the daemon it is a part of the one that it works for.
+const parents = new Map()
+const root = (id) => {
+  let seen = 0
+  while (parents.has(id) && seen++ < 32) id = parents.get(id)
+  return id
 }
 
 let parts = 0
 // An id that sorts behind those of the message's own parts.
 const partID = () => `prt_zz${Date.now().toString(36)}${(parts++).toString(36).padStart(4, "0")}svc`
 
+const EVENTS = ["session.created", "session.idle", "session.error", "session.compacted", "session.deleted"]
+
 export const SvcPlugin = async ({ directory }) => {
-  const send = (event, sessionID, payload) => tell(event, sessionID, directory, payload)
   return {
     event: async ({ event }) => {
-      if (!["session.created", "session.idle", "session.deleted", "session.error"].includes(event?.type)) return
-      const properties = event.properties ?? {}
-      await send(event.type, properties.sessionID ?? properties.info?.id, { event })
+      const id = event?.properties?.sessionID ?? event?.properties?.info?.id
+      const parent = event?.properties?.info?.parentID
+      if (id && parent) parents.set(id, parent)
+      if (!id || parents.has(id) || !EVENTS.includes(event?.type)) return
+      await tell({ cwd: directory }, { hook: "event", event })
     },
     "chat.message": async (input, output) => {
-      const sessionID = input?.sessionID ?? output?.message?.sessionID
-      const said = await send("chat.message", sessionID, { input, output })
-      if (typeof said?.context !== "string" || !said.context || !Array.isArray(output?.parts)) return
-      output.parts.push({ id: partID(), sessionID, messageID: output.message.id, type: "text", text: said.context, synthetic: true })
-    },
-    "tool.execute.before": async (input, output) => {
-      await send("tool.execute.before", input?.sessionID, { input, output })
+      if (!input?.sessionID || parents.has(input.sessionID)) return
+      const text = await tell({ cwd: directory }, { hook: "chat.message", input, output })
+      if (!text || !Array.isArray(output?.parts)) return
+      output.parts.push({ id: partID(), sessionID: input.sessionID, messageID: output.message.id, type: "text", text, synthetic: true })
     },
     "tool.execute.after": async (input, output) => {
-      const said = await send("tool.execute.after", input?.sessionID, { input, output })
-      if (typeof said?.context !== "string" || !said.context) return
-      if (typeof output?.output === "string") output.output += `\n\n${said.context}`
-      else if (Array.isArray(output?.content)) output.content.push({ type: "text", text: said.context })
-    },
-    "experimental.session.compacting": async (input, output) => {
-      const said = await send("experimental.session.compacting", input?.sessionID, { input })
-      if (typeof said?.context === "string" && said.context && Array.isArray(output?.context)) output.context.push(said.context)
+      if (!input?.sessionID) return
+      const session = root(input.sessionID)
+      const agent = session === input.sessionID ? {} : { agent_id: input.sessionID }
+      const payload = { hook: "tool.execute.after", input: { ...input, sessionID: session }, output }
+      const text = await tell({ cwd: directory, ...agent }, payload)
+      if (!text) return
+      if (typeof output?.output === "string") output.output += `\n\n${text}`
+      else if (Array.isArray(output?.content)) output.content.push({ type: "text", text })
     },
   }
 }

@@ -54,10 +54,10 @@ impl Program {
         }
     }
 
-    /// Its arguments, `words` last.
+    /// Its arguments, `words` first: `svc hook` is found at once only there.
     pub(super) fn arguments(&self, scope: Scope, words: &[&str]) -> Vec<String> {
         let home = self.data_folder(scope).into_iter().flat_map(|home| ["--home", home]);
-        home.chain(words.iter().copied()).map(str::to_owned).collect()
+        words.iter().copied().chain(home).map(str::to_owned).collect()
     }
 
     /// Both as a line for the shell. In a shared file it is silent where `svc` is not installed.

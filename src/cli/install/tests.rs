@@ -195,7 +195,8 @@ fn ours_is_told_from_others() {
         (json!({ "command": "/a/other", "args": ["hook", "x"] }), false),
         (json!({ "command": "/a/svc hook gemini" }), true),
         (json!({ "command": "'/a b/svc' hook gemini" }), true),
-        (json!({ "command": "'/a b/svc' --home '/x hook y' hook gemini" }), true),
+        (json!({ "command": "'/a hook b/svc' hook gemini --home '/x hook y'" }), true),
+        (json!({ "command": "/a/svc hook emacs" }), false),
         (
             json!({ "command": "command -v svc >/dev/null 2>&1 || exit 0; exec svc hook codex" }),
             true,
