@@ -29,6 +29,7 @@ macro_rules! words {
         }
     };
 }
+pub(super) use words;
 
 words! {
     /// How a session began.

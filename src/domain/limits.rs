@@ -147,6 +147,10 @@ pub const CHECK_IN_MAX: i64 = 1000;
 /// How exactly a session's last sign of life is recorded when a hook tells of nothing else: finer would be a write for
 /// each event.
 pub const HOOK_SEEN_RESOLUTION: Duration = Duration::from_secs(5);
+/// Most bytes of what a prompt brings up, beside messages that wait: both have to fit into what a client takes.
+pub const HOOK_CONTEXT_BYTES: usize = 2_400;
+/// Most items of each kind in it.
+pub const HOOK_CONTEXT_ITEMS: usize = 3;
 /// How long one question for mail is held, in seconds: shorter than what clients and proxies take for silence.
 pub const MAIL_WAIT_SECONDS: u32 = 25;
 /// How long the ids of hooks' events are kept: one that could not be told is told again at the next start of the daemon.
@@ -162,9 +166,36 @@ pub const PROMPT_TERMS: usize = 32;
 pub const PROMPT_TYPOS: usize = 6;
 /// Most entries of the index that a search goes through to find candidates; terms beyond that only help to rank.
 pub const SEARCH_POSTINGS: i64 = 1_000;
-/// Most candidates that are ranked.
-pub const SEARCH_CANDIDATES: u32 = 64;
+/// The same of a search with a filter, which may leave out most of them.
+pub const SEARCH_POSTINGS_FILTERED: i64 = 20_000;
+/// Most terms that are compared with the misspelt words of a prompt.
+pub const SEARCH_TERMS_LIKE: u32 = 256;
+/// How many candidates are ranked, unless more hits are asked for. A third would do on the evaluation set.
+pub const SEARCH_CANDIDATES: usize = 24;
 /// Most hits of a search.
 pub const SEARCH_HITS: usize = 50;
 /// A text that is searched for, in characters.
 pub const SEARCH_QUERY_CHARS: usize = 10_000;
+
+/// What a memory says, in characters.
+pub const MEMORY_CHARS: usize = 10_000;
+/// Most tags of a memory.
+pub const MEMORY_TAGS: usize = 20;
+/// A tag, in characters.
+pub const MEMORY_TAG_CHARS: usize = 50;
+/// A memory of at least this importance is worth telling to a session that has not asked for anything yet.
+pub const MEMORY_IMPORTANT: f64 = 0.7;
+/// A value, in characters: a sentence or two.
+pub const VALUE_CHARS: usize = 500;
+/// Most values that are held against a prompt, the latest. Each is a sentence that somebody wrote by hand.
+pub const VALUES_RANKED: u32 = 500;
+/// Records that there have to be before they are grouped: among fewer, what is alike is chance.
+pub const CLUSTER_RECORDS: u64 = 20;
+/// Most records that are grouped, the latest made: the work grows with the square of their number.
+pub const CLUSTERED_RECORDS: u32 = 1000;
+/// Smallest and largest context that may be asked for, in bytes. The smallest holds one lesson with its heading.
+pub const CONTEXT_BYTES_MIN: usize = 400;
+/// See [`CONTEXT_BYTES_MIN`].
+pub const CONTEXT_BYTES_MAX: usize = 40_000;
+/// Bytes that one token is taken for.
+pub const TOKEN_BYTES: usize = 4;

@@ -5,13 +5,17 @@
 
 mod caller;
 mod event;
+pub mod fit;
 pub mod hook;
 mod id;
 pub mod journal;
+pub mod learning;
 pub mod limits;
 pub mod mcp;
 mod message;
+pub mod outcome;
 mod peer;
+pub mod quote;
 pub mod sse;
 mod task;
 pub mod text;
@@ -22,6 +26,7 @@ pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub(crate) use id::random_bytes;
 pub use id::{
     CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId,
+    ValueId,
 };
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
 pub use peer::{Peer, PeerRole, PeerStatus, RegisterInput};

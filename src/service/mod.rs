@@ -4,6 +4,7 @@
 //! event are one write job, so they commit together, and a caller that goes away tears nothing.
 
 pub(crate) mod check;
+pub mod context;
 mod error;
 pub mod events;
 pub mod hooks;
@@ -11,7 +12,9 @@ mod inbox;
 pub mod journal;
 mod journal_import;
 pub mod mcp;
+pub mod memories;
 mod peers;
+pub mod premortem;
 pub mod process;
 mod reading;
 mod reads;

@@ -7,12 +7,14 @@
 
 mod call;
 mod catalogue;
+mod context;
 mod error;
 mod events;
 #[cfg(test)]
 mod every;
 mod ghap;
 mod hooks;
+mod memory;
 mod peers;
 mod schema;
 mod search;
@@ -45,7 +47,9 @@ pub fn builtin() -> Vec<Tool> {
         events::tools(),
         sessions::tools(),
         ghap::tools(),
+        context::tools(),
         hooks::tools(),
+        memory::tools(),
     ]
     .into_iter()
     .flatten()

@@ -3,6 +3,7 @@
 //!
 //! All that one event writes is one commit. An event that changes nothing worth a commit writes nothing.
 
+mod evidence;
 mod mail;
 mod ties;
 mod wait;
@@ -14,6 +15,7 @@ pub use wait::{Awaited, Waiters};
 
 use super::{
     Error, Services, check,
+    context::ContextRequest,
     journal::{Place, begin, project_root, tell},
     peers,
 };
@@ -48,6 +50,7 @@ struct Noted {
     is_repeat: bool,
     /// The active record, if it is time to look at it, and after how many calls.
     due: Option<(Ghap, i64)>,
+    evidence: Option<Note>,
     messages: Option<String>,
 }
 
@@ -88,7 +91,18 @@ impl Services {
             said.0.extend(self.open_record(&place, source).await?.map(Note::Record));
         }
         said.0.extend(noted.due.map(|(ghap, count)| Note::Reminder(ghap.reminder(count))));
+        said.0.extend(noted.evidence);
         said.0.extend(noted.messages.map(Note::Messages));
+        if let Moment::Prompt { text } = &hook.moment {
+            // Messages that were handed over just now must not be lost for want of it.
+            match self.context_of(caller, &hook, text).await {
+                Ok(context) => said.0.extend(context.map(Note::Context)),
+                Err(error) => {
+                    let error = crate::telemetry::chain(&error);
+                    tracing::warn!(error, "cannot look for what a prompt brings up");
+                }
+            }
+        }
         Ok(said)
     }
 
@@ -102,7 +116,8 @@ impl Services {
         let (Some(session), Some(peer)) = (session, peer) else { return Ok(false) };
         let fresh = |at| self.now().since(at) < limits::HOOK_SEEN_RESOLUTION;
         let quiet = match hook.moment {
-            Moment::ToolStart(_) | Moment::ToolEnd(_) => !hook.client.counts(&hook.moment),
+            Moment::ToolStart(_) => !hook.client.counts(&hook.moment),
+            Moment::ToolEnd(ref using) => using.ran.is_none() && !hook.client.counts(&hook.moment),
             Moment::Other => true,
             _ => false,
         };
@@ -139,13 +154,18 @@ impl Services {
                     if hook.client.counts(&hook.moment) {
                         noted.due = count(tx, &hook, &place, call.at).await?;
                     }
+                    let evidence = evidence::note(tx, &ids, &hook, &place).await?;
                     if hook.is_beneath() {
                         return Ok(noted);
                     }
+                    noted.evidence = evidence;
                     let (id, is_late) = (PeerId::new(&ids, tx.now()), call.at.is_some());
                     let peer = note_peer(tx, &caller, &hook, project, name, call, id).await?;
                     if let Some(peer) = peer.as_ref().filter(|_| !is_late) {
                         let begins = matches!(hook.moment, Moment::Start { .. });
+                        if matches!(hook.moment, Moment::Compacted) {
+                            tx.forget_seen(&hook.session_id).await?;
+                        }
                         if !begins {
                             mail::confirm(tx, &peer.peer_id).await?;
                         }
@@ -157,6 +177,31 @@ impl Services {
                 })
             })
             .await
+    }
+
+    /// What the team knows that has to do with a prompt; nothing for most.
+    async fn context_of(
+        &self,
+        caller: &Caller,
+        hook: &Hook,
+        prompt: &str,
+    ) -> Result<Option<String>, Error> {
+        if prompt.trim().is_empty() || !hook.takes_context() {
+            return Ok(None);
+        }
+        let request = ContextRequest {
+            query: prompt.chars().take(limits::SEARCH_QUERY_CHARS).collect(),
+            session_id: Some(hook.session_id.clone()),
+            project: None,
+            kinds: Vec::new(),
+            limit: limits::HOOK_CONTEXT_ITEMS,
+            budget: limits::HOOK_CONTEXT_BYTES,
+            unasked: true,
+            repeat: false,
+            remember: true,
+        };
+        let context = self.assemble_context(caller, &request).await?;
+        Ok((!context.markdown.is_empty()).then_some(context.markdown))
     }
 
     /// What others see a session's peer as: client and folder, with a number if that is taken.

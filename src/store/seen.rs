@@ -1,0 +1,56 @@
+//! What a session was given already.
+
+use super::{Store, StoreError, WriteTx};
+use crate::domain::Timestamp;
+
+/// A version of something that a session may be given.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Item {
+    /// `experience`, `value` or `memory`.
+    pub kind: &'static str,
+    /// Its id.
+    pub id: String,
+    /// When it was last changed.
+    pub version: Timestamp,
+}
+
+impl WriteTx {
+    /// Notes that a session is given something; answers whether it was not before.
+    pub async fn note_seen(&mut self, session_id: &str, item: &Item) -> Result<bool, StoreError> {
+        let done = sqlx::query!(
+            "insert into seen (session_id, kind, item, version, at) values (?, ?, ?, ?, ?) on conflict do nothing",
+            session_id,
+            item.kind,
+            item.id,
+            item.version,
+            self.now
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Forgets what a session was given.
+    pub async fn forget_seen(&mut self, session_id: &str) -> Result<(), StoreError> {
+        sqlx::query!("delete from seen where session_id = ?", session_id)
+            .execute(&mut self.conn)
+            .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// What a session was given already: kind, id and version.
+    pub async fn seen(
+        &self,
+        session_id: &str,
+    ) -> Result<Vec<(String, String, Timestamp)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select kind, item, version as "version: Timestamp" from seen where session_id = ?"#,
+            session_id
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.kind, row.item, row.version)).collect())
+    }
+}
