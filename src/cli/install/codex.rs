@@ -20,7 +20,8 @@ const EVENTS: &[(&str, u32)] = &[
     ("PreToolUse", 5),
     ("PostToolUse", 5),
     ("Stop", 10),
-    ("SessionEnd", 5),
+    // More is cut down to this, and the person is told so at every start.
+    ("SessionEnd", 3),
 ];
 
 pub(super) fn folder(places: &Places) -> PathBuf {

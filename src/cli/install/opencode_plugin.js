@@ -53,7 +53,8 @@ export const SvcPlugin = async ({ directory }) => {
   return {
     event: async ({ event }) => {
       const id = event?.properties?.sessionID ?? event?.properties?.info?.id
-      const parent = event?.properties?.info?.parentID
+      // Messages have parents, too.
+      const parent = event?.type?.startsWith("session.") ? event.properties?.info?.parentID : undefined
       if (id && parent) parents.set(id, parent)
       if (!id || parents.has(id) || !EVENTS.includes(event?.type)) return
       await tell({ cwd: directory }, { hook: "event", event })
