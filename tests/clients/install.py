@@ -22,7 +22,7 @@ import traceback
 
 sys.dont_write_bytecode = True
 from agents import PATHS, CLIENTS, Model, find_clients, tool  # noqa: E402
-from daemon import BIN, Checks, free_port  # noqa: E402
+from daemon import BIN, Checks, free_port, wait_for  # noqa: E402
 
 NAMES = {"claude": "claude-code"}
 SHELL = {
@@ -224,6 +224,35 @@ def nobody(person):
     no_hook_errors(person, printed)
 
 
+def woken(person):
+    """A message wakes a session of Claude Code that waits for its person."""
+    person.install()
+    person.start()
+    model = Model([{"text": "first"}, {"text": "second"}])
+    args, extra = COMMANDS["claude"](model.url)
+    args[args.index("do it")] = "--input-format=stream-json"
+    env = {**person.env, **quiet(model.url), **extra, "SVC_HOOK_WAIT": "always"}
+    process = subprocess.Popen([os.path.join(person.client.folder, args[0]), *args[1:]], env=env, cwd=person.work, stdin=subprocess.PIPE,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+    try:
+        process.stdin.write(json.dumps({"type": "user", "message": {"role": "user", "content": "hello"}}) + "\n")
+        process.stdin.flush()
+        model.asked(0)
+
+        def idle():
+            peers = json.loads(person.svc("peer", "list", "--json"))["peers"]
+            return [it["peer_id"] for it in peers if it["backend"] == "claude-code" and it["status"] == "idle"]
+
+        peer = wait_for(idle, "the session to wait")[0]
+        person.svc("message", "send", peer, "the build is green")
+        model.asked(1, timeout=20)
+        assert "the build is green" in json.dumps(model.calls()[1]["new"]), model.calls()[1]
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        model.close()
+
+
 def no_hook_errors(person, printed):
     for line in printed.splitlines():
         low = line.lower()
@@ -234,7 +263,7 @@ def no_hook_errors(person, printed):
             assert "hook_non_blocking_error" not in f.read(), path
 
 
-CASES = {"listed": listed, "session": session, "nobody there": nobody}
+CASES = {"listed": listed, "session": session, "woken": woken, "nobody there": nobody}
 
 
 def main():
@@ -264,6 +293,9 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for case in cases:
             for client in clients:
+                # The others have no way to be woken.
+                if case == "woken" and client.name != "claude":
+                    continue
                 pool.submit(one, client, case)
     checks.exit()
 
