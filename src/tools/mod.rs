@@ -22,6 +22,7 @@ mod tasks;
 #[cfg(test)]
 mod testing;
 mod tool;
+mod values;
 
 pub use call::{Answers, Ask, Call, FarEnd, LogLevel, Nobody, Progress};
 pub use catalogue::{Catalogue, Descriptor};
@@ -48,6 +49,7 @@ pub fn builtin() -> Vec<Tool> {
         ghap::tools(),
         context::tools(),
         memory::tools(),
+        values::tools(),
     ]
     .into_iter()
     .flatten()
