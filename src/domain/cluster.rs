@@ -6,8 +6,10 @@ use std::collections::HashMap;
 
 use super::text;
 
-/// Texts are put together as long as those of the two sides are this near on average (cosine).
-const NEAR: f64 = 0.3;
+/// Texts are put together as long as those of the two sides are this near on average (cosine). Seen on fixtures/retrieval, whose
+/// 239 records are about as many incidents: from here on what is put together has a subject (locks, clocks, memory that runs
+/// out), at 0.2 nearly nothing is, at 0.1 what is put together has but a word in common.
+const NEAR: f64 = 0.12;
 /// Fewer are no group.
 const LEAST: usize = 3;
 /// What an everyday word counts.

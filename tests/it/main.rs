@@ -17,6 +17,7 @@ mod documents;
 mod errors;
 mod health;
 mod journal;
+mod learning;
 mod mcp;
 mod mcp_agents;
 mod mcp_rmcp;
