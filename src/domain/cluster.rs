@@ -70,7 +70,9 @@ impl Space {
         }
         vector.sort_unstable_by_key(|it| it.0);
         let length = (vector.iter().map(|it| it.1 * it.1).sum::<f64>() + elsewhere).sqrt();
-        vector.iter_mut().for_each(|it| it.1 /= length);
+        for it in &mut vector {
+            it.1 /= length;
+        }
         vector
     }
 
@@ -94,13 +96,17 @@ impl Space {
         let mut far = Vec::with_capacity(count * count.saturating_sub(1) / 2);
         let mut here = vec![0.0; self.terms.len()];
         for (at, one) in self.vectors.iter().enumerate() {
-            one.iter().for_each(|(dimension, value)| here[*dimension] = *value);
+            for (dimension, value) in one {
+                here[*dimension] = *value;
+            }
             for other in &self.vectors[at + 1..] {
                 let near: f64 =
                     other.iter().map(|(dimension, value)| here[*dimension] * value).sum();
                 far.push((1.0 - near).max(0.0));
             }
-            one.iter().for_each(|(dimension, _)| here[*dimension] = 0.0);
+            for (dimension, _) in one {
+                here[*dimension] = 0.0;
+            }
         }
         let mut groups: Vec<Option<Vec<usize>>> = (0..count).map(|at| Some(vec![at])).collect();
         if count > 1 {
@@ -114,7 +120,9 @@ impl Space {
         }
         let mut groups: Vec<Vec<usize>> =
             groups.into_iter().flatten().filter(|group| group.len() >= LEAST).collect();
-        groups.iter_mut().for_each(|group| group.sort_unstable());
+        for group in &mut groups {
+            group.sort_unstable();
+        }
         groups.sort_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
         groups
     }

@@ -103,7 +103,7 @@ Lists the records of a cluster, those in its middle first. get_ghap gives one wi
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Which {
-    /// The cluster, as get_clusters gives it.
+    /// The cluster, as `get_clusters` gives it.
     #[schemars(regex(pattern = NOT_BLANK))]
     cluster_id: String,
     /// How many at most.
@@ -166,7 +166,7 @@ struct Validate {
     /// What the records teach, in a sentence or two.
     #[schemars(length(max = limits::VALUE_CHARS), regex(pattern = NOT_BLANK))]
     text: String,
-    /// The cluster, as get_clusters gives it.
+    /// The cluster, as `get_clusters` gives it.
     #[schemars(regex(pattern = NOT_BLANK))]
     cluster_id: String,
 }
@@ -232,7 +232,7 @@ struct Store {
     /// What the records teach, in a sentence or two.
     #[schemars(length(max = limits::VALUE_CHARS), regex(pattern = NOT_BLANK))]
     text: String,
-    /// The cluster, as get_clusters gives it.
+    /// The cluster, as `get_clusters` gives it.
     #[schemars(regex(pattern = NOT_BLANK))]
     cluster_id: String,
     /// The axis of the cluster; its id says it already.
