@@ -17,6 +17,7 @@ mod doctor;
 mod events;
 mod exit;
 mod ghap;
+mod hook;
 mod mcp_config;
 mod message;
 pub mod migrate;
@@ -41,6 +42,11 @@ pub use serve_args::ServeArgs;
 
 /// Runs the program: parses the arguments of this process, does what they say, and returns the exit code.
 pub fn run() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    // A client waits for this one: it is looked for first, and never ends like the others.
+    if arguments.next().is_some_and(|first| first == "hook") {
+        return hook::run_alone(arguments);
+    }
     let cli = args::Cli::parse();
     let result = args::dispatch(cli);
     exit::code(result)

@@ -14,7 +14,7 @@ use std::{
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 
-use super::{ALREADY_RUNNING, MIGRATIONS_PENDING, output};
+use super::{ALREADY_RUNNING, MIGRATIONS_PENDING, hook, output};
 use crate::private_file;
 use crate::{
     client::DaemonFile,
@@ -205,6 +205,26 @@ fn background(lifecycle: &Lifecycle, services: &Services, config: &Config) {
                 tracing::error!(error = telemetry::chain(&error), "cannot sweep the MCP sessions");
             }
             tokio::time::sleep(limits::MCP_SWEEP).await;
+        }
+    });
+    let (taker, home) = (services.clone(), config.paths.home.clone());
+    lifecycle.run("hooks", async move {
+        let catalogue = tools::catalogue();
+        loop {
+            match hook::drain(&taker, &catalogue, &home).await {
+                Ok(0) => {}
+                Ok(told) => {
+                    tracing::info!(told, "took in what hooks told while the daemon was away");
+                }
+                Err(error) => tracing::error!(%error, "cannot take in what hooks told"),
+            }
+            if let Err(error) = taker.sweep_hooks().await {
+                tracing::error!(
+                    error = telemetry::chain(&error),
+                    "cannot forget old events of hooks"
+                );
+            }
+            tokio::time::sleep(taker.tuning().maintenance).await;
         }
     });
     let keeper = services.clone();

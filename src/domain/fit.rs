@@ -37,6 +37,8 @@ struct Word {
 pub struct Fit {
     /// For ranking.
     pub score: f64,
+    /// Whether it has to do with the subject at all, and not only with everyday words of the prompt.
+    pub is_near: bool,
     /// Whether somebody who did not ask would want to be told.
     pub is_relevant: bool,
 }
@@ -117,7 +119,7 @@ impl Asked {
             _ => share >= if self.is_chore { 0.5 } else { 0.3 },
         };
         let norm = 1.0 - LENGTH + LENGTH * length / USUAL_LENGTH;
-        Some(Fit { score: met / norm.max(1.0), is_relevant })
+        Some(Fit { score: met / norm.max(1.0), is_near: telling > 0, is_relevant })
     }
 }
 

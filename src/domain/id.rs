@@ -87,6 +87,10 @@ id!(
     OutcomeId, "out_"
 );
 id!(
+    /// An event that a hook tells of.
+    HookId, "hook_"
+);
+id!(
     /// A sentence drawn from records that are alike.
     ValueId, "val_"
 );

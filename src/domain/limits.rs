@@ -144,6 +144,17 @@ pub const SESSION_STALE: Duration = Duration::from_mins(30);
 pub const CHECK_IN: i64 = 10;
 /// The most that may be asked for in its place.
 pub const CHECK_IN_MAX: i64 = 1000;
+/// How exactly a session's last sign of life is recorded when a hook tells of nothing else: finer would be a write for
+/// each event.
+pub const HOOK_SEEN_RESOLUTION: Duration = Duration::from_secs(5);
+/// Most bytes of what a prompt brings up, beside messages that wait: both have to fit into what a client takes.
+pub const HOOK_CONTEXT_BYTES: usize = 2_400;
+/// Most items of each kind in it.
+pub const HOOK_CONTEXT_ITEMS: usize = 3;
+/// How long one question for mail is held, in seconds: shorter than what clients and proxies take for silence.
+pub const MAIL_WAIT_SECONDS: u32 = 25;
+/// How long the ids of hooks' events are kept: one that could not be told is told again at the next start of the daemon.
+pub const HOOK_IDS_KEPT: Duration = Duration::from_hours(24 * 7);
 /// A text of a record of an earlier system, in characters.
 pub const IMPORT_TEXT_CHARS: usize = 10_000;
 

@@ -7,12 +7,14 @@ mod caller;
 pub mod cluster;
 mod event;
 pub mod fit;
+pub mod hook;
 mod id;
 pub mod journal;
 pub mod learning;
 pub mod limits;
 pub mod mcp;
 mod message;
+pub mod outcome;
 mod peer;
 pub mod quote;
 pub mod sse;
@@ -24,7 +26,8 @@ pub use caller::{Caller, Scope};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub(crate) use id::random_bytes;
 pub use id::{
-    CallId, GhapId, Ids, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId, ValueId,
+    CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId,
+    ValueId,
 };
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
 pub use peer::{Peer, PeerRole, PeerStatus, RegisterInput};

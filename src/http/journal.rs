@@ -1,5 +1,7 @@
 //! `/v1/sessions` and `/v1/ghap`: what sessions are doing and what they tried. Writing is the business of tools.
 
+use std::time::Duration;
+
 use axum::extract::{Path, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,6 +19,8 @@ use crate::{
         limits,
     },
     service::{
+        Error,
+        hooks::Awaited,
         journal::{Imported, OldGhap},
         search::Search,
     },
@@ -26,6 +30,9 @@ use crate::{
 pub(super) fn routes(api: Api) -> Api {
     let on_sessions = Operation::new("Sessions, those heard of last first").query::<ListSessions>();
     let on_session = Operation::new("A session with its counters and its active record");
+    let on_wait = Operation::new("Wait for a message to the peer of an idle session")
+        .body::<Wait>()
+        .answer::<Waited>(200, "What came of it");
     let on_ghaps =
         Operation::new("Records of attempts, the latest made first").query::<ListGhaps>();
     let on_search =
@@ -38,6 +45,7 @@ pub(super) fn routes(api: Api) -> Api {
         .answer::<Exported>(200, "A page of records");
     api.get("/v1/sessions", on_sessions.answer::<Sessions>(200, "A page of sessions"), sessions)
         .get("/v1/sessions/{id}", on_session.answer::<SessionFound>(200, "The session"), session)
+        .post("/v1/sessions/{id}/wait", on_wait, wait)
         .get("/v1/ghap", on_ghaps.answer::<Ghaps>(200, "A page of records"), ghaps)
         .get("/v1/ghap/search", on_search.answer::<GhapHits>(200, "The records"), search)
         .get("/v1/ghap/export", on_export, export)
@@ -93,6 +101,49 @@ async fn session(
         session: detail.session,
         tools: detail.tools,
         active_ghap: detail.active,
+    }))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Wait {
+    /// Who waits. The one whose id is the greatest does, and the others are told; so ids begin with a time.
+    waiter: String,
+    /// How long, 1 to 25; 25 by default.
+    seconds: Option<u32>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "state", rename_all = "snake_case")]
+enum Waited {
+    /// There are messages. They are offered from now on.
+    Message {
+        /// For the session's model.
+        text: String,
+    },
+    /// Nothing came: ask again.
+    Nothing,
+    /// Somebody else waits by now.
+    Retired,
+    /// The session is over.
+    Over,
+}
+
+async fn wait(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(input): Json<Wait>,
+) -> Result<Json<Waited>, Problem> {
+    let seconds = input.seconds.unwrap_or(limits::MAIL_WAIT_SECONDS);
+    if !(1..=limits::MAIL_WAIT_SECONDS).contains(&seconds) {
+        return Err(Error::invalid("seconds", "must be from 1 to 25").into());
+    }
+    let bound = Duration::from_secs(seconds.into());
+    Ok(Json(match app.services.await_mail(&caller, &id, &input.waiter, bound).await? {
+        Awaited::Message(text) => Waited::Message { text },
+        Awaited::Nothing => Waited::Nothing,
+        Awaited::Retired => Waited::Retired,
+        Awaited::Over => Waited::Over,
     }))
 }
 

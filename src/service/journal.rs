@@ -209,25 +209,8 @@ impl Services {
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.begin_session(&start).await?;
-                    // A session that goes on keeps its count.
-                    if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
-                        tx.reset_tool_count(&start.session_id, "").await?;
-                    }
-                    // Of what it was given it has nothing left, or a summary at best.
-                    if matches!(start.source, SessionSource::Clear | SessionSource::Compact) {
-                        tx.forget_seen(&start.session_id).await?;
-                    }
                     tx.put_setting(CURRENT, &start.session_id).await?;
-                    let session = tx.session(&start.session_id).await?;
-                    let session =
-                        session.ok_or_else(|| Error::not_found("session", &start.session_id))?;
-                    let data = json!({
-                        "session_id": session.session_id, "source": session.source,
-                        "client": session.client, "project": session.project,
-                    });
-                    tell(tx, &start.session_id, "session.started", &data).await?;
-                    Ok(session)
+                    begin(tx, &start).await
                 })
             })
             .await
@@ -772,6 +755,27 @@ async fn still_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result
         return Err(Error::Conflict(format!("record {id} is not left open any more")));
     }
     Ok(ghap)
+}
+
+/// Begins a session, or begins it again, and says so in its stream.
+pub(super) async fn begin(tx: &mut WriteTx, start: &SessionStart) -> Result<Session, Error> {
+    tx.begin_session(start).await?;
+    // A session that goes on keeps its count.
+    if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
+        tx.reset_tool_count(&start.session_id, "").await?;
+    }
+    // Of what it was given it has nothing left, or a summary at best.
+    if matches!(start.source, SessionSource::Clear | SessionSource::Compact) {
+        tx.forget_seen(&start.session_id).await?;
+    }
+    let session = tx.session(&start.session_id).await?;
+    let session = session.ok_or_else(|| Error::not_found("session", &start.session_id))?;
+    let data = json!({
+        "session_id": session.session_id, "source": session.source,
+        "client": session.client, "project": session.project,
+    });
+    tell(tx, &start.session_id, "session.started", &data).await?;
+    Ok(session)
 }
 
 pub(super) async fn tell(

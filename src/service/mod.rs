@@ -7,6 +7,7 @@ pub(crate) mod check;
 pub mod context;
 mod error;
 pub mod events;
+pub mod hooks;
 mod inbox;
 pub mod journal;
 mod journal_import;
@@ -50,6 +51,9 @@ pub struct Services {
     ids: Ids,
     tuning: Tuning,
     lately: Arc<Lately>,
+    /// Whose an MCP connection is.
+    pub ties: Arc<hooks::Ties>,
+    waiters: Arc<hooks::Waiters>,
     /// Who may come in.
     pub tokens: Tokens,
 }
@@ -109,7 +113,16 @@ impl Services {
         tuning: Tuning,
         tokens: Tokens,
     ) -> Self {
-        Self { store, clock, ids, tuning, lately: Arc::default(), tokens }
+        Self {
+            store,
+            clock,
+            ids,
+            tuning,
+            lately: Arc::default(),
+            ties: Arc::default(),
+            waiters: Arc::default(),
+            tokens,
+        }
     }
 
     /// The database beneath, for what only looks at it: health and metrics.

@@ -6,6 +6,7 @@
 mod bus;
 mod db;
 mod error;
+mod hook;
 mod journal;
 mod lock;
 mod log;

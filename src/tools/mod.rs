@@ -13,6 +13,7 @@ mod events;
 #[cfg(test)]
 mod every;
 mod ghap;
+mod hooks;
 mod memory;
 mod peers;
 mod schema;
@@ -48,6 +49,7 @@ pub fn builtin() -> Vec<Tool> {
         sessions::tools(),
         ghap::tools(),
         context::tools(),
+        hooks::tools(),
         memory::tools(),
         values::tools(),
     ]

@@ -169,6 +169,31 @@ fn a_crash_takes_nothing_of_what_was_learned() {
 }
 
 #[test]
+fn of_very_many_records_the_latest_are_grouped() {
+    let d = Daemon::start();
+    let record = |n: usize| {
+        let about =
+            ["the cache lacks the tenant", "the mocked clock never moves", "webhooks come twice"]
+                [n % 3];
+        json!({
+            "id": format!("old_{n}"), "session_id": "old", "domain": "debugging", "strategy": "read-the-error",
+            "goal": format!("{about}, case {n}"), "hypothesis": about, "action": "look", "prediction": "it passes",
+            "created_at": "2026-01-31T12:00:00Z",
+            "outcome": { "status": "confirmed", "result": about, "captured_at": "2026-01-31T12:01:00Z" },
+        })
+    };
+    for part in (0..1_050).collect::<Vec<usize>>().chunks(350) {
+        let records: Vec<Value> = part.iter().map(|n| record(*n)).collect();
+        let taken = d.post("/v1/ghap/import", &json!({ "ghap": records })).ok(200);
+        assert_eq!(taken["imported"], 350, "{taken}");
+    }
+    let found = call(&d, "get_clusters", &json!({ "axis": "full" }));
+    assert_eq!((&found["record_count"], &found["count"]), (&json!(1_000), &json!(3)));
+    let members = json!({ "cluster_id": found["clusters"][2]["cluster_id"], "limit": 100 });
+    assert_eq!(call(&d, "get_cluster_members", &members)["count"], 100);
+}
+
+#[test]
 fn a_context_keeps_its_bound_whatever_it_holds() {
     let d = Daemon::start();
     begin(&d, "s", "startup");

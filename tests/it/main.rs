@@ -16,6 +16,7 @@ mod disk;
 mod documents;
 mod errors;
 mod health;
+mod hook;
 mod journal;
 mod learning;
 mod mcp;

@@ -64,6 +64,15 @@ pub(in crate::cli) async fn ensure(context: &Context, args: &ServeArgs) -> anyho
     ensured
 }
 
+/// Starts a daemon and leaves it to itself: for who has no time to wait.
+pub(in crate::cli) fn start_unattended(context: &Context) -> anyhow::Result<()> {
+    let args = ServeArgs::default();
+    let config = context.config(&args.flags())?;
+    private_file::create_folder(&context.paths.home)?;
+    let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
+    Starting::spawn(context, &args, context.paths.log.clone(), token).map(drop)
+}
+
 struct Starting {
     child: Child,
     log: PathBuf,
