@@ -305,10 +305,13 @@ impl Entry {
 }
 
 /// What a record has to say, what it taught first.
-pub(super) fn texts_of(ghap: &Ghap) -> Vec<(&'static str, String)> {
-    let mut texts = Vec::new();
+fn texts_of(ghap: &Ghap) -> Vec<(&'static str, String)> {
+    let mut texts: Vec<(&'static str, String)> = Vec::new();
     let mut add = |name, text: Option<&String>| {
-        texts.extend(text.filter(|text| !text.trim().is_empty()).map(|text| (name, text.clone())));
+        let is_new = |text: &&String| !texts.iter().any(|(_, said)| said == *text);
+        if let Some(text) = text.filter(|text| !text.trim().is_empty()).filter(is_new) {
+            texts.push((name, text.clone()));
+        }
     };
     let lesson = ghap.lesson.as_ref();
     add("Lesson", lesson.and_then(|lesson| lesson.takeaway.as_ref()));

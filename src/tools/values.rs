@@ -45,6 +45,9 @@ get_cluster_members; a sentence that says what they teach is kept with store_val
 struct Look {
     /// How to look at records.
     axis: Axis,
+    /// How many at most.
+    #[schemars(range(min = 1, max = 500), extend("default" = 50))]
+    limit: Option<usize>,
 }
 
 /// Records that are alike.
@@ -54,6 +57,8 @@ struct Clusters {
     /// The largest first.
     clusters: Vec<Cluster>,
     count: usize,
+    /// How many there are besides the limit.
+    total: usize,
     /// Records that are like no others.
     noise_count: i64,
     /// Records that were looked at.
@@ -76,9 +81,11 @@ struct Cluster {
 
 async fn clusters(call: Call, input: Look) -> Result<Clusters, Failure> {
     let found = call.services.clusters(input.axis).await?;
+    let total = found.clusters.len();
     let clusters: Vec<Cluster> = found
         .clusters
         .into_iter()
+        .take(input.limit.unwrap_or(50))
         .map(|row| Cluster {
             cluster_id: row.cluster_id,
             label: row.label,
@@ -91,6 +98,7 @@ async fn clusters(call: Call, input: Look) -> Result<Clusters, Failure> {
         axis: input.axis,
         count: clusters.len(),
         clusters,
+        total,
         noise_count: found.noise,
         record_count: found.records,
     })
@@ -399,6 +407,9 @@ mod tests {
         assert_eq!(each(&found["clusters"], "size"), [json!(12), json!(12)]);
         assert_eq!((&found["noise_count"], &found["record_count"]), (&json!(1), &json!(25)));
         assert_eq!(found, world.call(&call, "get_clusters", look.clone()).await);
+        let first = json!({ "axis": "full", "limit": 1 });
+        let first = world.call(&call, "get_clusters", first).await;
+        assert_eq!((&first["count"], &first["total"]), (&json!(1), &json!(2)));
         let of = async |id: &Value| {
             let members = json!({ "cluster_id": id, "limit": 100 });
             world.call(&call, "get_cluster_members", members).await
