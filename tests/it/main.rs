@@ -17,6 +17,7 @@ mod documents;
 mod errors;
 mod health;
 mod hook;
+mod install;
 mod journal;
 mod learning;
 mod mcp;
