@@ -752,6 +752,14 @@ impl Store {
         Ok(rows.into_iter().map(Outcome::from).collect())
     }
 
+    /// The latest records that are over.
+    pub async fn latest_resolved(&self, limit: u32) -> Result<Vec<Ghap>, StoreError> {
+        let raw = ghaps!("where g.status <> 'active' order by g.id desc limit ?", limit)
+            .fetch_all(&self.readers)
+            .await?;
+        Ok(raw.into_iter().map(Ghap::from).collect())
+    }
+
     /// Records of a kind that have something to tell to another attempt: those of `project` first, then those with a
     /// lesson, then the latest.
     pub async fn telling(

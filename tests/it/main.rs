@@ -19,6 +19,7 @@ mod health;
 mod hook;
 mod install;
 mod journal;
+mod learning;
 mod mcp;
 mod mcp_agents;
 mod mcp_rmcp;
