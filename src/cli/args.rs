@@ -9,8 +9,8 @@ use clap::{Args, Parser, Subcommand};
 use super::bench;
 use super::context::Context;
 use super::{
-    ServeArgs, backup, completions, config, daemon, doctor, events, ghap, hook, mcp_config,
-    message, migrate, peer, serve, service_unit, session, stdio, task, token, tools,
+    ServeArgs, backup, completions, config, daemon, doctor, events, ghap, hook, install,
+    mcp_config, message, migrate, peer, serve, service_unit, session, stdio, task, token, tools,
 };
 
 /// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing
@@ -119,6 +119,13 @@ enum Command {
     /// Speak MCP on standard input and output, for clients that start their servers themselves
     #[command(after_help = stdio::EXAMPLES)]
     Stdio,
+    /// Make coding agents know this program: as an MCP server, and by hooks
+    #[command(after_help = install::EXAMPLES)]
+    Install(install::InstallArgs),
+    /// Take away what `svc install` has put into other programs' files
+    #[command(after_help = "Example:\n  svc uninstall codex\n\n\
+        Files that nobody has changed meanwhile become what they were, byte for byte; of others only ours goes.")]
+    Uninstall(install::UninstallArgs),
     /// Tell of an event in a coding agent; this is what its hooks run
     #[command(after_help = hook::EXAMPLES)]
     Hook(hook::HookArgs),
@@ -188,6 +195,7 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Backup(args) => backup::backup(&context, &args),
         Command::Restore(args) => backup::restore(&context, &args),
         Command::Config(command) => config::run(&context, command),
+        Command::Uninstall(args) => install::uninstall(&context, &args),
         command => on_runtime(client_command(context, command)),
     }
 }
@@ -211,6 +219,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Token(command) => token::run(context, command).await,
         Command::McpConfig(args) => mcp_config::run(context, &args).await,
         Command::Stdio => stdio::run(context).await,
+        Command::Install(args) => install::install(context, &args).await,
         Command::Doctor => doctor::run(context).await,
         Command::Service(command) => service_unit::run(context, command).await,
         Command::Serve(_)
@@ -218,6 +227,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         | Command::Backup(_)
         | Command::Restore(_)
         | Command::Config(_)
+        | Command::Uninstall(_)
         | Command::Hook(_)
         | Command::Completions(_) => unreachable!("these are dispatched without a runtime"),
         #[cfg(feature = "bench")]

@@ -18,6 +18,7 @@ mod events;
 mod exit;
 mod ghap;
 mod hook;
+mod install;
 mod mcp_config;
 mod message;
 pub mod migrate;

@@ -166,8 +166,12 @@ pub const PROMPT_TERMS: usize = 32;
 pub const PROMPT_TYPOS: usize = 6;
 /// Most entries of the index that a search goes through to find candidates; terms beyond that only help to rank.
 pub const SEARCH_POSTINGS: i64 = 1_000;
-/// Most candidates that are ranked.
-pub const SEARCH_CANDIDATES: u32 = 64;
+/// The same of a search with a filter, which may leave out most of them.
+pub const SEARCH_POSTINGS_FILTERED: i64 = 20_000;
+/// Most terms that are compared with the misspelt words of a prompt.
+pub const SEARCH_TERMS_LIKE: u32 = 256;
+/// How many candidates are ranked, unless more hits are asked for. A third would do on the evaluation set.
+pub const SEARCH_CANDIDATES: usize = 24;
 /// Most hits of a search.
 pub const SEARCH_HITS: usize = 50;
 /// A text that is searched for, in characters.

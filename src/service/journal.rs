@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{Error, Services, check};
 use crate::{
     domain::{
-        Caller, GhapId, NewEvent, OutcomeId, StreamName, Timestamp,
+        Caller, GhapId, Ids, NewEvent, OutcomeId, StreamName, Timestamp,
         journal::{
             Domain, Ghap, GhapStatus, Iteration, Lesson, Outcome, OutcomeVerdict, RootCause,
             Session, SessionSource, Strategy, Tier, ToolUse, Verdict, tier,
@@ -661,25 +661,7 @@ impl Services {
             .write(move |tx| {
                 Box::pin(async move {
                     tx.touch_session(&place.session_id, &subject).await?;
-                    let session = tx.session(&place.session_id).await?;
-                    let project = session.and_then(|session| session.project).unwrap_or_default();
-                    let outcome = Outcome {
-                        outcome_id: OutcomeId::new(&ids, tx.now()),
-                        session_id: place.session_id.clone(),
-                        command: new.command,
-                        verdict: new.verdict,
-                        summary: new.summary.chars().take(limits::OUTCOME_SUMMARY_CHARS).collect(),
-                        at: tx.now(),
-                    };
-                    let made = outcome.outcome_id.clone();
-                    let tool_use = new.tool_use_id.as_deref();
-                    let outcome =
-                        tx.insert_outcome(&outcome, &place.agent_id, &project, tool_use).await?;
-                    if outcome.outcome_id == made {
-                        let data = json!({ "outcome_id": made, "verdict": outcome.verdict });
-                        tell(tx, &place.session_id, "outcome.recorded", &data).await?;
-                    }
-                    Ok(outcome)
+                    Ok(put_outcome(tx, &ids, &place, new).await?.0)
                 })
             })
             .await
@@ -755,6 +737,34 @@ async fn still_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result
         return Err(Error::Conflict(format!("record {id} is not left open any more")));
     }
     Ok(ghap)
+}
+
+/// Records an outcome; tells also whether it is a new one.
+pub(super) async fn put_outcome(
+    tx: &mut WriteTx,
+    ids: &Ids,
+    place: &Place,
+    new: NewOutcome,
+) -> Result<(Outcome, bool), Error> {
+    let session = tx.session(&place.session_id).await?;
+    let project = session.and_then(|session| session.project).unwrap_or_default();
+    let outcome = Outcome {
+        outcome_id: OutcomeId::new(ids, tx.now()),
+        session_id: place.session_id.clone(),
+        command: new.command,
+        verdict: new.verdict,
+        summary: new.summary.chars().take(limits::OUTCOME_SUMMARY_CHARS).collect(),
+        at: tx.now(),
+    };
+    let made = outcome.outcome_id.clone();
+    let tool_use = new.tool_use_id.as_deref();
+    let outcome = tx.insert_outcome(&outcome, &place.agent_id, &project, tool_use).await?;
+    let is_new = outcome.outcome_id == made;
+    if is_new {
+        let data = json!({ "outcome_id": made, "verdict": outcome.verdict });
+        tell(tx, &place.session_id, "outcome.recorded", &data).await?;
+    }
+    Ok((outcome, is_new))
 }
 
 /// Begins a session, or begins it again, and says so in its stream.

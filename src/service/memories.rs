@@ -103,7 +103,7 @@ impl Services {
         let members = as_json(&fit::members(&prompt));
         let with = self.store.memory_frequencies(&members).await?.into_iter().collect();
         let asked = Asked::new(prompt, usize::try_from(count).unwrap_or(usize::MAX), &with);
-        let most = limits::SEARCH_CANDIDATES.max(u32::try_from(limit).unwrap_or(u32::MAX));
+        let most = u32::try_from(limits::SEARCH_CANDIDATES.max(limit)).unwrap_or(u32::MAX);
         let candidates =
             self.store.memory_candidates(&as_json(&asked.terms()), filter, most).await?;
         let now = self.now();

@@ -13,7 +13,7 @@ use crate::{
         limits, text,
         text::{Group, Prompt},
     },
-    store::{Candidate, SearchFilter, Store, StoreError},
+    store::{Candidate, Index, SearchFilter, Store, StoreError},
 };
 
 // Tuned on the development part of fixtures/retrieval; its README says how.
@@ -43,10 +43,10 @@ const OLD: f64 = 0.5;
 const AGE: f64 = 0.25;
 
 /// How many of the best have a say in whether there is anything at all.
-const JURY: usize = 8;
+const JURY: usize = 5;
 /// How relevant one has to be that anything is given, and how much less the others may be.
-const FLOOR: f64 = 0.25;
-const SLACK: f64 = 1.0;
+const FLOOR: f64 = 0.0;
+const SLACK: f64 = 4.0;
 
 /// What to look for.
 #[derive(Debug, Clone, Default)]
@@ -92,56 +92,97 @@ pub async fn find(
     now: Timestamp,
     search: &Search<'_>,
 ) -> Result<Vec<Hit>, StoreError> {
-    let ranked = rank(store, now, search).await?;
+    let prompt = Prompt::read(search.prompt);
+    if prompt.groups.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut index = store.index().await?;
+    let asked = learn(&mut index, prompt).await?;
+    let candidates = gather(&mut index, &asked, search).await?;
+    let ranked = rank(&asked, candidates, now, search);
     let ids: Vec<i64> = ranked.iter().map(|it| it.candidate.id).collect();
-    let mut ghaps: HashMap<i64, Ghap> = store.ghaps_at(&ids).await?.into_iter().collect();
+    let mut ghaps: HashMap<String, Ghap> = index
+        .ghaps(&ids)
+        .await?
+        .into_iter()
+        .map(|ghap| (ghap.id.as_str().to_owned(), ghap))
+        .collect();
     let hits = ranked.into_iter().filter_map(|it| {
-        let ghap = ghaps.remove(&it.candidate.id)?;
+        let ghap = ghaps.remove(&it.candidate.ghap_id)?;
         Some(Hit { ghap, score: it.score })
     });
     Ok(hits.collect())
 }
 
-async fn rank(
-    store: &Store,
-    now: Timestamp,
-    search: &Search<'_>,
-) -> Result<Vec<Ranked>, StoreError> {
-    let mut prompt = Prompt::read(search.prompt);
-    let records = store.searchable().await?;
-    if prompt.groups.is_empty() || records == 0 {
-        return Ok(Vec::new());
-    }
-    let mut rarity = Rarity::new(records);
-    learn(store, &mut rarity, &prompt).await?;
-    let misspelt = prompt
+/// Weighs a prompt by what is known of its words.
+async fn learn(index: &mut Index, mut prompt: Prompt) -> Result<Asked, StoreError> {
+    let mut rarity = Rarity::default();
+    rarity.learn(index, &prompt).await?;
+    let mut misspelt: Vec<&mut Group> = prompt
         .groups
         .iter_mut()
         .filter(|group| group.may_be_misspelt() && !rarity.knows(&group.term))
-        .take(limits::PROMPT_TYPOS);
-    let mut has_typos = false;
-    for group in misspelt {
-        for term in store.terms_like(&group.trigrams(), 8).await? {
-            group.resembles(&term);
+        .take(limits::PROMPT_TYPOS)
+        .collect();
+    if !misspelt.is_empty() {
+        let parts = misspelt.iter().map(|group| (group.term.as_str(), group.parts())).collect();
+        let mut has_typos = false;
+        for (word, term) in index.terms_like(&parts).await? {
+            if let Some(group) = misspelt.iter_mut().find(|group| group.term == word) {
+                group.resembles(&term);
+                has_typos |= group.members.len() > 1;
+            }
         }
-        has_typos |= group.members.len() > 1;
+        if has_typos {
+            rarity.learn(index, &prompt).await?;
+        }
     }
-    if has_typos {
-        learn(store, &mut rarity, &prompt).await?;
+    Ok(Asked::new(prompt, rarity))
+}
+
+/// The records that have the most of the rarest terms.
+async fn gather(
+    index: &mut Index,
+    asked: &Asked,
+    search: &Search<'_>,
+) -> Result<Vec<Candidate>, StoreError> {
+    let limit = search.limit.min(limits::SEARCH_HITS).max(limits::SEARCH_CANDIDATES);
+    let filter = &search.filter;
+    let look = asked.look(filter.postings());
+    let mut worth: HashMap<i64, f64> = HashMap::new();
+    let terms: Vec<&str> = look.chosen.keys().copied().collect();
+    if !terms.is_empty() {
+        for (term, ids) in index.places(&terms, filter).await? {
+            let value = look.chosen.get(term.as_str()).copied().unwrap_or(0.0);
+            for id in ids {
+                *worth.entry(id).or_default() += value;
+            }
+        }
     }
-    let asked = Asked::new(prompt, &rarity);
-    let limit = limits::SEARCH_CANDIDATES;
-    let candidates = match asked.look(&rarity) {
-        Look::Best(terms) => {
-            let terms = serde_json::to_string(&terms).unwrap_or_default();
-            store.candidates(&terms, &search.filter, limit).await?
-        }
-        Look::Latest(term) => {
-            let query = text::any_of([term]);
-            store.latest_candidates(&query, &search.filter, limit).await?
-        }
-        Look::Nowhere => Vec::new(),
-    };
+    let mut found: Vec<(f64, i64)> = worth.into_iter().map(|(id, worth)| (worth, id)).collect();
+    let is_better = |a: &(f64, i64), b: &(f64, i64)| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1));
+    if found.len() > limit {
+        found.select_nth_unstable_by(limit, is_better);
+        found.truncate(limit);
+    }
+    let mut ids: Vec<i64> = found.into_iter().map(|it| it.1).collect();
+    // What is in too many records to go through them all: the latest of them.
+    if let Some(term) = look.too_many.filter(|_| ids.len() < search.limit) {
+        let latest = index.latest(term, filter, limit).await?;
+        ids.extend(latest);
+        ids.sort_unstable();
+        ids.dedup();
+    }
+    if ids.is_empty() { Ok(Vec::new()) } else { index.candidates(&ids).await }
+}
+
+/// The best of the candidates, or nothing if that is what they have to say.
+fn rank(
+    asked: &Asked,
+    candidates: Vec<Candidate>,
+    now: Timestamp,
+    search: &Search<'_>,
+) -> Vec<Ranked> {
     let mut ranked: Vec<Ranked> = candidates
         .into_iter()
         .map(|candidate| asked.rank(candidate, search.project, now))
@@ -150,24 +191,11 @@ async fn rank(
     if search.only_relevant {
         let best = ranked.iter().take(JURY).map(|it| it.relevance).fold(f64::MIN, f64::max);
         if best < FLOOR {
-            return Ok(Vec::new());
+            return Vec::new();
         }
-        ranked.truncate(JURY.max(search.limit));
         ranked.retain(|it| it.relevance >= FLOOR - SLACK);
     }
-    Ok(keep_places(ranked, search.limit.min(limits::SEARCH_HITS)))
-}
-
-async fn learn(store: &Store, rarity: &mut Rarity, prompt: &Prompt) -> Result<(), StoreError> {
-    let terms: Vec<&str> = prompt
-        .groups
-        .iter()
-        .flat_map(|group| &group.members)
-        .map(|(term, _)| term.as_str())
-        .collect();
-    let terms = serde_json::to_string(&terms).unwrap_or_default();
-    rarity.records_with = store.frequencies(&terms).await?.into_iter().collect();
-    Ok(())
+    keep_places(ranked, search.limit.min(limits::SEARCH_HITS))
 }
 
 /// The best, of which one in five is what did not work, if there is any: that is what nobody would look for.
@@ -187,24 +215,38 @@ fn keep_places(mut ranked: Vec<Ranked>, limit: usize) -> Vec<Ranked> {
 }
 
 /// How telling each term is.
+#[derive(Default)]
 struct Rarity {
     records: f64,
     records_with: HashMap<String, i64>,
 }
 
 impl Rarity {
-    fn new(records: i64) -> Self {
-        Self { records: float(records), records_with: HashMap::new() }
+    /// Looks up all terms of a prompt.
+    async fn learn(&mut self, index: &mut Index, prompt: &Prompt) -> Result<(), StoreError> {
+        let members = prompt.groups.iter().flat_map(|group| &group.members);
+        let terms: Vec<&str> = members.map(|(term, _)| term.as_str()).collect();
+        let (records, records_with) = index.frequencies(&terms).await?;
+        self.records = float(records);
+        self.records_with = records_with.into_iter().collect();
+        Ok(())
     }
 
     fn knows(&self, term: &str) -> bool {
         self.records_with.contains_key(term)
     }
 
+    fn with(&self, term: &str) -> i64 {
+        self.records_with.get(term).copied().unwrap_or(0)
+    }
+
     fn of(&self, term: &str) -> f64 {
-        let with = float(self.records_with.get(term).copied().unwrap_or(0)).min(self.records);
-        let rarity = (1.0 + (self.records - with + 0.5) / (with + 0.5)).ln();
-        rarity.powf(RARITY) * if text::is_common(term) { COMMON } else { 1.0 }
+        self.of_count(self.with(term)) * if text::is_common(term) { COMMON } else { 1.0 }
+    }
+
+    fn of_count(&self, with: i64) -> f64 {
+        let with = float(with).min(self.records);
+        (1.0 + (self.records - with + 0.5) / (with + 0.5)).ln().powf(RARITY)
     }
 }
 
@@ -212,15 +254,17 @@ impl Rarity {
 struct Asked {
     groups: Vec<Group>,
     is_chore: bool,
+    troubles: usize,
     /// What each group is worth when it is met in full, and all of them.
     worth: Vec<f64>,
     whole: f64,
     /// Each term that counts: for which group, and how much.
     terms: HashMap<String, Vec<(usize, f64)>>,
+    rarity: Rarity,
 }
 
 impl Asked {
-    fn new(prompt: Prompt, rarity: &Rarity) -> Self {
+    fn new(prompt: Prompt, rarity: Rarity) -> Self {
         let worth = |group: &Group| {
             let best = group
                 .members
@@ -254,65 +298,54 @@ impl Asked {
         let worth: Vec<f64> = groups.iter().map(|it| it.0).collect();
         let whole = worth.iter().sum::<f64>().max(f64::MIN_POSITIVE);
         let groups = groups.into_iter().map(|it| it.1).collect();
-        Self { groups, is_chore: prompt.is_chore, worth, whole, terms }
+        let Prompt { is_chore, troubles, .. } = prompt;
+        Self { groups, is_chore, troubles, worth, whole, terms, rarity }
     }
 
-    /// Where to look for records worth a look.
-    fn look(&self, rarity: &Rarity) -> Look<'_> {
-        let mut terms: Vec<(f64, i64, &str)> = self
+    /// Where to look for candidates: the most telling terms that stand in few enough records together.
+    fn look(&self, mut budget: i64) -> Look<'_> {
+        let mut terms: Vec<(f64, &str)> = self
             .terms
             .iter()
-            .map(|(term, uses)| {
-                let best = uses.iter().map(|it| it.1).fold(0.0, f64::max);
-                (best, rarity.records_with.get(term).copied().unwrap_or(0), term.as_str())
-            })
+            .map(|(term, uses)| (uses.iter().map(|it| it.1).fold(0.0, f64::max), term.as_str()))
             .collect();
-        terms.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(b.2)));
-        let mut budget = limits::SEARCH_POSTINGS;
-        let mut chosen = BTreeMap::new();
-        for (value, records, term) in &terms {
-            if *records <= budget {
+        terms.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+        let mut look = Look { chosen: BTreeMap::new(), too_many: None };
+        for (value, term) in terms {
+            let records = self.rarity.with(term);
+            if records <= budget {
                 budget -= records;
-                chosen.insert(*term, *value);
+                look.chosen.insert(term, value);
+            } else {
+                look.too_many.get_or_insert(term);
             }
         }
-        match terms.first() {
-            Some((_, _, best)) if chosen.is_empty() => Look::Latest(best),
-            Some(_) => Look::Best(chosen),
-            None => Look::Nowhere,
-        }
+        look
     }
 
     fn rank(&self, candidate: Candidate, project: Option<&str>, now: Timestamp) -> Ranked {
-        // Of each term that counts: how often it stands, weighed by where, and whether in the aim.
-        let mut found: HashMap<&str, (f64, bool)> = HashMap::new();
+        // Of each term that counts: how often it stands, weighed by where.
+        let mut found: HashMap<&str, f64> = HashMap::new();
         let mut length = 0.0;
-        let fields = [
-            (&candidate.aim, 1.0, true),
-            (&candidate.lesson, 1.0, false),
-            (&candidate.rest, REST, false),
-        ];
-        for (field, weight, is_aim) in fields {
+        let fields = [(&candidate.aim, 1.0), (&candidate.lesson, 1.0), (&candidate.rest, REST)];
+        for (field, weight) in fields {
             for term in field.split(' ').filter(|term| !term.is_empty()) {
                 length += weight;
                 if let Some((term, _)) = self.terms.get_key_value(term) {
-                    let known = found.entry(term.as_str()).or_default();
-                    known.0 += weight;
-                    known.1 |= is_aim;
+                    *found.entry(term.as_str()).or_default() += weight;
                 }
             }
         }
         let norm = SATURATION * (1.0 - LENGTH + LENGTH * length / USUAL_LENGTH);
         let mut uses: Vec<Use<'_>> = found
             .iter()
-            .flat_map(|(term, (count, is_aim))| {
+            .flat_map(|(term, count)| {
                 let value = count * (SATURATION + 1.0) / (count + norm);
                 self.terms[*term].iter().map(move |(group, worth)| Use {
                     score: worth * value,
                     worth: *worth,
                     group: *group,
                     term,
-                    is_aim: *is_aim,
                 })
             })
             .collect();
@@ -322,7 +355,7 @@ impl Asked {
         // Each term counts for one word of the prompt, and each word once in full.
         let mut met = vec![false; self.groups.len()];
         let mut taken: Vec<&str> = Vec::new();
-        let (mut score, mut mass, mut aim, mut telling) = (0.0, 0.0, 0.0, 0_u32);
+        let (mut score, mut mass) = (0.0, 0.0);
         for one in uses {
             if taken.contains(&one.term) {
                 continue;
@@ -334,28 +367,34 @@ impl Asked {
             }
             score += one.score;
             mass += one.worth.min(self.worth[one.group]);
-            aim += if one.is_aim { one.worth } else { 0.0 };
-            telling += u32::from(!text::is_common(one.term) && !self.groups[one.group].is_common);
         }
         let is_own = project.is_some_and(|project| project == candidate.project);
-        let relevance =
-            Relevance { mass, share: mass / self.whole, aim, telling, is_own }.weigh(self.is_chore);
         let days = float((now.as_millis() - candidate.at.as_millis()).max(0)) / 86_400_000.0;
         let age = OLD + (1.0 - OLD) * (-days / HALF_LIFE_DAYS).exp2();
         let place = if project.is_some() && !is_own { ELSEWHERE } else { 1.0 };
         score *= trust(candidate.tier) * age.powf(AGE) * place;
+        let relevance = self.relevance(mass / self.whole, score, is_own);
         Ranked { candidate, score, relevance }
+    }
+
+    /// What speaks for a record's having to do with the prompt: that it meets a great share of it, that it does so well,
+    /// and what kind of prompt it is. A logistic regression over the judged prompts' best records, rounded.
+    fn relevance(&self, share: f64, score: f64, is_own: bool) -> f64 {
+        // In units of the rarest term there can be, lest it change with the number of records.
+        let score = score / self.rarity.of_count(0);
+        let troubles = [0.0, 0.5, 1.0, 1.5][self.troubles.min(3)];
+        -0.65 + share.max(0.01).ln() + 4.0 * (score + 0.03).ln() + if is_own { 1.5 } else { 0.0 }
+            - if self.is_chore { 2.5 } else { 0.0 }
+            + troubles
     }
 }
 
 /// How candidates are found.
-enum Look<'a> {
-    /// Those that have the most of these.
-    Best(BTreeMap<&'a str, f64>),
-    /// Too many have even the most telling term: the latest of them.
-    Latest(&'a str),
-    /// No record has any of it.
-    Nowhere,
+struct Look<'a> {
+    /// By these terms, with what each counts.
+    chosen: BTreeMap<&'a str, f64>,
+    /// The most telling of the terms that stand in too many records.
+    too_many: Option<&'a str>,
 }
 
 /// A term of a record that stands for a word of the prompt.
@@ -364,34 +403,6 @@ struct Use<'a> {
     worth: f64,
     group: usize,
     term: &'a str,
-    is_aim: bool,
-}
-
-/// What speaks for a record's having to do with the prompt.
-struct Relevance {
-    /// What the words are worth that it meets.
-    mass: f64,
-    /// Which share of the prompt that is.
-    share: f64,
-    /// How much of it stands in its aim.
-    aim: f64,
-    /// How many words it meets that are no everyday ones.
-    telling: u32,
-    is_own: bool,
-}
-
-impl Relevance {
-    /// A logistic regression over judged pairs, rounded.
-    fn weigh(&self, is_chore: bool) -> f64 {
-        let telling = f64::from(self.telling.min(5));
-        -1.25
-            + 0.45 * (self.mass + 0.1).ln()
-            + 2.0 * self.share.max(1e-3).ln()
-            + 0.7 * (self.aim + 0.3).ln()
-            + 0.8 * telling
-            + if self.is_own { 1.4 } else { 0.0 }
-            - if is_chore { 2.25 } else { 0.0 }
-    }
 }
 
 /// What a tier counts. What was given up may still be worth a glance.

@@ -157,6 +157,16 @@ macro_rules! ghaps {
     };
 }
 
+/// Records by their places in the table, which are an array in JSON; in any order.
+pub(super) async fn ghaps_at(
+    conn: &mut sqlx::SqliteConnection,
+    places: &str,
+) -> Result<Vec<Ghap>, StoreError> {
+    let raw =
+        ghaps!("where g.id in (select value from json_each(?))", places).fetch_all(conn).await?;
+    Ok(raw.into_iter().map(Ghap::from).collect())
+}
+
 struct RawOutcome {
     outcome_id: String,
     session_id: String,
@@ -333,6 +343,23 @@ impl WriteTx {
         .execute(&mut self.conn)
         .await?;
         Ok(())
+    }
+
+    /// The verdicts of a session's last outcomes, the latest first, and when they came.
+    pub async fn last_verdicts(
+        &mut self,
+        session_id: &str,
+        limit: u32,
+    ) -> Result<Vec<(OutcomeVerdict, Timestamp)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select verdict as "verdict: OutcomeVerdict", at as "at: Timestamp"
+            from outcome where session_id = ? order by at desc, outcome_id desc limit ?"#,
+            session_id,
+            limit
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.verdict, row.at)).collect())
     }
 
     /// Stores an outcome, or finds the one that was stored for the same tool call.
@@ -611,16 +638,6 @@ impl Store {
         let id = id.as_str();
         let raw = ghaps!("where g.ghap_id = ?", id).fetch_optional(&self.readers).await?;
         Ok(raw.map(Ghap::from))
-    }
-
-    /// Records by their place in the table, in any order.
-    pub async fn ghaps_at(&self, ids: &[i64]) -> Result<Vec<(i64, Ghap)>, StoreError> {
-        let mut all = Vec::with_capacity(ids.len());
-        for id in ids {
-            let raw = ghaps!("where g.id = ?", id).fetch_optional(&self.readers).await?;
-            all.extend(raw.map(|raw| (*id, Ghap::from(raw))));
-        }
-        Ok(all)
     }
 
     /// A page of records, the latest made first.

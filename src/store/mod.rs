@@ -41,7 +41,7 @@ pub use message::MessageRow;
 pub use migrate::{MigrateError, Migrations};
 pub use peer::{PeerFilter, PeerRow};
 pub use replay::{FeedScope, Frames, StreamView};
-pub use search::{Candidate, SearchFilter};
+pub use search::{Candidate, Index, SearchFilter};
 pub use seen::Item;
 pub use task::{TaskFilter, TaskRow};
 pub use token::TokenRow;

@@ -1,10 +1,15 @@
 //! What records are found by: their terms, and where those stand.
 
-use super::{Store, StoreError, WriteTx};
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use sqlx::{Sqlite, pool::PoolConnection};
+
+use super::{Store, StoreError, WriteTx, journal::ghaps_at};
 use crate::domain::{
     Timestamp,
     journal::{Domain, Ghap, GhapStatus, Tier},
-    text,
+    limits, text,
 };
 
 /// Which records a search may find.
@@ -16,11 +21,23 @@ pub struct SearchFilter {
     pub status: Option<GhapStatus>,
 }
 
+impl SearchFilter {
+    /// How many entries of the index a search may go through. One that leaves out most of what it passes may go further.
+    pub fn postings(&self) -> i64 {
+        match (self.domain, self.status) {
+            (None, None) => limits::SEARCH_POSTINGS,
+            _ => limits::SEARCH_POSTINGS_FILTERED,
+        }
+    }
+}
+
 /// A record that has some of the terms.
 #[derive(Debug, Clone)]
 pub struct Candidate {
     /// Its place in the table.
     pub id: i64,
+    /// Its id.
+    pub ghap_id: String,
     /// Its project; "" if it has none.
     pub project: String,
     /// What became of it.
@@ -74,117 +91,155 @@ impl WriteTx {
     }
 }
 
-impl Store {
-    /// How many records can be found.
-    pub async fn searchable(&self) -> Result<i64, StoreError> {
-        // The largest id stands for the count, which would be a walk over the table.
-        let last = sqlx::query_scalar!(r#"select max(id) as "last: i64" from ghap_text"#)
-            .fetch_one(&self.readers)
-            .await?;
-        Ok(last.unwrap_or(0))
-    }
+/// The index, through one connection: a search asks several times, and each way in and out of the pool costs as much as
+/// an answer.
+#[derive(Debug)]
+pub struct Index {
+    conn: PoolConnection<Sqlite>,
+}
 
-    /// In how many records each term stands; those that stand in none are left out. `terms` is an array in JSON.
-    pub async fn frequencies(&self, terms: &str) -> Result<Vec<(String, i64)>, StoreError> {
+impl Store {
+    /// The index, for one search.
+    pub async fn index(&self) -> Result<Index, StoreError> {
+        Ok(Index { conn: self.readers.acquire().await? })
+    }
+}
+
+impl Index {
+    /// How many records can be found, and in how many each term stands; those that stand in none are left out.
+    pub async fn frequencies(
+        &mut self,
+        terms: &[&str],
+    ) -> Result<(i64, Vec<(String, i64)>), StoreError> {
+        let terms = json(terms);
+        // The largest id stands for the count, which would be a walk over the table. No term is "".
         let rows = sqlx::query!(
-            r#"select t.term as "term!", t.records as "records!: i64"
-            from json_each(?) j cross join term t on t.term = j.value
-            where t.records > 0"#,
+            r#"select '' as "term!", coalesce(max(id), 0) as "records!: i64" from ghap_text
+            union all
+            select t.term, t.records from json_each(?) j cross join term t on t.term = j.value where t.records > 0"#,
             terms
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&mut *self.conn)
         .await?;
-        Ok(rows.into_iter().map(|row| (row.term, row.records)).collect())
+        let (all, each): (Vec<_>, Vec<_>) =
+            rows.into_iter().map(|row| (row.term, row.records)).partition(|it| it.0.is_empty());
+        Ok((all.first().map_or(0, |it| it.1), each))
     }
 
-    /// The terms that look most like what a query of the trigram table asks for.
-    pub async fn terms_like(&self, query: &str, limit: u32) -> Result<Vec<String>, StoreError> {
-        let rows = sqlx::query_scalar!(
-            r#"select t.term as "term!" from (
-                select rowid as id from term_trigram where term_trigram match ? order by rank limit ?
-            ) f
-            join term t on t.id = f.id"#,
+    /// The terms that may be meant by misspelt words: each word and such a term. `parts` has a query of the trigram table
+    /// for each word.
+    pub async fn terms_like(
+        &mut self,
+        parts: &BTreeMap<&str, String>,
+    ) -> Result<Vec<(String, String)>, StoreError> {
+        let parts = json(parts);
+        let rows = sqlx::query!(
+            r#"select cast(j.key as text) as "word!: String", t.term as "term!"
+            from json_each(?1) j cross join term_trigram f cross join term t on t.id = f.rowid
+            where f.term_trigram match j.value and t.records > 0
+                and substr(t.term, 1, 1) = substr(j.key, 1, 1)
+                and (abs(length(t.term) - length(j.key)) <= 2 or instr(t.term, j.key) = 1 or instr(j.key, t.term) = 1)
+            limit ?2"#,
+            parts,
+            limits::SEARCH_TERMS_LIKE
+        )
+        .fetch_all(&mut *self.conn)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.word, row.term)).collect())
+    }
+
+    /// The records that each term stands in, by their places in the table.
+    pub async fn places(
+        &mut self,
+        terms: &[&str],
+        filter: &SearchFilter,
+    ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
+        let terms = json(terms);
+        // One row for each term: a thousand rows would cost more than the look-up.
+        let rows = sqlx::query!(
+            r#"select cast(j.value as text) as "term!: String", (
+                select json_group_array(f.rowid) from ghap_fts f
+                where f.ghap_fts match '"' || replace(j.value, '"', '""') || '"' and ((?2 is null and ?3 is null) or exists (
+                    select 1 from ghap g
+                    where g.id = f.rowid and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
+                ))
+            ) as "ids!: String"
+            from json_each(?1) j"#,
+            terms,
+            filter.domain,
+            filter.status
+        )
+        .fetch_all(&mut *self.conn)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| (row.term, serde_json::from_str(&row.ids).unwrap_or_default()))
+            .collect())
+    }
+
+    /// The latest records that a term stands in, however many those are.
+    pub async fn latest(
+        &mut self,
+        term: &str,
+        filter: &SearchFilter,
+        limit: usize,
+    ) -> Result<Vec<i64>, StoreError> {
+        let (query, limit) = (text::any_of([term]), i64::try_from(limit).unwrap_or(i64::MAX));
+        let ids = sqlx::query_scalar!(
+            r#"select g.id as "id!" from ghap_fts f cross join ghap g on g.id = f.rowid
+            where f.ghap_fts match ?1 and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
+            order by f.rowid desc limit ?4"#,
             query,
+            filter.domain,
+            filter.status,
             limit
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&mut *self.conn)
+        .await?;
+        Ok(ids)
+    }
+
+    /// Records by their places, with their terms.
+    pub async fn candidates(&mut self, ids: &[i64]) -> Result<Vec<Candidate>, StoreError> {
+        let ids = json(ids);
+        let rows = sqlx::query_as!(
+            Candidate,
+            r#"select g.id as "id!", g.ghap_id, g.project, g.status as "status: GhapStatus", g.tier as "tier: Tier",
+                coalesce(g.resolved_at, g.updated_at) as "at!: Timestamp", t.aim, t.lesson, t.rest
+            from json_each(?) j cross join ghap g on g.id = j.value cross join ghap_text t on t.id = g.id"#,
+            ids
+        )
+        .fetch_all(&mut *self.conn)
         .await?;
         Ok(rows)
     }
 
-    /// The records that have the most of some terms, which are an object in JSON: each with what it counts.
-    pub async fn candidates(
-        &self,
-        terms: &str,
-        filter: &SearchFilter,
-        limit: u32,
-    ) -> Result<Vec<Candidate>, StoreError> {
-        let rows = sqlx::query_as!(
-            Candidate,
-            r#"select g.id as "id!", g.project, g.status as "status: GhapStatus", g.tier as "tier: Tier",
-                coalesce(g.resolved_at, g.updated_at) as "at!: Timestamp", t.aim, t.lesson, t.rest
-            from (
-                select p.doc as id from json_each(?1) j cross join ghap_place p on p.term = j.key
-                group by p.doc order by sum(j.value) desc, p.doc desc limit ?2
-            ) f
-            join ghap g on g.id = f.id
-            join ghap_text t on t.id = f.id
-            where (?3 is null or g.domain = ?3) and (?4 is null or g.status = ?4)"#,
-            terms,
-            limit,
-            filter.domain,
-            filter.status
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows)
+    /// Records by their places, whole, in any order.
+    pub async fn ghaps(&mut self, ids: &[i64]) -> Result<Vec<Ghap>, StoreError> {
+        ghaps_at(&mut self.conn, &json(ids)).await
     }
+}
 
-    /// The latest records that fit a query of the index, however many do.
-    pub async fn latest_candidates(
-        &self,
-        query: &str,
-        filter: &SearchFilter,
-        limit: u32,
-    ) -> Result<Vec<Candidate>, StoreError> {
-        let rows = sqlx::query_as!(
-            Candidate,
-            r#"select g.id as "id!", g.project, g.status as "status: GhapStatus", g.tier as "tier: Tier",
-                coalesce(g.resolved_at, g.updated_at) as "at!: Timestamp", t.aim, t.lesson, t.rest
-            from (
-                select rowid as id from ghap_fts where ghap_fts match ?1 order by rowid desc limit ?2
-            ) f
-            join ghap g on g.id = f.id
-            join ghap_text t on t.id = f.id
-            where (?3 is null or g.domain = ?3) and (?4 is null or g.status = ?4)"#,
-            query,
-            limit,
-            filter.domain,
-            filter.status
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows)
-    }
+fn json(value: &(impl Serialize + ?Sized)) -> String {
+    serde_json::to_string(value).expect("texts and numbers are JSON")
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use super::{
         super::testing::{TestStore, journal::record},
         *,
     };
 
     async fn found(at: &TestStore, term: &str) -> usize {
-        let terms = serde_json::to_string(&HashMap::from([(term, 1.0)])).unwrap();
-        at.store.candidates(&terms, &SearchFilter::default(), 10).await.unwrap().len()
+        let mut index = at.store.index().await.unwrap();
+        let places = index.places(&[term], &SearchFilter::default()).await.unwrap();
+        places[0].1.len()
     }
 
     async fn frequency(at: &TestStore, term: &str) -> i64 {
-        let terms = serde_json::to_string(&[term]).unwrap();
-        at.store.frequencies(&terms).await.unwrap().first().map_or(0, |it| it.1)
+        let mut index = at.store.index().await.unwrap();
+        index.frequencies(&[term]).await.unwrap().1.first().map_or(0, |it| it.1)
     }
 
     async fn put(at: &TestStore, ghaps: Vec<Ghap>, is_new: bool) {
@@ -224,9 +279,11 @@ mod tests {
             (1, 1),
             "no change"
         );
-        let query = text::any_of(["oth", "the"]);
-        assert!(!at.store.terms_like(&query, 5).await.unwrap().is_empty());
-        assert_eq!(at.store.searchable().await.unwrap(), 1);
+        let mut index = at.store.index().await.unwrap();
+        let parts = BTreeMap::from([("parsre", text::any_of(["par", "sre"]))]);
+        let like = index.terms_like(&parts).await.unwrap();
+        assert_eq!(like, [("parsre".to_owned(), "parser".to_owned())]);
+        assert_eq!(index.frequencies(&[]).await.unwrap(), (1, vec![]));
     }
 
     #[tokio::test]
@@ -245,9 +302,9 @@ mod tests {
         put(&at, vec![ghap], true).await;
         for term in ["a\"b", "NEAR(", "foo-bar", "col:val", "*", "'", "^a", "AND", "🦀"] {
             found(&at, term).await;
-            let query = text::any_of([term]);
-            at.store.latest_candidates(&query, &SearchFilter::default(), 1).await.unwrap();
-            at.store.terms_like(&text::any_of([term]), 1).await.unwrap();
+            let mut index = at.store.index().await.unwrap();
+            index.latest(term, &SearchFilter::default(), 1).await.unwrap();
+            index.terms_like(&BTreeMap::from([(term, text::any_of([term]))])).await.unwrap();
         }
     }
 }

@@ -120,6 +120,8 @@ async fn event(call: Call, input: Event) -> Result<Printed, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::{Value, json};
 
     use super::super::testing::World;
@@ -261,6 +263,59 @@ mod tests {
         assert_eq!(states().await, json!(["accepted", "queued", "offered", "injected"]));
         world.call(&call, "peer_ack", json!({ "peer_id": peer, "ids": [sent["id"]] })).await;
         assert_eq!(states().await[4], json!("acked"));
+    }
+
+    fn ran(number: usize, passes: bool) -> (&'static str, Value) {
+        let input = json!({ "command": "cargo test 2>&1 | tail -5" });
+        let output = if passes {
+            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s"
+        } else {
+            "test a ... FAILED\n\ntest result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s"
+        };
+        // `tail` succeeds whatever the tests do.
+        let response = json!({ "stdout": output, "stderr": "", "interrupted": false });
+        let id = format!("run{number}");
+        let more = json!({ "tool_name": "Bash", "tool_use_id": id, "tool_input": input, "tool_response": response });
+        ("PostToolUse", more)
+    }
+
+    #[tokio::test]
+    async fn test_runs_are_outcomes_that_a_record_can_cite() {
+        let world = World::open().await;
+        let call = world.operator(None);
+        let tell = async |number: usize, passes: bool| {
+            world.let_pass(Duration::from_secs(1));
+            let (event, more) = ran(number, passes);
+            let answer = world.call(&call, "hook_event", payload(event, more)).await;
+            answer["hookSpecificOutput"]["additionalContext"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        // Without a record: a word at the second failure in a row, and no more.
+        assert_eq!(tell(0, true).await, "");
+        assert_eq!(tell(1, false).await, "");
+        assert!(tell(2, false).await.contains("start_ghap"));
+        assert_eq!(tell(3, false).await, "");
+        world.let_pass(Duration::from_secs(1));
+        world.call(&call, "start_ghap", ghap()).await;
+        let failed = tell(4, false).await;
+        assert!(failed.contains("predicted: p") && failed.contains("falsify"), "{failed}");
+        assert_eq!(tell(4, false).await, "", "the same run");
+        assert_eq!(tell(5, false).await, "", "nothing new");
+        let passed = tell(6, true).await;
+        assert!(passed.contains("confirm it") && passed.contains("3 passed"), "{passed}");
+        let (_, rest) = passed.split_once("outcome_id ").unwrap();
+        let outcome = rest.split_whitespace().next().unwrap();
+        let end = json!({ "session_id": "s", "status": "confirmed", "result": "r", "outcome_id": outcome });
+        world.call(&call, "resolve_ghap", end).await;
+        let entries = world.call(&call, "list_ghap_entries", json!({})).await;
+        assert_eq!(entries["results"][0]["confidence_tier"], "gold");
+        // What only looks like a test is none.
+        let mut other = ran(7, true).1;
+        other["tool_input"]["command"] = json!("echo cargo test");
+        world.call(&call, "hook_event", payload("PostToolUse", other)).await;
+        assert_eq!(world.services.outcomes("s", None).await.unwrap().len(), 7);
     }
 
     #[tokio::test]

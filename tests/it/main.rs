@@ -16,6 +16,8 @@ mod disk;
 mod documents;
 mod errors;
 mod health;
+mod hook;
+mod install;
 mod journal;
 mod mcp;
 mod mcp_agents;

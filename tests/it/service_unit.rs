@@ -54,7 +54,10 @@ impl User {
     fn service(&self, args: &[&str]) -> (i32, Value) {
         let ran = self.run(&[&["service"], args, &["--json"]].concat());
         let said = serde_json::from_slice(&ran.stdout);
-        (ran.status.code().expect("an exit code"), said.unwrap_or_else(|error| panic!("{error}: {ran:?}")))
+        (
+            ran.status.code().expect("an exit code"),
+            said.unwrap_or_else(|error| panic!("{error}: {ran:?}")),
+        )
     }
 
     fn program(&self, name: &str, script: &str) {

@@ -126,18 +126,27 @@ pub(super) fn run(global: Global, args: HookArgs, started: Instant) -> ExitCode 
     };
     let format = args.format;
     let job = Job { context, client, event: args.event, format };
-    if let Some(text) = within_time(job, &report, started) {
+    let text = match within_time(job, &report, started) {
+        Ok(text) => text,
+        Err(Failed) if format == Format::Spec => {
+            Some(json!({ "type": "degraded", "reason": "request_failed" }).to_string())
+        }
+        Err(Failed) => None,
+    };
+    if let Some(text) = text {
         // One write, or none.
         let mut out = std::io::stdout().lock();
         drop(out.write_all(format!("{text}\n").as_bytes()).and_then(|()| out.flush()));
-    } else if format == Format::Spec {
-        super::output::line(r#"{"type":"degraded","reason":"request_failed"}"#).ok();
     }
     ExitCode::SUCCESS
 }
 
-/// What is to be printed, if it is known in time.
-fn within_time(job: Job, report: &Report, started: Instant) -> Option<String> {
+/// It went wrong, and the report says how.
+#[derive(Debug)]
+struct Failed;
+
+/// What is to be printed, if anything is, and if it is known in time.
+fn within_time(job: Job, report: &Report, started: Instant) -> Result<Option<String>, Failed> {
     let progress = Arc::new(Mutex::new(Progress { event: job.event.clone(), untold: None }));
     let (home, known, env) =
         (job.context.paths.home.clone(), Arc::clone(&progress), job.context.env.clone());
@@ -162,13 +171,10 @@ fn within_time(job: Job, report: &Report, started: Instant) -> Option<String> {
     if let Some(event) = progress.untold.take() {
         away::keep(&home, &event, report);
     }
-    match outcome {
-        Ok(text) => text,
-        Err(problem) => {
-            report.note(&format!("{label} {}", progress.event.as_deref().unwrap_or("?")), &problem);
-            None
-        }
-    }
+    outcome.map_err(|problem| {
+        report.note(&format!("{label} {}", progress.event.as_deref().unwrap_or("?")), &problem);
+        Failed
+    })
 }
 
 fn work(job: &Job, progress: &Mutex<Progress>) -> Result<Option<String>, String> {

@@ -12,10 +12,14 @@ use tokio::time::sleep;
 use super::super::{context::Context, output};
 use super::{input, report::Report};
 use crate::client::{Client, ClientError, backoff, encode};
+use crate::config::Env;
 use crate::domain::{Clock as _, HookId, Ids, SystemClock};
 
 /// What Claude Code takes for "wake up".
 const WAKE: u8 = 2;
+/// What Claude Code names its sessions that run from a program: `claude -p` and the Agent SDK. They end only when all
+/// hooks have, so a waiter would keep them for ever.
+const HEADLESS: &str = "sdk-";
 /// How often it is looked whether the client still lives.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -30,6 +34,9 @@ enum Waited {
 
 /// Waits. Exit code 2 if a message came, else 0.
 pub(super) fn run(context: &Context) -> ExitCode {
+    if is_headless(&context.env) {
+        return ExitCode::SUCCESS;
+    }
     let report = Report::of(context);
     let woken = input::read().and_then(|payload| {
         let session = payload.get("session_id").and_then(Value::as_str).map(str::to_owned);
@@ -54,6 +61,14 @@ pub(super) fn run(context: &Context) -> ExitCode {
             ExitCode::SUCCESS
         }
     }
+}
+
+/// Whether nobody would type the next prompt. `SVC_HOOK_WAIT=always` is for programs that keep such a session open, and
+/// end it themselves.
+fn is_headless(env: &Env) -> bool {
+    let text = |name: &str| env.text(name).ok().flatten();
+    text("CLAUDE_CODE_ENTRYPOINT").is_some_and(|it| it.starts_with(HEADLESS))
+        && text("SVC_HOOK_WAIT") != Some("always")
 }
 
 /// Returns when the process that started this one is gone.
@@ -96,4 +111,24 @@ async fn ask(context: &Context, path: &str, body: &Value) -> Result<Waited, Clie
 
 fn is_unknown(error: &ClientError) -> bool {
     matches!(error, ClientError::Problem(problem) if problem.status == StatusCode::NOT_FOUND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_without_a_person_is_not_kept_open() {
+        let cases: [(&[(&str, &str)], bool); 5] = [
+            (&[], false),
+            (&[("CLAUDE_CODE_ENTRYPOINT", "cli")], false),
+            (&[("CLAUDE_CODE_ENTRYPOINT", "sdk-cli")], true),
+            (&[("CLAUDE_CODE_ENTRYPOINT", "sdk-ts")], true),
+            (&[("CLAUDE_CODE_ENTRYPOINT", "sdk-cli"), ("SVC_HOOK_WAIT", "always")], false),
+        ];
+        for (variables, headless) in cases {
+            let env = variables.iter().copied().collect();
+            assert_eq!(is_headless(&env), headless, "{variables:?}");
+        }
+    }
 }

@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn used() -> ToolUse {
-        ToolUse { tool: "Bash".to_owned(), use_id: None, arguments: Value::Null }
+        ToolUse { tool: "Bash".to_owned(), use_id: None, arguments: Value::Null, ran: None }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::journal::SessionSource;
+use super::outcome::Verdict;
 
 /// A kind of client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -103,6 +104,17 @@ pub struct ToolUse {
     pub use_id: Option<String>,
     /// Its arguments.
     pub arguments: serde_json::Value,
+    /// What came of it, if it is over and was a test, a build or a check.
+    pub ran: Option<Ran>,
+}
+
+/// A test, a build or a check that a session ran.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ran {
+    /// The command.
+    pub command: String,
+    /// What came of it.
+    pub verdict: Verdict,
 }
 
 impl HookClient {

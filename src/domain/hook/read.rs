@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Hook, HookClient, Moment, ToolUse};
-use crate::domain::journal::SessionSource;
+use super::{Hook, HookClient, Moment, Ran, ToolUse};
+use crate::domain::{journal::SessionSource, outcome};
 
 /// What a payload does not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,9 @@ fn common(client: HookClient, event: Option<&str>, payload: &Value) -> Result<Ho
             Moment::Prompt { text: text(payload, "prompt").unwrap_or_default() }
         }
         "PreToolUse" | "BeforeTool" => Moment::ToolStart(tool_use(payload)?),
-        "PostToolUse" | "PostToolUseFailure" | "AfterTool" => Moment::ToolEnd(tool_use(payload)?),
+        "PostToolUse" | "PostToolUseFailure" | "AfterTool" => {
+            Moment::ToolEnd(ToolUse { ran: ran(client, payload), ..tool_use(payload)? })
+        }
         "Stop" | "AfterAgent" => Moment::Stop { again: is_true(payload, "stop_hook_active") },
         "StopFailure" | "Interrupt" => Moment::Waiting,
         "Notification" => match text(payload, "notification_type").as_deref() {
@@ -67,7 +69,15 @@ fn tool_use(payload: &Value) -> Result<ToolUse, Missing> {
         tool: text(payload, "tool_name").ok_or(TOOL)?,
         use_id: text(payload, "tool_use_id"),
         arguments: payload.get("tool_input").cloned().unwrap_or_default(),
+        ran: None,
     })
+}
+
+/// What a shell command came to, if it was a test, a build or a check.
+fn ran(client: HookClient, payload: &Value) -> Option<Ran> {
+    let name = if client == HookClient::ClaudeCode { "claude" } else { client.as_str() };
+    let run = outcome::run_of_tool(name, payload)?;
+    Some(Ran { verdict: outcome::judge(&run)?, command: run.command })
 }
 
 /// opencode: what its plugin was called with.
@@ -87,13 +97,17 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<Hook, Missing> {
             tool: text(properties, "tool").ok_or(TOOL)?,
             use_id: text(properties, "callID"),
             arguments: arguments.clone(),
+            ran: None,
         })
     };
     let moment = match event.as_str() {
         "session.created" => Moment::Start { source: SessionSource::Startup },
         "chat.message" => Moment::Prompt { text: parts(&payload["output"]["parts"]) },
         "tool.execute.before" => Moment::ToolStart(tool_use(&payload["output"]["args"])?),
-        "tool.execute.after" => Moment::ToolEnd(tool_use(&properties["args"])?),
+        "tool.execute.after" => Moment::ToolEnd(ToolUse {
+            ran: ran(HookClient::Opencode, payload),
+            ..tool_use(&properties["args"])?
+        }),
         "session.idle" => Moment::Stop { again: false },
         "session.error" => Moment::Waiting,
         "session.compacted" => Moment::Compacted,

@@ -1,8 +1,10 @@
 //! From text to the terms that it is found by, and from a prompt to what is looked for.
 //!
-//! There is no model here. What a model knows of words that mean the same stands in three lists: `thesaurus.txt`, for what
+//! There is no model here. What a model knows of words that mean the same stands in lists: `thesaurus.txt`, for what
 //! developers call one thing; `common.txt`, words of everyday English, which say little of a subject however rare they are
-//! among a few hundred records; and `stop.txt`, words that say nothing.
+//! among a few hundred records; and `stop.txt`, words that say nothing. What a prompt is after is told by `orders.txt`, words
+//! that an order begins with, after some of `openings.txt`, and by `troubles.txt`, words of those whom something hinders
+//! (its `t` is what is left of "doesn't").
 
 mod stem;
 
@@ -25,8 +27,18 @@ const TYPO: f64 = 0.7;
 /// What a longer or shorter form counts.
 const FORM: f64 = 0.5;
 
-static STOP: LazyLock<HashSet<&'static str>> =
-    LazyLock::new(|| include_str!("stop.txt").split_whitespace().collect());
+/// Words that an order begins with, if there are two.
+const ORDERS_OF_TWO: &[[&str; 2]] =
+    &[["go", "on"], ["how", "many"], ["set", "up"], ["what", "does"], ["what", "is"]];
+
+type Words = LazyLock<HashSet<&'static str>>;
+
+static STOP: Words = LazyLock::new(|| include_str!("stop.txt").split_whitespace().collect());
+static OPENINGS: Words =
+    LazyLock::new(|| include_str!("openings.txt").split_whitespace().collect());
+static ORDERS: Words = LazyLock::new(|| include_str!("orders.txt").split_whitespace().collect());
+static TROUBLES: Words =
+    LazyLock::new(|| include_str!("troubles.txt").split_whitespace().collect());
 static COMMON: LazyLock<HashSet<String>> =
     LazyLock::new(|| include_str!("common.txt").split_whitespace().map(stem).collect());
 static THESAURUS: LazyLock<Thesaurus> =
@@ -113,6 +125,8 @@ pub struct Prompt {
     pub groups: Vec<Group>,
     /// It orders some work done rather than telling of a trouble: then little that is remembered helps.
     pub is_chore: bool,
+    /// How many of its words say that something is not as it should be: then more does.
+    pub troubles: usize,
 }
 
 /// A word, or some that belong together, and what may stand for it.
@@ -147,7 +161,7 @@ impl Group {
 
     /// Takes in a term that records have, if it looks like this one.
     pub fn resembles(&mut self, term: &str) {
-        let most = if self.term.len() < 8 { 1 } else { 2 };
+        let most = mistakes(&self.term);
         let is_form = self.term.len() >= 8
             && term.len() >= 6
             && (self.term.starts_with(term) || term.starts_with(&self.term));
@@ -163,15 +177,16 @@ impl Group {
         }
     }
 
-    /// A query for [`resembles`](Self::resembles): any three letters of it that follow each other.
-    pub fn trigrams(&self) -> String {
-        let grams: Vec<String> = self
-            .term
-            .as_bytes()
-            .windows(3)
-            .map(|gram| quote(&String::from_utf8_lossy(gram)))
-            .collect();
-        grams.join(" OR ")
+    /// A query for [`resembles`](Self::resembles): one of its parts as it stands. It has one part more than there may be
+    /// mistakes, so one is left.
+    pub fn parts(&self) -> String {
+        let term = self.term.as_str();
+        let (count, length) = (mistakes(term) + 1, (term.len() / (mistakes(term) + 1)).max(3));
+        let last = term.len().saturating_sub(length);
+        any_of((0..count).map(|part| {
+            let start = last * part / (count - 1);
+            term.get(start..start + length).unwrap_or(term)
+        }))
     }
 }
 
@@ -215,80 +230,17 @@ impl Prompt {
                 }
             }
         }
-        Self { groups, is_chore: is_chore(&words) }
+        let troubles = words.iter().filter(|word| TROUBLES.contains(word.as_str())).count();
+        Self { groups, is_chore: is_chore(&words), troubles }
     }
 }
 
-/// Words that come before what is asked.
-const OPENINGS: &[&str] = &[
-    "please", "now", "yes", "yep", "no", "do", "that", "lets", "let", "s", "us", "can", "could",
-    "you", "then", "and", "ok", "okay", "thanks",
-];
-/// Words that an order begins with.
-const ORDERS: &[&str] = &[
-    "add",
-    "build",
-    "bump",
-    "change",
-    "close",
-    "commit",
-    "continue",
-    "convert",
-    "count",
-    "create",
-    "delete",
-    "describe",
-    "design",
-    "document",
-    "draft",
-    "draw",
-    "explain",
-    "extract",
-    "format",
-    "generate",
-    "give",
-    "implement",
-    "install",
-    "list",
-    "make",
-    "merge",
-    "move",
-    "open",
-    "order",
-    "plot",
-    "post",
-    "print",
-    "push",
-    "put",
-    "rebase",
-    "refactor",
-    "remove",
-    "rename",
-    "replace",
-    "review",
-    "rewrite",
-    "run",
-    "send",
-    "show",
-    "summarise",
-    "summarize",
-    "tell",
-    "translate",
-    "update",
-    "use",
-    "which",
-    "who",
-    "write",
-];
-const ORDERS_OF_TWO: &[[&str; 2]] =
-    &[["go", "on"], ["how", "many"], ["set", "up"], ["what", "does"], ["what", "is"]];
-
 fn is_chore(words: &[String]) -> bool {
     let thanks = words.first().is_some_and(|word| word == "thanks");
-    let start = words.iter().take_while(|word| OPENINGS.contains(&word.as_str())).count();
+    let start = words.iter().take_while(|word| OPENINGS.contains(word.as_str())).count();
     let rest = &words[start..];
     thanks
-        || rest.first().is_some_and(|word| ORDERS.contains(&word.as_str()))
+        || rest.first().is_some_and(|word| ORDERS.contains(word.as_str()))
         || ORDERS_OF_TWO.iter().any(|order| rest.starts_with(&order.map(str::to_owned)))
 }
 
@@ -343,11 +295,10 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || matches!(c, '\u{300}'..='\u{36f}')
 }
 
-/// Of scripts that put no space between words.
+/// Of scripts that put no space between words. Their blocks have signs, too, which are no part of any.
 fn is_dense(c: char) -> bool {
-    let is_script = matches!(c, '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}');
-    // Marks and symbols stand among the letters.
-    is_script && c.is_alphanumeric()
+    c.is_alphanumeric()
+        && matches!(c, '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}')
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -427,6 +378,11 @@ fn fold(word: &str) -> String {
     folded
 }
 
+/// How many mistakes a word may have.
+fn mistakes(term: &str) -> usize {
+    if term.len() < 8 { 1 } else { 2 }
+}
+
 /// How many letters have to be changed, added, dropped or swapped with the next.
 fn distance(from: &[u8], to: &[u8]) -> usize {
     if from.len().abs_diff(to.len()) > 2 {
@@ -466,6 +422,7 @@ mod tests {
             ("C++ foo-bar col:val", "foo bar col val"),
             ("Zertifikatsprüfung GRÖẞE", "zertifikatsprufung gross"),
             ("Excelで開く", "excel で開 開く"),
+            ("䷀ サーバー・エラー", "サー ーバ バー エラ ラー"),
             ("the 123456 of 502", "502"),
             ("データ・ベース䷀", "デー ータ ベー ース"),
         ] {
@@ -519,7 +476,7 @@ mod tests {
             let prompt = Prompt::read(&text);
             for group in &prompt.groups {
                 prop_assert!(!group.term.contains('"'));
-                prop_assert_eq!(group.trigrams().matches('"').count() % 2, 0);
+                prop_assert_eq!(group.parts().matches('"').count() % 2, 0);
             }
         }
     }

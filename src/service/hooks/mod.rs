@@ -3,6 +3,7 @@
 //!
 //! All that one event writes is one commit. An event that changes nothing worth a commit writes nothing.
 
+mod evidence;
 mod mail;
 mod ties;
 mod wait;
@@ -49,6 +50,7 @@ struct Noted {
     is_repeat: bool,
     /// The active record, if it is time to look at it, and after how many calls.
     due: Option<(Ghap, i64)>,
+    evidence: Option<Note>,
     messages: Option<String>,
 }
 
@@ -89,6 +91,7 @@ impl Services {
             said.0.extend(self.open_record(&place, source).await?.map(Note::Record));
         }
         said.0.extend(noted.due.map(|(ghap, count)| Note::Reminder(ghap.reminder(count))));
+        said.0.extend(noted.evidence);
         said.0.extend(noted.messages.map(Note::Messages));
         if let Moment::Prompt { text } = &hook.moment {
             // Messages that were handed over just now must not be lost for want of it.
@@ -113,7 +116,8 @@ impl Services {
         let (Some(session), Some(peer)) = (session, peer) else { return Ok(false) };
         let fresh = |at| self.now().since(at) < limits::HOOK_SEEN_RESOLUTION;
         let quiet = match hook.moment {
-            Moment::ToolStart(_) | Moment::ToolEnd(_) => !hook.client.counts(&hook.moment),
+            Moment::ToolStart(_) => !hook.client.counts(&hook.moment),
+            Moment::ToolEnd(ref using) => using.ran.is_none() && !hook.client.counts(&hook.moment),
             Moment::Other => true,
             _ => false,
         };
@@ -150,9 +154,11 @@ impl Services {
                     if hook.client.counts(&hook.moment) {
                         noted.due = count(tx, &hook, &place, call.at).await?;
                     }
+                    let evidence = evidence::note(tx, &ids, &hook, &place).await?;
                     if hook.is_beneath() {
                         return Ok(noted);
                     }
+                    noted.evidence = evidence;
                     let (id, is_late) = (PeerId::new(&ids, tx.now()), call.at.is_some());
                     let peer = note_peer(tx, &caller, &hook, project, name, call, id).await?;
                     if let Some(peer) = peer.as_ref().filter(|_| !is_late) {

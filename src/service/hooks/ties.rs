@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn using(tool: &str, use_id: Option<&str>, arguments: Value) -> ToolUse {
-        ToolUse { tool: tool.to_owned(), use_id: use_id.map(str::to_owned), arguments }
+        ToolUse { tool: tool.to_owned(), use_id: use_id.map(str::to_owned), arguments, ran: None }
     }
 
     #[test]
