@@ -27,6 +27,8 @@ mod messages;
 mod migrate;
 mod model;
 mod peers;
+#[cfg(target_os = "linux")]
+mod service_unit;
 mod sse;
 mod stdio;
 mod tasks;
