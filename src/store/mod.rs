@@ -16,6 +16,7 @@ mod migrate;
 mod peer;
 mod replay;
 mod search;
+mod tally;
 mod task;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -37,6 +38,7 @@ pub use migrate::{MigrateError, Migrations};
 pub use peer::{PeerFilter, PeerRow};
 pub use replay::{FeedScope, Frames, StreamView};
 pub use search::{Candidate, Index, SearchFilter};
+pub use tally::{Counted, ToolCall};
 pub use task::{TaskFilter, TaskRow};
 pub use token::TokenRow;
 pub use tx::WriteTx;
