@@ -343,7 +343,7 @@ impl Services {
     ) -> Result<CheckIn, Error> {
         let counted = self.counted(caller, place, tool_name, Some(frequency)).await?;
         let Counted { since: tool_count, due, active } = counted;
-        Ok(CheckIn { tool_count, due, active })
+        Ok(CheckIn { tool_count, due, active: active.map(|ghap| *ghap) })
     }
 
     /// Begins a record. A session has one at a time.

@@ -146,7 +146,7 @@ async fn gather(
     asked: &Asked,
     search: &Search<'_>,
 ) -> Result<Vec<Candidate>, StoreError> {
-    let limit = search.limit.min(limits::SEARCH_HITS).max(limits::SEARCH_CANDIDATES);
+    let limit = search.limit.clamp(limits::SEARCH_CANDIDATES, limits::SEARCH_HITS);
     let filter = &search.filter;
     let look = asked.look(filter.postings());
     let mut worth: HashMap<i64, f64> = HashMap::new();

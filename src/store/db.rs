@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     Appended, Bus, MigrateError, Migrations, StoreError, WriteStats, WriteTx,
+    tally::Tally,
     version::Version,
     writer::{self, Closure, Job},
 };
@@ -84,6 +85,7 @@ impl Store {
             closing: Vec::new(),
             position: 0,
             undo: Vec::new(),
+            tally: Tally::default(),
             now: Timestamp::from_millis(0),
         };
         tx.reset().await?;

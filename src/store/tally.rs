@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use super::{Store, StoreError, WriteTx, writer::Job};
-use crate::domain::journal::Ghap;
+use crate::domain::{Timestamp, journal::Ghap};
 
-/// How old the last sign of a session may be before a call renews it, in milliseconds. Two indexes hang on it.
+/// How old the last sign of a session may be before a call renews it, in milliseconds: two indexes hang on it.
 const SEEN_RESOLUTION_MS: i64 = 1000;
 
 /// A tool call to count.
@@ -36,7 +36,28 @@ pub struct Counted {
     /// Whether a check-in is due.
     pub due: bool,
     /// If so, the active record of the session; that of a sub-agent has none.
-    pub active: Option<Ghap>,
+    pub active: Option<Box<Ghap>>,
+}
+
+/// What the writer knows of counters that it wrote lately. Any other job may change them, and then it knows nothing.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// Calls since the last reset, by session and agent.
+    since: HashMap<(String, String), i64>,
+    /// When sessions were last noted as heard of.
+    seen: HashMap<String, Timestamp>,
+}
+
+impl Tally {
+    pub(super) fn forget(&mut self) {
+        self.since.clear();
+        self.seen.clear();
+    }
+
+    /// How much it knows.
+    pub(super) fn len(&self) -> usize {
+        self.since.len()
+    }
 }
 
 /// The counter of a session or of an agent in it.
@@ -46,6 +67,12 @@ struct Counter<'a> {
     agent_id: &'a str,
     calls: i64,
     since: i64,
+}
+
+impl Counter<'_> {
+    fn key(&self) -> (String, String) {
+        (self.session_id.to_owned(), self.agent_id.to_owned())
+    }
 }
 
 impl Store {
@@ -77,9 +104,18 @@ impl WriteTx {
                 *tools.entry((session_id, agent_id, tool)).or_default() += 1;
             }
         }
-        self.see_sessions(&json(&sessions)).await?;
-        for (place, since) in self.tool_counts(&json(&counters)).await? {
-            counters[place].since = since;
+        self.see_sessions(sessions).await?;
+        let mut all_known = true;
+        for counter in &mut counters {
+            match self.tally.since.get(&counter.key()) {
+                Some(since) => counter.since = *since,
+                None => all_known = false,
+            }
+        }
+        if !all_known {
+            for (place, since) in self.tool_counts(&json(&counters)).await? {
+                counters[place].since = since;
+            }
         }
         let mut counted = Vec::with_capacity(calls.len());
         for call in calls {
@@ -94,6 +130,9 @@ impl WriteTx {
             counted.push(Counted { since, due, active: None });
         }
         self.put_tool_counts(&json(&counters)).await?;
+        for counter in &counters {
+            self.tally.since.insert(counter.key(), counter.since);
+        }
         if !tools.is_empty() {
             let tools: Vec<_> = tools.into_iter().collect();
             self.put_tool_uses(&json(&tools)).await?;
@@ -101,26 +140,31 @@ impl WriteTx {
         for (call, counted) in calls.iter().zip(&mut counted) {
             // A record is the session's, and not that of an agent beneath it.
             if counted.due && call.agent_id.is_empty() {
-                counted.active = self.active_ghap(&call.session_id).await?;
+                counted.active = self.active_ghap(&call.session_id).await?.map(Box::new);
             }
         }
         Ok(counted)
     }
 
-    /// Notes that sessions were heard of: an object in JSON, of ids with who makes each known.
-    async fn see_sessions(&mut self, sessions: &str) -> Result<(), StoreError> {
+    /// Notes that sessions were heard of, each with who makes it known.
+    async fn see_sessions(&mut self, mut sessions: BTreeMap<&str, &str>) -> Result<(), StoreError> {
         let before = self.now.as_millis() - SEEN_RESOLUTION_MS;
+        sessions.retain(|id, _| self.tally.seen.get(*id).is_none_or(|at| at.as_millis() <= before));
+        if sessions.is_empty() {
+            return Ok(());
+        }
+        let ids = json(&sessions);
         sqlx::query!(
             "insert into session (session_id, source, created_by, started_at, last_seen_at)
             select key, 'startup', value, ?2, ?2 from json_each(?1) where true
-            on conflict (session_id) do update set last_seen_at = ?2, ended_at = null, end_reason = null
-            where last_seen_at <= ?3 or ended_at is not null",
-            sessions,
-            self.now,
-            before
+            on conflict (session_id) do update set last_seen_at = ?2, ended_at = null, end_reason = null",
+            ids,
+            self.now
         )
         .execute(&mut self.conn)
         .await?;
+        let now = self.now;
+        self.tally.seen.extend(sessions.into_keys().map(|id| (id.to_owned(), now)));
         Ok(())
     }
 

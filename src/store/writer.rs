@@ -127,6 +127,9 @@ pub(super) async fn run(
         if tx.streams.len() > limits::STREAMS_CACHED {
             tx.streams.clear();
         }
+        if tx.tally.len() > limits::STREAMS_CACHED {
+            tx.tally.forget();
+        }
     }
     tx
 }
@@ -167,10 +170,11 @@ async fn commit(tx: &mut WriteTx, group: &mut Vec<Job>, version: &Version) -> bo
         for job in group.drain(..) {
             match job {
                 Job::Count { call, reply } => calls.push((call, reply)),
-                // It may ask for what was counted before it.
+                // It may ask for what was counted before it, and change it.
                 Job::Run(_) => {
                     count(tx, &mut calls, &mut done).await?;
                     step(tx, job, alone, &mut done).await?;
+                    tx.tally.forget();
                 }
                 _ => step(tx, job, alone, &mut done).await?,
             }
