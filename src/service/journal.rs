@@ -17,7 +17,8 @@ use crate::{
         limits,
     },
     store::{
-        CalibrationRow, Counted, GhapFilter, SessionFilter, SessionStart, StoreError, ToolCall, WriteTx,
+        CalibrationRow, Counted, GhapFilter, SessionFilter, SessionStart, StoreError, ToolCall,
+        WriteTx,
     },
 };
 

@@ -383,10 +383,7 @@ impl Asked {
         // In units of the rarest term there can be, lest it change with the number of records.
         let score = score / self.rarity.of_count(0);
         let troubles = [0.0, 0.5, 1.0, 1.5][self.troubles.min(3)];
-        -0.65
-            + share.max(0.01).ln()
-            + 4.0 * (score + 0.03).ln()
-            + if is_own { 1.5 } else { 0.0 }
+        -0.65 + share.max(0.01).ln() + 4.0 * (score + 0.03).ln() + if is_own { 1.5 } else { 0.0 }
             - if self.is_chore { 2.5 } else { 0.0 }
             + troubles
     }
@@ -478,19 +475,14 @@ mod tests {
             let filters = [
                 SearchFilter { domain: Some(Domain::Testing), status: None },
                 SearchFilter { domain: None, status: Some(GhapStatus::Falsified) },
-                SearchFilter {
-                    domain: Some(Domain::Testing),
-                    status: Some(GhapStatus::Falsified),
-                },
+                SearchFilter { domain: Some(Domain::Testing), status: Some(GhapStatus::Falsified) },
             ];
             for filter in filters {
                 let search = Search { filter, ..asks("tokenizer hangs") };
                 assert_eq!(found(&at.store, &search).await, ["ghap_0"], "{many}: {search:?}");
             }
-            let filter = SearchFilter {
-                domain: Some(Domain::Testing),
-                status: Some(GhapStatus::Confirmed),
-            };
+            let filter =
+                SearchFilter { domain: Some(Domain::Testing), status: Some(GhapStatus::Confirmed) };
             let search = Search { filter, ..asks("tokenizer hangs") };
             assert!(found(&at.store, &search).await.is_empty());
         }

@@ -262,8 +262,7 @@ mod tests {
         let test = TestStore::open().await;
         let store = &test.store;
         // Handed over together, so that they share a commit.
-        let reset =
-            store.write(|tx| Box::pin(async move { tx.reset_tool_count("a", "").await }));
+        let reset = store.write(|tx| Box::pin(async move { tx.reset_tool_count("a", "").await }));
         let (first, reset, second) = tokio::join!(
             store.count_tool(call("a", "", None)),
             reset,

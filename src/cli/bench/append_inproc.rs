@@ -64,13 +64,20 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(super) fn open(runtime: &Runtime, bench: &Bench, name: &str) -> anyhow::Result<(Store, Writer)> {
+pub(super) fn open(
+    runtime: &Runtime,
+    bench: &Bench,
+    name: &str,
+) -> anyhow::Result<(Store, Writer)> {
     let path = bench.sandbox.path(&format!("{name}.db"));
     let options = OpenOptions { path, max_bytes: None, migrate: true };
     Ok(runtime.block_on(Store::open(&options, Arc::new(SystemClock)))?)
 }
 
-pub(super) async fn make_streams(store: &Store, names: &Arc<[StreamName]>) -> Result<(), StoreError> {
+pub(super) async fn make_streams(
+    store: &Store,
+    names: &Arc<[StreamName]>,
+) -> Result<(), StoreError> {
     let names = Arc::clone(names);
     store
         .write(move |tx| {
@@ -119,7 +126,10 @@ impl Append for Bare {
 
 /// Lets that many producers append for a window, each waiting for its answers.
 pub(super) async fn produce(
-    producers: usize, window: Window, append: impl Append) -> anyhow::Result<Slice> {
+    producers: usize,
+    window: Window,
+    append: impl Append,
+) -> anyhow::Result<Slice> {
     let mut tasks = JoinSet::new();
     for number in 0..producers {
         tasks.spawn(producer(number, window, append.clone()));

@@ -47,7 +47,11 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
             ours.push(runtime.block_on(append_inproc::produce(CALLERS, bench.window(), count))?);
             let append =
                 Ours { store: store.clone(), names: Arc::clone(&names), event: event.clone() };
-            beside.push(runtime.block_on(append_inproc::produce(CALLERS, bench.window(), append))?);
+            beside.push(runtime.block_on(append_inproc::produce(
+                CALLERS,
+                bench.window(),
+                append,
+            ))?);
         }
         let summary = Summary::of(&ours, 1);
         let entry = Entry::summed(format!("check-in/{CALLERS} on {name}"), "calls/s", summary)

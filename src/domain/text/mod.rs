@@ -34,9 +34,11 @@ const ORDERS_OF_TWO: &[[&str; 2]] =
 type Words = LazyLock<HashSet<&'static str>>;
 
 static STOP: Words = LazyLock::new(|| include_str!("stop.txt").split_whitespace().collect());
-static OPENINGS: Words = LazyLock::new(|| include_str!("openings.txt").split_whitespace().collect());
+static OPENINGS: Words =
+    LazyLock::new(|| include_str!("openings.txt").split_whitespace().collect());
 static ORDERS: Words = LazyLock::new(|| include_str!("orders.txt").split_whitespace().collect());
-static TROUBLES: Words = LazyLock::new(|| include_str!("troubles.txt").split_whitespace().collect());
+static TROUBLES: Words =
+    LazyLock::new(|| include_str!("troubles.txt").split_whitespace().collect());
 static COMMON: LazyLock<HashSet<String>> =
     LazyLock::new(|| include_str!("common.txt").split_whitespace().map(stem).collect());
 static THESAURUS: LazyLock<Thesaurus> =
