@@ -285,7 +285,7 @@ def message(agent, others):
     steps = [shell(agent.client, "echo one"), {**shell(agent.client, "echo two"), "hold": "x"}, ack]
     with agent.talk(steps, meanwhile=meanwhile) as model:
         told = model.body(2)
-        theirs = only(codex.own())["session_id"]
+        [(theirs,)] = agent.query("select session_id from peer where peer_id = ?", sent[0][1])
         assert f"Agent 1 (requester) session: agent:codex:{theirs}." in told, told
         assert re.search(rf"\[Inter-session message\] sourceSession=agent:codex:{theirs} .*isUser=false", told), told
         assert told.count("the schema is at version nine") == 1, told
