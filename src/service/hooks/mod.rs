@@ -351,7 +351,7 @@ async fn count(
 ) -> Result<Option<(Ghap, i64)>, Error> {
     let (Moment::ToolStart(using) | Moment::ToolEnd(using)) = &hook.moment else { return Ok(None) };
     let Place { session_id, agent_id } = place;
-    let count = tx.count_tool(session_id, agent_id, Some(&using.tool)).await?;
+    let count = tx.count_tool(session_id, agent_id, &using.tool).await?;
     // A reminder that nobody would hear waits for the next call.
     if count < policy.check_in || at.is_some() {
         return Ok(None);
