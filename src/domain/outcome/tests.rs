@@ -299,7 +299,22 @@ fn the_status_counts_where_it_is_the_runners_own() {
             "pytest: 3 failed, 42 passed",
         ),
         ("pytest", "2 failed in 0.10s", None, Fail, "pytest: 2 failed"),
+        (
+            "make",
+            "cc -c cart.c\ncart.c:3:5: error: unknown type\nmake: *** [Makefile:2: cart.o] Error 1",
+            Some(2),
+            Fail,
+            "make: 1 error; first: cart.c:3:5: error: unknown type",
+        ),
         // What tests print is not what sums them up.
+        (
+            "npm test",
+            "server.js:12: error connecting\n[ERROR]: x\n 2 passing (3ms)".trim_start(),
+            Some(0),
+            Pass,
+            "npm test: 2 passed",
+        ),
+        ("npm test", "api.js:12: error: refused", Some(0), Pass, "npm test: exit status 0"),
         (
             "pytest",
             "server: 3 failed, 2 passed\n1 passed in 0.10s",
