@@ -10,13 +10,14 @@
 //! - [`mcp`]: the MCP server. [`http`]: the daemon's HTTP face. [`client`]: the other end of it.
 //! - [`cli`]: the command line, and the composition of the daemon in `cli/serve.rs`.
 //!
-//! [`config`], [`lifecycle`], [`telemetry`] and `private_file` are leaves. Read `store/writer.rs` and `service/events.rs` first: the
+//! [`config`], [`lifecycle`], [`telemetry`], `private_file` and `hook_spool` are leaves. Read `store/writer.rs` and `service/events.rs` first: the
 //! rest stands on them.
 
 pub mod cli;
 pub mod client;
 pub mod config;
 pub mod domain;
+mod hook_spool;
 pub mod http;
 pub mod lifecycle;
 pub mod mcp;

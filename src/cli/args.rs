@@ -9,8 +9,8 @@ use clap::{Args, Parser, Subcommand};
 use super::bench;
 use super::context::Context;
 use super::{
-    ServeArgs, backup, completions, config, daemon, doctor, events, ghap, mcp_config, message,
-    migrate, peer, serve, session, stdio, task, token, tools,
+    ServeArgs, backup, completions, config, daemon, doctor, events, ghap, hook, install,
+    mcp_config, message, migrate, peer, serve, service_unit, session, stdio, task, token, tools,
 };
 
 /// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing
@@ -38,10 +38,10 @@ pub(super) struct Cli {
 }
 
 #[derive(Debug, Args)]
-struct Global {
+pub(super) struct Global {
     /// Print JSON: one document, or one line per item where the output is endless
     #[arg(long, global = true)]
-    json: bool,
+    pub(super) json: bool,
     /// The data folder
     #[arg(
         long,
@@ -49,7 +49,7 @@ struct Global {
         value_name = "DIR",
         help = "The data folder [env: SVC_HOME] [default: ~/.local/share/svc]"
     )]
-    home: Option<PathBuf>,
+    pub(super) home: Option<PathBuf>,
     /// The daemon's URL
     #[arg(
         long,
@@ -57,7 +57,7 @@ struct Global {
         value_name = "URL",
         help = "The daemon's URL [env: SVC_URL] [default: what the running daemon wrote down]"
     )]
-    url: Option<String>,
+    pub(super) url: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -119,6 +119,19 @@ enum Command {
     /// Speak MCP on standard input and output, for clients that start their servers themselves
     #[command(after_help = stdio::EXAMPLES)]
     Stdio,
+    /// Make coding agents know this program: as an MCP server, and by hooks
+    #[command(after_help = install::EXAMPLES)]
+    Install(install::InstallArgs),
+    /// Take away what `svc install` has put into other programs' files
+    #[command(after_help = "Example:\n  svc uninstall codex\n\n\
+        Files that nobody has changed meanwhile become what they were, byte for byte; of others only ours goes.")]
+    Uninstall(install::UninstallArgs),
+    /// Tell of an event in a coding agent; this is what its hooks run
+    #[command(after_help = hook::EXAMPLES)]
+    Hook(hook::HookArgs),
+    /// The daemon as a service that starts at log-in (systemd, launchd)
+    #[command(subcommand, after_help = "Example:\n  svc service install --dry-run")]
+    Service(service_unit::ServiceCommand),
     /// The configuration in use
     #[command(subcommand, after_help = "Example:\n  svc config show")]
     Config(config::ConfigCommand),
@@ -154,9 +167,13 @@ enum Command {
 
 /// Does what the arguments say.
 pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
-    let Global { json, home, url } = cli.global;
+    let Cli { global, command } = cli;
+    if let Command::Hook(args) = command {
+        return Ok(hook::run(global, args, std::time::Instant::now()));
+    }
+    let Global { json, home, url } = global;
     // What needs no home.
-    match &cli.command {
+    match &command {
         Command::Completions(args) => return completions::run(args),
         #[cfg(feature = "bench")]
         Command::Bench(args) => return bench::run(args, json),
@@ -165,7 +182,7 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         _ => {}
     }
     let context = Context::new(home.as_deref(), url, json)?;
-    match cli.command {
+    match command {
         // These have a runtime of their own, or need none.
         Command::Serve(args) => {
             if args.detached {
@@ -178,6 +195,7 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Backup(args) => backup::backup(&context, &args),
         Command::Restore(args) => backup::restore(&context, &args),
         Command::Config(command) => config::run(&context, command),
+        Command::Uninstall(args) => install::uninstall(&context, &args),
         command => on_runtime(client_command(context, command)),
     }
 }
@@ -201,12 +219,16 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Token(command) => token::run(context, command).await,
         Command::McpConfig(args) => mcp_config::run(context, &args).await,
         Command::Stdio => stdio::run(context).await,
+        Command::Install(args) => install::install(context, &args).await,
         Command::Doctor => doctor::run(context).await,
+        Command::Service(command) => service_unit::run(context, command).await,
         Command::Serve(_)
         | Command::Migrate(_)
         | Command::Backup(_)
         | Command::Restore(_)
         | Command::Config(_)
+        | Command::Uninstall(_)
+        | Command::Hook(_)
         | Command::Completions(_) => unreachable!("these are dispatched without a runtime"),
         #[cfg(feature = "bench")]
         Command::Bench(_) | Command::BenchServer(_) => {

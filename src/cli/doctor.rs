@@ -11,9 +11,9 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::daemon::{Found, find};
-use super::{Context, output};
-use crate::client::{Client, Token};
+use super::daemon::{Found, find, probe};
+use super::{Context, install, output};
+use crate::client::{Client, ClientError, DaemonFile, Token, Url};
 use crate::config::{Config, Flags};
 use crate::domain::{Clock as _, SystemClock, Timestamp};
 
@@ -67,6 +67,10 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     findings.push(clock());
     findings.extend(wal(context));
     findings.extend(daemon(context, config.is_some()).await);
+    if let Some(config) = &config {
+        findings.extend(neighbour(context, config).await);
+    }
+    findings.extend(clients(context).await);
     print(context, &findings)
 }
 
@@ -262,6 +266,58 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
         findings.push(access(context).await);
     }
     findings
+}
+
+/// Who answers at the configured address, if it is not the daemon of this data folder.
+async fn neighbour(context: &Context, config: &Config) -> Option<Finding> {
+    const CHECK: &str = "address";
+    let ours = DaemonFile::read_live(&context.paths.daemon_json);
+    let address = config.listen.iter().find(|address| address.port() != 0)?;
+    let url = Url::of_listener(*address);
+    let health = match probe(url.clone()).await {
+        Ok(health) => health,
+        // Nobody is there, or nobody who speaks HTTP.
+        Err(ClientError::NotRunning { .. }) => return None,
+        Err(error) => {
+            return Some(warn(
+                CHECK,
+                format!("what answers at {url} is not svc: {error}"),
+                "if the daemon shall be there, end that program; else choose another with --listen or in config.toml",
+            ));
+        }
+    };
+    if health.document.server != "svc" {
+        return Some(warn(
+            CHECK,
+            format!("what answers at {url} is not svc"),
+            "if the daemon shall be there, end that program; else choose another with --listen or in config.toml",
+        ));
+    }
+    let theirs = health.document.pid;
+    if ours.as_ref().is_some_and(|ours| theirs == Some(ours.pid)) {
+        return None;
+    }
+    let who = theirs.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+    let detail = match ours {
+        Some(ours) => format!("there are two daemons: ours at {}, another{who} at {url}", ours.url),
+        None => format!("a daemon of another data folder{who} is at {url}"),
+    };
+    let advice = "stop one of them (`svc --home DIR stop`), or give each an address of its own";
+    Some(warn(CHECK, detail, advice))
+}
+
+/// What `svc install` has put into other programs' files and is no longer right there.
+async fn clients(context: &Context) -> Vec<Finding> {
+    const CHECK: &str = "clients";
+    match install::drift(context).await {
+        Err(error) => vec![warn(CHECK, format!("{error:#}"), "svc install status")],
+        Ok((0, _)) => vec![ok(CHECK, "none knows svc; `svc install` changes that".to_owned())],
+        Ok((count, drift)) if drift.is_empty() => vec![ok(CHECK, format!("{count} know svc"))],
+        Ok((_, drift)) => drift
+            .into_iter()
+            .map(|it| warn(CHECK, format!("{}: {}", it.client, it.problem), &it.advice))
+            .collect(),
+    }
 }
 
 /// Whether the token opens the door.

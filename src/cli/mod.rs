@@ -17,6 +17,8 @@ mod doctor;
 mod events;
 mod exit;
 mod ghap;
+mod hook;
+mod install;
 mod mcp_config;
 mod message;
 pub mod migrate;
@@ -24,6 +26,7 @@ mod output;
 mod peer;
 pub mod serve;
 mod serve_args;
+mod service_unit;
 mod session;
 mod stdio;
 mod task;
@@ -41,6 +44,11 @@ pub use serve_args::ServeArgs;
 
 /// Runs the program: parses the arguments of this process, does what they say, and returns the exit code.
 pub fn run() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    // A client waits for this one: it is looked for first, and never ends like the others.
+    if arguments.next().is_some_and(|first| first == "hook") {
+        return hook::run_alone(arguments);
+    }
     let cli = args::Cli::parse();
     let result = args::dispatch(cli);
     exit::code(result)

@@ -14,7 +14,7 @@ use std::{
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 
-use super::{ALREADY_RUNNING, MIGRATIONS_PENDING, output};
+use super::{ALREADY_RUNNING, MIGRATIONS_PENDING, hook, output};
 use crate::private_file;
 use crate::{
     client::DaemonFile,
@@ -23,7 +23,7 @@ use crate::{
     http::{self, Access, App, Edge, Identity, Metrics, Parts},
     lifecycle::Lifecycle,
     mcp::{self, Mcp, McpMetrics, McpParts, StreamResources},
-    service::{Retention, Services, Tokens, Tuning},
+    service::{Retention, Services, Tokens, Tuning, hooks::HookPolicy},
     store::{DatabaseLock, LockError, MigrateError, OpenOptions, Store, StoreError, Writer},
     telemetry::{self, LogOptions},
     tools,
@@ -116,7 +116,13 @@ async fn serve(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
         .await
         .with_context(|| format!("cannot open {}", options.path.display()))?;
     let tokens = Tokens::open(&config.token_file.value)?;
+    let policy = HookPolicy {
+        check_in: i64::try_from(config.hooks_check_in.value).unwrap_or(i64::MAX),
+        context: config.hooks_context.value,
+        sub_agents: config.hooks_sub_agents.value,
+    };
     let services = Services::new(store.clone(), clock, ids, tuning(env)?, tokens);
+    let services = services.with_hook_policy(policy);
     recover(&services, &identity).await?;
     let tools = tools::catalogue();
     let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
@@ -205,6 +211,26 @@ fn background(lifecycle: &Lifecycle, services: &Services, config: &Config) {
                 tracing::error!(error = telemetry::chain(&error), "cannot sweep the MCP sessions");
             }
             tokio::time::sleep(limits::MCP_SWEEP).await;
+        }
+    });
+    let (taker, home) = (services.clone(), config.paths.home.clone());
+    lifecycle.run("hooks", async move {
+        let catalogue = tools::catalogue();
+        loop {
+            match hook::drain(&taker, &catalogue, &home).await {
+                Ok(0) => {}
+                Ok(told) => {
+                    tracing::info!(told, "took in what hooks told while the daemon was away");
+                }
+                Err(error) => tracing::error!(%error, "cannot take in what hooks told"),
+            }
+            if let Err(error) = taker.sweep_hooks().await {
+                tracing::error!(
+                    error = telemetry::chain(&error),
+                    "cannot forget old events of hooks"
+                );
+            }
+            tokio::time::sleep(taker.tuning().maintenance).await;
         }
     });
     let keeper = services.clone();

@@ -87,6 +87,14 @@ id!(
     OutcomeId, "out_"
 );
 id!(
+    /// An event that a hook tells of.
+    HookId, "hook_"
+);
+id!(
+    /// A sentence drawn from records that are alike.
+    ValueId, "val_"
+);
+id!(
     /// A call that takes time, and the task that it may be for an MCP client.
     CallId, "call_"
 );
@@ -112,7 +120,8 @@ impl Ids {
         Self(Source::Counting(Arc::new(Mutex::new(0))))
     }
 
-    fn next(&self, prefix: &str, now: Timestamp) -> String {
+    /// A fresh `UUIDv7`.
+    pub fn uuid(&self, now: Timestamp) -> uuid::Uuid {
         let mut chance = [0_u8; 10];
         match &self.0 {
             Source::Random => random_bytes(&mut chance),
@@ -123,10 +132,13 @@ impl Ids {
             }
         }
         let millis = u64::try_from(now.as_millis()).unwrap_or(0);
-        let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &chance).into_uuid();
+        uuid::Builder::from_unix_timestamp_millis(millis, &chance).into_uuid()
+    }
+
+    fn next(&self, prefix: &str, now: Timestamp) -> String {
         let mut text = String::with_capacity(prefix.len() + 26);
         text.push_str(prefix);
-        push_base32(&mut text, uuid.as_u128());
+        push_base32(&mut text, self.uuid(now).as_u128());
         text
     }
 }

@@ -29,6 +29,7 @@ macro_rules! words {
         }
     };
 }
+pub(super) use words;
 
 words! {
     /// How a session began.
@@ -334,6 +335,26 @@ pub struct Outcome {
     pub summary: String,
     /// When.
     pub at: Timestamp,
+}
+
+impl Ghap {
+    /// What it is about, in four lines.
+    pub fn in_short(&self) -> String {
+        format!(
+            "Goal: {}\nHypothesis: {}\nAction: {}\nPrediction: {}",
+            self.goal, self.hypothesis, self.action, self.prediction
+        )
+    }
+
+    /// What to think about after so many tool calls. Facts and a question, no orders: what is injected in a voice of
+    /// command is not trusted.
+    pub fn reminder(&self, count: i64) -> String {
+        format!(
+            "{count} tool calls since the active GHAP record {} was last looked at.\nGoal: {}\nHypothesis: {}\n\
+             Prediction: {}\nIs the hypothesis still valid? update_ghap changes it, resolve_ghap ends it.",
+            self.id, self.goal, self.hypothesis, self.prediction
+        )
+    }
 }
 
 /// The tier of a record that ends so.

@@ -144,6 +144,17 @@ pub const SESSION_STALE: Duration = Duration::from_mins(30);
 pub const CHECK_IN: i64 = 10;
 /// The most that may be asked for in its place.
 pub const CHECK_IN_MAX: i64 = 1000;
+/// How exactly a session's last sign of life is recorded when a hook tells of nothing else: finer would be a write for
+/// each event.
+pub const HOOK_SEEN_RESOLUTION: Duration = Duration::from_secs(5);
+/// Most bytes of what a prompt brings up, beside messages that wait: both have to fit into what a client takes.
+pub const HOOK_CONTEXT_BYTES: usize = 2_400;
+/// Most items of each kind in it.
+pub const HOOK_CONTEXT_ITEMS: usize = 3;
+/// How long one question for mail is held, in seconds: shorter than what clients and proxies take for silence.
+pub const MAIL_WAIT_SECONDS: u32 = 25;
+/// How long the ids of hooks' events are kept: one that could not be told is told again at the next start of the daemon.
+pub const HOOK_IDS_KEPT: Duration = Duration::from_hours(24 * 7);
 /// A text of a record of an earlier system, in characters.
 pub const IMPORT_TEXT_CHARS: usize = 10_000;
 
@@ -165,3 +176,26 @@ pub const SEARCH_CANDIDATES: usize = 24;
 pub const SEARCH_HITS: usize = 50;
 /// A text that is searched for, in characters.
 pub const SEARCH_QUERY_CHARS: usize = 10_000;
+
+/// What a memory says, in characters.
+pub const MEMORY_CHARS: usize = 10_000;
+/// Most tags of a memory.
+pub const MEMORY_TAGS: usize = 20;
+/// A tag, in characters.
+pub const MEMORY_TAG_CHARS: usize = 50;
+/// A memory of at least this importance is worth telling to a session that has not asked for anything yet.
+pub const MEMORY_IMPORTANT: f64 = 0.7;
+/// A value, in characters: a sentence or two.
+pub const VALUE_CHARS: usize = 500;
+/// Most values that are held against a prompt, the latest. Each is a sentence that somebody wrote by hand.
+pub const VALUES_RANKED: u32 = 500;
+/// Records that there have to be before they are grouped: among fewer, what is alike is chance.
+pub const CLUSTER_RECORDS: u64 = 20;
+/// Most records that are grouped, the latest made: the work grows with the square of their number.
+pub const CLUSTERED_RECORDS: u32 = 1000;
+/// Smallest and largest context that may be asked for, in bytes. The smallest holds one lesson with its heading.
+pub const CONTEXT_BYTES_MIN: usize = 400;
+/// See [`CONTEXT_BYTES_MIN`].
+pub const CONTEXT_BYTES_MAX: usize = 40_000;
+/// Bytes that one token is taken for.
+pub const TOKEN_BYTES: usize = 4;

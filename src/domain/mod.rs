@@ -4,13 +4,19 @@
 //! arguments ([`Clock`], [`Ids`]).
 
 mod caller;
+pub mod cluster;
 mod event;
+pub mod fit;
+pub mod hook;
 mod id;
 pub mod journal;
+pub mod learning;
 pub mod limits;
 pub mod mcp;
 mod message;
+pub mod outcome;
 mod peer;
+pub mod quote;
 pub mod sse;
 mod task;
 pub mod text;
@@ -19,7 +25,10 @@ mod time;
 pub use caller::{Caller, Scope};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub(crate) use id::random_bytes;
-pub use id::{CallId, GhapId, Ids, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId};
+pub use id::{
+    CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId,
+    ValueId,
+};
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
 pub use peer::{Peer, PeerRole, PeerStatus, RegisterInput};
 pub use task::{

@@ -1,5 +1,7 @@
 //! `/v1/sessions` and `/v1/ghap`: what sessions are doing and what they tried. Writing is the business of tools.
 
+use std::time::Duration;
+
 use axum::extract::{Path, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,16 +16,27 @@ use crate::{
     domain::{
         Caller, Timestamp,
         journal::{Domain, Ghap, GhapStatus, Iteration, Session, ToolUse},
+        limits,
     },
-    service::journal::{Imported, OldGhap},
-    store::{GhapFilter, SessionFilter},
+    service::{
+        Error,
+        hooks::Awaited,
+        journal::{Imported, OldGhap},
+        search::Search,
+    },
+    store::{GhapFilter, SearchFilter, SessionFilter},
 };
 
 pub(super) fn routes(api: Api) -> Api {
     let on_sessions = Operation::new("Sessions, those heard of last first").query::<ListSessions>();
     let on_session = Operation::new("A session with its counters and its active record");
+    let on_wait = Operation::new("Wait for a message to the peer of an idle session")
+        .body::<Wait>()
+        .answer::<Waited>(200, "What came of it");
     let on_ghaps =
         Operation::new("Records of attempts, the latest made first").query::<ListGhaps>();
+    let on_search =
+        Operation::new("Records that fit a text, the best first").query::<SearchGhaps>();
     let on_ghap = Operation::new("A record with what it said before each change");
     let on_import = Operation::new("Take in records of earlier systems; once more changes nothing");
     let on_import = on_import.body::<Import>().answer::<Imported>(200, "What became of them");
@@ -32,7 +45,9 @@ pub(super) fn routes(api: Api) -> Api {
         .answer::<Exported>(200, "A page of records");
     api.get("/v1/sessions", on_sessions.answer::<Sessions>(200, "A page of sessions"), sessions)
         .get("/v1/sessions/{id}", on_session.answer::<SessionFound>(200, "The session"), session)
+        .post("/v1/sessions/{id}/wait", on_wait, wait)
         .get("/v1/ghap", on_ghaps.answer::<Ghaps>(200, "A page of records"), ghaps)
+        .get("/v1/ghap/search", on_search.answer::<GhapHits>(200, "The records"), search)
         .get("/v1/ghap/export", on_export, export)
         .get("/v1/ghap/{id}", on_ghap.answer::<GhapFound>(200, "The record"), ghap)
         .post("/v1/ghap/import", on_import, import)
@@ -90,6 +105,49 @@ async fn session(
 }
 
 #[derive(Deserialize, JsonSchema)]
+struct Wait {
+    /// Who waits. The one whose id is the greatest does, and the others are told; so ids begin with a time.
+    waiter: String,
+    /// How long, 1 to 25; 25 by default.
+    seconds: Option<u32>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "state", rename_all = "snake_case")]
+enum Waited {
+    /// There are messages. They are offered from now on.
+    Message {
+        /// For the session's model.
+        text: String,
+    },
+    /// Nothing came: ask again.
+    Nothing,
+    /// Somebody else waits by now.
+    Retired,
+    /// The session is over.
+    Over,
+}
+
+async fn wait(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(input): Json<Wait>,
+) -> Result<Json<Waited>, Problem> {
+    let seconds = input.seconds.unwrap_or(limits::MAIL_WAIT_SECONDS);
+    if !(1..=limits::MAIL_WAIT_SECONDS).contains(&seconds) {
+        return Err(Error::invalid("seconds", "must be from 1 to 25").into());
+    }
+    let bound = Duration::from_secs(seconds.into());
+    Ok(Json(match app.services.await_mail(&caller, &id, &input.waiter, bound).await? {
+        Awaited::Message(text) => Waited::Message { text },
+        Awaited::Nothing => Waited::Nothing,
+        Awaited::Retired => Waited::Retired,
+        Awaited::Over => Waited::Over,
+    }))
+}
+
+#[derive(Deserialize, JsonSchema)]
 struct ListGhaps {
     domain: Option<Domain>,
     status: Option<GhapStatus>,
@@ -124,6 +182,57 @@ async fn ghaps(
     let (ghap, next_cursor) =
         app.services.ghaps(&filter, query.cursor.as_deref(), query.limit).await?;
     Ok(Json(Ghaps { count: ghap.len(), ghap, next_cursor }))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct SearchGhaps {
+    /// What is looked for, in any words; a blank text finds nothing.
+    q: String,
+    domain: Option<Domain>,
+    /// Only with this outcome.
+    status: Option<GhapStatus>,
+    /// Root of a project, whose records come first.
+    project: Option<String>,
+    /// 1 to 50, by default 10.
+    limit: Option<u32>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct GhapHits {
+    ghap: Vec<GhapHit>,
+    count: usize,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct GhapHit {
+    #[serde(flatten)]
+    ghap: Ghap,
+    /// How well it fits; comparable within one answer.
+    score: f64,
+}
+
+async fn search(
+    State(app): State<App>,
+    Query(query): Query<SearchGhaps>,
+) -> Result<Json<GhapHits>, Problem> {
+    let limit = query.limit.map_or(10, |limit| limit as usize);
+    if !(1..=limits::SEARCH_HITS).contains(&limit) {
+        return Err(Problem::invalid(
+            "limit",
+            format!("must be from 1 to {}", limits::SEARCH_HITS),
+        ));
+    }
+    let search = Search {
+        prompt: &query.q,
+        project: query.project.as_deref(),
+        filter: SearchFilter { domain: query.domain, status: query.status },
+        limit,
+        only_relevant: false,
+    };
+    let hits = app.services.search_ghaps(&search).await?;
+    let ghap: Vec<GhapHit> =
+        hits.into_iter().map(|hit| GhapHit { ghap: hit.ghap, score: hit.score }).collect();
+    Ok(Json(GhapHits { count: ghap.len(), ghap }))
 }
 
 #[derive(Serialize, JsonSchema)]

@@ -41,7 +41,7 @@ static METHOD: HeaderName = HeaderName::from_static(mcp::METHOD);
 static NAME: HeaderName = HeaderName::from_static(mcp::NAME);
 static SESSION_ID: HeaderName = HeaderName::from_static(mcp::SESSION_ID);
 /// By which the operator says for which session a call is made.
-const ACTS_FOR: &str = "svc-session-id";
+pub(super) const ACTS_FOR: &str = "svc-session-id";
 
 /// The routes.
 pub fn router(mcp: Mcp) -> Router {

@@ -25,6 +25,7 @@ mod seal;
 mod server;
 mod session;
 mod tasks;
+mod whose;
 
 pub use http::router;
 pub use message::RpcError;

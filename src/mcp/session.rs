@@ -47,6 +47,7 @@ struct Facts {
     capabilities: Arc<Map<String, Value>>,
     log_level: Option<LogLevel>,
     tools: Option<i64>,
+    client_session: Option<Arc<str>>,
 }
 
 /// The sessions in memory.
@@ -66,6 +67,7 @@ impl Session {
                 capabilities: capabilities(&row.capabilities),
                 log_level: level,
                 tools: row.tools,
+                client_session: row.client_session.map(Arc::from),
             }),
             seen_at: AtomicI64::new(row.last_seen_at.as_millis()),
             streams: watch::Sender::new(0),
@@ -90,6 +92,19 @@ impl Session {
     /// Fingerprint of the list of tools that the client has seen.
     pub(super) fn tools(&self) -> Option<i64> {
         self.facts().tools
+    }
+
+    /// The client's own session, if its hooks have shown which.
+    pub(super) fn client_session(&self) -> Option<Arc<str>> {
+        self.facts().client_session.clone()
+    }
+
+    /// Takes it to be this one; `false` if it was that already.
+    pub(super) fn tie(&self, client_session: &Arc<str>) -> bool {
+        let mut facts = self.facts();
+        let is_new = facts.client_session.as_ref() != Some(client_session);
+        facts.client_session = Some(Arc::clone(client_session));
+        is_new
     }
 
     fn facts(&self) -> MutexGuard<'_, Facts> {

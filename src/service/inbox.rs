@@ -257,7 +257,7 @@ async fn deliver(
 
 /// Moves messages of one inbox forward to `state`, through those in between, and says so in the receiver's stream.
 /// Those for which it is no way forward stay as they are.
-async fn advance(
+pub(super) async fn advance(
     tx: &mut WriteTx,
     to: &PeerId,
     messages: &mut [Message],

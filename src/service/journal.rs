@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{Error, Services, check};
 use crate::{
     domain::{
-        Caller, GhapId, NewEvent, OutcomeId, StreamName, Timestamp,
+        Caller, GhapId, Ids, NewEvent, OutcomeId, StreamName, Timestamp,
         journal::{
             Domain, Ghap, GhapStatus, Iteration, Lesson, Outcome, OutcomeVerdict, RootCause,
             Session, SessionSource, Strategy, Tier, ToolUse, Verdict, tier,
@@ -212,21 +212,8 @@ impl Services {
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.begin_session(&start).await?;
-                    // A session that goes on keeps its count.
-                    if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
-                        tx.reset_tool_count(&start.session_id, "").await?;
-                    }
                     tx.put_setting(CURRENT, &start.session_id).await?;
-                    let session = tx.session(&start.session_id).await?;
-                    let session =
-                        session.ok_or_else(|| Error::not_found("session", &start.session_id))?;
-                    let data = json!({
-                        "session_id": session.session_id, "source": session.source,
-                        "client": session.client, "project": session.project,
-                    });
-                    tell(tx, &start.session_id, "session.started", &data).await?;
-                    Ok(session)
+                    begin(tx, &start).await
                 })
             })
             .await
@@ -662,25 +649,7 @@ impl Services {
             .write(move |tx| {
                 Box::pin(async move {
                     tx.touch_session(&place.session_id, &subject).await?;
-                    let session = tx.session(&place.session_id).await?;
-                    let project = session.and_then(|session| session.project).unwrap_or_default();
-                    let outcome = Outcome {
-                        outcome_id: OutcomeId::new(&ids, tx.now()),
-                        session_id: place.session_id.clone(),
-                        command: new.command,
-                        verdict: new.verdict,
-                        summary: new.summary.chars().take(limits::OUTCOME_SUMMARY_CHARS).collect(),
-                        at: tx.now(),
-                    };
-                    let made = outcome.outcome_id.clone();
-                    let tool_use = new.tool_use_id.as_deref();
-                    let outcome =
-                        tx.insert_outcome(&outcome, &place.agent_id, &project, tool_use).await?;
-                    if outcome.outcome_id == made {
-                        let data = json!({ "outcome_id": made, "verdict": outcome.verdict });
-                        tell(tx, &place.session_id, "outcome.recorded", &data).await?;
-                    }
-                    Ok(outcome)
+                    Ok(put_outcome(tx, &ids, &place, new).await?.0)
                 })
             })
             .await
@@ -722,7 +691,7 @@ pub(super) fn project_root(cwd: &str) -> String {
     if trimmed.is_empty() { root.into_owned() } else { trimmed.to_owned() }
 }
 
-fn text_of(field: &'static str, text: &str, most: usize) -> Result<(), Error> {
+pub(super) fn text_of(field: &'static str, text: &str, most: usize) -> Result<(), Error> {
     check::not_blank(field, text)?;
     let chars = text.chars().count();
     if chars > most {
@@ -758,7 +727,56 @@ async fn still_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result
     Ok(ghap)
 }
 
-async fn tell(
+/// Records an outcome; tells also whether it is a new one.
+pub(super) async fn put_outcome(
+    tx: &mut WriteTx,
+    ids: &Ids,
+    place: &Place,
+    new: NewOutcome,
+) -> Result<(Outcome, bool), Error> {
+    let session = tx.session(&place.session_id).await?;
+    let project = session.and_then(|session| session.project).unwrap_or_default();
+    let outcome = Outcome {
+        outcome_id: OutcomeId::new(ids, tx.now()),
+        session_id: place.session_id.clone(),
+        command: new.command,
+        verdict: new.verdict,
+        summary: new.summary.chars().take(limits::OUTCOME_SUMMARY_CHARS).collect(),
+        at: tx.now(),
+    };
+    let made = outcome.outcome_id.clone();
+    let tool_use = new.tool_use_id.as_deref();
+    let outcome = tx.insert_outcome(&outcome, &place.agent_id, &project, tool_use).await?;
+    let is_new = outcome.outcome_id == made;
+    if is_new {
+        let data = json!({ "outcome_id": made, "verdict": outcome.verdict });
+        tell(tx, &place.session_id, "outcome.recorded", &data).await?;
+    }
+    Ok((outcome, is_new))
+}
+
+/// Begins a session, or begins it again, and says so in its stream.
+pub(super) async fn begin(tx: &mut WriteTx, start: &SessionStart) -> Result<Session, Error> {
+    tx.begin_session(start).await?;
+    // A session that goes on keeps its count.
+    if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
+        tx.reset_tool_count(&start.session_id, "").await?;
+    }
+    // Of what it was given it has nothing left, or a summary at best.
+    if matches!(start.source, SessionSource::Clear | SessionSource::Compact) {
+        tx.forget_seen(&start.session_id).await?;
+    }
+    let session = tx.session(&start.session_id).await?;
+    let session = session.ok_or_else(|| Error::not_found("session", &start.session_id))?;
+    let data = json!({
+        "session_id": session.session_id, "source": session.source,
+        "client": session.client, "project": session.project,
+    });
+    tell(tx, &start.session_id, "session.started", &data).await?;
+    Ok(session)
+}
+
+pub(super) async fn tell(
     tx: &mut WriteTx,
     session_id: &str,
     kind: &'static str,

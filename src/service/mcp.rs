@@ -79,6 +79,7 @@ impl Services {
                         capabilities: new.capabilities,
                         log_level: None,
                         tools: None,
+                        client_session: None,
                         last_seen_at: tx.now(),
                     };
                     tx.insert_mcp_session(&row).await?;

@@ -4,13 +4,17 @@
 //! event are one write job, so they commit together, and a caller that goes away tears nothing.
 
 pub(crate) mod check;
+pub mod context;
 mod error;
 pub mod events;
+pub mod hooks;
 mod inbox;
 pub mod journal;
 mod journal_import;
 pub mod mcp;
+pub mod memories;
 mod peers;
+pub mod premortem;
 pub mod process;
 mod reading;
 mod reads;
@@ -20,6 +24,7 @@ pub mod retrieval;
 pub mod search;
 mod tasks;
 mod tokens;
+pub mod values;
 
 use std::{sync::Arc, time::Duration};
 
@@ -46,6 +51,10 @@ pub struct Services {
     ids: Ids,
     tuning: Tuning,
     lately: Arc<Lately>,
+    /// Whose an MCP connection is.
+    pub ties: Arc<hooks::Ties>,
+    waiters: Arc<hooks::Waiters>,
+    hook_policy: hooks::HookPolicy,
     /// Who may come in.
     pub tokens: Tokens,
 }
@@ -105,7 +114,23 @@ impl Services {
         tuning: Tuning,
         tokens: Tokens,
     ) -> Self {
-        Self { store, clock, ids, tuning, lately: Arc::default(), tokens }
+        Self {
+            store,
+            clock,
+            ids,
+            tuning,
+            lately: Arc::default(),
+            ties: Arc::default(),
+            waiters: Arc::default(),
+            hook_policy: hooks::HookPolicy::default(),
+            tokens,
+        }
+    }
+
+    /// The same with what a person wants of hooks.
+    #[must_use]
+    pub fn with_hook_policy(self, hook_policy: hooks::HookPolicy) -> Self {
+        Self { hook_policy, ..self }
     }
 
     /// The database beneath, for what only looks at it: health and metrics.

@@ -233,7 +233,7 @@ fn check_input(input: &RegisterInput) -> Result<(), Error> {
     Ok(())
 }
 
-async fn create(
+pub(super) async fn create(
     tx: &mut WriteTx,
     caller: &Caller,
     peer_id: PeerId,
@@ -266,7 +266,7 @@ async fn create(
     Ok(row.peer)
 }
 
-async fn update(
+pub(super) async fn update(
     tx: &mut WriteTx,
     caller: &Caller,
     known: PeerRow,
@@ -315,7 +315,7 @@ async fn update(
 }
 
 /// Stores a peer's state and time, with an event if the state is another.
-async fn set_status(
+pub(super) async fn set_status(
     tx: &mut WriteTx,
     peer: &mut Peer,
     next: PeerStatus,

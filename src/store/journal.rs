@@ -65,7 +65,7 @@ impl From<RawSession> for Session {
     }
 }
 
-fn some(text: String) -> Option<String> {
+pub(super) fn some(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
@@ -295,6 +295,23 @@ impl WriteTx {
         .execute(&mut self.conn)
         .await?;
         Ok(())
+    }
+
+    /// The verdicts of a session's last outcomes, the latest first, and when they came.
+    pub async fn last_verdicts(
+        &mut self,
+        session_id: &str,
+        limit: u32,
+    ) -> Result<Vec<(OutcomeVerdict, Timestamp)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select verdict as "verdict: OutcomeVerdict", at as "at: Timestamp"
+            from outcome where session_id = ? order by at desc, outcome_id desc limit ?"#,
+            session_id,
+            limit
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.verdict, row.at)).collect())
     }
 
     /// Stores an outcome, or finds the one that was stored for the same tool call.
@@ -687,6 +704,80 @@ impl Store {
         Ok(rows.into_iter().map(Outcome::from).collect())
     }
 
+    /// The latest records that are over.
+    pub async fn latest_resolved(&self, limit: u32) -> Result<Vec<Ghap>, StoreError> {
+        let raw = ghaps!("where g.status <> 'active' order by g.id desc limit ?", limit)
+            .fetch_all(&self.readers)
+            .await?;
+        Ok(raw.into_iter().map(Ghap::from).collect())
+    }
+
+    /// Records of a kind that have something to tell to another attempt: those of `project` first, then those with a
+    /// lesson, then the latest.
+    pub async fn telling(
+        &self,
+        domain: Domain,
+        strategy: Option<Strategy>,
+        kind: Kind,
+        project: &str,
+        limit: u32,
+    ) -> Result<Vec<Ghap>, StoreError> {
+        let failed = kind == Kind::Falsified;
+        let raw = ghaps!(
+            "where g.domain = ?1 and (?2 is null or g.strategy = ?2) and g.status <> 'active'
+                and ((?3 and g.status = 'falsified') or (not ?3 and g.surprise is not null))
+            order by g.project = ?4 desc, g.what_worked is null, g.id desc limit ?5",
+            domain,
+            strategy,
+            failed,
+            project,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(raw.into_iter().map(Ghap::from).collect())
+    }
+
+    /// How often each strategy came true in a domain, the one asked for first, then the most used.
+    pub async fn hit_rates(
+        &self,
+        domain: Domain,
+        strategy: Option<Strategy>,
+    ) -> Result<Vec<HitRate>, StoreError> {
+        let rows = sqlx::query_as!(
+            HitRate,
+            r#"select strategy as "strategy!: Strategy", count(*) as "records!: i64",
+                sum(status = 'confirmed') as "confirmed!: i64"
+            from ghap where domain = ?1 and status in ('confirmed', 'falsified')
+            group by strategy order by coalesce(strategy = ?2, 0) desc, count(*) desc, strategy"#,
+            domain,
+            strategy
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows)
+    }
+
+    /// Why predictions of a domain were wrong, the most frequent cause first.
+    pub async fn root_causes(
+        &self,
+        domain: Domain,
+        strategy: Option<Strategy>,
+    ) -> Result<Vec<(RootCauseCategory, i64)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select root_cause_category as "category!: RootCauseCategory", count(*) as "count!: i64"
+            from ghap
+            where domain = ?1 and (?2 is null or strategy = ?2) and status = 'falsified'
+                and root_cause_category is not null
+            group by root_cause_category order by count(*) desc, root_cause_category"#,
+            domain,
+            strategy
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.category, row.count)).collect())
+    }
+
     /// How well predictions came true, by client and domain.
     pub async fn calibration(
         &self,
@@ -713,6 +804,26 @@ impl Store {
         .await?;
         Ok(rows)
     }
+}
+
+/// Which records have something to tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// What did not work.
+    Falsified,
+    /// What came otherwise than expected.
+    Surprising,
+}
+
+/// How often a strategy came true.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HitRate {
+    /// Which.
+    pub strategy: Strategy,
+    /// Records with a verdict.
+    pub records: i64,
+    /// Those of them that were confirmed.
+    pub confirmed: i64,
 }
 
 /// How well predictions came true.

@@ -22,6 +22,8 @@ pub struct McpSessionRow {
     pub log_level: Option<String>,
     /// Fingerprint of the list of tools that it has seen.
     pub tools: Option<i64>,
+    /// The client's own session at the other end, as far as its hooks have shown.
+    pub client_session: Option<String>,
     /// When it was last heard of, give or take a minute.
     pub last_seen_at: Timestamp,
 }
@@ -122,6 +124,7 @@ struct RawSession {
     capabilities: String,
     log_level: Option<String>,
     tools: Option<i64>,
+    client_session: Option<String>,
     last_seen_at: Timestamp,
 }
 
@@ -139,6 +142,7 @@ impl TryFrom<RawSession> for McpSessionRow {
             capabilities: raw.capabilities,
             log_level: raw.log_level,
             tools: raw.tools,
+            client_session: raw.client_session,
             last_seen_at: raw.last_seen_at,
         })
     }
@@ -435,7 +439,7 @@ impl Store {
         let raw = sqlx::query_as!(
             RawSession,
             r#"select session_id as "session_id!", principal, transport as "transport: McpTransport", revision, client,
-                capabilities, log_level, tools, last_seen_at as "last_seen_at: Timestamp"
+                capabilities, log_level, tools, client_session, last_seen_at as "last_seen_at: Timestamp"
             from mcp_session where session_id = ? and closed_at is null"#,
             id
         )
@@ -454,7 +458,8 @@ impl Store {
         let principal = format!("session:{session}");
         let open = sqlx::query_scalar!(
             r#"select exists (select 1 from mcp_session
-                where closed_at is null and last_seen_at >= ?1 and (session_id = ?2 or principal = ?3)) as "open!: bool""#,
+                where closed_at is null and last_seen_at >= ?1
+                    and (session_id = ?2 or client_session = ?2 or principal = ?3)) as "open!: bool""#,
             since,
             session,
             principal

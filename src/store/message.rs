@@ -198,6 +198,42 @@ impl WriteTx {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
+    /// Messages that a hook may give to their receiver, in order, at most `limit`: those that it was not given yet, and
+    /// those that were taken and whose lease is over. With `all`, those on lease too.
+    pub async fn undelivered_messages(
+        &mut self,
+        to: &PeerId,
+        all: bool,
+        limit: u32,
+    ) -> Result<Vec<Message>, StoreError> {
+        let to = to.as_str();
+        let rows = messages!(
+            "where to_peer = ?1 and state in ('accepted', 'queued', 'offered', 'injected')
+                and (state in ('accepted', 'queued') or (state = 'offered' and (?2 or leased_until <= ?3)))
+            order by id limit ?4",
+            to,
+            all,
+            self.now,
+            limit
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+    }
+
+    /// Messages that were given to their receiver, and that it is not yet known to have, in order.
+    pub async fn offered_messages(&mut self, to: &PeerId) -> Result<Vec<Message>, StoreError> {
+        let to = to.as_str();
+        let rows = messages!(
+            "where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected') and state = 'offered'
+            order by id",
+            to
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+    }
+
     /// All waiting messages of an inbox, in order.
     pub async fn waiting_messages(&mut self, to: &PeerId) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();

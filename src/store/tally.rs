@@ -146,6 +146,27 @@ impl WriteTx {
         Ok(counted)
     }
 
+    /// Counts one call among other things that a job writes; answers how many there were since the last reset, this one
+    /// included. The session has to be known.
+    pub async fn count_tool(
+        &mut self,
+        session_id: &str,
+        agent_id: &str,
+        tool_name: &str,
+    ) -> Result<i64, StoreError> {
+        self.put_tool_uses(&json(&[((session_id, agent_id, tool_name), 1)])).await?;
+        let since = sqlx::query_scalar!(
+            r#"insert into session_counter (session_id, agent_id, total, since) values (?, ?, 1, 1)
+            on conflict (session_id, agent_id) do update set total = total + 1, since = since + 1
+            returning since as "since!: i64""#,
+            session_id,
+            agent_id
+        )
+        .fetch_one(&mut self.conn)
+        .await?;
+        Ok(since)
+    }
+
     /// Notes that sessions were heard of, each with who makes it known.
     async fn see_sessions(&mut self, mut sessions: BTreeMap<&str, &str>) -> Result<(), StoreError> {
         let before = self.now.as_millis() - SEEN_RESOLUTION_MS;

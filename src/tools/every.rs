@@ -69,7 +69,8 @@ async fn declarations_are_complete_and_plain() {
         };
         let validator = jsonschema::options().build(output).unwrap();
         assert!(validator.is_valid(&failed), "{name}: {output}");
-        assert!(!validator.is_valid(&json!({})), "{name}: {output}");
+        // A hook that is to print nothing gets an empty object.
+        assert_eq!(validator.is_valid(&json!({})), name == "hook_event", "{name}: {output}");
         serde_json::to_value(Descriptor::of(tool)).unwrap();
     }
 }
@@ -213,9 +214,9 @@ async fn every_fault_in_every_argument_is_named() {
                             && error.field.as_ref() == Some(argument)
                     });
                     // These are the service's: a cursor that nobody gave, a sender that is not there, no such family, no
-                    // such time.
-                    let deeper =
-                        ["cursor", "from_peer", "family", "since"].contains(&argument.as_str());
+                    // such time, an event that has no name.
+                    let deeper = ["cursor", "event", "from_peer", "family", "since"]
+                        .contains(&argument.as_str());
                     assert!(refused.is_none() || deeper, "{name}.{argument}: {refused:?}");
                 }
             }

@@ -7,11 +7,14 @@
 
 mod call;
 mod catalogue;
+mod context;
 mod error;
 mod events;
 #[cfg(test)]
 mod every;
 mod ghap;
+mod hooks;
+mod memory;
 mod peers;
 mod schema;
 mod search;
@@ -20,6 +23,7 @@ mod tasks;
 #[cfg(test)]
 mod testing;
 mod tool;
+mod values;
 
 pub use call::{Answers, Ask, Call, FarEnd, LogLevel, Nobody, Progress};
 pub use catalogue::{Catalogue, Descriptor};
@@ -38,8 +42,18 @@ pub fn catalogue() -> Arc<Catalogue> {
 
 /// The tools that stand for themselves.
 pub fn builtin() -> Vec<Tool> {
-    [peers::tools(), tasks::tools(), events::tools(), sessions::tools(), ghap::tools()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        peers::tools(),
+        tasks::tools(),
+        events::tools(),
+        sessions::tools(),
+        ghap::tools(),
+        context::tools(),
+        hooks::tools(),
+        memory::tools(),
+        values::tools(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

@@ -421,7 +421,16 @@ mod tests {
         assert_eq!(error.field.as_deref(), Some("family"));
         assert_eq!(
             error.allowed,
-            Some(json!(["catalogue", "events", "ghap", "peers", "sessions", "tasks"]))
+            Some(json!([
+                "catalogue",
+                "events",
+                "ghap",
+                "hooks",
+                "learning",
+                "peers",
+                "sessions",
+                "tasks"
+            ]))
         );
     }
 

@@ -228,17 +228,8 @@ async fn check_in(call: Call, input: CheckIn) -> Result<CheckedIn, Failure> {
     let place = place(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
     let frequency = input.frequency.unwrap_or(limits::CHECK_IN);
     let said = call.services.check_in(&call.caller, place, input.tool_name, frequency).await?;
-    let reminder = said.active.as_ref().map(|ghap| reminder(ghap, said.tool_count));
+    let reminder = said.active.as_ref().map(|ghap| ghap.reminder(said.tool_count));
     Ok(CheckedIn { tool_count: said.tool_count, due: said.due, reminder })
-}
-
-/// What to think about. Facts and a question, not orders: what is injected in a voice of command is not trusted.
-fn reminder(ghap: &Ghap, count: i64) -> String {
-    format!(
-        "{count} tool calls since the active GHAP record {} was last looked at.\nGoal: {}\nHypothesis: {}\n\
-         Prediction: {}\nIs the hypothesis still valid? update_ghap changes it, resolve_ghap ends it.",
-        ghap.id, ghap.goal, ghap.hypothesis, ghap.prediction
-    )
 }
 
 const GET: &str = "\

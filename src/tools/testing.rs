@@ -12,7 +12,7 @@ use crate::{
 };
 
 pub(super) struct World {
-    _test: TestStore,
+    test: TestStore,
     pub(super) services: Services,
     pub(super) catalogue: Arc<Catalogue>,
 }
@@ -24,7 +24,12 @@ impl World {
         let clock = Arc::clone(&test.clock) as _;
         let store = test.store.clone();
         let services = Services::new(store, clock, Ids::counting(), Tuning::default(), tokens);
-        Self { _test: test, services, catalogue: super::catalogue() }
+        Self { test, services, catalogue: super::catalogue() }
+    }
+
+    /// Lets time pass.
+    pub(super) fn let_pass(&self, time: std::time::Duration) {
+        self.test.clock.advance(time);
     }
 
     /// A call by the operator, on behalf of `session`.

@@ -65,6 +65,11 @@ impl Daemon {
         Ok(elapsed)
     }
 
+    /// Its folder.
+    pub(super) fn home(&self) -> &Path {
+        &self.home
+    }
+
     /// The database's file.
     pub(super) fn database(&self) -> PathBuf {
         self.home.join("svc.db")

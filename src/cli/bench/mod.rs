@@ -16,6 +16,7 @@ mod check_in;
 mod daemon;
 mod fanout;
 mod fanout_paced;
+mod hook;
 mod load;
 mod mcp_call;
 mod mcp_memory;
@@ -93,6 +94,8 @@ enum Scenario {
     Retrieval,
     /// Calls of MCP tools, beside a plain handler of JSON
     McpCall,
+    /// What a hook adds to a tool call, beside a program that does nothing
+    Hook,
     /// What the daemon holds for each MCP client that is silent
     McpMemory,
     /// Appends, beside Redis and NATS
@@ -135,6 +138,7 @@ impl Scenario {
             Self::Memory => memory::run(bench),
             Self::Retrieval => retrieval::run(bench),
             Self::McpCall => mcp_call::run(bench),
+            Self::Hook => hook::run(bench),
             Self::McpMemory => mcp_memory::run(bench),
             Self::PeersAppend => peers::run_append(bench),
             Self::PeersMixed => peers::run_mixed(bench),

@@ -1,0 +1,105 @@
+//! Claude Code: servers in `~/.claude.json` (or `.mcp.json`), hooks in `settings.json`.
+//!
+//! Hooks are commands in exec form: no shell, so nothing to quote. Handlers of the type `mcp_tool` would be a
+//! millisecond or two cheaper, but when the server is not in the session (its start is not done, `/mcp` has it
+//! disabled, `--strict-mcp-config`, the daemon is away) Claude Code 2.1.197 and 2.1.329 tell the person of a failed
+//! hook at every tool call and every turn, and `SessionStart` and `SessionEnd` refuse them altogether. `http` handlers
+//! need the token and are never called for `SessionStart`. A command is silent whatever happens.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::clients::{Change, Parts, Places, Scope};
+use super::document::Format;
+use super::edit::Edit;
+use super::program::Program;
+
+/// The events of which the daemon makes something, and how long a handler may take, in seconds. `svc hook` has a shorter limit of its own; these are for a
+/// machine that is out of breath.
+const EVENTS: &[(&str, u32)] = &[
+    ("SessionStart", 10),
+    ("UserPromptSubmit", 10),
+    ("PreToolUse", 5),
+    ("PostToolUse", 5),
+    ("PostToolUseFailure", 5),
+    ("Notification", 5),
+    ("Stop", 10),
+    // All handlers of this event share 1.5 s unless they say otherwise.
+    ("SessionEnd", 5),
+];
+
+/// How long the waiter that wakes an idle session waits, in seconds: a day. Each end of a turn starts a new one.
+const WAIT: u32 = 86_400;
+
+pub(super) fn folder(places: &Places) -> PathBuf {
+    places.variable("CLAUDE_CONFIG_DIR").unwrap_or_else(|| places.home.join(".claude"))
+}
+
+/// Where a person's servers are, and those of each project that only this person has.
+pub(super) fn servers_file(places: &Places) -> PathBuf {
+    places.variable("CLAUDE_CONFIG_DIR").unwrap_or_else(|| places.home.clone()).join(".claude.json")
+}
+
+pub(super) fn changes(
+    places: &Places,
+    program: &Program,
+    scope: Scope,
+    parts: Parts,
+) -> Vec<Change> {
+    let (servers, settings) = match scope {
+        Scope::User => (servers_file(places), folder(places).join("settings.json")),
+        Scope::Project => {
+            (places.project.join(".mcp.json"), places.project.join(".claude/settings.json"))
+        }
+    };
+    let mut changes = Vec::new();
+    if parts.server {
+        let entry = json!({
+            "type": "stdio",
+            "command": program.command(scope),
+            "args": program.arguments(scope, &["stdio"]),
+        });
+        let edits = vec![Edit::Server { table: &["mcpServers"], entry }];
+        changes.push(Change { path: servers, format: Format::Json, edits });
+    }
+    if parts.hooks {
+        let edits = vec![Edit::Hooks { groups: groups(program, scope) }];
+        changes.push(Change { path: settings, format: Format::Json, edits });
+    }
+    changes
+}
+
+fn groups(program: &Program, scope: Scope) -> Vec<(&'static str, Value)> {
+    let group = |&(event, timeout): &(&'static str, u32)| {
+        let mut handlers = vec![handler(program, scope, &["hook", "claude-code"], timeout)];
+        if event == "Stop" {
+            // Elsewhere it would hold up the session's start, or have nobody to wake.
+            let mut waiter = handler(program, scope, &["hook", "wait"], WAIT);
+            waiter["asyncRewake"] = json!(true);
+            handlers.push(waiter);
+        }
+        let mut group = json!({ "hooks": handlers });
+        if event == "Notification" {
+            // That the session waits for its person. A context that was cut down begins anew by `SessionStart`.
+            group["matcher"] = json!("idle_prompt|permission_prompt");
+        }
+        (event, group)
+    };
+    EVENTS.iter().map(group).collect()
+}
+
+fn handler(program: &Program, scope: Scope, words: &[&str], timeout: u32) -> Value {
+    match scope {
+        Scope::User => json!({
+            "type": "command",
+            "command": program.command(scope),
+            "args": program.arguments(scope, words),
+            "timeout": timeout,
+        }),
+        // The shell finds out whether the program is there.
+        Scope::Project => {
+            json!({ "type": "command", "command": program.line(scope, words), "timeout": timeout })
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Codex: servers in `config.toml`, hooks in `hooks.json` or, where the person has theirs there, in `config.toml`
+//! (with both Codex warns at every start).
+//!
+//! Hooks are commands: a handler of the type `mcp_tool` fails when the server is not there or a `${path}` is missing,
+//! and cannot be used for `SessionEnd`. Codex runs a hook only when the person has trusted its hash; see [`super::trust`].
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::clients::{Change, Parts, Places, Scope};
+use super::document::{Document, Format};
+use super::edit::Edit;
+use super::program::Program;
+
+/// The events of which the daemon makes something, and how long a handler may take, in seconds.
+const EVENTS: &[(&str, u32)] = &[
+    ("SessionStart", 10),
+    ("UserPromptSubmit", 10),
+    ("PreToolUse", 5),
+    ("PostToolUse", 5),
+    ("Stop", 10),
+    // More is cut down to this, and the person is told so at every start.
+    ("SessionEnd", 3),
+];
+
+pub(super) fn folder(places: &Places) -> PathBuf {
+    places.variable("CODEX_HOME").unwrap_or_else(|| places.home.join(".codex"))
+}
+
+pub(super) fn changes(
+    places: &Places,
+    program: &Program,
+    scope: Scope,
+    parts: Parts,
+) -> Vec<Change> {
+    let folder = match scope {
+        Scope::User => folder(places),
+        Scope::Project => places.project.join(".codex"),
+    };
+    let config = folder.join("config.toml");
+    let mut toml = Change { path: config, format: Format::Toml, edits: Vec::new() };
+    let mut changes = Vec::new();
+    if parts.server {
+        let entry = json!({
+            "command": program.command(scope),
+            "args": program.arguments(scope, &["stdio"]),
+        });
+        toml.edits.push(Edit::Server { table: &["mcp_servers"], entry });
+    }
+    if parts.hooks {
+        let hooks = Edit::Hooks { groups: groups(program, scope) };
+        if has_hooks(&toml.path) {
+            toml.edits.push(hooks);
+        } else {
+            let path = folder.join("hooks.json");
+            changes.push(Change { path, format: Format::Json, edits: vec![hooks] });
+        }
+    }
+    if !toml.edits.is_empty() {
+        changes.insert(0, toml);
+    }
+    changes
+}
+
+/// Whether a `config.toml` has hooks, and not only what is known of their trust.
+fn has_hooks(config: &Path) -> bool {
+    let text = std::fs::read_to_string(config).unwrap_or_default();
+    let Ok(document) = Document::parse(Format::Toml, &text) else { return false };
+    let value = document.value();
+    let hooks = value.get("hooks").and_then(Value::as_object);
+    hooks.is_some_and(|hooks| hooks.values().any(Value::is_array))
+}
+
+fn groups(program: &Program, scope: Scope) -> Vec<(&'static str, Value)> {
+    let line = program.line(scope, &["hook", "codex"]);
+    let group = |&(event, timeout): &(&'static str, u32)| {
+        let handler = json!({ "type": "command", "command": line, "timeout": timeout });
+        (event, json!({ "hooks": [handler] }))
+    };
+    EVENTS.iter().map(group).collect()
+}

@@ -1,0 +1,379 @@
+//! A configuration file as text that can be changed in one place and stays as it is everywhere else.
+//!
+//! Both formats keep comments, order, unknown keys, indentation and the kind of line ends. A document that does not
+//! parse is never written.
+
+use jsonc_parser::ParseOptions;
+use jsonc_parser::cst::{CstContainerNode, CstInputValue, CstNode, CstObject, CstRootNode};
+use serde_json::{Map, Value};
+use toml_edit::{
+    Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value as TomlValue,
+};
+
+/// Keys that come first in what we write; the others follow in their order.
+const FIRST: &[&str] = &["type", "name", "matcher", "command", "args", "hooks"];
+
+/// How a file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    /// JSON, with comments and trailing commas if they are there.
+    Json,
+    /// TOML.
+    Toml,
+}
+
+/// Why a document cannot be changed. The file stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refused {
+    /// It does not parse.
+    #[error("is not valid {0}: {1}")]
+    Invalid(&'static str, String),
+    /// Something of another type stands where a table of names is needed.
+    #[error("has something else than {1} at `{0}`")]
+    Shape(String, &'static str),
+}
+
+/// A parsed document.
+#[derive(Debug)]
+pub(super) enum Document {
+    /// The concrete syntax tree, and whether a byte order mark stood before it.
+    Json(CstRootNode, bool),
+    /// The same for TOML.
+    Toml(Box<DocumentMut>),
+}
+
+impl Document {
+    /// Parses a file's text; an empty one is an empty document.
+    pub(super) fn parse(format: Format, text: &str) -> Result<Self, Refused> {
+        match format {
+            Format::Json => {
+                let (text, mark) =
+                    text.strip_prefix('\u{feff}').map_or((text, false), |text| (text, true));
+                let root = CstRootNode::parse(text, &options())
+                    .map_err(|error| Refused::Invalid("JSON", error.to_string()))?;
+                if root.value().is_some() && root.object_value().is_none() {
+                    return Err(Refused::Shape("the top".to_owned(), "an object"));
+                }
+                Ok(Self::Json(root, mark))
+            }
+            Format::Toml => text
+                .parse::<DocumentMut>()
+                .map(|document| Self::Toml(Box::new(document)))
+                .map_err(|error| Refused::Invalid("TOML", error.to_string().trim().to_owned())),
+        }
+    }
+
+    /// The text as it is now.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Json(root, mark) => format!("{}{root}", if *mark { "\u{feff}" } else { "" }),
+            Self::Toml(document) => document.to_string(),
+        }
+    }
+
+    /// What it says, without how.
+    pub(super) fn value(&self) -> Value {
+        match self {
+            Self::Json(root, _) => {
+                root.to_serde_value().unwrap_or_else(|| Value::Object(Map::new()))
+            }
+            Self::Toml(document) => table_value(document.as_table()),
+        }
+    }
+
+    /// Puts `value` under the last key of `path`, making the tables on the way.
+    pub(super) fn set(&mut self, path: &[&str], value: &Value) -> Result<(), Refused> {
+        let Some((name, way)) = path.split_last() else { return Ok(()) };
+        match self {
+            Self::Json(root, _) => {
+                let object = json_object(root, way)?;
+                let input = input(value);
+                match object.get(name) {
+                    Some(property) => property.set_value(input),
+                    None => drop(object.append(name, input)),
+                }
+            }
+            Self::Toml(document) => {
+                let (table, inline) = toml_table(document, way)?;
+                let item = if inline { Item::Value(toml_value(value)) } else { toml_item(value) };
+                table.insert(name, item);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds `value` to the end of the list at `path`, making the list and the tables on the way.
+    pub(super) fn push(&mut self, path: &[&str], value: &Value) -> Result<(), Refused> {
+        let Some((name, way)) = path.split_last() else { return Ok(()) };
+        let shape = || Refused::Shape(path.join("."), "a list");
+        match self {
+            Self::Json(root, _) => {
+                let object = json_object(root, way)?;
+                let list = object.array_value_or_create(name).ok_or_else(shape)?;
+                list.append(input(value));
+            }
+            Self::Toml(document) => {
+                let (table, inline) = toml_table(document, way)?;
+                let empty = || {
+                    if inline {
+                        Item::Value(TomlValue::Array(Array::new()))
+                    } else {
+                        Item::ArrayOfTables(ArrayOfTables::new())
+                    }
+                };
+                match table.entry(name).or_insert_with(empty) {
+                    Item::ArrayOfTables(list) => list.push(toml_block(value)),
+                    Item::Value(TomlValue::Array(list)) => list.push(toml_value(value)),
+                    _ => return Err(shape()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes away what stands at `path`, whose numbers are places in lists. Fine if nothing does.
+    pub(super) fn remove(&mut self, path: &[Step<'_>]) {
+        match self {
+            Self::Json(root, _) => {
+                let mut node = root.value();
+                for (depth, step) in path.iter().enumerate() {
+                    let Some(here) = node else { return };
+                    let property = match step {
+                        Step::Key(key) => here.as_object().and_then(|object| object.get(key)),
+                        Step::Place(_) => None,
+                    };
+                    if depth + 1 == path.len()
+                        && let Some(property) = property
+                    {
+                        property.remove();
+                        return;
+                    }
+                    node = match step {
+                        Step::Key(_) => property.and_then(|property| property.value()),
+                        Step::Place(place) => {
+                            here.as_array().and_then(|list| list.elements().get(*place).cloned())
+                        }
+                    };
+                }
+                if let Some(node) = node {
+                    remove_element(node);
+                }
+            }
+            Self::Toml(document) => {
+                if let Some((last, way)) = path.split_last() {
+                    toml_remove(document.as_item_mut(), way, last);
+                }
+            }
+        }
+    }
+}
+
+/// One step down in a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step<'a> {
+    /// Into a table.
+    Key(&'a str),
+    /// Into a list, from 0.
+    Place(usize),
+}
+
+fn options() -> ParseOptions {
+    ParseOptions {
+        allow_comments: true,
+        allow_trailing_commas: true,
+        allow_loose_object_property_names: false,
+        allow_missing_commas: false,
+        allow_single_quoted_strings: false,
+        allow_hexadecimal_numbers: false,
+        allow_unary_plus_numbers: false,
+        allow_bare_decimal_point_numbers: false,
+        allow_non_finite_numbers: false,
+        allow_extended_string_escapes: false,
+    }
+}
+
+/// The object at `way`, made if it is not there.
+fn json_object(root: &CstRootNode, way: &[&str]) -> Result<CstObject, Refused> {
+    let mut object = root
+        .object_value_or_create()
+        .ok_or_else(|| Refused::Shape("the top".to_owned(), "an object"))?;
+    for (depth, key) in way.iter().enumerate() {
+        object = object
+            .object_value_or_create(key)
+            .ok_or_else(|| Refused::Shape(way[..=depth].join("."), "an object"))?;
+    }
+    Ok(object)
+}
+
+fn remove_element(node: CstNode) {
+    match node {
+        CstNode::Container(CstContainerNode::Object(object)) => object.remove(),
+        CstNode::Container(CstContainerNode::Array(array)) => array.remove(),
+        other => other.remove(),
+    }
+}
+
+/// The members of an object in the order in which we write them.
+fn ordered(map: &Map<String, Value>) -> Vec<(&String, &Value)> {
+    let mut members: Vec<_> = map.iter().collect();
+    members
+        .sort_by_key(|(key, _)| FIRST.iter().position(|first| first == key).unwrap_or(FIRST.len()));
+    members
+}
+
+fn input(value: &Value) -> CstInputValue {
+    match value {
+        Value::Null => CstInputValue::Null,
+        Value::Bool(it) => CstInputValue::Bool(*it),
+        Value::Number(it) => CstInputValue::Number(it.to_string()),
+        Value::String(it) => CstInputValue::String(it.clone()),
+        Value::Array(list) => CstInputValue::Array(list.iter().map(input).collect()),
+        Value::Object(map) => CstInputValue::Object(
+            ordered(map).into_iter().map(|(key, value)| (key.clone(), input(value))).collect(),
+        ),
+    }
+}
+
+/// The table at `way`, made if it is not there, and whether it is written in one line with its parent.
+fn toml_table<'a>(
+    document: &'a mut DocumentMut,
+    way: &[&str],
+) -> Result<(&'a mut dyn TableLike, bool), Refused> {
+    let mut table: &mut dyn TableLike = document.as_table_mut();
+    let mut inline = false;
+    for (depth, key) in way.iter().enumerate() {
+        let item = table.entry(key).or_insert_with(|| {
+            if inline {
+                return Item::Value(TomlValue::InlineTable(InlineTable::new()));
+            }
+            let mut made = Table::new();
+            // Only its children have headers.
+            made.set_implicit(true);
+            Item::Table(made)
+        });
+        inline |= item.is_inline_table();
+        table = item
+            .as_table_like_mut()
+            .ok_or_else(|| Refused::Shape(way[..=depth].join("."), "a table"))?;
+    }
+    Ok((table, inline))
+}
+
+fn toml_remove(item: &mut Item, way: &[Step<'_>], last: &Step<'_>) {
+    if let Some((step, rest)) = way.split_first() {
+        let child = match step {
+            Step::Key(key) => item.as_table_like_mut().and_then(|table| table.get_mut(key)),
+            Step::Place(place) => match item {
+                // Its elements are tables and no items, so the rest of the way is gone from here.
+                Item::ArrayOfTables(list) => {
+                    if let Some(table) = list.get_mut(*place) {
+                        remove_in_table(table, rest, last);
+                    }
+                    return;
+                }
+                Item::Value(TomlValue::Array(list)) => {
+                    if let Some(value) = list.get_mut(*place) {
+                        let mut inner = Item::Value(value.clone());
+                        toml_remove(&mut inner, rest, last);
+                        if let Item::Value(changed) = inner {
+                            *value = changed;
+                        }
+                    }
+                    return;
+                }
+                _ => None,
+            },
+        };
+        if let Some(child) = child {
+            toml_remove(child, rest, last);
+        }
+        return;
+    }
+    match (last, item) {
+        (Step::Key(key), item) => {
+            if let Some(table) = item.as_table_like_mut() {
+                table.remove(key);
+            }
+        }
+        (Step::Place(place), Item::ArrayOfTables(list)) if *place < list.len() => {
+            list.remove(*place);
+        }
+        (Step::Place(place), Item::Value(TomlValue::Array(list))) if *place < list.len() => {
+            list.remove(*place);
+        }
+        (Step::Place(_), _) => {}
+    }
+}
+
+fn remove_in_table(table: &mut Table, rest: &[Step<'_>], last: &Step<'_>) {
+    match (rest.split_first(), last) {
+        (None, Step::Key(key)) => drop(table.remove(key)),
+        (Some((Step::Key(key), rest)), last) => {
+            if let Some(item) = table.get_mut(key) {
+                toml_remove(item, rest, last);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn toml_value(value: &Value) -> TomlValue {
+    match value {
+        Value::Null => TomlValue::from(""),
+        Value::Bool(it) => TomlValue::from(*it),
+        Value::Number(it) => match it.as_i64() {
+            Some(it) => TomlValue::from(it),
+            None => TomlValue::from(it.as_f64().unwrap_or_default()),
+        },
+        Value::String(it) => TomlValue::from(it.as_str()),
+        Value::Array(list) => TomlValue::Array(list.iter().map(toml_value).collect()),
+        Value::Object(map) => TomlValue::InlineTable(
+            ordered(map).into_iter().map(|(key, value)| (key, toml_value(value))).collect(),
+        ),
+    }
+}
+
+/// A table with a header of its own; lists of tables in it have theirs.
+fn toml_item(value: &Value) -> Item {
+    match value {
+        Value::Object(_) => Item::Table(toml_block(value)),
+        Value::Array(list) if !list.is_empty() && list.iter().all(Value::is_object) => {
+            Item::ArrayOfTables(list.iter().map(toml_block).collect())
+        }
+        other => Item::Value(toml_value(other)),
+    }
+}
+
+fn toml_block(value: &Value) -> Table {
+    let mut table = Table::new();
+    for (key, value) in value.as_object().map(ordered).unwrap_or_default() {
+        let item = if value.is_array() { toml_item(value) } else { Item::Value(toml_value(value)) };
+        table.insert(key, item);
+    }
+    table
+}
+
+fn table_value(table: &dyn TableLike) -> Value {
+    Value::Object(table.iter().map(|(key, item)| (key.to_owned(), item_value(item))).collect())
+}
+
+fn item_value(item: &Item) -> Value {
+    match item {
+        Item::None => Value::Null,
+        Item::Value(value) => plain(value),
+        Item::Table(table) => table_value(table),
+        Item::ArrayOfTables(list) => list.iter().map(|table| table_value(table)).collect(),
+    }
+}
+
+fn plain(value: &TomlValue) -> Value {
+    match value {
+        TomlValue::String(it) => Value::from(it.value().as_str()),
+        TomlValue::Integer(it) => Value::from(*it.value()),
+        TomlValue::Float(it) => Value::from(*it.value()),
+        TomlValue::Boolean(it) => Value::from(*it.value()),
+        TomlValue::Datetime(it) => Value::from(it.value().to_string()),
+        TomlValue::Array(list) => list.iter().map(plain).collect(),
+        TomlValue::InlineTable(table) => table_value(table),
+    }
+}

@@ -1,0 +1,445 @@
+//! Tables of texts before and after, and what must hold for any text.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::apply::{Outcome, Work};
+use super::clients::{Change, Client, Scope};
+use super::document::{Document, Format};
+use super::edit::{self, Done, Edit, Found, Problem, is_our_handler, is_our_server};
+use super::record::Record;
+
+fn server() -> Edit {
+    let entry = json!({ "type": "stdio", "command": "/opt/svc", "args": ["stdio"] });
+    Edit::Server { table: &["mcpServers"], entry }
+}
+
+fn toml_server() -> Edit {
+    let entry = json!({ "command": "/opt/svc", "args": ["stdio"] });
+    Edit::Server { table: &["mcp_servers"], entry }
+}
+
+fn hooks() -> Edit {
+    let group = |event: &'static str| {
+        let handler = json!({ "type": "command", "command": "/opt/svc hook codex", "timeout": 5 });
+        (event, json!({ "hooks": [handler] }))
+    };
+    Edit::Hooks { groups: vec![group("PreToolUse"), group("Stop")] }
+}
+
+fn value(format: Format, text: &str) -> Value {
+    Document::parse(format, text).expect("parses").value()
+}
+
+/// Applies an edit twice and undoes it; the second time must change nothing.
+#[track_caller]
+fn there_and_back(text: &str, format: Format, edit: &Edit) -> (String, String) {
+    let (after, done) = edit::apply(text, format, edit).expect("applies");
+    assert_eq!(edit::find(&after, format, edit), Ok(Found::Same), "{after}");
+    let (again, nothing) = edit::apply(&after, format, edit).expect("applies again");
+    assert_eq!((again.as_str(), &nothing), (after.as_str(), &Done::default()));
+    let back = edit::undo(&after, format, edit, &done).expect("undoes").expect("is not ours alone");
+    (after, back)
+}
+
+#[test]
+fn a_server_stands_beside_the_others_in_the_style_of_the_file() {
+    let ours = r#""svc": {
+      "type": "stdio",
+      "command": "/opt/svc",
+      "args": ["stdio"]
+    }"#;
+    let cases = [
+        ("{}\n", format!("{{\n  \"mcpServers\": {{\n    {ours}\n  }}\n}}\n")),
+        (
+            "{\n  // mine\n  \"mcpServers\": {\n    \"a\": {\"command\": \"x\"} // keep\n  },\n  \"z\": 1.50\n}\n",
+            format!(
+                "{{\n  // mine\n  \"mcpServers\": {{\n    \"a\": {{\"command\": \"x\"}}, // keep\n    {ours}\n  }},\n  \"z\": 1.50\n}}\n"
+            ),
+        ),
+        // Where there are trailing commas, ours have them too.
+        (
+            "{\n  \"mcpServers\": {\n    \"a\": 1,\n  },\n}\n",
+            format!(
+                "{{\n  \"mcpServers\": {{\n    \"a\": 1,\n    {},\n  }},\n}}\n",
+                ours.replace("[\"stdio\"]", "[\"stdio\"],")
+            ),
+        ),
+    ];
+    for (before, wanted) in cases {
+        let (after, back) = there_and_back(before, Format::Json, &server());
+        assert_eq!(after, wanted);
+        assert_eq!(back, before);
+    }
+}
+
+#[test]
+fn line_ends_indentation_and_byte_order_marks_stay() {
+    let (after, back) = there_and_back("{\r\n\t\"a\": 1\r\n}\r\n", Format::Json, &server());
+    assert!(after.contains("\r\n\t\"mcpServers\": {\r\n\t\t\"svc\": {\r\n"), "{after:?}");
+    assert!(!after.replace("\r\n", "").contains('\n'), "{after:?}");
+    assert_eq!(back, "{\r\n\t\"a\": 1\r\n}\r\n");
+    let marked = "\u{feff}{\n    \"a\": 1\n}\n";
+    let (after, back) = there_and_back(marked, Format::Json, &server());
+    assert!(after.starts_with("\u{feff}{\n    \"a\": 1,\n    \"mcpServers\""), "{after:?}");
+    assert_eq!(back, marked);
+}
+
+#[test]
+fn toml_keeps_its_comments_and_gets_one_more_table() {
+    let before = "# mine\nmodel = \"gpt-5\"  # the good one\n\n[mcp_servers.a]\ncommand = \"x\"\n\n[profiles.b]\nmodel = \"y\"\n";
+    let (after, back) = there_and_back(before, Format::Toml, &toml_server());
+    assert_eq!(
+        after,
+        "# mine\nmodel = \"gpt-5\"  # the good one\n\n[mcp_servers.a]\ncommand = \"x\"\n\n[mcp_servers.svc]\ncommand = \"/opt/svc\"\nargs = [\"stdio\"]\n\n[profiles.b]\nmodel = \"y\"\n"
+    );
+    assert_eq!(back, before);
+    let inline = "mcp_servers = { a = { command = \"x\" } }\n";
+    let (after, back) = there_and_back(inline, Format::Toml, &toml_server());
+    assert_eq!(
+        value(Format::Toml, &after)["mcp_servers"]["svc"],
+        json!({ "command": "/opt/svc", "args": ["stdio"] })
+    );
+    assert_eq!(value(Format::Toml, &back), value(Format::Toml, inline));
+}
+
+#[test]
+fn hooks_go_into_toml_where_a_person_has_them_there() {
+    let before =
+        "[[hooks.Stop]]\n[[hooks.Stop.hooks]]\ntype = \"command\"\ncommand = \"say done\"\n";
+    let (after, back) = there_and_back(before, Format::Toml, &hooks());
+    let hooks = &value(Format::Toml, &after)["hooks"];
+    assert_eq!(hooks["Stop"][0]["hooks"][0]["command"], "say done");
+    assert_eq!(hooks["Stop"][1]["hooks"][0]["command"], "/opt/svc hook codex");
+    assert_eq!(hooks["PreToolUse"][0]["hooks"][0]["timeout"], 5);
+    assert_eq!(back, before);
+}
+
+#[test]
+fn what_does_not_parse_or_has_another_shape_is_refused() {
+    let cases = [
+        (Format::Json, "{", &server()),
+        (Format::Json, "{'a': 1}", &server()),
+        (Format::Json, "{\"a\": 1 \"b\": 2}", &server()),
+        (Format::Json, "[]", &server()),
+        (Format::Json, "{\"mcpServers\": []}", &server()),
+        (Format::Json, "{\"hooks\": {\"Stop\": {}}}", &hooks()),
+        (Format::Toml, "a = ", &toml_server()),
+        (Format::Toml, "mcp_servers = 3", &toml_server()),
+    ];
+    for (format, text, edit) in cases {
+        let refused = edit::apply(text, format, edit);
+        assert!(matches!(refused, Err(Problem::Document(_))), "{text}: {refused:?}");
+    }
+}
+
+#[test]
+fn an_entry_of_ours_is_put_right_and_a_persons_additions_to_it_stay() {
+    let before = r#"{"mcpServers":{"svc":{"type":"http","url":"http://127.0.0.1:7000/mcp","headers":{"Authorization":"Bearer x"},"timeout":9}}}"#;
+    let (after, done) = edit::apply(before, Format::Json, &server()).expect("applies");
+    assert_eq!(
+        value(Format::Json, &after)["mcpServers"]["svc"],
+        json!({ "type": "stdio", "command": "/opt/svc", "args": ["stdio"], "timeout": 9 })
+    );
+    let back = edit::undo(&after, Format::Json, &server(), &done).expect("undoes");
+    assert_eq!(value(Format::Json, &back.expect("stays")), value(Format::Json, before));
+}
+
+#[test]
+fn a_server_that_only_has_our_name_is_nobodys_to_replace() {
+    let before = r#"{"mcpServers":{"svc":{"command":"/opt/other","args":["stdio"]}}}"#;
+    assert_eq!(edit::apply(before, Format::Json, &server()), Err(Problem::NameTaken));
+    let done = Done::default();
+    let left = edit::undo(before, Format::Json, &server(), &done);
+    assert_eq!(left, Ok(Some(before.to_owned())));
+}
+
+#[test]
+fn our_handlers_are_known_wherever_they_were_moved() {
+    let before = json!({ "hooks": {
+        "Stop": [{ "matcher": "", "hooks": [
+            { "type": "command", "command": "say done" },
+            { "type": "command", "command": "'/old place/svc' hook codex", "timeout": 5 },
+        ]}],
+        "SessionEnd": [{ "hooks": [{ "type": "command", "command": "/opt/svc hook codex" }] }],
+    }});
+    let text = serde_json::to_string_pretty(&before).expect("is JSON");
+    assert_eq!(edit::find(&text, Format::Json, &hooks()), Ok(Found::Differs));
+    let (after, done) = edit::apply(&text, Format::Json, &hooks()).expect("applies");
+    let hooks_now = &value(Format::Json, &after)["hooks"];
+    // The old ones are gone, the person's is where it was.
+    assert_eq!(
+        hooks_now["Stop"][0]["hooks"],
+        json!([{ "type": "command", "command": "say done" }])
+    );
+    assert_eq!(hooks_now["Stop"][1]["hooks"][0]["command"], "/opt/svc hook codex");
+    assert_eq!(hooks_now["Stop"].as_array().map(Vec::len), Some(2));
+    let back = edit::undo(&after, Format::Json, &hooks(), &done).expect("undoes").expect("stays");
+    assert_eq!(
+        value(Format::Json, &back)["hooks"]["Stop"],
+        json!([{ "matcher": "", "hooks": [{ "type": "command", "command": "say done" }] }])
+    );
+    assert_eq!(value(Format::Json, &back)["hooks"].get("PreToolUse"), None, "{back}");
+}
+
+#[test]
+fn ours_is_told_from_others() {
+    let handlers = [
+        (json!({ "command": "/a/svc", "args": ["hook", "claude-code"] }), true),
+        (json!({ "command": "/a/svc", "args": ["--home", "/x", "hook", "wait"] }), true),
+        (json!({ "command": "/a/svc", "args": ["status"] }), false),
+        (json!({ "command": "/a/other", "args": ["hook", "x"] }), false),
+        (json!({ "command": "/a/svc hook gemini" }), true),
+        (json!({ "command": "'/a b/svc' hook gemini" }), true),
+        (json!({ "command": "'/a hook b/svc' hook gemini --home '/x hook y'" }), true),
+        (json!({ "command": "/a/svc hook emacs" }), false),
+        (
+            json!({ "command": "command -v svc >/dev/null 2>&1 || exit 0; exec svc hook codex" }),
+            true,
+        ),
+        (json!({ "command": "my-svc hook codex" }), false),
+        (json!({ "command": "git svc; other hook x" }), false),
+        (json!({ "type": "prompt", "prompt": "svc hook codex" }), false),
+    ];
+    for (handler, ours) in handlers {
+        assert_eq!(is_our_handler(&handler), ours, "{handler}");
+    }
+    let servers = [
+        (json!({ "command": "svc", "args": ["stdio"] }), true),
+        (json!({ "command": ["/a/svc", "--home", "/x", "stdio"] }), true),
+        (json!({ "command": "svc", "args": ["serve"] }), false),
+        (json!({ "url": "http://127.0.0.1:6334/mcp" }), true),
+        (json!({ "httpUrl": "http://localhost:1/mcp" }), true),
+        (json!({ "url": "https://svc.example/mcp" }), false),
+        (json!(7), false),
+    ];
+    for (server, ours) in servers {
+        assert_eq!(is_our_server(&server), ours, "{server}");
+    }
+}
+
+#[test]
+fn trust_is_written_beside_what_codex_knows_and_taken_back() {
+    let hashes = vec![("/h/hooks.json:stop:0:0".to_owned(), "sha256:1".to_owned())];
+    let edit = Edit::Trust { hashes };
+    let before =
+        "model = \"x\"\n\n[hooks.state.\"/h/other.json:stop:0:0\"]\ntrusted_hash = \"sha256:2\"\n";
+    let (after, back) = there_and_back(before, Format::Toml, &edit);
+    let state = &value(Format::Toml, &after)["hooks"]["state"];
+    assert_eq!(state["/h/hooks.json:stop:0:0"]["trusted_hash"], "sha256:1");
+    assert_eq!(state["/h/other.json:stop:0:0"]["trusted_hash"], "sha256:2");
+    assert_eq!(back, before);
+}
+
+/// Names and values as files have them, and some that mean something to us.
+fn documents() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        "[ -~äß\n\t]{0,12}".prop_map(Value::from),
+    ];
+    let tree = leaf.prop_recursive(3, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map("[a-zA-Z_.]{1,6}", inner, 0..4).prop_map(|map| json!(map)),
+        ]
+    });
+    let groups = prop::collection::vec(
+        prop::collection::vec(Just(json!({ "type": "command", "command": "say x" })), 0..3)
+            .prop_map(|handlers| json!({ "hooks": handlers })),
+        0..3,
+    );
+    let events = prop::collection::btree_map(
+        prop_oneof![Just("Stop".to_owned()), Just("PreToolUse".to_owned()), "[A-Z][a-z]{3}"],
+        groups,
+        0..3,
+    );
+    let servers = prop::collection::btree_map("[a-r]{1,5}", tree.clone(), 0..3);
+    let rest = prop::collection::btree_map("[a-zA-Z]{1,4}", tree, 0..4);
+    (rest, prop::option::of(events), prop::option::of(servers)).prop_map(
+        |(rest, events, servers)| {
+            let mut document = json!(rest);
+            if let Some(events) = events {
+                document["hooks"] = json!(events);
+            }
+            if let Some(servers) = servers {
+                document["mcpServers"] = json!(servers);
+                document["mcp_servers"] = json!(servers);
+            }
+            document
+        },
+    )
+}
+
+/// The same without what TOML cannot say.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Null => json!("nothing"),
+        Value::Array(list) => list.into_iter().map(without_nulls).collect(),
+        Value::Object(map) => {
+            Value::Object(map.into_iter().map(|(key, value)| (key, without_nulls(value))).collect())
+        }
+        other => other,
+    }
+}
+
+proptest! {
+    // Some of them wait for the disk.
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn what_was_put_into_json_can_be_taken_out(document in documents(), pretty: bool) {
+        let text = if pretty {
+            serde_json::to_string_pretty(&document).expect("is JSON")
+        } else {
+            document.to_string()
+        };
+        for edit in [server(), hooks()] {
+            let (after, back) = there_and_back(&text, Format::Json, &edit);
+            let strict: Value = serde_json::from_str(&after).expect("is strict JSON still");
+            prop_assert_eq!(strict, value(Format::Json, &after));
+            prop_assert_eq!(value(Format::Json, &back), document.clone());
+        }
+    }
+
+    #[test]
+    fn what_was_put_into_toml_can_be_taken_out(document in documents()) {
+        let document = without_nulls(document);
+        let mut made = Document::parse(Format::Toml, "# first\n").expect("parses");
+        for (key, value) in document.as_object().expect("is an object") {
+            made.set(&[key], value).expect("has room");
+        }
+        let text = made.text();
+        let before = value(Format::Toml, &text);
+        for edit in [toml_server(), hooks()] {
+            let (_, back) = there_and_back(&text, Format::Toml, &edit);
+            prop_assert_eq!(value(Format::Toml, &back), before.clone());
+        }
+    }
+
+    #[test]
+    fn no_text_makes_an_editor_panic(text in "[\\[\\]{}\",:=#/*a-c.0-9 \n\r']{0,40}") {
+        for (format, edit) in [(Format::Json, server()), (Format::Toml, toml_server()), (Format::Json, hooks())] {
+            if let Ok((after, done)) = edit::apply(&text, format, &edit) {
+                prop_assert_eq!(edit::find(&after, format, &edit), Ok(Found::Same));
+                edit::undo(&after, format, &edit, &done).expect("undoes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_is_byte_for_byte_what_it_was(document in documents(), spaces in 0_usize..3, end: bool) {
+        let mut text = " ".repeat(spaces) + &serde_json::to_string_pretty(&document).expect("is JSON");
+        if end {
+            text.push('\n');
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("settings.json");
+        fs::write(&path, &text).expect("writes");
+        let change = change(&path, vec![server(), hooks()]);
+        let mut work = work(folder.path());
+        let outcome = work.install(Client::Gemini, Scope::User, &change).expect("installs");
+        prop_assert!(matches!(outcome, Outcome::Changed(_)));
+        let again = work.install(Client::Gemini, Scope::User, &change).expect("installs");
+        prop_assert_eq!(again, Outcome::Unchanged);
+        work.uninstall(Client::Gemini, Scope::User, &path, &change.edits).expect("uninstalls");
+        prop_assert_eq!(fs::read_to_string(&path).expect("is there"), text);
+        prop_assert_eq!(fs::read_dir(folder.path()).expect("lists").count(), 1, "nothing else is left");
+    }
+}
+
+fn change(path: &Path, edits: Vec<Edit>) -> Change {
+    Change { path: path.to_path_buf(), format: super::apply::format_of(path), edits }
+}
+
+fn work(home: &Path) -> Work<'_> {
+    Work { home, record: Record::read(home).expect("reads"), dry: false }
+}
+
+#[test]
+fn what_others_changed_meanwhile_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("settings.json");
+    fs::write(&path, "{\n  \"a\": 1\n}\n").expect("writes");
+    let change = change(&path, vec![server(), hooks()]);
+    work(folder.path()).install(Client::Gemini, Scope::User, &change).expect("installs");
+    let text = fs::read_to_string(&path).expect("reads").replace("\"a\": 1", "\"a\": 2");
+    fs::write(&path, text).expect("writes");
+    work(folder.path())
+        .uninstall(Client::Gemini, Scope::User, &path, &change.edits)
+        .expect("uninstalls");
+    assert_eq!(fs::read_to_string(&path).expect("reads"), "{\n  \"a\": 2\n}\n");
+}
+
+#[test]
+fn a_second_installation_does_not_forget_what_was_before_the_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("settings.json");
+    let text = "{ \"a\": [1,   2] }";
+    fs::write(&path, text).expect("writes");
+    work(folder.path())
+        .install(Client::Gemini, Scope::User, &change(&path, vec![server()]))
+        .expect("installs");
+    let moved = Edit::Server {
+        table: &["mcpServers"],
+        entry: json!({ "type": "stdio", "command": "/usr/bin/svc", "args": ["stdio"] }),
+    };
+    let second = change(&path, vec![moved]);
+    let outcome = work(folder.path()).install(Client::Gemini, Scope::User, &second);
+    assert!(matches!(outcome.expect("installs"), Outcome::Changed(_)));
+    work(folder.path())
+        .uninstall(Client::Gemini, Scope::User, &path, &second.edits)
+        .expect("uninstalls");
+    assert_eq!(fs::read_to_string(&path).expect("reads"), text);
+}
+
+#[test]
+fn links_modes_and_read_only_files_are_respected() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (real, link) = (folder.path().join("real.json"), folder.path().join("settings.json"));
+    fs::write(&real, "{}").expect("writes");
+    fs::set_permissions(&real, Permissions::from_mode(0o640)).expect("is ours");
+    std::os::unix::fs::symlink("real.json", &link).expect("links");
+    let change = change(&link, vec![server()]);
+    work(folder.path()).install(Client::Gemini, Scope::User, &change).expect("installs");
+    assert!(fs::symlink_metadata(&link).expect("is there").is_symlink());
+    let meta = fs::metadata(&real).expect("is there");
+    assert_eq!(meta.permissions().mode() & 0o777, 0o640);
+    assert!(fs::read_to_string(&real).expect("reads").contains("/opt/svc"));
+    work(folder.path())
+        .uninstall(Client::Gemini, Scope::User, &link, &change.edits)
+        .expect("uninstalls");
+    assert_eq!(fs::read_to_string(&real).expect("reads"), "{}");
+
+    fs::set_permissions(&real, Permissions::from_mode(0o440)).expect("is ours");
+    let refused = work(folder.path()).install(Client::Gemini, Scope::User, &change);
+    assert_eq!(refused.expect_err("read-only").to_string(), "is read-only (mode 440)");
+    assert_eq!(fs::read_to_string(&real).expect("reads"), "{}");
+}
+
+#[test]
+fn a_file_of_five_megabytes_is_edited_in_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(".claude.json");
+    let history: Vec<Value> =
+        (0..40_000).map(|n| json!({ "n": n, "text": "x".repeat(90) })).collect();
+    let text = serde_json::to_string_pretty(&json!({ "history": history, "numStartups": 7 }))
+        .expect("is JSON");
+    assert!(text.len() > 5_000_000, "{}", text.len());
+    fs::write(&path, &text).expect("writes");
+    let change = change(&path, vec![server()]);
+    work(folder.path()).install(Client::ClaudeCode, Scope::User, &change).expect("installs");
+    assert_eq!(
+        value(Format::Json, &fs::read_to_string(&path).expect("reads"))["mcpServers"]["svc"]["command"],
+        "/opt/svc"
+    );
+    work(folder.path())
+        .uninstall(Client::ClaudeCode, Scope::User, &path, &change.edits)
+        .expect("uninstalls");
+    assert_eq!(fs::read_to_string(&path).expect("reads"), text);
+}

@@ -1,0 +1,197 @@
+//! How well a short text, such as a memory or a value, fits a prompt.
+//!
+//! The words are those of the search of the journal ([`text`]); the sum is plainer, as such texts say one thing each.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::{limits, text, text::Prompt};
+
+/// What an everyday word counts.
+const COMMON: f64 = 0.35;
+/// What a word that no text has counts when it is asked how much of the prompt is met.
+const UNKNOWN: f64 = 0.5;
+/// Which share of a prompt a text has to meet to be worth a look of somebody who asked.
+const NEAR: f64 = 0.15;
+/// Length of a usual text in terms, and how much a longer one is held against it.
+const USUAL_LENGTH: f64 = 20.0;
+const LENGTH: f64 = 0.2;
+
+/// A prompt, weighed against the texts that there are.
+#[derive(Debug)]
+pub struct Asked {
+    words: Vec<Word>,
+    whole: f64,
+    is_chore: bool,
+}
+
+/// A word of the prompt.
+#[derive(Debug)]
+struct Word {
+    /// What stands for it, with what each counts.
+    members: Vec<(String, f64)>,
+    worth: f64,
+    /// It says something of a subject.
+    is_telling: bool,
+}
+
+/// How well a text fits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Fit {
+    /// For ranking.
+    pub score: f64,
+    /// Whether it has to do with the subject at all, and not only with everyday words of the prompt, or one of many.
+    pub is_near: bool,
+    /// Whether somebody who did not ask would want to be told.
+    pub is_relevant: bool,
+}
+
+impl Asked {
+    /// Weighs a prompt. `frequencies` says how many of the `count` texts have each of its [`members`].
+    pub fn new(prompt: Prompt, count: usize, frequencies: &HashMap<String, i64>) -> Self {
+        let count = float(count);
+        let rarity = |term: &str| {
+            let with = frequencies.get(term).map_or(0.0, |with| float(*with)).min(count);
+            (1.0 + (count - with + 0.5) / (with + 0.5)).ln()
+                * if text::is_common(term) { COMMON } else { 1.0 }
+        };
+        let mut words: Vec<Word> = prompt
+            .groups
+            .into_iter()
+            .map(|group| {
+                let members: Vec<(String, f64)> = group
+                    .members
+                    .into_iter()
+                    .filter(|(term, _)| frequencies.contains_key(term))
+                    .map(|(term, weight)| {
+                        let value = weight * rarity(&term);
+                        (term, value)
+                    })
+                    .collect();
+                let best = members.iter().map(|it| it.1).fold(0.0, f64::max);
+                let worth = match (members.is_empty(), group.is_phrase) {
+                    (false, _) => best,
+                    (true, true) => 0.0,
+                    (true, false) => rarity(&group.term) * UNKNOWN,
+                };
+                Word { members, worth, is_telling: !group.is_common && !group.is_phrase }
+            })
+            .collect();
+        words.sort_by(|a, b| b.worth.total_cmp(&a.worth));
+        words.truncate(limits::PROMPT_TERMS);
+        let whole = words.iter().map(|word| word.worth).sum::<f64>().max(f64::MIN_POSITIVE);
+        Self { words, whole, is_chore: prompt.is_chore }
+    }
+
+    /// The terms to look for, with what each counts.
+    pub fn terms(&self) -> BTreeMap<&str, f64> {
+        let mut terms = BTreeMap::new();
+        for (term, value) in self.words.iter().flat_map(|word| &word.members) {
+            let known = terms.entry(term.as_str()).or_insert(0.0_f64);
+            *known = known.max(*value);
+        }
+        terms
+    }
+
+    /// How well a text fits, of which the [`terms`](text::terms) are given; `None` if it has none of the words.
+    pub fn fit(&self, terms: &str) -> Option<Fit> {
+        let terms: Vec<&str> = terms.split(' ').filter(|term| !term.is_empty()).collect();
+        let length = float(terms.len());
+        let terms: HashSet<&str> = terms.into_iter().collect();
+        let (mut met, mut telling) = (0.0, 0);
+        for word in &self.words {
+            let best = word
+                .members
+                .iter()
+                .filter(|(term, _)| terms.contains(term.as_str()))
+                .map(|it| it.1)
+                .fold(0.0, f64::max);
+            met += best;
+            telling += u32::from(best > 0.0 && word.is_telling);
+        }
+        if met <= 0.0 {
+            return None;
+        }
+        let share = met / self.whole;
+        // Two words of the subject are a hint, one is chance unless the prompt says little else. An order to do some work
+        // is helped by what is about just that.
+        let is_relevant = match telling {
+            0 => false,
+            1 => share >= 0.6 && !self.is_chore,
+            2 => share >= 0.35 && !self.is_chore,
+            _ => share >= if self.is_chore { 0.5 } else { 0.3 },
+        };
+        let norm = 1.0 - LENGTH + LENGTH * length / USUAL_LENGTH;
+        Some(Fit { score: met / norm.max(1.0), is_near: telling > 0 && share >= NEAR, is_relevant })
+    }
+}
+
+/// All terms that a prompt may be met by.
+pub fn members(prompt: &Prompt) -> Vec<&str> {
+    let members = prompt.groups.iter().flat_map(|group| &group.members);
+    let terms: HashSet<&str> = members.map(|(term, _)| term.as_str()).collect();
+    terms.into_iter().collect()
+}
+
+/// In how many of some texts each term stands.
+pub fn frequencies<'a>(texts: impl IntoIterator<Item = &'a str>) -> HashMap<String, i64> {
+    let mut with: HashMap<String, i64> = HashMap::new();
+    for text in texts {
+        let terms: HashSet<&str> = text.split(' ').filter(|term| !term.is_empty()).collect();
+        for term in terms {
+            *with.entry(term.to_owned()).or_default() += 1;
+        }
+    }
+    with
+}
+
+/// What age leaves of a score: it decides between texts that fit alike, and no more.
+pub fn age(days: f64) -> f64 {
+    (0.5 + 0.5 * (-days / 90.0).exp2()).powf(0.25)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts here are far below 2^53")]
+fn float(number: impl TryInto<i64>) -> f64 {
+    number.try_into().unwrap_or(i64::MAX) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(prompt: &str, texts: &[&str]) -> Vec<Option<Fit>> {
+        let terms: Vec<String> = texts.iter().map(|text| text::terms(text)).collect();
+        let with = frequencies(terms.iter().map(String::as_str));
+        let asked = Asked::new(Prompt::read(prompt), texts.len(), &with);
+        terms.iter().map(|terms| asked.fit(terms)).collect()
+    }
+
+    const TEXTS: [&str; 4] = [
+        "Run the migration tests against a copy of the database, never against the shared one",
+        "The login page caches the tenant; clear the cache when the tenant changes",
+        "We deploy on Tuesdays",
+        "Retry webhooks with an idempotency key",
+    ];
+
+    #[test]
+    fn the_text_that_is_about_it_comes_first() {
+        let fits = ask("why does the tenant cache of the login page stay?", &TEXTS);
+        let best = fits[1].unwrap();
+        assert!(best.is_relevant);
+        for other in [fits[0], fits[2], fits[3]].into_iter().flatten() {
+            assert!(other.score < best.score && !other.is_relevant);
+        }
+    }
+
+    #[test]
+    fn a_prompt_about_something_else_is_told_nothing() {
+        for prompt in ["please add a spinner to the settings page", "thanks!", "", "write a poem"] {
+            assert!(ask(prompt, &TEXTS).iter().flatten().all(|fit| !fit.is_relevant), "{prompt}");
+        }
+    }
+
+    #[test]
+    fn one_text_is_enough() {
+        assert!(ask("webhooks retry twice", &TEXTS[3..])[0].unwrap().is_relevant);
+        assert_eq!(ask("a poem about spring", &TEXTS[3..]), [None]);
+    }
+}

@@ -1,0 +1,187 @@
+//! Payloads of clients, read.
+
+use serde_json::Value;
+
+use super::{Hook, HookClient, Moment, Ran, ToolUse};
+use crate::domain::{journal::SessionSource, outcome};
+
+/// What a payload does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Missing {
+    /// The argument that could say it.
+    pub field: &'static str,
+    /// Where it is looked for.
+    pub place: &'static str,
+}
+
+const EVENT: Missing = Missing { field: "event", place: "hook_event_name, or for opencode hook" };
+const SESSION: Missing =
+    Missing { field: "session_id", place: "session_id, or for opencode sessionID" };
+const TOOL: Missing = Missing { field: "tool_name", place: "tool_name, or for opencode tool" };
+
+/// Reads what a client's hook was given. `event` stands for the name in the payload where there is none.
+///
+/// # Errors
+/// Says what is missing.
+pub fn read(client: HookClient, event: Option<&str>, payload: &Value) -> Result<Hook, Missing> {
+    match client {
+        HookClient::Opencode => opencode(event, payload),
+        _ => common(client, event, payload),
+    }
+}
+
+/// Claude Code, Codex and Gemini: one object, with the event's name in it.
+fn common(client: HookClient, event: Option<&str>, payload: &Value) -> Result<Hook, Missing> {
+    let event = text(payload, "hook_event_name").or_else(|| event.map(str::to_owned));
+    let event = event.ok_or(EVENT)?;
+    let session_id = text(payload, "session_id").ok_or(SESSION)?;
+    let moment = match event.as_str() {
+        "SessionStart" => Moment::Start { source: source(payload) },
+        "UserPromptSubmit" | "BeforeAgent" => {
+            Moment::Prompt { text: text(payload, "prompt").unwrap_or_default() }
+        }
+        "PreToolUse" | "BeforeTool" => Moment::ToolStart(tool_use(payload)?),
+        "PostToolUse" | "PostToolUseFailure" | "AfterTool" => {
+            Moment::ToolEnd(ToolUse { ran: ran(client, payload), ..tool_use(payload)? })
+        }
+        "Stop" | "AfterAgent" => Moment::Stop { again: is_true(payload, "stop_hook_active") },
+        "StopFailure" | "Interrupt" => Moment::Waiting,
+        "Notification" => match text(payload, "notification_type").as_deref() {
+            Some("idle_prompt" | "permission_prompt") => Moment::Waiting,
+            _ => Moment::Other,
+        },
+        "PostCompact" => Moment::Compacted,
+        "SessionEnd" => Moment::End { reason: text(payload, "reason") },
+        _ => Moment::Other,
+    };
+    Ok(Hook {
+        client,
+        event,
+        session_id,
+        agent_id: text(payload, "agent_id").unwrap_or_default(),
+        cwd: text(payload, "cwd"),
+        moment,
+    })
+}
+
+fn tool_use(payload: &Value) -> Result<ToolUse, Missing> {
+    Ok(ToolUse {
+        tool: text(payload, "tool_name").ok_or(TOOL)?,
+        use_id: text(payload, "tool_use_id"),
+        arguments: payload.get("tool_input").cloned().unwrap_or_default(),
+        ran: None,
+    })
+}
+
+/// What a shell command came to, if it was a test, a build or a check.
+fn ran(client: HookClient, payload: &Value) -> Option<Ran> {
+    let run = outcome::run_of_tool(client, payload)?;
+    Some(Ran { verdict: outcome::judge(&run)?, command: run.command })
+}
+
+/// opencode: what its plugin was called with.
+fn opencode(event: Option<&str>, payload: &Value) -> Result<Hook, Missing> {
+    let hook = text(payload, "hook").or_else(|| event.map(str::to_owned));
+    let hook = hook.ok_or(EVENT)?;
+    let (event, properties) = match payload.get("event") {
+        Some(inner) if hook == "event" => (text(inner, "type").ok_or(EVENT)?, &inner["properties"]),
+        _ => (hook, &payload["input"]),
+    };
+    let session_id = text(properties, "sessionID")
+        .or_else(|| text(&properties["info"], "id"))
+        .or_else(|| text(payload, "session_id"))
+        .ok_or(SESSION)?;
+    let tool_use = |arguments: &Value| -> Result<ToolUse, Missing> {
+        Ok(ToolUse {
+            tool: text(properties, "tool").ok_or(TOOL)?,
+            use_id: text(properties, "callID"),
+            arguments: arguments.clone(),
+            ran: None,
+        })
+    };
+    let moment = match event.as_str() {
+        "session.created" => Moment::Start { source: SessionSource::Startup },
+        "chat.message" => Moment::Prompt { text: parts(&payload["output"]["parts"]) },
+        "tool.execute.before" => Moment::ToolStart(tool_use(&payload["output"]["args"])?),
+        "tool.execute.after" => Moment::ToolEnd(ToolUse {
+            ran: ran(HookClient::Opencode, payload),
+            ..tool_use(&properties["args"])?
+        }),
+        "session.idle" => Moment::Stop { again: false },
+        "session.error" => Moment::Waiting,
+        "session.compacted" => Moment::Compacted,
+        "session.deleted" => Moment::End { reason: Some("deleted".to_owned()) },
+        _ => Moment::Other,
+    };
+    Ok(Hook {
+        client: HookClient::Opencode,
+        event,
+        session_id,
+        agent_id: text(payload, "agent_id").unwrap_or_default(),
+        cwd: text(payload, "cwd").or_else(|| text(&properties["info"], "directory")),
+        moment,
+    })
+}
+
+/// What a person typed; parts that are no text are files and the like.
+fn parts(parts: &Value) -> String {
+    let parts = parts.as_array().map_or(&[][..], Vec::as_slice);
+    let texts = parts.iter().filter(|part| part["type"] == "text" && part["synthetic"] != true);
+    texts.filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
+}
+
+fn source(payload: &Value) -> SessionSource {
+    // One that is not known yet begins a session all the same.
+    payload
+        .get("source")
+        .and_then(|source| serde_json::from_value(source.clone()).ok())
+        .unwrap_or(SessionSource::Startup)
+}
+
+/// A text that says something: a handler that has nothing to put there sends an empty one.
+fn text(object: &Value, key: &str) -> Option<String> {
+    object.get(key)?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+}
+
+/// A handler that can only send texts writes the word.
+fn is_true(object: &Value, key: &str) -> bool {
+    object.get(key).is_some_and(|value| *value == true || *value == "true")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        for (client, payload, named) in [
+            (HookClient::ClaudeCode, json!({}), EVENT),
+            (HookClient::ClaudeCode, json!([1]), EVENT),
+            (HookClient::Codex, json!({ "hook_event_name": "Stop" }), SESSION),
+            (HookClient::Codex, json!({ "hook_event_name": "Stop", "session_id": "" }), SESSION),
+            (
+                HookClient::Gemini,
+                json!({ "hook_event_name": "AfterTool", "session_id": "s" }),
+                TOOL,
+            ),
+            (HookClient::Opencode, json!({ "hook": "chat.message" }), SESSION),
+            (HookClient::Opencode, json!({ "hook": "event", "event": {} }), EVENT),
+        ] {
+            assert_eq!(read(client, None, &payload), Err(named), "{payload}");
+        }
+    }
+
+    #[test]
+    fn texts_of_a_handler_that_has_only_texts() {
+        let payload = json!({
+            "session_id": "s", "agent_id": "", "cwd": "", "stop_hook_active": "true", "reason": "",
+        });
+        let hook = read(HookClient::ClaudeCode, Some("Stop"), &payload).unwrap();
+        assert_eq!(hook.moment, Moment::Stop { again: true });
+        assert_eq!((hook.cwd, hook.agent_id.as_str()), (None, ""));
+        let hook = read(HookClient::ClaudeCode, Some("SessionEnd"), &payload).unwrap();
+        assert_eq!(hook.moment, Moment::End { reason: None });
+    }
+}

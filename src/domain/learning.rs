@@ -1,0 +1,110 @@
+//! What is learned: memories, clusters of records, values drawn from those.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Ids, Timestamp, ValueId, journal::words};
+
+words! {
+    /// What a memory is.
+    MemoryCategory, "snake_case" {
+        /// What somebody likes.
+        Preference,
+        /// What is so.
+        Fact,
+        /// What happened.
+        Event,
+        /// How something is done.
+        Workflow,
+        /// What something stands in.
+        Context,
+        /// What went wrong.
+        Error,
+        /// What was decided.
+        Decision,
+    }
+}
+
+words! {
+    /// A way to look at records when they are grouped.
+    Axis, "snake_case" {
+        /// All of it.
+        Full,
+        /// How it was gone about, and what worked.
+        Strategy,
+        /// What was not expected.
+        Surprise,
+        /// Why the prediction was wrong.
+        RootCause,
+        /// What it is about.
+        Domain,
+    }
+}
+
+/// The id of a memory: a UUID, as clients of earlier systems expect.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct MemoryId(String);
+
+impl MemoryId {
+    /// A fresh one.
+    pub fn new(ids: &Ids, now: Timestamp) -> Self {
+        Self(ids.uuid(now).to_string())
+    }
+
+    /// What a caller wrote where an id belongs, if it is a UUID.
+    pub fn parse(text: &str) -> Option<Self> {
+        uuid::Uuid::try_parse(text).ok().map(|id| Self(id.to_string()))
+    }
+
+    /// The text form.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for MemoryId {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+/// Something to remember.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Memory {
+    /// Its id.
+    pub id: MemoryId,
+    /// Root of the project that it belongs to; without one it holds everywhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// What it is.
+    pub category: MemoryCategory,
+    /// What is to be remembered.
+    pub content: String,
+    /// How much it matters, 0 to 1.
+    pub importance: f64,
+    /// What it is filed under.
+    pub tags: Vec<String>,
+    /// When it was stored.
+    pub created_at: Timestamp,
+}
+
+/// A sentence drawn from records that are alike.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Value {
+    /// Its id.
+    pub id: ValueId,
+    /// Root of the project that it was drawn in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// How the records were looked at.
+    pub axis: Axis,
+    /// Their cluster, when it was drawn.
+    pub cluster_id: String,
+    /// The sentence.
+    pub text: String,
+    /// 1 - cosine to the middle of the cluster.
+    pub distance: f64,
+    /// When it was found to fit.
+    pub validated_at: Timestamp,
+}

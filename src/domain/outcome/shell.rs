@@ -1,0 +1,408 @@
+//! A shell line taken apart into its simple commands: words without their quotes, and what becomes of each status.
+//!
+//! A lexer and not a parser: it never refuses, as half a command may still tell what was run, and it reads every byte once.
+//! Parsers of the whole grammar refuse what they do not know, and the crates that only split words know no operators.
+
+/// How deep groups and substitutions may stand in one another; what is deeper is not looked at.
+const MAX_DEPTH: usize = 40;
+
+/// What stands after a simple command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Then {
+    /// Nothing more in its list.
+    End,
+    /// `&&`
+    And,
+    /// `||`
+    Or,
+    /// `|`
+    Pipe,
+    /// `;` or the end of a line.
+    Next,
+    /// `&`
+    Background,
+}
+
+/// A simple command of a shell line.
+#[derive(Debug)]
+pub(super) struct Simple {
+    /// Its words, unquoted; redirections are left out, expansions stay as they are written.
+    pub(super) words: Vec<String>,
+    /// What stands after it, or after the group that it ends.
+    pub(super) then: Then,
+    /// How many groups it stands in.
+    pub(super) depth: usize,
+    /// How many groups `then` stands in.
+    pub(super) then_depth: usize,
+    /// Its status cannot be told from that of the line: a condition, a loop, a substitution, after `!`.
+    pub(super) lost: bool,
+}
+
+/// The simple commands of `line`, in the order in which they start; those of a substitution come before the command that
+/// it stands in.
+pub(super) fn simple_commands(line: &str) -> Vec<Simple> {
+    let mut reader = Reader { text: line.as_bytes(), ..Reader::default() };
+    reader.list(false);
+    reader.found
+}
+
+#[derive(Default)]
+struct Reader<'a> {
+    text: &'a [u8],
+    at: usize,
+    found: Vec<Simple>,
+    /// The groups around this place; true where a status is lost.
+    groups: Vec<bool>,
+    /// The delimiters of here-documents that begin at the next line.
+    here: Vec<Vec<u8>>,
+}
+
+/// The simple command that is being read.
+#[derive(Default)]
+struct Current {
+    words: Vec<String>,
+    /// It began with the word that ends a block: what follows belongs to what stands in the block.
+    closes: bool,
+    negated: bool,
+}
+
+impl Reader<'_> {
+    fn peek(&self, ahead: usize) -> Option<u8> {
+        self.text.get(self.at + ahead).copied()
+    }
+
+    /// Reads commands up to the end, or up to and with the closing parenthesis if there is an open one.
+    fn list(&mut self, nested: bool) {
+        let mut current = Current::default();
+        while let Some(byte) = self.peek(0) {
+            match byte {
+                b' ' | b'\t' | b'\r' => self.at += 1,
+                b'\\' if self.peek(1) == Some(b'\n') => self.at += 2,
+                b'\n' => {
+                    self.at += 1;
+                    self.end(&mut current, Then::Next);
+                    self.skip_here_documents();
+                }
+                b';' => {
+                    self.at += 1;
+                    self.end(&mut current, Then::Next);
+                }
+                b'&' if self.peek(1) == Some(b'>') => {
+                    self.at += 1;
+                    self.redirection();
+                }
+                b'&' | b'|' => {
+                    let twice = self.peek(1) == Some(byte);
+                    let both = byte == b'|' && self.peek(1) == Some(b'&');
+                    self.at += if twice || both { 2 } else { 1 };
+                    let then = match (byte, twice) {
+                        (b'&', true) => Then::And,
+                        (b'&', false) => Then::Background,
+                        (_, true) => Then::Or,
+                        (_, false) => Then::Pipe,
+                    };
+                    self.end(&mut current, then);
+                }
+                b'(' => {
+                    self.at += 1;
+                    let before = self.found.len();
+                    let head_of_function = self.peek(0) == Some(b')');
+                    self.group(false);
+                    if head_of_function {
+                        current = Current::default();
+                    } else if !current.words.is_empty() {
+                        // An array: nothing of it is run.
+                        self.found.truncate(before);
+                    }
+                }
+                b')' => {
+                    self.at += 1;
+                    if nested {
+                        self.end(&mut current, Then::End);
+                        return;
+                    }
+                    self.end(&mut current, Then::Next);
+                }
+                b'<' | b'>' => self.redirection(),
+                b'#' => {
+                    while self.peek(0).is_some_and(|byte| byte != b'\n') {
+                        self.at += 1;
+                    }
+                }
+                _ => {
+                    let (word, quoted) = self.word();
+                    let descriptor = matches!(self.peek(0), Some(b'<' | b'>'))
+                        && !word.is_empty()
+                        && word.iter().all(u8::is_ascii_digit);
+                    if !descriptor {
+                        self.take(&mut current, &word, quoted);
+                    }
+                }
+            }
+        }
+        self.end(&mut current, Then::End);
+    }
+
+    /// A list in parentheses whose opening one is read.
+    fn group(&mut self, lost: bool) {
+        if self.groups.len() >= MAX_DEPTH {
+            self.at = self.text.len();
+            return;
+        }
+        let around = self.groups.len();
+        self.groups.push(lost);
+        self.list(true);
+        self.groups.truncate(around);
+    }
+
+    /// A word of the current command, which may be one of the shell's own.
+    fn take(&mut self, current: &mut Current, word: &[u8], quoted: bool) {
+        if current.words.is_empty() && !quoted && !current.closes {
+            if self.groups.len() > MAX_DEPTH {
+                self.at = self.text.len();
+                return;
+            }
+            match word {
+                b"{" => return self.groups.push(false),
+                b"if" | b"while" | b"until" => return self.groups.push(true),
+                b"for" | b"case" | b"select" => self.groups.push(true),
+                b"then" | b"do" | b"else" | b"elif" => return,
+                b"!" => {
+                    current.negated = true;
+                    return;
+                }
+                b"}" | b"fi" | b"done" | b"esac" => {
+                    self.groups.pop();
+                    current.closes = true;
+                    return;
+                }
+                _ => {}
+            }
+        }
+        current.words.push(String::from_utf8_lossy(word).into_owned());
+    }
+
+    /// The current command ends, and `then` stands after it.
+    fn end(&mut self, current: &mut Current, then: Then) {
+        let Current { words, closes, negated } = std::mem::take(current);
+        let depth = self.groups.len();
+        if words.is_empty() || closes {
+            // What follows a group belongs to the last command in it; an empty line says nothing.
+            if let Some(last) = self.found.last_mut()
+                && (closes
+                    || last.then == Then::End
+                    || (then == Then::End && last.then == Then::Next))
+            {
+                (last.then, last.then_depth) = (then, depth);
+            }
+            return;
+        }
+        let lost = negated || self.groups.contains(&true);
+        self.found.push(Simple { words, then, depth, then_depth: depth, lost });
+    }
+
+    /// Skips a redirection and its target. That of a here-document is remembered.
+    fn redirection(&mut self) {
+        let start = self.at;
+        while matches!(self.peek(0), Some(b'<' | b'>' | b'&' | b'|')) && self.at - start < 3 {
+            self.at += 1;
+        }
+        let operator = &self.text[start..self.at];
+        if self.peek(0) == Some(b'(') {
+            self.at += 1;
+            return self.group(true);
+        }
+        let here = operator == b"<<";
+        if here && self.peek(0) == Some(b'-') {
+            self.at += 1;
+        }
+        while matches!(self.peek(0), Some(b' ' | b'\t')) {
+            self.at += 1;
+        }
+        let ends = |byte| matches!(byte, b'\n' | b';' | b'&' | b'|' | b'(' | b')' | b'<' | b'>');
+        if self.peek(0).is_some_and(|byte| !ends(byte)) {
+            let (target, _) = self.word();
+            if here {
+                self.here.push(target);
+            }
+        }
+    }
+
+    /// Skips the bodies of the here-documents that were announced in the line that has just ended.
+    fn skip_here_documents(&mut self) {
+        for delimiter in std::mem::take(&mut self.here) {
+            while self.at < self.text.len() {
+                let rest = &self.text[self.at..];
+                let end = rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len());
+                self.at += (end + 1).min(rest.len());
+                if rest[..end].trim_ascii() == delimiter {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A word without its quotes, and whether it had any. What it substitutes is read as a list of its own.
+    fn word(&mut self) -> (Vec<u8>, bool) {
+        let (mut word, mut quoted) = (Vec::new(), false);
+        while let Some(byte) = self.peek(0) {
+            match byte {
+                b' ' | b'\t' | b'\r' | b'\n' | b';' | b'&' | b'|' | b'(' | b')' | b'<' | b'>' => {
+                    break;
+                }
+                b'\'' => {
+                    quoted = true;
+                    let escapes = word.last() == Some(&b'$');
+                    self.single_quoted(&mut word, escapes);
+                }
+                b'"' => {
+                    quoted = true;
+                    self.double_quoted(&mut word);
+                }
+                _ => self.character(&mut word),
+            }
+        }
+        (word, quoted)
+    }
+
+    fn single_quoted(&mut self, word: &mut Vec<u8>, escapes: bool) {
+        self.at += 1;
+        while let Some(byte) = self.peek(0) {
+            self.at += 1;
+            match byte {
+                b'\'' => return,
+                b'\\' if escapes => {
+                    word.extend(self.peek(0));
+                    self.at += 1;
+                }
+                _ => word.push(byte),
+            }
+        }
+    }
+
+    fn double_quoted(&mut self, word: &mut Vec<u8>) {
+        self.at += 1;
+        while let Some(byte) = self.peek(0) {
+            if byte == b'"' {
+                self.at += 1;
+                return;
+            }
+            self.character(word);
+        }
+    }
+
+    /// One character of a word, an escaped one, or a substitution.
+    fn character(&mut self, word: &mut Vec<u8>) {
+        match (self.peek(0), self.peek(1)) {
+            (Some(b'\\'), Some(b'\n')) => self.at += 2,
+            (Some(b'\\'), Some(escaped)) => {
+                self.at += 2;
+                word.push(escaped);
+            }
+            (Some(b'$'), Some(b'(')) => {
+                self.at += 2;
+                self.group(true);
+            }
+            (Some(b'`'), _) => self.backticks(),
+            (Some(byte), _) => {
+                self.at += 1;
+                word.push(byte);
+            }
+            (None, _) => {}
+        }
+    }
+
+    fn backticks(&mut self) {
+        self.at += 1;
+        let mut inside = Vec::new();
+        while let Some(byte) = self.peek(0) {
+            self.at += 1;
+            match byte {
+                b'`' => break,
+                b'\\' => {
+                    inside.extend(self.peek(0));
+                    self.at += 1;
+                }
+                _ => inside.push(byte),
+            }
+        }
+        if self.groups.len() < MAX_DEPTH {
+            let mut groups = self.groups.clone();
+            groups.push(true);
+            let mut reader = Reader { text: &inside, groups, ..Reader::default() };
+            reader.list(false);
+            self.found.append(&mut reader.found);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        simple_commands(line).iter().map(|simple| simple.words.join(" ")).collect()
+    }
+
+    #[test]
+    fn a_line_is_taken_apart() {
+        for (line, expected) in [
+            ("cd x && pytest -q", &["cd x", "pytest -q"][..]),
+            ("a 2>&1 | tee 'b c' >/dev/null; d &", &["a", "tee b c", "d"]),
+            ("echo \"a && b\" 'c | d' e\\ f", &["echo a && b c | d e f"]),
+            ("(a; b) || { c; }", &["a", "b", "c"]),
+            ("if a; then b; fi; for x in y; do c; done", &["a", "b", "for x in y", "c"]),
+            ("x=$(a b) y", &["a b", "x= y"]),
+            ("echo `a b`", &["a b", "echo "]),
+            ("a # b && c\nd", &["a", "d"]),
+            ("cat <<'END' > f\na && it's\nEND\nb", &["cat", "b"]),
+            (
+                "git commit -m \"$(cat <<'END'\ndon't pytest (\nEND\n)\" && b",
+                &["cat", "git commit -m ", "b"],
+            ),
+            ("a <<< 'b c' d", &["a d"]),
+            ("list=(a b); f() { c; }", &["list=", "c"]),
+            ("a \\\n  b", &["a b"]),
+            ("a &> log && b 2>err", &["a", "b"]),
+            ("a 'open", &["a open"]),
+            ("", &[]),
+        ] {
+            assert_eq!(words(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn an_operator_belongs_to_what_it_ends() {
+        let of = |line: &str| {
+            simple_commands(line)
+                .iter()
+                .map(|simple| {
+                    (simple.words[0].clone(), simple.then, simple.depth, simple.then_depth)
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of("(a; b) | c"),
+            [
+                ("a".to_owned(), Then::Next, 1, 1),
+                ("b".to_owned(), Then::Pipe, 1, 0),
+                ("c".to_owned(), Then::End, 0, 0)
+            ]
+        );
+        assert_eq!(
+            of("{ a; } && b;"),
+            [("a".to_owned(), Then::And, 1, 0), ("b".to_owned(), Then::End, 0, 0)]
+        );
+        assert_eq!(
+            of("a &&\n b"),
+            [("a".to_owned(), Then::And, 0, 0), ("b".to_owned(), Then::End, 0, 0)]
+        );
+    }
+
+    #[test]
+    fn depth_has_a_bound() {
+        let deep = format!("{}a{}", "$(".repeat(100_000), ")".repeat(100_000));
+        assert!(simple_commands(&deep).len() <= MAX_DEPTH + 1);
+        assert!(simple_commands(&"{ ".repeat(100_000)).is_empty());
+    }
+}

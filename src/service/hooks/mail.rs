@@ -1,0 +1,108 @@
+//! Messages on their way into a session, by its hooks: `offered` when they are in what a hook prints, `injected` when the
+//! session's next event shows that it went on with it.
+
+use super::super::{Error, inbox::advance};
+use crate::{
+    domain::{
+        DeliveryState, Message, MessageType, Peer, PeerId,
+        hook::{Sender, stamped},
+        limits,
+    },
+    store::{StoreError, WriteTx},
+};
+
+/// Of one message, in characters: what is longer is read in the inbox.
+const MOST_OF_ONE: usize = 3_000;
+/// Of all together, in characters. The rest waits for the next event.
+const MOST: usize = 7_500;
+/// Messages that one event looks at.
+const BATCH: u32 = 20;
+
+/// The session goes on: it has what it was given.
+pub(super) async fn confirm(tx: &mut WriteTx, peer: &PeerId) -> Result<(), StoreError> {
+    let mut messages = tx.offered_messages(peer).await?;
+    advance(tx, peer, &mut messages, DeliveryState::Injected, None).await
+}
+
+/// What waits for a peer, as text for its model; `None` if nothing does. A session that begins anew may never have
+/// seen what it was given before: with `again` it is given that once more.
+pub(super) async fn offer(
+    tx: &mut WriteTx,
+    peer: &Peer,
+    again: bool,
+    lease: std::time::Duration,
+) -> Result<Option<String>, Error> {
+    let waiting = tx.undelivered_messages(&peer.peer_id, again, BATCH).await?;
+    let mut given: Vec<Message> = Vec::new();
+    let mut text = String::new();
+    let target = key_of(peer);
+    for message in waiting {
+        let from = sender(tx, &message.from_peer).await?;
+        let one = written(&message, &from, &target);
+        if !text.is_empty() && text.chars().count() + one.chars().count() > MOST {
+            break;
+        }
+        text.push_str(&one);
+        given.push(message);
+    }
+    if given.is_empty() {
+        return Ok(None);
+    }
+    let ids: Vec<_> = given.iter().map(|message| message.id.clone()).collect();
+    let until = tx.now().plus(lease);
+    tx.lease_messages(&ids, until).await?;
+    advance(tx, &peer.peer_id, &mut given, DeliveryState::Offered, None).await?;
+    let count = given.len();
+    let (noun, them) = if count == 1 { ("message", "it") } else { ("messages", "them") };
+    let me = &peer.peer_id;
+    Ok(Some(format!(
+        "{count} {noun} for you, peer {me} ({}), from svc. {text}\n\nAnswer with peer_send (to, type \"response\", \
+         correlation_id: the message's id). When you have dealt with {them}, say so: peer_ack (peer_id {me}, ids).",
+        peer.display_name
+    )))
+}
+
+/// `agent:<kind>:<session>`: how a session is called between agents.
+fn key_of(peer: &Peer) -> String {
+    let key = peer.session_id.as_deref().unwrap_or(peer.peer_id.as_str());
+    format!("agent:{}:{key}", peer.backend)
+}
+
+async fn sender(tx: &mut WriteTx, from: &str) -> Result<Sender, StoreError> {
+    let peer = match PeerId::parse(from) {
+        Some(id) => tx.peer(&id).await?.map(|row| row.peer),
+        None => None,
+    };
+    Ok(match peer {
+        Some(peer) => {
+            Sender { name: format!("{} ({from})", peer.display_name), session: Some(key_of(&peer)) }
+        }
+        None => Sender { name: from.to_owned(), session: None },
+    })
+}
+
+fn written(message: &Message, from: &Sender, target: &str) -> String {
+    let text = &message.text;
+    let long = text.chars().count() > MOST_OF_ONE;
+    let shown: String = text.chars().take(MOST_OF_ONE).collect();
+    let tool = if message.kind == MessageType::Broadcast { "peer_broadcast" } else { "peer_send" };
+    let mut written = format!(
+        "\n\n--- message {}, {}, {}",
+        message.id,
+        serde_json::to_string(&message.kind).unwrap_or_default().trim_matches('"'),
+        message.timestamp,
+    );
+    if let Some(answers) = &message.correlation_id {
+        written.push_str(", correlation_id ");
+        written.extend(answers.chars().filter(|c| !c.is_control()).take(limits::ID_BYTES));
+    }
+    written.push('\n');
+    written.push_str(&stamped(&shown, from, target, "peer", tool));
+    if long {
+        let bytes = text.len();
+        let note = format!("\n[cut: {bytes} bytes in all; peer_inbox with peek shows them]");
+        written.push_str(&note);
+    }
+    written.push_str("\n---");
+    written
+}

@@ -1,0 +1,207 @@
+//! Memories: what somebody wants to be remembered, by project.
+
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    Error, Services, check,
+    journal::{Place, tell, text_of},
+};
+use crate::{
+    domain::{
+        Caller, fit,
+        fit::{Asked, Fit},
+        learning::{Memory, MemoryCategory, MemoryId},
+        limits, text,
+        text::Prompt,
+    },
+    store::{MemoryFilter, StoreError},
+};
+
+/// What a memory counts that belongs to another project than the one that asks.
+const ELSEWHERE: f64 = 0.7;
+
+/// Something to remember.
+#[derive(Debug, Clone)]
+pub struct NewMemory {
+    /// What.
+    pub content: String,
+    /// What it is.
+    pub category: MemoryCategory,
+    /// How much it matters, 0 to 1.
+    pub importance: f64,
+    /// What it is filed under.
+    pub tags: Vec<String>,
+    /// Whether it holds everywhere, and not only in the project of its session.
+    pub global: bool,
+}
+
+/// A memory that was stored, or was there already.
+#[derive(Debug)]
+pub struct Stored {
+    /// The memory.
+    pub memory: Memory,
+    /// Whether it was there already; then it is as it was.
+    pub is_known: bool,
+}
+
+impl Services {
+    /// Stores a memory. The same content once more in a project and category is the memory that there is.
+    pub async fn store_memory(
+        &self,
+        caller: &Caller,
+        place: Place,
+        new: NewMemory,
+    ) -> Result<Stored, Error> {
+        text_of("content", &new.content, limits::MEMORY_CHARS)?;
+        check_importance("importance", new.importance)?;
+        let tags = tidy(new.tags)?;
+        let digest = check::hex(&Sha256::digest(&new.content));
+        let terms = text::terms(&new.content);
+        let (subject, ids) = (caller.subject(), self.ids.clone());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let session_id = &place.session_id;
+                    tx.touch_session(session_id, &subject).await?;
+                    let session = tx.session(session_id).await?;
+                    let project = session.and_then(|session| session.project);
+                    let memory = Memory {
+                        id: MemoryId::new(&ids, tx.now()),
+                        project: project.filter(|_| !new.global),
+                        category: new.category,
+                        content: new.content,
+                        importance: new.importance,
+                        tags,
+                        created_at: tx.now(),
+                    };
+                    let known = tx.insert_memory(&memory, &digest, &terms, session_id).await?;
+                    if let Some(memory) = known {
+                        return Ok(Stored { memory, is_known: true });
+                    }
+                    let data = json!({ "id": memory.id, "category": memory.category });
+                    tell(tx, session_id, "memory.stored", &data).await?;
+                    Ok(Stored { memory, is_known: false })
+                })
+            })
+            .await
+    }
+
+    /// The memories that fit a text, the best first, each with how well it fits.
+    pub async fn find_memories(
+        &self,
+        query: &str,
+        project: Option<&str>,
+        filter: &MemoryFilter,
+        limit: usize,
+    ) -> Result<Vec<(Memory, Fit)>, Error> {
+        let prompt = Prompt::read(query);
+        let count = self.store.memory_count().await?;
+        if prompt.groups.is_empty() || count == 0 {
+            return Ok(Vec::new());
+        }
+        let members = as_json(&fit::members(&prompt));
+        let with = self.store.memory_frequencies(&members).await?.into_iter().collect();
+        let asked = Asked::new(prompt, usize::try_from(count).unwrap_or(usize::MAX), &with);
+        let most = u32::try_from(limits::SEARCH_CANDIDATES.max(limit)).unwrap_or(u32::MAX);
+        let candidates =
+            self.store.memory_candidates(&as_json(&asked.terms()), filter, most).await?;
+        let now = self.now();
+        let mut found: Vec<(Memory, Fit)> = candidates
+            .into_iter()
+            .filter_map(|(memory, terms)| {
+                let mut fit = asked.fit(&terms)?;
+                let is_near = memory.project.is_none() || memory.project.as_deref() == project;
+                fit.score *= (0.75 + 0.5 * memory.importance)
+                    * fit::age(now.since(memory.created_at).as_secs_f64() / 86_400.0)
+                    * if is_near { 1.0 } else { ELSEWHERE };
+                Some((memory, fit))
+            })
+            .collect();
+        // Candidates come the best and latest first, and the order of equals stays.
+        found.sort_by(|a, b| b.1.score.total_cmp(&a.1.score));
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// A page of memories, the latest first, and how many there are in all.
+    pub async fn memories(
+        &self,
+        filter: &MemoryFilter,
+        offset: u32,
+        limit: u32,
+    ) -> Result<(Vec<Memory>, i64), Error> {
+        Ok(self.store.memories(filter, offset, limit).await?)
+    }
+
+    /// Removes a memory.
+    pub async fn delete_memory(
+        &self,
+        caller: &Caller,
+        place: Place,
+        id: &str,
+    ) -> Result<MemoryId, Error> {
+        let id = MemoryId::parse(id).ok_or_else(|| {
+            Error::invalid("memory_id", "must be a UUID, as store_memory gives it")
+        })?;
+        let subject = caller.subject();
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    if !tx.delete_memory(&id).await? {
+                        return Err(Error::not_found("memory", id.as_str()));
+                    }
+                    tx.touch_session(&place.session_id, &subject).await?;
+                    let data = json!({ "id": id });
+                    tell(tx, &place.session_id, "memory.deleted", &data).await?;
+                    Ok(id)
+                })
+            })
+            .await
+    }
+
+    /// The memories that matter most to a project.
+    pub(super) async fn important_memories(
+        &self,
+        project: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Memory>, StoreError> {
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        let project = project.unwrap_or_default();
+        self.store.important_memories(project, limits::MEMORY_IMPORTANT, limit).await
+    }
+}
+
+pub(super) fn as_json(terms: &impl serde::Serialize) -> String {
+    serde_json::to_string(terms).unwrap_or_default()
+}
+
+fn check_importance(field: &'static str, importance: f64) -> Result<(), Error> {
+    if (0.0..=1.0).contains(&importance) {
+        return Ok(());
+    }
+    Err(Error::invalid(field, "must be from 0 to 1"))
+}
+
+/// Tags as they are kept: each once.
+fn tidy(tags: Vec<String>) -> Result<Vec<String>, Error> {
+    let mut kept: Vec<String> = Vec::new();
+    for tag in tags {
+        check::not_blank("tags", &tag)?;
+        if tag.chars().count() > limits::MEMORY_TAG_CHARS {
+            let most = limits::MEMORY_TAG_CHARS;
+            return Err(Error::invalid(
+                "tags",
+                format!("must have at most {most} characters each"),
+            ));
+        }
+        if !kept.contains(&tag) {
+            kept.push(tag);
+        }
+    }
+    if kept.len() > limits::MEMORY_TAGS {
+        let most = limits::MEMORY_TAGS;
+        return Err(Error::invalid("tags", format!("must be at most {most}")));
+    }
+    Ok(kept)
+}

@@ -1,0 +1,99 @@
+//! Before an attempt: what went wrong with such ones, and what did not.
+
+use std::collections::HashSet;
+
+use super::{
+    Error, Services,
+    context::{Context, Sheet},
+};
+use crate::{
+    domain::{
+        Caller,
+        journal::{Domain, Ghap, Strategy},
+    },
+    store::Kind,
+};
+
+/// Most records and values of a section.
+const MOST: u32 = 5;
+
+/// What an attempt is going to be.
+#[derive(Debug, Clone)]
+pub struct PremortemRequest {
+    /// What it is about.
+    pub domain: Domain,
+    /// How it will go about it.
+    pub strategy: Option<Strategy>,
+    /// The session that asks; records of its project come first.
+    pub session_id: Option<String>,
+    /// Most bytes.
+    pub budget: usize,
+}
+
+impl Services {
+    /// What the journal has to say to an attempt of this kind.
+    pub async fn premortem(
+        &self,
+        caller: &Caller,
+        request: &PremortemRequest,
+    ) -> Result<Context, Error> {
+        let PremortemRequest { domain, strategy, budget, .. } = *request;
+        let mut project = None;
+        if let Some(session) = &request.session_id {
+            self.place(caller, None, Some(session), None).await?;
+            project = self.store.session(session).await?.and_then(|it| it.project);
+        }
+        let project = project.as_deref().unwrap_or_default();
+        let mut sheet = Sheet::new(budget);
+
+        let failed = self.store.telling(domain, strategy, Kind::Falsified, project, MOST).await?;
+        let mut said = HashSet::new();
+        for ghap in failed.iter().filter(|ghap| said.insert((&ghap.goal, &ghap.surprise))) {
+            let lesson = ghap.lesson.as_ref();
+            let takeaway = lesson.map(|it| it.takeaway.as_ref().unwrap_or(&it.what_worked));
+            let cause = ghap.root_cause.as_ref().map(|it| &it.description);
+            let texts = [
+                ("Lesson", takeaway),
+                ("Cause", cause),
+                ("Hypothesis", Some(&ghap.hypothesis)),
+                ("Goal", Some(&ghap.goal)),
+            ];
+            add(&mut sheet, "Common failures", &ghap_lead(ghap), &texts);
+        }
+        for row in self.store.hit_rates(domain, strategy).await? {
+            let lead =
+                format!("**{}** {} of {} confirmed", row.strategy, row.confirmed, row.records);
+            add(&mut sheet, "Strategy performance", &lead, &[]);
+        }
+        let odd = self.store.telling(domain, strategy, Kind::Surprising, project, MOST).await?;
+        let mut said = HashSet::new();
+        for ghap in odd.iter().filter(|ghap| said.insert(&ghap.surprise)) {
+            let texts =
+                [("Surprise", ghap.surprise.as_ref()), ("Prediction", Some(&ghap.prediction))];
+            add(&mut sheet, "Unexpected outcomes", &ghap_lead(ghap), &texts);
+        }
+        for (category, count) in self.store.root_causes(domain, strategy).await? {
+            let lead = format!("**{category}** {count}");
+            add(&mut sheet, "Root causes to watch", &lead, &[]);
+        }
+        for value in self.store.values_of_domain(domain, MOST).await? {
+            add(&mut sheet, "Relevant values", "", &[("", Some(&value.text))]);
+        }
+        Ok(sheet.finish())
+    }
+}
+
+fn ghap_lead(ghap: &Ghap) -> String {
+    format!("**{}** {}", ghap.strategy, ghap.id)
+}
+
+fn add(
+    sheet: &mut Sheet,
+    heading: &'static str,
+    lead: &str,
+    texts: &[(&'static str, Option<&String>)],
+) {
+    let texts: Vec<(&str, String)> =
+        texts.iter().filter_map(|(name, text)| Some((*name, (*text)?.clone()))).collect();
+    sheet.add(heading, None, lead, &texts);
+}

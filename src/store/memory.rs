@@ -1,0 +1,289 @@
+//! Rows of memories, and where their terms stand.
+
+use super::{Store, StoreError, WriteTx, journal::some};
+use crate::domain::{
+    Timestamp,
+    learning::{Memory, MemoryCategory, MemoryId},
+};
+
+/// Which memories a list shows, or a search may find.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryFilter {
+    /// Only of this category.
+    pub category: Option<MemoryCategory>,
+    /// Only of this project.
+    pub project: Option<String>,
+    /// Only those that are filed under one of these; empty for all.
+    pub tags: Vec<String>,
+    /// Only those of at least this importance.
+    pub min_importance: f64,
+}
+
+struct RawMemory {
+    memory_id: String,
+    project: String,
+    category: MemoryCategory,
+    content: String,
+    importance: f64,
+    tags: String,
+    created_at: Timestamp,
+    terms: String,
+}
+
+impl From<RawMemory> for Memory {
+    fn from(raw: RawMemory) -> Self {
+        Self {
+            id: raw.memory_id.into(),
+            project: some(raw.project),
+            category: raw.category,
+            content: raw.content,
+            importance: raw.importance,
+            // The table lets in JSON only; a person may have written some that is no list of texts.
+            tags: serde_json::from_str(&raw.tags).unwrap_or_default(),
+            created_at: raw.created_at,
+        }
+    }
+}
+
+macro_rules! memories {
+    ($tail:literal $(, $arg:expr)*) => {
+        sqlx::query_as!(
+            RawMemory,
+            r#"select m.memory_id as "memory_id!", m.project, m.category as "category: MemoryCategory", m.content,
+                m.importance, m.tags, m.created_at as "created_at: Timestamp", m.terms
+            from memory m "# + $tail
+            $(, $arg)*
+        )
+    };
+}
+
+impl WriteTx {
+    /// Stores a memory, unless its project has the same in the same category: then it answers that one.
+    pub async fn insert_memory(
+        &mut self,
+        memory: &Memory,
+        digest: &str,
+        terms: &str,
+        session_id: &str,
+    ) -> Result<Option<Memory>, StoreError> {
+        let project = memory.project.as_deref().unwrap_or_default();
+        let known = memories!(
+            "where m.project = ? and m.category = ? and m.digest = ?",
+            project,
+            memory.category,
+            digest
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
+        if let Some(known) = known {
+            return Ok(Some(known.into()));
+        }
+        let id = memory.id.as_str();
+        let tags = serde_json::to_string(&memory.tags).unwrap_or_default();
+        sqlx::query!(
+            "insert into memory (memory_id, project, category, content, digest, terms, importance, tags, session_id,
+                created_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            id,
+            project,
+            memory.category,
+            memory.content,
+            digest,
+            terms,
+            memory.importance,
+            tags,
+            session_id,
+            memory.created_at
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(None)
+    }
+
+    /// Removes a memory; answers whether there was one.
+    pub async fn delete_memory(&mut self, id: &MemoryId) -> Result<bool, StoreError> {
+        let id = id.as_str();
+        let done = sqlx::query!("delete from memory where memory_id = ?", id)
+            .execute(&mut self.conn)
+            .await?;
+        Ok(done.rows_affected() > 0)
+    }
+}
+
+impl Store {
+    /// How many memories there are.
+    pub async fn memory_count(&self) -> Result<i64, StoreError> {
+        let count = sqlx::query_scalar!(r#"select count(*) as "count!: i64" from memory"#)
+            .fetch_one(&self.readers)
+            .await?;
+        Ok(count)
+    }
+
+    /// In how many memories each term stands; those that stand in none are left out. `terms` is an array in JSON.
+    pub async fn memory_frequencies(&self, terms: &str) -> Result<Vec<(String, i64)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select coalesce(j.value, '') as "term!: String", count(distinct p.doc) as "memories!: i64"
+            from json_each(?) j cross join memory_place p on p.term = j.value
+            group by j.value"#,
+            terms
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.term, row.memories)).collect())
+    }
+
+    /// The memories that have the most of some terms, each with its own. The terms are an object in JSON, each with what it
+    /// counts.
+    pub async fn memory_candidates(
+        &self,
+        terms: &str,
+        filter: &MemoryFilter,
+        limit: u32,
+    ) -> Result<Vec<(Memory, String)>, StoreError> {
+        let rows = memories!(
+            "join (
+                select p.doc as id, sum(j.value) as value
+                from json_each(?1) j cross join memory_place p on p.term = j.key
+                group by p.doc
+            ) f on f.id = m.id
+            where (?2 is null or m.category = ?2) and m.importance >= ?3
+            order by f.value desc, m.id desc limit ?4",
+            terms,
+            filter.category,
+            filter.min_importance,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|mut raw| {
+                let terms = std::mem::take(&mut raw.terms);
+                (raw.into(), terms)
+            })
+            .collect())
+    }
+
+    /// A page of memories, the latest first, and how many there are in all.
+    pub async fn memories(
+        &self,
+        filter: &MemoryFilter,
+        offset: u32,
+        limit: u32,
+    ) -> Result<(Vec<Memory>, i64), StoreError> {
+        let tags = serde_json::to_string(&filter.tags).unwrap_or_default();
+        let total = sqlx::query_scalar!(
+            r#"select count(*) as "count!: i64" from memory m
+            where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
+                and (?4 = '[]' or exists (
+                    select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
+                ))"#,
+            filter.category,
+            filter.project,
+            filter.min_importance,
+            tags
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        let rows = memories!(
+            "where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
+                and (?4 = '[]' or exists (
+                    select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
+                ))
+            order by m.id desc limit ?5 offset ?6",
+            filter.category,
+            filter.project,
+            filter.min_importance,
+            tags,
+            limit,
+            offset
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok((rows.into_iter().map(Memory::from).collect(), total))
+    }
+
+    /// The memories that matter most to a project, those that hold everywhere among them.
+    pub async fn important_memories(
+        &self,
+        project: &str,
+        least: f64,
+        limit: u32,
+    ) -> Result<Vec<Memory>, StoreError> {
+        let rows = memories!(
+            "where m.project in (?1, '') and m.importance >= ?2
+            order by m.importance desc, m.id desc limit ?3",
+            project,
+            least,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(Memory::from).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing::TestStore, *};
+    use crate::domain::{Ids, text};
+
+    #[tokio::test]
+    async fn the_index_says_what_the_table_says() {
+        let at = TestStore::open().await;
+        let ids = Ids::counting();
+        for content in ["the tenant cache", "the cache of the page"] {
+            let memory = Memory {
+                id: MemoryId::new(&ids, Timestamp::from_millis(1)),
+                project: None,
+                category: MemoryCategory::Fact,
+                content: content.to_owned(),
+                importance: 0.5,
+                tags: Vec::new(),
+                created_at: Timestamp::from_millis(1),
+            };
+            let terms = text::terms(content);
+            let done: Result<_, StoreError> = at
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        tx.insert_memory(&memory, &memory.content, &terms, "s").await
+                    })
+                })
+                .await;
+            assert_eq!(done.unwrap(), None);
+        }
+        let found = async |term: &str| {
+            let terms = format!(r#"{{"{term}":1.0}}"#);
+            let filter = MemoryFilter::default();
+            let found = at.store.memory_candidates(&terms, &filter, 10).await.unwrap();
+            let with = at.store.memory_frequencies(&format!(r#"["{term}"]"#)).await.unwrap();
+            (found.len(), with.first().map_or(0, |it| it.1))
+        };
+        assert_eq!((found("cach").await, found("tenant").await), ((2, 2), (1, 1)));
+        // By hand, as a person with `sqlite3` may.
+        let done: Result<(), StoreError> = at
+            .store
+            .write(|tx| {
+                Box::pin(async move {
+                    for sql in [
+                        "update memory set terms = 'clock' where content = 'the tenant cache'",
+                        "insert into memory_fts (memory_fts, rank) values ('integrity-check', 1)",
+                    ] {
+                        sqlx::query(sql).execute(&mut tx.conn).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await;
+        done.unwrap();
+        assert_eq!((found("cach").await, found("clock").await), ((1, 1), (1, 1)));
+        let (all, total) = at.store.memories(&MemoryFilter::default(), 0, 10).await.unwrap();
+        assert_eq!((all.len(), total, at.store.memory_count().await.unwrap()), (2, 2, 2));
+        let id = all[1].id.clone();
+        let gone: Result<bool, StoreError> =
+            at.store.write(move |tx| Box::pin(async move { tx.delete_memory(&id).await })).await;
+        assert!(gone.unwrap());
+        assert_eq!((found("clock").await, found("cach").await), ((0, 0), (1, 1)));
+    }
+}

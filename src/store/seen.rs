@@ -1,0 +1,89 @@
+//! What a session was given already.
+
+use super::{Store, StoreError, WriteTx};
+use crate::domain::Timestamp;
+
+/// A version of something that a session may be given.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Item {
+    /// `experience`, `value` or `memory`.
+    pub kind: &'static str,
+    /// Its id.
+    pub id: String,
+    /// When it was last changed.
+    pub version: Timestamp,
+}
+
+impl WriteTx {
+    /// Notes that a session is given something; answers whether it was not before.
+    pub async fn note_seen(&mut self, session_id: &str, item: &Item) -> Result<bool, StoreError> {
+        let done = sqlx::query!(
+            "insert into seen (session_id, kind, item, version, at) values (?, ?, ?, ?, ?) on conflict do nothing",
+            session_id,
+            item.kind,
+            item.id,
+            item.version,
+            self.now
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Forgets what a session was given.
+    pub async fn forget_seen(&mut self, session_id: &str) -> Result<(), StoreError> {
+        sqlx::query!("delete from seen where session_id = ?", session_id)
+            .execute(&mut self.conn)
+            .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// What a session was given already: kind, id and version.
+    pub async fn seen(
+        &self,
+        session_id: &str,
+    ) -> Result<Vec<(String, String, Timestamp)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select kind, item, version as "version: Timestamp" from seen where session_id = ?"#,
+            session_id
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.kind, row.item, row.version)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing::TestStore, *};
+
+    #[tokio::test]
+    async fn what_has_changed_is_new_again() {
+        let at = TestStore::open().await;
+        let item = |version| Item {
+            kind: "value",
+            id: "val_1".to_owned(),
+            version: Timestamp::from_millis(version),
+        };
+        let note = async |session: &'static str, item: Item| {
+            let done: Result<bool, StoreError> = at
+                .store
+                .write(move |tx| Box::pin(async move { tx.note_seen(session, &item).await }))
+                .await;
+            done.unwrap()
+        };
+        assert!(note("s", item(1)).await && !note("s", item(1)).await);
+        assert!(note("s", item(2)).await, "a later version");
+        assert!(note("other", item(1)).await, "another session");
+        assert_eq!(at.store.seen("s").await.unwrap().len(), 2);
+        let forgot: Result<(), StoreError> =
+            at.store.write(|tx| Box::pin(async move { tx.forget_seen("s").await })).await;
+        forgot.unwrap();
+        assert_eq!(
+            (at.store.seen("s").await.unwrap().len(), at.store.seen("other").await.unwrap().len()),
+            (0, 1)
+        );
+    }
+}

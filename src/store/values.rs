@@ -1,0 +1,336 @@
+//! Rows of clusters and of the values that are drawn from them.
+
+use std::collections::HashMap;
+
+use super::{Store, StoreError, WriteTx, journal::some};
+use crate::domain::{
+    GhapId, Timestamp,
+    journal::{Domain, GhapStatus, Strategy, Tier},
+    learning::{Axis, Value},
+};
+
+/// How the records were grouped last.
+#[derive(Debug, Clone)]
+pub struct Clustering {
+    /// What the records were like then.
+    pub state: String,
+    /// How many were looked at.
+    pub records: i64,
+    /// How many of them are like no others.
+    pub noise: i64,
+}
+
+/// Records that are alike, about to be stored.
+#[derive(Debug, Clone)]
+pub struct Grouped {
+    /// How far they can be trusted on average.
+    pub avg_weight: f64,
+    /// Each with its cosine to the middle.
+    pub members: Vec<(GhapId, f64)>,
+}
+
+/// A cluster.
+#[derive(Debug, Clone)]
+pub struct ClusterRow {
+    /// `<axis>_<label>`.
+    pub cluster_id: String,
+    /// Its number on its axis.
+    pub label: i64,
+    /// How many records it has.
+    pub size: i64,
+    /// How far they can be trusted on average.
+    pub avg_weight: f64,
+    /// The goal of the record that is nearest to its middle.
+    pub goal: String,
+}
+
+/// A record of a cluster.
+#[derive(Debug, Clone)]
+pub struct MemberRow {
+    /// The record.
+    pub id: GhapId,
+    /// What it is about.
+    pub domain: Domain,
+    /// How it goes about it.
+    pub strategy: Strategy,
+    /// What became of it.
+    pub status: GhapStatus,
+    /// How far it can be trusted.
+    pub tier: Option<Tier>,
+    /// What was to be reached.
+    pub goal: String,
+    /// Cosine to the middle of the cluster.
+    pub similarity: f64,
+}
+
+struct RawValue {
+    value_id: String,
+    project: String,
+    axis: Axis,
+    cluster_id: String,
+    text: String,
+    terms: String,
+    distance: f64,
+    validated_at: Timestamp,
+}
+
+impl From<RawValue> for Value {
+    fn from(raw: RawValue) -> Self {
+        Self {
+            id: raw.value_id.into(),
+            project: some(raw.project),
+            axis: raw.axis,
+            cluster_id: raw.cluster_id,
+            text: raw.text,
+            distance: raw.distance,
+            validated_at: raw.validated_at,
+        }
+    }
+}
+
+macro_rules! values {
+    ($tail:literal $(, $arg:expr)*) => {
+        sqlx::query_as!(
+            RawValue,
+            r#"select v.value_id as "value_id!", v.project, v.axis as "axis: Axis", v.cluster_id, v.text, v.terms,
+                v.distance, v.validated_at as "validated_at: Timestamp"
+            from learned_value v "# + $tail
+            $(, $arg)*
+        )
+    };
+}
+
+impl WriteTx {
+    /// Replaces the clusters of an axis. Each keeps the name of the former one that it shares most records with.
+    pub async fn put_clusters(
+        &mut self,
+        axis: Axis,
+        clustering: &Clustering,
+        groups: &[Grouped],
+    ) -> Result<(), StoreError> {
+        let former = sqlx::query!(
+            r#"select c.label as "label!: i64", m.ghap_id as "ghap_id!: GhapId"
+            from cluster c join cluster_member m on m.cluster_id = c.cluster_id where c.axis = ?"#,
+            axis
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        let former: HashMap<GhapId, i64> =
+            former.into_iter().map(|row| (row.ghap_id, row.label)).collect();
+        let next = sqlx::query_scalar!("select next_label from clustering where axis = ?", axis)
+            .fetch_optional(&mut self.conn)
+            .await?;
+        let (labels, next) = name(groups, &former, next.unwrap_or(0));
+
+        sqlx::query!("delete from cluster where axis = ?", axis).execute(&mut self.conn).await?;
+        sqlx::query!(
+            "insert into clustering (axis, state, records, noise, next_label, at) values (?1, ?2, ?3, ?4, ?5, ?6)
+            on conflict (axis) do update set state = ?2, records = ?3, noise = ?4, next_label = ?5, at = ?6",
+            axis,
+            clustering.state,
+            clustering.records,
+            clustering.noise,
+            next,
+            self.now
+        )
+        .execute(&mut self.conn)
+        .await?;
+        for (group, label) in groups.iter().zip(labels) {
+            let cluster_id = format!("{axis}_{label}");
+            sqlx::query!(
+                "insert into cluster (cluster_id, axis, label, avg_weight) values (?, ?, ?, ?)",
+                cluster_id,
+                axis,
+                label,
+                group.avg_weight
+            )
+            .execute(&mut self.conn)
+            .await?;
+            for (id, similarity) in &group.members {
+                // A record that is gone by now is left out.
+                let id = id.as_str();
+                sqlx::query!(
+                    "insert into cluster_member (cluster_id, ghap_id, similarity)
+                    select ?, ghap_id, ? from ghap where ghap_id = ?",
+                    cluster_id,
+                    similarity,
+                    id
+                )
+                .execute(&mut self.conn)
+                .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores a value, unless its cluster has the same: then it answers that one.
+    pub async fn insert_value(
+        &mut self,
+        value: &Value,
+        terms: &str,
+        session_id: &str,
+    ) -> Result<Option<Value>, StoreError> {
+        let known = values!("where v.cluster_id = ? and v.text = ?", value.cluster_id, value.text)
+            .fetch_optional(&mut self.conn)
+            .await?;
+        if let Some(known) = known {
+            return Ok(Some(known.into()));
+        }
+        let id = value.id.as_str();
+        let project = value.project.as_deref().unwrap_or_default();
+        sqlx::query!(
+            "insert into learned_value (value_id, project, axis, cluster_id, text, terms, distance, session_id,
+                validated_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            id,
+            project,
+            value.axis,
+            value.cluster_id,
+            value.text,
+            terms,
+            value.distance,
+            session_id,
+            value.validated_at
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(None)
+    }
+}
+
+/// A label for each group: that of the former cluster it shares most records with, or the next new one. Groups come in
+/// order of weight, and the first may choose first. Answers the next new label besides.
+fn name(groups: &[Grouped], former: &HashMap<GhapId, i64>, mut next: i64) -> (Vec<i64>, i64) {
+    let mut shared: Vec<(usize, usize, i64)> = Vec::new();
+    for (at, group) in groups.iter().enumerate() {
+        let mut with: HashMap<i64, usize> = HashMap::new();
+        for label in group.members.iter().filter_map(|(id, _)| former.get(id)) {
+            *with.entry(*label).or_default() += 1;
+        }
+        shared.extend(with.into_iter().map(|(label, count)| (count, at, label)));
+    }
+    shared.sort_by(|a, b| b.0.cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+    let mut labels: Vec<Option<i64>> = vec![None; groups.len()];
+    for (_, at, label) in shared {
+        if labels[at].is_none() && !labels.contains(&Some(label)) {
+            labels[at] = Some(label);
+        }
+    }
+    let labels = labels.into_iter().map(|label| {
+        label.unwrap_or_else(|| {
+            next += 1;
+            next - 1
+        })
+    });
+    (labels.collect(), next)
+}
+
+impl Store {
+    /// How many records are over, and a text that is another one after each change of them.
+    pub async fn resolved(&self) -> Result<(i64, String), StoreError> {
+        let row = sqlx::query!(
+            r#"select count(*) as "count!: i64", coalesce(max(id), 0) as "last!: i64",
+                coalesce(max(updated_at), 0) as "at!: i64"
+            from ghap where status <> 'active'"#
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok((row.count, format!("{} {} {}", row.count, row.last, row.at)))
+    }
+
+    /// How the records were grouped last.
+    pub async fn clustering(&self, axis: Axis) -> Result<Option<Clustering>, StoreError> {
+        let row = sqlx::query_as!(
+            Clustering,
+            "select state, records, noise from clustering where axis = ?",
+            axis
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        Ok(row)
+    }
+
+    /// The clusters of an axis, the largest first.
+    pub async fn clusters(&self, axis: Axis) -> Result<Vec<ClusterRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            ClusterRow,
+            r#"select c.cluster_id as "cluster_id!", c.label, count(*) as "size!: i64", c.avg_weight,
+                (select g.goal from cluster_member m join ghap g on g.ghap_id = m.ghap_id
+                    where m.cluster_id = c.cluster_id order by m.similarity desc, g.id limit 1) as "goal!: String"
+            from cluster c
+            join cluster_member m on m.cluster_id = c.cluster_id
+            where c.axis = ?
+            group by c.cluster_id order by count(*) desc, c.label"#,
+            axis
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows)
+    }
+
+    /// Records of a cluster, those in its middle first.
+    pub async fn cluster_members(
+        &self,
+        cluster_id: &str,
+        limit: u32,
+    ) -> Result<Vec<MemberRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            MemberRow,
+            r#"select g.ghap_id as "id!: GhapId", g.domain as "domain: Domain", g.strategy as "strategy: Strategy",
+                g.status as "status: GhapStatus", g.tier as "tier: Tier", g.goal, m.similarity
+            from cluster_member m
+            join ghap g on g.ghap_id = m.ghap_id
+            where m.cluster_id = ? order by m.similarity desc, g.id limit ?"#,
+            cluster_id,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows)
+    }
+
+    /// Values, the latest first, each with its terms, and how many there are in all.
+    pub async fn values(
+        &self,
+        axis: Option<Axis>,
+        limit: u32,
+    ) -> Result<(Vec<(Value, String)>, i64), StoreError> {
+        let total = sqlx::query_scalar!(
+            r#"select count(*) as "count!: i64" from learned_value where ?1 is null or axis = ?1"#,
+            axis
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        let rows =
+            values!("where ?1 is null or v.axis = ?1 order by v.id desc limit ?2", axis, limit)
+                .fetch_all(&self.readers)
+                .await?;
+        Ok((rows.into_iter().map(with_terms).collect(), total))
+    }
+
+    /// Values whose cluster has records of a domain, those with the most first.
+    pub async fn values_of_domain(
+        &self,
+        domain: Domain,
+        limit: u32,
+    ) -> Result<Vec<Value>, StoreError> {
+        let rows = values!(
+            "join (
+                select m.cluster_id, count(*) as records from cluster_member m
+                join ghap g on g.ghap_id = m.ghap_id
+                where g.domain = ?1 group by m.cluster_id
+            ) c on c.cluster_id = v.cluster_id
+            order by c.records desc, v.id desc limit ?2",
+            domain,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(Value::from).collect())
+    }
+}
+
+fn with_terms(mut raw: RawValue) -> (Value, String) {
+    let terms = std::mem::take(&mut raw.terms);
+    (raw.into(), terms)
+}

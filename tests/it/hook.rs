@@ -1,0 +1,566 @@
+//! `svc hook` as clients run it: what they really send, what they accept, and what happens when nothing is as it should be.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, Home, Ran, Running, eventually, svc, svc_with_input, until};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hooks")
+}
+
+/// Runs a hook with all the time it wants: whether it keeps to its deadline is looked at where that is the question.
+#[track_caller]
+fn hook(home: &Home, client: &str, payload: &Value) -> Ran {
+    let ran = hook_with(home, &["hook", client], payload.to_string().as_bytes(), 20_000);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran
+}
+
+#[track_caller]
+fn hook_with(home: &Home, args: &[&str], input: &[u8], deadline_ms: u32) -> Ran {
+    let mut command = home.command(args);
+    command.env("SVC_HOOK_DEADLINE_MS", deadline_ms.to_string()).stdin(Stdio::piped());
+    let mut running = Running::spawn(command);
+    let mut stdin = running.stdin();
+    drop(stdin.write_all(input));
+    drop(stdin);
+    running.wait(SOON)
+}
+
+fn claude(session: &str, event: &str, more: &Value) -> Value {
+    let mut payload =
+        json!({ "session_id": session, "hook_event_name": event, "cwd": "/nowhere/p" });
+    payload
+        .as_object_mut()
+        .expect("it is there")
+        .extend(more.as_object().expect("it is there").clone());
+    payload
+}
+
+fn using(id: &str) -> Value {
+    json!({ "tool_name": "Bash", "tool_use_id": id, "tool_input": { "command": "ls" } })
+}
+
+/// The text that a hook printed for the model.
+fn context(ran: &Ran) -> String {
+    let printed: Value = serde_json::from_str(ran.ok()).unwrap_or_default();
+    printed["hookSpecificOutput"]["additionalContext"].as_str().unwrap_or_default().to_owned()
+}
+
+#[track_caller]
+fn tool(d: &Daemon, name: &str, arguments: &Value) -> Value {
+    let params = json!({ "name": name, "arguments": arguments });
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    let result = d.post("/mcp", &body).ok(200)["result"].clone();
+    assert!(result["isError"].is_null(), "{name}: {result}");
+    result["structuredContent"].clone()
+}
+
+fn peer_of(d: &Daemon, session: &str) -> Option<Value> {
+    let peers = d.get("/v1/peers").ok(200);
+    let peers = peers["peers"].as_array().expect("it is there");
+    peers.iter().find(|peer| peer["session_id"] == session).cloned()
+}
+
+fn calls(d: &Daemon, session: &str) -> i64 {
+    let found = d.get(&format!("/v1/sessions/{session}"));
+    if found.status() == 404 {
+        0
+    } else {
+        found.ok(200)["tool_calls"].as_i64().expect("it is there")
+    }
+}
+
+/// Texts as they come are other ones each time.
+fn masked(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            members.iter().map(|(key, value)| (key.clone(), masked(value))).collect()
+        }
+        Value::String(text) if text.contains("MESSAGE") => json!("<the message>"),
+        other => other.clone(),
+    }
+}
+
+/// Every payload that a client was seen to send, while a message waits: what is printed is what stands beside it.
+/// `SVC_BLESS=1` writes what is printed now; then read the difference.
+#[test]
+fn every_payload_of_every_client_has_its_answer() {
+    let mut seen = 0;
+    for (client, version) in
+        [("claude", "2.1.197"), ("codex", "0.169.0"), ("gemini", "0.61.0"), ("opencode", "1.18.33")]
+    {
+        let folder = fixtures().join(client).join(version);
+        let mut names: Vec<String> = std::fs::read_dir(&folder)
+            .expect("payloads")
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| {
+                name != "answers.json" && Path::new(name).extension().is_some_and(|it| it == "json")
+            })
+            .collect();
+        names.sort();
+        let read = |name: &str| -> Value {
+            serde_json::from_slice(&std::fs::read(folder.join(name)).unwrap()).unwrap()
+        };
+        let d = Daemon::start();
+        let first = ["SessionStart-startup.json", "event-session.created.json"];
+        let first = first.into_iter().find(|name| names.iter().any(|it| it == name)).unwrap();
+        assert_eq!(hook(&d.home, client, &read(first)["input"]).stdout, "", "nothing waits yet");
+        let peers = d.get("/v1/peers").ok(200);
+        let peer = peers["peers"][0]["peer_id"].as_str().unwrap().to_owned();
+        let inbox = format!("/v1/peers/{peer}/messages");
+        let mut answers = serde_json::Map::new();
+        for name in &names {
+            d.post(&inbox, &json!({ "text": "MESSAGE" })).ok(200);
+            let ran = hook(&d.home, client, &read(name)["input"]);
+            assert_eq!(ran.stderr, "", "{name}");
+            let printed: Value = match ran.stdout.as_str() {
+                "" => Value::Null,
+                text => serde_json::from_str(text).unwrap_or_else(|_| panic!("{name}: {text}")),
+            };
+            answers.insert(name.trim_end_matches(".json").to_owned(), masked(&printed));
+            let waiting = d.get(&format!("{inbox}?peek=true")).ok(200);
+            let ids: Vec<&Value> =
+                waiting["messages"].as_array().unwrap().iter().map(|it| &it["id"]).collect();
+            d.post(&format!("{inbox}/ack"), &json!({ "ids": ids })).ok(200);
+            seen += 1;
+        }
+        let (answers, path) = (Value::from(answers), folder.join("answers.json"));
+        if std::env::var_os("SVC_BLESS").is_some() {
+            let text = serde_json::to_string_pretty(&answers).unwrap();
+            std::fs::write(&path, format!("{text}\n")).unwrap();
+        }
+        assert_eq!(answers, read("answers.json"), "{client} {version}");
+        // Plugins of opencode hear of things that belong to no session, and ours passes none of them on.
+        let log = std::fs::read_to_string(d.home.path("hooks.log")).unwrap_or_default();
+        let fine = |line: &str| client == "opencode" && line.contains("session_id: is missing");
+        assert!(log.lines().all(fine), "{client}: {log}");
+    }
+    assert!(seen > 100, "only {seen} payloads");
+}
+
+#[test]
+fn whatever_comes_in_nothing_goes_wrong_outwardly() {
+    let d = Daemon::start();
+    let huge = claude(
+        "s",
+        "PostToolUse",
+        &json!({
+            "tool_name": "Bash", "tool_response": { "stdout": "x".repeat(10 << 20) },
+        }),
+    );
+    let mut not_text =
+        claude("s", "UserPromptSubmit", &json!({ "prompt": "PROMPT" })).to_string().into_bytes();
+    let place = not_text.windows(6).position(|it| it == b"PROMPT").unwrap();
+    not_text[place] = 0xff;
+    let inputs: [(&str, Vec<u8>); 9] = [
+        ("empty", Vec::new()),
+        ("blank", b" \n".to_vec()),
+        ("garbage", b"\x00\x01{{{".to_vec()),
+        ("a list", b"[1,2]".to_vec()),
+        ("half", br#"{"session_id":"s","hook_ev"#.to_vec()),
+        ("no session", br#"{"hook_event_name":"Stop"}"#.to_vec()),
+        ("wrong types", br#"{"hook_event_name":7,"session_id":[]}"#.to_vec()),
+        ("huge", huge.to_string().into_bytes()),
+        ("not UTF-8", not_text),
+    ];
+    for (what, input) in inputs {
+        let ran = hook_with(&d.home, &["hook", "claude"], &input, 10_000);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{what}: {ran:?}");
+    }
+    // Those two were understood.
+    assert_eq!(peer_of(&d, "s").unwrap()["status"], "busy");
+    for args in [
+        &["hook"][..],
+        &["hook", "nobody"],
+        &["hook", "claude", "a", "b", "c"],
+        &["hook", "--no-such"],
+    ] {
+        let ran = hook_with(&d.home, args, b"{}", 10_000);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{args:?}: {ran:?}");
+        assert!(!ran.stderr.is_empty(), "{args:?} says what is wrong");
+    }
+    let mut closed = d.home.command(&["hook", "claude"]);
+    closed.stdin(Stdio::null());
+    assert_eq!(Running::spawn(closed).wait(SOON).code, Some(0));
+    let log = String::from_utf8(d.home.read("hooks.log")).unwrap();
+    assert!(log.contains("is empty") && log.contains("no JSON object"), "{log}");
+    assert!(!log.contains("PROMPT") && !log.contains("xxxx"), "no payload in it: {log}");
+    assert!(svc(&d.home, &["hook", "--help"]).ok().contains("asyncRewake"));
+}
+
+#[test]
+fn an_input_that_never_ends_does_not_hold_up_the_client() {
+    let d = Daemon::start();
+    // One that is whole needs no end.
+    let mut command = d.home.command(&["hook", "claude"]);
+    command.env("SVC_HOOK_DEADLINE_MS", "20000").stdin(Stdio::piped());
+    let mut running = Running::spawn(command);
+    let mut stdin = running.stdin();
+    stdin.write_all(claude("s", "PreToolUse", &using("t")).to_string().as_bytes()).unwrap();
+    assert_eq!(running.wait(SOON).code, Some(0));
+    assert_eq!(calls(&d, "s"), 1);
+    drop(stdin);
+    // One that is not has until the deadline.
+    let mut command = d.home.command(&["hook", "claude"]);
+    command.stdin(Stdio::piped());
+    let mut running = Running::spawn(command);
+    let mut stdin = running.stdin();
+    stdin.write_all(b"{\"session_id\":").unwrap();
+    assert_eq!(running.wait(SOON).code, Some(0));
+    let log = String::from_utf8(d.home.read("hooks.log")).unwrap();
+    assert!(log.contains("not done within 150ms"), "{log}");
+}
+
+/// A daemon that does not answer is waited for no longer than the deadline, and hears of the event in the end: once.
+#[test]
+fn a_daemon_that_hangs_costs_a_deadline_and_loses_nothing() {
+    let d = Daemon::with(|plan| plan.env("SVC_MAINTENANCE_MS", "100"));
+    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    d.signal(Signal::STOP);
+    for n in 0..3 {
+        let payload = claude("s", "PreToolUse", &using(&n.to_string())).to_string();
+        let ran = hook_with(&d.home, &["hook", "claude"], payload.as_bytes(), 300);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{ran:?}");
+    }
+    let spool = String::from_utf8(d.home.read("hooks.spool")).unwrap();
+    assert_eq!(spool.lines().count(), 3, "{spool}");
+    d.signal(Signal::CONT);
+    eventually(SOON, || {
+        !d.home.path("hooks.spool").exists() && !d.home.path("hooks.spool.taken").exists()
+    });
+    eventually(SOON, || calls(&d, "s") == 3);
+    hook(&d.home, "claude", &claude("s", "PreToolUse", &using("last")));
+    assert_eq!(calls(&d, "s"), 4);
+}
+
+/// Nobody runs: many sessions begin at once, one daemon comes up, and it hears of all of them.
+#[test]
+fn a_daemon_is_started_without_being_waited_for() {
+    let home = Home::new();
+    let port = crate::daemon::free_port();
+    home.write("config.toml", &format!("listen = [\"127.0.0.1:{port}\"]\n"));
+    let running: Vec<Running> = (0..12)
+        .map(|n| {
+            let mut command = home.command(&["hook", "claude"]);
+            // The daemon that it starts looks often for what was told while it came up.
+            command.env("SVC_MAINTENANCE_MS", "100");
+            command.env("SVC_HOOK_DEADLINE_MS", "5000").stdin(Stdio::piped());
+            let mut running = Running::spawn(command);
+            let payload = claude(&format!("s{n}"), "SessionStart", &json!({ "source": "startup" }));
+            running.stdin().write_all(payload.to_string().as_bytes()).unwrap();
+            running
+        })
+        .collect();
+    for hook in running {
+        let ran = hook.wait(SOON);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{ran:?}");
+    }
+    let daemon = until(SOON, || home.daemon_json());
+    eventually(SOON, || {
+        let ran = svc(&home, &["session", "list", "--json"]);
+        ran.code == Some(0) && ran.json()["sessions"].as_array().unwrap().len() == 12
+    });
+    assert_eq!(home.daemon_json().unwrap()["pid"], daemon["pid"], "there is one, and it stays");
+    svc(&home, &["stop"]).ok();
+    // Tools alone bring nobody back: who stopped the daemon may have had a reason.
+    hook(&home, "claude", &claude("s0", "PreToolUse", &using("t")));
+    assert!(home.daemon_json().is_none());
+    assert!(home.path("hooks.spool").exists());
+}
+
+/// The daemon is killed again and again while a session works: every tool call is counted, and none twice.
+#[test]
+fn a_session_that_works_through_crashes_is_counted_exactly() {
+    let mut d = Daemon::start();
+    let mut told = 0;
+    let mut tell = |d: &Daemon, count: usize| {
+        let running: Vec<Running> = (0..count)
+            .map(|_| {
+                told += 1;
+                let mut command = d.home.command(&["hook", "claude"]);
+                command.env("SVC_HOOK_DEADLINE_MS", "10000").stdin(Stdio::piped());
+                let mut running = Running::spawn(command);
+                let payload = claude("s", "PreToolUse", &using(&told.to_string()));
+                running.stdin().write_all(payload.to_string().as_bytes()).unwrap();
+                running
+            })
+            .collect();
+        running
+    };
+    for _ in 0..4 {
+        let mut running = tell(&d, 6);
+        d.kill9();
+        running.extend(tell(&d, 3));
+        for hook in running {
+            let ran = hook.wait(SOON);
+            assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        }
+        d.restart();
+    }
+    eventually(SOON, || !d.home.path("hooks.spool.taken").exists() && calls(&d, "s") == 36);
+}
+
+#[test]
+fn what_was_told_late_changes_nothing_that_is_known_from_later() {
+    let mut d = Daemon::start();
+    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    d.stop();
+    hook(&d.home, "claude", &claude("s", "SessionEnd", &json!({ "reason": "other" })));
+    let late = String::from_utf8(d.home.read("hooks.spool")).unwrap();
+    d.restart();
+    eventually(SOON, || d.get("/v1/sessions/s").ok(200)["end_reason"] == "other");
+    assert_eq!(peer_of(&d, "s").unwrap()["status"], "offline");
+    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "resume" })));
+    // The same once more, with another id: as if it had come from elsewhere and only now.
+    let mut event: Value = serde_json::from_str(&late).unwrap();
+    event["id"] = json!("another");
+    d.stop();
+    d.home.write("hooks.spool", &format!("{event}\nnot a line\n"));
+    d.restart();
+    eventually(SOON, || {
+        !d.home.path("hooks.spool").exists() && !d.home.path("hooks.spool.taken").exists()
+    });
+    assert!(d.get("/v1/sessions/s").ok(200)["end_reason"].is_null());
+}
+
+#[test]
+fn shapes_for_scripts() {
+    let mut d = Daemon::start();
+    let tell = |d: &Daemon, event: &str, more: &Value| {
+        let payload = claude("s", event, more).to_string();
+        let ran =
+            hook_with(&d.home, &["hook", "claude", "--format", "spec"], payload.as_bytes(), 20_000);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        serde_json::from_str::<Value>(&ran.stdout).unwrap_or_default()
+    };
+    let started = tell(&d, "SessionStart", &json!({ "source": "startup" }));
+    assert_eq!(started, json!({ "type": "session_started", "session_id": "s" }));
+    let none = tell(&d, "UserPromptSubmit", &json!({ "prompt": "hello" }));
+    assert_eq!(none, json!({ "type": "degraded", "reason": "no_context" }));
+    let record = json!({
+        "session_id": "s", "domain": "testing", "strategy": "ask-user", "goal": "g", "hypothesis": "h because of i",
+        "action": "a", "prediction": "p",
+    });
+    tool(&d, "start_ghap", &record);
+    let mut reminders = Vec::new();
+    for n in 0..10 {
+        reminders.push(tell(&d, "PreToolUse", &using(&n.to_string())));
+    }
+    assert!(reminders[..9].iter().all(Value::is_null), "{reminders:?}");
+    assert_eq!(reminders[9]["type"], "reminder");
+    let again = tell(&d, "SessionStart", &json!({ "source": "resume" }));
+    assert_eq!(again["type"], "orphan_detected");
+    let peer = peer_of(&d, "s").unwrap()["peer_id"].as_str().unwrap().to_owned();
+    d.post(&format!("/v1/peers/{peer}/messages"), &json!({ "text": "hi" })).ok(200);
+    let rich = tell(&d, "UserPromptSubmit", &json!({ "prompt": "hello" }));
+    assert_eq!((&rich["type"], rich["token_count"].is_u64()), (&json!("rich"), true), "{rich}");
+    d.stop();
+    let gone = tell(&d, "PreToolUse", &using("t"));
+    assert_eq!(gone, json!({ "type": "degraded", "reason": "request_failed" }));
+}
+
+#[test]
+fn what_a_person_wants_otherwise() {
+    let home = Home::new();
+    home.write("config.toml", "[hooks]\ncheck_in = 3\nsub_agents = true\n");
+    let d = Daemon::with(|plan| plan.home(&home));
+    let record = json!({
+        "session_id": "s", "domain": "testing", "strategy": "ask-user", "goal": "g", "hypothesis": "h because of i",
+        "action": "a", "prediction": "p",
+    });
+    tool(&d, "start_ghap", &record);
+    for agent in ["", "beneath"] {
+        let reminded: Vec<bool> = (0..7)
+            .map(|n| {
+                let mut call = using(&format!("{agent}{n}"));
+                call["agent_id"] = json!(agent);
+                !context(&hook(&d.home, "claude", &claude("s", "PreToolUse", &call))).is_empty()
+            })
+            .collect();
+        assert_eq!(reminded, [false, false, true, false, false, true, false], "{agent}");
+    }
+}
+
+/// The session that an MCP connection belongs to, as the client's hooks and its calls show.
+#[test]
+fn a_connection_is_known_by_what_hooks_told() {
+    let mut d = Daemon::start();
+    let open = |d: &Daemon| {
+        let hello = json!({
+            "jsonrpc": "2.0", "id": 0, "method": "initialize",
+            "params": { "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "c", "version": "1" } },
+        });
+        d.post("/mcp", &hello).header("mcp-session-id").expect("a session").to_owned()
+    };
+    let whose = |d: &Daemon, connection: &str, more: &Value| {
+        let mut params = json!({ "name": "get_session", "arguments": {} });
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let reply = d.request("POST", "/mcp").header("mcp-session-id", connection).json(&body);
+        let reply = reply.send().ok(200);
+        reply["result"]["structuredContent"]["session_id"].as_str().unwrap_or("none").to_owned()
+    };
+    // Claude Code: by the id of the use of the tool.
+    let connection = open(&d);
+    let about =
+        json!({ "tool_name": "mcp__svc__get_session", "tool_use_id": "toolu_1", "tool_input": {} });
+    hook(&d.home, "claude", &claude("conversation", "PreToolUse", &about));
+    let meta = json!({ "_meta": { "claudecode/toolUseId": "toolu_1" } });
+    assert_eq!(whose(&d, &connection, &meta), "conversation");
+    assert_eq!(whose(&d, &connection, &json!({})), "conversation", "it is known from then on");
+    // Codex says it itself; its row comes with its hook.
+    hook(&d.home, "codex", &claude("thread", "SessionStart", &json!({})));
+    let other = open(&d);
+    assert_eq!(whose(&d, &other, &json!({ "_meta": { "threadId": "thread" } })), "thread");
+    // Gemini: by the call itself.
+    let third = open(&d);
+    let about = json!({ "tool_name": "mcp_svc_get_session", "tool_input": {} });
+    hook(&d.home, "gemini", &claude("chat", "BeforeTool", &about));
+    assert_eq!(whose(&d, &third, &json!({})), "chat");
+    eventually(SOON, || {
+        // Noted by somebody that nobody waits for.
+        connections_known(&d.home.path("svc.db")) == 3
+    });
+    d.kill9();
+    d.restart();
+    assert_eq!(whose(&d, &third, &json!({})), "chat", "also after a crash");
+    assert_eq!(whose(&d, &connection, &json!({})), "conversation");
+}
+
+/// Connections whose session is known.
+fn connections_known(path: &Path) -> i64 {
+    let db = rusqlite::Connection::open(path).expect("the database opens");
+    db.query_row("select count(*) from mcp_session where client_session is not null", [], |row| {
+        row.get(0)
+    })
+    .expect("a count")
+}
+
+fn waiter(home: &Home, session: &str) -> Running {
+    let mut command = home.command(&["hook", "wait"]);
+    command.stdin(Stdio::piped());
+    let mut running = Running::spawn(command);
+    let payload = claude(session, "Stop", &json!({ "stop_hook_active": false }));
+    running.stdin().write_all(payload.to_string().as_bytes()).expect("it is there");
+    running
+}
+
+/// Messages of a peer, by how far they came.
+fn state(d: &Daemon, message: &Value) -> String {
+    let id = message["id"].as_str().expect("it is there");
+    d.get(&format!("/v1/messages/{id}")).ok(200)["state"].as_str().expect("it is there").to_owned()
+}
+
+#[test]
+fn an_idle_session_wakes_when_a_message_comes_and_only_the_latest_waiter_does() {
+    let mut d = Daemon::start();
+    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    let peer = peer_of(&d, "s").unwrap()["peer_id"].as_str().unwrap().to_owned();
+    let inbox = format!("/v1/peers/{peer}/messages");
+    let older = waiter(&d.home, "s");
+    // The newer one retires the older, also across a restart.
+    let newer = waiter(&d.home, "s");
+    let ran = older.wait(SOON);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    d.kill9();
+    d.restart();
+    let message = d.post(&inbox, &json!({ "text": "wake up" })).ok(200);
+    let ran = newer.wait(SOON);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(
+        ran.stderr.contains("wake up") && ran.stderr.contains("[Inter-session message]"),
+        "{ran:?}"
+    );
+    assert_eq!(state(&d, &message), "offered");
+    let next = hook(&d.home, "claude", &claude("s", "UserPromptSubmit", &json!({ "prompt": "x" })));
+    assert_eq!(context(&next), "", "it was given once");
+    assert_eq!(state(&d, &message), "injected");
+    // What waits already wakes at once; a session that is over wakes nobody.
+    let waiting = d.post(&inbox, &json!({ "text": "still here" })).ok(200);
+    assert_eq!(waiter(&d.home, "s").wait(SOON).code, Some(2));
+    assert_eq!(state(&d, &waiting), "offered");
+    let last = waiter(&d.home, "s");
+    hook(&d.home, "claude", &claude("s", "SessionEnd", &json!({ "reason": "other" })));
+    d.post(&inbox, &json!({ "text": "too late" })).ok(200);
+    assert_eq!(last.wait(SOON).code, Some(0));
+}
+
+#[test]
+fn messages_that_a_session_may_not_have_seen_come_again_when_it_begins_again() {
+    let d = Daemon::start();
+    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    let peer = peer_of(&d, "s").unwrap()["peer_id"].as_str().unwrap().to_owned();
+    let inbox = format!("/v1/peers/{peer}/messages");
+    let one = d.post(&inbox, &json!({ "text": "the first" })).ok(200);
+    let given = hook(&d.home, "claude", &claude("s", "PostToolUse", &using("1")));
+    assert!(context(&given).contains("the first"));
+    // Its client was killed before the model saw it.
+    let given =
+        hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "resume" })));
+    assert!(context(&given).contains("the first"), "{given:?}");
+    hook(&d.home, "claude", &claude("s", "Stop", &json!({})));
+    assert_eq!(state(&d, &one), "injected");
+    let given =
+        hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "resume" })));
+    assert_eq!(context(&given), "");
+    // A sub-agent gets none of it, and proves nothing.
+    let two = d.post(&inbox, &json!({ "text": "the second" })).ok(200);
+    let mut beneath = using("2");
+    beneath["agent_id"] = json!("a");
+    let given = hook(&d.home, "claude", &claude("s", "PreToolUse", &beneath));
+    assert_eq!((context(&given), state(&d, &two)), (String::new(), "queued".to_owned()));
+}
+
+/// More than a client takes waits for the next event, in order.
+#[test]
+fn many_messages_come_bit_by_bit_and_in_order() {
+    let d = Daemon::start();
+    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    let peer = peer_of(&d, "s").unwrap()["peer_id"].as_str().unwrap().to_owned();
+    let inbox = format!("/v1/peers/{peer}/messages");
+    for n in 0..12 {
+        let text = format!(
+            "number-{n}. {}",
+            "\u{2028}\u{1f600}\"\\\n\0".repeat(if n == 3 { 4000 } else { 200 })
+        );
+        d.post(&inbox, &json!({ "text": text })).ok(200);
+    }
+    let mut found = Vec::new();
+    for n in 0..20 {
+        let given =
+            context(&hook(&d.home, "claude", &claude("s", "PostToolUse", &using(&n.to_string()))));
+        assert!(given.chars().count() <= 10_000, "{}", given.chars().count());
+        for part in given.split("number-").skip(1) {
+            found.push(part.split('.').next().unwrap().parse::<u32>().unwrap());
+        }
+        if given.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(found, (0..12).collect::<Vec<_>>());
+    let names: BTreeSet<_> =
+        ["hooks.spool", "hooks.log"].into_iter().filter(|it| d.home.path(it).exists()).collect();
+    assert!(names.is_empty(), "{names:?}");
+}
+
+/// With nothing on standard input but what a shell's hook would have, in a home where nothing is.
+#[test]
+fn an_empty_home_is_no_trouble() {
+    let home = Home::new();
+    let ran = svc_with_input(
+        &home,
+        &["hook", "gemini"],
+        claude("s", "AfterTool", &using("1")).to_string().as_bytes(),
+    );
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{ran:?}");
+}

@@ -1,0 +1,527 @@
+//! Other programs' files: what is put into them, what stays, what is taken out again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::daemon::{Ran, Running, free_port};
+use crate::expect::{each, text};
+
+const SOON: Duration = Duration::from_secs(30);
+
+const CLAUDE: &str = ".claude/settings.json";
+const GEMINI: &str = ".gemini/settings.json";
+const OPENCODE: &str = ".config/opencode/opencode.jsonc";
+
+/// A person, whose folders have a space in their names and whose clients are known by their files alone.
+struct Person {
+    folder: TempDir,
+}
+
+impl Person {
+    fn new() -> Self {
+        let person = Self { folder: TempDir::with_prefix("a person ").expect("a folder") };
+        fs::create_dir(person.project()).expect("a project");
+        person
+    }
+
+    /// With files as people have them: comments, servers, hooks, and styles of all kinds.
+    fn with_clients() -> Self {
+        let person = Self::new();
+        let files = [
+            (
+                ".claude.json",
+                "{\n  \"numStartups\": 12,\n  \"projects\": {},\n  \"mcpServers\": {\"a\": {\"command\": \"x\"}}\n}",
+            ),
+            (
+                CLAUDE,
+                "{\n    \"model\": \"opus\",\n    \"hooks\": {\n        \"Stop\": [\n            {\"hooks\": [{\"type\": \"command\", \"command\": \"say done\"}]}\n        ]\n    }\n}\n",
+            ),
+            (
+                ".codex/config.toml",
+                "# mine\nmodel = \"gpt-5\" # the good one\n\n[mcp_servers.a]\ncommand = \"x\"\n\n[projects.\"/x\"]\ntrust_level = \"trusted\"\n",
+            ),
+            (GEMINI, "{\"security\":{\"auth\":{\"selectedType\":\"gemini-api-key\"}}}"),
+            (OPENCODE, "{\n\t// the small one\n\t\"model\": \"mock/mock-1\",\n\t\"mcp\": {},\n}\n"),
+            (".cursor/mcp.json", "{\r\n  \"mcpServers\": {}\r\n}\r\n"),
+        ];
+        for (name, text) in files {
+            person.write(name, text);
+        }
+        person
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join("home").join(name)
+    }
+
+    fn project(&self) -> PathBuf {
+        self.folder.path().join("project")
+    }
+
+    #[track_caller]
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    #[track_caller]
+    fn json(&self, name: &str) -> Value {
+        let text = self.read(name);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}\n{text}"))
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("folders can be made");
+        fs::write(path, text).expect("the file can be written");
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_svc"));
+        command
+            .args(args)
+            .env_clear()
+            // None of the clients that may be on this machine.
+            .env("PATH", format!("{}:/usr/bin:/bin", self.path("bin").display()))
+            .env("HOME", self.path(""))
+            .current_dir(self.project());
+        command
+    }
+
+    #[track_caller]
+    fn svc(&self, args: &[&str]) -> Ran {
+        Running::spawn(self.command(args)).wait(SOON)
+    }
+
+    /// Every file below the folder, with its text and mode.
+    fn files(&self) -> BTreeMap<PathBuf, (String, u32)> {
+        let mut found = BTreeMap::new();
+        let mut folders = vec![self.folder.path().to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    let mode = fs::metadata(&path).expect("a file").permissions().mode() & 0o777;
+                    let text =
+                        String::from_utf8_lossy(&fs::read(&path).expect("reads")).into_owned();
+                    found.insert(path, (text, mode));
+                }
+            }
+        }
+        found
+    }
+
+    /// A daemon of this person's, until the guard is dropped.
+    fn daemon(&self) -> Started<'_> {
+        let port = free_port();
+        self.svc(&["start", "--listen", &format!("127.0.0.1:{port}")]).ok();
+        Started { person: self, port }
+    }
+
+    #[track_caller]
+    fn status(&self, client: &str) -> Value {
+        let ran = self.svc(&["install", "status", client, "--json"]);
+        let status: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
+        let fine = status["ok"] == json!(true);
+        assert_eq!(ran.code, Some(i32::from(!fine)), "{ran:?}");
+        status["clients"][0].clone()
+    }
+}
+
+struct Started<'a> {
+    person: &'a Person,
+    port: u16,
+}
+
+impl Drop for Started<'_> {
+    fn drop(&mut self) {
+        self.person.svc(&["stop"]);
+    }
+}
+
+/// The words that a shell makes of a line.
+#[track_caller]
+fn words(line: &str) -> Vec<String> {
+    let script = format!("set -- {line}\nprintf '%s\\n' \"$@\"");
+    let ran = Command::new("/bin/sh").args(["-c", &script]).output().expect("a shell");
+    String::from_utf8(ran.stdout).expect("text").lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn everything_that_is_found_is_installed_once_and_taken_out_without_a_trace() {
+    let person = Person::with_clients();
+    let before = person.files();
+    let installed = person.svc(&["install", "--json"]).json();
+    assert_eq!(installed["changed"], json!(true));
+    let clients = installed["clients"].as_array().expect("a list");
+    assert_eq!(each(clients, "client"), ["claude-code", "codex", "gemini", "opencode", "cursor"]);
+
+    let program = env!("CARGO_BIN_EXE_svc");
+    let claude = &person.json(".claude.json")["mcpServers"];
+    assert_eq!(claude["svc"], json!({ "type": "stdio", "command": program, "args": ["stdio"] }));
+    assert_eq!(claude["a"], json!({ "command": "x" }));
+    let hooks = &person.json(CLAUDE)["hooks"];
+    assert_eq!(hooks["Stop"][0]["hooks"][0]["command"], "say done");
+    assert_eq!(hooks["Stop"][1]["hooks"][0]["args"], json!(["hook", "claude-code"]));
+    assert_eq!(hooks["Stop"][1]["hooks"][1]["asyncRewake"], json!(true));
+    assert_eq!(hooks["SessionStart"][0]["hooks"][0]["command"], program);
+    assert!(person.read(".codex/config.toml").contains("model = \"gpt-5\" # the good one\n"));
+    assert!(person.read(".codex/config.toml").contains("[mcp_servers.svc]\n"));
+    let line = text(&person.json(".codex/hooks.json")["hooks"]["Stop"][0]["hooks"][0], "command");
+    assert_eq!(words(&line), [program, "hook", "codex"]);
+    assert_eq!(person.json(GEMINI)["hooks"]["AfterTool"][0]["hooks"][0]["timeout"], json!(5000));
+    assert!(person.read(OPENCODE).contains("\t// the small one\n"));
+    assert!(person.read(".config/opencode/plugin/svc.js").contains("hook_event"));
+    assert!(person.read(".cursor/mcp.json").contains("\"svc\": {\r\n"));
+    assert!(person.read(".claude.json.svc-backup").contains("numStartups"));
+
+    let between = person.files();
+    let again = person.svc(&["install", "--json"]).json();
+    assert_eq!(again["changed"], json!(false));
+    assert_eq!(person.files(), between, "the second time changes nothing");
+
+    assert!(!person.svc(&["uninstall", "--dry-run"]).ok().is_empty());
+    assert_eq!(person.files(), between, "a dry run changes nothing");
+    person.svc(&["uninstall"]).ok();
+    assert_eq!(person.files(), before, "byte for byte, and nothing left behind");
+    assert!(person.svc(&["uninstall"]).ok().contains("nothing to do"));
+}
+
+#[test]
+fn a_dry_run_is_a_diff_and_writes_nothing_at_all() {
+    let person = Person::with_clients();
+    let before = person.files();
+    let ran = person.svc(&["install", "--dry-run"]);
+    let diff = ran.ok();
+    assert!(diff.contains("+++ ") && diff.contains("@@ "), "{diff}");
+    assert!(diff.contains("+[mcp_servers.svc]\n"), "{diff}");
+    assert!(diff.contains("--- /dev/null\n"), "{diff}");
+    assert_eq!(person.files(), before);
+    assert!(!person.path(".local").exists(), "not even the data folder");
+}
+
+#[test]
+fn an_empty_home_is_empty_again() {
+    let person = Person::new();
+    fs::create_dir(person.path("")).expect("a home");
+    let nobody = person.svc(&["install"]);
+    assert_eq!(nobody.code, Some(2), "{nobody:?}");
+    assert!(nobody.stderr.contains("claude-code"), "{nobody:?}");
+    person.svc(&["install", "claude", "codex", "gemini", "opencode", "zed"]).ok();
+    let modes: Vec<u32> = person.files().values().map(|(_, mode)| *mode).collect();
+    assert!(modes.iter().all(|mode| *mode == 0o600), "{modes:?}");
+    let mode = fs::metadata(person.path(".codex")).expect("a folder").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    person.svc(&["uninstall"]).ok();
+    assert_eq!(person.files(), BTreeMap::new());
+    for folder in [".claude", ".codex", ".gemini", ".config"] {
+        assert!(!person.path(folder).exists(), "{folder}");
+    }
+}
+
+#[test]
+fn halves_may_be_left_out() {
+    let person = Person::with_clients();
+    let before = person.files();
+    person.svc(&["install", "claude-code", "--no-hooks"]).ok();
+    assert_eq!(person.read(CLAUDE), before[&person.path(CLAUDE)].0);
+    assert!(person.read(".claude.json").contains("\"svc\""));
+    person.svc(&["install", "gemini", "--no-mcp"]).ok();
+    assert_eq!(person.json(GEMINI).get("mcpServers"), None);
+    assert!(person.json(GEMINI)["hooks"].is_object());
+    assert_eq!(person.svc(&["install", "--no-mcp", "--no-hooks"]).code, Some(2));
+    assert_eq!(person.svc(&["install", "emacs"]).code, Some(2));
+    assert_eq!(person.status("claude-code")["problems"], json!([]));
+    person.svc(&["uninstall", "gemini"]).ok();
+    assert!(person.read(".claude.json").contains("\"svc\""), "the other one stays");
+    person.svc(&["uninstall"]).ok();
+    assert_eq!(person.files(), before);
+}
+
+#[test]
+fn a_file_that_cannot_be_edited_is_left_alone_and_the_others_are_not() {
+    let person = Person::with_clients();
+    person.write(CLAUDE, "{ \"hooks\": ");
+    person.write(GEMINI, "{\"mcpServers\": {\"svc\": {\"command\": \"/opt/another\"}}}");
+    person.write(".cursor/mcp.json", "[]");
+    fs::remove_file(person.path(OPENCODE)).expect("is there");
+    fs::create_dir(person.path(OPENCODE)).expect("a folder in its place");
+    let before = person.files();
+    let ran = person.svc(&["install"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    for (name, what) in [
+        (CLAUDE, "is not valid JSON"),
+        (GEMINI, "has a server named `svc` that is not this program's"),
+        (".cursor/mcp.json", "has something else than an object"),
+        (OPENCODE, "is not a file"),
+    ] {
+        let line = ran.stderr.lines().find(|line| line.contains(name));
+        assert!(line.is_some_and(|line| line.contains(what)), "{name}: {ran:?}");
+    }
+    for name in [CLAUDE, GEMINI, ".cursor/mcp.json"] {
+        assert_eq!(person.read(name), before[&person.path(name)].0);
+    }
+    assert!(person.read(".codex/config.toml").contains("[mcp_servers.svc]"));
+    person.svc(&["uninstall"]).ok();
+    assert_eq!(person.files(), before);
+}
+
+#[test]
+fn a_file_that_another_program_keeps_rewriting_loses_neither_sides_words() {
+    let person = Person::with_clients();
+    let path = person.path(".claude.json");
+    let writer = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            // As Claude Code does it: the whole file, from what it read.
+            for n in 0..200 {
+                let text = fs::read_to_string(&path).expect("reads");
+                let mut config: Value = serde_json::from_str(&text).expect("is whole");
+                config["numStartups"] = json!(n);
+                let next = path.with_extension("next");
+                fs::write(&next, serde_json::to_string_pretty(&config).expect("is JSON"))
+                    .expect("writes");
+                fs::rename(&next, &path).expect("renames");
+                if config["mcpServers"].get("svc").is_some() {
+                    return n;
+                }
+            }
+            200
+        }
+    });
+    person.svc(&["install", "claude-code"]).ok();
+    let seen = writer.join().expect("the other program");
+    let config = person.json(".claude.json");
+    assert_eq!(config["mcpServers"]["a"], json!({ "command": "x" }));
+    // Between our look and our rename is a moment that only the other program could close, so its last word counts;
+    // then a second installation is what puts ours there.
+    if seen == 200 {
+        person.svc(&["install", "claude-code"]).ok();
+    }
+    assert!(person.json(".claude.json")["mcpServers"].get("svc").is_some());
+}
+
+#[test]
+fn a_project_shares_neither_paths_nor_secrets() {
+    let person = Person::with_clients();
+    let daemon = person.daemon();
+    let clients = ["claude-code", "codex", "gemini", "opencode", "cursor", "vscode"];
+    person.svc(&[&["install", "--scope", "project"][..], &clients[..]].concat()).ok();
+    let token = person.svc(&["token", "show"]).ok().trim().to_owned();
+    let below = person.project();
+    let files: Vec<_> =
+        person.files().into_iter().filter(|(path, _)| path.starts_with(&below)).collect();
+    assert!(files.len() >= 8, "{files:?}");
+    for (path, (text, _)) in &files {
+        assert!(!text.contains(&token) && !text.contains("Bearer \""), "{}", path.display());
+        assert!(!text.contains(env!("CARGO_BIN_EXE_svc")), "{}", path.display());
+        assert!(!text.contains(&*person.path("").to_string_lossy()), "{}: {text}", path.display());
+    }
+    let shared = fs::read_to_string(below.join(".mcp.json")).expect("is there");
+    let shared: Value = serde_json::from_str(&shared).expect("is JSON");
+    assert_eq!(shared["mcpServers"]["svc"]["command"], "svc");
+
+    // Who has no svc on the PATH is not bothered.
+    let settings = fs::read_to_string(below.join(CLAUDE)).expect("is there");
+    let settings: Value = serde_json::from_str(&settings).expect("is JSON");
+    let line = text(&settings["hooks"]["PreToolUse"][0]["hooks"][0], "command");
+    let ran = Command::new("/bin/sh").args(["-c", &line]).env("PATH", "/nowhere").output();
+    let ran = ran.expect("a shell");
+    assert!(ran.status.success() && ran.stdout.is_empty() && ran.stderr.is_empty(), "{ran:?}");
+
+    person.svc(&["install", "claude-code"]).ok();
+    let problems = person.status("claude-code")["problems"].to_string();
+    assert!(problems.contains("two servers") && problems.contains("run twice"), "{problems}");
+    person.svc(&["uninstall", "claude-code", "--scope", "user"]).ok();
+    assert!(below.join(".mcp.json").exists());
+    person.svc(&["uninstall"]).ok();
+    let left = person.files().into_keys().filter(|path| path.starts_with(&below)).count();
+    assert_eq!(left, 0);
+    drop(daemon);
+}
+
+#[test]
+fn a_chosen_data_folder_is_told_to_every_client() {
+    let person = Person::with_clients();
+    let home = person.path("the data");
+    let mut command = person.command(&["install", "claude-code", "codex", "opencode"]);
+    command.env("SVC_HOME", &home);
+    Running::spawn(command).wait(SOON).ok();
+    let home = home.to_str().expect("text");
+    let claude = &person.json(".claude.json")["mcpServers"]["svc"];
+    assert_eq!(claude["args"], json!(["stdio", "--home", home]));
+    let line = text(&person.json(".codex/hooks.json")["hooks"]["Stop"][0]["hooks"][0], "command");
+    assert_eq!(words(&line)[1..], ["hook", "codex", "--home", home]);
+    assert!(person.read(".config/opencode/plugin/svc.js").contains(&json!(home).to_string()));
+    // Without the variable this is another installation.
+    assert_eq!(person.status("claude-code")["servers"][0]["state"], "other_home");
+}
+
+#[test]
+fn status_and_doctor_say_what_is_no_longer_right() {
+    let person = Person::with_clients();
+    person.svc(&["install", "claude-code", "gemini"]).ok();
+    let daemon = person.daemon();
+    assert_eq!(person.status("claude-code")["problems"], json!([]));
+    let fine = person.svc(&["doctor"]);
+    assert!(fine.stdout.contains("clients: 2 know svc"), "{fine:?}");
+
+    let token = person.svc(&["token", "show"]).ok().trim().to_owned();
+    let port = daemon.port;
+    let entry = |url: String, token: &str| {
+        let headers = json!({ "Authorization": format!("Bearer {token}") });
+        json!({ "type": "http", "url": url, "headers": headers })
+    };
+    let url = format!("http://127.0.0.1:{port}/mcp");
+    let program = env!("CARGO_BIN_EXE_svc");
+    let cases = [
+        (entry(url.clone(), &token), "ok"),
+        (entry(url.clone(), "${SVC_TOKEN}"), "ok"),
+        (entry(url, "stale"), "stale_token"),
+        (entry(format!("http://127.0.0.1:{}/mcp", port - 1), &token), "wrong_port"),
+        (entry("https://elsewhere.example/mcp".to_owned(), &token), "foreign"),
+        (json!({ "command": "/gone/svc", "args": ["stdio"] }), "missing_program"),
+        (json!({ "command": program, "args": ["--home", "/x", "stdio"] }), "other_home"),
+    ];
+    for (entry, state) in cases {
+        let mut config = person.json(".claude.json");
+        config["mcpServers"]["svc"] = entry;
+        person.write(".claude.json", &config.to_string());
+        let status = person.status("claude-code");
+        assert_eq!(status["servers"][0]["state"], state, "{status}");
+        assert_eq!(status["problems"] == json!([]), state == "ok", "{status}");
+    }
+
+    let mut settings = person.json(CLAUDE);
+    settings["disableAllHooks"] = json!(true);
+    person.write(CLAUDE, &settings.to_string());
+    assert_eq!(person.status("claude-code")["hooks"][0]["state"], "disabled");
+    settings["disableAllHooks"] = json!(false);
+    settings["hooks"]["Stop"] = json!([]);
+    person.write(CLAUDE, &settings.to_string());
+    assert_eq!(person.status("claude-code")["hooks"][0]["state"], "changed");
+    fs::remove_file(person.path(GEMINI)).expect("is there");
+    assert!(person.status("gemini")["problems"].to_string().contains("is gone"));
+
+    let doctor = person.svc(&["doctor"]);
+    assert!(doctor.stdout.contains("warn  clients: claude-code: its server `svc`"), "{doctor:?}");
+    assert!(doctor.stdout.contains("warn  clients: gemini: what was installed"), "{doctor:?}");
+    let mut config = person.json(".claude.json");
+    config["mcpServers"]["svc"] = json!({ "command": "/gone/svc", "args": ["stdio"] });
+    person.write(".claude.json", &config.to_string());
+    person.svc(&["install", "claude-code", "gemini"]).ok();
+    assert_eq!(person.status("claude-code")["problems"], json!([]));
+    assert_eq!(person.status("gemini")["problems"], json!([]));
+}
+
+#[test]
+fn a_rotated_token_makes_nothing_stale() {
+    let person = Person::with_clients();
+    let daemon = person.daemon();
+    let ran = person.svc(&["install", "claude-code"]);
+    assert!(ran.ok().contains("the daemon runs, and `svc stdio` reaches it"), "{ran:?}");
+    person.svc(&["token", "rotate"]).ok();
+    let ran = person.svc(&["install", "claude-code"]);
+    assert!(ran.ok().contains("the daemon runs, and `svc stdio` reaches it"), "{ran:?}");
+    assert_eq!(person.status("claude-code")["problems"], json!([]));
+    drop(daemon);
+}
+
+#[test]
+fn codex_is_asked_for_the_hashes_and_told_only_with_consent() {
+    let person = Person::with_clients();
+    // What Codex would say of the hooks that it finds, with everything untrusted until config.toml says otherwise.
+    let script = r#"#!/bin/sh
+[ "$1" = app-server ] || { echo "codex-cli 0.169.0"; exit 0; }
+while read -r line; do
+    case $line in
+    *'"initialize"'*) echo '{"id":1,"result":{}}' ;;
+    *'"hooks/list"'*)
+        trust=untrusted
+        grep -q 'sha256:ours' "$HOME/.codex/config.toml" && trust=trusted
+        echo '{"method":"noise"}'
+        echo '{"id":2,"result":{"data":[{"hooks":[{"key":"K:stop:0:0","command":"/opt/svc hook codex","currentHash":"sha256:ours","trustStatus":"'$trust'"},{"key":"K:stop:1:0","command":"say done","currentHash":"sha256:theirs","trustStatus":"untrusted"}]}]}}'
+        ;;
+    esac
+done
+"#;
+    person.write("bin/codex", script);
+    fs::set_permissions(person.path("bin/codex"), fs::Permissions::from_mode(0o755)).expect("ours");
+    let before = person.files();
+    let ran = person.svc(&["install", "codex"]);
+    assert!(ran.ok().contains("--trust-hooks"), "{ran:?}");
+    assert!(!person.read(".codex/config.toml").contains("sha256"));
+    let status = person.status("codex");
+    assert_eq!(status["hooks"][0]["state"], "untrusted", "{status}");
+    assert_eq!(status["version"], "0.169.0");
+    person.svc(&["install", "codex", "--trust-hooks"]).ok();
+    let config = person.read(".codex/config.toml");
+    assert!(
+        config.contains("[hooks.state.\"K:stop:0:0\"]\ntrusted_hash = \"sha256:ours\""),
+        "{config}"
+    );
+    assert!(!config.contains("theirs"), "{config}");
+    assert_eq!(person.status("codex")["problems"], json!([]));
+    person.svc(&["uninstall"]).ok();
+    assert_eq!(person.files(), before);
+}
+
+#[test]
+fn doctor_knows_who_else_is_at_the_address() {
+    let person = Person::new();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let stranger = std::thread::spawn(move || {
+        for connection in listener.incoming().take(1) {
+            let mut connection = connection.expect("a connection");
+            let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+            connection.write_all(answer.as_bytes()).expect("answers");
+        }
+    });
+    person.write(".config/svc/config.toml", &format!("listen = [\"127.0.0.1:{port}\"]\n"));
+    let doctor = person.svc(&["doctor"]);
+    assert!(doctor.stdout.contains("is not svc"), "{doctor:?}");
+    stranger.join().expect("the stranger");
+
+    let first = person.daemon();
+    let port = first.port;
+    person.write("second/config.toml", &format!("listen = [\"127.0.0.1:{port}\"]\n"));
+    let second = person.path("second");
+    let second = second.to_str().expect("text");
+    let doctor = person.svc(&["doctor", "--home", second]);
+    assert!(doctor.stdout.contains("a daemon of another data folder"), "{doctor:?}");
+    let other = format!("127.0.0.1:{}", free_port());
+    person.svc(&["start", "--home", second, "--listen", &other]).ok();
+    let doctor = person.svc(&["doctor", "--home", second]);
+    person.svc(&["stop", "--home", second]).ok();
+    assert!(doctor.stdout.contains("there are two daemons"), "{doctor:?}");
+}
+
+/// Files elsewhere than the person's own are nobody's business.
+#[test]
+fn variables_move_the_files_as_they_do_for_the_clients() {
+    let person = Person::new();
+    let (claude, codex) = (person.path("c"), person.path("x"));
+    for folder in [&claude, &codex] {
+        fs::create_dir_all(folder).expect("a folder");
+    }
+    let mut command = person.command(&["install"]);
+    command.env("CLAUDE_CONFIG_DIR", &claude).env("CODEX_HOME", &codex);
+    Running::spawn(command).wait(SOON).ok();
+    let there = |path: &Path, name: &str| assert!(path.join(name).exists(), "{name}");
+    there(&claude, ".claude.json");
+    there(&claude, "settings.json");
+    there(&codex, "config.toml");
+    there(&codex, "hooks.json");
+    assert!(!person.path(".claude").exists() && !person.path(".codex").exists());
+}
