@@ -26,6 +26,7 @@ mod output;
 mod peer;
 pub mod serve;
 mod serve_args;
+mod service_unit;
 mod session;
 mod stdio;
 mod task;

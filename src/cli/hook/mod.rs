@@ -51,6 +51,9 @@ pub(super) struct HookArgs {
     /// The shape of what is printed
     #[arg(long, value_enum, default_value_t = Format::Client)]
     format: Format,
+    /// The event was told before under this id, perhaps in vain: it counts once, and nothing is printed
+    #[arg(long, value_name = "ID")]
+    again: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -78,6 +81,7 @@ struct Job {
     client: HookClient,
     event: Option<String>,
     format: Format,
+    again: Option<String>,
 }
 
 /// How far it has come, for when time is up.
@@ -125,7 +129,7 @@ pub(super) fn run(global: Global, args: HookArgs, started: Instant) -> ExitCode 
         return ExitCode::SUCCESS;
     };
     let format = args.format;
-    let job = Job { context, client, event: args.event, format };
+    let job = Job { context, client, event: args.event, format, again: args.again };
     let text = match within_time(job, &report, started) {
         Ok(text) => text,
         Err(Failed) if format == Format::Spec => {
@@ -182,7 +186,7 @@ fn work(job: &Job, progress: &Mutex<Progress>) -> Result<Option<String>, String>
     let named = payload.get("hook_event_name").or_else(|| payload.get("hook"));
     let event = named.and_then(Value::as_str).map(str::to_owned).or_else(|| job.event.clone());
     let now = SystemClock.now();
-    let id = HookId::new(&Ids::random(), now);
+    let id = job.again.clone().unwrap_or_else(|| HookId::new(&Ids::random(), now).to_string());
     let mut arguments = json!({ "client": job.client, "id": id, "payload": payload });
     for (name, value) in [
         ("event", job.event.clone().map(Value::from)),
@@ -196,6 +200,10 @@ fn work(job: &Job, progress: &Mutex<Progress>) -> Result<Option<String>, String>
     }
     let mut late = arguments.clone();
     late["at"] = json!(now);
+    if job.again.is_some() {
+        // Whoever is told now does not hear what there is to say.
+        arguments.clone_from(&late);
+    }
     {
         let mut progress = lock(progress);
         progress.untold = Some(late);
@@ -213,8 +221,8 @@ fn work(job: &Job, progress: &Mutex<Progress>) -> Result<Option<String>, String>
             Err(problem)
         }
         Err(tell::Failure::Away(problem)) => {
-            if matches!(event.as_deref(), Some("SessionStart" | "UserPromptSubmit" | "BeforeAgent"))
-            {
+            let begins = ["SessionStart", "UserPromptSubmit", "BeforeAgent", "chat.message"];
+            if event.as_deref().is_some_and(|event| begins.contains(&event)) {
                 away::start_daemon(&job.context)
                     .map_err(|error| format!("{problem}; {error:#}"))?;
             }

@@ -1,7 +1,10 @@
 // and taken away by `svc uninstall`; a changed file is put right by the next `svc install`.
 //
 // Tells the svc daemon what happens in a session and gives the model what it answers: one short request for each
-// event, to this machine. A daemon that is away, slow or wrong changes nothing: nothing here throws.
+// event, to this machine. A daemon that is away, slow or wrong changes nothing: nothing here throws. What it could not be
+// told `svc hook` keeps until it is back.
+import { spawn } from "node:child_process"
+import { randomUUID } from "node:crypto"
 import { readFile } from "node:fs/promises"
 import { homedir } from "node:os"
 import path from "node:path"
@@ -14,21 +17,45 @@ const home =
   settings.home ?? process.env.SVC_HOME ?? path.join(process.env.XDG_DATA_HOME || path.join(homedir(), ".local/share"), "svc")
 const read = (name) => readFile(path.join(home, name), "utf8")
 
-/** What the daemon says to an event, for the model; or nothing. */
-const tell = async (session, payload) => {
+// How the server is started says where the program is.
+let command = ["svc", "stdio"]
+
+/** Leaves an event to `svc hook`. With its id, so that it counts once if the daemon has it after all. */
+const keep = (id, payload) => {
+  const words = command.flatMap((word, place) => (place && word === "stdio" ? ["hook", "opencode", "--again", id] : [word]))
+  const child = spawn(words[0], words.slice(1), { stdio: ["pipe", "ignore", "ignore"], detached: true })
+  child.on("error", () => {})
+  child.stdin.on("error", () => {})
+  child.stdin.end(JSON.stringify(payload))
+  child.unref()
+}
+
+/** The daemon's answer to an event; nothing if it cannot be asked. */
+const ask = async (id, payload) => {
   try {
     // Both are read anew each time: a restart may change them.
     const [daemon, token] = await Promise.all([read("daemon.json"), process.env.SVC_TOKEN ?? read("token")])
-    const call = { name: "hook_event", arguments: { client: "opencode", ...session, payload } }
+    const call = { name: "hook_event", arguments: { client: "opencode", id, pid: process.pid, payload } }
     const answer = await fetch(new URL("/mcp", JSON.parse(daemon).url), {
       method: "POST",
       headers: { "Content-Type": "application/json", Accept: "application/json", Authorization: `Bearer ${token.trim()}` },
       body: JSON.stringify({ jsonrpc: "2.0", id: 1, method: "tools/call", params: call }),
       signal: AbortSignal.timeout(PATIENCE),
     })
-    if (!answer.ok) return
-    const { result } = await answer.json()
-    const context = result?.isError ? undefined : result?.structuredContent?.context
+    // What it does not want it would not want the next time.
+    return answer.status < 500 ? await answer.json() : undefined
+  } catch {
+    return
+  }
+}
+
+/** What the daemon says to an event, for the model; or nothing. */
+const tell = async (payload) => {
+  try {
+    const id = `opencode-${randomUUID()}`
+    const answer = await ask(id, payload)
+    if (!answer) return keep(id, payload)
+    const context = answer.result?.isError ? undefined : answer.result?.structuredContent?.context
     return typeof context === "string" && context ? context : undefined
   } catch {
     return
@@ -50,27 +77,38 @@ const partID = () => `prt_zz${Date.now().toString(36)}${(parts++).toString(36).p
 const EVENTS = ["session.created", "session.idle", "session.error", "session.compacted", "session.deleted"]
 
 export const SvcPlugin = async ({ directory }) => {
+  /** A call of a tool, for the session that it is a part of. */
+  const use = (hook, input, output) => {
+    const session = root(input.sessionID)
+    const agent = session === input.sessionID ? {} : { agent_id: input.sessionID }
+    return tell({ hook, cwd: directory, ...agent, input: { ...input, sessionID: session }, output })
+  }
   return {
+    config: async (config) => {
+      const given = config?.mcp?.svc?.command
+      if (Array.isArray(given) && given.includes("stdio")) command = given
+    },
     event: async ({ event }) => {
       const id = event?.properties?.sessionID ?? event?.properties?.info?.id
       // Messages have parents, too.
       const parent = event?.type?.startsWith("session.") ? event.properties?.info?.parentID : undefined
       if (id && parent) parents.set(id, parent)
       if (!id || parents.has(id) || !EVENTS.includes(event?.type)) return
-      await tell({ cwd: directory }, { hook: "event", event })
+      await tell({ hook: "event", cwd: directory, event })
     },
     "chat.message": async (input, output) => {
       if (!input?.sessionID || parents.has(input.sessionID)) return
-      const text = await tell({ cwd: directory }, { hook: "chat.message", input, output })
+      const text = await tell({ hook: "chat.message", cwd: directory, input, output })
       if (!text || !Array.isArray(output?.parts)) return
       output.parts.push({ id: partID(), sessionID: input.sessionID, messageID: output.message.id, type: "text", text, synthetic: true })
     },
+    "tool.execute.before": async (input, output) => {
+      // The daemon's own tools do not hear from opencode in which session they are called.
+      if (input?.sessionID && input.tool?.startsWith("svc_")) await use("tool.execute.before", input, output)
+    },
     "tool.execute.after": async (input, output) => {
       if (!input?.sessionID) return
-      const session = root(input.sessionID)
-      const agent = session === input.sessionID ? {} : { agent_id: input.sessionID }
-      const payload = { hook: "tool.execute.after", input: { ...input, sessionID: session }, output }
-      const text = await tell({ cwd: directory, ...agent }, payload)
+      const text = await use("tool.execute.after", input, output)
       if (!text) return
       if (typeof output?.output === "string") output.output += `\n\n${text}`
       else if (Array.isArray(output?.content)) output.content.push({ type: "text", text })
