@@ -57,7 +57,7 @@ impl Ties {
             return ties.iter().find(known).map(|tie| Arc::clone(&tie.session));
         }
         let same = |tie: &Tie| {
-            fresh(tie) && is_named(&tie.using.tool, tool) && tie.using.arguments == *arguments
+            fresh(tie) && tie.using.calls(tool) && tie.using.arguments == *arguments
         };
         let mut found = ties.iter().enumerate().filter(|(_, tie)| same(tie));
         let (place, first) = found.next()?;
@@ -68,11 +68,6 @@ impl Ties {
         ties.remove(place);
         Some(session)
     }
-}
-
-/// Whether a client means this tool: `mcp_svc_peer_list` and `svc_peer_list` are `peer_list`.
-fn is_named(theirs: &str, ours: &str) -> bool {
-    theirs.strip_suffix(ours).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('_'))
 }
 
 #[cfg(test)]
