@@ -13,8 +13,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::mcp::{
-    CLIENT_PROCESS, METHOD, NAME, PARAM_ANNOTATION, PARAM_PREFIX, PROTOCOL_VERSION, Revision, SESSION_ID,
-    encode_value, meta, name_member,
+    CLIENT_PROCESS, METHOD, NAME, PARAM_ANNOTATION, PARAM_PREFIX, PROTOCOL_VERSION, Revision,
+    SESSION_ID, encode_value, meta, name_member,
 };
 
 /// Header that names the last event that was seen of a stream.

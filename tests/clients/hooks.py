@@ -90,6 +90,8 @@ class Agent(Person):
             f.write(f'listen = ["127.0.0.1:{free_port()}"]\n')
         # What a hook could not tell is taken in soon.
         self.env["SVC_MAINTENANCE_MS"] = "200"
+        # Of Codex: with another, tools are called from JavaScript, and there are sub-agents.
+        self.model = "gpt-5"
 
     def __enter__(self):
         self.install()
@@ -132,15 +134,16 @@ class Agent(Person):
     def spawn(self, model, prompt, resume=False, stdin=None):
         args, extra = COMMANDS[self.client.name](model.url)
         args = [prompt if it == "do it" else "Bash,Task,Agent,mcp__svc" if it == "Bash,mcp__svc" else it for it in args]
+        args = [it.replace('"gpt-5"', json.dumps(self.model)) for it in args]
         if resume:
             at = {"claude": 1, "gemini": 1, "codex": 2, "opencode": 2}[self.client.name]
             args[at:at] = {"claude": ["--continue"], "gemini": ["--resume", "latest"], "codex": ["resume", "--last"], "opencode": ["--continue"]}[self.client.name]
         return self.popen(args, {**quiet(model.url), **extra})
 
     @contextlib.contextmanager
-    def talk(self, steps, prompt="do it", resume=False, meanwhile=None):
-        """One run of the client to its end; gives the model, which can be asked what it was told."""
-        model = Model([*steps, END])
+    def talk(self, steps, prompt="do it", resume=False, meanwhile=None, rules=()):
+        """One run of the client to its end; gives the model, which can be asked what it was told. `rules` answer a sub-agent."""
+        model = Model([*steps, END, *rules])
         try:
             process = self.spawn(model, prompt, resume)
             try:
@@ -151,7 +154,8 @@ class Agent(Person):
             said = f"{model.saw()}\n{out[-3000:]}\n{err[-3000:]}"
             assert process.returncode == 0, f"exit {process.returncode}\n{said}"
             assert not model.failures(), f"{model.failures()}\n{said}"
-            assert len(model.calls()) == len(steps) + 1, f"{len(model.calls())} calls of the model\n{said}"
+            own = [it for it in model.calls() if it["entry"].startswith("step")]
+            assert len(own) == len(steps) + 1, f"{len(own)} calls of the model\n{said}"
             nothing_shown(self, out + err)
             yield model
         finally:
@@ -233,14 +237,22 @@ def sub_agent(agent):
     start = {"tool": "task", "args": {**about, "subagent_type": "general"}}
     if agent.client.name == "claude":
         start = {"tool": "Agent", "args": {**about, "subagent_type": "general-purpose", "run_in_background": False}}
-    beneath = [shell(agent.client, f"echo beneath {n}") for n in range(12)]
-    steps = [tool("start_ghap", **RECORD), start, *beneath, {"text": "looked around"}, *(shell(agent.client, f"echo {n}") for n in range(3))]
-    with agent.talk(steps) as model:
+    beneath = [*(shell(agent.client, f"echo beneath {n}") for n in range(12)), {"text": "looked around"}]
+    above = [shell(agent.client, f"echo {n}") for n in range(3)]
+    if agent.client.name == "codex":
+        # Both are at work at the same time: rules answer the one, steps the other.
+        agent.model = "gpt-6.1-sol"
+        start = [{"tool": "spawn_agent", "args": {"task_name": "sub", "message": "LOOK around", "fork_turns": "none"}}, {"tool": "wait_agent", "args": {"timeout_ms": 30000}}]
+        rules = [{**it, "when_body": "LOOK around", "when_system": "You are an agent in a team", "times": 1} for it in beneath]
+        steps, calls = [tool("start_ghap", **RECORD), *start, *above], 6
+    else:
+        steps, rules, calls = [tool("start_ghap", **RECORD), start, *beneath, *above], [], 5
+    with agent.talk(steps, rules=rules) as model:
         session = only(agent.own())
-        assert session["tool_calls"] == 5, session
-        assert not any("since the active GHAP record" in model.body(n) for n in range(len(steps) + 1))
+        assert session["tool_calls"] == calls, session
+        assert not any("since the active GHAP record" in model.body(n) for n in range(len(model.calls())))
         counted = agent.query("select agent_id, sum(count) from tool_use where session_id = ? group by agent_id", session["session_id"])
-        assert sorted(count for _, count in counted) == [5, 12], counted
+        assert sorted(count for _, count in counted) == [calls, 12], counted
 
 
 def outcomes(agent):
@@ -461,8 +473,9 @@ CASES = {"context": context, "check-in": check_in, "sub-agent": sub_agent, "outc
 
 
 def applies(client, case):
-    """Only Claude Code can be woken, or takes further prompts without a terminal; Codex and Gemini make sub-agents in ways that are not scripted here."""
-    return client.name == "claude" or case not in ("wake", "clear", "sub-agent") or (client.name, case) == ("opencode", "sub-agent")
+    """Only Claude Code can be woken, or takes further prompts without a terminal. Gemini has no sub-agent that could be scripted."""
+    without = {"wake": ("codex", "gemini", "opencode"), "clear": ("codex", "gemini", "opencode"), "sub-agent": ("gemini",)}
+    return client.name not in without.get(case, ())
 
 
 def main():

@@ -443,8 +443,7 @@ fn a_connection_is_known_by_its_clients_process() {
         "jsonrpc": "2.0", "id": 0, "method": "initialize",
         "params": { "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "c", "version": "1" } },
     });
-    let connection =
-        d.post("/mcp", &hello).header("mcp-session-id").expect("a session").to_owned();
+    let connection = d.post("/mcp", &hello).header("mcp-session-id").expect("a session").to_owned();
     let whose = |process: u32| {
         let params = json!({ "name": "get_session", "arguments": {} });
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });

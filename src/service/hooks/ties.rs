@@ -56,9 +56,8 @@ impl Ties {
             let known = |tie: &&Tie| tie.using.use_id.as_deref() == Some(id) && fresh(tie);
             return ties.iter().find(known).map(|tie| Arc::clone(&tie.session));
         }
-        let same = |tie: &Tie| {
-            fresh(tie) && tie.using.calls(tool) && tie.using.arguments == *arguments
-        };
+        let same =
+            |tie: &Tie| fresh(tie) && tie.using.calls(tool) && tie.using.arguments == *arguments;
         let mut found = ties.iter().enumerate().filter(|(_, tie)| same(tie));
         let (place, first) = found.next()?;
         if found.any(|(_, other)| other.session != first.session) {
