@@ -10,7 +10,7 @@ use super::bench;
 use super::context::Context;
 use super::{
     ServeArgs, backup, completions, config, daemon, doctor, events, ghap, hook, install,
-    mcp_config, message, migrate, peer, serve, session, stdio, task, token, tools,
+    mcp_config, message, migrate, peer, serve, service_unit, session, stdio, task, token, tools,
 };
 
 /// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing
@@ -129,6 +129,9 @@ enum Command {
     /// Tell of an event in a coding agent; this is what its hooks run
     #[command(after_help = hook::EXAMPLES)]
     Hook(hook::HookArgs),
+    /// The daemon as a service that starts at log-in (systemd, launchd)
+    #[command(subcommand, after_help = "Example:\n  svc service install --dry-run")]
+    Service(service_unit::ServiceCommand),
     /// The configuration in use
     #[command(subcommand, after_help = "Example:\n  svc config show")]
     Config(config::ConfigCommand),
@@ -218,6 +221,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Stdio => stdio::run(context).await,
         Command::Install(args) => install::install(context, &args).await,
         Command::Doctor => doctor::run(context).await,
+        Command::Service(command) => service_unit::run(context, command).await,
         Command::Serve(_)
         | Command::Migrate(_)
         | Command::Backup(_)

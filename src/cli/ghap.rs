@@ -48,6 +48,25 @@ pub(super) enum GhapCommand {
         #[arg(long)]
         cursor: Option<String>,
     },
+    /// Search records by what they are about, the best first
+    #[command(after_help = "Examples:\n  svc ghap search \"why do tenants share a cache?\"\n  \
+        svc ghap search 'database is locked' --domain debugging --project \"$PWD\"")]
+    Search {
+        /// What you would tell somebody who might have seen it: any text, errors and code too
+        query: String,
+        /// Only this domain, such as debugging
+        #[arg(long)]
+        domain: Option<String>,
+        /// Only this outcome: confirmed, falsified or abandoned
+        #[arg(long)]
+        status: Option<String>,
+        /// Records of this project come first
+        #[arg(long)]
+        project: Option<String>,
+        /// How many, 1 to 50
+        #[arg(long, value_name = "N")]
+        limit: Option<u32>,
+    },
     /// Show a record with what it said before each change
     #[command(after_help = "Example:\n  svc ghap show ghap_…")]
     Show {
@@ -90,6 +109,22 @@ pub(super) async fn run(context: &Context, command: GhapCommand) -> anyhow::Resu
                 output::json(&page)?;
             } else {
                 output::page(&page, "ghap", COLUMNS, "no records", "--cursor")?;
+            }
+        }
+        GhapCommand::Search { query, domain, status, project, limit } => {
+            let limit = limit.map(|limit| limit.to_string());
+            let query = [
+                ("q", Some(query.as_str())),
+                ("domain", domain.as_deref()),
+                ("status", status.as_deref()),
+                ("project", project.as_deref()),
+                ("limit", limit.as_deref()),
+            ];
+            let found: Value = client.get(&with_query("/v1/ghap/search", &query)).await?;
+            if context.json {
+                output::json(&found)?;
+            } else {
+                output::page(&found, "ghap", COLUMNS, "nothing like it", "--limit")?;
             }
         }
         GhapCommand::Show { id } => {

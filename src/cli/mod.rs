@@ -27,6 +27,7 @@ mod peer;
 mod process;
 pub mod serve;
 mod serve_args;
+mod service_unit;
 mod session;
 mod stdio;
 mod task;

@@ -23,7 +23,7 @@ use crate::{
     http::{self, Access, App, Edge, Identity, Metrics, Parts},
     lifecycle::Lifecycle,
     mcp::{self, Mcp, McpMetrics, McpParts, StreamResources},
-    service::{Retention, Services, Tokens, Tuning},
+    service::{Retention, Services, Tokens, Tuning, hooks::HookPolicy},
     store::{DatabaseLock, LockError, MigrateError, OpenOptions, Store, StoreError, Writer},
     telemetry::{self, LogOptions},
     tools,
@@ -116,7 +116,13 @@ async fn serve(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
         .await
         .with_context(|| format!("cannot open {}", options.path.display()))?;
     let tokens = Tokens::open(&config.token_file.value)?;
+    let policy = HookPolicy {
+        check_in: i64::try_from(config.hooks_check_in.value).unwrap_or(i64::MAX),
+        context: config.hooks_context.value,
+        sub_agents: config.hooks_sub_agents.value,
+    };
     let services = Services::new(store.clone(), clock, ids, tuning(env)?, tokens);
+    let services = services.with_hook_policy(policy);
     recover(&services, &identity).await?;
     let tools = tools::catalogue();
     let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);

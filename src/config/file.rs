@@ -31,6 +31,9 @@ pub struct FileConfig {
     /// `[retention]`.
     #[serde(default)]
     pub retention: RetentionSection,
+    /// `[hooks]`.
+    #[serde(default)]
+    pub hooks: HooksSection,
 }
 
 /// `[store]`.
@@ -49,6 +52,18 @@ pub struct RetentionSection {
     pub max_age_days: Option<u64>,
     /// The oldest events are pruned once the log holds more than this many bytes.
     pub max_bytes: Option<u64>,
+}
+
+/// `[hooks]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HooksSection {
+    /// After how many tool calls a session is asked to look at its record.
+    pub check_in: Option<u64>,
+    /// Whether prompts bring up what is known that has to do with them.
+    pub context: Option<bool>,
+    /// Whether sub-agents are asked and told, too.
+    pub sub_agents: Option<bool>,
 }
 
 impl FileConfig {
@@ -93,6 +108,7 @@ mod tests {
             ("[store]\nmax_bytes = -1", "store.max_bytes"),
             ("[store]\nmaxbytes = 1", "maxbytes"),
             ("[retention]\nmax_age_days = \"x\"", "retention.max_age_days"),
+            ("[hooks]\ncheck_in = \"often\"", "hooks.check_in"),
             ("listen = [1]", "listen"),
             ("= 3", "line 1"),
         ];

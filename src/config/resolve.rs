@@ -13,6 +13,9 @@ use super::{ConfigError, Env, FileConfig, LogFormat, Paths, value};
 /// Where the daemon listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:6334";
 
+/// Tool calls between two looks at a session's record.
+const CHECK_IN: u64 = 10;
+
 /// The resolved configuration: concrete values, each with its origin.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -38,6 +41,12 @@ pub struct Config {
     pub retention_max_age_days: Setting<Option<u64>>,
     /// Bytes of events beyond which the oldest are pruned, if limited.
     pub retention_max_bytes: Setting<Option<u64>>,
+    /// After how many tool calls hooks ask a session to look at its record.
+    pub hooks_check_in: Setting<u64>,
+    /// Whether prompts bring up what is known that has to do with them.
+    pub hooks_context: Setting<bool>,
+    /// Whether sub-agents are asked and told, too.
+    pub hooks_sub_agents: Setting<bool>,
     /// Write the log to this file, rotated by size, and not to stderr. A flag only: `svc start` gives it.
     pub log_file: Option<PathBuf>,
     /// Refuse to start if migrations are pending, rather than apply them. A flag only.
@@ -176,6 +185,15 @@ impl Config {
             retention_max_bytes: sources
                 .number("retention.max_bytes", file.retention.max_bytes)?
                 .optional(),
+            hooks_check_in: sources
+                .number("hooks.check_in", file.hooks.check_in)?
+                .or_default(|| CHECK_IN),
+            hooks_context: sources
+                .text("hooks.context", None, file.hooks.context, value::boolean, Ok)?
+                .or_default(|| true),
+            hooks_sub_agents: sources
+                .text("hooks.sub_agents", None, file.hooks.sub_agents, value::boolean, Ok)?
+                .or_default(|| false),
             log_file: flags.log_file.clone(),
             no_migrate: flags.no_migrate,
             paths,
@@ -202,6 +220,9 @@ impl Config {
                 &self.retention_max_age_days,
             ),
             row("retention.max_bytes", json!(*self.retention_max_bytes), &self.retention_max_bytes),
+            row("hooks.check_in", json!(*self.hooks_check_in), &self.hooks_check_in),
+            row("hooks.context", json!(*self.hooks_context), &self.hooks_context),
+            row("hooks.sub_agents", json!(*self.hooks_sub_agents), &self.hooks_sub_agents),
         ]
     }
 

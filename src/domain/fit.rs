@@ -10,6 +10,8 @@ use super::{limits, text, text::Prompt};
 const COMMON: f64 = 0.35;
 /// What a word that no text has counts when it is asked how much of the prompt is met.
 const UNKNOWN: f64 = 0.5;
+/// Which share of a prompt a text has to meet to be worth a look of somebody who asked.
+const NEAR: f64 = 0.15;
 /// Length of a usual text in terms, and how much a longer one is held against it.
 const USUAL_LENGTH: f64 = 20.0;
 const LENGTH: f64 = 0.2;
@@ -37,6 +39,8 @@ struct Word {
 pub struct Fit {
     /// For ranking.
     pub score: f64,
+    /// Whether it has to do with the subject at all, and not only with everyday words of the prompt, or one of many.
+    pub is_near: bool,
     /// Whether somebody who did not ask would want to be told.
     pub is_relevant: bool,
 }
@@ -117,7 +121,7 @@ impl Asked {
             _ => share >= if self.is_chore { 0.5 } else { 0.3 },
         };
         let norm = 1.0 - LENGTH + LENGTH * length / USUAL_LENGTH;
-        Some(Fit { score: met / norm.max(1.0), is_relevant })
+        Some(Fit { score: met / norm.max(1.0), is_near: telling > 0 && share >= NEAR, is_relevant })
     }
 }
 

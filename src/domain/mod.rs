@@ -4,6 +4,7 @@
 //! arguments ([`Clock`], [`Ids`]).
 
 mod caller;
+pub mod cluster;
 mod event;
 pub mod fit;
 pub mod hook;

@@ -22,8 +22,9 @@ use crate::{
         Error,
         hooks::Awaited,
         journal::{Imported, OldGhap},
+        search::Search,
     },
-    store::{GhapFilter, SessionFilter},
+    store::{GhapFilter, SearchFilter, SessionFilter},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -34,6 +35,8 @@ pub(super) fn routes(api: Api) -> Api {
         .answer::<Waited>(200, "What came of it");
     let on_ghaps =
         Operation::new("Records of attempts, the latest made first").query::<ListGhaps>();
+    let on_search =
+        Operation::new("Records that fit a text, the best first").query::<SearchGhaps>();
     let on_ghap = Operation::new("A record with what it said before each change");
     let on_import = Operation::new("Take in records of earlier systems; once more changes nothing");
     let on_import = on_import.body::<Import>().answer::<Imported>(200, "What became of them");
@@ -44,6 +47,7 @@ pub(super) fn routes(api: Api) -> Api {
         .get("/v1/sessions/{id}", on_session.answer::<SessionFound>(200, "The session"), session)
         .post("/v1/sessions/{id}/wait", on_wait, wait)
         .get("/v1/ghap", on_ghaps.answer::<Ghaps>(200, "A page of records"), ghaps)
+        .get("/v1/ghap/search", on_search.answer::<GhapHits>(200, "The records"), search)
         .get("/v1/ghap/export", on_export, export)
         .get("/v1/ghap/{id}", on_ghap.answer::<GhapFound>(200, "The record"), ghap)
         .post("/v1/ghap/import", on_import, import)
@@ -178,6 +182,57 @@ async fn ghaps(
     let (ghap, next_cursor) =
         app.services.ghaps(&filter, query.cursor.as_deref(), query.limit).await?;
     Ok(Json(Ghaps { count: ghap.len(), ghap, next_cursor }))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct SearchGhaps {
+    /// What is looked for, in any words; a blank text finds nothing.
+    q: String,
+    domain: Option<Domain>,
+    /// Only with this outcome.
+    status: Option<GhapStatus>,
+    /// Root of a project, whose records come first.
+    project: Option<String>,
+    /// 1 to 50, by default 10.
+    limit: Option<u32>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct GhapHits {
+    ghap: Vec<GhapHit>,
+    count: usize,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct GhapHit {
+    #[serde(flatten)]
+    ghap: Ghap,
+    /// How well it fits; comparable within one answer.
+    score: f64,
+}
+
+async fn search(
+    State(app): State<App>,
+    Query(query): Query<SearchGhaps>,
+) -> Result<Json<GhapHits>, Problem> {
+    let limit = query.limit.map_or(10, |limit| limit as usize);
+    if !(1..=limits::SEARCH_HITS).contains(&limit) {
+        return Err(Problem::invalid(
+            "limit",
+            format!("must be from 1 to {}", limits::SEARCH_HITS),
+        ));
+    }
+    let search = Search {
+        prompt: &query.q,
+        project: query.project.as_deref(),
+        filter: SearchFilter { domain: query.domain, status: query.status },
+        limit,
+        only_relevant: false,
+    };
+    let hits = app.services.search_ghaps(&search).await?;
+    let ghap: Vec<GhapHit> =
+        hits.into_iter().map(|hit| GhapHit { ghap: hit.ghap, score: hit.score }).collect();
+    Ok(Json(GhapHits { count: ghap.len(), ghap }))
 }
 
 #[derive(Serialize, JsonSchema)]

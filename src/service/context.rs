@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use super::{Error, Services, search::Search};
 use crate::{
     domain::{
-        Caller, fit,
-        fit::Asked,
+        Caller, Timestamp, fit,
+        fit::{Asked, Fit},
         journal::{Ghap, GhapStatus},
         learning::{Memory, Value},
         limits, quote,
@@ -72,6 +72,12 @@ pub struct ContextRequest {
     pub remember: bool,
 }
 
+impl ContextRequest {
+    fn takes(&self, fit: Fit) -> bool {
+        if self.unasked { fit.is_relevant } else { fit.is_near }
+    }
+}
+
 /// A context.
 #[derive(Debug, Clone, Default)]
 pub struct Context {
@@ -119,17 +125,14 @@ impl Services {
                 request.project = self.store.session(session).await?.and_then(|it| it.project);
             }
         }
-        let seen = match &request.session_id {
+        let seen: HashSet<Seen> = match &request.session_id {
             Some(session) if !request.repeat => {
                 self.store.seen(session).await?.into_iter().collect()
             }
             _ => HashSet::new(),
         };
         let mut entries = self.relevant(&request).await?;
-        entries.retain(|entry| {
-            let item = &entry.item;
-            !seen.contains(&(item.kind.to_owned(), item.id.clone(), item.version))
-        });
+        leave_out(&mut entries, &seen);
         let mut sheet = Sheet::new(request.budget);
         fill(&mut sheet, entries, request.limit);
         let Some(session_id) = request.session_id.filter(|_| request.remember && !sheet.is_empty())
@@ -219,7 +222,7 @@ impl Services {
             .filter_map(|(value, terms)| {
                 let fit = asked.fit(&terms)?;
                 let place = if is_own(&value) { 1.0 } else { 0.8 };
-                (fit.is_relevant || !request.unasked).then_some((fit.score * place, value))
+                request.takes(fit).then_some((fit.score * place, value))
             })
             .collect();
         found.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -235,9 +238,23 @@ impl Services {
         }
         let filter = MemoryFilter::default();
         let found = self.find_memories(&request.query, project, &filter, limit).await?;
-        let found = found.into_iter().filter(|(_, fit)| fit.is_relevant || !request.unasked);
+        let found = found.into_iter().filter(|(_, fit)| request.takes(*fit));
         Ok(found.map(|it| it.0).collect())
     }
+}
+
+/// Kind, id and version of something that a session was given.
+type Seen = (String, String, Timestamp);
+
+/// Leaves out what was seen, and what says the same as something that was or that comes before it.
+fn leave_out(entries: &mut Vec<Entry>, seen: &HashSet<Seen>) {
+    let is_seen = |entry: &Entry| {
+        let item = &entry.item;
+        seen.contains(&(item.kind.to_owned(), item.id.clone(), item.version))
+    };
+    let mut said: HashSet<Vec<(&'static str, String)>> =
+        entries.iter().filter(|entry| is_seen(entry)).map(|entry| entry.texts.clone()).collect();
+    entries.retain(|entry| said.insert(entry.texts.clone()));
 }
 
 /// Something that may come in.
@@ -288,10 +305,13 @@ impl Entry {
 }
 
 /// What a record has to say, what it taught first.
-pub(super) fn texts_of(ghap: &Ghap) -> Vec<(&'static str, String)> {
-    let mut texts = Vec::new();
+fn texts_of(ghap: &Ghap) -> Vec<(&'static str, String)> {
+    let mut texts: Vec<(&'static str, String)> = Vec::new();
     let mut add = |name, text: Option<&String>| {
-        texts.extend(text.filter(|text| !text.trim().is_empty()).map(|text| (name, text.clone())));
+        let is_new = |text: &&String| !texts.iter().any(|(_, said)| said == *text);
+        if let Some(text) = text.filter(|text| !text.trim().is_empty()).filter(is_new) {
+            texts.push((name, text.clone()));
+        }
     };
     let lesson = ghap.lesson.as_ref();
     add("Lesson", lesson.and_then(|lesson| lesson.takeaway.as_ref()));

@@ -34,6 +34,16 @@ pub enum Error {
         /// The record.
         id: GhapId,
     },
+    /// There is too little to say anything about it.
+    #[error(
+        "there are {have} records that are over, and what they have in common shows from {need} on"
+    )]
+    InsufficientData {
+        /// How much there is.
+        have: u64,
+        /// How much it takes.
+        need: u64,
+    },
     /// Not for this caller.
     #[error("{0}")]
     Forbidden(String),

@@ -16,7 +16,10 @@ use crate::{
         },
         limits,
     },
-    store::{CalibrationRow, GhapFilter, SessionFilter, SessionStart, StoreError, WriteTx},
+    store::{
+        CalibrationRow, Counted, GhapFilter, SessionFilter, SessionStart, StoreError, ToolCall,
+        WriteTx,
+    },
 };
 
 pub use super::journal_import::{Imported, OldGhap};
@@ -280,17 +283,21 @@ impl Services {
         place: Place,
         tool_name: Option<String>,
     ) -> Result<i64, Error> {
+        Ok(self.counted(caller, place, tool_name, None).await?.since)
+    }
+
+    async fn counted(
+        &self,
+        caller: &Caller,
+        place: Place,
+        tool_name: Option<String>,
+        frequency: Option<i64>,
+    ) -> Result<Counted, Error> {
         check::key("tool_name", tool_name.as_deref())?;
-        let subject = caller.subject();
-        self.store
-            .write(move |tx| {
-                Box::pin(async move {
-                    tx.touch_session(&place.session_id, &subject).await?;
-                    let tool = tool_name.as_deref();
-                    Ok(tx.count_tool(&place.session_id, &place.agent_id, tool).await?)
-                })
-            })
-            .await
+        let Place { session_id, agent_id } = place;
+        let created_by = caller.subject();
+        let call = ToolCall { session_id, agent_id, tool_name, created_by, frequency };
+        Ok(self.store.count_tool(call).await?)
     }
 
     /// Tool calls since the last reset.
@@ -322,28 +329,9 @@ impl Services {
         tool_name: Option<String>,
         frequency: i64,
     ) -> Result<CheckIn, Error> {
-        check::key("tool_name", tool_name.as_deref())?;
-        let subject = caller.subject();
-        self.store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let Place { session_id, agent_id } = &place;
-                    tx.touch_session(session_id, &subject).await?;
-                    let tool_count =
-                        tx.count_tool(session_id, agent_id, tool_name.as_deref()).await?;
-                    let due = tool_count >= frequency;
-                    let mut active = None;
-                    if due {
-                        tx.reset_tool_count(session_id, agent_id).await?;
-                        // A record is the session's, and not that of an agent beneath it.
-                        if agent_id.is_empty() {
-                            active = tx.active_ghap(session_id).await?;
-                        }
-                    }
-                    Ok(CheckIn { tool_count, due, active })
-                })
-            })
-            .await
+        let counted = self.counted(caller, place, tool_name, Some(frequency)).await?;
+        let Counted { since: tool_count, due, active } = counted;
+        Ok(CheckIn { tool_count, due, active: active.map(|ghap| *ghap) })
     }
 
     /// Begins a record. A session has one at a time.

@@ -24,6 +24,7 @@ pub mod retrieval;
 pub mod search;
 mod tasks;
 mod tokens;
+pub mod values;
 
 use std::{sync::Arc, time::Duration};
 
@@ -53,6 +54,7 @@ pub struct Services {
     /// Whose an MCP connection is.
     pub ties: Arc<hooks::Ties>,
     waiters: Arc<hooks::Waiters>,
+    hook_policy: hooks::HookPolicy,
     /// Who may come in.
     pub tokens: Tokens,
 }
@@ -120,8 +122,15 @@ impl Services {
             lately: Arc::default(),
             ties: Arc::default(),
             waiters: Arc::default(),
+            hook_policy: hooks::HookPolicy::default(),
             tokens,
         }
+    }
+
+    /// The same with what a person wants of hooks.
+    #[must_use]
+    pub fn with_hook_policy(self, hook_policy: hooks::HookPolicy) -> Self {
+        Self { hook_policy, ..self }
     }
 
     /// The database beneath, for what only looks at it: health and metrics.

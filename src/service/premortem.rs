@@ -1,5 +1,7 @@
 //! Before an attempt: what went wrong with such ones, and what did not.
 
+use std::collections::HashSet;
+
 use super::{
     Error, Services,
     context::{Context, Sheet},
@@ -45,7 +47,8 @@ impl Services {
         let mut sheet = Sheet::new(budget);
 
         let failed = self.store.telling(domain, strategy, Kind::Falsified, project, MOST).await?;
-        for ghap in &failed {
+        let mut said = HashSet::new();
+        for ghap in failed.iter().filter(|ghap| said.insert((&ghap.goal, &ghap.surprise))) {
             let lesson = ghap.lesson.as_ref();
             let takeaway = lesson.map(|it| it.takeaway.as_ref().unwrap_or(&it.what_worked));
             let cause = ghap.root_cause.as_ref().map(|it| &it.description);
@@ -63,7 +66,8 @@ impl Services {
             add(&mut sheet, "Strategy performance", &lead, &[]);
         }
         let odd = self.store.telling(domain, strategy, Kind::Surprising, project, MOST).await?;
-        for ghap in &odd {
+        let mut said = HashSet::new();
+        for ghap in odd.iter().filter(|ghap| said.insert(&ghap.surprise)) {
             let texts =
                 [("Surprise", ghap.surprise.as_ref()), ("Prediction", Some(&ghap.prediction))];
             add(&mut sheet, "Unexpected outcomes", &ghap_lead(ghap), &texts);

@@ -350,25 +350,34 @@ mod tests {
     use super::*;
     use crate::store::testing::TestStore;
 
+    /// By how much BM25 is passed in order, and unasked, and to which share of prompts that nothing helps something is given.
+    ///
+    /// The goals are 0.15, 0.15 and 0.05. They are met on the prompts that the search was tuned on, and not on the others.
+    fn floors(part: Option<Part>) -> (f64, f64, f64) {
+        match part {
+            None => (0.15, 0.10, 0.06),
+            Some(Part::Development) => (0.15, 0.15, 0.05),
+            Some(Part::HeldOut) => (0.10, -0.02, 0.12),
+        }
+    }
+
     #[tokio::test]
-    async fn better_than_bm25_and_silent_when_nothing_helps() {
+    async fn as_good_as_the_readme_says() {
         let at = TestStore::open().await;
         let fixture = Fixture::read().unwrap();
         fixture.fill(&at.store).await.unwrap();
-        for part in [Some(Part::Development)] {
+        for part in [None, Some(Part::Development), Some(Part::HeldOut)] {
             let mut all = Vec::new();
             for system in [System::Ours, System::Unasked, System::Bm25, System::Keywords] {
                 let scores = fixture.score(&at.store, system, part).await.unwrap();
                 all.push(scores);
             }
             let [ours, unasked, bm25, keywords] = all.try_into().unwrap();
-            eprintln!("{ours:?} {unasked:?} {bm25:?}");
-            assert!(ours.ndcg >= bm25.ndcg + 0.15, "{part:?}: {ours:?}, {bm25:?}");
+            let (ahead, unasked_ahead, false_rate) = floors(part);
             assert!(bm25.ndcg > keywords.ndcg, "{part:?}: {bm25:?}, {keywords:?}");
-            if part == Some(Part::Development) {
-                assert!(unasked.ndcg >= bm25.ndcg + 0.15, "{unasked:?}, {bm25:?}");
-                assert!(unasked.false_rate <= 0.05, "{unasked:?}");
-            }
+            assert!(ours.ndcg >= bm25.ndcg + ahead, "{part:?}: {ours:?}, {bm25:?}");
+            assert!(unasked.ndcg >= bm25.ndcg + unasked_ahead, "{part:?}: {unasked:?}, {bm25:?}");
+            assert!(unasked.false_rate <= false_rate, "{part:?}: {unasked:?}");
         }
     }
 }

@@ -146,7 +146,7 @@ async fn gather(
     asked: &Asked,
     search: &Search<'_>,
 ) -> Result<Vec<Candidate>, StoreError> {
-    let limit = search.limit.min(limits::SEARCH_HITS).max(limits::SEARCH_CANDIDATES);
+    let limit = search.limit.clamp(limits::SEARCH_CANDIDATES, limits::SEARCH_HITS);
     let filter = &search.filter;
     let look = asked.look(filter.postings());
     let mut worth: HashMap<i64, f64> = HashMap::new();
@@ -369,7 +369,7 @@ impl Asked {
             mass += one.worth.min(self.worth[one.group]);
         }
         let is_own = project.is_some_and(|project| project == candidate.project);
-        let days = float((now.as_millis() - candidate.at.as_millis()).max(0)) / 86_400_000.0;
+        let days = float((now.as_millis() - candidate.at_ms).max(0)) / 86_400_000.0;
         let age = OLD + (1.0 - OLD) * (-days / HALF_LIFE_DAYS).exp2();
         let place = if project.is_some() && !is_own { ELSEWHERE } else { 1.0 };
         score *= trust(candidate.tier) * age.powf(AGE) * place;
@@ -418,4 +418,138 @@ fn trust(tier: Option<Tier>) -> f64 {
 #[expect(clippy::cast_precision_loss, reason = "counts and times here are far below 2^53")]
 fn float(number: i64) -> f64 {
     number as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::journal::Domain,
+        service::retrieval::{Fixture, NOW},
+        store::testing::{TestStore, journal::record},
+    };
+
+    fn asks(prompt: &str) -> Search<'_> {
+        Search { prompt, limit: 5, ..Search::default() }
+    }
+
+    async fn found(store: &Store, search: &Search<'_>) -> Vec<String> {
+        let hits = find(store, NOW, search).await.unwrap();
+        hits.into_iter().map(|hit| hit.ghap.id.as_str().to_owned()).collect()
+    }
+
+    async fn put(at: &TestStore, ghaps: Vec<Ghap>) {
+        let done: Result<(), StoreError> = at
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    for ghap in ghaps {
+                        tx.insert_ghap(&ghap, None).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await;
+        done.unwrap();
+    }
+
+    /// Many records that say the same, the first of which is another's.
+    async fn one_among(at: &TestStore, many: usize) {
+        let same = record(at, 0, "The tokenizer hangs").await;
+        let ghaps = (0..many).map(|number| {
+            let mut ghap = same.clone();
+            ghap.id = format!("ghap_{number}").into();
+            if number == 0 {
+                (ghap.domain, ghap.status) = (Domain::Testing, GhapStatus::Falsified);
+            }
+            ghap
+        });
+        put(at, ghaps.collect()).await;
+    }
+
+    #[tokio::test]
+    async fn a_filter_comes_before_the_limit() {
+        for many in [100, usize::try_from(limits::SEARCH_POSTINGS).unwrap() + 100] {
+            let at = TestStore::open().await;
+            one_among(&at, many).await;
+            let filters = [
+                SearchFilter { domain: Some(Domain::Testing), status: None },
+                SearchFilter { domain: None, status: Some(GhapStatus::Falsified) },
+                SearchFilter { domain: Some(Domain::Testing), status: Some(GhapStatus::Falsified) },
+            ];
+            for filter in filters {
+                let search = Search { filter, ..asks("tokenizer hangs") };
+                assert_eq!(found(&at.store, &search).await, ["ghap_0"], "{many}: {search:?}");
+            }
+            let filter =
+                SearchFilter { domain: Some(Domain::Testing), status: Some(GhapStatus::Confirmed) };
+            let search = Search { filter, ..asks("tokenizer hangs") };
+            assert!(found(&at.store, &search).await.is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn of_what_is_in_very_many_records_the_latest_are_found() {
+        let at = TestStore::open().await;
+        let many = usize::try_from(limits::SEARCH_POSTINGS).unwrap() + 1;
+        one_among(&at, many).await;
+        let hits = found(&at.store, &asks("tokenizer")).await;
+        assert_eq!(hits.len(), 5);
+        assert_eq!(hits[0], format!("ghap_{}", many - 1));
+    }
+
+    #[tokio::test]
+    async fn one_place_in_five_is_kept_for_what_did_not_work() {
+        let at = TestStore::open().await;
+        // The more of the words, the better: the first is the worst.
+        let words = ["tokenizer", "hangs", "parser", "locale", "emoji", "newline", "regex"];
+        let mut ghaps = Vec::new();
+        for number in 1..=words.len() {
+            let mut ghap = record(&at, number, &words[..number].join(" ")).await;
+            if number <= 2 {
+                ghap.status = GhapStatus::Falsified;
+            }
+            ghaps.push(ghap);
+        }
+        put(&at, ghaps).await;
+        let prompt = words.join(" ");
+        let hits = found(&at.store, &asks(&prompt)).await;
+        assert_eq!(hits, ["ghap_7", "ghap_6", "ghap_5", "ghap_4", "ghap_2"]);
+        // Four places have no fifth to give.
+        let search = Search { limit: 4, ..asks(&prompt) };
+        let hits = found(&at.store, &search).await;
+        assert_eq!(hits, ["ghap_7", "ghap_6", "ghap_5", "ghap_4"]);
+    }
+
+    #[tokio::test]
+    async fn typos_identifiers_and_text_without_spaces_are_found() {
+        let at = TestStore::open().await;
+        Fixture::read().unwrap().fill(&at.store).await.unwrap();
+        for (prompt, best) in [
+            ("502 durring a rolout", "tide-readiness"),
+            ("spark join stragler", "weir-spark-skew"),
+            ("transfres hang, deadlok detected", "ledger-deadlock"),
+            ("computeCartTotal()", "cart-rounding"),
+            ("compute_cart_total", "cart-rounding"),
+            ("LineItem::total", "cart-rounding"),
+            ("src/iso20022/parse_camt053.rs:88", "ledger-panic-unwrap"),
+            ("import.meta.env.API_URL", "lantern-vite-env"),
+            ("文字化け", "okiba-mojibake"),
+            ("デプロイ ロック", "okiba-deploy"),
+            ("Zertifikatspruefung ZERTIFIKATSPRÜFUNG", "werkbank-zertifikat"),
+        ] {
+            let hits = found(&at.store, &asks(prompt)).await;
+            assert_eq!(hits.first().map(String::as_str), Some(best), "{prompt}: {hits:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_follow_up_is_told_nothing_unasked() {
+        let at = TestStore::open().await;
+        Fixture::read().unwrap().fill(&at.store).await.unwrap();
+        for prompt in ["", "?!", "ok", "do it", "now the tests", "push it", "thanks, bye", "🦀"] {
+            let search = Search { only_relevant: true, ..asks(prompt) };
+            assert!(found(&at.store, &search).await.is_empty(), "{prompt}");
+        }
+    }
 }

@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     Appended, Bus, MigrateError, Migrations, StoreError, WriteStats, WriteTx,
+    tally::Tally,
     version::Version,
     writer::{self, Closure, Job},
 };
@@ -84,6 +85,7 @@ impl Store {
             closing: Vec::new(),
             position: 0,
             undo: Vec::new(),
+            tally: Tally::default(),
             now: Timestamp::from_millis(0),
         };
         tx.reset().await?;
@@ -130,9 +132,16 @@ impl Store {
         events: Vec<NewEvent>,
     ) -> Result<Appended, StoreError> {
         assert!(!events.is_empty(), "an append has at least one event");
+        self.hand_over(|reply| Job::Append { stream, events, reply }).await
+    }
+
+    /// Hands a job to the writer and waits for its answer.
+    pub(super) async fn hand_over<T>(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Job,
+    ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let job = Job::Append { stream, events, reply };
-        self.jobs.send(job).await.map_err(|_| StoreError::Stopped)?;
+        self.jobs.send(job(reply)).await.map_err(|_| StoreError::Stopped)?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 

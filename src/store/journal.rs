@@ -269,54 +269,6 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Counts a tool call; answers how many there were since the last reset, this one included.
-    pub async fn count_tool(
-        &mut self,
-        session_id: &str,
-        agent_id: &str,
-        tool_name: Option<&str>,
-    ) -> Result<i64, StoreError> {
-        if let Some(tool_name) = tool_name {
-            sqlx::query!(
-                "insert into tool_use (session_id, agent_id, tool_name, count, first_at, last_at)
-                values (?1, ?2, ?3, 1, ?4, ?4)
-                on conflict (session_id, agent_id, tool_name) do update set count = count + 1, last_at = ?4",
-                session_id,
-                agent_id,
-                tool_name,
-                self.now
-            )
-            .execute(&mut self.conn)
-            .await?;
-        }
-        let since = sqlx::query_scalar!(
-            r#"insert into session_counter (session_id, agent_id, total, since) values (?, ?, 1, 1)
-            on conflict (session_id, agent_id) do update set total = total + 1, since = since + 1
-            returning since as "since!: i64""#,
-            session_id,
-            agent_id
-        )
-        .fetch_one(&mut self.conn)
-        .await?;
-        Ok(since)
-    }
-
-    /// Tool calls since the last reset.
-    pub async fn tool_count(
-        &mut self,
-        session_id: &str,
-        agent_id: &str,
-    ) -> Result<i64, StoreError> {
-        let since = sqlx::query_scalar!(
-            "select since from session_counter where session_id = ? and agent_id = ?",
-            session_id,
-            agent_id
-        )
-        .fetch_optional(&mut self.conn)
-        .await?;
-        Ok(since.unwrap_or(0))
-    }
-
     /// Counts from zero again.
     pub async fn reset_tool_count(
         &mut self,
@@ -750,6 +702,14 @@ impl Store {
         .fetch_all(&self.readers)
         .await?;
         Ok(rows.into_iter().map(Outcome::from).collect())
+    }
+
+    /// The latest records that are over.
+    pub async fn latest_resolved(&self, limit: u32) -> Result<Vec<Ghap>, StoreError> {
+        let raw = ghaps!("where g.status <> 'active' order by g.id desc limit ?", limit)
+            .fetch_all(&self.readers)
+            .await?;
+        Ok(raw.into_iter().map(Ghap::from).collect())
     }
 
     /// Records of a kind that have something to tell to another attempt: those of `project` first, then those with a

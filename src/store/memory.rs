@@ -222,3 +222,68 @@ impl Store {
         Ok(rows.into_iter().map(Memory::from).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing::TestStore, *};
+    use crate::domain::{Ids, text};
+
+    #[tokio::test]
+    async fn the_index_says_what_the_table_says() {
+        let at = TestStore::open().await;
+        let ids = Ids::counting();
+        for content in ["the tenant cache", "the cache of the page"] {
+            let memory = Memory {
+                id: MemoryId::new(&ids, Timestamp::from_millis(1)),
+                project: None,
+                category: MemoryCategory::Fact,
+                content: content.to_owned(),
+                importance: 0.5,
+                tags: Vec::new(),
+                created_at: Timestamp::from_millis(1),
+            };
+            let terms = text::terms(content);
+            let done: Result<_, StoreError> = at
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        tx.insert_memory(&memory, &memory.content, &terms, "s").await
+                    })
+                })
+                .await;
+            assert_eq!(done.unwrap(), None);
+        }
+        let found = async |term: &str| {
+            let terms = format!(r#"{{"{term}":1.0}}"#);
+            let filter = MemoryFilter::default();
+            let found = at.store.memory_candidates(&terms, &filter, 10).await.unwrap();
+            let with = at.store.memory_frequencies(&format!(r#"["{term}"]"#)).await.unwrap();
+            (found.len(), with.first().map_or(0, |it| it.1))
+        };
+        assert_eq!((found("cach").await, found("tenant").await), ((2, 2), (1, 1)));
+        // By hand, as a person with `sqlite3` may.
+        let done: Result<(), StoreError> = at
+            .store
+            .write(|tx| {
+                Box::pin(async move {
+                    for sql in [
+                        "update memory set terms = 'clock' where content = 'the tenant cache'",
+                        "insert into memory_fts (memory_fts, rank) values ('integrity-check', 1)",
+                    ] {
+                        sqlx::query(sql).execute(&mut tx.conn).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await;
+        done.unwrap();
+        assert_eq!((found("cach").await, found("clock").await), ((1, 1), (1, 1)));
+        let (all, total) = at.store.memories(&MemoryFilter::default(), 0, 10).await.unwrap();
+        assert_eq!((all.len(), total, at.store.memory_count().await.unwrap()), (2, 2, 2));
+        let id = all[1].id.clone();
+        let gone: Result<bool, StoreError> =
+            at.store.write(move |tx| Box::pin(async move { tx.delete_memory(&id).await })).await;
+        assert!(gone.unwrap());
+        assert_eq!((found("clock").await, found("cach").await), ((0, 0), (1, 1)));
+    }
+}

@@ -19,6 +19,7 @@ mod peer;
 mod replay;
 mod search;
 mod seen;
+mod tally;
 mod task;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -43,6 +44,7 @@ pub use peer::{PeerFilter, PeerRow};
 pub use replay::{FeedScope, Frames, StreamView};
 pub use search::{Candidate, Index, SearchFilter};
 pub use seen::Item;
+pub use tally::{Counted, ToolCall};
 pub use task::{TaskFilter, TaskRow};
 pub use token::TokenRow;
 pub use tx::WriteTx;

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sqlx::{Sqlite, pool::PoolConnection};
 
 use super::{Store, StoreError, WriteTx, journal::ghaps_at};
 use crate::domain::{
-    Timestamp,
     journal::{Domain, Ghap, GhapStatus, Tier},
     limits, text,
 };
@@ -32,7 +31,7 @@ impl SearchFilter {
 }
 
 /// A record that has some of the terms.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
 pub struct Candidate {
     /// Its place in the table.
     pub id: i64,
@@ -44,8 +43,8 @@ pub struct Candidate {
     pub status: GhapStatus,
     /// How far it can be trusted.
     pub tier: Option<Tier>,
-    /// When it was resolved.
-    pub at: Timestamp,
+    /// When it was resolved, in milliseconds since the unix epoch.
+    pub at_ms: i64,
     /// Terms of goal and hypothesis.
     pub aim: String,
     /// Terms of surprise, root cause and lesson.
@@ -112,18 +111,16 @@ impl Index {
         terms: &[&str],
     ) -> Result<(i64, Vec<(String, i64)>), StoreError> {
         let terms = json(terms);
-        // The largest id stands for the count, which would be a walk over the table. No term is "".
-        let rows = sqlx::query!(
-            r#"select '' as "term!", coalesce(max(id), 0) as "records!: i64" from ghap_text
-            union all
-            select t.term, t.records from json_each(?) j cross join term t on t.term = j.value where t.records > 0"#,
+        // The largest id stands for the count, which would be a walk over the table.
+        let row = sqlx::query!(
+            r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
+                json_group_array(json_array(t.term, t.records)) as "each!: String"
+            from json_each(?) j cross join term t on t.term = j.value where t.records > 0"#,
             terms
         )
-        .fetch_all(&mut *self.conn)
+        .fetch_one(&mut *self.conn)
         .await?;
-        let (all, each): (Vec<_>, Vec<_>) =
-            rows.into_iter().map(|row| (row.term, row.records)).partition(|it| it.0.is_empty());
-        Ok((all.first().map_or(0, |it| it.1), each))
+        Ok((row.all, read(&row.each)?))
     }
 
     /// The terms that may be meant by misspelt words: each word and such a term. `parts` has a query of the trigram table
@@ -155,26 +152,23 @@ impl Index {
         filter: &SearchFilter,
     ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
         let terms = json(terms);
-        // One row for each term: a thousand rows would cost more than the look-up.
-        let rows = sqlx::query!(
-            r#"select cast(j.value as text) as "term!: String", (
+        let places = sqlx::query_scalar!(
+            r#"select json_group_array(json_array(j.value, (
                 select json_group_array(f.rowid) from ghap_fts f
-                where f.ghap_fts match '"' || replace(j.value, '"', '""') || '"' and ((?2 is null and ?3 is null) or exists (
-                    select 1 from ghap g
-                    where g.id = f.rowid and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
-                ))
-            ) as "ids!: String"
+                where f.ghap_fts match '"' || replace(j.value, '"', '""') || '"'
+                    and ((?2 is null and ?3 is null) or exists (
+                        select 1 from ghap g
+                        where g.id = f.rowid and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
+                    ))
+            ))) as "places!: String"
             from json_each(?1) j"#,
             terms,
             filter.domain,
             filter.status
         )
-        .fetch_all(&mut *self.conn)
+        .fetch_one(&mut *self.conn)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| (row.term, serde_json::from_str(&row.ids).unwrap_or_default()))
-            .collect())
+        read(&places)
     }
 
     /// The latest records that a term stands in, however many those are.
@@ -202,22 +196,27 @@ impl Index {
     /// Records by their places, with their terms.
     pub async fn candidates(&mut self, ids: &[i64]) -> Result<Vec<Candidate>, StoreError> {
         let ids = json(ids);
-        let rows = sqlx::query_as!(
-            Candidate,
-            r#"select g.id as "id!", g.ghap_id, g.project, g.status as "status: GhapStatus", g.tier as "tier: Tier",
-                coalesce(g.resolved_at, g.updated_at) as "at!: Timestamp", t.aim, t.lesson, t.rest
+        let candidates = sqlx::query_scalar!(
+            r#"select json_group_array(json_array(
+                g.id, g.ghap_id, g.project, g.status, g.tier, coalesce(g.resolved_at, g.updated_at), t.aim, t.lesson, t.rest
+            )) as "candidates!: String"
             from json_each(?) j cross join ghap g on g.id = j.value cross join ghap_text t on t.id = g.id"#,
             ids
         )
-        .fetch_all(&mut *self.conn)
+        .fetch_one(&mut *self.conn)
         .await?;
-        Ok(rows)
+        read(&candidates)
     }
 
     /// Records by their places, whole, in any order.
     pub async fn ghaps(&mut self, ids: &[i64]) -> Result<Vec<Ghap>, StoreError> {
         ghaps_at(&mut self.conn, &json(ids)).await
     }
+}
+
+/// Lists come as one row of JSON: with each row, the reader wakes and waits anew.
+fn read<T: DeserializeOwned>(list: &str) -> Result<T, StoreError> {
+    serde_json::from_str(list).map_err(|error| sqlx::Error::Decode(error.into()).into())
 }
 
 fn json(value: &(impl Serialize + ?Sized)) -> String {

@@ -54,3 +54,36 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.kind, row.item, row.version)).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing::TestStore, *};
+
+    #[tokio::test]
+    async fn what_has_changed_is_new_again() {
+        let at = TestStore::open().await;
+        let item = |version| Item {
+            kind: "value",
+            id: "val_1".to_owned(),
+            version: Timestamp::from_millis(version),
+        };
+        let note = async |session: &'static str, item: Item| {
+            let done: Result<bool, StoreError> = at
+                .store
+                .write(move |tx| Box::pin(async move { tx.note_seen(session, &item).await }))
+                .await;
+            done.unwrap()
+        };
+        assert!(note("s", item(1)).await && !note("s", item(1)).await);
+        assert!(note("s", item(2)).await, "a later version");
+        assert!(note("other", item(1)).await, "another session");
+        assert_eq!(at.store.seen("s").await.unwrap().len(), 2);
+        let forgot: Result<(), StoreError> =
+            at.store.write(|tx| Box::pin(async move { tx.forget_seen("s").await })).await;
+        forgot.unwrap();
+        assert_eq!(
+            (at.store.seen("s").await.unwrap().len(), at.store.seen("other").await.unwrap().len()),
+            (0, 1)
+        );
+    }
+}

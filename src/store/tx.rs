@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use sqlx::SqliteConnection;
 
-use super::{Bus, StoreError, StreamState};
+use super::{Bus, StoreError, StreamState, tally::Tally};
 use crate::domain::{EventKind, Seq, Timestamp};
 
 /// The write side of the database. The writer owns the only one, and lends it to one job at a time.
@@ -24,6 +24,8 @@ pub struct WriteTx {
     pub(super) position: i64,
     /// How to take back what the present job did to `streams`.
     pub(super) undo: Vec<Undo>,
+    /// Counters that were written lately.
+    pub(super) tally: Tally,
     pub(super) now: Timestamp,
 }
 
@@ -76,6 +78,7 @@ impl WriteTx {
         self.closing.clear();
         self.undo.clear();
         self.streams.clear();
+        self.tally.forget();
         self.position = sqlx::query_scalar!(r#"select max(position) as "max: i64" from event"#)
             .fetch_one(&mut self.conn)
             .await?

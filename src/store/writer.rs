@@ -14,7 +14,7 @@ use std::{
 use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Appended, StoreError, WriteTx, version::Version};
+use super::{Appended, Counted, StoreError, ToolCall, WriteTx, version::Version};
 use crate::domain::{Clock, NewEvent, StreamName, limits};
 
 /// What a caller hands to the writer.
@@ -25,6 +25,8 @@ pub(super) enum Job {
         events: Vec<NewEvent>,
         reply: oneshot::Sender<Result<Appended, StoreError>>,
     },
+    /// A tool call: those of a group are counted together.
+    Count { call: ToolCall, reply: oneshot::Sender<Result<Counted, StoreError>> },
     /// Anything else.
     Run(Box<dyn Run>),
     /// No more: what comes after this is not taken.
@@ -125,6 +127,9 @@ pub(super) async fn run(
         if tx.streams.len() > limits::STREAMS_CACHED {
             tx.streams.clear();
         }
+        if tx.tally.len() > limits::STREAMS_CACHED {
+            tx.tally.forget();
+        }
     }
     tx
 }
@@ -132,23 +137,49 @@ pub(super) async fn run(
 /// A job that did its part and waits for the commit.
 enum Done {
     Append(oneshot::Sender<Result<Appended, StoreError>>, Appended),
+    Count(oneshot::Sender<Result<Counted, StoreError>>, Counted),
     Run(Box<dyn Run>),
 }
+
+impl Done {
+    fn answer(self, committed: Result<(), StoreError>) {
+        // The caller may have gone away; the commit stands all the same.
+        match self {
+            Self::Append(reply, places) => drop(reply.send(committed.map(|()| places))),
+            Self::Count(reply, counted) => drop(reply.send(committed.map(|()| counted))),
+            Self::Run(job) => job.answer(committed),
+        }
+    }
+}
+
+/// A tool call that waits to be counted.
+type ToCount = (ToolCall, oneshot::Sender<Result<Counted, StoreError>>);
 
 /// Runs the jobs of `group` in one transaction and answers each. False if nothing was committed.
 async fn commit(tx: &mut WriteTx, group: &mut Vec<Job>, version: &Version) -> bool {
     // Appends alone need no transaction of their own: they end up in one statement, which is one.
     let events: usize = group.iter().map(Job::events).sum();
-    let explicit = events > 1024 || group.iter().any(|job| matches!(job, Job::Run(_)));
+    let explicit = events > 1024 || group.iter().any(|job| !matches!(job, Job::Append { .. }));
     let alone = group.len() == 1;
     let mut done = Vec::with_capacity(group.len());
     let outcome = async {
         if explicit {
             execute(tx, "begin immediate").await?;
         }
+        let mut calls = Vec::new();
         for job in group.drain(..) {
-            step(tx, job, alone, &mut done).await?;
+            match job {
+                Job::Count { call, reply } => calls.push((call, reply)),
+                // It may ask for what was counted before it, and change it.
+                Job::Run(_) => {
+                    count(tx, &mut calls, &mut done).await?;
+                    step(tx, job, alone, &mut done).await?;
+                    tx.tally.forget();
+                }
+                _ => step(tx, job, alone, &mut done).await?,
+            }
         }
+        count(tx, &mut calls, &mut done).await?;
         version.begin();
         let flushed = async {
             tx.flush().await?;
@@ -163,12 +194,7 @@ async fn commit(tx: &mut WriteTx, group: &mut Vec<Job>, version: &Version) -> bo
         Ok(()) => {
             // Answers first: whoever waits for one may hand over its next job while readers are woken.
             for job in done {
-                match job {
-                    Done::Append(reply, places) => {
-                        reply.send(Ok(places)).ok();
-                    }
-                    Done::Run(job) => job.answer(Ok(())),
-                }
+                job.answer(Ok(()));
             }
             tx.publish();
             true
@@ -215,9 +241,35 @@ async fn step(
             }
             settled?;
         }
-        Job::Stop { .. } => {}
+        // Counted with the others, and told to the receiver's loop.
+        Job::Count { .. } | Job::Stop { .. } => {}
     }
     Ok(())
+}
+
+/// Counts the calls that have gathered. An error here is the transaction's, for there is nothing in a call to fail by.
+async fn count(
+    tx: &mut WriteTx,
+    calls: &mut Vec<ToCount>,
+    done: &mut Vec<Done>,
+) -> Result<(), StoreError> {
+    if calls.is_empty() {
+        return Ok(());
+    }
+    let each: Vec<&ToolCall> = calls.iter().map(|(call, _)| call).collect();
+    match tx.count_tools(&each).await {
+        Ok(counted) => {
+            let replies = calls.drain(..).map(|(_, reply)| reply);
+            done.extend(replies.zip(counted).map(|(reply, counted)| Done::Count(reply, counted)));
+            Ok(())
+        }
+        Err(error) => {
+            for (_, reply) in calls.drain(..) {
+                reply.send(Err(error.clone())).ok();
+            }
+            Err(error)
+        }
+    }
 }
 
 /// Answers everybody that nothing was kept.
@@ -237,16 +289,14 @@ async fn fail(
         tracing::error!(error = crate::telemetry::chain(&error), "cannot read the head of the log");
     }
     for job in done {
-        match job {
-            Done::Append(reply, _) => {
-                reply.send(Err(error.clone())).ok();
-            }
-            Done::Run(job) => job.answer(Err(error.clone())),
-        }
+        job.answer(Err(error.clone()));
     }
     for job in rest {
         match job {
             Job::Append { reply, .. } => {
+                reply.send(Err(error.clone())).ok();
+            }
+            Job::Count { reply, .. } => {
                 reply.send(Err(error.clone())).ok();
             }
             Job::Run(job) => job.answer(Err(error.clone())),
@@ -264,7 +314,7 @@ impl Job {
     fn events(&self) -> usize {
         match self {
             Self::Append { events, .. } => events.len(),
-            Self::Run(_) | Self::Stop { .. } => 0,
+            Self::Count { .. } | Self::Run(_) | Self::Stop { .. } => 0,
         }
     }
 }

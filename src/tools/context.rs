@@ -241,6 +241,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_was_said_is_not_said_again_in_another_record() {
+        let world = World::open().await;
+        let call = begin(&world, "s", "/nowhere/p").await;
+        for _ in 0..6 {
+            try_it(&world, &call, "tenant cache leaks", "falsified").await;
+        }
+        assert_eq!(ask(&world, &call, "tenant cache", json!({})).await["item_count"], 1);
+        assert_eq!(ask(&world, &call, "the tenant cache leaks", json!({})).await["item_count"], 0);
+        let before = json!({ "domain": "debugging" });
+        let said = text(&world.call(&call, "premortem", before).await, "markdown");
+        assert_eq!(said.matches("Lesson: ").count(), 1, "{said}");
+    }
+
+    #[tokio::test]
     async fn of_many_calls_at_one_moment_one_gives_an_item() {
         let world = World::open().await;
         let call = begin(&world, "s", "/nowhere/p").await;

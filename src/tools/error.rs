@@ -26,6 +26,8 @@ pub enum ErrorType {
     InternalError,
     /// The session has an active record already.
     ActiveGhapExists,
+    /// There are too few records to say anything; `have` and `need` say how many.
+    InsufficientData,
 }
 
 /// A failure as the caller sees it: `structuredContent.error` of a result with `isError`.
@@ -42,12 +44,19 @@ pub struct ToolError {
     /// What that argument may be: a list of values, or a range in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed: Option<Value>,
+    /// How much there is, if there is too little.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub have: Option<u64>,
+    /// How much it takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub need: Option<u64>,
 }
 
 impl ToolError {
     /// A failure of this kind.
     pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), field: None, allowed: None }
+        let message = message.into();
+        Self { kind, message, field: None, allowed: None, have: None, need: None }
     }
 
     /// The argument `field` breaks a rule.
@@ -75,6 +84,10 @@ impl From<service::Error> for ToolError {
             Error::NotFound { what, id, .. } => {
                 let message = format!("there is no {what} {id:?}{}", where_to_look(what));
                 return Self::new(ErrorType::NotFound, message);
+            }
+            Error::InsufficientData { have, need } => {
+                let error = Self::new(ErrorType::InsufficientData, error.to_string());
+                return Self { have: Some(*have), need: Some(*need), ..error };
             }
             Error::Conflict(_) => ErrorType::Conflict,
             Error::ActiveGhap { .. } => ErrorType::ActiveGhapExists,

@@ -11,7 +11,7 @@ use crate::{
             Domain, Ghap, GhapStatus, Iteration, Lesson, OutcomeVerdict, RootCause, Strategy, Tier,
             Verdict,
         },
-        limits,
+        limits, quote,
     },
     service::journal::{GhapChange, NewGhap, NewOutcome, Resolution},
     store::{GhapFilter, SearchFilter},
@@ -351,7 +351,7 @@ async fn list(call: Call, input: List) -> Result<Entries, Failure> {
     let results: Vec<Entry> = ghaps
         .into_iter()
         .map(|ghap| Entry {
-            goal: ghap.goal.chars().take(120).collect(),
+            goal: quote::excerpt(&ghap.goal, 200),
             id: ghap.id,
             domain: ghap.domain,
             strategy: ghap.strategy,

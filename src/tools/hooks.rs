@@ -129,7 +129,8 @@ mod tests {
 
     fn payload(event: &str, more: Value) -> Value {
         let mut payload = json!({ "hook_event_name": event, "session_id": "s", "cwd": "/repo/x" });
-        payload.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let Value::Object(more) = more else { panic!("an object") };
+        payload.as_object_mut().unwrap().extend(more);
         json!({ "client": "claude-code", "payload": payload })
     }
 
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn test_runs_are_outcomes_that_a_record_can_cite() {
+    async fn runs_of_tests_are_outcomes_that_a_record_can_cite() {
         let world = World::open().await;
         let call = world.operator(None);
         let tell = async |number: usize, passes: bool| {

@@ -160,7 +160,7 @@ struct List {
         inner(length(max = limits::MEMORY_TAG_CHARS), regex(pattern = TAG))
     )]
     tags: Option<Vec<String>>,
-    /// Only of this project.
+    /// Only of this project; an empty text means those that hold everywhere.
     project: Option<String>,
     /// How many at most.
     #[schemars(range(min = 1, max = 200), extend("default" = 50))]

@@ -23,6 +23,7 @@ mod tasks;
 #[cfg(test)]
 mod testing;
 mod tool;
+mod values;
 
 pub use call::{Answers, Ask, Call, FarEnd, LogLevel, Nobody, Progress};
 pub use catalogue::{Catalogue, Descriptor};
@@ -50,6 +51,7 @@ pub fn builtin() -> Vec<Tool> {
         context::tools(),
         hooks::tools(),
         memory::tools(),
+        values::tools(),
     ]
     .into_iter()
     .flatten()

@@ -219,7 +219,9 @@ impl From<service::Error> for Problem {
         let code = match &error {
             Error::NotFound { .. } => Code::NotFound,
             Error::Invalid { field, why } => return Self::invalid(field.clone(), why),
-            Error::Conflict(_) | Error::ActiveGhap { .. } => Code::Conflict,
+            Error::Conflict(_) | Error::ActiveGhap { .. } | Error::InsufficientData { .. } => {
+                Code::Conflict
+            }
             Error::Forbidden(_) => Code::Forbidden,
             Error::LimitReached(_) => Code::LimitReached,
             Error::Unavailable(_) => Code::Unavailable,

@@ -12,17 +12,19 @@ import concurrent.futures
 import glob
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
 sys.dont_write_bytecode = True
 from agents import PATHS, CLIENTS, Model, find_clients, tool  # noqa: E402
-from daemon import BIN, Checks, free_port  # noqa: E402
+from daemon import BIN, Checks, free_port, wait_for  # noqa: E402
 
 NAMES = {"claude": "claude-code"}
 SHELL = {
@@ -224,6 +226,104 @@ def nobody(person):
     no_hook_errors(person, printed)
 
 
+def woken(person):
+    """A message wakes a session of Claude Code that waits for its person."""
+    person.install()
+    person.start()
+    model = Model([{"text": "first"}, {"text": "second"}])
+    args, extra = COMMANDS["claude"](model.url)
+    args[args.index("do it")] = "--input-format=stream-json"
+    env = {**person.env, **quiet(model.url), **extra, "SVC_HOOK_WAIT": "always"}
+    process = subprocess.Popen([os.path.join(person.client.folder, args[0]), *args[1:]], env=env, cwd=person.work, stdin=subprocess.PIPE,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+    try:
+        process.stdin.write(json.dumps({"type": "user", "message": {"role": "user", "content": "hello"}}) + "\n")
+        process.stdin.flush()
+        model.asked(0)
+
+        def idle():
+            peers = json.loads(person.svc("peer", "list", "--json"))["peers"]
+            return [it["peer_id"] for it in peers if it["backend"] == "claude-code" and it["status"] == "idle"]
+
+        peer = wait_for(idle, "the session to wait")[0]
+        person.svc("message", "send", peer, "the build is green")
+        model.asked(1, timeout=20)
+        assert "the build is green" in json.dumps(model.calls()[1]["new"]), model.calls()[1]
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        model.close()
+
+
+def terminal(person):
+    """A person's session in a terminal: no word of hooks, woken by a message, and /exit waits for no waiter."""
+    person.install()
+    person.start()
+    path = os.path.join(person.home, ".claude.json")
+    with open(path) as f:
+        config = json.load(f)
+    # What else it would ask at its first start.
+    trusted = {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True}
+    config |= {"hasCompletedOnboarding": True, "theme": "dark", "customApiKeyResponses": {"approved": ["sk-ant-dummy"], "rejected": []}, "projects": {person.work: trusted}}
+    with open(path, "w") as f:
+        json.dump(config, f)
+    model = Model([SHELL["claude"], {"text": "first answer"}, {"text": "second answer"}])
+    env = {**person.env, **quiet(model.url), "TERM": "xterm-256color"}
+    pid, screen = pty.fork()
+    if pid == 0:
+        os.chdir(person.work)
+        os.execve(os.path.join(person.client.folder, "claude"), ["claude", "--allowedTools", "Bash,mcp__svc"], env)
+    shown = bytearray()
+
+    def read():
+        try:
+            while chunk := os.read(screen, 65536):
+                shown.extend(chunk)
+        except OSError:
+            pass
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+
+    def type_in(text, until, what):
+        # What is typed before the prompt is there is lost, and so is Enter that comes with the text.
+        def there():
+            os.write(screen, text.encode())
+            time.sleep(0.5)
+            os.write(screen, b"\r")
+            time.sleep(1)
+            return until()
+
+        wait_for(there, what, 30)
+
+    try:
+        wait_for(lambda: "❯".encode() in shown, "the prompt", 30)
+        type_in("hello", lambda: model.calls(), "the first turn")
+        model.asked(1)
+
+        def idle():
+            peers = json.loads(person.svc("peer", "list", "--json"))["peers"]
+            return [it["peer_id"] for it in peers if it["backend"] == "claude-code" and it["status"] == "idle"]
+
+        person.svc("message", "send", wait_for(idle, "the session to wait")[0], "the build is green")
+        model.asked(2, timeout=20)
+        assert "the build is green" in json.dumps(model.calls()[2]["new"]), model.calls()[2]
+        wait_for(idle, "the session to wait again")
+        started = time.time()
+        type_in("/exit", lambda: os.waitpid(pid, os.WNOHANG)[0], "the end")
+        pid = 0
+        assert time.time() - started < 15, "it waited for something"
+        assert b"hook error" not in shown.lower(), shown.decode("utf-8", "replace")
+        no_hook_errors(person, "")
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        reader.join(5)
+        os.close(screen)
+        model.close()
+
+
 def no_hook_errors(person, printed):
     for line in printed.splitlines():
         low = line.lower()
@@ -234,7 +334,7 @@ def no_hook_errors(person, printed):
             assert "hook_non_blocking_error" not in f.read(), path
 
 
-CASES = {"listed": listed, "session": session, "nobody there": nobody}
+CASES = {"listed": listed, "session": session, "woken": woken, "in a terminal": terminal, "nobody there": nobody}
 
 
 def main():
@@ -264,6 +364,9 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for case in cases:
             for client in clients:
+                # The others have no way to be woken, and first starts that are less easily skipped.
+                if case in ("woken", "in a terminal") and client.name != "claude":
+                    continue
                 pool.submit(one, client, case)
     checks.exit()
 

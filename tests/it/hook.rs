@@ -39,7 +39,10 @@ fn hook_with(home: &Home, args: &[&str], input: &[u8], deadline_ms: u32) -> Ran 
 fn claude(session: &str, event: &str, more: &Value) -> Value {
     let mut payload =
         json!({ "session_id": session, "hook_event_name": event, "cwd": "/nowhere/p" });
-    payload.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    payload
+        .as_object_mut()
+        .expect("it is there")
+        .extend(more.as_object().expect("it is there").clone());
     payload
 }
 
@@ -64,13 +67,17 @@ fn tool(d: &Daemon, name: &str, arguments: &Value) -> Value {
 
 fn peer_of(d: &Daemon, session: &str) -> Option<Value> {
     let peers = d.get("/v1/peers").ok(200);
-    let peers = peers["peers"].as_array().unwrap();
+    let peers = peers["peers"].as_array().expect("it is there");
     peers.iter().find(|peer| peer["session_id"] == session).cloned()
 }
 
 fn calls(d: &Daemon, session: &str) -> i64 {
     let found = d.get(&format!("/v1/sessions/{session}"));
-    if found.status() == 404 { 0 } else { found.ok(200)["tool_calls"].as_i64().unwrap() }
+    if found.status() == 404 {
+        0
+    } else {
+        found.ok(200)["tool_calls"].as_i64().expect("it is there")
+    }
 }
 
 /// Texts as they come are other ones each time.
@@ -100,7 +107,9 @@ fn every_payload_of_every_client_has_its_answer() {
         let mut names: Vec<String> = std::fs::read_dir(&folder)
             .expect("payloads")
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .filter(|name| name.ends_with(".json") && name != "answers.json")
+            .filter(|name| {
+                name != "answers.json" && Path::new(name).extension().is_some_and(|it| it == "json")
+            })
             .collect();
         names.sort();
         let read = |name: &str| -> Value {
@@ -389,6 +398,28 @@ fn shapes_for_scripts() {
     assert_eq!(gone, json!({ "type": "degraded", "reason": "request_failed" }));
 }
 
+#[test]
+fn what_a_person_wants_otherwise() {
+    let home = Home::new();
+    home.write("config.toml", "[hooks]\ncheck_in = 3\nsub_agents = true\n");
+    let d = Daemon::with(|plan| plan.home(&home));
+    let record = json!({
+        "session_id": "s", "domain": "testing", "strategy": "ask-user", "goal": "g", "hypothesis": "h because of i",
+        "action": "a", "prediction": "p",
+    });
+    tool(&d, "start_ghap", &record);
+    for agent in ["", "beneath"] {
+        let reminded: Vec<bool> = (0..7)
+            .map(|n| {
+                let mut call = using(&format!("{agent}{n}"));
+                call["agent_id"] = json!(agent);
+                !context(&hook(&d.home, "claude", &claude("s", "PreToolUse", &call))).is_empty()
+            })
+            .collect();
+        assert_eq!(reminded, [false, false, true, false, false, true, false], "{agent}");
+    }
+}
+
 /// The session that an MCP connection belongs to, as the client's hooks and its calls show.
 #[test]
 fn a_connection_is_known_by_what_hooks_told() {
@@ -479,14 +510,14 @@ fn waiter(home: &Home, session: &str) -> Running {
     command.stdin(Stdio::piped());
     let mut running = Running::spawn(command);
     let payload = claude(session, "Stop", &json!({ "stop_hook_active": false }));
-    running.stdin().write_all(payload.to_string().as_bytes()).unwrap();
+    running.stdin().write_all(payload.to_string().as_bytes()).expect("it is there");
     running
 }
 
 /// Messages of a peer, by how far they came.
 fn state(d: &Daemon, message: &Value) -> String {
-    let id = message["id"].as_str().unwrap();
-    d.get(&format!("/v1/messages/{id}")).ok(200)["state"].as_str().unwrap().to_owned()
+    let id = message["id"].as_str().expect("it is there");
+    d.get(&format!("/v1/messages/{id}")).ok(200)["state"].as_str().expect("it is there").to_owned()
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod health;
 mod hook;
 mod install;
 mod journal;
+mod learning;
 mod mcp;
 mod mcp_agents;
 mod mcp_rmcp;
@@ -26,6 +27,8 @@ mod messages;
 mod migrate;
 mod model;
 mod peers;
+#[cfg(target_os = "linux")]
+mod service_unit;
 mod sse;
 mod stdio;
 mod tasks;

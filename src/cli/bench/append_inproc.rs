@@ -21,7 +21,8 @@ use crate::{
     store::{OpenOptions, Store, StoreError, Writer},
 };
 
-const STREAMS: usize = 100;
+/// Streams that producers go round.
+pub(super) const STREAMS: usize = 100;
 
 /// Runs it.
 pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -63,13 +64,20 @@ pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn open(runtime: &Runtime, bench: &Bench, name: &str) -> anyhow::Result<(Store, Writer)> {
+pub(super) fn open(
+    runtime: &Runtime,
+    bench: &Bench,
+    name: &str,
+) -> anyhow::Result<(Store, Writer)> {
     let path = bench.sandbox.path(&format!("{name}.db"));
     let options = OpenOptions { path, max_bytes: None, migrate: true };
     Ok(runtime.block_on(Store::open(&options, Arc::new(SystemClock)))?)
 }
 
-async fn make_streams(store: &Store, names: &Arc<[StreamName]>) -> Result<(), StoreError> {
+pub(super) async fn make_streams(
+    store: &Store,
+    names: &Arc<[StreamName]>,
+) -> Result<(), StoreError> {
     let names = Arc::clone(names);
     store
         .write(move |tx| {
@@ -84,15 +92,16 @@ async fn make_streams(store: &Store, names: &Arc<[StreamName]>) -> Result<(), St
 }
 
 /// How to append an event to the stream of that number.
-trait Append: Clone + Send + 'static {
+pub(super) trait Append: Clone + Send + 'static {
     fn append(&self, stream: usize) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
 
+/// Through the store.
 #[derive(Clone)]
-struct Ours {
-    store: Store,
-    names: Arc<[StreamName]>,
-    event: NewEvent,
+pub(super) struct Ours {
+    pub(super) store: Store,
+    pub(super) names: Arc<[StreamName]>,
+    pub(super) event: NewEvent,
 }
 
 impl Append for Ours {
@@ -115,7 +124,12 @@ impl Append for Bare {
     }
 }
 
-async fn produce(producers: usize, window: Window, append: impl Append) -> anyhow::Result<Slice> {
+/// Lets that many producers append for a window, each waiting for its answers.
+pub(super) async fn produce(
+    producers: usize,
+    window: Window,
+    append: impl Append,
+) -> anyhow::Result<Slice> {
     let mut tasks = JoinSet::new();
     for number in 0..producers {
         tasks.spawn(producer(number, window, append.clone()));

@@ -12,6 +12,7 @@ mod append_http;
 mod append_inproc;
 mod caller;
 mod ceiling;
+mod check_in;
 mod daemon;
 mod fanout;
 mod fanout_paced;
@@ -73,6 +74,8 @@ pub(super) struct BenchArgs {
 enum Scenario {
     /// Durable appends through the store, beside a bare group commit
     AppendInproc,
+    /// Durable check-ins of the journal, beside plain appends
+    CheckIn,
     /// Durable appends over HTTP, beside a handler that does nothing
     AppendHttp,
     /// One stream to many subscribers, beside axum's events and bare sockets
@@ -125,6 +128,7 @@ impl Scenario {
     fn run(self, bench: &mut Bench) -> anyhow::Result<()> {
         match self {
             Self::AppendInproc => append_inproc::run(bench),
+            Self::CheckIn => check_in::run(bench),
             Self::AppendHttp => append_http::run(bench),
             Self::Fanout => fanout::run(bench),
             Self::FanoutPaced => fanout_paced::run(bench),

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 pub(super) use logs::{LogsArgs, logs};
 pub(super) use probe::{Found, Health, find, probe};
-pub(super) use start::{Ensured, ensure, start, start_unattended};
+pub(super) use start::{Ensured, ensure_apart, start, start_unattended};
 pub(super) use status::{health, status};
 pub(super) use stop::stop;
 

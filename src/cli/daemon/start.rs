@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::super::{ALREADY_RUNNING, Context, ServeArgs, output};
@@ -71,6 +71,28 @@ pub(in crate::cli) fn start_unattended(context: &Context) -> anyhow::Result<()> 
     private_file::create_folder(&context.paths.home)?;
     let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
     Starting::spawn(context, &args, context.paths.log.clone(), token).map(drop)
+}
+
+/// The same by a process of its own, which ends: so the daemon is nobody's child. Some clients end the children of what
+/// they have started, and theirs, and a daemon is not there for one of them alone.
+pub(in crate::cli) async fn ensure_apart(context: &Context) -> anyhow::Result<Ensured> {
+    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let mut command = tokio::process::Command::new(&program);
+    command.args(["start", "--json"]).stdin(Stdio::null()).kill_on_drop(true);
+    if context.paths.explicit_home {
+        command.env("SVC_HOME", &context.paths.home);
+    }
+    let ran =
+        command.output().await.with_context(|| format!("cannot run {}", program.display()))?;
+    if !ran.status.success() {
+        let said = String::from_utf8_lossy(&ran.stderr);
+        bail!("{}", said.trim().trim_start_matches("error: "));
+    }
+    let was_started = serde_json::from_slice::<Value>(&ran.stdout)
+        .is_ok_and(|answer| answer.get("started") == Some(&json!(true)));
+    let daemon = DaemonFile::read_live(&context.paths.daemon_json)
+        .context("the daemon was started, and is gone again; see `svc logs`")?;
+    Ok(if was_started { Ensured::Started(daemon) } else { Ensured::Found(daemon) })
 }
 
 struct Starting {

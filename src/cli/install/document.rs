@@ -81,22 +81,34 @@ impl Document {
         }
     }
 
-    /// Puts `value` under the last key of `path`, making the tables on the way.
+    /// Puts `value` under the last key of `path`, making the tables on the way. A table that is there keeps what is
+    /// around its keys.
     pub(super) fn set(&mut self, path: &[&str], value: &Value) -> Result<(), Refused> {
         let Some((name, way)) = path.split_last() else { return Ok(()) };
         match self {
             Self::Json(root, _) => {
                 let object = json_object(root, way)?;
-                let input = input(value);
-                match object.get(name) {
-                    Some(property) => property.set_value(input),
-                    None => drop(object.append(name, input)),
+                match (object.get(name), value) {
+                    (Some(property), Value::Object(wanted))
+                        if let Some(there) = property.object_value() =>
+                    {
+                        json_update(&there, wanted);
+                    }
+                    (Some(property), value) => property.set_value(input(value)),
+                    (None, value) => drop(object.append(name, input(value))),
                 }
             }
             Self::Toml(document) => {
                 let (table, inline) = toml_table(document, way)?;
-                let item = if inline { Item::Value(toml_value(value)) } else { toml_item(value) };
-                table.insert(name, item);
+                if let Value::Object(wanted) = value
+                    && let Some(there) = table.get_mut(name).and_then(Item::as_table_like_mut)
+                {
+                    toml_update(there, wanted);
+                } else if inline {
+                    table.insert(name, Item::Value(toml_value(value)));
+                } else {
+                    table.insert(name, toml_item(value));
+                }
             }
         }
         Ok(())
@@ -205,6 +217,26 @@ fn json_object(root: &CstRootNode, way: &[&str]) -> Result<CstObject, Refused> {
     Ok(object)
 }
 
+fn json_update(there: &CstObject, wanted: &Map<String, Value>) {
+    for property in there.properties() {
+        let name = property.decoded_name().unwrap_or_default();
+        match wanted.get(&name) {
+            None => property.remove(),
+            Some(value)
+                if property.value().and_then(|it| it.to_serde_value()).as_ref() != Some(value) =>
+            {
+                property.set_value(input(value));
+            }
+            Some(_) => {}
+        }
+    }
+    for (name, value) in ordered(wanted) {
+        if there.get(name).is_none() {
+            there.append(name, input(value));
+        }
+    }
+}
+
 fn remove_element(node: CstNode) {
     match node {
         CstNode::Container(CstContainerNode::Object(object)) => object.remove(),
@@ -257,6 +289,22 @@ fn toml_table<'a>(
             .ok_or_else(|| Refused::Shape(way[..=depth].join("."), "a table"))?;
     }
     Ok((table, inline))
+}
+
+fn toml_update(there: &mut dyn TableLike, wanted: &Map<String, Value>) {
+    let gone: Vec<String> = there
+        .iter()
+        .map(|(key, _)| key.to_owned())
+        .filter(|key| !wanted.contains_key(key))
+        .collect();
+    for key in gone {
+        there.remove(&key);
+    }
+    for (key, value) in ordered(wanted) {
+        if there.get(key).map(item_value).as_ref() != Some(value) {
+            there.insert(key, Item::Value(toml_value(value)));
+        }
+    }
 }
 
 fn toml_remove(item: &mut Item, way: &[Step<'_>], last: &Step<'_>) {

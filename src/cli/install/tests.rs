@@ -108,6 +108,20 @@ fn toml_keeps_its_comments_and_gets_one_more_table() {
 }
 
 #[test]
+fn an_entry_in_toml_is_put_right_where_it_stands() {
+    let before = "[mcp_servers.a]\ncommand = \"x\"\n\n# ours\n[mcp_servers.svc]\ncommand = \"/old/svc\"\nargs = [\"stdio\"]\nstartup_timeout_sec = 20\n\n[profiles.b]\nmodel = \"y\"\n";
+    let (after, back) = there_and_back(before, Format::Toml, &toml_server());
+    assert_eq!(
+        after,
+        before.replace(
+            "/old/svc\"\nargs = [\"stdio\"]\nstartup_timeout_sec = 20",
+            "/opt/svc\"\nargs = [\"stdio\"]\nstartup_timeout_sec = 20"
+        )
+    );
+    assert_eq!(value(Format::Toml, &back), value(Format::Toml, before));
+}
+
+#[test]
 fn hooks_go_into_toml_where_a_person_has_them_there() {
     let before =
         "[[hooks.Stop]]\n[[hooks.Stop.hooks]]\ntype = \"command\"\ncommand = \"say done\"\n";
@@ -147,6 +161,14 @@ fn an_entry_of_ours_is_put_right_and_a_persons_additions_to_it_stay() {
     );
     let back = edit::undo(&after, Format::Json, &server(), &done).expect("undoes");
     assert_eq!(value(Format::Json, &back.expect("stays")), value(Format::Json, before));
+}
+
+#[test]
+fn an_entry_that_is_put_right_keeps_its_comments() {
+    let before = "{\n  \"mcpServers\": {\n    // ours\n    \"svc\": {\n      \"type\": \"stdio\",\n      \"command\": \"/old/svc\", // from cargo\n      \"args\": [\"stdio\"]\n    }\n  }\n}\n";
+    let (after, back) = there_and_back(before, Format::Json, &server());
+    assert_eq!(after, before.replace("/old/svc", "/opt/svc"));
+    assert_eq!(back, before);
 }
 
 #[test]

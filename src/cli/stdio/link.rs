@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::{Instant, sleep};
 
-use super::super::{Context, ServeArgs, daemon, output};
+use super::super::{Context, daemon, output};
 use crate::client::mcp::Outgoing;
 use crate::client::{Client, ClientError, Discovery, Problem, Streaming, Target, backoff};
 
@@ -158,7 +158,7 @@ impl Link {
             }
             state.start_tried = Some(Instant::now());
         }
-        match daemon::ensure(&self.context, &ServeArgs::default()).await {
+        match daemon::ensure_apart(&self.context).await {
             Ok(daemon::Ensured::Started(daemon)) => output::note(&format!(
                 "svc: started the daemon: {} (pid {})",
                 daemon.url, daemon.pid

@@ -75,8 +75,7 @@ fn tool_use(payload: &Value) -> Result<ToolUse, Missing> {
 
 /// What a shell command came to, if it was a test, a build or a check.
 fn ran(client: HookClient, payload: &Value) -> Option<Ran> {
-    let name = if client == HookClient::ClaudeCode { "claude" } else { client.as_str() };
-    let run = outcome::run_of_tool(name, payload)?;
+    let run = outcome::run_of_tool(client, payload)?;
     Some(Ran { verdict: outcome::judge(&run)?, command: run.command })
 }
 

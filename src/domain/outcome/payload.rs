@@ -6,16 +6,16 @@
 use serde_json::Value;
 
 use super::verdict::ToolRun;
+use crate::domain::hook::HookClient;
 
-/// What `payload`, of a hook of `client` (`claude`, `codex`, `gemini` or `opencode`) after a tool, tells of a shell command.
-/// Nothing, if it is of another tool or event, of a command that runs on in the background, or of another client.
-pub fn run_of_tool(client: &str, payload: &Value) -> Option<ToolRun> {
+/// What `payload`, of a hook of `client` after a tool, tells of a shell command. Nothing, if it is of another tool or event,
+/// or of a command that runs on in the background.
+pub fn run_of_tool(client: HookClient, payload: &Value) -> Option<ToolRun> {
     match client {
-        "claude" => of_claude(payload),
-        "codex" => of_codex(payload),
-        "gemini" => of_gemini(payload),
-        "opencode" => of_opencode(payload),
-        _ => None,
+        HookClient::ClaudeCode => of_claude(payload),
+        HookClient::Codex => of_codex(payload),
+        HookClient::Gemini => of_gemini(payload),
+        HookClient::Opencode => of_opencode(payload),
     }
 }
 
@@ -23,8 +23,9 @@ fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
     value.pointer(pointer)?.as_str()
 }
 
+/// A handler that can only send texts writes the word.
 fn flag(value: &Value, pointer: &str) -> bool {
-    value.pointer(pointer).and_then(Value::as_bool).unwrap_or(false)
+    value.pointer(pointer).is_some_and(|value| *value == true || *value == "true")
 }
 
 /// The command, if `payload` is of `event` and one of `tools`.
@@ -49,6 +50,10 @@ fn of_claude(payload: &Value) -> Option<ToolRun> {
     match text(payload, "/hook_event_name")? {
         "PostToolUse" => {
             let response = payload.get("tool_response")?;
+            // A handler that can only send texts sends the object as one.
+            let parsed = response.as_str().filter(|text| text.starts_with('{'));
+            let parsed = parsed.and_then(|text| serde_json::from_str::<Value>(text).ok());
+            let response = parsed.as_ref().filter(|parsed| parsed.is_object()).unwrap_or(response);
             if response.get("backgroundTaskId").is_some_and(Value::is_string) {
                 return None;
             }

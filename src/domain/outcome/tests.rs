@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{MAX_SUMMARY_BYTES, RunKind, ToolRun, Verdict, judge, run_of_tool, runner_of};
+use crate::domain::hook::HookClient::{self, ClaudeCode, Codex, Gemini, Opencode};
 use crate::domain::journal::OutcomeVerdict::{self, Fail, Pass, Unknown};
 
 fn fixtures() -> PathBuf {
@@ -298,7 +299,22 @@ fn the_status_counts_where_it_is_the_runners_own() {
             "pytest: 3 failed, 42 passed",
         ),
         ("pytest", "2 failed in 0.10s", None, Fail, "pytest: 2 failed"),
+        (
+            "make",
+            "cc -c cart.c\ncart.c:3:5: error: unknown type\nmake: *** [Makefile:2: cart.o] Error 1",
+            Some(2),
+            Fail,
+            "make: 1 error; first: cart.c:3:5: error: unknown type",
+        ),
         // What tests print is not what sums them up.
+        (
+            "npm test",
+            "server.js:12: error connecting\n[ERROR]: x\n 2 passing (3ms)".trim_start(),
+            Some(0),
+            Pass,
+            "npm test: 2 passed",
+        ),
+        ("npm test", "api.js:12: error: refused", Some(0), Pass, "npm test: exit status 0"),
         (
             "pytest",
             "server: 3 failed, 2 passed\n1 passed in 0.10s",
@@ -866,23 +882,34 @@ fn captured_payloads_are_read() {
     };
     let mkdir = "mkdir -p sub && cd sub && echo two >> ../watched.txt";
     for (client, path, expected) in [
-        ("claude", "2.1.197/PostToolUse-Bash", run("echo one", "one", None, Some(false))),
-        ("claude", "2.1.197/PostToolUse-Bash-2", run(mkdir, "", None, Some(false))),
-        ("claude", "2.1.197/PostToolUseFailure-Bash", run("false", "", Some(1), Some(true))),
-        ("claude", "2.1.197/PostToolUse-Edit", None),
-        ("codex", "0.169.0/PostToolUse-Bash", run("echo one", "one\n", None, None)),
-        ("codex", "0.169.0/PostToolUse-Bash-2", run("false", "", None, None)),
-        ("codex", "0.169.0/PostToolUse-apply_patch", None),
-        ("gemini", "0.61.0/AfterTool-run_shell_command", run("echo one", "one", Some(0), None)),
-        ("gemini", "0.61.0/AfterTool-run_shell_command-2", run("false", "", Some(1), None)),
-        ("gemini", "0.61.0/AfterTool-write_file", None),
-        ("opencode", "1.18.33/tool.execute.after-bash", run("echo one", "one\n", Some(0), None)),
-        ("opencode", "1.18.33/tool.execute.after-bash-2", run("false", "", Some(1), None)),
-        ("opencode", "1.18.33/tool.execute.after-write", None),
+        (ClaudeCode, "claude/2.1.197/PostToolUse-Bash", run("echo one", "one", None, Some(false))),
+        (ClaudeCode, "claude/2.1.197/PostToolUse-Bash-2", run(mkdir, "", None, Some(false))),
+        (
+            ClaudeCode,
+            "claude/2.1.197/PostToolUseFailure-Bash",
+            run("false", "", Some(1), Some(true)),
+        ),
+        (ClaudeCode, "claude/2.1.197/PostToolUse-Edit", None),
+        (Codex, "codex/0.169.0/PostToolUse-Bash", run("echo one", "one\n", None, None)),
+        (Codex, "codex/0.169.0/PostToolUse-Bash-2", run("false", "", None, None)),
+        (Codex, "codex/0.169.0/PostToolUse-apply_patch", None),
+        (
+            Gemini,
+            "gemini/0.61.0/AfterTool-run_shell_command",
+            run("echo one", "one", Some(0), None),
+        ),
+        (Gemini, "gemini/0.61.0/AfterTool-run_shell_command-2", run("false", "", Some(1), None)),
+        (Gemini, "gemini/0.61.0/AfterTool-write_file", None),
+        (
+            Opencode,
+            "opencode/1.18.33/tool.execute.after-bash",
+            run("echo one", "one\n", Some(0), None),
+        ),
+        (Opencode, "opencode/1.18.33/tool.execute.after-bash-2", run("false", "", Some(1), None)),
+        (Opencode, "opencode/1.18.33/tool.execute.after-write", None),
     ] {
-        let payload = payload(&format!("{client}/{path}.json"));
-        assert_eq!(run_of_tool(client, &payload), expected, "{client} {path}");
-        assert_eq!(run_of_tool("another", &payload), None);
+        let payload = payload(&format!("{path}.json"));
+        assert_eq!(run_of_tool(client, &payload), expected, "{path}");
     }
 }
 
@@ -903,32 +930,32 @@ fn a_failing_test_is_seen_through_each_client() {
     let output = output_of("pytest/fail");
     for (client, payload) in [
         (
-            "claude",
+            ClaudeCode,
             changed("claude/2.1.197/PostToolUseFailure-Bash.json", "pytest", |payload| {
                 payload["error"] = json!(format!("Exit code 1\n{output}"));
             }),
         ),
         (
-            "claude",
+            ClaudeCode,
             changed("claude/2.1.197/PostToolUse-Bash.json", "pytest | tee log", |payload| {
                 payload["tool_response"]["stdout"] = json!(output);
             }),
         ),
         (
-            "codex",
+            Codex,
             changed("codex/0.169.0/PostToolUse-Bash.json", "pytest", |payload| {
                 payload["tool_response"] = json!(output);
             }),
         ),
         (
-            "gemini",
+            Gemini,
             changed("gemini/0.61.0/AfterTool-run_shell_command-2.json", "pytest", |payload| {
                 let told = payload["tool_response"]["llmContent"].as_str().expect("a text");
                 payload["tool_response"]["llmContent"] = json!(told.replace("(empty)", &output));
             }),
         ),
         (
-            "opencode",
+            Opencode,
             changed("opencode/1.18.33/tool.execute.after-bash-2.json", "pytest", |payload| {
                 payload["output"]["output"] = json!(output);
             }),
@@ -939,7 +966,7 @@ fn a_failing_test_is_seen_through_each_client() {
         assert_eq!(
             (verdict.verdict, verdict.passed, verdict.failed),
             (Fail, Some(1), Some(3)),
-            "{client}: {}",
+            "{client:?}: {}",
             verdict.summary
         );
     }
@@ -947,7 +974,7 @@ fn a_failing_test_is_seen_through_each_client() {
 
 #[test]
 fn what_was_stopped_is_told_by_each_client() {
-    let interrupted = |client: &str, payload: &Value| {
+    let interrupted = |client: HookClient, payload: &Value| {
         let run = run_of_tool(client, payload).expect("a shell command");
         (run.interrupted, run.timed_out)
     };
@@ -955,34 +982,34 @@ fn what_was_stopped_is_told_by_each_client() {
     let claude = changed(bash, "pytest", |payload| {
         payload["tool_response"]["interrupted"] = json!(true);
     });
-    assert_eq!(interrupted("claude", &claude), (true, false));
+    assert_eq!(interrupted(ClaudeCode, &claude), (true, false));
     let claude = changed("claude/2.1.197/PostToolUseFailure-Bash.json", "pytest", |payload| {
         payload["is_interrupt"] = json!(true);
     });
-    assert_eq!(interrupted("claude", &claude), (true, false));
+    assert_eq!(interrupted(ClaudeCode, &claude), (true, false));
     let claude = changed("claude/2.1.197/PostToolUseFailure-Bash.json", "pytest", |payload| {
         payload["error"] = json!("Exit code 143\nCommand timed out after 2m 0.0s\n..");
     });
-    assert_eq!(interrupted("claude", &claude), (false, true));
+    assert_eq!(interrupted(ClaudeCode, &claude), (false, true));
     let opencode = changed("opencode/1.18.33/tool.execute.after-bash.json", "pytest", |payload| {
         payload["output"]["metadata"]["exit"] = Value::Null;
         payload["output"]["output"] = json!(
             "..\n\n<bash_metadata>\nbash tool terminated command after exceeding timeout 120000 ms\n</bash_metadata>"
         );
     });
-    assert_eq!(interrupted("opencode", &opencode), (false, true));
+    assert_eq!(interrupted(Opencode, &opencode), (false, true));
     let gemini = changed("gemini/0.61.0/AfterTool-run_shell_command.json", "pytest", |payload| {
         payload["tool_response"]["llmContent"] = json!(
             "Command was cancelled by user before it could complete. Output before cancellation: .."
         );
     });
-    assert_eq!(interrupted("gemini", &gemini), (true, false));
+    assert_eq!(interrupted(Gemini, &gemini), (true, false));
 
     // What runs on has no outcome yet.
     let background = changed(bash, "npm test", |payload| {
         payload["tool_response"]["backgroundTaskId"] = json!("b1");
     });
-    assert_eq!(run_of_tool("claude", &background), None);
+    assert_eq!(run_of_tool(ClaudeCode, &background), None);
 }
 
 #[test]
@@ -1112,11 +1139,11 @@ proptest! {
     #[test]
     fn no_payload_makes_it_panic(told in any::<String>(), words in words()) {
         for (client, path, pointer) in [
-            ("claude", "claude/2.1.197/PostToolUse-Bash.json", "/tool_response/stdout"),
-            ("claude", "claude/2.1.197/PostToolUseFailure-Bash.json", "/error"),
-            ("codex", "codex/0.169.0/PostToolUse-Bash.json", "/tool_response"),
-            ("gemini", "gemini/0.61.0/AfterTool-run_shell_command.json", "/tool_response/llmContent"),
-            ("opencode", "opencode/1.18.33/tool.execute.after-bash.json", "/output/output"),
+            (ClaudeCode, "claude/2.1.197/PostToolUse-Bash.json", "/tool_response/stdout"),
+            (ClaudeCode, "claude/2.1.197/PostToolUseFailure-Bash.json", "/error"),
+            (Codex, "codex/0.169.0/PostToolUse-Bash.json", "/tool_response"),
+            (Gemini, "gemini/0.61.0/AfterTool-run_shell_command.json", "/tool_response/llmContent"),
+            (Opencode, "opencode/1.18.33/tool.execute.after-bash.json", "/output/output"),
         ] {
             let mut payload = payload(path);
             for told in [json!(told), json!(words), json!({}), json!([{"text": told}]), json!(3)] {

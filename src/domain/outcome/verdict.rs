@@ -81,7 +81,8 @@ pub fn judge(run: &ToolRun) -> Option<Verdict> {
         }
     }
     let failing = read.iter().find(|(_, report)| report.shows_failure());
-    let chosen = failing.or_else(|| read.iter().find(|(found, _)| found.runner == best.runner));
+    let main = || read.iter().find(|(found, _)| found.runner == best.runner);
+    let chosen = failing.or_else(main).or_else(|| read.first());
     let (found, report) = chosen?;
     let (verdict, why) = weigh(run, found, report);
     let failures = report.failed.unwrap_or(0).saturating_add(report.errors);

@@ -38,27 +38,25 @@ pub(super) async fn note(
         return Ok(None);
     }
     let active = tx.active_ghap(&place.session_id).await?;
-    Ok(match active {
+    if let Some(ghap) = active {
         // The same again says nothing new, unless the record is another by now.
-        Some(ghap) => {
-            let is_news = before
-                .first()
-                .is_none_or(|(last, at)| *last != outcome.verdict || *at < ghap.updated_at);
-            is_news.then(|| held_against(&ghap, &outcome))
-        }
-        None => {
-            // The second failure in a row is when guessing begins; the first is everyday.
-            let failed = |place: usize| {
-                before.get(place).is_some_and(|(verdict, _)| *verdict == OutcomeVerdict::Fail)
-            };
-            let begins = outcome.verdict == OutcomeVerdict::Fail && failed(0) && !failed(1);
-            begins.then(|| Note::Suggestion(format!(
-                "{}\nThat is the second failure in a row, and this session has no GHAP record. start_ghap writes down \
-                 a hypothesis and what it predicts, so that the next run confirms or falsifies something.",
-                outcome.summary
-            )))
-        }
-    })
+        let is_news = before
+            .first()
+            .is_none_or(|(last, at)| *last != outcome.verdict || *at < ghap.updated_at);
+        return Ok(is_news.then(|| held_against(&ghap, &outcome)));
+    }
+    // The second failure in a row is when guessing begins; the first is everyday.
+    let failed = |place: usize| {
+        before.get(place).is_some_and(|(verdict, _)| *verdict == OutcomeVerdict::Fail)
+    };
+    let begins = outcome.verdict == OutcomeVerdict::Fail && failed(0) && !failed(1);
+    Ok(begins.then(|| {
+        Note::Suggestion(format!(
+            "{}\nThat is the second failure in a row, and this session has no GHAP record. start_ghap writes down \
+             a hypothesis and what it predicts, so that the next run confirms or falsifies something.",
+            outcome.summary
+        ))
+    }))
 }
 
 fn held_against(ghap: &Ghap, outcome: &Outcome) -> Note {

@@ -43,6 +43,23 @@ pub struct HookCall {
     pub at: Option<Timestamp>,
 }
 
+/// What a person may want otherwise.
+#[derive(Debug, Clone, Copy)]
+pub struct HookPolicy {
+    /// After how many tool calls a session is asked to look at its record.
+    pub check_in: i64,
+    /// Whether prompts bring up what is known that has to do with them.
+    pub context: bool,
+    /// Whether sub-agents are asked and told, too.
+    pub sub_agents: bool,
+}
+
+impl Default for HookPolicy {
+    fn default() -> Self {
+        Self { check_in: limits::CHECK_IN, context: true, sub_agents: false }
+    }
+}
+
 /// What one commit found.
 #[derive(Debug, Default)]
 struct Noted {
@@ -83,10 +100,15 @@ impl Services {
             };
             self.note_hook(caller, &hook, &place, name, call).await?
         };
-        if noted.is_repeat || hook.is_beneath() || is_late {
-            return Ok(Said::default());
-        }
         let mut said = Said::default();
+        if hook.is_beneath() && self.hook_policy.sub_agents {
+            said.0.extend(noted.due.map(|(ghap, count)| Note::Reminder(ghap.reminder(count))));
+            said.0.extend(noted.evidence);
+            return Ok(said);
+        }
+        if noted.is_repeat || hook.is_beneath() || is_late {
+            return Ok(said);
+        }
         let begun = match hook.moment {
             Moment::Start { source } => {
                 said.0.push(Note::Started);
@@ -150,7 +172,7 @@ impl Services {
         call: HookCall,
     ) -> Result<Noted, Error> {
         let (caller, hook, place) = (caller.clone(), Arc::clone(hook), place.clone());
-        let (ids, lease) = (self.ids.clone(), self.tuning.lease);
+        let (ids, lease, policy) = (self.ids.clone(), self.tuning.lease, self.hook_policy);
         let project = hook.cwd.as_deref().map(project_root);
         self.store
             .write(move |tx| {
@@ -163,13 +185,13 @@ impl Services {
                     note_session(tx, &caller, &hook, project.clone(), call.at).await?;
                     let mut noted = Noted::default();
                     if hook.client.counts(&hook.moment) {
-                        noted.due = count(tx, &hook, &place, call.at).await?;
+                        noted.due = count(tx, &hook, &place, policy, call.at).await?;
                     }
                     let evidence = evidence::note(tx, &ids, &hook, &place).await?;
+                    noted.evidence = evidence;
                     if hook.is_beneath() {
                         return Ok(noted);
                     }
-                    noted.evidence = evidence;
                     let (id, is_late) = (PeerId::new(&ids, tx.now()), call.at.is_some());
                     let peer = note_peer(tx, &caller, &hook, project, name, call, id).await?;
                     if let Some(peer) = peer.as_ref().filter(|_| !is_late) {
@@ -197,7 +219,7 @@ impl Services {
         hook: &Hook,
         prompt: &str,
     ) -> Result<Option<String>, Error> {
-        if prompt.trim().is_empty() || !hook.takes_context() {
+        if !self.hook_policy.context || prompt.trim().is_empty() || !hook.takes_context() {
             return Ok(None);
         }
         let request = ContextRequest {
@@ -343,11 +365,12 @@ async fn count(
     tx: &mut WriteTx,
     hook: &Hook,
     place: &Place,
+    policy: HookPolicy,
     at: Option<Timestamp>,
 ) -> Result<Option<(Ghap, i64)>, Error> {
     let (Moment::ToolStart(using) | Moment::ToolEnd(using)) = &hook.moment else { return Ok(None) };
     let Place { session_id, agent_id } = place;
-    let count = tx.count_tool(session_id, agent_id, Some(&using.tool)).await?;
+    let count = tx.count_tool(session_id, agent_id, &using.tool).await?;
     let is_over = matches!(hook.moment, Moment::ToolEnd(_));
     if is_over && LOOKS_AT_RECORD.iter().any(|tool| using.calls(tool)) {
         // It has begun to count from zero, and is none of the calls since.
@@ -355,11 +378,11 @@ async fn count(
         return Ok(None);
     }
     // A reminder that nobody would hear waits for the next call.
-    if count < limits::CHECK_IN || at.is_some() {
+    if count < policy.check_in || at.is_some() {
         return Ok(None);
     }
     tx.reset_tool_count(session_id, agent_id).await?;
-    if hook.is_beneath() {
+    if hook.is_beneath() && !policy.sub_agents {
         return Ok(None);
     }
     Ok(tx.active_ghap(session_id).await?.map(|ghap| (ghap, count)))

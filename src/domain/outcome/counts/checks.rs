@@ -1,7 +1,7 @@
 //! Compilers, linters and what runs other tools.
 
 use super::Report;
-use super::line::{after, before, is_problem};
+use super::line::{after, before, is_of_msbuild, is_problem};
 
 /// `error[E0308]: mismatched types`, then `  --> src/lib.rs:12:22`; `warning: … generated 2 warnings`.
 pub(super) fn rustc(lines: &[&str]) -> Report {
@@ -51,7 +51,9 @@ fn is_of_rustc(line: &str) -> bool {
 pub(super) fn tsc(lines: &[&str]) -> Report {
     let mut report = Report::default();
     for line in lines {
-        if line.contains(" error TS") || line.starts_with("error TS") || line.contains("[ERROR]: ")
+        if line.contains(" error TS")
+            || line.starts_with("error TS")
+            || (line.starts_with("TS") && line.contains(" [ERROR]: "))
         {
             report.problems += 1;
             report.first(line);
@@ -180,7 +182,7 @@ pub(super) fn dotnet(lines: &[&str]) -> Report {
             report.fine = true;
         } else if let Some(errors) = trimmed.strip_suffix(" Error(s)") {
             report.problems += errors.parse::<u64>().unwrap_or(0);
-        } else if is_problem(trimmed, ": error ") {
+        } else if is_of_msbuild(trimmed) {
             report.first(trimmed);
         }
     }

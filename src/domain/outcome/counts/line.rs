@@ -82,3 +82,15 @@ pub(super) fn is_problem(line: &str, mark: &str) -> bool {
 pub(super) fn has_extension(path: &str, extension: &str) -> bool {
     Path::new(path).extension().is_some_and(|found| found == extension)
 }
+
+/// Whether it is an error as `MSBuild` says it: `Cart.cs(5,20): error CS1002: …`. Those of `tsc` look the same.
+pub(super) fn is_of_msbuild(line: &str) -> bool {
+    line.split_once("): error ").and_then(|(_, rest)| rest.split_once(':')).is_some_and(
+        |(code, _)| {
+            code.starts_with(|c: char| c.is_ascii_uppercase())
+                && code.ends_with(|c: char| c.is_ascii_digit())
+                && code.chars().all(|c| c.is_ascii_alphanumeric())
+                && !code.starts_with("TS")
+        },
+    )
+}

@@ -143,6 +143,7 @@ pub(super) fn read(runner: &str, text: &str) -> Report {
         "go build" | "go vet" => checks::go,
         "dotnet build" => checks::dotnet,
         "swift build" | "cmake" | "ninja" => checks::cc,
+        "make" | "just" | "script" | "meson" => all_or_compiler,
         _ => all,
     };
     let mut report = reader(&lines);
@@ -233,8 +234,16 @@ fn all(lines: &[&str]) -> Report {
     for reader in ALL {
         report.join(reader(lines));
     }
-    if !report.says_something() {
-        report = checks::cc(lines);
-    }
     report
+}
+
+/// The same where a compiler may have come first.
+fn all_or_compiler(lines: &[&str]) -> Report {
+    let report = all(lines);
+    if report.passed.is_some() || report.problems > 0 {
+        return report;
+    }
+    let mut compiled = checks::cc(lines);
+    compiled.join(report);
+    compiled
 }

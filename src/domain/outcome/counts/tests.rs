@@ -1,7 +1,7 @@
 //! Tools that run tests.
 
 use super::Report;
-use super::line::{after, before, has_extension, is_count, is_problem};
+use super::line::{after, before, has_extension, is_count, is_of_msbuild, is_problem};
 
 /// `== 2 failed, 1 passed, 1 error in 0.02s ==`, then or before it `FAILED path::name - why`.
 pub(super) fn pytest(lines: &[&str]) -> Report {
@@ -605,7 +605,7 @@ pub(super) fn dotnet(lines: &[&str]) -> Report {
             || trimmed.starts_with("No test matches")
         {
             report.nothing = true;
-        } else if is_problem(trimmed, ": error ") {
+        } else if is_of_msbuild(trimmed) {
             report.first(trimmed);
             report.broken("build failed");
         } else if trimmed == "Build FAILED." {

@@ -1,0 +1,333 @@
+//! `svc service`: the daemon as a service of the user's own, started at log-in and after a failure.
+//!
+//! `unit` has the texts, pure but for where this program is; `manager` asks systemd or launchd. Nothing is touched that
+//! does not bear our mark.
+
+mod manager;
+mod unit;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::daemon::{Found, find};
+use super::{Context, output};
+use crate::config::Flags;
+use crate::private_file;
+use manager::State;
+use unit::{Present, Unit};
+
+/// How long the daemon may take until it answers.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked for, and the service manager asked whether it still runs.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Commands of `svc service`.
+#[derive(Debug, Subcommand)]
+pub(super) enum ServiceCommand {
+    /// Make the daemon a service of the user's: it starts at log-in, and again after a failure
+    #[command(after_help = "Examples:\n  svc service install\n  svc service install --dry-run\n\n\
+        Writes a unit for systemd, or a property list for launchd, for this program and this data folder, and has the \
+        service enabled and started. Once more changes nothing. Flags of `svc serve` belong into config.toml. \
+        Exit code 1 if the service manager cannot be reached; the file is there all the same.")]
+    Install(ChangeArgs),
+    /// Stop the service and remove what install wrote
+    #[command(
+        after_help = "Example:\n  svc service uninstall\n\nThe data folder stays. Fine if nothing is installed."
+    )]
+    Uninstall(ChangeArgs),
+    /// Whether it is installed, up to date, and runs; exit code 0 if all of that, else 1
+    #[command(after_help = "Example:\n  svc service status --json")]
+    Status,
+}
+
+/// Arguments of `svc service install` and `svc service uninstall`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ChangeArgs {
+    /// Print what would be written and run, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(super) async fn run(context: &Context, command: ServiceCommand) -> anyhow::Result<ExitCode> {
+    let unit = Unit::new(context)?;
+    match command {
+        ServiceCommand::Install(args) => install(context, &unit, args.dry_run).await,
+        ServiceCommand::Uninstall(args) => uninstall(context, &unit, args.dry_run).await,
+        ServiceCommand::Status => status(context, &unit).await,
+    }
+}
+
+/// The process of a daemon that runs in this data folder, whoever started it.
+async fn daemon_pid(context: &Context) -> Option<i32> {
+    match find(context).await {
+        Found::Running(daemon, _) | Found::Silent(daemon, _) => Some(daemon.pid),
+        Found::Nothing => None,
+    }
+}
+
+async fn install(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Result<ExitCode> {
+    // What is wrong with the configuration is said here and not in a log.
+    context.config(&Flags::default())?;
+    let present = unit.present()?;
+    let change = match present {
+        Present::Absent => "created",
+        Present::Outdated => "replaced",
+        Present::Current => "unchanged",
+        Present::Foreign => {
+            bail!("{} is there and was not made by svc; move it away first", unit.path.display())
+        }
+    };
+    if dry_run {
+        return would_install(context, unit, change);
+    }
+    // The daemon's log is the first that is written there.
+    private_file::create_folder(&context.paths.home)
+        .with_context(|| format!("cannot create {}", context.paths.home.display()))?;
+    if present != Present::Current {
+        unit.write()?;
+    }
+
+    let running = daemon_pid(context).await;
+    let before = unit.state();
+    // A daemon that the service has not started keeps the database, so the service could not run beside it.
+    let background = match &before {
+        Ok(before) => running.filter(|_| !before.active),
+        Err(_) => running,
+    };
+    let mut started = false;
+    let done = before.and_then(|before| {
+        started = !before.active && background.is_none();
+        if present == Present::Current && before.enabled && !started {
+            return Ok(before);
+        }
+        manager::run(&unit.enable(started))?;
+        unit.state()
+    });
+    let mut problem = done.as_ref().err().map(|refused| {
+        format!("{refused}; the file stays, and `svc service install` from a session with a service manager does the rest")
+    });
+    let mut state = done.ok();
+    if started && state.is_some() {
+        match wait(context, unit).await {
+            Ok(after) => state = Some(after),
+            Err(silent) => problem = Some(silent.to_string()),
+        }
+    }
+    let stale = present == Present::Outdated && state.as_ref().is_some_and(|state| state.active);
+    if context.json {
+        output::json(&json!({
+            "manager": unit.manager.as_str(),
+            "path": unit.path,
+            "unit": change,
+            "enabled": state.as_ref().map(|state| state.enabled),
+            "active": state.as_ref().map(|state| state.active),
+            "background_pid": background,
+            "restart_needed": stale,
+            "problem": problem,
+        }))?;
+    } else {
+        output::line(&format!("{} {change}", unit.path.display()))?;
+        if let Some(state) = &state {
+            output::line(&format!(
+                "svc is {}, and {}",
+                if state.enabled { "started at log-in" } else { "not started at log-in" },
+                state.word
+            ))?;
+        }
+    }
+    let later =
+        unit.enable(true).iter().map(|words| words.join(" ")).collect::<Vec<_>>().join(" && ");
+    if let Some(problem) = &problem {
+        output::note(&format!(
+            "{}; the file stays, and from a session that has a service manager `{later}` does the rest",
+            output::visible(problem)
+        ));
+    }
+    if let Some(pid) = background {
+        output::note(&format!(
+            "a daemon (pid {pid}) runs already, and not as this service: end it with `svc stop`, then `{later}`"
+        ));
+    }
+    if stale {
+        output::note(&format!(
+            "the service still runs as it was installed before; `{}`",
+            unit.restart()
+        ));
+    }
+    Ok(if problem.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Waits until the daemon that the service has just started answers. To be started is not yet to run.
+async fn wait(context: &Context, unit: &Unit) -> anyhow::Result<State> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let state = unit.state()?;
+        if let Found::Running(daemon, health) = find(context).await
+            && health.is_healthy()
+            && state.pid.is_none_or(|pid| pid == daemon.pid)
+        {
+            return Ok(state);
+        }
+        if !state.active || Instant::now() >= deadline {
+            bail!("the service is {} and does not answer; see `svc logs`", state.word);
+        }
+        sleep(POLL).await;
+    }
+}
+
+fn would_install(context: &Context, unit: &Unit, change: &str) -> anyhow::Result<ExitCode> {
+    let commands: Vec<_> = unit.enable(true).iter().map(|words| words.join(" ")).collect();
+    if context.json {
+        output::json(&json!({
+            "manager": unit.manager.as_str(),
+            "path": unit.path,
+            "unit": change,
+            "text": unit.text,
+            "commands": commands,
+        }))?;
+    } else {
+        output::raw(unit.text.as_bytes())?;
+        output::note(&format!(
+            "this would be {} ({change}), then: {}",
+            unit.path.display(),
+            commands.join("; ")
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Result<ExitCode> {
+    let present = unit.present()?;
+    if present == Present::Foreign {
+        bail!("{} was not made by svc, so it stays", unit.path.display());
+    }
+    let mut commands = unit.disable();
+    commands.extend(unit.forget());
+    let commands: Vec<_> = commands.iter().map(|words| words.join(" ")).collect();
+    if present == Present::Absent || dry_run {
+        let commands = if present == Present::Absent { Vec::new() } else { commands };
+        if context.json {
+            output::json(&json!({
+                "manager": unit.manager.as_str(),
+                "path": unit.path,
+                "unit": present.as_str(),
+                "removed": false,
+                "commands": commands,
+            }))?;
+        } else if present == Present::Absent {
+            output::line("nothing is installed")?;
+        } else {
+            output::line(&format!("would remove {}", unit.path.display()))?;
+            output::line(&format!("would run: {}", commands.join("; ")))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+
+    let reached = unit.state();
+    let problem = match reached {
+        Ok(state) => {
+            // launchd refuses to take out what it has not loaded.
+            if state.enabled || state.active {
+                manager::run(&unit.disable()).context("the service stays as it is")?;
+            }
+            None
+        }
+        Err(refused) => Some(refused.to_string()),
+    };
+    remove_link(&unit.path);
+    std::fs::remove_file(&unit.path)
+        .with_context(|| format!("cannot remove {}", unit.path.display()))?;
+    if problem.is_none() {
+        manager::run(&unit.forget())?;
+    }
+    let running = daemon_pid(context).await;
+    if context.json {
+        output::json(&json!({
+            "manager": unit.manager.as_str(),
+            "path": unit.path,
+            "unit": "absent",
+            "removed": true,
+            "daemon_pid": running,
+            "problem": problem,
+        }))?;
+    } else {
+        output::line(&format!("{} removed", unit.path.display()))?;
+    }
+    if let Some(problem) = problem {
+        output::note(&format!(
+            "{}; it forgets the service when it starts anew",
+            output::visible(&problem)
+        ));
+    }
+    if let Some(pid) = running {
+        output::note(&format!("a daemon (pid {pid}) still runs; `svc stop` ends it"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Removes the link by which systemd starts the unit, as `systemctl disable` does where it can be asked.
+fn remove_link(unit: &Path) {
+    let (Some(folder), Some(name)) = (unit.parent(), unit.file_name()) else {
+        return;
+    };
+    let link = folder.join("default.target.wants").join(name);
+    if std::fs::read_link(&link).is_ok_and(|target| target == unit) {
+        std::fs::remove_file(link).ok();
+    }
+}
+
+async fn status(context: &Context, unit: &Unit) -> anyhow::Result<ExitCode> {
+    let present = unit.present()?;
+    let state = unit.state();
+    let running = daemon_pid(context).await;
+    let problem = state.as_ref().err().map(ToString::to_string);
+    let state = state.ok();
+    let active = state.as_ref().is_some_and(|state| state.active);
+    let pid = state.as_ref().and_then(|state| state.pid);
+    if context.json {
+        output::json(&json!({
+            "manager": unit.manager.as_str(),
+            "path": unit.path,
+            "unit": present.as_str(),
+            "enabled": state.as_ref().map(|state| state.enabled),
+            "active": state.as_ref().map(|state| state.active),
+            "state": state.as_ref().map(|state| &state.word),
+            "pid": pid,
+            "daemon_pid": running,
+            "problem": problem,
+        }))?;
+    } else {
+        let unknown = || "unknown".to_owned();
+        let mut fields = vec![
+            ("unit", format!("{} ({})", unit.path.display(), present.as_str())),
+            (
+                "enabled",
+                state.as_ref().map_or_else(unknown, |state| {
+                    if state.enabled { "yes" } else { "no" }.to_owned()
+                }),
+            ),
+            ("state", state.as_ref().map_or_else(unknown, |state| state.word.clone())),
+        ];
+        fields.extend(pid.map(|pid| ("pid", pid.to_string())));
+        output::fields(&fields)?;
+    }
+    if let Some(problem) = problem {
+        output::note(&output::visible(&problem));
+    }
+    if present == Present::Outdated {
+        output::note(
+            "it was installed for another program or data folder, or by another version; `svc service install` renews it",
+        );
+    }
+    if let Some(daemon) = running.filter(|_| !active || pid != running) {
+        output::note(&format!("a daemon (pid {daemon}) runs, and not as this service"));
+    }
+    let well = present == Present::Current && active;
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,324 @@
+//! The text that tells the user's service manager how to run the daemon, and where it is looked for.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+
+use crate::cli::Context;
+
+/// Stands in every file that is ours, and in no other.
+const MARKER: &str = "Made by svc service install";
+
+/// What the service managers call the daemon: `svc.service` for systemd.
+pub(super) const SYSTEMD_NAME: &str = "svc.service";
+/// The same for launchd.
+pub(super) const LAUNCHD_LABEL: &str = "svc.daemon";
+
+/// How long a stop may take, in seconds: the daemon drains for 10, and then closes its database.
+const STOP_SECONDS: u32 = 20;
+/// How long to wait before a daemon that failed is started again, in seconds.
+const RESTART_SECONDS: u32 = 2;
+
+/// Who starts services for the user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manager {
+    Systemd,
+    Launchd,
+}
+
+impl Manager {
+    /// That of this system.
+    pub(super) fn here() -> anyhow::Result<Self> {
+        if cfg!(target_os = "macos") {
+            Ok(Self::Launchd)
+        } else if cfg!(target_os = "linux") {
+            Ok(Self::Systemd)
+        } else {
+            bail!(
+                "svc knows no service manager on this system; run `svc start` from what starts your programs"
+            )
+        }
+    }
+
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Systemd => "systemd",
+            Self::Launchd => "launchd",
+        }
+    }
+
+    /// Where the manager looks for files of the user's own.
+    fn folder(self, context: &Context) -> anyhow::Result<PathBuf> {
+        let home = || context.env.os("HOME").map(PathBuf::from).context("HOME is not set");
+        match self {
+            Self::Systemd => {
+                let config = context.env.os("XDG_CONFIG_HOME").map(PathBuf::from);
+                let config = match config.filter(|path| path.is_absolute()) {
+                    Some(config) => config,
+                    None => home()?.join(".config"),
+                };
+                Ok(config.join("systemd/user"))
+            }
+            Self::Launchd => Ok(home()?.join("Library/LaunchAgents")),
+        }
+    }
+}
+
+/// The daemon as a service: a file and its text.
+#[derive(Debug)]
+pub(super) struct Unit {
+    pub(super) manager: Manager,
+    pub(super) path: PathBuf,
+    pub(super) text: String,
+}
+
+/// What stands where the unit belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Present {
+    /// Nothing.
+    Absent,
+    /// What would be written now.
+    Current,
+    /// One of ours, for another program, another data folder or by another version.
+    Outdated,
+    /// A file that is not ours.
+    Foreign,
+}
+
+impl Present {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Current => "current",
+            Self::Outdated => "outdated",
+            Self::Foreign => "foreign",
+        }
+    }
+}
+
+impl Unit {
+    /// The unit for this program and the data folder of `context`.
+    pub(super) fn new(context: &Context) -> anyhow::Result<Self> {
+        let manager = Manager::here()?;
+        let program = std::env::current_exe().context("cannot tell where this program is")?;
+        if !program.exists() {
+            bail!(
+                "this program is no longer at {}; run the one that is installed now",
+                program.display()
+            );
+        }
+        let service = Service::new(context, &program)?;
+        let folder = manager.folder(context)?;
+        Ok(match manager {
+            Manager::Systemd => {
+                Self { manager, path: folder.join(SYSTEMD_NAME), text: service.for_systemd() }
+            }
+            Manager::Launchd => Self {
+                manager,
+                path: folder.join(format!("{LAUNCHD_LABEL}.plist")),
+                text: service.for_launchd(),
+            },
+        })
+    }
+
+    /// What stands where this unit belongs.
+    pub(super) fn present(&self) -> anyhow::Result<Present> {
+        match std::fs::read(&self.path) {
+            Ok(bytes) if bytes == self.text.as_bytes() => Ok(Present::Current),
+            Ok(bytes) if String::from_utf8_lossy(&bytes).contains(MARKER) => Ok(Present::Outdated),
+            Ok(_) => Ok(Present::Foreign),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Present::Absent),
+            Err(error) => {
+                Err(error).with_context(|| format!("cannot read {}", self.path.display()))
+            }
+        }
+    }
+
+    /// Puts the unit in its place at once. Anyone may read it: there is no secret in it, and systemd warns otherwise.
+    pub(super) fn write(&self) -> anyhow::Result<()> {
+        let folder = self.path.parent().context("a unit has a folder")?;
+        let temporary = self.path.with_extension(format!("{}.tmp", std::process::id()));
+        let written = std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&temporary, &self.text))
+            .and_then(|()| std::fs::rename(&temporary, &self.path));
+        if written.is_err() {
+            std::fs::remove_file(&temporary).ok();
+        }
+        written.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+/// What both kinds of text say.
+#[derive(Debug)]
+struct Service {
+    program: String,
+    log: String,
+    environment: Vec<(&'static str, String)>,
+}
+
+impl Service {
+    fn new(context: &Context, program: &Path) -> anyhow::Result<Self> {
+        let mut environment = Vec::new();
+        if context.paths.explicit_home {
+            environment.push(("SVC_HOME", plain(&context.paths.home)?));
+        } else {
+            // The service manager need not have what this shell has, and the data folder follows from it.
+            for name in ["XDG_DATA_HOME", "XDG_CONFIG_HOME"] {
+                if let Some(value) = context.env.os(name) {
+                    environment.push((name, plain(Path::new(value))?));
+                }
+            }
+        }
+        Ok(Self { program: plain(program)?, log: plain(&context.paths.log)?, environment })
+    }
+
+    /// A unit of systemd (`systemd.service(5)`, `systemd.exec(5)`).
+    fn for_systemd(&self) -> String {
+        let mut text = format!(
+            "# {MARKER}; `svc service uninstall` removes it, and installing again overwrites it.\n\
+             \n\
+             [Unit]\n\
+             Description=svc, the team daemon for coding agents\n\
+             StartLimitIntervalSec=60\n\
+             StartLimitBurst=5\n\
+             \n\
+             [Service]\n\
+             Type=exec\n"
+        );
+        for (name, value) in &self.environment {
+            let assignment = quoted(&format!("{name}={value}"));
+            writeln!(text, "Environment={assignment}").expect("a string takes it");
+        }
+        // Variables are not expanded in the program's path, but in all that follows.
+        let (program, log) = (quoted(&self.program), quoted(&self.log).replace('$', "$$"));
+        write!(
+            text,
+            "ExecStart={program} serve --log-file {log}\n\
+             Restart=on-failure\n\
+             RestartSec={RESTART_SECONDS}\n\
+             # Wrong usage or configuration, another daemon on the database, pending migrations: once more would not help.\n\
+             RestartPreventExitStatus=2 3 4\n\
+             # The first SIGTERM lets requests finish, for up to 10 s.\n\
+             KillMode=mixed\n\
+             KillSignal=SIGTERM\n\
+             TimeoutStopSec={STOP_SECONDS}\n\
+             UMask=0077\n\
+             \n\
+             [Install]\n\
+             WantedBy=default.target\n"
+        )
+        .expect("a string takes it");
+        text
+    }
+
+    /// A property list of launchd (`launchd.plist(5)`).
+    fn for_launchd(&self) -> String {
+        let mut text = format!(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+             <!DOCTYPE plist PUBLIC \"-//Apple//DTD PLIST 1.0//EN\" \"http://www.apple.com/DTDs/PropertyList-1.0.dtd\">\n\
+             <!-- {MARKER}; `svc service uninstall` removes it, and installing again overwrites it. -->\n\
+             <plist version=\"1.0\">\n<dict>\n\
+             \t<key>Label</key>\n\t<string>{LAUNCHD_LABEL}</string>\n\
+             \t<key>ProgramArguments</key>\n\t<array>\n"
+        );
+        for word in [&self.program, "serve", "--log-file", &self.log] {
+            writeln!(text, "\t\t<string>{}</string>", escaped(word)).expect("a string takes it");
+        }
+        text.push_str("\t</array>\n");
+        if !self.environment.is_empty() {
+            text.push_str("\t<key>EnvironmentVariables</key>\n\t<dict>\n");
+            for (name, value) in &self.environment {
+                write!(text, "\t\t<key>{name}</key>\n\t\t<string>{}</string>\n", escaped(value))
+                    .expect("a string takes it");
+            }
+            text.push_str("\t</dict>\n");
+        }
+        write!(
+            text,
+            "\t<key>RunAtLoad</key>\n\t<true/>\n\
+             \t<key>KeepAlive</key>\n\t<dict>\n\t\t<key>SuccessfulExit</key>\n\t\t<false/>\n\t</dict>\n\
+             \t<key>ExitTimeOut</key>\n\t<integer>{STOP_SECONDS}</integer>\n\
+             \t<key>StandardErrorPath</key>\n\t<string>{}</string>\n\
+             \t<key>Umask</key>\n\t<integer>{}</integer>\n\
+             </dict>\n</plist>\n",
+            escaped(&self.log),
+            0o077
+        )
+        .expect("a string takes it");
+        text
+    }
+}
+
+/// A path that can stand in a line of text.
+fn plain(path: &Path) -> anyhow::Result<String> {
+    let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
+    if text.chars().any(char::is_control) {
+        bail!("{} has a control character in it", path.display());
+    }
+    Ok(text.to_owned())
+}
+
+/// A word in quotes for a unit of systemd, whose specifiers (`%h`) stand for nothing in it.
+fn quoted(word: &str) -> String {
+    let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%");
+    format!("\"{escaped}\"")
+}
+
+/// Text in an XML element.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service() -> Service {
+        Service {
+            program: "/opt/my tools/100% $free/svc".to_owned(),
+            log: "/data/a \"b\" & $c <d> %h\\/svc.log".to_owned(),
+            environment: vec![("SVC_HOME", "/data/a \"b\" & $c <d> %h\\".to_owned())],
+        }
+    }
+
+    #[test]
+    fn systemd_reads_the_paths_as_they_are() {
+        let text = service().for_systemd();
+        let line =
+            |start: &str| text.lines().find(|line| line.starts_with(start)).expect("it is there");
+        assert_eq!(
+            line("ExecStart="),
+            r#"ExecStart="/opt/my tools/100%% $free/svc" serve --log-file "/data/a \"b\" & $$c <d> %%h\\/svc.log""#
+        );
+        assert_eq!(line("Environment="), r#"Environment="SVC_HOME=/data/a \"b\" & $c <d> %%h\\""#);
+        assert!(text.starts_with(&format!("# {MARKER}")));
+        assert_eq!(line("TimeoutStopSec="), "TimeoutStopSec=20");
+    }
+
+    #[test]
+    fn launchd_reads_the_paths_as_they_are() {
+        let text = service().for_launchd();
+        assert!(text.contains("<string>/opt/my tools/100% $free/svc</string>"), "{text}");
+        assert!(
+            text.contains(
+                "<key>SVC_HOME</key>\n\t\t<string>/data/a \"b\" &amp; $c &lt;d&gt; %h\\</string>"
+            ),
+            "{text}"
+        );
+        assert!(text.contains(MARKER), "{text}");
+        for tag in ["dict", "array", "string", "key", "integer", "plist"] {
+            let count = |tag: &str| text.matches(tag).count();
+            let opened = count(&format!("<{tag}>")) + count(&format!("<{tag} "));
+            assert_eq!(opened, count(&format!("</{tag}>")), "{tag}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_would_break_the_line_is_refused() {
+        for path in ["/a\nb", "/a\tb", "/a\u{7f}"] {
+            let error = plain(Path::new(path)).expect_err("a control character");
+            assert!(error.to_string().contains("control character"), "{error}");
+        }
+    }
+}

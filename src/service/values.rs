@@ -1,0 +1,332 @@
+//! Clusters of records that are alike, and values: sentences that somebody draws from one, held against it.
+//!
+//! No model is needed: records are alike if they use the same words ([`cluster`]). How they were grouped is stored, so that what
+//! a list names can be looked at, and is made anew by the first who asks after records have changed.
+
+use std::collections::HashMap;
+
+use serde_json::json;
+
+use super::{
+    Error, Services,
+    journal::{Place, tell, text_of},
+};
+use crate::{
+    domain::{
+        Caller, ValueId, cluster,
+        cluster::Space,
+        journal::{Ghap, Tier},
+        learning::{Axis, Value},
+        limits, text,
+    },
+    store::{ClusterRow, Clustering, Grouped, MemberRow},
+};
+
+/// A sentence has a few words of the many that its records have. One that is this near to their middle is about them,
+/// though the records themselves, which may be all but equal, are nearer.
+const NEAR_ENOUGH: f64 = 0.25;
+/// How many standard deviations beyond the mean distance of its records a sentence may be.
+const DEVIATIONS: f64 = 0.5;
+
+/// The clusters of an axis.
+#[derive(Debug)]
+pub struct Clusters {
+    /// The largest first.
+    pub clusters: Vec<ClusterRow>,
+    /// Records that were looked at.
+    pub records: i64,
+    /// Those of them that are like no others.
+    pub noise: i64,
+}
+
+/// Whether a sentence belongs to a cluster.
+#[derive(Debug)]
+pub struct Validity {
+    /// It does.
+    pub is_valid: bool,
+    /// Cosine to the middle of the cluster.
+    pub similarity: f64,
+    /// Distances: one less the cosine to the middle.
+    pub metrics: Metrics,
+}
+
+/// Distances from the middle of a cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct Metrics {
+    /// Of the sentence.
+    pub candidate: f64,
+    /// Of its records, on average.
+    pub mean: f64,
+    /// Their standard deviation.
+    pub std: f64,
+    /// How far the sentence may be.
+    pub threshold: f64,
+}
+
+/// A value that was stored, or was there already.
+#[derive(Debug)]
+pub struct StoredValue {
+    /// The value.
+    pub value: Value,
+    /// Whether it was there already; then it is as it was.
+    pub is_known: bool,
+}
+
+impl Services {
+    /// The clusters of an axis, as the records are now.
+    ///
+    /// # Errors
+    /// [`Error::InsufficientData`] if there are too few records.
+    pub async fn clusters(&self, axis: Axis) -> Result<Clusters, Error> {
+        let (count, state) = self.store.resolved().await?;
+        enough(count)?;
+        let known = self.store.clustering(axis).await?;
+        let made = match known.filter(|known| known.state == state) {
+            Some(known) => known,
+            None => self.group(axis, state).await?,
+        };
+        let clusters = self.store.clusters(axis).await?;
+        Ok(Clusters { clusters, records: made.records, noise: made.noise })
+    }
+
+    /// Groups the latest records, and stores how.
+    async fn group(&self, axis: Axis, state: String) -> Result<Clustering, Error> {
+        let ghaps = self.store.latest_resolved(limits::CLUSTERED_RECORDS).await?;
+        let work = tokio::task::spawn_blocking(move || group(axis, state, ghaps));
+        let (made, groups) =
+            work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.put_clusters(axis, &made, &groups).await?;
+                    Ok(made)
+                })
+            })
+            .await
+    }
+
+    /// Records of a cluster as it is stored, those in its middle first.
+    pub async fn cluster_members(
+        &self,
+        cluster_id: &str,
+        limit: u32,
+    ) -> Result<(Axis, Vec<MemberRow>), Error> {
+        let axis = axis_of(cluster_id)?;
+        let members = self.store.cluster_members(cluster_id, limit).await?;
+        if members.is_empty() {
+            return Err(self.no_cluster(cluster_id).await?);
+        }
+        Ok((axis, members))
+    }
+
+    /// Whether a sentence is about what the records of a cluster have in common: whether it is as near to their middle as
+    /// they are, or near enough.
+    pub async fn validate_value(&self, text: &str, cluster_id: &str) -> Result<Validity, Error> {
+        text_of("text", text, limits::VALUE_CHARS)?;
+        let axis = axis_of(cluster_id)?;
+        let members = self.store.cluster_members(cluster_id, limits::CLUSTERED_RECORDS).await?;
+        let ghaps = self.store.latest_resolved(limits::CLUSTERED_RECORDS).await?;
+        let weights: HashMap<String, f64> = members
+            .into_iter()
+            .map(|member| (member.id.as_str().to_owned(), weight(member.tier)))
+            .collect();
+        let text = text.to_owned();
+        let work = tokio::task::spawn_blocking(move || validate(axis, &text, &ghaps, &weights));
+        match work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())) {
+            Some(validity) => Ok(validity),
+            None => Err(self.no_cluster(cluster_id).await?),
+        }
+    }
+
+    /// Stores a sentence that was drawn from a cluster, if it belongs to it. The same once more is the one that there is.
+    pub async fn store_value(
+        &self,
+        caller: &Caller,
+        place: Place,
+        text: String,
+        cluster_id: String,
+        axis: Option<Axis>,
+    ) -> Result<StoredValue, Error> {
+        let own = axis_of(&cluster_id)?;
+        if axis.is_some_and(|axis| axis != own) {
+            return Err(Error::invalid("axis", format!("is not that of the cluster, {own}")));
+        }
+        let validity = self.validate_value(&text, &cluster_id).await?;
+        if !validity.is_valid {
+            return Err(Error::invalid("text", too_far(&validity.metrics)));
+        }
+        let terms = text::terms(&text);
+        let (subject, ids) = (caller.subject(), self.ids.clone());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let session_id = &place.session_id;
+                    tx.touch_session(session_id, &subject).await?;
+                    let session = tx.session(session_id).await?;
+                    let value = Value {
+                        id: ValueId::new(&ids, tx.now()),
+                        project: session.and_then(|session| session.project),
+                        axis: own,
+                        cluster_id,
+                        text,
+                        distance: validity.metrics.candidate,
+                        validated_at: tx.now(),
+                    };
+                    if let Some(value) = tx.insert_value(&value, &terms, session_id).await? {
+                        return Ok(StoredValue { value, is_known: true });
+                    }
+                    let data = json!({ "id": value.id, "cluster_id": value.cluster_id });
+                    tell(tx, session_id, "value.stored", &data).await?;
+                    Ok(StoredValue { value, is_known: false })
+                })
+            })
+            .await
+    }
+
+    /// Values, the latest first, and how many there are in all.
+    pub async fn values(&self, axis: Option<Axis>, limit: u32) -> Result<(Vec<Value>, i64), Error> {
+        let (values, total) = self.store.values(axis, limit).await?;
+        Ok((values.into_iter().map(|it| it.0).collect(), total))
+    }
+
+    /// Why there is no such cluster.
+    async fn no_cluster(&self, cluster_id: &str) -> Result<Error, Error> {
+        let (count, _) = self.store.resolved().await?;
+        enough(count)?;
+        Ok(Error::not_found("cluster", cluster_id))
+    }
+}
+
+/// What is wrong with a sentence that does not belong to its cluster.
+pub fn too_far(metrics: &Metrics) -> String {
+    format!(
+        "says something else than the records of the cluster: its distance is {:.3}, and at most {:.3} would do; use \
+         the words that they have in common",
+        metrics.candidate, metrics.threshold
+    )
+}
+
+fn enough(count: i64) -> Result<(), Error> {
+    let have = u64::try_from(count).unwrap_or(0);
+    if have < limits::CLUSTER_RECORDS {
+        return Err(Error::InsufficientData { have, need: limits::CLUSTER_RECORDS });
+    }
+    Ok(())
+}
+
+/// The axis that a cluster's id begins with.
+fn axis_of(cluster_id: &str) -> Result<Axis, Error> {
+    let is_number = |label: &str| !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit());
+    cluster_id
+        .rsplit_once('_')
+        .filter(|(_, label)| is_number(label))
+        .and_then(|(axis, _)| Axis::ALL.iter().find(|one| one.to_string() == axis))
+        .copied()
+        .ok_or_else(|| {
+            Error::invalid("cluster_id", "must be one that get_clusters gives, such as full_0")
+        })
+}
+
+/// How far a record can be trusted.
+fn weight(tier: Option<Tier>) -> f64 {
+    match tier {
+        Some(Tier::Gold) => 1.0,
+        Some(Tier::Silver) | None => 0.8,
+        Some(Tier::Bronze) => 0.5,
+        Some(Tier::Abandoned) => 0.2,
+    }
+}
+
+fn group(axis: Axis, state: String, ghaps: Vec<Ghap>) -> (Clustering, Vec<Grouped>) {
+    let (ghaps, texts) = on_axis(axis, ghaps);
+    let space = Space::new(&texts);
+    let groups: Vec<Grouped> = space
+        .groups()
+        .into_iter()
+        .map(|group| {
+            let weight_of = |at: &usize| weight(ghaps[*at].confidence_tier);
+            let middle = space.middle(group.iter().map(|at| (*at, weight_of(at))));
+            let near = |at: &usize| cluster::cosine(&space.vectors()[*at], &middle).clamp(0.0, 1.0);
+            let weights: Vec<f64> = group.iter().map(weight_of).collect();
+            Grouped {
+                avg_weight: cluster::spread(&weights).0,
+                members: group.iter().map(|at| (ghaps[*at].id.clone(), near(at))).collect(),
+            }
+        })
+        .collect();
+    let grouped: usize = groups.iter().map(|group| group.members.len()).sum();
+    let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let made =
+        Clustering { state, records: count(ghaps.len()), noise: count(ghaps.len() - grouped) };
+    (made, groups)
+}
+
+/// How a text stands to the records of `members`, each with its weight; `None` if none of them is there.
+fn validate(
+    axis: Axis,
+    text: &str,
+    ghaps: &[Ghap],
+    members: &HashMap<String, f64>,
+) -> Option<Validity> {
+    let (ghaps, texts) = on_axis(axis, ghaps.to_vec());
+    let space = Space::new(&texts);
+    let inside: Vec<(usize, f64)> = ghaps
+        .iter()
+        .enumerate()
+        .filter_map(|(at, ghap)| Some((at, *members.get(ghap.id.as_str())?)))
+        .collect();
+    if inside.is_empty() {
+        return None;
+    }
+    let middle = space.middle(inside.iter().copied());
+    let far = |near: f64| 1.0 - near.clamp(0.0, 1.0);
+    let distances: Vec<f64> =
+        inside.iter().map(|(at, _)| far(cluster::cosine(&space.vectors()[*at], &middle))).collect();
+    let (mean, std) = cluster::spread(&distances);
+    let candidate = far(cluster::cosine(&space.vector(text), &middle));
+    let threshold = (mean + DEVIATIONS * std).max(1.0 - NEAR_ENOUGH);
+    Some(Validity {
+        is_valid: candidate <= threshold,
+        similarity: 1.0 - candidate,
+        metrics: Metrics { candidate, mean, std, threshold },
+    })
+}
+
+/// The records that have something to say on an axis, each with what it says there.
+fn on_axis(axis: Axis, ghaps: Vec<Ghap>) -> (Vec<Ghap>, Vec<String>) {
+    ghaps.into_iter().filter_map(|ghap| text_on(axis, &ghap).map(|text| (ghap, text))).unzip()
+}
+
+fn text_on(axis: Axis, ghap: &Ghap) -> Option<String> {
+    let status = ghap.status.to_string();
+    let result = ghap.result.as_deref().unwrap_or_default();
+    let surprise = ghap.surprise.as_deref();
+    let cause = ghap.root_cause.as_ref();
+    let lesson = ghap.lesson.as_ref();
+    let worked = lesson.map(|lesson| lesson.what_worked.as_str()).unwrap_or_default();
+    let takeaway = lesson.and_then(|lesson| lesson.takeaway.as_deref()).unwrap_or_default();
+    let described = cause.map(|cause| cause.description.as_str()).unwrap_or_default();
+    let (domain, strategy) = (ghap.domain.to_string(), ghap.strategy.to_string());
+    let (goal, hypothesis) = (ghap.goal.as_str(), ghap.hypothesis.as_str());
+    let parts: Vec<&str> = match axis {
+        Axis::Full => vec![
+            goal,
+            hypothesis,
+            &ghap.action,
+            &ghap.prediction,
+            &status,
+            result,
+            surprise.unwrap_or_default(),
+            worked,
+            takeaway,
+        ],
+        Axis::Strategy => vec![&strategy, goal, &status, worked],
+        Axis::Surprise => vec![&ghap.prediction, result, surprise?, described],
+        Axis::RootCause => {
+            let category = cause?.category.to_string();
+            return Some([&category, described, &domain, &strategy, hypothesis].join("\n"));
+        }
+        Axis::Domain => vec![&domain, goal, takeaway, described],
+    };
+    Some(parts.join("\n"))
+}
