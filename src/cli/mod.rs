@@ -24,6 +24,7 @@ mod message;
 pub mod migrate;
 mod output;
 mod peer;
+mod process;
 pub mod serve;
 mod serve_args;
 mod service_unit;

@@ -13,8 +13,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::mcp::{
-    METHOD, NAME, PARAM_ANNOTATION, PARAM_PREFIX, PROTOCOL_VERSION, Revision, SESSION_ID,
-    encode_value, meta, name_member,
+    CLIENT_PROCESS, METHOD, NAME, PARAM_ANNOTATION, PARAM_PREFIX, PROTOCOL_VERSION, Revision,
+    SESSION_ID, encode_value, meta, name_member,
 };
 
 /// Header that names the last event that was seen of a stream.
@@ -42,6 +42,8 @@ pub struct Setting<'a> {
     /// For `tools/call`, the tool's `inputSchema`, if the caller knows it: it says which arguments are repeated in
     /// headers.
     pub input_schema: Option<&'a Value>,
+    /// The client's process, if it is on this machine: it says whose session this is where nothing else does.
+    pub process: Option<u32>,
 }
 
 /// The envelope of a JSON-RPC message. What it carries is not looked into, so nothing of it is lost.
@@ -144,6 +146,9 @@ fn add_setting(headers: &mut HeaderMap, setting: Setting<'_>, named: Option<&str
     }
     if let Some(session) = setting.session {
         headers.insert(SESSION_ID, session.clone());
+    }
+    if let Some(process) = setting.process {
+        headers.insert(CLIENT_PROCESS, HeaderValue::from(process));
     }
 }
 
@@ -334,9 +339,11 @@ mod tests {
         let setting = Setting {
             revision: Some(Revision::V2025_06_18),
             session: Some(&id),
+            process: Some(7),
             ..Setting::default()
         };
-        let common = ["mcp-protocol-version: 2025-06-18", "mcp-session-id: s1"];
+        let common =
+            ["mcp-protocol-version: 2025-06-18", "mcp-session-id: s1", "svc-client-process: 7"];
         assert_eq!(posted(r#"{"method":"notifications/initialized"}"#, setting), common);
         assert_eq!(shown(&delete(setting)), common);
         let resumed = get(setting, Some("st.4"));

@@ -146,7 +146,7 @@ impl Mcp {
             let name: String = name.chars().take(64).collect();
             return Err(RpcError::invalid_params(format!("Unknown tool: {name}")));
         };
-        let acts_for = self.whose(caller, headers, &origin, acts_for, &request.params);
+        let acts_for = self.whose(caller, headers, &origin, acts_for, &request.params).await;
         let started_at = self.services.now();
         let line = match origin {
             Origin::Bare => {

@@ -2,8 +2,9 @@
 //!
 //! An MCP session is a connection; what a person calls a session (a conversation, with its hooks, its peer and its
 //! journal) is the client's own, and one connection may see several. Codex says which in `_meta`; Claude Code names the
-//! use of the tool, of which its hook has told the moment before; of the others only the call itself can be told again
-//! by its tool and arguments. Once known, a connection keeps it, also over a restart, until something says otherwise.
+//! use of the tool, of which its hook has told the moment before; of opencode only the call itself can be told again by
+//! its tool and arguments. Where nothing is told of a call, as by Gemini, hooks and `svc stdio` have the same client's
+//! process. Once known, a connection keeps it, also over a restart, until something says otherwise.
 
 use std::sync::Arc;
 
@@ -11,12 +12,15 @@ use http::HeaderMap;
 use serde_json::{Map, Value};
 
 use super::{Mcp, calls::Origin, http::ACTS_FOR};
-use crate::{domain::Caller, telemetry};
+use crate::{
+    domain::{Caller, mcp::CLIENT_PROCESS},
+    telemetry,
+};
 
 impl Mcp {
     /// For whom a tool is called: as the credential or the header says, else as the client's hooks have shown, else
     /// `acts_for`.
-    pub(super) fn whose(
+    pub(super) async fn whose(
         &self,
         caller: &Caller,
         headers: &HeaderMap,
@@ -32,7 +36,8 @@ impl Mcp {
             Origin::Modern(_) => self.told_session(params).or(acts_for),
             Origin::Legacy(session) => {
                 let Some(told) = self.told_session(params) else {
-                    return session.client_session().or(acts_for);
+                    let of_process = self.session_of_process(headers).await;
+                    return of_process.or_else(|| session.client_session()).or(acts_for);
                 };
                 if session.tie(&told) {
                     let (mcp, id, told) = (self.clone(), session.id.clone(), Arc::clone(&told));
@@ -46,6 +51,12 @@ impl Mcp {
                 Some(told)
             }
         }
+    }
+
+    /// The session that the client's process works for, if `svc stdio` says which process that is.
+    async fn session_of_process(&self, headers: &HeaderMap) -> Option<Arc<str>> {
+        let pid = headers.get(CLIENT_PROCESS)?.to_str().ok()?.parse().ok()?;
+        self.services.session_of_process(pid).await.ok().flatten().map(Arc::from)
     }
 
     fn told_session(&self, params: &Map<String, Value>) -> Option<Arc<str>> {

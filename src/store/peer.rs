@@ -237,6 +237,16 @@ impl Store {
         raw.map(PeerRow::try_from).transpose()
     }
 
+    /// The session that a client's process works for: of several, the one that was heard of last.
+    pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>, StoreError> {
+        let found = sqlx::query_scalar!(
+            "select session_id from peer where pid = ? and session_id <> '' and status <> 'offline' \
+            order by last_seen desc, peer_id desc limit 1",
+            pid
+        );
+        Ok(found.fetch_optional(&self.readers).await?)
+    }
+
     /// Peers with exactly this name in the order of lists, at most `limit`.
     pub async fn peers_named(&self, name: &str, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(

@@ -220,6 +220,68 @@ mod tests {
         assert_eq!(session["tools"][0]["count"], 25);
     }
 
+    /// Where calls are counted when they are over, the call that begins a record is none of those since.
+    #[tokio::test]
+    async fn the_tenth_call_since_a_record_began_is_the_tenth() {
+        let world = World::open().await;
+        let call = world.operator(None);
+        let tell = async |event: &str, tool: &str| {
+            let mut event = payload(event, json!({ "tool_name": tool }));
+            event["client"] = json!("gemini");
+            world.call(&call, "hook_event", event).await
+        };
+        tell("SessionStart", "").await;
+        tell("AfterTool", "run_shell_command").await;
+        world.call(&call, "start_ghap", ghap()).await;
+        tell("AfterTool", "mcp_svc_start_ghap").await;
+        let mut reminders = Vec::new();
+        for number in 1..=15 {
+            if tell("AfterTool", "run_shell_command").await != json!({}) {
+                reminders.push(number);
+            }
+        }
+        assert_eq!(reminders, [10]);
+        let session = world.call(&call, "get_session", json!({ "session_id": "s" })).await;
+        assert_eq!(session["tool_calls"], 17);
+    }
+
+    /// opencode has no place for what is said at a session's start.
+    #[tokio::test]
+    async fn a_session_of_opencode_hears_of_a_record_with_its_first_prompt() {
+        let world = World::open().await;
+        let call = world.operator(None);
+        let tell = async |session: &str, source: Option<&str>, hook: &str| {
+            let event = json!({ "type": hook, "properties": { "sessionID": session } });
+            let mut payload = json!({ "hook": "event", "cwd": "/repo/x", "event": event });
+            if hook == "chat.message" {
+                let parts = json!([{ "type": "text", "text": "hello" }]);
+                payload = json!({
+                    "hook": hook, "cwd": "/repo/x", "input": { "sessionID": session }, "output": { "parts": parts },
+                });
+            }
+            if let Some(source) = source {
+                payload["source"] = json!(source);
+            }
+            let event = json!({ "client": "opencode", "payload": payload });
+            let answer = world.call(&call, "hook_event", event).await;
+            answer["context"].as_str().unwrap_or_default().to_owned()
+        };
+        tell("s", None, "session.created").await;
+        assert_eq!(tell("s", None, "chat.message").await, "");
+        world.call(&call, "start_ghap", ghap()).await;
+        assert_eq!(tell("s", None, "chat.message").await, "", "not in the middle");
+        tell("s", Some("resume"), "session.created").await;
+        let session = world.call(&call, "get_session", json!({ "session_id": "s" })).await;
+        assert_eq!(session["source"], "resume");
+        let own = tell("s", None, "chat.message").await;
+        assert!(own.starts_with("This session has an open GHAP record"), "{own}");
+        world.call(&call, "end_session", json!({ "session_id": "s" })).await;
+        tell("s2", None, "session.created").await;
+        let left = tell("s2", None, "chat.message").await;
+        assert!(left.contains("left a GHAP record open"), "{left}");
+        assert_eq!(tell("s2", None, "chat.message").await, "", "once");
+    }
+
     #[tokio::test]
     async fn an_event_that_comes_twice_counts_once() {
         let world = World::open().await;

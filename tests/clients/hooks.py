@@ -90,6 +90,8 @@ class Agent(Person):
             f.write(f'listen = ["127.0.0.1:{free_port()}"]\n')
         # What a hook could not tell is taken in soon.
         self.env["SVC_MAINTENANCE_MS"] = "200"
+        # Of Codex: with another, tools are called from JavaScript, and there are sub-agents.
+        self.model = "gpt-5"
 
     def __enter__(self):
         self.install()
@@ -132,15 +134,16 @@ class Agent(Person):
     def spawn(self, model, prompt, resume=False, stdin=None):
         args, extra = COMMANDS[self.client.name](model.url)
         args = [prompt if it == "do it" else "Bash,Task,Agent,mcp__svc" if it == "Bash,mcp__svc" else it for it in args]
+        args = [it.replace('"gpt-5"', json.dumps(self.model)) for it in args]
         if resume:
             at = {"claude": 1, "gemini": 1, "codex": 2, "opencode": 2}[self.client.name]
             args[at:at] = {"claude": ["--continue"], "gemini": ["--resume", "latest"], "codex": ["resume", "--last"], "opencode": ["--continue"]}[self.client.name]
         return self.popen(args, {**quiet(model.url), **extra})
 
     @contextlib.contextmanager
-    def talk(self, steps, prompt="do it", resume=False, meanwhile=None):
-        """One run of the client to its end; gives the model, which can be asked what it was told."""
-        model = Model([*steps, END])
+    def talk(self, steps, prompt="do it", resume=False, meanwhile=None, rules=()):
+        """One run of the client to its end; gives the model, which can be asked what it was told. `rules` answer a sub-agent."""
+        model = Model([*steps, END, *rules])
         try:
             process = self.spawn(model, prompt, resume)
             try:
@@ -151,7 +154,8 @@ class Agent(Person):
             said = f"{model.saw()}\n{out[-3000:]}\n{err[-3000:]}"
             assert process.returncode == 0, f"exit {process.returncode}\n{said}"
             assert not model.failures(), f"{model.failures()}\n{said}"
-            assert len(model.calls()) == len(steps) + 1, f"{len(model.calls())} calls of the model\n{said}"
+            own = [it for it in model.calls() if it["entry"].startswith("step")]
+            assert len(own) == len(steps) + 1, f"{len(own)} calls of the model\n{said}"
             nothing_shown(self, out + err)
             yield model
         finally:
@@ -229,16 +233,26 @@ def check_in(agent):
 
 def sub_agent(agent):
     """What a sub-agent does is counted apart, and it hears of no record."""
-    name = "Agent"
-    start = {"tool": name, "args": {"description": "look around", "prompt": "look around", "subagent_type": "general-purpose", "run_in_background": False}}
-    beneath = [shell(agent.client, f"echo beneath {n}") for n in range(12)]
-    steps = [tool("start_ghap", **RECORD), start, *beneath, {"text": "looked around"}, *(shell(agent.client, f"echo {n}") for n in range(3))]
-    with agent.talk(steps) as model:
+    about = {"description": "look around", "prompt": "look around"}
+    start = {"tool": "task", "args": {**about, "subagent_type": "general"}}
+    if agent.client.name == "claude":
+        start = {"tool": "Agent", "args": {**about, "subagent_type": "general-purpose", "run_in_background": False}}
+    beneath = [*(shell(agent.client, f"echo beneath {n}") for n in range(12)), {"text": "looked around"}]
+    above = [shell(agent.client, f"echo {n}") for n in range(3)]
+    if agent.client.name == "codex":
+        # Both are at work at the same time: rules answer the one, steps the other.
+        agent.model = "gpt-6.1-sol"
+        start = [{"tool": "spawn_agent", "args": {"task_name": "sub", "message": "LOOK around", "fork_turns": "none"}}, {"tool": "wait_agent", "args": {"timeout_ms": 30000}}]
+        rules = [{**it, "when_body": "LOOK around", "when_system": "You are an agent in a team", "times": 1} for it in beneath]
+        steps, calls = [tool("start_ghap", **RECORD), *start, *above], 6
+    else:
+        steps, rules, calls = [tool("start_ghap", **RECORD), start, *beneath, *above], [], 5
+    with agent.talk(steps, rules=rules) as model:
         session = only(agent.own())
-        assert session["tool_calls"] == 5, session
-        assert not any("since the active GHAP record" in model.body(n) for n in range(len(steps) + 1))
+        assert session["tool_calls"] == calls, session
+        assert not any("since the active GHAP record" in model.body(n) for n in range(len(model.calls())))
         counted = agent.query("select agent_id, sum(count) from tool_use where session_id = ? group by agent_id", session["session_id"])
-        assert sorted(count for _, count in counted) == [5, 12], counted
+        assert sorted(count for _, count in counted) == [calls, 12], counted
 
 
 def outcomes(agent):
@@ -294,6 +308,39 @@ def message(agent, others):
         assert states == ["accepted", "queued", "offered", "injected", "acked"], detail
 
 
+@contextlib.contextmanager
+def opened(agent, model):
+    """A session of Claude Code that a program keeps open; it ends well."""
+    args, _ = COMMANDS["claude"](model.url)
+    args[args.index("do it")] = "--input-format=stream-json"
+    args[0] = os.path.join(agent.client.folder, args[0])
+    # It says more than a pipe holds.
+    printed = open(os.path.join(agent.dir, "printed"), "w+")
+    process = subprocess.Popen(args, env={**agent.env, **quiet(model.url)}, cwd=agent.work, stdin=subprocess.PIPE, stdout=printed, stderr=printed, text=True,
+                               start_new_session=True)
+    try:
+        yield process
+        process.stdin.close()
+        process.wait(30)
+        printed.seek(0)
+        out = printed.read()
+        assert process.returncode == 0, (process.returncode, out[-2000:])
+        assert not model.failures(), model.failures()
+        nothing_shown(agent, out)
+        wait_for(lambda: not waiters(agent), "no waiter is left")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        printed.close()
+        model.close()
+
+
+def say(process, text):
+    process.stdin.write(json.dumps({"type": "user", "message": {"role": "user", "content": text}}) + "\n")
+    process.stdin.flush()
+
+
 WAKES = 20
 
 
@@ -301,14 +348,8 @@ def wake(agent):
     """An idle session that a program keeps open is woken by a message, again and again."""
     model = Model([{"text": f"turn {n}"} for n in range(WAKES + 1)])
     agent.env["SVC_HOOK_WAIT"] = "always"
-    args, _ = COMMANDS["claude"](model.url)
-    args[args.index("do it")] = "--input-format=stream-json"
-    args[0] = os.path.join(agent.client.folder, args[0])
-    process = subprocess.Popen(args, env={**agent.env, **quiet(model.url)}, cwd=agent.work, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, start_new_session=True)
-    try:
-        process.stdin.write(json.dumps({"type": "user", "message": {"role": "user", "content": "hello"}}) + "\n")
-        process.stdin.flush()
+    with opened(agent, model) as process:
+        say(process, "hello")
         model.asked(0)
         with open(os.path.join(agent.data, "daemon.json")) as f:
             url = json.load(f)["url"]
@@ -336,21 +377,27 @@ def wake(agent):
             states = {state["state"]: state["at"] for state in rest(f"/v1/messages/{it}")["states"]}
             assert list(states) == ["accepted", "queued", "offered", "injected"], states
             to_offered.append(millis(states["offered"]) - millis(states["accepted"]))
-        process.stdin.close()
-        out = process.stdout.read()
-        process.wait(30)
-        assert process.returncode == 0, (process.returncode, out[-2000:])
-        assert not model.failures(), model.failures()
-        nothing_shown(agent, out)
-        wait_for(lambda: not waiters(agent), "no waiter is left")
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        model.close()
+    assert not waiters(agent), "a waiter is left"
     figure = lambda values: f"p50 {statistics.median(values):.0f} ms, worst of {len(values)} {max(values):.0f} ms"  # noqa: E731
     assert max(to_offered) < 2000, to_offered
     return f"offered {figure(to_offered)}; model called {figure([it * 1000 for it in to_model])}"
+
+
+def clear(agent):
+    """A conversation that a person clears is over; the one that follows in the same process has its own calls, and hears of what was left."""
+    adopt = {**tool("adopt_ghap", id="${ghap}"), "capture": {"ghap": r"left a GHAP record open in this project, (\w+)"}}
+    model = Model([tool("start_ghap", **RECORD), END, adopt, END])
+    with opened(agent, model) as process:
+        say(process, "hello")
+        model.asked(1)
+        wait_for(lambda: agent.query("select 1 from peer where status = 'idle'"), "the end of the turn")
+        say(process, "/clear")
+        wait_for(lambda: len(agent.own()) == 2, "another session")
+        say(process, "hello again")
+        model.asked(3)
+        sources = {it["session_id"]: it["source"] for it in agent.own()}
+        [(owner,)] = agent.query("select session_id from ghap")
+        assert sources[owner] == "clear" and len(sources) == 2, (owner, agent.own())
 
 
 def millis(time_text):
@@ -404,6 +451,7 @@ def again(agent):
     """A session that goes on is the same, with its record; another one of the project hears of it, and takes it over."""
     with agent.talk([tool("start_ghap", **RECORD)]):
         first = only(agent.own())
+        assert first["source"] == "startup", first
         [(ghap, owner)] = agent.query("select ghap_id, session_id from ghap")
         assert owner == first["session_id"]
     with agent.talk([shell(agent.client, "echo one")], "go on", resume=True) as model:
@@ -411,6 +459,9 @@ def again(agent):
         assert same["session_id"] == first["session_id"], (first, same)
         assert same["source"] == "resume", same
         assert f"This session has an open GHAP record, {ghap}" in model.body(0), model.body(0)
+    if agent.client.name == "opencode":
+        # It never says that a session is over; one that is silent for half an hour counts as left.
+        agent.call("end_session", session_id=first["session_id"])
     with agent.talk([tool("adopt_ghap", id=ghap)], "something new") as model:
         assert f"left a GHAP record open in this project, {ghap}" in model.body(0), model.body(0)
         other = [it for it in agent.own() if it["session_id"] != first["session_id"]]
@@ -418,12 +469,13 @@ def again(agent):
         assert owner == only(other)["session_id"], (owner, other)
 
 
-CASES = {"context": context, "check-in": check_in, "sub-agent": sub_agent, "outcomes": outcomes, "message": message, "wake": wake, "crash": crash, "again": again}
+CASES = {"context": context, "check-in": check_in, "sub-agent": sub_agent, "outcomes": outcomes, "message": message, "wake": wake, "clear": clear, "crash": crash, "again": again}
 
 
 def applies(client, case):
-    """Only Claude Code can be woken, and only its sub-agents are scripted here."""
-    return client.name == "claude" or case not in ("wake", "sub-agent")
+    """Only Claude Code can be woken, or takes further prompts without a terminal. Gemini has no sub-agent that could be scripted."""
+    without = {"wake": ("codex", "gemini", "opencode"), "clear": ("codex", "gemini", "opencode"), "sub-agent": ("gemini",)}
+    return client.name not in without.get(case, ())
 
 
 def main():

@@ -96,9 +96,13 @@ fn masked(value: &Value) -> Value {
 #[test]
 fn every_payload_of_every_client_has_its_answer() {
     let mut seen = 0;
-    for (client, version) in
-        [("claude", "2.1.197"), ("codex", "0.169.0"), ("gemini", "0.61.0"), ("opencode", "1.18.33")]
-    {
+    for (client, version) in [
+        ("claude", "2.1.197"),
+        ("claude", "2.1.329"),
+        ("codex", "0.169.0"),
+        ("gemini", "0.61.0"),
+        ("opencode", "1.18.33"),
+    ] {
         let folder = fixtures().join(client).join(version);
         let mut names: Vec<String> = std::fs::read_dir(&folder)
             .expect("payloads")
@@ -310,6 +314,31 @@ fn a_session_that_works_through_crashes_is_counted_exactly() {
     eventually(SOON, || !d.home.path("hooks.spool.taken").exists() && calls(&d, "s") == 36);
 }
 
+/// Whoever could not tell of an event leaves it to `svc hook`: it counts once, and a message is kept for who hears of it.
+#[test]
+fn what_is_told_again_counts_once_and_is_answered_nothing() {
+    let mut d = Daemon::start();
+    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({})));
+    let peer = peer_of(&d, "s").unwrap()["peer_id"].as_str().unwrap().to_owned();
+    let message = d.post(&format!("/v1/peers/{peer}/messages"), &json!({ "text": "hi" })).ok(200);
+    let again = |home: &Home, id: &str| {
+        let args = ["hook", "claude", "--again", id];
+        let payload = claude("s", "PreToolUse", &using(id)).to_string();
+        let ran = hook_with(home, &args, payload.as_bytes(), 20_000);
+        assert_eq!((ran.ok(), ran.stderr.as_str()), ("", ""));
+    };
+    for id in ["one", "two", "one"] {
+        again(&d.home, id);
+    }
+    assert_eq!((calls(&d, "s"), state(&d, &message)), (2, "queued".to_owned()));
+    d.stop();
+    again(&d.home, "two");
+    again(&d.home, "three");
+    d.restart();
+    eventually(SOON, || calls(&d, "s") == 3 && !d.home.path("hooks.spool.taken").exists());
+    assert_eq!(calls(&d, "s"), 3);
+}
+
 #[test]
 fn what_was_told_late_changes_nothing_that_is_known_from_later() {
     let mut d = Daemon::start();
@@ -435,6 +464,36 @@ fn a_connection_is_known_by_what_hooks_told() {
     d.restart();
     assert_eq!(whose(&d, &third, &json!({})), "chat", "also after a crash");
     assert_eq!(whose(&d, &connection, &json!({})), "conversation");
+}
+
+/// Gemini says nothing of the session in which a tool is called; hooks and `svc stdio` have the same client's process.
+#[test]
+fn a_connection_is_known_by_its_clients_process() {
+    let d = Daemon::start();
+    let hello = json!({
+        "jsonrpc": "2.0", "id": 0, "method": "initialize",
+        "params": { "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "c", "version": "1" } },
+    });
+    let connection = d.post("/mcp", &hello).header("mcp-session-id").expect("a session").to_owned();
+    let whose = |process: u32| {
+        let params = json!({ "name": "get_session", "arguments": {} });
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let process = process.to_string();
+        let request = d.request("POST", "/mcp").header("mcp-session-id", &connection);
+        let reply = request.header("svc-client-process", &process).json(&body).send().ok(200);
+        reply["result"]["structuredContent"]["session_id"].as_str().unwrap_or("none").to_owned()
+    };
+    // This process runs the hooks, as a client would.
+    let (own, other) = (std::process::id(), 1);
+    assert_eq!(whose(own), "none");
+    hook(&d.home, "gemini", &claude("chat", "SessionStart", &json!({})));
+    assert_eq!((whose(own).as_str(), whose(other).as_str()), ("chat", "none"));
+    // The same process goes on with another conversation.
+    hook(&d.home, "gemini", &claude("chat", "SessionEnd", &json!({})));
+    hook(&d.home, "gemini", &claude("next", "SessionStart", &json!({})));
+    assert_eq!(whose(own), "next");
+    hook(&d.home, "gemini", &claude("next", "SessionEnd", &json!({})));
+    assert_eq!(whose(own), "none");
 }
 
 /// Connections whose session is known.

@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 
 use super::args::Global;
 use super::context::Context;
+use super::process;
 use crate::config::Env;
 use crate::domain::hook::HookClient;
 use crate::domain::{Clock as _, HookId, Ids, SystemClock};
@@ -192,7 +193,7 @@ fn work(job: &Job, progress: &Mutex<Progress>) -> Result<Option<String>, String>
         ("event", job.event.clone().map(Value::from)),
         ("format", (job.format == Format::Spec).then(|| json!("spec"))),
         ("tmux_pane", text_of(&job.context.env, "TMUX_PANE").map(Value::from)),
-        ("pid", input::client_process().map(Value::from)),
+        ("pid", process::client().map(Value::from)),
     ] {
         if let Some(value) = value {
             arguments[name] = value;

@@ -10,8 +10,8 @@ import { homedir } from "node:os"
 import path from "node:path"
 
 const settings = @SETTINGS@
-// Milliseconds that a person or a model may be kept waiting.
-const PATIENCE = 300
+// Milliseconds that a person or a model may be kept waiting. The variable is for slow machines, as with `svc hook`.
+const PATIENCE = Number(process.env.SVC_HOOK_DEADLINE_MS) || 300
 
 const home =
   settings.home ?? process.env.SVC_HOME ?? path.join(process.env.XDG_DATA_HOME || path.join(homedir(), ".local/share"), "svc")
@@ -70,6 +70,13 @@ const root = (id) => {
   return id
 }
 
+// Sessions that the daemon has heard of from here.
+const begun = new Map()
+const begin = (id, payload) => {
+  if (!begun.has(id)) begun.set(id, tell(payload))
+  return begun.get(id)
+}
+
 let parts = 0
 // An id that sorts behind those of the message's own parts.
 const partID = () => `prt_zz${Date.now().toString(36)}${(parts++).toString(36).padStart(4, "0")}svc`
@@ -94,10 +101,15 @@ export const SvcPlugin = async ({ directory }) => {
       const parent = event?.type?.startsWith("session.") ? event.properties?.info?.parentID : undefined
       if (id && parent) parents.set(id, parent)
       if (!id || parents.has(id) || !EVENTS.includes(event?.type)) return
-      await tell({ hook: "event", cwd: directory, event })
+      const payload = { hook: "event", cwd: directory, event }
+      await (event.type === "session.created" ? begin(id, payload) : tell(payload))
     },
     "chat.message": async (input, output) => {
       if (!input?.sessionID || parents.has(input.sessionID)) return
+      const id = input.sessionID
+      // One that was made by another process goes on in this one.
+      const event = { type: "session.created", properties: { sessionID: id } }
+      await begin(id, { hook: "event", cwd: directory, source: "resume", event })
       const text = await tell({ hook: "chat.message", cwd: directory, input, output })
       if (!text || !Array.isArray(output?.parts)) return
       output.parts.push({ id: partID(), sessionID: input.sessionID, messageID: output.message.id, type: "text", text, synthetic: true })

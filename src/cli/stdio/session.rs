@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::sleep;
 
-use super::super::output;
+use super::super::{output, process};
 use super::call::own_request;
 use super::exchange::Bridge;
 use super::link::{Effort, Trouble};
@@ -26,6 +26,7 @@ pub(super) struct Session {
     revision: Option<Revision>,
     /// The client's own words, to begin another session with.
     params: Option<Box<RawValue>>,
+    process: Option<u32>,
 }
 
 /// The present session.
@@ -51,12 +52,14 @@ impl Session {
         }
         let negotiated: Option<Negotiated> = serde_json::from_str(result.get()).ok();
         let revision = negotiated.and_then(|it| Revision::parse(&it.protocol_version));
-        Self { id, revision, params: params.map(ToOwned::to_owned) }
+        let process = process::client();
+        Self { id, revision, params: params.map(ToOwned::to_owned), process }
     }
 
     /// What its requests have in their headers.
     pub(super) fn setting(&self) -> Setting<'_> {
-        Setting { revision: self.revision, session: self.id.as_ref(), input_schema: None }
+        let session = self.id.as_ref();
+        Setting { revision: self.revision, session, input_schema: None, process: self.process }
     }
 }
 

@@ -117,6 +117,14 @@ pub struct Ran {
     pub verdict: Verdict,
 }
 
+impl ToolUse {
+    /// Whether it calls this tool of ours: `mcp_svc_peer_list` and `svc_peer_list` are `peer_list`.
+    pub fn calls(&self, ours: &str) -> bool {
+        let prefix = self.tool.strip_suffix(ours);
+        prefix.is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('_'))
+    }
+}
+
 impl HookClient {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::ClaudeCode, Self::Codex, Self::Gemini, Self::Opencode];

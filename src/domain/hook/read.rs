@@ -100,7 +100,7 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<Hook, Missing> {
         })
     };
     let moment = match event.as_str() {
-        "session.created" => Moment::Start { source: SessionSource::Startup },
+        "session.created" => Moment::Start { source: source(payload) },
         "chat.message" => Moment::Prompt { text: parts(&payload["output"]["parts"]) },
         "tool.execute.before" => Moment::ToolStart(tool_use(&payload["output"]["args"])?),
         "tool.execute.after" => Moment::ToolEnd(ToolUse {

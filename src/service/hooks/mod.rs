@@ -22,7 +22,7 @@ use super::{
 use crate::{
     domain::{
         Caller, McpSessionId, Peer, PeerId, PeerStatus, RegisterInput, Timestamp,
-        hook::{Hook, Moment, Note, Said},
+        hook::{Hook, HookClient, Moment, Note, Said},
         journal::{Ghap, Session, SessionSource},
         limits,
     },
@@ -90,6 +90,7 @@ impl Services {
         }
         let peer = self.store.peer_of_session(&hook.session_id).await?.map(|row| row.peer);
         let session = self.store.session(&hook.session_id).await?;
+        let is_first = peer.as_ref().is_none_or(|peer| peer.status == PeerStatus::Online);
         let noted = if self.is_only_a_sign_of_life(&hook, session.as_ref(), peer.as_ref()).await? {
             Noted::default()
         } else {
@@ -108,8 +109,18 @@ impl Services {
         if noted.is_repeat || hook.is_beneath() || is_late {
             return Ok(said);
         }
-        if let Moment::Start { source } = hook.moment {
-            said.0.push(Note::Started);
+        let begun = match hook.moment {
+            Moment::Start { source } => {
+                said.0.push(Note::Started);
+                Some(source)
+            }
+            // What begins with its first prompt, as far as one can tell it anything.
+            Moment::Prompt { .. } if hook.client == HookClient::Opencode && is_first => {
+                Some(SessionSource::Startup)
+            }
+            _ => None,
+        };
+        if let Some(source) = begun {
             said.0.extend(self.open_record(&place, source).await?.map(Note::Record));
         }
         said.0.extend(noted.due.map(|(ghap, count)| Note::Reminder(ghap.reminder(count))));
@@ -273,6 +284,11 @@ impl Services {
         )))
     }
 
+    /// The session that a client's process works for, as its hooks have told.
+    pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>, Error> {
+        Ok(self.store.session_of_process(pid).await?)
+    }
+
     /// Remembers that an MCP connection is this session's.
     pub async fn tie_mcp_session(&self, id: &McpSessionId, session: &str) -> Result<(), Error> {
         let (id, session) = (id.clone(), session.to_owned());
@@ -341,6 +357,9 @@ async fn note_session(
     Ok(())
 }
 
+/// Tools after which the record has been looked at.
+const LOOKS_AT_RECORD: &[&str] = &["start_ghap", "update_ghap", "adopt_ghap"];
+
 /// Counts a tool call. When it is time, gives the record that is to be looked at, and counts from zero.
 async fn count(
     tx: &mut WriteTx,
@@ -352,6 +371,12 @@ async fn count(
     let (Moment::ToolStart(using) | Moment::ToolEnd(using)) = &hook.moment else { return Ok(None) };
     let Place { session_id, agent_id } = place;
     let count = tx.count_tool(session_id, agent_id, &using.tool).await?;
+    let is_over = matches!(hook.moment, Moment::ToolEnd(_));
+    if is_over && LOOKS_AT_RECORD.iter().any(|tool| using.calls(tool)) {
+        // It has begun to count from zero, and is none of the calls since.
+        tx.reset_tool_count(session_id, agent_id).await?;
+        return Ok(None);
+    }
     // A reminder that nobody would hear waits for the next call.
     if count < policy.check_in || at.is_some() {
         return Ok(None);

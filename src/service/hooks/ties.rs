@@ -56,9 +56,8 @@ impl Ties {
             let known = |tie: &&Tie| tie.using.use_id.as_deref() == Some(id) && fresh(tie);
             return ties.iter().find(known).map(|tie| Arc::clone(&tie.session));
         }
-        let same = |tie: &Tie| {
-            fresh(tie) && is_named(&tie.using.tool, tool) && tie.using.arguments == *arguments
-        };
+        let same =
+            |tie: &Tie| fresh(tie) && tie.using.calls(tool) && tie.using.arguments == *arguments;
         let mut found = ties.iter().enumerate().filter(|(_, tie)| same(tie));
         let (place, first) = found.next()?;
         if found.any(|(_, other)| other.session != first.session) {
@@ -68,11 +67,6 @@ impl Ties {
         ties.remove(place);
         Some(session)
     }
-}
-
-/// Whether a client means this tool: `mcp_svc_peer_list` and `svc_peer_list` are `peer_list`.
-fn is_named(theirs: &str, ours: &str) -> bool {
-    theirs.strip_suffix(ours).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('_'))
 }
 
 #[cfg(test)]
