@@ -233,6 +233,43 @@ async fn every_fault_in_every_argument_is_named() {
     assert!(count > 300, "only {count} faults were tried");
 }
 
+/// Texts that break what is put together from texts, and very long ones: a refusal at worst, and never a fault of ours.
+#[tokio::test]
+async fn odd_texts_are_texts() {
+    let world = World::open().await;
+    let call = world.operator(None);
+    let odd = "\"quoted\" \\ $(x) `y` \n\r\0\u{2028}\u{feff} \u{1f600} 漢字 </x> ```";
+    let long = odd.repeat(4 * 1024 * 1024 / odd.len());
+    let mut count = 0;
+    for (name, tool) in &*world.catalogue.all() {
+        let schema = tool.input_schema();
+        let properties = schema["properties"].as_object().unwrap();
+        let required =
+            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let good: Map<String, Value> = required
+            .map(|argument| (argument.to_owned(), fitting(&properties[argument])))
+            .collect();
+        let texts = properties.iter().filter(|(_, schema)| schema["type"] == "string");
+        for (argument, _) in texts {
+            for text in [odd, &long] {
+                let mut arguments = good.clone();
+                arguments.insert(argument.clone(), json!(text));
+                let outcome = world.try_call(&call, name, Value::Object(arguments)).await;
+                if let Err(error) = outcome {
+                    assert_ne!(
+                        error.kind,
+                        ErrorType::InternalError,
+                        "{name}.{argument}: {error:?}"
+                    );
+                    assert!(error.message.len() < 2_000, "{name}.{argument} repeats it");
+                }
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 100, "only {count} were tried");
+}
+
 #[tokio::test]
 async fn a_tool_that_panics_fails_like_another() {
     let world = World::open().await;

@@ -44,3 +44,24 @@ impl Report {
         private_file::append(path).and_then(|mut file| file.write_all(line.as_bytes())).ok();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_has_an_end_and_one_line_for_each_trouble() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("home/hooks.log");
+        let report = Report(Some(path.clone()));
+        for _ in 0..1_200 {
+            report.note("claude-code Stop", &"two\nlines ".repeat(60));
+        }
+        let size =
+            |name: &str| std::fs::metadata(folder.path().join("home").join(name)).unwrap().len();
+        assert!(size("hooks.log") <= MOST + 1_000 && size("hooks.log.1") <= MOST + 1_000);
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.lines().all(|line| line.contains("claude-code Stop: two lines")), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= LINE + 30));
+    }
+}

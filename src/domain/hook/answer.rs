@@ -64,7 +64,11 @@ impl Said {
     }
 
     fn text(&self) -> Option<String> {
-        let texts: Vec<&str> = self.0.iter().filter_map(Note::text).collect();
+        // Messages count as handed over, so what is cut off is not theirs.
+        let is_mail = |note: &&Note| matches!(note, Note::Messages(_));
+        let mail = self.0.iter().filter(is_mail);
+        let rest = self.0.iter().filter(|note| !is_mail(note));
+        let texts: Vec<&str> = mail.chain(rest).filter_map(Note::text).collect();
         let text = texts.join("\n\n");
         (!text.is_empty()).then(|| text.chars().take(MOST_CHARS).collect())
     }
@@ -141,7 +145,7 @@ mod tests {
             Note::Reminder("a".to_owned()),
             Note::Messages("b".to_owned()),
         ]);
-        let context = |event: &str| json!({ "hookSpecificOutput": { "hookEventName": event, "additionalContext": "a\n\nb" } });
+        let context = |event: &str| json!({ "hookSpecificOutput": { "hookEventName": event, "additionalContext": "b\n\na" } });
         let start = Moment::Start { source: crate::domain::journal::SessionSource::Startup };
         let (stop, again) = (Moment::Stop { again: false }, Moment::Stop { again: true });
         for (client, event, moment, shape) in [
@@ -158,20 +162,20 @@ mod tests {
             (ClaudeCode, "SessionEnd", Moment::End { reason: None }, json!({})),
             (ClaudeCode, "Notification", Moment::Waiting, json!({})),
             (Codex, "UserPromptSubmit", prompt(), context("UserPromptSubmit")),
-            (Codex, "Stop", stop.clone(), json!({ "decision": "block", "reason": "a\n\nb" })),
+            (Codex, "Stop", stop.clone(), json!({ "decision": "block", "reason": "b\n\na" })),
             (Codex, "Stop", again, json!({})),
             (Gemini, "BeforeAgent", prompt(), context("BeforeAgent")),
             (Gemini, "BeforeTool", Moment::ToolStart(used()), json!({})),
             (Gemini, "AfterTool", Moment::ToolEnd(used()), context("AfterTool")),
-            (Gemini, "AfterAgent", stop.clone(), json!({ "decision": "deny", "reason": "a\n\nb" })),
+            (Gemini, "AfterAgent", stop.clone(), json!({ "decision": "deny", "reason": "b\n\na" })),
             (Opencode, "session.created", start, json!({})),
-            (Opencode, "chat.message", prompt(), json!({ "context": "a\n\nb" })),
+            (Opencode, "chat.message", prompt(), json!({ "context": "b\n\na" })),
             (Opencode, "tool.execute.before", Moment::ToolStart(used()), json!({})),
             (
                 Opencode,
                 "tool.execute.after",
                 Moment::ToolEnd(used()),
-                json!({ "context": "a\n\nb" }),
+                json!({ "context": "b\n\na" }),
             ),
             (Opencode, "session.idle", stop, json!({})),
         ] {
@@ -190,6 +194,14 @@ mod tests {
             HookFormat::Client,
         );
         let text = answer["hookSpecificOutput"]["additionalContext"].as_str().unwrap();
+        assert_eq!(text.chars().count(), 10_000);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_no_message() {
+        let said = Said(vec![Note::Reminder("r".repeat(9_000)), Note::Messages("m".repeat(8_000))]);
+        let text = said.text().unwrap();
+        assert_eq!(text.matches('m').count(), 8_000);
         assert_eq!(text.chars().count(), 10_000);
     }
 
