@@ -44,8 +44,9 @@ const AGE: f64 = 0.25;
 
 /// How many of the best have a say in whether there is anything at all.
 const JURY: usize = 5;
-/// How relevant one has to be that anything is given, and how much less the others may be.
-const FLOOR: f64 = 0.0;
+/// How relevant one has to be that anything is given, and how much less the others may be. Above what order alone would
+/// want: what nobody asked for and nobody needs costs more trust than a lesson that is not told.
+const FLOOR: f64 = 1.25;
 const SLACK: f64 = 4.0;
 
 /// What to look for.
