@@ -260,7 +260,7 @@ mod tests {
         let mut lines: Vec<String> = outgoing
             .headers
             .iter()
-            .filter(|(name, _)| name.as_str().starts_with("mcp-"))
+            .filter(|(name, _)| ["mcp-", "svc-"].iter().any(|own| name.as_str().starts_with(own)))
             .map(|(name, value)| format!("{name}: {}", value.to_str().expect("is ASCII")))
             .collect();
         lines.sort();
