@@ -258,7 +258,8 @@ def sub_agent(agent):
 def outcomes(agent):
     """Test runs are outcomes; the model is asked, and cites one."""
     test = "import unittest\n\n\nclass Cart(unittest.TestCase):\n    def test_total(self):\n        self.assertEqual(1 + 1, WANT)\n"
-    for name, want in (("test_cart.py", "3"), ("right.txt", "2")):
+    # Of another length: Python takes what it has compiled for a file of the same second and length.
+    for name, want in (("test_cart.py", "3"), ("right.txt", "1 + 1")):
         with open(os.path.join(agent.work, name), "w") as f:
             f.write(test.replace("WANT", want))
     run = "python3 -m unittest test_cart"
