@@ -1,6 +1,6 @@
 //! Hooks: what a coding agent's client tells of its session as it goes on, and what it can be told in return.
 //!
-//! [`read`] makes one vocabulary of four clients' payloads; [`answer`] makes each client's own shape of what there is to
+//! `read` makes one vocabulary of four clients' payloads; `answer` makes each client's own shape of what there is to
 //! say. Shapes are those that the installed clients really send and accept (`fixtures/hooks`), and what one of them
 //! would refuse, or show as an error, is not sent to it.
 
