@@ -232,11 +232,7 @@ impl Services {
                     let id = &place.session_id;
                     let unknown = || Error::not_found("session", id);
                     tx.session(id).await?.ok_or_else(unknown)?;
-                    tx.end_session(id, reason.as_deref()).await?;
-                    tx.reset_tool_count(id, "").await?;
-                    let left = tx.active_ghap(id).await?.map(|ghap| ghap.id);
-                    let data = json!({ "session_id": id, "reason": reason, "orphan": left });
-                    tell(tx, id, "session.ended", &data).await?;
+                    let left = end(tx, id, reason.as_deref()).await?;
                     Ok((tx.session(id).await?.ok_or_else(unknown)?, left))
                 })
             })
@@ -753,6 +749,20 @@ pub(super) async fn put_outcome(
         tell(tx, &place.session_id, "outcome.recorded", &data).await?;
     }
     Ok((outcome, is_new))
+}
+
+/// Ends a session that there is, and says so in its stream. Answers the record that it left open.
+pub(super) async fn end(
+    tx: &mut WriteTx,
+    id: &str,
+    reason: Option<&str>,
+) -> Result<Option<GhapId>, StoreError> {
+    tx.end_session(id, reason).await?;
+    tx.reset_tool_count(id, "").await?;
+    let left = tx.active_ghap(id).await?.map(|ghap| ghap.id);
+    let data = json!({ "session_id": id, "reason": reason, "orphan": left });
+    tell(tx, id, "session.ended", &data).await?;
+    Ok(left)
 }
 
 /// Begins a session, or begins it again, and says so in its stream.

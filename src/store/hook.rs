@@ -17,11 +17,9 @@ impl WriteTx {
     }
 
     /// Forgets ids of events that are older.
-    pub async fn forget_hooks(&mut self, before: Timestamp) -> Result<u64, StoreError> {
-        let done = sqlx::query!("delete from hook_seen where at < ?", before)
-            .execute(&mut self.conn)
-            .await?;
-        Ok(done.rows_affected())
+    pub async fn forget_hooks(&mut self, before: Timestamp) -> Result<(), StoreError> {
+        sqlx::query!("delete from hook_seen where at < ?", before).execute(&mut self.conn).await?;
+        Ok(())
     }
 
     /// Notes which of a client's sessions an MCP connection belongs to.

@@ -37,6 +37,17 @@ impl WriteTx {
             .await?;
         Ok(())
     }
+
+    /// Forgets what sessions were given that were last heard of before then.
+    pub async fn forget_seen_by_silent(&mut self, before: Timestamp) -> Result<(), StoreError> {
+        sqlx::query!(
+            "delete from seen where session_id in (select session_id from session where last_seen_at < ?)",
+            before
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
 }
 
 impl Store {
@@ -85,5 +96,19 @@ mod tests {
             (at.store.seen("s").await.unwrap().len(), at.store.seen("other").await.unwrap().len()),
             (0, 1)
         );
+        for (later, left) in [(0, 1), (1, 0)] {
+            let done: Result<(), StoreError> = at
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        tx.touch_session("other", "operator").await?;
+                        let before = Timestamp::from_millis(tx.now().as_millis() + later);
+                        tx.forget_seen_by_silent(before).await
+                    })
+                })
+                .await;
+            done.unwrap();
+            assert_eq!(at.store.seen("other").await.unwrap().len(), left);
+        }
     }
 }

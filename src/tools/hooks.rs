@@ -188,6 +188,8 @@ mod tests {
         );
         // What comes late opens nothing again.
         tell("SubagentStop", json!({ "agent_id": "a" })).await;
+        tell("InstructionsLoaded", json!({})).await;
+        assert_eq!(status().await, "offline");
         let session = world.call(&call, "get_session", json!({ "session_id": "s" })).await;
         assert_eq!(session["end_reason"], "logout");
         // Another session of the project hears of what was left.
@@ -200,6 +202,47 @@ mod tests {
         let answer = tell("SessionStart", json!({ "source": "resume" })).await;
         let text = answer["hookSpecificOutput"]["additionalContext"].as_str().unwrap();
         assert!(text.starts_with("This session has an open GHAP record"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn what_nobody_comes_back_to_is_forgotten() {
+        let world = World::open().await;
+        let call = world.operator(None);
+        let mut event = payload("PreToolUse", tool(1));
+        event["id"] = json!("e1");
+        let count = async || {
+            world.call(&call, "hook_event", event.clone()).await;
+            world.services.sweep_hooks().await.unwrap();
+            let session = world.call(&call, "get_session", json!({ "session_id": "s" })).await;
+            session["tool_calls"].clone()
+        };
+        assert_eq!(count().await, 1);
+        assert_eq!(count().await, 1);
+        world.let_pass(Duration::from_hours(24));
+        assert_eq!(count().await, 1, "a day later it is still known");
+        world.let_pass(Duration::from_hours(24 * 8));
+        assert_eq!(count().await, 1, "and forgotten after this");
+        assert_eq!(count().await, 2);
+    }
+
+    /// However a session begins again, its record is its own, and that of a live session is nobody else's.
+    #[tokio::test]
+    async fn no_beginning_makes_an_orphan_of_a_live_record() {
+        let world = World::open().await;
+        let call = world.operator(None);
+        world.call(&call, "hook_event", payload("SessionStart", json!({}))).await;
+        world.call(&call, "start_ghap", ghap()).await;
+        for source in ["startup", "resume", "clear", "compact", "fork"] {
+            let begun = payload("SessionStart", json!({ "source": source }));
+            let answer = world.call(&call, "hook_event", begun).await;
+            let text = answer["hookSpecificOutput"]["additionalContext"].as_str().unwrap();
+            assert!(text.starts_with("This session has an open GHAP record"), "{source}: {text}");
+            let session = world.call(&call, "get_session", json!({ "session_id": "s" })).await;
+            assert_eq!(session["source"], source);
+            let mut other = payload("SessionStart", json!({ "source": source }));
+            other["payload"]["session_id"] = json!(format!("other-{source}"));
+            assert_eq!(world.call(&call, "hook_event", other).await, json!({}), "{source}");
+        }
     }
 
     #[tokio::test]

@@ -612,10 +612,20 @@ fn many_messages_come_bit_by_bit_and_in_order() {
     assert!(names.is_empty(), "{names:?}");
 }
 
-/// With nothing on standard input but what a shell's hook would have, in a home where nothing is.
+/// A home where nothing is, no `PATH`, and a folder that is not one's own.
 #[test]
 fn an_empty_home_is_no_trouble() {
     let home = Home::new();
+    let mut command = home.command(&["hook", "claude"]);
+    command.env_remove("PATH").current_dir("/").stdin(Stdio::piped());
+    command.env("SVC_HOOK_DEADLINE_MS", "20000");
+    let mut running = Running::spawn(command);
+    let payload = claude("s", "SessionStart", &json!({ "source": "startup" }));
+    running.stdin().write_all(payload.to_string().as_bytes()).expect("it reads");
+    let ran = running.wait(SOON);
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "", ""), "{ran:?}");
+    // Even so it has started the daemon.
+    until(SOON, || home.daemon_json());
     let ran = svc_with_input(
         &home,
         &["hook", "gemini"],

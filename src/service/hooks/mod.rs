@@ -16,7 +16,7 @@ pub use wait::{Awaited, Waiters};
 use super::{
     Error, Services, check,
     context::ContextRequest,
-    journal::{Place, begin, project_root, tell},
+    journal::{Place, begin, end, project_root},
     peers,
 };
 use crate::{
@@ -94,11 +94,20 @@ impl Services {
         let noted = if self.is_only_a_sign_of_life(&hook, session.as_ref(), peer.as_ref()).await? {
             Noted::default()
         } else {
+            // It is looked for on the disk, and what is known already has it.
+            let is_new = session.is_none() || peer.is_none();
+            let project = hook
+                .cwd
+                .as_deref()
+                .filter(|_| is_new || matches!(hook.moment, Moment::Start { .. }))
+                .map(project_root);
             let name = match &peer {
-                None if beneath.is_none() => Some(self.name_for(&hook).await?),
+                None if beneath.is_none() => {
+                    Some(self.name_for(hook.client, project.as_deref()).await?)
+                }
                 _ => None,
             };
-            self.note_hook(caller, &hook, &place, name, call).await?
+            self.note_hook(caller, &hook, &place, (project, name), call).await?
         };
         let mut said = Said::default();
         if hook.is_beneath() && self.hook_policy.sub_agents {
@@ -168,12 +177,11 @@ impl Services {
         caller: &Caller,
         hook: &Arc<Hook>,
         place: &Place,
-        name: Option<String>,
+        (project, name): (Option<String>, Option<String>),
         call: HookCall,
     ) -> Result<Noted, Error> {
         let (caller, hook, place) = (caller.clone(), Arc::clone(hook), place.clone());
         let (ids, lease, policy) = (self.ids.clone(), self.tuning.lease, self.hook_policy);
-        let project = hook.cwd.as_deref().map(project_root);
         self.store
             .write(move |tx| {
                 Box::pin(async move {
@@ -182,14 +190,16 @@ impl Services {
                     {
                         return Ok(Noted { is_repeat: true, ..Noted::default() });
                     }
-                    note_session(tx, &caller, &hook, project.clone(), call.at).await?;
+                    let stays_over =
+                        note_session(tx, &caller, &hook, project.clone(), call.at).await?;
                     let mut noted = Noted::default();
                     if hook.client.counts(&hook.moment) {
                         noted.due = count(tx, &hook, &place, policy, call.at).await?;
                     }
-                    let evidence = evidence::note(tx, &ids, &hook, &place).await?;
-                    noted.evidence = evidence;
-                    if hook.is_beneath() {
+                    noted.evidence = evidence::note(tx, &ids, &hook, &place).await?;
+                    // A last word after the end is no sign of life.
+                    let is_silent = stays_over && status_after(&hook.moment).is_none();
+                    if hook.is_beneath() || is_silent {
                         return Ok(noted);
                     }
                     let (id, is_late) = (PeerId::new(&ids, tx.now()), call.at.is_some());
@@ -238,10 +248,9 @@ impl Services {
     }
 
     /// What others see a session's peer as: client and folder, with a number if that is taken.
-    async fn name_for(&self, hook: &Hook) -> Result<String, Error> {
-        let folder = hook.cwd.as_deref().map(project_root);
-        let folder = folder.as_deref().map(Path::new).and_then(Path::file_name);
-        let client = hook.client.as_str();
+    async fn name_for(&self, client: HookClient, project: Option<&str>) -> Result<String, Error> {
+        let folder = project.map(Path::new).and_then(Path::file_name);
+        let client = client.as_str();
         let base = match folder {
             Some(folder) => format!("{client}@{}", folder.to_string_lossy()),
             None => client.to_owned(),
@@ -297,42 +306,42 @@ impl Services {
             .await
     }
 
-    /// Forgets events that nobody will send again.
+    /// Forgets events that nobody will send again, and what was given to sessions that nobody will go on with.
     pub async fn sweep_hooks(&self) -> Result<(), Error> {
-        let before = self.now().minus(limits::HOOK_IDS_KEPT);
+        let now = self.now();
         self.store
-            .write(move |tx| Box::pin(async move { Ok(tx.forget_hooks(before).await?) }))
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.forget_hooks(now.minus(limits::HOOK_IDS_KEPT)).await?;
+                    Ok(tx.forget_seen_by_silent(now.minus(limits::SEEN_KEPT)).await?)
+                })
+            })
             .await
-            .map(drop)
     }
 }
 
-/// The session's row, and its events.
+/// The session's row, and its events. Answers whether it was over and stays so: what comes late opens none again.
 async fn note_session(
     tx: &mut WriteTx,
     caller: &Caller,
     hook: &Hook,
     project: Option<String>,
     at: Option<Timestamp>,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let id = &hook.session_id;
     let known = tx.session(id).await?;
     if let (Some(at), Some(known)) = (at, &known)
         && known.last_seen_at > at
     {
-        return Ok(());
+        return Ok(known.ended_at.is_some());
     }
     let is_over = known.as_ref().is_some_and(|session| session.ended_at.is_some());
     if let Moment::End { reason } = &hook.moment {
         if known.is_none() || is_over {
-            return Ok(());
+            return Ok(is_over);
         }
-        tx.end_session(id, reason.as_deref()).await?;
-        tx.reset_tool_count(id, "").await?;
-        let left = tx.active_ghap(id).await?.map(|ghap| ghap.id);
-        let data = serde_json::json!({ "session_id": id, "reason": reason, "orphan": left });
-        tell(tx, id, "session.ended", &data).await?;
-        return Ok(());
+        end(tx, id, reason.as_deref()).await?;
+        return Ok(false);
     }
     let source = match hook.moment {
         Moment::Start { source } => Some(source),
@@ -350,11 +359,12 @@ async fn note_session(
             created_by: caller.subject(),
         };
         begin(tx, &start).await?;
-    } else if !is_over {
-        // What comes late does not open a session again.
+        return Ok(false);
+    }
+    if !is_over {
         tx.touch_session(id, &caller.subject()).await?;
     }
-    Ok(())
+    Ok(is_over)
 }
 
 /// Tools after which the record has been looked at.
