@@ -7,8 +7,6 @@ Each case has a home of its own in which `svc install` was run, and a scripted m
 told is read from the requests that its model got.
 """
 
-import argparse
-import concurrent.futures
 import contextlib
 import copy
 import glob
@@ -22,14 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 import urllib.request
 
 sys.dont_write_bytecode = True
 import agents  # noqa: E402
-from agents import CLIENTS, find_clients, tool  # noqa: E402
-from daemon import Checks, free_port, wait_for  # noqa: E402
-from install import COMMANDS, NAMES, SHELL, THEIRS, Person, no_hook_errors, quiet  # noqa: E402
+from agents import tool  # noqa: E402
+from daemon import free_port, wait_for  # noqa: E402
+from install import COMMANDS, NAMES, SHELL, THEIRS, Person, no_hook_errors, quiet, run_cases  # noqa: E402
 
 END = {"text": "all done"}
 RECORD = {
@@ -482,36 +479,10 @@ def applies(client, case):
     return client.name not in without.get(case, ())
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--clients", default="")
-    parser.add_argument("--cases", default="")
-    parser.add_argument("--jobs", type=int, default=2)
-    options = parser.parse_args()
-    everyone = [it for it in find_clients() if not it.variant]
-    missing = set(CLIENTS) - {it.name for it in everyone}
-    if missing:
-        print(f"not run: hooks of {', '.join(sorted(missing))} (SVC_AGENTS names no folder that has them)", flush=True)
-    clients = [it for it in everyone if not options.clients or any(it.label.startswith(name) for name in options.clients.split(","))]
-    cases = {name: it for name, it in CASES.items() if not options.cases or name in options.cases.split(",")}
-    checks = Checks()
-
-    def one(client, case):
-        started = time.time()
-        try:
-            with Agent(client) as agent:
-                note = cases[case](agent, everyone) if case == "message" else cases[case](agent)
-            checks.say(f"{client.label}: hooks, {case}" + (f": {note}" if note else ""), started)
-        except BaseException as error:  # noqa: BLE001  a check may fail in any way
-            checks.say(f"{client.label}: hooks, {case}", started, "".join(traceback.format_exception(error)))
-
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for case in cases:
-            for client in clients:
-                if applies(client, case):
-                    pool.submit(one, client, case)
-    checks.exit()
+def perform(client, case, everyone):
+    with Agent(client) as agent:
+        return case(agent, everyone) if case is CASES["message"] else case(agent)
 
 
 if __name__ == "__main__":
-    main()
+    run_cases("hooks", CASES, applies, perform)

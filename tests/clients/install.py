@@ -337,39 +337,45 @@ def no_hook_errors(person, printed):
 CASES = {"listed": listed, "session": session, "woken": woken, "in a terminal": terminal, "nobody there": nobody}
 
 
-def main():
+def applies(client, case):
+    """The others have no way to be woken, and first starts that are less easily skipped."""
+    return client.name == "claude" or case not in ("woken", "in a terminal")
+
+
+def run_cases(what, cases, applies, perform):
+    """Each case with each client that it applies to, each in a world of its own. `perform(client, case, everyone)` gives a remark, or raises."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", default="")
     parser.add_argument("--cases", default="")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    clients = [it for it in find_clients() if not it.variant]
-    missing = set(CLIENTS) - {it.name for it in clients}
+    everyone = [it for it in find_clients() if not it.variant]
+    missing = set(CLIENTS) - {it.name for it in everyone}
     if missing:
-        print(f"not run: svc install for {', '.join(sorted(missing))} (SVC_AGENTS names no folder that has them)", flush=True)
-    if options.clients:
-        clients = [it for it in clients if any(it.label.startswith(name) for name in options.clients.split(","))]
-    cases = {name: it for name, it in CASES.items() if not options.cases or name in options.cases.split(",")}
+        print(f"not run: {what} for {', '.join(sorted(missing))} (SVC_AGENTS names no folder that has them)", flush=True)
+    clients = [it for it in everyone if not options.clients or any(it.label.startswith(name) for name in options.clients.split(","))]
     checks = Checks()
 
     def one(client, case):
         started = time.time()
         try:
-            with Person(client) as person:
-                cases[case](person)
-            checks.say(f"{client.label}: installed, {case}", started)
+            remark = perform(client, cases[case], everyone)
+            checks.say(f"{client.label}: {what}, {case}" + (f": {remark}" if remark else ""), started)
         except BaseException as error:  # noqa: BLE001  a check may fail in any way
-            checks.say(f"{client.label}: installed, {case}", started, "".join(traceback.format_exception(error)))
+            checks.say(f"{client.label}: {what}, {case}", started, "".join(traceback.format_exception(error)))
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for case in cases:
             for client in clients:
-                # The others have no way to be woken, and first starts that are less easily skipped.
-                if case in ("woken", "in a terminal") and client.name != "claude":
-                    continue
-                pool.submit(one, client, case)
+                if applies(client, case) and (not options.cases or case in options.cases.split(",")):
+                    pool.submit(one, client, case)
     checks.exit()
 
 
+def perform(client, case, _everyone):
+    with Person(client) as person:
+        case(person)
+
+
 if __name__ == "__main__":
-    main()
+    run_cases("svc install", CASES, applies, perform)
