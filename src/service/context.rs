@@ -161,14 +161,6 @@ impl Services {
         Ok(sheet.finish())
     }
 
-    /// Forgets what a session was given: it may come again.
-    pub async fn forget_seen(&self, session_id: &str) -> Result<(), Error> {
-        let session_id = session_id.to_owned();
-        self.store
-            .write(move |tx| Box::pin(async move { Ok(tx.forget_seen(&session_id).await?) }))
-            .await
-    }
-
     /// What may come in, kind by kind, the best of each first.
     async fn relevant(&self, request: &ContextRequest) -> Result<Vec<Entry>, Error> {
         let wants = |kind| request.kinds.is_empty() || request.kinds.contains(&kind);

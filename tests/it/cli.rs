@@ -225,14 +225,17 @@ fn a_command_goes_on_while_the_daemon_dies_and_nothing_is_lost() {
 #[test]
 fn a_command_that_ends_while_the_daemon_is_away_is_told_when_it_is_back() {
     let mut d = Daemon::start();
-    let gate = d.home.user().join("gate");
-    let script =
-        format!("echo before; until [ -e {} ]; do sleep 0.02; done; echo after", gate.display());
+    let (gate, end) = (d.home.user().join("gate"), d.home.user().join("end"));
+    let script = format!(
+        "echo before; until [ -e {} ]; do sleep 0.02; done; echo after; : > {}",
+        gate.display(),
+        end.display()
+    );
     let running = Running::spawn(d.home.command(&["task", "run", "--", "sh", "-c", &script]));
     eventually(SOON, || page(&d.get("/v1/events?kind=frame"), "events").len() == 1);
     d.kill9();
     fs::write(&gate, "").unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    eventually(SOON, || end.exists());
     d.restart();
     running.wait(SOON).ok();
     let task = only_task(&d);
