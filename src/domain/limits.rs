@@ -88,6 +88,10 @@ pub const MAINTENANCE: Duration = Duration::from_mins(1);
 /// Events that retention removes in one write job. Bounds how long it holds up other writers.
 pub const TRIM_BATCH: i64 = 4096;
 
+/// Bytes of event data after which a page of events ends, however many were asked for. One event goes alone.
+pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
+/// The same for an agent, which has to read them.
+pub const AGENT_PAGE_BYTES: usize = 128 * 1024;
 /// Bytes of results of one kind of read that are kept for as long as nothing is written.
 pub const READS_BYTES: usize = 1024 * 1024;
 

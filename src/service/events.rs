@@ -13,7 +13,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{Error, Services, check};
 use crate::{
     domain::{Caller, Event, Framing, Seq, StreamName, limits},
-    store::{Batch, Commit, FeedScope, Frames, Heard, Listener, Store, StoreError, StreamView},
+    store::{
+        Batch, Commit, FeedScope, Frames, Heard, Listener, Page, Store, StoreError, StreamView,
+        Take,
+    },
 };
 
 /// Which events to read.
@@ -76,19 +79,30 @@ impl Services {
         kind: Option<&str>,
         limit: Option<u32>,
     ) -> Result<EventPage, Error> {
-        let limit = check::limit(limit)?;
-        let mut events = match selector {
+        let take = Take::rows(check::limit(limit)?);
+        self.page_after(selector, caller.is_operator(), after, kind, take).await
+    }
+
+    /// A page of events after a place, with or without what is private.
+    pub(super) async fn page_after(
+        &self,
+        selector: &Selector,
+        private: bool,
+        after: i64,
+        kind: Option<&str>,
+        take: Take,
+    ) -> Result<EventPage, Error> {
+        let Page { events, more } = match selector {
             Selector::Stream(name) => {
-                let (name, view) = self.stream(caller, name).await?;
-                self.store.events(view.id, &name, after, kind, limit + 1).await?
+                let name = visible(private, name)?;
+                let view = self.view(&name).await?;
+                self.store.events(view.id, &name, after, kind, take).await?
             }
             Selector::Prefix(prefix) => {
-                let scope = FeedScope::prefix(prefix, caller.is_operator());
-                self.store.feed_events(&scope, after, i64::MAX, kind, limit + 1).await?
+                let scope = FeedScope::prefix(prefix, private);
+                self.store.feed_events(&scope, after, i64::MAX, kind, take).await?
             }
         };
-        let more = events.len() > limit as usize;
-        events.truncate(limit as usize);
         let place = |event: &Event| match selector {
             Selector::Stream(_) => event.seq,
             Selector::Prefix(_) => event.position,
@@ -109,7 +123,7 @@ impl Services {
         match selector {
             Selector::Stream(name) => {
                 let framing = Framing::ItemBySeq;
-                visible(caller, name)?;
+                visible(caller.is_operator(), name)?;
                 let feed = self.subscribe_stream(name, after, framing, kind).await?;
                 Ok(Subscription { endless: true, ..feed })
             }
@@ -186,22 +200,16 @@ impl Services {
         Ok(Follow { store, id: view.id, name, listener, cursor: after, closed: view.closed })
     }
 
-    async fn stream(&self, caller: &Caller, name: &str) -> Result<(StreamName, StreamView), Error> {
-        let name = visible(caller, name)?;
-        let view = self.view(&name).await?;
-        Ok((name, view))
-    }
-
     pub(super) async fn view(&self, name: &StreamName) -> Result<StreamView, Error> {
         let view = self.store.view(name).await?;
         view.ok_or_else(|| Error::not_found("stream", name.as_str()))
     }
 }
 
-/// The name of a stream that the caller may see.
-pub(super) fn visible(caller: &Caller, name: &str) -> Result<StreamName, Error> {
+/// The name of a stream that may be shown.
+pub(super) fn visible(private: bool, name: &str) -> Result<StreamName, Error> {
     StreamName::parse(name)
-        .filter(|name| caller.is_operator() || !name.is_private())
+        .filter(|name| private || !name.is_private())
         .ok_or_else(|| Error::not_found("stream", name))
 }
 
@@ -259,7 +267,8 @@ impl Follow {
     }
 
     async fn read(&self) -> Result<Vec<Event>, StoreError> {
-        self.store.events(self.id, &self.name, self.cursor, None, limits::REPLAY_ROWS).await
+        let take = Take::rows(limits::REPLAY_ROWS);
+        Ok(self.store.events(self.id, &self.name, self.cursor, None, take).await?.events)
     }
 }
 
@@ -371,15 +380,15 @@ impl Subscription {
 
     /// The same with a filter, which is rare: event by event.
     async fn read_kind(&mut self, kind: &str) -> Result<Option<Bytes>, Error> {
-        let limit = limits::REPLAY_ROWS;
-        let (events, end) = match &self.source {
+        let take = Take::rows(limits::REPLAY_ROWS);
+        let (Page { events, more }, end) = match &self.source {
             Source::Stream { id, name, .. } => {
                 let head = self.store.view(name).await?.map_or(0, |view| view.head);
-                (self.store.events(*id, name, self.cursor, Some(kind), limit).await?, head)
+                (self.store.events(*id, name, self.cursor, Some(kind), take).await?, head)
             }
             Source::Feed { scope, .. } => {
                 let (_, head) = self.store.log_bounds().await?;
-                (self.store.feed_events(scope, self.cursor, head, Some(kind), limit).await?, head)
+                (self.store.feed_events(scope, self.cursor, head, Some(kind), take).await?, head)
             }
         };
         let last = events.last().map(|event| match self.framing {
@@ -390,9 +399,8 @@ impl Subscription {
             return Ok(None);
         }
         // A full page ends at its last event; any other has looked at everything up to the end.
-        let full = events.len() >= limit as usize;
         self.cursor = match last {
-            Some(last) if full => last,
+            Some(last) if more => last,
             Some(last) => end.max(last),
             None => end,
         };

@@ -7,7 +7,7 @@ use crate::{
     domain::{
         CallId, Caller, McpSessionId, NewEvent, StreamName, Timestamp, limits, mcp::Revision,
     },
-    store::{CallRow, CallState, McpSessionRow, McpTransport, StoreError, WriteTx},
+    store::{CallRow, CallState, McpSessionRow, McpTransport, StoreError, Take, WriteTx},
 };
 
 /// Wish for a session.
@@ -322,7 +322,8 @@ impl Services {
     /// The last message of a stream.
     pub async fn last_message(&self, stream: &StreamName) -> Result<Option<Arc<str>>, Error> {
         let Some(view) = self.store.view(stream).await? else { return Ok(None) };
-        let last = self.store.events(view.id, stream, view.head - 1, None, 1).await?;
+        let last =
+            self.store.events(view.id, stream, view.head - 1, None, Take::rows(1)).await?.events;
         Ok(last.into_iter().next().map(|event| event.data))
     }
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Error, Services,
+    Error, Services, check,
     events::{After, Gap, Selector, begin, visible},
 };
 use crate::{
-    domain::{Caller, Event, StreamName, limits},
-    store::{Batch, Commit, FeedScope, Heard, Listener},
+    domain::{Event, StreamName, limits},
+    store::{Batch, Commit, FeedScope, Heard, Listener, Take},
 };
 
 /// What follows a place.
@@ -28,9 +28,11 @@ pub struct Reading {
 
 impl Services {
     /// The events after a place, which are waited for if there are none yet.
+    ///
+    /// This is for agents, and nothing private is among them, whoever asks: the answer itself becomes an event of a
+    /// private stream, and would be in the next answer, which would be in the one after that.
     pub async fn read_events(
         &self,
-        caller: &Caller,
         selector: &Selector,
         after: u64,
         kind: Option<&str>,
@@ -38,15 +40,16 @@ impl Services {
         wait: Duration,
     ) -> Result<Reading, Error> {
         let until = Instant::now() + wait;
+        let take = Take { rows: check::limit(limit)?, bytes: limits::AGENT_PAGE_BYTES };
         // Listen first and look after, or what is committed in between is waited for in vain.
         let mut ear = match selector {
             Selector::Stream(name) => {
-                let name = visible(caller, name)?;
+                let name = visible(false, name)?;
                 let listener = self.store.bus().listen(&name);
                 Ear::Stream(name, listener)
             }
             Selector::Prefix(prefix) => {
-                let scope = FeedScope::prefix(prefix, caller.is_operator());
+                let scope = FeedScope::prefix(prefix, false);
                 Ear::Feed(scope, self.store.bus().listen_all())
             }
         };
@@ -58,7 +61,7 @@ impl Services {
         loop {
             // The end is looked at before the page, so that what is passed over for its kind was seen.
             let ((_, head), closed) = self.bounds(&ear).await?;
-            let page = self.event_page(caller, selector, place, kind, limit).await?;
+            let page = self.page_after(selector, false, place, kind, take).await?;
             if let Some(next_after) = page.next {
                 return Ok(Reading { events: page.events, next_after, gap, closed: false });
             }

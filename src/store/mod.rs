@@ -41,7 +41,7 @@ pub use memory::MemoryFilter;
 pub use message::MessageRow;
 pub use migrate::{MigrateError, Migrations};
 pub use peer::{PeerFilter, PeerRow};
-pub use replay::{FeedScope, Frames, StreamView};
+pub use replay::{FeedScope, Frames, Page, StreamView, Take};
 pub use search::{Candidate, Index, SearchFilter};
 pub use seen::Item;
 pub use tally::{Counted, ToolCall};

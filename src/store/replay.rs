@@ -5,6 +5,7 @@
 //! [`crate::domain::sse`]; a test below holds the two together.
 
 use bytes::Bytes;
+use futures_util::{Stream, TryStreamExt as _};
 
 use super::{Store, StoreError};
 use crate::domain::{Event, Framing, Seq, StreamName, Timestamp, limits};
@@ -31,6 +32,54 @@ pub struct Frames {
     pub cursor: i64,
     /// Whether there was more to read.
     pub more: bool,
+}
+
+/// How much of the log to read at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Take {
+    /// Events at most.
+    pub rows: u32,
+    /// Bytes of `data` after which the page ends. The first event is given whatever its size.
+    pub bytes: usize,
+}
+
+impl Take {
+    /// So many events, if they are not large.
+    pub fn rows(rows: u32) -> Self {
+        Self { rows, bytes: limits::PAGE_BYTES }
+    }
+
+    /// One more, to know whether there are more.
+    fn limit(self) -> i64 {
+        i64::from(self.rows) + 1
+    }
+}
+
+/// A page of events.
+#[derive(Debug, Clone, Default)]
+pub struct Page {
+    /// The events, in order.
+    pub events: Vec<Event>,
+    /// Whether others follow: the page was full.
+    pub more: bool,
+}
+
+/// Takes rows until the page is full.
+async fn page_of(
+    take: Take,
+    mut rows: impl Stream<Item = Result<Event, sqlx::Error>> + Unpin,
+) -> Result<Page, StoreError> {
+    let (mut page, mut bytes) = (Page::default(), 0);
+    while let Some(event) = rows.try_next().await? {
+        bytes += event.data.len();
+        let full = page.events.len() >= take.rows as usize || bytes > take.bytes;
+        if full && !page.events.is_empty() {
+            page.more = true;
+            break;
+        }
+        page.events.push(event);
+    }
+    Ok(page)
 }
 
 /// What a feed over several streams shows.
@@ -95,15 +144,16 @@ impl Store {
         Ok((row.trimmed.unwrap_or(0), row.head.unwrap_or(0)))
     }
 
-    /// Events of one stream after `after`, of `kind` if one is given: at most `limit`, in order.
+    /// Events of one stream after `after`, of `kind` if one is given, in order.
     pub async fn events(
         &self,
         stream: i64,
         name: &StreamName,
         after: Seq,
         kind: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<Event>, StoreError> {
+        take: Take,
+    ) -> Result<Page, StoreError> {
+        let limit = take.limit();
         let rows = sqlx::query!(
             r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
             where stream_id = ?1 and seq > ?2 and (?3 is null or kind = ?3)
@@ -113,31 +163,28 @@ impl Store {
             kind,
             limit
         )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| Event {
-                position: row.position,
-                stream: name.clone(),
-                seq: row.seq,
-                kind: row.kind.into(),
-                data: row.data.into(),
-                at: row.at,
-            })
-            .collect())
+        .fetch(&self.readers)
+        .map_ok(|row| Event {
+            position: row.position,
+            stream: name.clone(),
+            seq: row.seq,
+            kind: row.kind.into(),
+            data: row.data.into(),
+            at: row.at,
+        });
+        page_of(take, rows).await
     }
 
-    /// Events of several streams after the position `after` and up to `until`, of `kind` if one is given: at most `limit`, in order.
+    /// Events of several streams after the position `after` and up to `until`, of `kind` if one is given, in order.
     pub async fn feed_events(
         &self,
         scope: &FeedScope,
         after: i64,
         until: i64,
         kind: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<Event>, StoreError> {
-        let (lowest, beyond) = (scope.lowest(), scope.beyond());
+        take: Take,
+    ) -> Result<Page, StoreError> {
+        let (lowest, beyond, limit) = (scope.lowest(), scope.beyond(), take.limit());
         let rows = sqlx::query!(
             r#"select e.position as "position!", s.name, e.seq, e.kind, e.data, e.at as "at: Timestamp"
             from event e
@@ -153,19 +200,16 @@ impl Store {
             until,
             scope.private
         )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| Event {
-                position: row.position,
-                stream: StreamName::from(std::sync::Arc::from(row.name)),
-                seq: row.seq,
-                kind: row.kind.into(),
-                data: row.data.into(),
-                at: row.at,
-            })
-            .collect())
+        .fetch(&self.readers)
+        .map_ok(|row| Event {
+            position: row.position,
+            stream: StreamName::from(std::sync::Arc::from(row.name)),
+            seq: row.seq,
+            kind: row.kind.into(),
+            data: row.data.into(),
+            at: row.at,
+        });
+        page_of(take, rows).await
     }
 
     /// The next page of one stream after `after`, framed. `None` if there is nothing after it.
@@ -186,7 +230,7 @@ impl Store {
             return Ok(Some(frames));
         }
         // Nothing, or a row so large that it goes alone.
-        let events = self.events(stream, name, after, None, 1).await?;
+        let events = self.events(stream, name, after, None, Take::rows(1)).await?.events;
         Ok(events.last().map(|event| Frames {
             bytes: super::bus::render(&events, framing),
             cursor: event.seq,
@@ -305,7 +349,8 @@ impl Store {
     }
 
     async fn large_page(&self, scope: &FeedScope, position: i64) -> Result<Frames, StoreError> {
-        let events = self.feed_events(scope, position - 1, position, None, 1).await?;
+        let events =
+            self.feed_events(scope, position - 1, position, None, Take::rows(1)).await?.events;
         let bytes = super::bus::render(&events, Framing::ItemByPosition);
         Ok(Frames { bytes, cursor: position, more: true })
     }
@@ -379,8 +424,11 @@ mod tests {
             let events = vec![event("frame", &data(usize::try_from(n).unwrap()))];
             append(store, if n % 3 == 0 { &two } else { &one }, events).await;
         }
-        let all =
-            store.feed_events(&FeedScope::prefix("", true), 0, i64::MAX, None, 1000).await.unwrap();
+        let all = store
+            .feed_events(&FeedScope::prefix("", true), 0, i64::MAX, None, Take::rows(1000))
+            .await
+            .unwrap()
+            .events;
         assert_eq!(all.len(), 700);
         assert!(all.iter().zip(1..).all(|(event, position)| event.position == position));
         for name in [&one, &two] {
@@ -437,7 +485,12 @@ mod tests {
         append(&test.store, &name, events.collect()).await;
         append(&test.store, &name, vec![event("other", "{}")]).await;
         let view = test.store.view(&name).await.unwrap().unwrap();
-        let found = test.store.events(view.id, &name, 0, Some("peer.status"), 10).await.unwrap();
+        let found = test
+            .store
+            .events(view.id, &name, 0, Some("peer.status"), Take::rows(10))
+            .await
+            .unwrap()
+            .events;
         assert_eq!(found.len(), 3);
     }
 }

@@ -216,12 +216,20 @@ mod model {
                 Step::Restart => test = test.restart().await,
             }
         }
-        let feed =
-            test.store.feed_events(&FeedScope::prefix("", true), 0, i64::MAX, None, u32::MAX).await;
+        let feed = test
+            .store
+            .feed_events(
+                &FeedScope::prefix("", true),
+                0,
+                i64::MAX,
+                None,
+                crate::store::Take::rows(u32::MAX),
+            )
+            .await;
         let mut expected: Vec<i64> =
             log.streams.iter().flat_map(|stream| stream.events.iter().map(|it| it.1)).collect();
         expected.sort_unstable();
-        let found: Vec<i64> = feed.unwrap().iter().map(|event| event.position).collect();
+        let found: Vec<i64> = feed.unwrap().events.iter().map(|event| event.position).collect();
         assert_eq!(found, expected);
         assert_eq!(test.store.log_bounds().await.unwrap(), (log.trimmed, log.position));
     }

@@ -337,7 +337,11 @@ mod tests {
 
     async fn seqs(store: &Store) -> Vec<Seq> {
         let view = store.view(&name()).await.unwrap().unwrap();
-        let events = store.events(view.id, &name(), 0, None, 10_000).await.unwrap();
+        let events = store
+            .events(view.id, &name(), 0, None, crate::store::Take::rows(10_000))
+            .await
+            .unwrap()
+            .events;
         events.iter().map(|event| event.seq).collect()
     }
 

@@ -47,7 +47,7 @@ struct Read {
     /// Begin after this place: `next_after` of the call before.
     #[schemars(extend("default" = 0))]
     after: Option<u64>,
-    /// How many at most.
+    /// How many at most. Large ones are fewer: `next_after` goes on.
     #[schemars(range(min = 1, max = limits::PAGE_MAX), extend("default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
     /// How long to wait for the next event if there is none yet, in seconds.
@@ -108,8 +108,7 @@ async fn read(call: Call, input: Read) -> Result<Events, Failure> {
     };
     let wait = call.time_left(Duration::from_secs(input.wait_s.unwrap_or(0)));
     let (after, kind) = (input.after.unwrap_or(0), input.kind.as_deref());
-    let reading =
-        call.services.read_events(&call.caller, &selector, after, kind, input.limit, wait).await?;
+    let reading = call.services.read_events(&selector, after, kind, input.limit, wait).await?;
     let events: Vec<Item> = reading.events.iter().map(item).collect::<Result<_, _>>()?;
     let gap = reading.gap.map(|Gap { requested, oldest, latest, reason }| Missing {
         requested,

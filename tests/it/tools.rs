@@ -428,6 +428,47 @@ mod called {
         refuse(&d, "events_read", &json!({ "stream": "none" }), "not_found");
     }
 
+    /// How many come at once is also a matter of their size: an agent has to read them.
+    #[test]
+    fn a_page_of_large_events_ends_early_and_goes_on() {
+        let d = Daemon::start();
+        let task = new_task(&d);
+        let stream = format!("task/{task}");
+        let add = |n: usize, size: usize| {
+            let line = format!("{n} {}", "x".repeat(size));
+            d.post(&format!("/v1/tasks/{task}/events"), &frame(&line)).ok(200);
+        };
+        let many = 40;
+        (0..many).for_each(|n| add(n, 60_000));
+        // One that is larger than a page goes alone.
+        (many..many + 2).for_each(|n| add(n, 600_000));
+        let (mut seen, mut after, mut pages) = (0, json!(0), 0);
+        loop {
+            let arguments =
+                json!({ "stream": stream, "kind": "frame", "after": after, "limit": 500 });
+            let page = call(&d, "events_read", &arguments);
+            let events = page["events"].as_array().expect("a list");
+            if events.is_empty() {
+                break;
+            }
+            assert!(events.len() == 1 || page.to_string().len() < 140_000, "{}", events.len());
+            for event in events {
+                let line = event["data"]["line"].as_str().unwrap();
+                assert_eq!(line.split(' ').next(), Some(&*seen.to_string()), "in order, each once");
+                seen += 1;
+            }
+            (after, pages) = (page["next_after"].clone(), pages + 1);
+        }
+        assert_eq!((seen, pages), (many + 2, many / 2 + 2));
+        // Over HTTP a page may be larger, and has an end all the same.
+        (many + 2..many + 12).for_each(|n| add(n, 900_000));
+        let first = d.get(&format!("/v1/events?stream={stream}&kind=frame&limit=500"));
+        assert!(first.body.len() < 5 * 1024 * 1024, "{}", first.body.len());
+        let all =
+            all_pages(&d, "/v1/events?stream_prefix=task/&kind=frame&limit=500", "events", "after");
+        assert_eq!(all.len(), many + 12);
+    }
+
     #[test]
     fn tools_are_found_by_what_they_are_for() {
         let d = Daemon::start();

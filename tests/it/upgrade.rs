@@ -3,13 +3,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rusqlite::{Connection, OpenFlags, params};
 use serde_json::json;
 use sha2::{Digest as _, Sha384};
 
 use crate::daemon::{Daemon, Home, svc};
-use crate::expect::{new_task, page};
+use crate::expect::{new_task, page, peer};
 
 /// The migrations in their order: number, description and text.
 fn migrations() -> Vec<(i64, String, String)> {
@@ -135,4 +136,39 @@ fn a_daemon_told_not_to_migrate_starts_only_where_nothing_is_pending() {
 fn a_fresh_database_is_not_backed_up() {
     let d = Daemon::start();
     assert!(backups(&d.home).is_empty());
+}
+
+/// What the SQLite of the system says, which may be older than the one that the daemon has built in: to it
+/// `json_valid(null)` is 0.
+#[test]
+fn an_older_sqlite_finds_nothing_wrong() {
+    let d = Daemon::start();
+    new_task(&d);
+    peer(&d, "without metadata");
+    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": { "protocolVersion": "2025-06-18", "capabilities": {} } });
+    d.post("/mcp", &hello).ok(200);
+    let file = d.home.path("svc.db");
+    let database =
+        Connection::open_with_flags(&file, OpenFlags::SQLITE_OPEN_READ_ONLY).expect("the database");
+    let nulls: i64 = database
+        .query_row(
+            "select (select count(*) from task where metadata is null)
+                + (select count(*) from peer where metadata is null)",
+            [],
+            |row| row.get(0),
+        )
+        .expect("a count");
+    assert!(nulls >= 2, "there are rows that it concerns");
+    let mut tables =
+        database.prepare("select sql from sqlite_schema where type = 'table'").expect("a query");
+    let tables = tables.query_map([], |row| row.get::<_, Option<String>>(0)).expect("the tables");
+    for sql in tables.filter_map(|sql| sql.expect("a text")) {
+        for line in sql.lines().filter(|line| line.contains("json_valid(")) {
+            assert!(line.contains("not null") || line.contains("is null or json_valid("), "{line}");
+        }
+    }
+    match Command::new("sqlite3").arg(&file).arg("pragma integrity_check").output() {
+        Ok(said) => assert_eq!(String::from_utf8_lossy(&said.stdout), "ok\n", "{said:?}"),
+        Err(_) => println!("skipped: the check by the system's sqlite3 (not installed)"),
+    }
 }
