@@ -29,7 +29,7 @@ pub mod values;
 use std::{sync::Arc, time::Duration};
 
 pub use error::Error;
-pub use inbox::{Inbox, MessageDetail};
+pub use inbox::{Inbox, MessageDetail, Stamped};
 pub use peers::PeerPage;
 pub use reading::Reading;
 pub use retention::Retention;
