@@ -174,6 +174,10 @@ impl Edge {
             )
         };
         let token = bearer(&request.headers).ok_or_else(refused)?;
+        if let Some(name) = placeholder(token) {
+            let detail = format!("the variable {name} is not set where this request comes from");
+            return Err(Problem::new(Code::Unauthorized, detail));
+        }
         app.services.authenticate(token).await?.map(Some).ok_or_else(refused)
     }
 }
@@ -194,6 +198,14 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// The variable that a client should have put a token in place of: it sends `${NAME}` as it is where there is none.
+fn placeholder(token: &str) -> Option<&str> {
+    let name = token.strip_prefix("${")?.strip_suffix('}')?;
+    let name = name.split(":-").next()?;
+    let fits = name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    (fits && !name.is_empty()).then_some(name)
 }
 
 impl Access {

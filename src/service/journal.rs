@@ -226,7 +226,9 @@ impl Services {
         reason: Option<String>,
     ) -> Result<(Session, Option<GhapId>), Error> {
         check::short("reason", reason.as_deref())?;
-        self.store
+        let session_id = place.session_id.clone();
+        let ended = self
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let id = &place.session_id;
@@ -236,7 +238,9 @@ impl Services {
                     Ok((tx.session(id).await?.ok_or_else(unknown)?, left))
                 })
             })
-            .await
+            .await;
+        self.tokens.forget_session(&session_id);
+        ended
     }
 
     /// The project that a session works in.
@@ -751,13 +755,15 @@ pub(super) async fn put_outcome(
     Ok((outcome, is_new))
 }
 
-/// Ends a session that there is, and says so in its stream. Answers the record that it left open.
+/// Ends a session that there is, takes its tokens back, and says so in its stream. Answers the record that it left open.
+/// Whoever calls it has [`Tokens::forget_session`](super::Tokens::forget_session) forget them after the commit.
 pub(super) async fn end(
     tx: &mut WriteTx,
     id: &str,
     reason: Option<&str>,
 ) -> Result<Option<GhapId>, StoreError> {
     tx.end_session(id, reason).await?;
+    tx.revoke_tokens_of(id).await?;
     tx.reset_tool_count(id, "").await?;
     let left = tx.active_ghap(id).await?.map(|ghap| ghap.id);
     let data = json!({ "session_id": id, "reason": reason, "orphan": left });

@@ -174,6 +174,12 @@ impl Tokens {
         self.0.revocations.fetch_add(1, SeqCst);
         self.seen().retain(|_, seen| seen.id != *id);
     }
+
+    /// The tokens of a session that has ended are known no more.
+    pub(super) fn forget_session(&self, session: &str) {
+        self.0.revocations.fetch_add(1, SeqCst);
+        self.seen().retain(|_, seen| seen.caller.session() != Some(session));
+    }
 }
 
 impl Services {

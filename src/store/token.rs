@@ -103,6 +103,18 @@ impl WriteTx {
         raw.map(TokenRow::try_from).transpose()
     }
 
+    /// Takes back all tokens of a session.
+    pub async fn revoke_tokens_of(&mut self, session: &str) -> Result<(), StoreError> {
+        sqlx::query!(
+            "update token set revoked_at = ? where session = ? and revoked_at is null",
+            self.now,
+            session
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
     /// Records that a token was used.
     pub async fn use_token(&mut self, id: &TokenId) -> Result<(), StoreError> {
         let id = id.as_str();
