@@ -257,7 +257,7 @@ fn session_tokens_end_with_their_session() {
         let answer = caller.post("/mcp", &body).ok(200);
         assert_ne!(answer["result"]["isError"], true, "{answer}");
     };
-    let hook = |event: &str| json!({ "client": "claude", "payload": { "session_id": "s-3", "hook_event_name": event, "cwd": "/tmp" } });
+    let hook = |event: &str| json!({ "client": "claude-code", "payload": { "session_id": "s-3", "hook_event_name": event, "cwd": "/tmp" } });
     let bystander = d.session("s-0");
     let tokens = ["s-1", "s-2", "s-3"].map(|session| d.session(session));
     for token in &tokens {
@@ -280,6 +280,44 @@ fn session_tokens_end_with_their_session() {
     }
     again(&d, &bystander).ok(200);
     d.session("s-1").get("/v1/peers").ok(200);
+}
+
+/// Who could not ask any more hears no more, either.
+#[test]
+fn a_stream_ends_with_the_token_that_opened_it() {
+    let d = Daemon::start();
+    let old = d.home.token().unwrap();
+    let minted = d.post("/v1/tokens", &json!({ "session": "s-1" })).ok(201);
+    let short = d.post("/v1/tokens", &json!({ "session": "s-2", "ttl_seconds": 1 })).ok(201);
+    let short = d.with_token(&text(&short, "token"));
+    let gone = d.with_token(&text(&minted, "token"));
+    let mut streams: Vec<_> = [&gone, &d.with_token(&old), &short]
+        .into_iter()
+        .map(|caller| caller.follow("/v1/events?stream_prefix=task/&after=latest"))
+        .collect();
+    let mut kept = d.session("s-3").follow("/v1/events?stream_prefix=task/&after=latest");
+    // The first of a stream may come before its first event does.
+    let first = new_task(&d);
+    for stream in streams.iter_mut().chain([&mut kept]) {
+        assert_eq!(stream.event().data["stream"], json!(format!("task/{first}")));
+    }
+    let request = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "start_session", "arguments": {} },
+    });
+    gone.post("/mcp", &request).ok(200);
+    // The answer to the call that ends its own session is given all the same, as a stream too.
+    let mut request = request;
+    request["params"]["name"] = json!("end_session");
+    let end = gone.request("POST", "/mcp").header("Accept", "text/event-stream").json(&request);
+    let end = end.send();
+    assert!(String::from_utf8_lossy(&end.body).contains("ended_at"), "{end:?}");
+    eventually(Duration::from_secs(10), || short.get("/v1/peers").status() == 401);
+    let new = text(&d.post("/v1/token/rotate", &json!({})).ok(200), "token");
+    let second = new_task(&d.with_token(&new));
+    assert_eq!(kept.event().data["stream"], json!(format!("task/{second}")));
+    for mut stream in streams {
+        assert_eq!(stream.rest().len(), 0, "nothing more, and the end");
+    }
 }
 
 #[test]

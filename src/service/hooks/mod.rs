@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, McpSessionId, Peer, PeerId, PeerStatus, RegisterInput, Timestamp,
+        Caller, McpSessionId, Peer, PeerId, PeerStatus, RegisterInput, Timestamp, TokenId,
         hook::{Hook, HookClient, Moment, Note, Said},
         journal::{Ghap, Session, SessionSource},
         limits,
@@ -69,6 +69,8 @@ struct Noted {
     due: Option<(Ghap, i64)>,
     evidence: Option<Note>,
     messages: Option<String>,
+    /// Tokens of the session that it ended.
+    ended_tokens: Vec<TokenId>,
 }
 
 impl Services {
@@ -109,9 +111,7 @@ impl Services {
             };
             self.note_hook(caller, &hook, &place, (project, name), call).await?
         };
-        if matches!(hook.moment, Moment::End { .. }) {
-            self.tokens.forget_session(&hook.session_id);
-        }
+        self.tokens.forget(&noted.ended_tokens);
         let mut said = Said::default();
         if hook.is_beneath() && self.hook_policy.sub_agents {
             said.0.extend(noted.due.map(|(ghap, count)| Note::Reminder(ghap.reminder(count))));
@@ -193,9 +193,10 @@ impl Services {
                     {
                         return Ok(Noted { is_repeat: true, ..Noted::default() });
                     }
-                    let stays_over =
-                        note_session(tx, &caller, &hook, project.clone(), call.at).await?;
                     let mut noted = Noted::default();
+                    let tokens = &mut noted.ended_tokens;
+                    let stays_over =
+                        note_session(tx, &caller, &hook, project.clone(), call.at, tokens).await?;
                     if hook.client.counts(&hook.moment) {
                         noted.due = count(tx, &hook, &place, policy, call.at).await?;
                     }
@@ -331,13 +332,16 @@ async fn note_session(
     hook: &Hook,
     project: Option<String>,
     at: Option<Timestamp>,
+    ended_tokens: &mut Vec<TokenId>,
 ) -> Result<bool, Error> {
-    let Some(at) = at else { return note_session_now(tx, caller, hook, project).await };
+    let Some(at) = at else {
+        return note_session_now(tx, caller, hook, project, ended_tokens).await;
+    };
     let known = tx.session(&hook.session_id).await?;
     if let Some(known) = known.as_ref().filter(|known| known.last_seen_at > at) {
         return Ok(known.ended_at.is_some());
     }
-    let stays_over = note_session_now(tx, caller, hook, project).await?;
+    let stays_over = note_session_now(tx, caller, hook, project, ended_tokens).await?;
     if !stays_over {
         // With the time of now it would be younger than what comes after it.
         tx.date_session(&hook.session_id, at, known.is_none()).await?;
@@ -350,6 +354,7 @@ async fn note_session_now(
     caller: &Caller,
     hook: &Hook,
     project: Option<String>,
+    ended_tokens: &mut Vec<TokenId>,
 ) -> Result<bool, Error> {
     let id = &hook.session_id;
     let known = tx.session(id).await?;
@@ -358,7 +363,7 @@ async fn note_session_now(
         if known.is_none() || is_over {
             return Ok(is_over);
         }
-        end(tx, id, reason.as_deref()).await?;
+        *ended_tokens = end(tx, id, reason.as_deref()).await?.tokens;
         return Ok(false);
     }
     let source = match hook.moment {
