@@ -397,6 +397,11 @@ impl Running {
         }
     }
 
+    /// Whether it is over.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("our own child can be waited for").is_some()
+    }
+
     #[track_caller]
     pub(crate) fn wait(mut self, bound: Duration) -> Ran {
         let status = self.exit(bound);
