@@ -178,6 +178,8 @@ pub const SEARCH_POSTINGS_FILTERED: i64 = 20_000;
 pub const SEARCH_TERMS_LIKE: u32 = 256;
 /// How many candidates are ranked, unless more hits are asked for. A third would do on the evaluation set.
 pub const SEARCH_CANDIDATES: usize = 24;
+/// Most of what a session was given that is held against a record that it has confirmed, the latest.
+pub const GIVEN_COMPARED: u32 = 200;
 /// Most hits of a search.
 pub const SEARCH_HITS: usize = 50;
 /// A text that is searched for, in characters.

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Error, Services};
+use super::{Error, Services, usefulness};
 use crate::{
     domain::{
         Timestamp,
@@ -48,6 +48,9 @@ const JURY: usize = 5;
 /// want: what nobody asked for and nobody needs costs more trust than a lesson that is not told.
 const FLOOR: f64 = 1.25;
 const SLACK: f64 = 4.0;
+/// Which share of a subject, and how many words of it, a record about the same has.
+const SHARE: f64 = 0.3;
+const WORDS: usize = 3;
 
 /// What to look for.
 #[derive(Debug, Clone, Default)]
@@ -117,8 +120,7 @@ pub async fn find(
 
 /// Weighs a prompt by what is known of its words.
 async fn learn(index: &mut Index, mut prompt: Prompt) -> Result<Asked, StoreError> {
-    let mut rarity = Rarity::default();
-    rarity.learn(index, &prompt).await?;
+    let mut rarity = Rarity::of_all(index, &prompt).await?;
     let mut misspelt: Vec<&mut Group> = prompt
         .groups
         .iter_mut()
@@ -135,7 +137,7 @@ async fn learn(index: &mut Index, mut prompt: Prompt) -> Result<Asked, StoreErro
             }
         }
         if has_typos {
-            rarity.learn(index, &prompt).await?;
+            rarity = Rarity::of_all(index, &prompt).await?;
         }
     }
     Ok(Asked::new(prompt, rarity))
@@ -215,22 +217,28 @@ fn keep_places(mut ranked: Vec<Ranked>, limit: usize) -> Vec<Ranked> {
     ranked
 }
 
+/// All terms that a prompt may be met by.
+pub(super) fn members(prompt: &Prompt) -> Vec<&str> {
+    let members = prompt.groups.iter().flat_map(|group| &group.members);
+    members.map(|(term, _)| term.as_str()).collect()
+}
+
 /// How telling each term is.
-#[derive(Default)]
-struct Rarity {
+pub(super) struct Rarity {
     records: f64,
     records_with: HashMap<String, i64>,
 }
 
 impl Rarity {
-    /// Looks up all terms of a prompt.
-    async fn learn(&mut self, index: &mut Index, prompt: &Prompt) -> Result<(), StoreError> {
-        let members = prompt.groups.iter().flat_map(|group| &group.members);
-        let terms: Vec<&str> = members.map(|(term, _)| term.as_str()).collect();
-        let (records, records_with) = index.frequencies(&terms).await?;
-        self.records = float(records);
-        self.records_with = records_with.into_iter().collect();
-        Ok(())
+    /// Of that many records, and how many have each term.
+    pub(super) fn new(records: i64, records_with: HashMap<String, i64>) -> Self {
+        Self { records: float(records), records_with }
+    }
+
+    /// Of all records.
+    async fn of_all(index: &mut Index, prompt: &Prompt) -> Result<Self, StoreError> {
+        let (records, with) = index.frequencies(&members(prompt)).await?;
+        Ok(Self::new(records, with.into_iter().collect()))
     }
 
     fn knows(&self, term: &str) -> bool {
@@ -252,7 +260,7 @@ impl Rarity {
 }
 
 /// A prompt, weighed.
-struct Asked {
+pub(super) struct Asked {
     groups: Vec<Group>,
     is_chore: bool,
     troubles: usize,
@@ -265,7 +273,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn new(prompt: Prompt, rarity: Rarity) -> Self {
+    pub(super) fn new(prompt: Prompt, rarity: Rarity) -> Self {
         let worth = |group: &Group| {
             let best = group
                 .members
@@ -325,11 +333,24 @@ impl Asked {
     }
 
     fn rank(&self, candidate: Candidate, project: Option<&str>, now: Timestamp) -> Ranked {
+        let Met { score, share } = self.meet([&candidate.aim, &candidate.lesson, &candidate.rest]);
+        let is_own = project.is_some_and(|project| project == candidate.project);
+        let days = float((now.as_millis() - candidate.at_ms).max(0)) / 86_400_000.0;
+        let age = OLD + (1.0 - OLD) * (-days / HALF_LIFE_DAYS).exp2();
+        let place = if project.is_some() && !is_own { ELSEWHERE } else { 1.0 };
+        let score = score * trust(candidate.tier) * age.powf(AGE) * place;
+        let relevance = self.relevance(share, score, is_own);
+        // After the floor: what has helped to other things does not make it fit this one.
+        let score = score * usefulness::factor(candidate.confirmed_again);
+        Ranked { candidate, score, relevance }
+    }
+
+    /// How well a record meets the prompt, by its terms: of what it is about, of what it taught, and the rest.
+    pub(super) fn meet(&self, [aim, lesson, rest]: [&str; 3]) -> Met {
         // Of each term that counts: how often it stands, weighed by where.
         let mut found: HashMap<&str, f64> = HashMap::new();
         let mut length = 0.0;
-        let fields = [(&candidate.aim, 1.0), (&candidate.lesson, 1.0), (&candidate.rest, REST)];
-        for (field, weight) in fields {
+        for (field, weight) in [(aim, 1.0), (lesson, 1.0), (rest, REST)] {
             for term in field.split(' ').filter(|term| !term.is_empty()) {
                 length += weight;
                 if let Some((term, _)) = self.terms.get_key_value(term) {
@@ -369,13 +390,21 @@ impl Asked {
             score += one.score;
             mass += one.worth.min(self.worth[one.group]);
         }
-        let is_own = project.is_some_and(|project| project == candidate.project);
-        let days = float((now.as_millis() - candidate.at_ms).max(0)) / 86_400_000.0;
-        let age = OLD + (1.0 - OLD) * (-days / HALF_LIFE_DAYS).exp2();
-        let place = if project.is_some() && !is_own { ELSEWHERE } else { 1.0 };
-        score *= trust(candidate.tier) * age.powf(AGE) * place;
-        let relevance = self.relevance(mass / self.whole, score, is_own);
-        Ranked { candidate, score, relevance }
+        Met { score, share: mass / self.whole }
+    }
+
+    /// Whether a record, by its terms, is about the same: it would be given to somebody who did not ask, neither its age nor
+    /// its tier nor whose it is having a say; or it has three words of the subject and a good share of it, which tells
+    /// in a journal that is so small that no word is rare.
+    pub(super) fn is_about(&self, terms: [&str; 3]) -> bool {
+        let Met { score, share } = self.meet(terms);
+        let has = |term: &str| terms.iter().any(|field| field.split(' ').any(|it| it == term));
+        let is_met = |group: &&Group| {
+            let is_telling = !group.is_common && !group.is_phrase;
+            is_telling && group.members.iter().any(|(term, _)| has(term))
+        };
+        self.relevance(share, score, false) >= FLOOR
+            || (share >= SHARE && self.groups.iter().filter(is_met).count() >= WORDS)
     }
 
     /// What speaks for a record's having to do with the prompt: that it meets a great share of it, that it does so well,
@@ -396,6 +425,15 @@ struct Look<'a> {
     chosen: BTreeMap<&'a str, f64>,
     /// The most telling of the terms that stand in too many records.
     too_many: Option<&'a str>,
+}
+
+/// How well a record meets a prompt.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Met {
+    /// What the words are worth that it has.
+    score: f64,
+    /// Which share of the prompt those are.
+    share: f64,
 }
 
 /// A term of a record that stands for a word of the prompt.
@@ -427,7 +465,10 @@ mod tests {
     use crate::{
         domain::journal::Domain,
         service::retrieval::{Fixture, NOW},
-        store::testing::{TestStore, journal::record},
+        store::{
+            ShownBy,
+            testing::{TestStore, journal::record},
+        },
     };
 
     fn asks(prompt: &str) -> Search<'_> {
@@ -520,6 +561,37 @@ mod tests {
         let search = Search { limit: 4, ..asks(&prompt) };
         let hits = found(&at.store, &search).await;
         assert_eq!(hits, ["ghap_7", "ghap_6", "ghap_5", "ghap_4"]);
+    }
+
+    #[tokio::test]
+    async fn of_what_fits_alike_that_which_has_helped_comes_first() {
+        let at = TestStore::open().await;
+        let mut ghaps = Vec::new();
+        for (number, goal) in
+            [(1, "The tokenizer hangs"), (2, "The tokenizer hangs"), (3, "The tokenizer")]
+        {
+            ghaps.push(record(&at, number, goal).await);
+        }
+        put(&at, ghaps).await;
+        let search = asks("tokenizer hangs");
+        assert_eq!(found(&at.store, &search).await, ["ghap_2", "ghap_1", "ghap_3"], "the latest");
+        let confirm = async |id: &'static str, session: &str| {
+            let mut by = record(&at, 2, "").await;
+            session.clone_into(&mut by.session_id);
+            let done: Result<(), StoreError> = at
+                .store
+                .write(move |tx| {
+                    Box::pin(async move { tx.confirm(&[id], &by, ShownBy::Subject).await })
+                })
+                .await;
+            done.unwrap();
+        };
+        confirm("ghap_1", "other").await;
+        confirm("ghap_3", "other").await;
+        // What has helped does not fit better for it than what has more of the words.
+        assert_eq!(found(&at.store, &search).await, ["ghap_1", "ghap_2", "ghap_3"]);
+        let unasked = |prompt| Search { only_relevant: true, ..asks(prompt) };
+        assert!(found(&at.store, &unasked("push it, tokenizer")).await.is_empty(), "the floor");
     }
 
     #[tokio::test]

@@ -45,6 +45,8 @@ pub struct Candidate {
     pub tier: Option<Tier>,
     /// When it was resolved, in milliseconds since the unix epoch.
     pub at_ms: i64,
+    /// Confirmed records of other sessions that it has helped to.
+    pub confirmed_again: i64,
     /// Terms of goal and hypothesis.
     pub aim: String,
     /// Terms of surprise, root cause and lesson.
@@ -106,21 +108,8 @@ impl Store {
 
 impl Index {
     /// How many records can be found, and in how many each term stands; those that stand in none are left out.
-    pub async fn frequencies(
-        &mut self,
-        terms: &[&str],
-    ) -> Result<(i64, Vec<(String, i64)>), StoreError> {
-        let terms = json(terms);
-        // The largest id stands for the count, which would be a walk over the table.
-        let row = sqlx::query!(
-            r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
-                json_group_array(json_array(t.term, t.records)) as "each!: String"
-            from json_each(?) j cross join term t on t.term = j.value where t.records > 0"#,
-            terms
-        )
-        .fetch_one(&mut *self.conn)
-        .await?;
-        Ok((row.all, read(&row.each)?))
+    pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
+        frequencies(&mut self.conn, terms).await
     }
 
     /// The terms that may be meant by misspelt words: each word and such a term. `parts` has a query of the trigram table
@@ -198,7 +187,8 @@ impl Index {
         let ids = json(ids);
         let candidates = sqlx::query_scalar!(
             r#"select json_group_array(json_array(
-                g.id, g.ghap_id, g.project, g.status, g.tier, coalesce(g.resolved_at, g.updated_at), t.aim, t.lesson, t.rest
+                g.id, g.ghap_id, g.project, g.status, g.tier, coalesce(g.resolved_at, g.updated_at), g.confirmed_again,
+                t.aim, t.lesson, t.rest
             )) as "candidates!: String"
             from json_each(?) j cross join ghap g on g.id = j.value cross join ghap_text t on t.id = g.id"#,
             ids
@@ -214,12 +204,33 @@ impl Index {
     }
 }
 
+/// How many records there are, and how many have each term.
+pub type Frequencies = (i64, Vec<(String, i64)>);
+
+/// See [`Index::frequencies`].
+pub(super) async fn frequencies(
+    conn: &mut sqlx::SqliteConnection,
+    terms: &[&str],
+) -> Result<Frequencies, StoreError> {
+    let terms = json(terms);
+    // The largest id stands for the count, which would be a walk over the table.
+    let row = sqlx::query!(
+        r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
+            json_group_array(json_array(t.term, t.records)) as "each!: String"
+        from json_each(?) j cross join term t on t.term = j.value where t.records > 0"#,
+        terms
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok((row.all, read(&row.each)?))
+}
+
 /// Lists come as one row of JSON: with each row, the reader wakes and waits anew.
 fn read<T: DeserializeOwned>(list: &str) -> Result<T, StoreError> {
     serde_json::from_str(list).map_err(|error| sqlx::Error::Decode(error.into()).into())
 }
 
-fn json(value: &(impl Serialize + ?Sized)) -> String {
+pub(super) fn json(value: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(value).expect("texts and numbers are JSON")
 }
 
