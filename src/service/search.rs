@@ -104,6 +104,9 @@ pub async fn find(
     let asked = learn(&mut index, prompt).await?;
     let candidates = gather(&mut index, &asked, search).await?;
     let ranked = rank(&asked, candidates, now, search);
+    if ranked.is_empty() {
+        return Ok(Vec::new());
+    }
     let ids: Vec<i64> = ranked.iter().map(|it| it.candidate.id).collect();
     let mut ghaps: HashMap<String, Ghap> = index
         .ghaps(&ids)
@@ -120,27 +123,25 @@ pub async fn find(
 
 /// Weighs a prompt by what is known of its words.
 async fn learn(index: &mut Index, mut prompt: Prompt) -> Result<Asked, StoreError> {
-    let mut rarity = Rarity::of_all(index, &prompt).await?;
-    let mut misspelt: Vec<&mut Group> = prompt
+    let parts: Vec<(&str, String)> = prompt
         .groups
-        .iter_mut()
-        .filter(|group| group.may_be_misspelt() && !rarity.knows(&group.term))
-        .take(limits::PROMPT_TYPOS)
+        .iter()
+        .filter(|group| group.may_be_misspelt())
+        .map(|group| (group.term.as_str(), group.parts()))
         .collect();
-    if !misspelt.is_empty() {
-        let parts = misspelt.iter().map(|group| (group.term.as_str(), group.parts())).collect();
-        let mut has_typos = false;
-        for (word, term) in index.terms_like(&parts).await? {
-            if let Some(group) = misspelt.iter_mut().find(|group| group.term == word) {
-                group.resembles(&term);
-                has_typos |= group.members.len() > 1;
-            }
-        }
-        if has_typos {
-            rarity = Rarity::of_all(index, &prompt).await?;
+    let (mut known, like) = index.known(&members(&prompt), &parts).await?;
+    let mut has_typos = false;
+    for (word, term) in like {
+        if let Some(group) = prompt.groups.iter_mut().find(|group| group.term == word) {
+            group.resembles(&term);
+            has_typos |= group.members.len() > 1;
         }
     }
-    Ok(Asked::new(prompt, rarity))
+    if has_typos {
+        known = index.frequencies(&members(&prompt)).await?;
+    }
+    let (records, with) = known;
+    Ok(Asked::new(prompt, Rarity::new(records, with.into_iter().collect())))
 }
 
 /// The records that have the most of the rarest terms.
@@ -152,17 +153,20 @@ async fn gather(
     let limit = search.limit.clamp(limits::SEARCH_CANDIDATES, limits::SEARCH_HITS);
     let filter = &search.filter;
     let look = asked.look(filter.postings());
-    let mut worth: HashMap<i64, f64> = HashMap::new();
+    let mut worth: Vec<(i64, f64)> = Vec::new();
     let terms: Vec<&str> = look.chosen.keys().copied().collect();
     if !terms.is_empty() {
         for (term, ids) in index.places(&terms, filter).await? {
             let value = look.chosen.get(term.as_str()).copied().unwrap_or(0.0);
-            for id in ids {
-                *worth.entry(id).or_default() += value;
-            }
+            worth.extend(ids.into_iter().map(|id| (id, value)));
         }
     }
-    let mut found: Vec<(f64, i64)> = worth.into_iter().map(|(id, worth)| (worth, id)).collect();
+    // The places of each term come in order, so there is little to sort.
+    worth.sort_by_key(|it| it.0);
+    let mut found: Vec<(f64, i64)> = worth
+        .chunk_by(|a, b| a.0 == b.0)
+        .map(|of_one| (of_one.iter().map(|it| it.1).sum(), of_one[0].0))
+        .collect();
     let is_better = |a: &(f64, i64), b: &(f64, i64)| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1));
     if found.len() > limit {
         found.select_nth_unstable_by(limit, is_better);
@@ -235,12 +239,6 @@ impl Rarity {
         Self { records: float(records), records_with }
     }
 
-    /// Of all records.
-    async fn of_all(index: &mut Index, prompt: &Prompt) -> Result<Self, StoreError> {
-        let (records, with) = index.frequencies(&members(prompt)).await?;
-        Ok(Self::new(records, with.into_iter().collect()))
-    }
-
     fn knows(&self, term: &str) -> bool {
         self.records_with.contains_key(term)
     }
@@ -267,8 +265,10 @@ pub(super) struct Asked {
     /// What each group is worth when it is met in full, and all of them.
     worth: Vec<f64>,
     whole: f64,
-    /// Each term that counts: for which group, and how much.
-    terms: HashMap<String, Vec<(usize, f64)>>,
+    /// Each term that counts, in their order: for which group, and how much.
+    terms: Vec<(String, Vec<(usize, f64)>)>,
+    /// Where each of them stands there.
+    place: HashMap<String, usize>,
     rarity: Rarity,
 }
 
@@ -295,7 +295,7 @@ impl Asked {
             groups.sort_by(|a, b| b.0.total_cmp(&a.0));
             groups.truncate(limits::PROMPT_TERMS);
         }
-        let mut terms: HashMap<String, Vec<(usize, f64)>> = HashMap::new();
+        let mut terms: BTreeMap<String, Vec<(usize, f64)>> = BTreeMap::new();
         for (at, (_, group)) in groups.iter().enumerate() {
             for (term, weight) in &group.members {
                 if rarity.knows(term) {
@@ -308,7 +308,9 @@ impl Asked {
         let whole = worth.iter().sum::<f64>().max(f64::MIN_POSITIVE);
         let groups = groups.into_iter().map(|it| it.1).collect();
         let Prompt { is_chore, troubles, .. } = prompt;
-        Self { groups, is_chore, troubles, worth, whole, terms, rarity }
+        let place = terms.keys().cloned().zip(0..).collect();
+        let terms = terms.into_iter().collect();
+        Self { groups, is_chore, troubles, worth, whole, terms, place, rarity }
     }
 
     /// Where to look for candidates: the most telling terms that stand in few enough records together.
@@ -348,22 +350,22 @@ impl Asked {
     /// How well a record meets the prompt, by its terms: of what it is about, of what it taught, and the rest.
     pub(super) fn meet(&self, [aim, lesson, rest]: [&str; 3]) -> Met {
         // Of each term that counts: how often it stands, weighed by where.
-        let mut found: HashMap<&str, f64> = HashMap::new();
+        let mut counts = vec![0.0; self.terms.len()];
         let mut length = 0.0;
         for (field, weight) in [(aim, 1.0), (lesson, 1.0), (rest, REST)] {
             for term in field.split(' ').filter(|term| !term.is_empty()) {
                 length += weight;
-                if let Some((term, _)) = self.terms.get_key_value(term) {
-                    *found.entry(term.as_str()).or_default() += weight;
+                if let Some(place) = self.place.get(term) {
+                    counts[*place] += weight;
                 }
             }
         }
         let norm = SATURATION * (1.0 - LENGTH + LENGTH * length / USUAL_LENGTH);
-        let mut uses: Vec<Use<'_>> = found
-            .iter()
+        let found = counts.iter().enumerate().filter(|(_, count)| **count > 0.0);
+        let mut uses: Vec<Use> = found
             .flat_map(|(term, count)| {
                 let value = count * (SATURATION + 1.0) / (count + norm);
-                self.terms[*term].iter().map(move |(group, worth)| Use {
+                self.terms[term].1.iter().map(move |(group, worth)| Use {
                     score: worth * value,
                     worth: *worth,
                     group: *group,
@@ -372,17 +374,16 @@ impl Asked {
             })
             .collect();
         uses.sort_by(|a, b| {
-            b.score.total_cmp(&a.score).then(a.group.cmp(&b.group)).then(a.term.cmp(b.term))
+            b.score.total_cmp(&a.score).then(a.group.cmp(&b.group)).then(a.term.cmp(&b.term))
         });
         // Each term counts for one word of the prompt, and each word once in full.
         let mut met = vec![false; self.groups.len()];
-        let mut taken: Vec<&str> = Vec::new();
+        let mut taken = vec![false; self.terms.len()];
         let (mut score, mut mass) = (0.0, 0.0);
         for one in uses {
-            if taken.contains(&one.term) {
+            if std::mem::replace(&mut taken[one.term], true) {
                 continue;
             }
-            taken.push(one.term);
             if std::mem::replace(&mut met[one.group], true) {
                 score += MORE * one.score;
                 continue;
@@ -437,11 +438,11 @@ pub(super) struct Met {
 }
 
 /// A term of a record that stands for a word of the prompt.
-struct Use<'a> {
+struct Use {
     score: f64,
     worth: f64,
     group: usize,
-    term: &'a str,
+    term: usize,
 }
 
 /// What a tier counts. What was given up may still be worth a glance.
