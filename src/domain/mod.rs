@@ -18,6 +18,7 @@ pub mod outcome;
 mod peer;
 pub mod quote;
 pub mod sse;
+pub mod stamp;
 mod task;
 pub mod text;
 mod time;

@@ -639,7 +639,7 @@ pub(super) fn conclude(
         Err(Failure::NeedsInput) => Output::error(&ToolError::internal()),
     };
     let outcome = if output.is_error() { "tool_error" } else { "ok" };
-    let mut members = output.members();
+    let mut members = output.members(meta.map_or(0, |meta| meta.len() + 32));
     if let Some(meta) = meta {
         members.push_str(r#","resultType":"complete","#);
         members.push_str(meta);

@@ -1,7 +1,12 @@
 //! Messages: from a peer to a peer, through an inbox, with every state of the delivery on record.
 
-use std::collections::BTreeSet;
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashMap},
+};
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::json;
 
 use super::{
@@ -11,7 +16,8 @@ use super::{
 use crate::{
     domain::{
         Caller, Delivery, DeliveryState, Ids, Message, MessageId, MessageType, NewEvent,
-        NewMessage, PeerId, StreamName, limits,
+        NewMessage, Peer, PeerId, StreamName, limits,
+        stamp::{self, Sender, neutralised},
     },
     store::{StoreError, WriteTx},
 };
@@ -23,6 +29,16 @@ pub struct Inbox {
     pub messages: Vec<Message>,
     /// Where the next page begins, if there is one and the reader only peeks.
     pub next_cursor: Option<String>,
+}
+
+/// A message as an agent reads it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Stamped {
+    /// The message. What looks like a stamp in its text was made harmless.
+    #[serde(flatten)]
+    pub message: Message,
+    /// Who it is from, by the sender's credential: the daemon wrote this, and nobody else can.
+    pub stamp: String,
 }
 
 /// A message with the history of its delivery.
@@ -136,6 +152,30 @@ impl Services {
         let next_cursor = rows.last().filter(|_| more).map(|row| check::make_cursor(&row.id));
         let messages = rows.into_iter().map(|row| row.message).collect();
         Ok(Inbox { messages, next_cursor })
+    }
+
+    /// The messages of a peer's inbox with their stamps.
+    pub async fn stamped(&self, peer: &str, messages: Vec<Message>) -> Result<Vec<Stamped>, Error> {
+        let id = peer_id(peer, "")?;
+        let to = self.store.peer(&id).await?.ok_or_else(|| Error::not_found("peer", peer))?.peer;
+        let mut senders: HashMap<String, Sender> = HashMap::new();
+        let mut stamped = Vec::with_capacity(messages.len());
+        for mut message in messages {
+            if !senders.contains_key(&message.from_peer) {
+                let peer = match PeerId::parse(&message.from_peer) {
+                    Some(id) => self.store.peer(&id).await?.map(|row| row.peer),
+                    None => None,
+                };
+                let sender = Sender::new(&message.from_peer, peer.as_ref());
+                senders.insert(message.from_peer.clone(), sender);
+            }
+            let stamp = stamp_of(&message, &senders[&message.from_peer], &to);
+            if let Cow::Owned(text) = neutralised(&message.text) {
+                message.text = text;
+            }
+            stamped.push(Stamped { message, stamp });
+        }
+        Ok(stamped)
     }
 
     /// Says that the receiver has these messages. Once more is harmless.
@@ -253,6 +293,12 @@ async fn deliver(
     advance(tx, &to, &mut messages, DeliveryState::Queued, None).await?;
     let [message] = messages;
     Ok(Some(message))
+}
+
+/// The stamp on a message for a peer.
+pub(super) fn stamp_of(message: &Message, from: &Sender, to: &Peer) -> String {
+    let tool = if message.kind == MessageType::Broadcast { "peer_broadcast" } else { "peer_send" };
+    stamp::stamp(from, &stamp::address(to), "peer", tool)
 }
 
 /// Moves messages of one inbox forward to `state`, through those in between, and says so in the receiver's stream.

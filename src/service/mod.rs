@@ -30,12 +30,14 @@ pub mod values;
 use std::{sync::Arc, time::Duration};
 
 pub use error::Error;
-pub use inbox::{Inbox, MessageDetail};
+pub use inbox::{Inbox, MessageDetail, Stamped};
 pub use peers::PeerPage;
 pub use reading::Reading;
 pub use retention::Retention;
 pub use tasks::{Cancelled, Created, LastFrames, TaskPage, TaskWatch};
-pub use tokens::{MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret};
+pub use tokens::{
+    Credential, MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret,
+};
 
 use reads::Reads;
 

@@ -271,6 +271,26 @@ impl WriteTx {
         Ok(())
     }
 
+    /// Dates what was last written of a session to when it happened: it is told late, because the daemon was away.
+    pub async fn date_session(
+        &mut self,
+        session_id: &str,
+        at: Timestamp,
+        is_new: bool,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "update session set last_seen_at = ?2, started_at = iif(?3, ?2, started_at),
+                ended_at = iif(ended_at is null, null, ?2)
+            where session_id = ?1",
+            session_id,
+            at,
+            is_new
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
     /// Counts from zero again.
     pub async fn reset_tool_count(
         &mut self,

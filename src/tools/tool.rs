@@ -336,14 +336,20 @@ impl Output {
     }
 
     /// The members of a `CallToolResult`, without its braces: what else belongs to it depends on the revision.
-    pub fn members(&self) -> String {
+    ///
+    /// There is room for `more` bytes after them.
+    pub fn members(&self, more: usize) -> String {
         match self {
             Self::Object(object) => {
-                let text = serde_json::to_string(object.get()).expect("a string has a JSON form");
                 let object = object.get();
-                format!(
-                    r#""content":[{{"type":"text","text":{text}}}],"structuredContent":{object}"#
-                )
+                // The object twice, once as a string: of its bytes about every sixth is a quote.
+                let room = object.len() * 2 + object.len() / 4 + 64 + more;
+                let mut members = Vec::with_capacity(room);
+                members.extend_from_slice(br#""content":[{"type":"text","text":"#);
+                serde_json::to_writer(&mut members, object).expect("a string has a JSON form");
+                members.extend_from_slice(br#"}],"structuredContent":"#);
+                members.extend_from_slice(object.as_bytes());
+                String::from_utf8(members).expect("all of it was text")
             }
             Self::Content { content, structured, is_error } => {
                 let mut members = format!(r#""content":{}"#, Value::from(content.clone()));

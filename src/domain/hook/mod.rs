@@ -6,11 +6,9 @@
 
 mod answer;
 mod read;
-mod stamp;
 
 pub use answer::{Note, Said};
 pub use read::{Missing, read};
-pub use stamp::{Sender, stamped};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,12 +1,14 @@
 //! Messages on their way into a session, by its hooks: `offered` when they are in what a hook prints, `injected` when the
 //! session's next event shows that it went on with it.
 
-use super::super::{Error, inbox::advance};
+use super::super::{
+    Error,
+    inbox::{advance, stamp_of},
+};
 use crate::{
     domain::{
-        DeliveryState, Message, MessageType, Peer, PeerId,
-        hook::{Sender, stamped},
-        limits,
+        DeliveryState, Message, Peer, PeerId, limits,
+        stamp::{Sender, neutralised},
     },
     store::{StoreError, WriteTx},
 };
@@ -35,10 +37,9 @@ pub(super) async fn offer(
     let waiting = tx.undelivered_messages(&peer.peer_id, again, BATCH).await?;
     let mut given: Vec<Message> = Vec::new();
     let mut text = String::new();
-    let target = key_of(peer);
     for message in waiting {
         let from = sender(tx, &message.from_peer).await?;
-        let one = written(&message, &from, &target);
+        let one = written(&message, &stamp_of(&message, &from, peer));
         if !text.is_empty() && text.chars().count() + one.chars().count() > MOST {
             break;
         }
@@ -62,30 +63,18 @@ pub(super) async fn offer(
     )))
 }
 
-/// `agent:<kind>:<session>`: how a session is called between agents.
-fn key_of(peer: &Peer) -> String {
-    let key = peer.session_id.as_deref().unwrap_or(peer.peer_id.as_str());
-    format!("agent:{}:{key}", peer.backend)
-}
-
 async fn sender(tx: &mut WriteTx, from: &str) -> Result<Sender, StoreError> {
     let peer = match PeerId::parse(from) {
         Some(id) => tx.peer(&id).await?.map(|row| row.peer),
         None => None,
     };
-    Ok(match peer {
-        Some(peer) => {
-            Sender { name: format!("{} ({from})", peer.display_name), session: Some(key_of(&peer)) }
-        }
-        None => Sender { name: from.to_owned(), session: None },
-    })
+    Ok(Sender::new(from, peer.as_ref()))
 }
 
-fn written(message: &Message, from: &Sender, target: &str) -> String {
+fn written(message: &Message, stamp: &str) -> String {
     let text = &message.text;
     let long = text.chars().count() > MOST_OF_ONE;
     let shown: String = text.chars().take(MOST_OF_ONE).collect();
-    let tool = if message.kind == MessageType::Broadcast { "peer_broadcast" } else { "peer_send" };
     let mut written = format!(
         "\n\n--- message {}, {}, {}",
         message.id,
@@ -97,7 +86,9 @@ fn written(message: &Message, from: &Sender, target: &str) -> String {
         written.extend(answers.chars().filter(|c| !c.is_control()).take(limits::ID_BYTES));
     }
     written.push('\n');
-    written.push_str(&stamped(&shown, from, target, "peer", tool));
+    written.push_str(stamp);
+    written.push('\n');
+    written.push_str(&neutralised(&shown));
     if long {
         let bytes = text.len();
         let note = format!("\n[cut: {bytes} bytes in all; peer_inbox with peek shows them]");
