@@ -223,7 +223,7 @@ fn what_helped_another_session_comes_first_and_what_was_only_shown_does_not() {
     };
     let useful = try_as(&d, "a", TENANT, ("confirmed", "north wing"));
     let given = call(&d, "assemble_context", &json!({ "query": TENANT, "session_id": "b" }));
-    assert_eq!(ids(&given), [useful.clone()]);
+    assert_eq!(ids(&given), std::slice::from_ref(&useful));
     // It fits as well, and is later, so it comes first.
     let other = try_as(&d, "a", TENANT, ("confirmed", "south wing"));
     let at_first = [other.clone(), useful.clone()];
