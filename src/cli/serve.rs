@@ -245,6 +245,9 @@ fn background(lifecycle: &Lifecycle, services: &Services, config: &Config) {
             if let Err(error) = keeper.apply_retention(retention).await {
                 tracing::error!(error = telemetry::chain(&error), "cannot apply the retention");
             }
+            if let Err(error) = keeper.store().merge_indexes().await {
+                tracing::warn!(error = telemetry::chain(&error), "cannot merge the indexes");
+            }
             if let Err(error) = keeper.store().checkpoint().await {
                 tracing::warn!(error = telemetry::chain(&error), "cannot checkpoint");
             }

@@ -272,6 +272,8 @@ pub struct Ghap {
     /// The outcome that the verdict rests on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome_id: Option<OutcomeId>,
+    /// Confirmed records of other sessions that it has helped to.
+    pub confirmed_again: i64,
     /// When it began.
     pub created_at: Timestamp,
     /// When it was last changed.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{Error, Services, check};
+use super::{Error, Services, check, usefulness};
 use crate::{
     domain::{
         Caller, GhapId, Ids, NewEvent, OutcomeId, StreamName, Timestamp, TokenId,
@@ -382,6 +382,7 @@ impl Services {
                         lesson: None,
                         confidence_tier: None,
                         outcome_id: None,
+                        confirmed_again: 0,
                         created_at: now,
                         updated_at: now,
                         resolved_at: None,
@@ -512,6 +513,9 @@ impl Services {
                     ghap.outcome_id = end.outcome_id.map(OutcomeId::from);
                     ghap.updated_at = now;
                     ghap.resolved_at = Some(now);
+                    if ghap.status == GhapStatus::Confirmed {
+                        usefulness::note(tx, &ghap).await?;
+                    }
                     tx.update_ghap(&ghap).await?;
                     tx.reset_tool_count(&place.session_id, "").await?;
                     tell_of(tx, &ghap, "ghap.resolved").await?;

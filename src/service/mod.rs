@@ -24,6 +24,7 @@ pub mod retrieval;
 pub mod search;
 mod tasks;
 mod tokens;
+mod usefulness;
 pub mod values;
 
 use std::{sync::Arc, time::Duration};

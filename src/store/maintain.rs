@@ -30,7 +30,54 @@ pub struct Size {
     pub schema: i64,
 }
 
+/// An index of words. Each commit adds a piece to it, and SQLite puts some of them together now and then.
+struct TextIndex {
+    /// Counts its pieces.
+    pieces: &'static str,
+    /// Does a bounded part of the work to make one of all. Less than nothing: not only those of like size
+    /// (<https://sqlite.org/fts5.html#the_merge_command>).
+    merge: &'static str,
+}
+
+macro_rules! text_index {
+    ($name:literal) => {
+        TextIndex {
+            // From piece to piece, lest it read the list of all their pages.
+            pieces: concat!(
+                "with recursive piece (id) as (select min(segid) from ",
+                $name,
+                "_idx union all select (select min(segid) from ",
+                $name,
+                "_idx where segid > piece.id) from piece where piece.id is not null) select count(id) from piece"
+            ),
+            merge: concat!("insert into ", $name, " (", $name, ", rank) values ('merge', -?)"),
+        }
+    };
+}
+
+const TEXT_INDEXES: [TextIndex; 3] =
+    [text_index!("ghap_fts"), text_index!("term_trigram"), text_index!("memory_fts")];
+
 impl Store {
+    /// Puts the pieces of the indexes together, in bounded write jobs, if there are more than a few: a search looks into each
+    /// of them. Answers whether that is done.
+    pub async fn merge_indexes(&self) -> Result<bool, StoreError> {
+        let mut is_done = true;
+        for index in TEXT_INDEXES {
+            let mut rounds = 0..limits::INDEX_MERGES;
+            while sqlx::query_scalar::<_, i64>(index.pieces).fetch_one(&self.readers).await?
+                >= limits::INDEX_PIECES
+            {
+                if rounds.next().is_none() {
+                    is_done = false;
+                    break;
+                }
+                self.write(move |tx| Box::pin(async move { tx.merge(index.merge).await })).await?;
+            }
+        }
+        Ok(is_done)
+    }
+
     /// How large the files are.
     pub async fn size(&self) -> Result<Size, StoreError> {
         let schema = sqlx::query_scalar::<_, i64>("select max(version) from _sqlx_migrations")
@@ -84,6 +131,11 @@ impl Store {
 }
 
 impl WriteTx {
+    async fn merge(&mut self, statement: &'static str) -> Result<(), StoreError> {
+        sqlx::query(statement).bind(limits::INDEX_MERGE_PAGES).execute(&mut self.conn).await?;
+        Ok(())
+    }
+
     /// Removes the oldest events up to position `until`, a bounded number of them. The last event of a stream
     /// always stays: it holds the stream's head. So each stream loses a prefix and no more.
     pub async fn trim(&mut self, until: i64) -> Result<Trim, StoreError> {
@@ -161,4 +213,43 @@ fn restrict(path: &Path) -> Result<(), StoreError> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
         .and_then(|()| std::fs::File::open(path)?.sync_all())
         .map_err(|error| sqlx::Error::Io(error).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::testing::{TestStore, journal::record},
+        *,
+    };
+    use crate::store::SearchFilter;
+
+    #[tokio::test]
+    async fn an_index_in_pieces_is_put_together_and_says_the_same() {
+        let at = TestStore::open().await;
+        // What is in the same commit is in pieces, too: a savepoint ends one.
+        for number in 1..=40_usize {
+            let ghap = record(&at, number, &format!("The tokenizer hangs on word{number}")).await;
+            let done: Result<(), StoreError> = at
+                .store
+                .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap, None).await }))
+                .await;
+            done.unwrap();
+        }
+        let found = async || {
+            let mut index = at.store.index().await.unwrap();
+            let filter = SearchFilter::default();
+            index.places(&["token", "word7"], &filter).await.unwrap()
+        };
+        let pieces = async |index: &TextIndex| -> i64 {
+            sqlx::query_scalar(index.pieces).fetch_one(&at.store.readers).await.unwrap()
+        };
+        let before = found().await;
+        assert_eq!((before[0].1.len(), before[1].1.as_slice()), (40, [7].as_slice()));
+        assert!(pieces(&TEXT_INDEXES[0]).await >= limits::INDEX_PIECES);
+        while !at.store.merge_indexes().await.unwrap() {}
+        for index in &TEXT_INDEXES {
+            assert!(pieces(index).await < limits::INDEX_PIECES, "{}", index.merge);
+        }
+        assert_eq!(found().await, before);
+    }
 }

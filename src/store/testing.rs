@@ -290,6 +290,7 @@ pub(crate) mod journal {
             lesson: None,
             confidence_tier: Some(Tier::Silver),
             outcome_id: None,
+            confirmed_again: 0,
             created_at: now,
             updated_at: now,
             resolved_at: Some(now),
