@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -180,7 +181,6 @@ fn a_second_daemon_on_the_same_home_names_the_first_and_touches_nothing() {
     d.get("/v1/health").ok(200);
 }
 
-#[test]
 /// The one that has the database is not ready yet when the others find that it has it.
 #[test]
 fn of_several_that_start_at_once_all_but_one_name_it() {
@@ -226,6 +226,7 @@ fn a_hangup_is_a_clean_end_except_under_nohup() {
     }
 }
 
+#[test]
 fn a_busy_port_is_named_together_with_the_way_out() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap();
