@@ -92,7 +92,11 @@ pub const INDEX_MERGE_PAGES: i64 = 64;
 /// Such jobs in one round of maintenance, for each index. The next round goes on.
 pub const INDEX_MERGES: u32 = 16;
 /// Events that retention removes in one write job. Bounds how long it holds up other writers.
-pub const TRIM_BATCH: i64 = 4096;
+pub const TRIM_BATCH: usize = 4096;
+/// Bytes of rows that it removes in one: every page of a large row is touched.
+pub const TRIM_BYTES: u64 = 8 * 1024 * 1024;
+/// What the row of an event takes beside its texts, about, in bytes: its numbers, and those in two indexes.
+pub const EVENT_ROW_BYTES: u64 = 40;
 
 /// Bytes of event data after which a page of events ends, however many were asked for. One event goes alone.
 pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
