@@ -102,9 +102,7 @@ impl Tool {
     }
 
     /// A tool whose schema and content are what the caller of this function says.
-    ///
-    /// # Panics
-    /// If `input` is no JSON schema.
+    /// If `input` is no JSON schema, every call fails.
     pub fn raw<F, Fut>(
         name: impl Into<Cow<'static, str>>,
         description: impl Into<Cow<'static, str>>,
@@ -290,8 +288,10 @@ impl Tool {
         call: Call,
         mut arguments: Map<String, Value>,
     ) -> Result<Output, Failure> {
-        self.input.check(&mut arguments)?;
-        let run = async { (self.run)(call, arguments).await };
+        let run = async {
+            self.input.check(&mut arguments)?;
+            (self.run)(call, arguments).await
+        };
         let run = std::panic::AssertUnwindSafe(run);
         run.catch_unwind().await.unwrap_or_else(|_| {
             tracing::error!(tool = self.name(), "a tool panicked");
