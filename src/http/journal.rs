@@ -228,7 +228,7 @@ async fn search(
     let search = Search {
         prompt: &query.q,
         project: query.project.as_deref(),
-        filter: SearchFilter { domain: query.domain, status: query.status },
+        filter: SearchFilter { domain: query.domain, status: query.status, part: None },
         limit,
         only_relevant: false,
     };

@@ -233,10 +233,14 @@ pub(super) struct Rarity {
     records_with: HashMap<String, i64>,
 }
 
+/// Records from which on it shows what a word is worth.
+const SMALL: i64 = 200;
+
 impl Rarity {
-    /// Of that many records, and how many have each term.
+    /// Of that many records, and how many have each term. A small journal counts as one of [`SMALL`] records: where most
+    /// of what there is is about one thing, its words would be worth nothing, and it would never come to mind.
     pub(super) fn new(records: i64, records_with: HashMap<String, i64>) -> Self {
-        Self { records: float(records), records_with }
+        Self { records: float(records.max(SMALL)), records_with }
     }
 
     fn knows(&self, term: &str) -> bool {
@@ -516,16 +520,23 @@ mod tests {
             let at = TestStore::open().await;
             one_among(&at, many).await;
             let filters = [
-                SearchFilter { domain: Some(Domain::Testing), status: None },
-                SearchFilter { domain: None, status: Some(GhapStatus::Falsified) },
-                SearchFilter { domain: Some(Domain::Testing), status: Some(GhapStatus::Falsified) },
+                SearchFilter { domain: Some(Domain::Testing), status: None, part: None },
+                SearchFilter { domain: None, status: Some(GhapStatus::Falsified), part: None },
+                SearchFilter {
+                    domain: Some(Domain::Testing),
+                    status: Some(GhapStatus::Falsified),
+                    part: None,
+                },
             ];
             for filter in filters {
                 let search = Search { filter, ..asks("tokenizer hangs") };
                 assert_eq!(found(&at.store, &search).await, ["ghap_0"], "{many}: {search:?}");
             }
-            let filter =
-                SearchFilter { domain: Some(Domain::Testing), status: Some(GhapStatus::Confirmed) };
+            let filter = SearchFilter {
+                domain: Some(Domain::Testing),
+                status: Some(GhapStatus::Confirmed),
+                part: None,
+            };
             let search = Search { filter, ..asks("tokenizer hangs") };
             assert!(found(&at.store, &search).await.is_empty());
         }

@@ -44,7 +44,7 @@ pub use message::MessageRow;
 pub use migrate::{MigrateError, Migrations};
 pub use peer::{PeerFilter, PeerRow};
 pub use replay::{FeedScope, Frames, Page, StreamView, Take};
-pub use search::{Candidate, Frequencies, Index, SearchFilter};
+pub use search::{Candidate, Frequencies, Index, Part, SearchFilter};
 pub use seen::Item;
 pub use tally::{Counted, ToolCall};
 pub use task::{TaskFilter, TaskRow};

@@ -16,13 +16,25 @@ pub struct SearchFilter {
     pub domain: Option<Domain>,
     /// Only with this outcome.
     pub status: Option<GhapStatus>,
+    /// Only those that say something of this.
+    pub part: Option<Part>,
+}
+
+/// A part of a record that not all have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::Type)]
+#[sqlx(rename_all = "snake_case")]
+pub enum Part {
+    /// What was not expected.
+    Surprise,
+    /// Why the prediction was wrong.
+    RootCause,
 }
 
 impl SearchFilter {
     /// How many entries of the index a search may go through. One that leaves out most of what it passes may go further.
     pub fn postings(&self) -> i64 {
-        match (self.domain, self.status) {
-            (None, None) => limits::SEARCH_POSTINGS,
+        match (self.domain, self.status, self.part) {
+            (None, None, None) => limits::SEARCH_POSTINGS,
             _ => limits::SEARCH_POSTINGS_FILTERED,
         }
     }
@@ -169,15 +181,17 @@ impl Index {
             r#"select json_group_array(json_array(j.value, (
                 select json_group_array(f.rowid) from ghap_fts f
                 where f.ghap_fts match '"' || replace(j.value, '"', '""') || '"'
-                    and ((?2 is null and ?3 is null) or exists (
+                    and (coalesce(?2, ?3, ?4) is null or exists (
                         select 1 from ghap g
                         where g.id = f.rowid and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
+                            and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
                     ))
             ))) as "places!: String"
             from json_each(?1) j"#,
             terms,
             filter.domain,
-            filter.status
+            filter.status,
+            filter.part
         )
         .fetch_one(&mut *self.conn)
         .await?;
@@ -195,10 +209,12 @@ impl Index {
         let ids = sqlx::query_scalar!(
             r#"select g.id as "id!" from ghap_fts f cross join ghap g on g.id = f.rowid
             where f.ghap_fts match ?1 and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
-            order by f.rowid desc limit ?4"#,
+                and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
+            order by f.rowid desc limit ?5"#,
             query,
             filter.domain,
             filter.status,
+            filter.part,
             limit
         )
         .fetch_all(&mut *self.conn)
