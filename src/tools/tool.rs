@@ -102,6 +102,7 @@ impl Tool {
     }
 
     /// A tool whose schema and content are what the caller of this function says.
+    ///
     /// If `input` is no JSON schema, every call fails.
     pub fn raw<F, Fut>(
         name: impl Into<Cow<'static, str>>,
