@@ -358,9 +358,9 @@ impl Ghap {
             "{count} tool calls since the active GHAP record {} was last looked at.\nGoal: {}\nHypothesis: {}\n\
              Prediction: {}\nIs the hypothesis still valid? update_ghap changes it, resolve_ghap ends it.",
             self.id,
-            shown(&self.goal),
-            shown(&self.hypothesis),
-            shown(&self.prediction)
+            neutralised(&self.goal),
+            neutralised(&self.hypothesis),
+            neutralised(&self.prediction)
         )
     }
 }
