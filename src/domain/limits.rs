@@ -86,7 +86,11 @@ pub const WAL_TRUNCATE_BYTES: u64 = 32 * 1024 * 1024;
 /// How often maintenance looks at the write-ahead log and at retention.
 pub const MAINTENANCE: Duration = Duration::from_mins(1);
 /// Events that retention removes in one write job. Bounds how long it holds up other writers.
-pub const TRIM_BATCH: i64 = 4096;
+pub const TRIM_BATCH: usize = 4096;
+/// Bytes of rows that it removes in one: every page of a large row is touched.
+pub const TRIM_BYTES: u64 = 8 * 1024 * 1024;
+/// What the row of an event takes beside its texts, about, in bytes: its numbers, and those in two indexes.
+pub const EVENT_ROW_BYTES: u64 = 40;
 
 /// Bytes of event data after which a page of events ends, however many were asked for. One event goes alone.
 pub const PAGE_BYTES: usize = 4 * 1024 * 1024;

@@ -622,9 +622,7 @@ mod tests {
         for _ in 0..10 {
             append(&test.store, &name(), vec![event("frame", "{}")]).await;
         }
-        let trimmed: Result<_, StoreError> =
-            test.store.write(|tx| Box::pin(async move { tx.trim(4).await })).await;
-        assert_eq!(trimmed.unwrap().removed, 4);
+        assert_eq!(test.store.trim(4, u64::MAX).await.unwrap().removed, 4);
         let stream = Selector::Stream("task/t".to_owned());
         let everything = Selector::Prefix(String::new());
         for (selector, after, expected, gap) in [

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use futures_util::TryStreamExt as _;
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
 use super::{
@@ -81,34 +82,54 @@ impl Store {
         let last_old = first_young.map_or(head, |young| young - 1);
         Ok((last_old > 0).then_some(last_old))
     }
+
+    /// Removes the oldest events up to position `until`, of which the rows take about `bytes`, and no more than one
+    /// step may ([`limits::TRIM_BATCH`], [`limits::TRIM_BYTES`]). The last event of a stream always stays: it holds the
+    /// stream's head. So each stream loses a prefix and no more.
+    pub async fn trim(&self, until: i64, bytes: u64) -> Result<Trim, StoreError> {
+        // Looked for beside the writer: what is not the last of its stream now never will be again.
+        let (positions, more) = self.oldest(until, bytes.min(limits::TRIM_BYTES)).await?;
+        let Some(last) = positions.last().copied() else {
+            return Ok(Trim { removed: 0, more: false });
+        };
+        let positions = serde_json::to_string(&positions).expect("numbers have a JSON form");
+        let removed = self
+            .write(move |tx| Box::pin(async move { tx.remove_events(&positions, last).await }))
+            .await;
+        removed.map(|removed| Trim { removed, more })
+    }
+
+    /// Positions of the oldest events that may go, until their rows take `bytes` or there are enough for one step;
+    /// and whether there are more.
+    async fn oldest(&self, until: i64, bytes: u64) -> Result<(Vec<i64>, bool), StoreError> {
+        let mut rows = sqlx::query!(
+            r#"select position as "position!",
+                octet_length(data) + octet_length(kind) + 2 * coalesce(octet_length(producer_id), 0) as "bytes!: i64"
+            from event
+            where position <= ?1
+                and seq < (select max(last.seq) from event last where last.stream_id = event.stream_id)
+            order by position"#,
+            until
+        )
+        .fetch(&self.readers);
+        let (mut positions, mut taken) = (Vec::new(), 0);
+        while let Some(row) = rows.try_next().await? {
+            if taken >= bytes || positions.len() >= limits::TRIM_BATCH {
+                return Ok((positions, true));
+            }
+            positions.push(row.position);
+            taken += limits::EVENT_ROW_BYTES + u64::try_from(row.bytes).unwrap_or(0);
+        }
+        Ok((positions, false))
+    }
 }
 
 impl WriteTx {
-    /// Removes the oldest events up to position `until`, a bounded number of them. The last event of a stream
-    /// always stays: it holds the stream's head. So each stream loses a prefix and no more.
-    pub async fn trim(&mut self, until: i64) -> Result<Trim, StoreError> {
-        let batch = limits::TRIM_BATCH;
-        // Those that stay because they are last would be looked at again and again; so begin above what is done.
-        let done = sqlx::query_scalar!("select value from meta where name = 'trimmed'")
-            .fetch_optional(&mut self.conn)
-            .await?
-            .unwrap_or(0);
-        let upper = sqlx::query_scalar!(
-            r#"select max(position) as "upper: i64" from
-                (select position from event where position > ?1 and position <= ?2 order by position limit ?3)"#,
-            done,
-            until,
-            batch
-        )
-        .fetch_one(&mut self.conn)
-        .await?;
-        let Some(upper) = upper else {
-            return Ok(Trim { removed: 0, more: false });
-        };
+    /// Removes the events at these positions (a JSON array), the highest of which is `last`.
+    async fn remove_events(&mut self, positions: &str, last: i64) -> Result<u64, StoreError> {
         let removed = sqlx::query!(
-            "delete from event where position <= ?1
-                and seq < (select max(last.seq) from event last where last.stream_id = event.stream_id)",
-            upper
+            "delete from event where position in (select value from json_each(?))",
+            positions
         )
         .execute(&mut self.conn)
         .await?
@@ -116,11 +137,11 @@ impl WriteTx {
         sqlx::query!(
             "insert into meta (name, value) values ('trimmed', ?1)
             on conflict (name) do update set value = max(value, ?1)",
-            upper
+            last
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(Trim { removed, more: upper < until })
+        Ok(removed)
     }
 }
 
