@@ -120,9 +120,9 @@ fn after(text: Option<&str>) -> Result<After, Problem> {
     match text.map(str::trim) {
         None | Some("") => Ok(After::Place(0)),
         Some("latest") => Ok(After::Latest),
-        Some(text) => match text.parse::<u64>() {
-            Ok(place) => Ok(After::Place(place)),
-            Err(_) => Err(Problem::invalid("after", "must be a number from 0 up, or `latest`")),
+        Some(text) => match sse::place(text) {
+            Some(place) => Ok(After::Place(place)),
+            None => Err(Problem::invalid("after", "must be a number from 0 up, or `latest`")),
         },
     }
 }
