@@ -374,6 +374,10 @@ impl Running {
         self.child.stdin.take().expect("stdin is piped")
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("our own child takes a signal");
