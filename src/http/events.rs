@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{App, Problem, body::Query, openapi::Operation, routes::Api, sse};
 use crate::{
-    domain::{Caller, Timestamp, sse::push_item},
+    domain::{Caller, Timestamp, limits, sse::push_item},
     service::events::{After, Selector},
 };
 
@@ -39,6 +39,7 @@ struct Read {
     /// Begin after this place, by default 0; `latest` for what comes from now on.
     after: Option<String>,
     /// 1 to 500, by default 50. Only for pages.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
 }
 
