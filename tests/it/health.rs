@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -200,6 +201,29 @@ fn of_several_that_start_at_once_all_but_one_name_it() {
     }
     winner.signal(Signal::TERM);
     assert_eq!(winner.wait(Duration::from_secs(20)).code, Some(0));
+}
+
+/// A terminal that is closed ends the daemon as a service manager would, unless it was told to outlive it.
+#[test]
+fn a_hangup_is_a_clean_end_except_under_nohup() {
+    for (trap, survives) in [("", false), ("trap '' HUP; ", true)] {
+        let home = Home::new();
+        let serve = format!("{trap}exec {} serve --listen 127.0.0.1:0", env!("CARGO_BIN_EXE_svc"));
+        let like = home.command(&[]);
+        let env = like.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &serve]).env_clear().envs(env).current_dir(home.user());
+        let running = Running::spawn(shell);
+        assert!(running.line().is_some_and(|line| line.contains("ready")));
+        running.signal(Signal::HUP);
+        if survives {
+            svc(&home, &["health"]).ok();
+            running.signal(Signal::TERM);
+        }
+        let ran = running.wait(Duration::from_secs(20));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(!home.path("daemon.json").exists(), "a clean end: {ran:?}");
+    }
 }
 
 #[test]
