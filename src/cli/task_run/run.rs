@@ -223,7 +223,7 @@ fn made_before(context: &Context, task: &Value) -> anyhow::Result<ExitCode> {
         output::cell(task, "status"),
     ));
     if context.json {
-        output::json(&json!({ "kind": "task", "data": task }))?;
+        output::ndjson(&json!({ "kind": "task", "data": task }))?;
     }
     Ok(ExitCode::from(child::exit_code_of(task)))
 }
