@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// The tasks of the daemon and the two words that end them. Cheap to clone.
@@ -19,16 +19,18 @@ pub struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// Listens to SIGTERM and SIGINT from now on.
+    /// Listens to SIGTERM, SIGINT and, unless whoever started us has it ignored, SIGHUP from now on.
     pub fn listen_to_signals(&self) -> std::io::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = if ignores_hangup() { None } else { Some(signal(SignalKind::hangup())?) };
         let (soft, hard) = (self.soft.clone(), self.hard.clone());
         let listen = async move {
             loop {
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
+                    () = next(hangup.as_mut()) => {}
                 }
                 if soft.is_cancelled() {
                     tracing::warn!("second signal: dropping what is under way");
@@ -73,4 +75,21 @@ impl Lifecycle {
             }
         }
     }
+}
+
+/// The next of these signals; never if there is nothing to listen to.
+async fn next(signals: Option<&mut Signal>) {
+    match signals {
+        Some(signals) => drop(signals.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether we were started by `nohup` or the like, and are to outlive the terminal. Known on Linux alone.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // The first bit is that of signal 1.
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 == 1)
 }

@@ -8,7 +8,7 @@ use std::{
     net::SocketAddr,
     process::ExitCode,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
@@ -29,6 +29,11 @@ use crate::{
     tools,
 };
 
+/// How long a daemon that has the lock may take to say who it is, before it is called a process.
+const INTRODUCTION: Duration = Duration::from_secs(2);
+/// Between two looks for that.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// Runs the daemon in the foreground until a signal.
 pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     // Whatever is made from here on is for its owner alone.
@@ -47,7 +52,7 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     .with_context(|| format!("log_level {:?} has no meaning", config.log_level.value))?;
     let _lock = match DatabaseLock::acquire(&paths.lock) {
         Ok(lock) => lock,
-        Err(LockError::Held) => return Ok(already_running(paths)),
+        Err(LockError::Held) => return Ok(already_running(paths, INTRODUCTION)),
         Err(error) => return Err(error.into()),
     };
     raise_file_limit();
@@ -245,6 +250,9 @@ fn background(lifecycle: &Lifecycle, services: &Services, config: &Config) {
             if let Err(error) = keeper.apply_retention(retention).await {
                 tracing::error!(error = telemetry::chain(&error), "cannot apply the retention");
             }
+            if let Err(error) = keeper.store().merge_indexes().await {
+                tracing::warn!(error = telemetry::chain(&error), "cannot merge the indexes");
+            }
             if let Err(error) = keeper.store().checkpoint().await {
                 tracing::warn!(error = telemetry::chain(&error), "cannot checkpoint");
             }
@@ -319,8 +327,19 @@ async fn bind(addresses: &[SocketAddr]) -> anyhow::Result<Vec<TcpListener>> {
     Ok(listeners)
 }
 
-fn already_running(paths: &Paths) -> ExitCode {
-    let text = match read_daemon_file(paths) {
+/// Names the daemon that has the lock. Of several that start at once the one that has it is not ready yet, and so it is
+/// given `patience`.
+fn already_running(paths: &Paths, patience: Duration) -> ExitCode {
+    let deadline = Instant::now() + patience;
+    let daemon = loop {
+        // One that was killed may have left its file behind.
+        let daemon = DaemonFile::read_live(&paths.daemon_json);
+        if daemon.is_some() || Instant::now() >= deadline {
+            break daemon;
+        }
+        std::thread::sleep(LOOK);
+    };
+    let text = match daemon {
         Some(file) => format!(
             "a daemon already runs on {}: pid {}, {}",
             paths.db.display(),

@@ -85,6 +85,8 @@ pub struct Memory {
     pub importance: f64,
     /// What it is filed under.
     pub tags: Vec<String>,
+    /// Confirmed records of other sessions that it has helped to.
+    pub confirmed_again: i64,
     /// When it was stored.
     pub created_at: Timestamp,
 }

@@ -85,8 +85,18 @@ pub const WAL_BYTES: u64 = 64 * 1024 * 1024;
 pub const WAL_TRUNCATE_BYTES: u64 = 32 * 1024 * 1024;
 /// How often maintenance looks at the write-ahead log and at retention.
 pub const MAINTENANCE: Duration = Duration::from_mins(1);
+/// In so many pieces an index of words may be before they are put together: a search looks into each of them.
+pub const INDEX_PIECES: i64 = 4;
+/// Pages of an index that one write job puts together. Bounds how long it holds up other writers.
+pub const INDEX_MERGE_PAGES: i64 = 64;
+/// Such jobs in one round of maintenance, for each index. The next round goes on.
+pub const INDEX_MERGES: u32 = 16;
 /// Events that retention removes in one write job. Bounds how long it holds up other writers.
-pub const TRIM_BATCH: i64 = 4096;
+pub const TRIM_BATCH: usize = 4096;
+/// Bytes of rows that it removes in one: every page of a large row is touched.
+pub const TRIM_BYTES: u64 = 8 * 1024 * 1024;
+/// What the row of an event takes beside its texts, about, in bytes: its numbers, and those in two indexes.
+pub const EVENT_ROW_BYTES: u64 = 40;
 
 /// Bytes of event data after which a page of events ends, however many were asked for. One event goes alone.
 pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -171,7 +181,7 @@ pub const PROMPT_BYTES: usize = 8 * 1024;
 /// Most words of a prompt that are looked for, the rarest: the hundredth changes nothing but the time.
 pub const PROMPT_TERMS: usize = 32;
 /// Most words of a prompt that are looked up as misspelt.
-pub const PROMPT_TYPOS: usize = 6;
+pub const PROMPT_TYPOS: u32 = 6;
 /// Most entries of the index that a search goes through to find candidates; terms beyond that only help to rank.
 pub const SEARCH_POSTINGS: i64 = 1_000;
 /// The same of a search with a filter, which may leave out most of them.
@@ -180,6 +190,8 @@ pub const SEARCH_POSTINGS_FILTERED: i64 = 20_000;
 pub const SEARCH_TERMS_LIKE: u32 = 256;
 /// How many candidates are ranked, unless more hits are asked for. A third would do on the evaluation set.
 pub const SEARCH_CANDIDATES: usize = 24;
+/// Most of what a session was given that is held against a record that it has confirmed, the latest.
+pub const GIVEN_COMPARED: u32 = 200;
 /// Most hits of a search.
 pub const SEARCH_HITS: usize = 50;
 /// A text that is searched for, in characters.

@@ -56,8 +56,9 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-impl fmt::Display for Timestamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Timestamp {
+    /// RFC 3339, in ASCII.
+    fn written(self) -> [u8; 24] {
         let fraction = u16::try_from(self.0.rem_euclid(1000)).unwrap_or_default();
         // Outside of years 0 to 9999 RFC 3339 has no form; such a value can only come from a broken row.
         let at = OffsetDateTime::from_unix_timestamp(self.0.div_euclid(1000))
@@ -83,13 +84,19 @@ impl fmt::Display for Timestamp {
                 rest /= 10;
             }
         }
-        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
+        text
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::str::from_utf8(&self.written()).unwrap_or_default())
     }
 }
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(std::str::from_utf8(&self.written()).unwrap_or_default())
     }
 }
 

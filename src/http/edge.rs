@@ -5,10 +5,12 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
+    task::{Context, Poll, ready},
     time::Instant,
 };
 
@@ -17,16 +19,22 @@ use axum::{
     body::Body,
     response::{IntoResponse as _, Response},
 };
+use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts, uri::Authority,
 };
+use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::{sync::SetOnce, time::timeout};
 use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
 use super::{App, Code, Problem, routes};
-use crate::domain::{Caller, limits};
+use crate::{
+    domain::{Caller, limits},
+    service::{Credential, Services},
+    web,
+};
 
 /// Who may come in, and by which names we are known.
 #[derive(Debug, Clone, Default)]
@@ -132,18 +140,28 @@ impl Edge {
             return Problem::new(Code::Unavailable, "the daemon is going down").into_response();
         }
         let (parts, body) = request.into_parts();
+        let is_get = parts.method == Method::GET;
         let identified = self.identify(app, &parts).await;
         request = Request::from_parts(parts, body);
-        match identified {
-            Ok(Some(caller)) => {
+        let credential = match identified {
+            Ok(Some((caller, credential))) => {
                 request.extensions_mut().insert(caller);
+                credential
             }
-            Ok(None) => {}
+            Ok(None) => None,
             Err(problem) => return problem.into_response(),
-        }
-        match router.clone().oneshot(request).await {
+        };
+        let response = match router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
+        };
+        match credential {
+            // An answer to a call is given, also if the call was the end of its session.
+            Some(credential) if is_event_stream(&response) && (is_get || is_endless(&response)) => {
+                let services = app.services.clone();
+                response.map(|body| Body::new(WhileGood { body, credential, services }))
+            }
+            _ => response,
         }
     }
 
@@ -160,9 +178,13 @@ impl Edge {
     }
 
     /// Who is asking; `None` where nobody is asked.
-    async fn identify(&self, app: &App, request: &Parts) -> Result<Option<Caller>, Problem> {
+    async fn identify(
+        &self,
+        app: &App,
+        request: &Parts,
+    ) -> Result<Option<(Caller, Option<Credential>)>, Problem> {
         if self.0.access.no_auth {
-            return Ok(Some(Caller::Operator));
+            return Ok(Some((Caller::Operator, None)));
         }
         if is_open(&request.method, request.uri.path()) {
             return Ok(None);
@@ -174,8 +196,53 @@ impl Edge {
             )
         };
         let token = bearer(&request.headers).ok_or_else(refused)?;
-        app.services.authenticate(token).await?.map(Some).ok_or_else(refused)
+        if let Some(name) = placeholder(token) {
+            let detail = format!("the variable {name} is not set where this request comes from");
+            return Err(Problem::new(Code::Unauthorized, detail));
+        }
+        let (caller, credential) = app.services.authenticate(token).await?.ok_or_else(refused)?;
+        Ok(Some((caller, Some(credential))))
     }
+}
+
+/// The body of a stream, which ends when who asked for it could not ask any more: with the next event or comment,
+/// which is not told.
+struct WhileGood {
+    body: Body,
+    credential: Credential,
+    services: Services,
+}
+
+impl http_body::Body for WhileGood {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let goes_on = self.services.is_good(&self.credential);
+        Poll::Ready(frame.filter(|_| goes_on))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        // It may end before its time.
+        SizeHint::default()
+    }
+}
+
+fn is_endless(response: &Response) -> bool {
+    response.extensions().get::<web::Endless>().is_some()
+}
+
+fn is_event_stream(response: &Response) -> bool {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// Routes that ask for no token: the health check, and the places where clients look for metadata that we do not
@@ -194,6 +261,14 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// The variable that a client should have put a token in place of: it sends `${NAME}` as it is where there is none.
+fn placeholder(token: &str) -> Option<&str> {
+    let name = token.strip_prefix("${")?.strip_suffix('}')?;
+    let name = name.split(":-").next()?;
+    let fits = name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    (fits && !name.is_empty()).then_some(name)
 }
 
 impl Access {

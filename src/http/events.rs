@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{App, Problem, body::Query, openapi::Operation, routes::Api, sse};
 use crate::{
-    domain::{Caller, Timestamp, sse::push_item},
+    domain::{Caller, Timestamp, limits, sse::push_item},
     service::events::{After, Selector},
 };
 
@@ -39,6 +39,7 @@ struct Read {
     /// Begin after this place, by default 0; `latest` for what comes from now on.
     after: Option<String>,
     /// 1 to 500, by default 50. Only for pages.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
 }
 
@@ -120,9 +121,9 @@ fn after(text: Option<&str>) -> Result<After, Problem> {
     match text.map(str::trim) {
         None | Some("") => Ok(After::Place(0)),
         Some("latest") => Ok(After::Latest),
-        Some(text) => match text.parse::<u64>() {
-            Ok(place) => Ok(After::Place(place)),
-            Err(_) => Err(Problem::invalid("after", "must be a number from 0 up, or `latest`")),
+        Some(text) => match sse::place(text) {
+            Some(place) => Ok(After::Place(place)),
+            None => Err(Problem::invalid("after", "must be a number from 0 up, or `latest`")),
         },
     }
 }

@@ -60,6 +60,7 @@ struct ListSessions {
     /// Only those that are open, or only those that are over.
     open: Option<bool>,
     /// 1 to 500, by default 50.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
     cursor: Option<String>,
 }
@@ -160,6 +161,7 @@ struct ListGhaps {
     /// Only those that ended at this time or later.
     since: Option<Timestamp>,
     /// 1 to 500, by default 50.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
     cursor: Option<String>,
 }
@@ -198,6 +200,7 @@ struct SearchGhaps {
     /// Root of a project, whose records come first.
     project: Option<String>,
     /// 1 to 50, by default 10.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::SEARCH_HITS, "default" = 10))]
     limit: Option<u32>,
 }
 
@@ -255,6 +258,7 @@ async fn ghap(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Gha
 #[derive(Deserialize, JsonSchema)]
 struct Export {
     /// 1 to 500, by default 50.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
     cursor: Option<String>,
 }

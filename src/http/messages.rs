@@ -10,7 +10,7 @@ use super::{
     openapi::Operation,
     routes::Api,
 };
-use crate::domain::{Caller, Delivery, Message, MessageId, NewMessage};
+use crate::domain::{Caller, Delivery, Message, MessageId, NewMessage, limits};
 
 pub(super) fn routes(api: Api) -> Api {
     let on_send = Operation::new("Put a message into a peer's inbox").body::<NewMessage>();
@@ -48,6 +48,7 @@ struct Look {
     #[serde(default)]
     peek: bool,
     /// 1 to 500, by default 50.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
     /// Only with `peek`: without it, the next call gives the next messages.
     cursor: Option<String>,

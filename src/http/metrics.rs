@@ -19,9 +19,12 @@ use prometheus_client::{
 
 use super::{App, Problem, openapi::Operation, routes::Api};
 
+/// OpenMetrics 1.0, which Prometheus reads as its own format.
+const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
 pub(super) fn routes(api: Api) -> Api {
-    let read = Operation::new("Metrics in the Prometheus text format");
-    api.get("/metrics", read.answer_with(200, "Metrics", "text/plain"), show)
+    let read = Operation::new("Metrics as Prometheus reads them, in the OpenMetrics text format");
+    api.get("/metrics", read.answer_with(200, "Metrics", MEDIA_TYPE), show)
 }
 
 /// Counters of the HTTP side. What the store counts is read from there when somebody asks.
@@ -124,6 +127,5 @@ async fn show(State(app): State<App>) -> Result<Response, Problem> {
         .expect("writing to a string does not fail");
     }
     body.push_str(end);
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], body).into_response())
+    Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE))], body).into_response())
 }

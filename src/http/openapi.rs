@@ -186,11 +186,20 @@ impl Document {
             .to_owned();
         let definition = self.generator.definitions_mut().remove(&name).unwrap_or_default();
         let properties = definition["properties"].as_object().cloned().unwrap_or_default();
+        let required = definition["required"].as_array().cloned().unwrap_or_default();
         properties
             .into_iter()
             .map(|(name, mut schema)| {
                 let description = schema.as_object_mut().and_then(|it| it.remove("description"));
-                json!({ "name": name, "in": "query", "description": description, "schema": schema })
+                // What may be left out is an `Option`, but no query says `null`.
+                if let Some(types) = schema["type"].as_array().filter(|types| types.len() == 2) {
+                    schema["type"] = types[0].clone();
+                }
+                let required = required.iter().any(|it| *it == name);
+                json!({
+                    "name": name, "in": "query", "required": required, "description": description,
+                    "schema": schema,
+                })
             })
             .collect()
     }

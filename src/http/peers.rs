@@ -13,7 +13,7 @@ use super::{
     routes::Api,
 };
 use crate::{
-    domain::{Caller, Peer, PeerStatus, RegisterInput, Timestamp},
+    domain::{Caller, Peer, PeerStatus, RegisterInput, Timestamp, limits},
     store::PeerFilter,
 };
 
@@ -42,6 +42,7 @@ struct ListPeers {
     circle: Option<String>,
     path: Option<String>,
     /// 1 to 500, by default 50.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
     cursor: Option<String>,
 }

@@ -55,7 +55,13 @@ pub(super) fn last_event_id(
     let Some(text) = header.filter(given).or(query.filter(given)) else {
         return Ok(None);
     };
-    text.trim().parse().map(Some).map_err(|_| malformed())
+    place(text).map(Some).ok_or_else(malformed)
+}
+
+/// A place in the log as clients write it: digits only, where a parser of numbers would take a sign too.
+pub(super) fn place(text: &str) -> Option<u64> {
+    let text = text.trim();
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
 fn malformed() -> Problem {

@@ -68,6 +68,7 @@ struct ListTasks {
     /// Made at this time or later.
     since: Option<Timestamp>,
     /// 1 to 500, by default 50.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
     cursor: Option<String>,
 }
@@ -155,6 +156,8 @@ async fn cancel(
 
 #[derive(Deserialize, JsonSchema)]
 struct Watch {
+    /// The task. Blank or missing: 400.
+    #[schemars(required)]
     task_id: Option<String>,
     /// As the header of that name, which wins.
     last_event_id: Option<String>,

@@ -14,7 +14,7 @@ use super::{
     routes::Api,
 };
 use crate::{
-    domain::Caller,
+    domain::{Caller, limits},
     service::{MintedToken, NewToken, TokenInfo},
 };
 
@@ -40,6 +40,7 @@ async fn mint(
 #[derive(Deserialize, JsonSchema)]
 struct List {
     /// 1 to 500, by default 50.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
     cursor: Option<String>,
 }

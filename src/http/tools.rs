@@ -10,7 +10,11 @@ use super::{
     openapi::Operation,
     routes::Api,
 };
-use crate::{domain::Caller, service::check, tools::Descriptor};
+use crate::{
+    domain::{Caller, limits},
+    service::check,
+    tools::Descriptor,
+};
 
 pub(super) fn routes(api: Api) -> Api {
     let on_list = Operation::new("Tools that the caller may call, by name").query::<ListTools>();
@@ -22,6 +26,7 @@ struct ListTools {
     /// Only this family, such as `peers` or `tasks`.
     family: Option<String>,
     /// 1 to 500, by default 50.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
     cursor: Option<String>,
 }

@@ -262,9 +262,10 @@ impl Mcp {
                 tokio::select! {
                     biased;
                     outcome = &mut finished => {
-                        guard.disarm();
                         return match outcome {
                             Ok(outcome) => mcp.conclude_round(&id, outcome, &wire),
+                            // It was done just when it became a task, and the task has the outcome.
+                            Err(_) if wire.detached.is_cancelled() => break,
                             Err(_) => lost(&id),
                         };
                     }
@@ -315,6 +316,7 @@ impl Mcp {
         let outcome = if let Some(outcome) = outcome {
             let (_settled, task) = wire.settled().await;
             if task.is_none() {
+                wire.is_over();
                 // Whoever waited may have gone just now.
                 done.send(outcome).ok();
                 return;
@@ -639,7 +641,7 @@ pub(super) fn conclude(
         Err(Failure::NeedsInput) => Output::error(&ToolError::internal()),
     };
     let outcome = if output.is_error() { "tool_error" } else { "ok" };
-    let mut members = output.members();
+    let mut members = output.members(meta.map_or(0, |meta| meta.len() + 32));
     if let Some(meta) = meta {
         members.push_str(r#","resultType":"complete","#);
         members.push_str(meta);
@@ -711,5 +713,80 @@ fn caller_of(principal: &str) -> Caller {
             token: TokenId::from(String::new()),
             scopes: Arc::from([]),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::{Ids, mcp::TASKS_EXTENSION},
+        mcp::{McpMetrics, McpParts, ladder::Modern},
+        service::{Services, Tokens, Tuning},
+        store::testing::TestStore,
+        tools::Catalogue,
+    };
+
+    async fn server() -> (TestStore, Mcp) {
+        let test = TestStore::open().await;
+        let tokens = Tokens::open(&test.folder().join("token")).unwrap();
+        let (store, clock) = (test.store.clone(), Arc::clone(&test.clock) as _);
+        let services = Services::new(store, clock, Ids::counting(), Tuning::default(), tokens);
+        let mcp = Mcp::start(McpParts {
+            services,
+            catalogue: Arc::new(Catalogue::new([])),
+            resources: Vec::new(),
+            prompts: Vec::new(),
+            metrics: McpMetrics::default(),
+            stop: CancellationToken::new(),
+        });
+        (test, mcp.await.unwrap())
+    }
+
+    fn line() -> Line {
+        let Value::Object(capabilities) = json!({ "extensions": { TASKS_EXTENSION: {} } }) else {
+            unreachable!("it is one")
+        };
+        Line::Modern(Modern { revision: Revision::V2026_07_28, capabilities, log_level: None })
+    }
+
+    fn draft() -> Draft {
+        Draft {
+            rpc_id: "1".to_owned(),
+            tool: "slow".to_owned(),
+            params: Map::new(),
+            acts_for: None,
+            started_at: Timestamp::from_millis(0),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_done_as_it_becomes_a_task_is_a_task() {
+        let (_test, mcp) = server().await;
+        let tool = Tool::raw("slow", "", json!({ "type": "object" }), |call, _| async move {
+            call.detach().await?;
+            Ok(Output::text("done"))
+        });
+        let id = RawValue::from_string("1".to_owned()).unwrap();
+        let pending = mcp
+            .call_slow(&Caller::Operator, line(), Arc::new(tool.slow()), Map::new(), draft(), id)
+            .unwrap();
+        // All of it is over before the client's request gets its turn.
+        let mut ends = mcp.tasks_changed.subscribe();
+        ends.wait_for(|count| *count > 0).await.unwrap();
+        let answer = pending.answer.await;
+        assert_eq!((answer.status, answer.outcome), (200, "task"), "{}", answer.text);
+        assert!(answer.text.contains("\"completed\""), "{}", answer.text);
+    }
+
+    #[tokio::test]
+    async fn what_is_done_becomes_no_task() {
+        let (_test, mcp) = server().await;
+        let (sender, _messages) = mpsc::unbounded_channel();
+        let wire = Wire::new(mcp.clone(), Caller::Operator, line(), draft(), Out::Channel(sender));
+        wire.is_over();
+        FarEnd::detach(&End(Arc::clone(&wire))).await.unwrap();
+        assert!(wire.settled().await.1.is_none());
+        assert!(mcp.services.open_calls().await.unwrap().is_empty());
     }
 }

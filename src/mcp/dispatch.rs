@@ -63,11 +63,11 @@ impl Mcp {
             ("resources/subscribe" | "resources/unsubscribe", None) => {
                 self.subscribe(context, method, &request.params).await?
             }
-            ("tools/list", _) => self.list_tools(context).await?,
-            ("prompts/list", _) => self.list_prompts(),
+            ("tools/list", _) => self.list_tools(context, &request.params).await?,
+            ("prompts/list", _) => self.list_prompts(&request.params)?,
             ("prompts/get", _) => return self.prompt(context, request).await,
             ("resources/list", _) => self.list_resources(&request.params).await?,
-            ("resources/templates/list", _) => self.list_templates(),
+            ("resources/templates/list", _) => self.list_templates(&request.params)?,
             ("resources/read", _) => self.read_resource(context, &request.params).await?,
             ("completion/complete", _) => self.complete(&request.params).await?,
             _ => {
@@ -122,7 +122,12 @@ impl Mcp {
         }))
     }
 
-    async fn list_tools(&self, context: &Context) -> Result<Value, RpcError> {
+    async fn list_tools(
+        &self,
+        context: &Context,
+        params: &Map<String, Value>,
+    ) -> Result<Value, RpcError> {
+        one_page(params)?;
         if let Origin::Legacy(session) = &context.origin {
             self.note_tools_seen(session).await?;
         }
@@ -131,8 +136,10 @@ impl Mcp {
         Ok(json!({ "tools": tools, "ttlMs": LIST_TTL_MS, "cacheScope": "private" }))
     }
 
-    fn list_prompts(&self) -> Value {
-        json!({ "prompts": **self.prompts.borrow(), "ttlMs": LIST_TTL_MS, "cacheScope": "public" })
+    fn list_prompts(&self, params: &Map<String, Value>) -> Result<Value, RpcError> {
+        one_page(params)?;
+        let prompts = json!(**self.prompts.borrow());
+        Ok(json!({ "prompts": prompts, "ttlMs": LIST_TTL_MS, "cacheScope": "public" }))
     }
 
     async fn prompt(&self, context: &Context, request: &Request) -> Result<String, RpcError> {
@@ -207,9 +214,10 @@ impl Mcp {
         Ok(result)
     }
 
-    fn list_templates(&self) -> Value {
+    fn list_templates(&self, params: &Map<String, Value>) -> Result<Value, RpcError> {
+        one_page(params)?;
         let templates: Vec<_> = self.resources.iter().flat_map(|it| it.templates()).collect();
-        json!({ "resourceTemplates": templates, "ttlMs": LIST_TTL_MS, "cacheScope": "public" })
+        Ok(json!({ "resourceTemplates": templates, "ttlMs": LIST_TTL_MS, "cacheScope": "public" }))
     }
 
     async fn read_resource(
@@ -334,6 +342,14 @@ fn cursor(params: &Map<String, Value>) -> Result<Option<&str>, RpcError> {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(cursor)) => Ok(Some(cursor)),
         Some(_) => Err(RpcError::invalid_params("params.cursor: must be a string")),
+    }
+}
+
+/// A list that comes whole: it gave no cursor to come back with.
+fn one_page(params: &Map<String, Value>) -> Result<(), RpcError> {
+    match cursor(params)? {
+        None => Ok(()),
+        Some(_) => Err(RpcError::invalid_params("params.cursor: is none of this list's")),
     }
 }
 

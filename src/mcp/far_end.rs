@@ -66,6 +66,8 @@ struct State {
     /// What the client is asked: of a task what it waits for, else what the tool stopped at.
     asks: Vec<Ask>,
     kept: Option<Value>,
+    /// The tool is done, and its outcome is on its way to whoever waits: it is too late for a task.
+    is_over: bool,
 }
 
 /// Where messages go.
@@ -127,7 +129,13 @@ impl Wire {
             caller,
             line,
             draft,
-            state: Mutex::new(State { out, answers: Answers::new(), asks: Vec::new(), kept: None }),
+            state: Mutex::new(State {
+                out,
+                answers: Answers::new(),
+                asks: Vec::new(),
+                kept: None,
+                is_over: false,
+            }),
             reported: AtomicBool::new(false),
             turning: tokio::sync::Mutex::new(()),
             detached: CancellationToken::new(),
@@ -161,6 +169,11 @@ impl Wire {
             _ => None,
         };
         (guard, task)
+    }
+
+    /// The outcome is given to whoever waits. Called while [`Self::settled`] is held.
+    pub(super) fn is_over(&self) {
+        self.state().is_over = true;
     }
 
     pub(super) fn caller(&self) -> &Caller {
@@ -289,8 +302,11 @@ impl Wire {
             return Ok(());
         }
         let _turning = self.turning.lock().await;
-        if matches!(self.state().out, Out::Task(_)) {
-            return Ok(());
+        {
+            let state = self.state();
+            if state.is_over || matches!(state.out, Out::Task(_)) {
+                return Ok(());
+            }
         }
         let answers = Value::from(self.state().answers.clone()).to_string();
         let new = self.draft.record(None, modern.revision, true, Some(answers));

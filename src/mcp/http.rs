@@ -219,7 +219,9 @@ impl Mcp {
         if request.method == "subscriptions/listen" && matches!(context.origin, Origin::Modern(_)) {
             let listen = Box::pin(self.subscribe_and_listen(&context, &request)).await?;
             asked.count(self, "ok");
-            return Ok(listen.response(self));
+            let mut response = listen.response(self);
+            response.extensions_mut().insert(web::Endless);
+            return Ok(response);
         }
         if request.method != "tools/call" {
             let members = Box::pin(self.answer(&context, &request)).await?;

@@ -42,7 +42,8 @@ pub(super) fn modern(
     let named = meta.and_then(|meta| meta.get(meta::PROTOCOL_VERSION));
     let malformed = |message: String| RpcError::invalid_params(message).status(400);
     let Some(named) = named else {
-        if is_modern(headers, None) || method == "server/discover" {
+        let in_session = headers.contains_key(mcp::SESSION_ID);
+        if is_modern(headers, None) || (method == "server/discover" && !in_session) {
             return Err(malformed(format!(
                 "params._meta[{:?}]: is missing",
                 meta::PROTOCOL_VERSION

@@ -129,7 +129,8 @@ impl From<crate::service::Error> for RpcError {
 
 /// A message as text, to whom it may concern.
 pub(super) fn result_text(id: &RawValue, members: &str) -> String {
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{{members}}}}}"#)
+    // In one piece: an answer may be large, and formatting would make room for it bit by bit.
+    ["{\"jsonrpc\":\"2.0\",\"id\":", id.get(), ",\"result\":{", members, "}}"].concat()
 }
 
 /// An error as a message. Without an id where none could be read.

@@ -3,7 +3,7 @@
 //! An MCP session is a connection; what a person calls a session (a conversation, with its hooks, its peer and its
 //! journal) is the client's own, and one connection may see several. Codex says which in `_meta`; Claude Code names the
 //! use of the tool, of which its hook has told the moment before; of opencode only the call itself can be told again by
-//! its tool and arguments. Where nothing is told of a call, as by Gemini, hooks and `svc stdio` have the same client's
+//! its tool and arguments. A client without hooks may say it by `start_session` with an id. Where nothing is told of a call, as by Gemini, hooks and `svc stdio` have the same client's
 //! process. Once known, a connection keeps it, also over a restart, until something says otherwise.
 
 use std::sync::Arc;
@@ -72,6 +72,8 @@ impl Mcp {
             return Some(thread);
         }
         let use_id = meta["claudecode/toolUseId"].as_str();
-        self.services.ties.session_of(use_id, tool, arguments, self.services.now())
+        let known = self.services.ties.session_of(use_id, tool, arguments, self.services.now());
+        // A client that begins a session by name goes on in it.
+        known.or_else(|| id(&arguments["session_id"]).filter(|_| tool == "start_session"))
     }
 }

@@ -272,11 +272,10 @@ struct Entry {
 
 impl Entry {
     fn of_ghap(ghap: &Ghap) -> Self {
-        let id = ghap.id.as_str().to_owned();
         Self {
             kind: ContextKind::Experiences,
-            lead: format!("**{}, {}** {id}", ghap.domain, ghap.status),
-            item: Item { kind: "experience", id, version: ghap.updated_at },
+            lead: format!("**{}, {}** {}", ghap.domain, ghap.status, ghap.id),
+            item: Item::from(ghap),
             is_failed: ghap.status == GhapStatus::Falsified,
             texts: texts_of(ghap),
         }
@@ -294,10 +293,9 @@ impl Entry {
     }
 
     fn of_memory(memory: &Memory) -> Self {
-        let id = memory.id.as_str().to_owned();
         Self {
             kind: ContextKind::Memories,
-            item: Item { kind: "memory", id, version: memory.created_at },
+            item: Item::from(memory),
             is_failed: false,
             lead: format!("**{}**", memory.category),
             texts: vec![("", memory.content.clone())],

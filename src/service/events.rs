@@ -51,7 +51,7 @@ pub struct EventPage {
 pub struct Gap {
     /// The cursor that it came with.
     pub requested: u64,
-    /// The oldest place there is.
+    /// The oldest place there is in what is read.
     pub oldest: i64,
     /// The latest place there is.
     pub latest: i64,
@@ -170,12 +170,8 @@ impl Services {
         kind: Option<String>,
     ) -> Result<Subscription, Error> {
         let listener = self.store.bus().listen_all();
-        let (trimmed, head) = self.store.log_bounds().await?;
-        let (mut cursor, gap) = begin(after, (trimmed, head));
-        if let (After::Place(asked), Some(Gap { reason: "pruned", .. })) = (after, &gap) {
-            // The last event of each stream is still there, and may be before the oldest that was not pruned.
-            cursor = i64::try_from(asked).unwrap_or(cursor);
-        }
+        let bounds = self.store.log_bounds().await?;
+        let (cursor, gap) = self.begin_feed(&scope, after, bounds).await?;
         Ok(Subscription {
             store: self.store.clone(),
             source: Source::Feed { scope, listener },
@@ -185,10 +181,31 @@ impl Services {
             gap,
             closed: false,
             endless: true,
-            head,
+            head: bounds.1,
             live: false,
             ahead: None,
         })
+    }
+
+    /// The position to begin a feed with, and what the log cannot give any more.
+    pub(super) async fn begin_feed(
+        &self,
+        scope: &FeedScope,
+        after: After,
+        bounds: (i64, i64),
+    ) -> Result<(i64, Option<Gap>), StoreError> {
+        let (mut cursor, mut gap) = begin(after, bounds);
+        if let Some(gap) = &mut gap {
+            // The last event of each stream is still there, and may be before those that were pruned.
+            let oldest = self.store.feed_events(scope, 0, i64::MAX, None, Take::rows(1)).await?;
+            if let Some(event) = oldest.events.first() {
+                gap.oldest = event.position;
+            }
+            if gap.reason == "pruned" {
+                cursor = i64::try_from(gap.requested).unwrap_or(cursor);
+            }
+        }
+        Ok((cursor, gap))
     }
 
     /// Follows one stream event by event, from a place on and to its end.
@@ -486,7 +503,7 @@ fn join(frames: Vec<Bytes>) -> Bytes {
 mod tests {
     use super::*;
     use crate::{
-        domain::Ids,
+        domain::{Ids, TokenId},
         service::{Tokens, Tuning},
         store::testing::{TestStore, append, event},
     };
@@ -622,9 +639,7 @@ mod tests {
         for _ in 0..10 {
             append(&test.store, &name(), vec![event("frame", "{}")]).await;
         }
-        let trimmed: Result<_, StoreError> =
-            test.store.write(|tx| Box::pin(async move { tx.trim(4).await })).await;
-        assert_eq!(trimmed.unwrap().removed, 4);
+        assert_eq!(test.store.trim(4, u64::MAX).await.unwrap().removed, 4);
         let stream = Selector::Stream("task/t".to_owned());
         let everything = Selector::Prefix(String::new());
         for (selector, after, expected, gap) in [
@@ -648,6 +663,43 @@ mod tests {
             if let Some(first) = expected.last() {
                 let seen = ids(subscription.next().await.unwrap());
                 assert_eq!((seen.first(), seen.last()), (Some(first), Some(&10)));
+            }
+        }
+    }
+
+    /// The last event of each stream stays, so the oldest that a feed has may be far below what was pruned.
+    #[tokio::test]
+    async fn the_oldest_of_a_feed_is_one_that_it_has() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let named = |name: &str| StreamName::parse(name).unwrap();
+        for (name, count) in [("mcp/c", 1), ("peer/p", 2), ("task/t", 6), ("team", 1)] {
+            append(&test.store, &named(name), (0..count).map(|_| event("a", "{}")).collect()).await;
+        }
+        // 1 mcp/c, 2 and 3 peer/p, 4 to 9 task/t, 10 team: 1, 3, 7 and later stay.
+        assert_eq!(test.store.trim(6, u64::MAX).await.unwrap().removed, 4);
+        let token = TokenId::new(&Ids::counting(), services.now());
+        let agent = Caller::Session { key: "s".into(), token, scopes: Arc::from([]) };
+        for (caller, prefix, after, oldest, first) in [
+            (&Caller::Operator, "", 0, 1, 1),
+            (&agent, "", 0, 3, 3),
+            (&agent, "", 4, 3, 7),
+            (&agent, "task/", 0, 7, 7),
+            (&agent, "task/", 99, 7, 7),
+            (&agent, "te", 0, 10, 10),
+        ] {
+            let (selector, place) = (Selector::Prefix(prefix.to_owned()), After::Place(after));
+            let mut feed = services.subscribe(caller, &selector, place, None).await.unwrap();
+            let Some(Chunk::Gap(gap)) = feed.next().await.unwrap() else {
+                panic!("no gap for {prefix:?} after {after}")
+            };
+            assert_eq!((gap.requested, gap.oldest, gap.latest), (after, oldest, 10), "{prefix}");
+            assert_eq!(ids(feed.next().await.unwrap()).first(), Some(&first), "{prefix}");
+            if !caller.is_operator() {
+                let wait = std::time::Duration::ZERO;
+                let read = services.read_events(&selector, after, None, None, wait).await.unwrap();
+                assert_eq!(read.gap, Some(gap), "{prefix}");
+                assert_eq!(read.events[0].position, first, "{prefix}");
             }
         }
     }

@@ -80,7 +80,8 @@ impl Services {
             .await
     }
 
-    /// Puts a message into every inbox but the sender's, or into those of a circle. Answers how many took it.
+    /// Puts a message into every inbox but the sender's, or into those of a circle. Answers how many took it; of each
+    /// other there is a message that was refused.
     pub async fn broadcast(
         &self,
         caller: &Caller,
@@ -99,8 +100,12 @@ impl Services {
                             continue;
                         }
                         let kind = MessageType::Broadcast;
-                        let took = deliver(tx, &ids, &from, to, kind, &input, bound).await?;
-                        delivered += u64::from(took.is_some());
+                        let took =
+                            deliver(tx, &ids, &from, to.clone(), kind, &input, bound).await?;
+                        match took {
+                            Some(_) => delivered += 1,
+                            None => refuse(tx, &ids, &from, to, kind, &input).await?,
+                        }
                     }
                     Ok(delivered)
                 })
@@ -278,7 +283,39 @@ async fn deliver(
     if tx.inbox_full(&to, bound).await? {
         return Ok(None);
     }
-    let mut messages = [Message {
+    let mut messages = [accepted(tx, ids, from, &to, kind, input)];
+    tx.insert_message(&messages[0], input.idempotency_key.as_deref()).await?;
+    tx.advance_messages(&[messages[0].id.clone()], &[DeliveryState::Accepted], None).await?;
+    advance(tx, &to, &mut messages, DeliveryState::Queued, None).await?;
+    let [message] = messages;
+    Ok(Some(message))
+}
+
+/// Stores that a full inbox did not take a message. Without the message's key: a repeat may find room.
+async fn refuse(
+    tx: &mut WriteTx,
+    ids: &Ids,
+    from: &str,
+    to: PeerId,
+    kind: MessageType,
+    input: &NewMessage,
+) -> Result<(), StoreError> {
+    let mut messages = [accepted(tx, ids, from, &to, kind, input)];
+    tx.insert_message(&messages[0], None).await?;
+    tx.advance_messages(&[messages[0].id.clone()], &[DeliveryState::Accepted], None).await?;
+    advance(tx, &to, &mut messages, DeliveryState::Refused, Some("the inbox is full")).await
+}
+
+/// The message that the daemon makes of what a sender gave it.
+fn accepted(
+    tx: &WriteTx,
+    ids: &Ids,
+    from: &str,
+    to: &PeerId,
+    kind: MessageType,
+    input: &NewMessage,
+) -> Message {
+    Message {
         id: MessageId::new(ids, tx.now()),
         kind,
         from_peer: from.to_owned(),
@@ -287,12 +324,7 @@ async fn deliver(
         correlation_id: input.correlation_id.clone(),
         timestamp: tx.now(),
         state: DeliveryState::Accepted,
-    }];
-    tx.insert_message(&messages[0], input.idempotency_key.as_deref()).await?;
-    tx.advance_messages(&[messages[0].id.clone()], &[DeliveryState::Accepted], None).await?;
-    advance(tx, &to, &mut messages, DeliveryState::Queued, None).await?;
-    let [message] = messages;
-    Ok(Some(message))
+    }
 }
 
 /// The stamp on a message for a peer.
@@ -356,6 +388,7 @@ fn told(message: &Message, reason: Option<&'static str>) -> NewEvent {
         DeliveryState::Offered => "message.offered",
         DeliveryState::Injected => "message.injected",
         DeliveryState::Acked => "message.acked",
+        DeliveryState::Refused => "message.refused",
         _ => "message.undeliverable",
     };
     event_of(kind, message, reason)

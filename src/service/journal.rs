@@ -6,10 +6,10 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{Error, Services, check};
+use super::{Error, Services, check, usefulness};
 use crate::{
     domain::{
-        Caller, GhapId, Ids, NewEvent, OutcomeId, StreamName, Timestamp,
+        Caller, GhapId, Ids, NewEvent, OutcomeId, StreamName, Timestamp, TokenId,
         journal::{
             Domain, Ghap, GhapStatus, Iteration, Lesson, Outcome, OutcomeVerdict, RootCause,
             Session, SessionSource, Strategy, Tier, ToolUse, Verdict, tier,
@@ -226,17 +226,20 @@ impl Services {
         reason: Option<String>,
     ) -> Result<(Session, Option<GhapId>), Error> {
         check::short("reason", reason.as_deref())?;
-        self.store
+        let (session, left) = self
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let id = &place.session_id;
                     let unknown = || Error::not_found("session", id);
                     tx.session(id).await?.ok_or_else(unknown)?;
                     let left = end(tx, id, reason.as_deref()).await?;
-                    Ok((tx.session(id).await?.ok_or_else(unknown)?, left))
+                    Ok::<_, Error>((tx.session(id).await?.ok_or_else(unknown)?, left))
                 })
             })
-            .await
+            .await?;
+        self.tokens.forget(&left.tokens);
+        Ok((session, left.record))
     }
 
     /// The project that a session works in.
@@ -379,6 +382,7 @@ impl Services {
                         lesson: None,
                         confidence_tier: None,
                         outcome_id: None,
+                        confirmed_again: 0,
                         created_at: now,
                         updated_at: now,
                         resolved_at: None,
@@ -509,6 +513,9 @@ impl Services {
                     ghap.outcome_id = end.outcome_id.map(OutcomeId::from);
                     ghap.updated_at = now;
                     ghap.resolved_at = Some(now);
+                    if ghap.status == GhapStatus::Confirmed {
+                        usefulness::note(tx, &ghap).await?;
+                    }
                     tx.update_ghap(&ghap).await?;
                     tx.reset_tool_count(&place.session_id, "").await?;
                     tell_of(tx, &ghap, "ghap.resolved").await?;
@@ -751,18 +758,28 @@ pub(super) async fn put_outcome(
     Ok((outcome, is_new))
 }
 
-/// Ends a session that there is, and says so in its stream. Answers the record that it left open.
+/// What an ended session leaves.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// The record that it did not end.
+    pub(super) record: Option<GhapId>,
+    /// Its tokens. They are good for nothing any more, and after the commit whoever ended it has them forgotten.
+    pub(super) tokens: Vec<TokenId>,
+}
+
+/// Ends a session that there is, takes its tokens back, and says so in its stream.
 pub(super) async fn end(
     tx: &mut WriteTx,
     id: &str,
     reason: Option<&str>,
-) -> Result<Option<GhapId>, StoreError> {
+) -> Result<Left, StoreError> {
     tx.end_session(id, reason).await?;
+    let tokens = tx.revoke_tokens_of(id).await?;
     tx.reset_tool_count(id, "").await?;
-    let left = tx.active_ghap(id).await?.map(|ghap| ghap.id);
-    let data = json!({ "session_id": id, "reason": reason, "orphan": left });
+    let record = tx.active_ghap(id).await?.map(|ghap| ghap.id);
+    let data = json!({ "session_id": id, "reason": reason, "orphan": record });
     tell(tx, id, "session.ended", &data).await?;
-    Ok(left)
+    Ok(Left { record, tokens })
 }
 
 /// Begins a session, or begins it again, and says so in its stream.

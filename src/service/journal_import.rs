@@ -285,6 +285,7 @@ fn record(id: GhapId, old: OldGhap) -> Ghap {
             .map(|lesson| Lesson { what_worked: lesson.what_worked, takeaway: lesson.takeaway }),
         confidence_tier: Some(confidence_tier),
         outcome_id: None,
+        confirmed_again: 0,
         created_at: old.created_at,
         updated_at: ended.unwrap_or(old.created_at),
         resolved_at: Some(ended.unwrap_or(old.created_at)),

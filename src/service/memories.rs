@@ -6,6 +6,7 @@ use sha2::{Digest as _, Sha256};
 use super::{
     Error, Services, check,
     journal::{Place, tell, text_of},
+    usefulness,
 };
 use crate::{
     domain::{
@@ -73,6 +74,7 @@ impl Services {
                         content: new.content,
                         importance: new.importance,
                         tags,
+                        confirmed_again: 0,
                         created_at: tx.now(),
                     };
                     let known = tx.insert_memory(&memory, &digest, &terms, session_id).await?;
@@ -114,7 +116,8 @@ impl Services {
                 let is_near = memory.project.is_none() || memory.project.as_deref() == project;
                 fit.score *= (0.75 + 0.5 * memory.importance)
                     * fit::age(now.since(memory.created_at).as_secs_f64() / 86_400.0)
-                    * if is_near { 1.0 } else { ELSEWHERE };
+                    * if is_near { 1.0 } else { ELSEWHERE }
+                    * usefulness::factor(memory.confirmed_again);
                 Some((memory, fit))
             })
             .collect();

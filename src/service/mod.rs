@@ -24,6 +24,7 @@ pub mod retrieval;
 pub mod search;
 mod tasks;
 mod tokens;
+mod usefulness;
 pub mod values;
 
 use std::{sync::Arc, time::Duration};
@@ -34,7 +35,9 @@ pub use peers::PeerPage;
 pub use reading::Reading;
 pub use retention::Retention;
 pub use tasks::{Cancelled, Created, LastFrames, TaskPage, TaskWatch};
-pub use tokens::{MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret};
+pub use tokens::{
+    Credential, MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret,
+};
 
 use reads::Reads;
 

@@ -160,7 +160,13 @@ impl Services {
         for row in self.store.stale_peers(now.minus(timeout), now).await? {
             let alive = row.peer.pid.is_some_and(process::is_alive)
                 || self.has_open_session(row.peer.session_id.as_deref(), now).await?;
-            let Peer { peer_id, last_seen, .. } = row.peer;
+            let Peer { peer_id, last_seen, status, .. } = row.peer;
+            if last_seen <= now
+                && status.after_silence(now.since(last_seen), timeout, alive).is_none()
+            {
+                // Idle, as it was: nothing to write for as long as its process or session lives.
+                continue;
+            }
             self.store
                 .write(move |tx| {
                     Box::pin(async move {
@@ -193,10 +199,15 @@ impl Services {
 }
 
 impl Services {
-    /// Whether the session that a peer stands for is at the other end of an MCP connection, or was a moment ago.
+    /// Whether the session that a peer stands for is open in the journal and not stale, or at the other end of an MCP
+    /// connection, or was there a moment ago.
     async fn has_open_session(&self, session: Option<&str>, now: Timestamp) -> Result<bool, Error> {
         let Some(session) = given(session) else { return Ok(false) };
-        Ok(self.store.is_mcp_session_open(session, now.minus(limits::MCP_SESSION_OPEN)).await?)
+        let (connected, stale) =
+            (now.minus(limits::MCP_SESSION_OPEN), now.minus(limits::SESSION_STALE));
+        let journal = self.store.session(session).await?;
+        Ok(journal.is_some_and(|it| it.ended_at.is_none() && it.last_seen_at >= stale)
+            || self.store.is_mcp_session_open(session, connected).await?)
     }
 }
 
@@ -388,8 +399,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        domain::{Ids, NewMessage},
-        service::{Tokens, Tuning},
+        domain::{Ids, NewMessage, journal::SessionSource},
+        service::{Tokens, Tuning, journal::NewSession},
         store::testing::TestStore,
     };
 
@@ -462,6 +473,44 @@ mod tests {
         assert_eq!(services.sweep_peers().await.unwrap(), limits::PID_CHECK, "not at once again");
         test.clock.advance(Duration::from_secs(2));
         assert_eq!(status().await, PeerStatus::Offline);
+    }
+
+    #[tokio::test]
+    async fn an_open_session_of_the_journal_keeps_its_peer_idle() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let operator = Caller::Operator;
+        let start = async || {
+            let new = NewSession {
+                session_id: Some("s-1".to_owned()),
+                cwd: None,
+                source: SessionSource::Startup,
+                client: None,
+            };
+            services.start_session(&operator, None, new).await.unwrap();
+        };
+        start().await;
+        let input = RegisterInput { session_id: Some("s-1".to_owned()), ..input("a") };
+        let id = services.register_peer(&operator, input).await.unwrap().peer_id;
+        let status = async || {
+            let pause = services.sweep_peers().await.unwrap();
+            assert_eq!(pause, limits::PID_CHECK, "no sooner than it has to");
+            services.peer(id.as_str()).await.unwrap().status
+        };
+        test.clock.advance(limits::PEER_TIMEOUT);
+        assert_eq!(status().await, PeerStatus::Idle);
+        test.clock.advance(limits::SESSION_STALE.saturating_sub(limits::PEER_TIMEOUT));
+        assert_eq!(status().await, PeerStatus::Idle);
+        test.clock.advance(Duration::from_millis(1));
+        assert_eq!(status().await, PeerStatus::Offline, "the session is stale");
+
+        services.heartbeat(&operator, id.as_str(), None).await.unwrap();
+        start().await;
+        test.clock.advance(limits::PEER_TIMEOUT);
+        assert_eq!(status().await, PeerStatus::Idle);
+        let place = services.place(&operator, Some("s-1"), None, None).await.unwrap();
+        services.end_session(place, None).await.unwrap();
+        assert_eq!(status().await, PeerStatus::Offline, "the session has ended");
     }
 
     #[tokio::test]

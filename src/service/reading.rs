@@ -53,11 +53,11 @@ impl Services {
                 Ear::Feed(scope, self.store.bus().listen_all())
             }
         };
-        let (mut place, gap) = begin(After::Place(after), self.bounds(&ear).await?.0);
-        if let (Ear::Feed(..), Some(Gap { reason: "pruned", .. })) = (&ear, &gap) {
-            // The last event of each stream is still there, and may be before the oldest that was not pruned.
-            place = i64::try_from(after).unwrap_or(place);
-        }
+        let (after, (bounds, _)) = (After::Place(after), self.bounds(&ear).await?);
+        let (mut place, gap) = match &ear {
+            Ear::Stream(..) => begin(after, bounds),
+            Ear::Feed(scope, _) => self.begin_feed(scope, after, bounds).await?,
+        };
         loop {
             // The end is looked at before the page, so that what is passed over for its kind was seen.
             let ((_, head), closed) = self.bounds(&ear).await?;

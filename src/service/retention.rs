@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::{Error, Services};
-use crate::store::StoreError;
 
 /// How much of the log to keep. Both off by default: nothing is ever removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,19 +21,21 @@ impl Services {
             && let Some(until) = self.store.position_before(self.now().minus(age)).await?
         {
             loop {
-                let (gone, more) = self.trim(until).await?;
-                removed += gone;
-                if !more {
+                let step = self.store.trim(until, u64::MAX).await?;
+                removed += step.removed;
+                if !step.more {
                     break;
                 }
             }
         }
         if let Some(bytes) = retention.max_bytes {
-            while self.store.used_bytes().await? > bytes {
-                let (_, head) = self.store.log_bounds().await?;
-                let (gone, more) = self.trim(head).await?;
-                removed += gone;
-                if !more {
+            // What is above the limit goes, and no more: a page is free when all of it is, so it takes a few steps.
+            while let excess = self.store.used_bytes().await?.saturating_sub(bytes)
+                && excess > 0
+            {
+                let step = self.store.trim(i64::MAX, excess).await?;
+                removed += step.removed;
+                if !step.more {
                     break;
                 }
             }
@@ -44,10 +45,57 @@ impl Services {
         }
         Ok(removed)
     }
+}
 
-    async fn trim(&self, until: i64) -> Result<(u64, bool), StoreError> {
-        let trim =
-            self.store.write(move |tx| Box::pin(async move { tx.trim(until).await })).await?;
-        Ok((trim.removed, trim.more))
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        domain::{Ids, StreamName},
+        service::{Tokens, Tuning},
+        store::testing::{TestStore, append, event},
+    };
+
+    fn services(test: &TestStore) -> Services {
+        let tokens = Tokens::open(&test.folder().join("token")).unwrap();
+        let clock = Arc::clone(&test.clock) as _;
+        Services::new(test.store.clone(), clock, Ids::counting(), Tuning::default(), tokens)
+    }
+
+    /// Large rows go one by one as small ones do: the limit is one of bytes.
+    #[tokio::test]
+    async fn what_is_above_the_limit_goes_and_little_more() {
+        const MIB: u64 = 1024 * 1024;
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let (first, lines) = (StreamName::of("task", "first"), StreamName::of("task", "lines"));
+        append(&test.store, &first, vec![event("frame", "{}")]).await;
+        let line = format!(r#"{{"line":"{}"}}"#, "x".repeat(10_000));
+        for _ in 0..20 {
+            append(&test.store, &lines, (0..100).map(|_| event("frame", &line)).collect()).await;
+        }
+        let used = test.store.used_bytes().await.unwrap();
+        assert!(used > 20 * MIB, "{used}");
+        let keep = |max_bytes| Retention { max_age: None, max_bytes: Some(max_bytes) };
+        assert_eq!(services.apply_retention(keep(used)).await.unwrap(), 0);
+
+        // More than one step may take, and then less than a row.
+        for excess in [9 * MIB, 4096] {
+            let max_bytes = test.store.used_bytes().await.unwrap() - excess;
+            let removed = services.apply_retention(keep(max_bytes)).await.unwrap();
+            let left = test.store.used_bytes().await.unwrap();
+            assert!(left <= max_bytes && left + MIB / 2 > max_bytes, "{max_bytes}: {left}");
+            assert!(removed > 0 && removed <= excess / 10_000 + 2, "{removed} for {excess}");
+        }
+        let kept = async |name| test.store.view(name).await.unwrap().unwrap();
+        assert_eq!(kept(&first).await.floor, 0, "the last of its stream");
+        let lines = kept(&lines).await;
+        assert_eq!((lines.floor, lines.head), (test.store.log_bounds().await.unwrap().0 - 1, 2000));
+
+        let rest = services.apply_retention(keep(1)).await.unwrap();
+        assert_eq!(i64::try_from(rest), Ok(1999 - lines.floor));
+        assert_eq!(kept(&StreamName::of("task", "lines")).await.floor, 1999);
     }
 }

@@ -81,6 +81,7 @@ impl Record {
             lesson,
             confidence_tier: Some(self.tier),
             outcome_id: None,
+            confirmed_again: 0,
             created_at: at,
             updated_at: at,
             resolved_at: Some(at),

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Error, Services};
+use super::{Error, Services, usefulness};
 use crate::{
     domain::{
         Timestamp,
@@ -48,6 +48,9 @@ const JURY: usize = 5;
 /// want: what nobody asked for and nobody needs costs more trust than a lesson that is not told.
 const FLOOR: f64 = 1.25;
 const SLACK: f64 = 4.0;
+/// Which share of a subject, and how many words of it, a record about the same has.
+const SHARE: f64 = 0.3;
+const WORDS: usize = 3;
 
 /// What to look for.
 #[derive(Debug, Clone, Default)]
@@ -101,6 +104,9 @@ pub async fn find(
     let asked = learn(&mut index, prompt).await?;
     let candidates = gather(&mut index, &asked, search).await?;
     let ranked = rank(&asked, candidates, now, search);
+    if ranked.is_empty() {
+        return Ok(Vec::new());
+    }
     let ids: Vec<i64> = ranked.iter().map(|it| it.candidate.id).collect();
     let mut ghaps: HashMap<String, Ghap> = index
         .ghaps(&ids)
@@ -117,28 +123,25 @@ pub async fn find(
 
 /// Weighs a prompt by what is known of its words.
 async fn learn(index: &mut Index, mut prompt: Prompt) -> Result<Asked, StoreError> {
-    let mut rarity = Rarity::default();
-    rarity.learn(index, &prompt).await?;
-    let mut misspelt: Vec<&mut Group> = prompt
+    let parts: Vec<(&str, String)> = prompt
         .groups
-        .iter_mut()
-        .filter(|group| group.may_be_misspelt() && !rarity.knows(&group.term))
-        .take(limits::PROMPT_TYPOS)
+        .iter()
+        .filter(|group| group.may_be_misspelt())
+        .map(|group| (group.term.as_str(), group.parts()))
         .collect();
-    if !misspelt.is_empty() {
-        let parts = misspelt.iter().map(|group| (group.term.as_str(), group.parts())).collect();
-        let mut has_typos = false;
-        for (word, term) in index.terms_like(&parts).await? {
-            if let Some(group) = misspelt.iter_mut().find(|group| group.term == word) {
-                group.resembles(&term);
-                has_typos |= group.members.len() > 1;
-            }
-        }
-        if has_typos {
-            rarity.learn(index, &prompt).await?;
+    let (mut known, like) = index.known(&members(&prompt), &parts).await?;
+    let mut has_typos = false;
+    for (word, term) in like {
+        if let Some(group) = prompt.groups.iter_mut().find(|group| group.term == word) {
+            group.resembles(&term);
+            has_typos |= group.members.len() > 1;
         }
     }
-    Ok(Asked::new(prompt, rarity))
+    if has_typos {
+        known = index.frequencies(&members(&prompt)).await?;
+    }
+    let (records, with) = known;
+    Ok(Asked::new(prompt, Rarity::new(records, with.into_iter().collect())))
 }
 
 /// The records that have the most of the rarest terms.
@@ -150,17 +153,20 @@ async fn gather(
     let limit = search.limit.clamp(limits::SEARCH_CANDIDATES, limits::SEARCH_HITS);
     let filter = &search.filter;
     let look = asked.look(filter.postings());
-    let mut worth: HashMap<i64, f64> = HashMap::new();
+    let mut worth: Vec<(i64, f64)> = Vec::new();
     let terms: Vec<&str> = look.chosen.keys().copied().collect();
     if !terms.is_empty() {
         for (term, ids) in index.places(&terms, filter).await? {
             let value = look.chosen.get(term.as_str()).copied().unwrap_or(0.0);
-            for id in ids {
-                *worth.entry(id).or_default() += value;
-            }
+            worth.extend(ids.into_iter().map(|id| (id, value)));
         }
     }
-    let mut found: Vec<(f64, i64)> = worth.into_iter().map(|(id, worth)| (worth, id)).collect();
+    // The places of each term come in order, so there is little to sort.
+    worth.sort_by_key(|it| it.0);
+    let mut found: Vec<(f64, i64)> = worth
+        .chunk_by(|a, b| a.0 == b.0)
+        .map(|of_one| (of_one.iter().map(|it| it.1).sum(), of_one[0].0))
+        .collect();
     let is_better = |a: &(f64, i64), b: &(f64, i64)| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1));
     if found.len() > limit {
         found.select_nth_unstable_by(limit, is_better);
@@ -215,22 +221,22 @@ fn keep_places(mut ranked: Vec<Ranked>, limit: usize) -> Vec<Ranked> {
     ranked
 }
 
+/// All terms that a prompt may be met by.
+pub(super) fn members(prompt: &Prompt) -> Vec<&str> {
+    let members = prompt.groups.iter().flat_map(|group| &group.members);
+    members.map(|(term, _)| term.as_str()).collect()
+}
+
 /// How telling each term is.
-#[derive(Default)]
-struct Rarity {
+pub(super) struct Rarity {
     records: f64,
     records_with: HashMap<String, i64>,
 }
 
 impl Rarity {
-    /// Looks up all terms of a prompt.
-    async fn learn(&mut self, index: &mut Index, prompt: &Prompt) -> Result<(), StoreError> {
-        let members = prompt.groups.iter().flat_map(|group| &group.members);
-        let terms: Vec<&str> = members.map(|(term, _)| term.as_str()).collect();
-        let (records, records_with) = index.frequencies(&terms).await?;
-        self.records = float(records);
-        self.records_with = records_with.into_iter().collect();
-        Ok(())
+    /// Of that many records, and how many have each term.
+    pub(super) fn new(records: i64, records_with: HashMap<String, i64>) -> Self {
+        Self { records: float(records), records_with }
     }
 
     fn knows(&self, term: &str) -> bool {
@@ -252,20 +258,22 @@ impl Rarity {
 }
 
 /// A prompt, weighed.
-struct Asked {
+pub(super) struct Asked {
     groups: Vec<Group>,
     is_chore: bool,
     troubles: usize,
     /// What each group is worth when it is met in full, and all of them.
     worth: Vec<f64>,
     whole: f64,
-    /// Each term that counts: for which group, and how much.
-    terms: HashMap<String, Vec<(usize, f64)>>,
+    /// Each term that counts, in their order: for which group, and how much.
+    terms: Vec<(String, Vec<(usize, f64)>)>,
+    /// Where each of them stands there.
+    place: HashMap<String, usize>,
     rarity: Rarity,
 }
 
 impl Asked {
-    fn new(prompt: Prompt, rarity: Rarity) -> Self {
+    pub(super) fn new(prompt: Prompt, rarity: Rarity) -> Self {
         let worth = |group: &Group| {
             let best = group
                 .members
@@ -287,7 +295,7 @@ impl Asked {
             groups.sort_by(|a, b| b.0.total_cmp(&a.0));
             groups.truncate(limits::PROMPT_TERMS);
         }
-        let mut terms: HashMap<String, Vec<(usize, f64)>> = HashMap::new();
+        let mut terms: BTreeMap<String, Vec<(usize, f64)>> = BTreeMap::new();
         for (at, (_, group)) in groups.iter().enumerate() {
             for (term, weight) in &group.members {
                 if rarity.knows(term) {
@@ -300,7 +308,9 @@ impl Asked {
         let whole = worth.iter().sum::<f64>().max(f64::MIN_POSITIVE);
         let groups = groups.into_iter().map(|it| it.1).collect();
         let Prompt { is_chore, troubles, .. } = prompt;
-        Self { groups, is_chore, troubles, worth, whole, terms, rarity }
+        let place = terms.keys().cloned().zip(0..).collect();
+        let terms = terms.into_iter().collect();
+        Self { groups, is_chore, troubles, worth, whole, terms, place, rarity }
     }
 
     /// Where to look for candidates: the most telling terms that stand in few enough records together.
@@ -325,24 +335,37 @@ impl Asked {
     }
 
     fn rank(&self, candidate: Candidate, project: Option<&str>, now: Timestamp) -> Ranked {
+        let Met { score, share } = self.meet([&candidate.aim, &candidate.lesson, &candidate.rest]);
+        let is_own = project.is_some_and(|project| project == candidate.project);
+        let days = float((now.as_millis() - candidate.at_ms).max(0)) / 86_400_000.0;
+        let age = OLD + (1.0 - OLD) * (-days / HALF_LIFE_DAYS).exp2();
+        let place = if project.is_some() && !is_own { ELSEWHERE } else { 1.0 };
+        let score = score * trust(candidate.tier) * age.powf(AGE) * place;
+        let relevance = self.relevance(share, score, is_own);
+        // After the floor: what has helped to other things does not make it fit this one.
+        let score = score * usefulness::factor(candidate.confirmed_again);
+        Ranked { candidate, score, relevance }
+    }
+
+    /// How well a record meets the prompt, by its terms: of what it is about, of what it taught, and the rest.
+    pub(super) fn meet(&self, [aim, lesson, rest]: [&str; 3]) -> Met {
         // Of each term that counts: how often it stands, weighed by where.
-        let mut found: HashMap<&str, f64> = HashMap::new();
+        let mut counts = vec![0.0; self.terms.len()];
         let mut length = 0.0;
-        let fields = [(&candidate.aim, 1.0), (&candidate.lesson, 1.0), (&candidate.rest, REST)];
-        for (field, weight) in fields {
+        for (field, weight) in [(aim, 1.0), (lesson, 1.0), (rest, REST)] {
             for term in field.split(' ').filter(|term| !term.is_empty()) {
                 length += weight;
-                if let Some((term, _)) = self.terms.get_key_value(term) {
-                    *found.entry(term.as_str()).or_default() += weight;
+                if let Some(place) = self.place.get(term) {
+                    counts[*place] += weight;
                 }
             }
         }
         let norm = SATURATION * (1.0 - LENGTH + LENGTH * length / USUAL_LENGTH);
-        let mut uses: Vec<Use<'_>> = found
-            .iter()
+        let found = counts.iter().enumerate().filter(|(_, count)| **count > 0.0);
+        let mut uses: Vec<Use> = found
             .flat_map(|(term, count)| {
                 let value = count * (SATURATION + 1.0) / (count + norm);
-                self.terms[*term].iter().map(move |(group, worth)| Use {
+                self.terms[term].1.iter().map(move |(group, worth)| Use {
                     score: worth * value,
                     worth: *worth,
                     group: *group,
@@ -351,17 +374,16 @@ impl Asked {
             })
             .collect();
         uses.sort_by(|a, b| {
-            b.score.total_cmp(&a.score).then(a.group.cmp(&b.group)).then(a.term.cmp(b.term))
+            b.score.total_cmp(&a.score).then(a.group.cmp(&b.group)).then(a.term.cmp(&b.term))
         });
         // Each term counts for one word of the prompt, and each word once in full.
         let mut met = vec![false; self.groups.len()];
-        let mut taken: Vec<&str> = Vec::new();
+        let mut taken = vec![false; self.terms.len()];
         let (mut score, mut mass) = (0.0, 0.0);
         for one in uses {
-            if taken.contains(&one.term) {
+            if std::mem::replace(&mut taken[one.term], true) {
                 continue;
             }
-            taken.push(one.term);
             if std::mem::replace(&mut met[one.group], true) {
                 score += MORE * one.score;
                 continue;
@@ -369,13 +391,21 @@ impl Asked {
             score += one.score;
             mass += one.worth.min(self.worth[one.group]);
         }
-        let is_own = project.is_some_and(|project| project == candidate.project);
-        let days = float((now.as_millis() - candidate.at_ms).max(0)) / 86_400_000.0;
-        let age = OLD + (1.0 - OLD) * (-days / HALF_LIFE_DAYS).exp2();
-        let place = if project.is_some() && !is_own { ELSEWHERE } else { 1.0 };
-        score *= trust(candidate.tier) * age.powf(AGE) * place;
-        let relevance = self.relevance(mass / self.whole, score, is_own);
-        Ranked { candidate, score, relevance }
+        Met { score, share: mass / self.whole }
+    }
+
+    /// Whether a record, by its terms, is about the same: it would be given to somebody who did not ask, neither its age nor
+    /// its tier nor whose it is having a say; or it has three words of the subject and a good share of it, which tells
+    /// in a journal that is so small that no word is rare.
+    pub(super) fn is_about(&self, terms: [&str; 3]) -> bool {
+        let Met { score, share } = self.meet(terms);
+        let has = |term: &str| terms.iter().any(|field| field.split(' ').any(|it| it == term));
+        let is_met = |group: &&Group| {
+            let is_telling = !group.is_common && !group.is_phrase;
+            is_telling && group.members.iter().any(|(term, _)| has(term))
+        };
+        self.relevance(share, score, false) >= FLOOR
+            || (share >= SHARE && self.groups.iter().filter(is_met).count() >= WORDS)
     }
 
     /// What speaks for a record's having to do with the prompt: that it meets a great share of it, that it does so well,
@@ -398,12 +428,21 @@ struct Look<'a> {
     too_many: Option<&'a str>,
 }
 
+/// How well a record meets a prompt.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Met {
+    /// What the words are worth that it has.
+    score: f64,
+    /// Which share of the prompt those are.
+    share: f64,
+}
+
 /// A term of a record that stands for a word of the prompt.
-struct Use<'a> {
+struct Use {
     score: f64,
     worth: f64,
     group: usize,
-    term: &'a str,
+    term: usize,
 }
 
 /// What a tier counts. What was given up may still be worth a glance.
@@ -427,7 +466,10 @@ mod tests {
     use crate::{
         domain::journal::Domain,
         service::retrieval::{Fixture, NOW},
-        store::testing::{TestStore, journal::record},
+        store::{
+            ShownBy,
+            testing::{TestStore, journal::record},
+        },
     };
 
     fn asks(prompt: &str) -> Search<'_> {
@@ -520,6 +562,37 @@ mod tests {
         let search = Search { limit: 4, ..asks(&prompt) };
         let hits = found(&at.store, &search).await;
         assert_eq!(hits, ["ghap_7", "ghap_6", "ghap_5", "ghap_4"]);
+    }
+
+    #[tokio::test]
+    async fn of_what_fits_alike_that_which_has_helped_comes_first() {
+        let at = TestStore::open().await;
+        let mut ghaps = Vec::new();
+        for (number, goal) in
+            [(1, "The tokenizer hangs"), (2, "The tokenizer hangs"), (3, "The tokenizer")]
+        {
+            ghaps.push(record(&at, number, goal).await);
+        }
+        put(&at, ghaps).await;
+        let search = asks("tokenizer hangs");
+        assert_eq!(found(&at.store, &search).await, ["ghap_2", "ghap_1", "ghap_3"], "the latest");
+        let confirm = async |id: &'static str, session: &str| {
+            let mut by = record(&at, 2, "").await;
+            session.clone_into(&mut by.session_id);
+            let done: Result<(), StoreError> = at
+                .store
+                .write(move |tx| {
+                    Box::pin(async move { tx.confirm(&[id], &by, ShownBy::Subject).await })
+                })
+                .await;
+            done.unwrap();
+        };
+        confirm("ghap_1", "other").await;
+        confirm("ghap_3", "other").await;
+        // What has helped does not fit better for it than what has more of the words.
+        assert_eq!(found(&at.store, &search).await, ["ghap_1", "ghap_2", "ghap_3"]);
+        let unasked = |prompt| Search { only_relevant: true, ..asks(prompt) };
+        assert!(found(&at.store, &unasked("push it, tokenizer")).await.is_empty(), "the floor");
     }
 
     #[tokio::test]

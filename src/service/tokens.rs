@@ -1,7 +1,7 @@
 //! Tokens: the operator's, in a file, and those of sessions, in the database. Who a caller is comes from here alone.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fmt, io,
     path::{Path, PathBuf},
     sync::{
@@ -90,6 +90,22 @@ struct Inner {
     seen: Mutex<HashMap<[u8; 32], Seen>>,
     /// Counts revocations, so that a look-up that began before one does not bring the token back.
     revocations: AtomicU64,
+    /// Those taken back since the daemon started: streams that they opened are to end.
+    ended: Mutex<HashSet<TokenId>>,
+}
+
+/// What a request came in with, for an answer that may outlast it.
+#[derive(Debug, Clone)]
+pub enum Credential {
+    /// The operator's token, by its hash.
+    Operator([u8; 32]),
+    /// A session's.
+    Session {
+        /// Its row.
+        id: TokenId,
+        /// When it ends by itself.
+        expires_at: Timestamp,
+    },
 }
 
 #[derive(Clone)]
@@ -147,6 +163,7 @@ impl Tokens {
             operator: RwLock::new(hash(&token)),
             seen: Mutex::default(),
             revocations: AtomicU64::new(0),
+            ended: Mutex::default(),
         })))
     }
 
@@ -170,18 +187,34 @@ impl Tokens {
         self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn forget(&self, id: &TokenId) {
+    /// These are taken back: nothing that they opened goes on.
+    pub(super) fn forget(&self, ids: &[TokenId]) {
+        self.ended().extend(ids.iter().cloned());
         self.0.revocations.fetch_add(1, SeqCst);
-        self.seen().retain(|_, seen| seen.id != *id);
+        self.seen().retain(|_, seen| !ids.contains(&seen.id));
+    }
+
+    fn ended(&self) -> MutexGuard<'_, HashSet<TokenId>> {
+        self.0.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Services {
+    /// Whether who came in with this could still come in.
+    pub fn is_good(&self, credential: &Credential) -> bool {
+        match credential {
+            Credential::Operator(hash) => self.tokens.is_operator(hash),
+            Credential::Session { id, expires_at } => {
+                *expires_at > self.now() && !self.tokens.ended().contains(id)
+            }
+        }
+    }
+
     /// Who holds this token; `None` if nobody does.
-    pub async fn authenticate(&self, token: &str) -> Result<Option<Caller>, Error> {
+    pub async fn authenticate(&self, token: &str) -> Result<Option<(Caller, Credential)>, Error> {
         let hash = hash(token);
         if self.tokens.is_operator(&hash) {
-            return Ok(Some(Caller::Operator));
+            return Ok(Some((Caller::Operator, Credential::Operator(hash))));
         }
         let now = self.now();
         let known = self.tokens.seen().get(&hash).cloned();
@@ -197,7 +230,8 @@ impl Services {
             return Ok(None);
         }
         self.record_use(&hash, &seen, now).await;
-        Ok(Some(seen.caller))
+        let credential = Credential::Session { id: seen.id, expires_at: seen.expires_at };
+        Ok(Some((seen.caller, credential)))
     }
 
     async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<Seen>, Error> {
@@ -312,7 +346,7 @@ impl Services {
             .store
             .write(move |tx| Box::pin(async move { tx.revoke_token(&to_revoke).await }))
             .await?;
-        self.tokens.forget(&id);
+        self.tokens.forget(&[id]);
         row.map(TokenInfo::from).ok_or_else(unknown)
     }
 

@@ -105,6 +105,7 @@ struct RawGhap {
     takeaway: Option<String>,
     tier: Option<Tier>,
     outcome_id: Option<String>,
+    confirmed_again: i64,
     created_at: Timestamp,
     updated_at: Timestamp,
     resolved_at: Option<Timestamp>,
@@ -134,6 +135,7 @@ impl From<RawGhap> for Ghap {
             lesson: raw.what_worked.map(|what_worked| Lesson { what_worked, takeaway }),
             confidence_tier: raw.tier,
             outcome_id: raw.outcome_id.map(OutcomeId::from),
+            confirmed_again: raw.confirmed_again,
             created_at: raw.created_at,
             updated_at: raw.updated_at,
             resolved_at: raw.resolved_at,
@@ -149,8 +151,8 @@ macro_rules! ghaps {
                 g.strategy as "strategy: Strategy", g.goal, g.hypothesis, g.action, g.prediction, g.probability,
                 g.iteration_count, g.status as "status: GhapStatus", g.result, g.surprise,
                 g.root_cause_category as "root_cause_category: RootCauseCategory", g.root_cause, g.what_worked,
-                g.takeaway, g.tier as "tier: Tier", g.outcome_id, g.created_at as "created_at: Timestamp",
-                g.updated_at as "updated_at: Timestamp", g.resolved_at as "resolved_at: Timestamp"
+                g.takeaway, g.tier as "tier: Tier", g.outcome_id, g.confirmed_again,
+                g.created_at as "created_at: Timestamp", g.updated_at as "updated_at: Timestamp", g.resolved_at as "resolved_at: Timestamp"
             from ghap g "# + $tail
             $(, $arg)*
         )
@@ -263,6 +265,26 @@ impl WriteTx {
             reason,
             self.now,
             session_id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Dates what was last written of a session to when it happened: it is told late, because the daemon was away.
+    pub async fn date_session(
+        &mut self,
+        session_id: &str,
+        at: Timestamp,
+        is_new: bool,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "update session set last_seen_at = ?2, started_at = iif(?3, ?2, started_at),
+                ended_at = iif(ended_at is null, null, ?2)
+            where session_id = ?1",
+            session_id,
+            at,
+            is_new
         )
         .execute(&mut self.conn)
         .await?;
@@ -487,6 +509,16 @@ impl WriteTx {
             .execute(&mut self.conn)
             .await?;
         Ok(())
+    }
+
+    /// Notes to a record, in order.
+    pub async fn notes(&mut self, id: &GhapId) -> Result<Vec<String>, StoreError> {
+        let id = id.as_str();
+        let notes =
+            sqlx::query_scalar!("select note from ghap_note where ghap_id = ? order by id", id)
+                .fetch_all(&mut self.conn)
+                .await?;
+        Ok(notes)
     }
 
     /// The active record of a session.

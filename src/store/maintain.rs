@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use futures_util::TryStreamExt as _;
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
 use super::{
@@ -30,7 +31,54 @@ pub struct Size {
     pub schema: i64,
 }
 
+/// An index of words. Each commit adds a piece to it, and SQLite puts some of them together now and then.
+struct TextIndex {
+    /// Counts its pieces.
+    pieces: &'static str,
+    /// Does a bounded part of the work to make one of all. Less than nothing: not only those of like size
+    /// (<https://sqlite.org/fts5.html#the_merge_command>).
+    merge: &'static str,
+}
+
+macro_rules! text_index {
+    ($name:literal) => {
+        TextIndex {
+            // From piece to piece, lest it read the list of all their pages.
+            pieces: concat!(
+                "with recursive piece (id) as (select min(segid) from ",
+                $name,
+                "_idx union all select (select min(segid) from ",
+                $name,
+                "_idx where segid > piece.id) from piece where piece.id is not null) select count(id) from piece"
+            ),
+            merge: concat!("insert into ", $name, " (", $name, ", rank) values ('merge', -?)"),
+        }
+    };
+}
+
+const TEXT_INDEXES: [TextIndex; 3] =
+    [text_index!("ghap_fts"), text_index!("term_trigram"), text_index!("memory_fts")];
+
 impl Store {
+    /// Puts the pieces of the indexes together, in bounded write jobs, if there are more than a few: a search looks into each
+    /// of them. Answers whether that is done.
+    pub async fn merge_indexes(&self) -> Result<bool, StoreError> {
+        let mut is_done = true;
+        for index in TEXT_INDEXES {
+            let mut rounds = 0..limits::INDEX_MERGES;
+            while sqlx::query_scalar::<_, i64>(index.pieces).fetch_one(&self.readers).await?
+                >= limits::INDEX_PIECES
+            {
+                if rounds.next().is_none() {
+                    is_done = false;
+                    break;
+                }
+                self.write(move |tx| Box::pin(async move { tx.merge(index.merge).await })).await?;
+            }
+        }
+        Ok(is_done)
+    }
+
     /// How large the files are.
     pub async fn size(&self) -> Result<Size, StoreError> {
         let schema = sqlx::query_scalar::<_, i64>("select max(version) from _sqlx_migrations")
@@ -81,34 +129,59 @@ impl Store {
         let last_old = first_young.map_or(head, |young| young - 1);
         Ok((last_old > 0).then_some(last_old))
     }
+
+    /// Removes the oldest events up to position `until`, of which the rows take about `bytes`, and no more than one
+    /// step may ([`limits::TRIM_BATCH`], [`limits::TRIM_BYTES`]). The last event of a stream always stays: it holds the
+    /// stream's head. So each stream loses a prefix and no more.
+    pub async fn trim(&self, until: i64, bytes: u64) -> Result<Trim, StoreError> {
+        // Looked for beside the writer: what is not the last of its stream now never will be again.
+        let (positions, more) = self.oldest(until, bytes.min(limits::TRIM_BYTES)).await?;
+        let Some(last) = positions.last().copied() else {
+            return Ok(Trim { removed: 0, more: false });
+        };
+        let positions = serde_json::to_string(&positions).expect("numbers have a JSON form");
+        let removed = self
+            .write(move |tx| Box::pin(async move { tx.remove_events(&positions, last).await }))
+            .await;
+        removed.map(|removed| Trim { removed, more })
+    }
+
+    /// Positions of the oldest events that may go, until their rows take `bytes` or there are enough for one step;
+    /// and whether there are more.
+    async fn oldest(&self, until: i64, bytes: u64) -> Result<(Vec<i64>, bool), StoreError> {
+        let mut rows = sqlx::query!(
+            r#"select position as "position!",
+                octet_length(data) + octet_length(kind) + 2 * coalesce(octet_length(producer_id), 0) as "bytes!: i64"
+            from event
+            where position <= ?1
+                and seq < (select max(last.seq) from event last where last.stream_id = event.stream_id)
+            order by position"#,
+            until
+        )
+        .fetch(&self.readers);
+        let (mut positions, mut taken) = (Vec::new(), 0);
+        while let Some(row) = rows.try_next().await? {
+            if taken >= bytes || positions.len() >= limits::TRIM_BATCH {
+                return Ok((positions, true));
+            }
+            positions.push(row.position);
+            taken += limits::EVENT_ROW_BYTES + u64::try_from(row.bytes).unwrap_or(0);
+        }
+        Ok((positions, false))
+    }
 }
 
 impl WriteTx {
-    /// Removes the oldest events up to position `until`, a bounded number of them. The last event of a stream
-    /// always stays: it holds the stream's head. So each stream loses a prefix and no more.
-    pub async fn trim(&mut self, until: i64) -> Result<Trim, StoreError> {
-        let batch = limits::TRIM_BATCH;
-        // Those that stay because they are last would be looked at again and again; so begin above what is done.
-        let done = sqlx::query_scalar!("select value from meta where name = 'trimmed'")
-            .fetch_optional(&mut self.conn)
-            .await?
-            .unwrap_or(0);
-        let upper = sqlx::query_scalar!(
-            r#"select max(position) as "upper: i64" from
-                (select position from event where position > ?1 and position <= ?2 order by position limit ?3)"#,
-            done,
-            until,
-            batch
-        )
-        .fetch_one(&mut self.conn)
-        .await?;
-        let Some(upper) = upper else {
-            return Ok(Trim { removed: 0, more: false });
-        };
+    async fn merge(&mut self, statement: &'static str) -> Result<(), StoreError> {
+        sqlx::query(statement).bind(limits::INDEX_MERGE_PAGES).execute(&mut self.conn).await?;
+        Ok(())
+    }
+
+    /// Removes the events at these positions (a JSON array), the highest of which is `last`.
+    async fn remove_events(&mut self, positions: &str, last: i64) -> Result<u64, StoreError> {
         let removed = sqlx::query!(
-            "delete from event where position <= ?1
-                and seq < (select max(last.seq) from event last where last.stream_id = event.stream_id)",
-            upper
+            "delete from event where position in (select value from json_each(?))",
+            positions
         )
         .execute(&mut self.conn)
         .await?
@@ -116,11 +189,11 @@ impl WriteTx {
         sqlx::query!(
             "insert into meta (name, value) values ('trimmed', ?1)
             on conflict (name) do update set value = max(value, ?1)",
-            upper
+            last
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(Trim { removed, more: upper < until })
+        Ok(removed)
     }
 }
 
@@ -161,4 +234,43 @@ fn restrict(path: &Path) -> Result<(), StoreError> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
         .and_then(|()| std::fs::File::open(path)?.sync_all())
         .map_err(|error| sqlx::Error::Io(error).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::testing::{TestStore, journal::record},
+        *,
+    };
+    use crate::store::SearchFilter;
+
+    #[tokio::test]
+    async fn an_index_in_pieces_is_put_together_and_says_the_same() {
+        let at = TestStore::open().await;
+        // What is in the same commit is in pieces, too: a savepoint ends one.
+        for number in 1..=40_usize {
+            let ghap = record(&at, number, &format!("The tokenizer hangs on word{number}")).await;
+            let done: Result<(), StoreError> = at
+                .store
+                .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap, None).await }))
+                .await;
+            done.unwrap();
+        }
+        let found = async || {
+            let mut index = at.store.index().await.unwrap();
+            let filter = SearchFilter::default();
+            index.places(&["token", "word7"], &filter).await.unwrap()
+        };
+        let pieces = async |index: &TextIndex| -> i64 {
+            sqlx::query_scalar(index.pieces).fetch_one(&at.store.readers).await.unwrap()
+        };
+        let before = found().await;
+        assert_eq!((before[0].1.len(), before[1].1.as_slice()), (40, [7].as_slice()));
+        assert!(pieces(&TEXT_INDEXES[0]).await >= limits::INDEX_PIECES);
+        while !at.store.merge_indexes().await.unwrap() {}
+        for index in &TEXT_INDEXES {
+            assert!(pieces(index).await < limits::INDEX_PIECES, "{}", index.merge);
+        }
+        assert_eq!(found().await, before);
+    }
 }

@@ -26,6 +26,7 @@ struct RawMemory {
     content: String,
     importance: f64,
     tags: String,
+    confirmed_again: i64,
     created_at: Timestamp,
     terms: String,
 }
@@ -40,6 +41,7 @@ impl From<RawMemory> for Memory {
             importance: raw.importance,
             // The table lets in JSON only; a person may have written some that is no list of texts.
             tags: serde_json::from_str(&raw.tags).unwrap_or_default(),
+            confirmed_again: raw.confirmed_again,
             created_at: raw.created_at,
         }
     }
@@ -50,7 +52,7 @@ macro_rules! memories {
         sqlx::query_as!(
             RawMemory,
             r#"select m.memory_id as "memory_id!", m.project, m.category as "category: MemoryCategory", m.content,
-                m.importance, m.tags, m.created_at as "created_at: Timestamp", m.terms
+                m.importance, m.tags, m.confirmed_again, m.created_at as "created_at: Timestamp", m.terms
             from memory m "# + $tail
             $(, $arg)*
         )
@@ -240,6 +242,7 @@ mod tests {
                 content: content.to_owned(),
                 importance: 0.5,
                 tags: Vec::new(),
+                confirmed_again: 0,
                 created_at: Timestamp::from_millis(1),
             };
             let terms = text::terms(content);

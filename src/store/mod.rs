@@ -4,6 +4,7 @@
 //! `log` appends and `replay` reads the log, `bus` wakes who waits. One file per table family holds the rest.
 
 mod bus;
+mod confirmation;
 mod db;
 mod error;
 mod hook;
@@ -30,6 +31,7 @@ mod version;
 mod writer;
 
 pub use bus::{Batch, Bus, Commit, Heard, Listener, render};
+pub use confirmation::{Given, ShownBy};
 pub use db::{OpenOptions, Store, Writer};
 pub use error::StoreError;
 pub use journal::{CalibrationRow, GhapFilter, HitRate, Kind, SessionFilter, SessionStart};
@@ -42,7 +44,7 @@ pub use message::MessageRow;
 pub use migrate::{MigrateError, Migrations};
 pub use peer::{PeerFilter, PeerRow};
 pub use replay::{FeedScope, Frames, Page, StreamView, Take};
-pub use search::{Candidate, Index, SearchFilter};
+pub use search::{Candidate, Frequencies, Index, SearchFilter};
 pub use seen::Item;
 pub use tally::{Counted, ToolCall};
 pub use task::{TaskFilter, TaskRow};

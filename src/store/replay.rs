@@ -464,9 +464,7 @@ mod tests {
         for _ in 0..20 {
             append(store, &one, vec![event("frame", "{}")]).await;
         }
-        let trim = store.write(|tx| Box::pin(async move { tx.trim(11).await })).await;
-        let trim: Result<_, StoreError> = trim;
-        assert_eq!(trim.unwrap().removed, 10);
+        assert_eq!(store.trim(11, u64::MAX).await.unwrap().removed, 10);
         let bounds = |view: StreamView| (view.floor, view.head);
         assert_eq!(bounds(store.view(&one).await.unwrap().unwrap()), (10, 20));
         assert_eq!(bounds(store.view(&two).await.unwrap().unwrap()), (0, 1));

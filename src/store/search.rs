@@ -1,7 +1,5 @@
 //! What records are found by: their terms, and where those stand.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sqlx::{Sqlite, pool::PoolConnection};
 
@@ -45,6 +43,8 @@ pub struct Candidate {
     pub tier: Option<Tier>,
     /// When it was resolved, in milliseconds since the unix epoch.
     pub at_ms: i64,
+    /// Confirmed records of other sessions that it has helped to.
+    pub confirmed_again: i64,
     /// Terms of goal and hypothesis.
     pub aim: String,
     /// Terms of surprise, root cause and lesson.
@@ -106,43 +106,56 @@ impl Store {
 
 impl Index {
     /// How many records can be found, and in how many each term stands; those that stand in none are left out.
-    pub async fn frequencies(
+    pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
+        frequencies(&mut self.conn, terms).await
+    }
+
+    /// [`frequencies`](Self::frequencies), and what may be meant by words that no record has: each such word with a term. Of
+    /// words that may be misspelt, `parts` has a query of the trigram table each; it is asked for the first few of those
+    /// that no record has.
+    pub async fn known(
         &mut self,
         terms: &[&str],
-    ) -> Result<(i64, Vec<(String, i64)>), StoreError> {
-        let terms = json(terms);
-        // The largest id stands for the count, which would be a walk over the table.
+        parts: &[(&str, String)],
+    ) -> Result<(Frequencies, Vec<(String, String)>), StoreError> {
+        let (terms, parts) = (json(terms), json(parts));
+        // In one statement: the way to SQLite's thread and back costs as much as a look-up.
         let row = sqlx::query!(
             r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
-                json_group_array(json_array(t.term, t.records)) as "each!: String"
-            from json_each(?) j cross join term t on t.term = j.value where t.records > 0"#,
-            terms
+                (
+                    select json_group_array(json_array(t.term, t.records))
+                    from json_each(?1) j cross join term t on t.term = j.value
+                    where t.records > 0
+                ) as "each!: String",
+                (
+                    select json_group_array(json_array(like.word, like.term))
+                    from (
+                        select w.word, t.term
+                        from (
+                            select j.value ->> 0 as word, j.value ->> 1 as parts
+                            from json_each(?2) j
+                            where not exists (select 1 from term k where k.term = j.value ->> 0 and k.records > 0)
+                            limit ?3
+                        ) w
+                        cross join term_trigram f
+                        cross join term t on t.id = f.rowid
+                        where f.term_trigram match w.parts and t.records > 0
+                            and substr(t.term, 1, 1) = substr(w.word, 1, 1)
+                            and (
+                                abs(length(t.term) - length(w.word)) <= 2
+                                or instr(t.term, w.word) = 1 or instr(w.word, t.term) = 1
+                            )
+                        limit ?4
+                    ) like
+                ) as "like!: String""#,
+            terms,
+            parts,
+            limits::PROMPT_TYPOS,
+            limits::SEARCH_TERMS_LIKE
         )
         .fetch_one(&mut *self.conn)
         .await?;
-        Ok((row.all, read(&row.each)?))
-    }
-
-    /// The terms that may be meant by misspelt words: each word and such a term. `parts` has a query of the trigram table
-    /// for each word.
-    pub async fn terms_like(
-        &mut self,
-        parts: &BTreeMap<&str, String>,
-    ) -> Result<Vec<(String, String)>, StoreError> {
-        let parts = json(parts);
-        let rows = sqlx::query!(
-            r#"select cast(j.key as text) as "word!: String", t.term as "term!"
-            from json_each(?1) j cross join term_trigram f cross join term t on t.id = f.rowid
-            where f.term_trigram match j.value and t.records > 0
-                and substr(t.term, 1, 1) = substr(j.key, 1, 1)
-                and (abs(length(t.term) - length(j.key)) <= 2 or instr(t.term, j.key) = 1 or instr(j.key, t.term) = 1)
-            limit ?2"#,
-            parts,
-            limits::SEARCH_TERMS_LIKE
-        )
-        .fetch_all(&mut *self.conn)
-        .await?;
-        Ok(rows.into_iter().map(|row| (row.word, row.term)).collect())
+        Ok(((row.all, read(&row.each)?), read(&row.like)?))
     }
 
     /// The records that each term stands in, by their places in the table.
@@ -198,7 +211,8 @@ impl Index {
         let ids = json(ids);
         let candidates = sqlx::query_scalar!(
             r#"select json_group_array(json_array(
-                g.id, g.ghap_id, g.project, g.status, g.tier, coalesce(g.resolved_at, g.updated_at), t.aim, t.lesson, t.rest
+                g.id, g.ghap_id, g.project, g.status, g.tier, coalesce(g.resolved_at, g.updated_at), g.confirmed_again,
+                t.aim, t.lesson, t.rest
             )) as "candidates!: String"
             from json_each(?) j cross join ghap g on g.id = j.value cross join ghap_text t on t.id = g.id"#,
             ids
@@ -214,12 +228,33 @@ impl Index {
     }
 }
 
+/// How many records there are, and how many have each term.
+pub type Frequencies = (i64, Vec<(String, i64)>);
+
+/// See [`Index::frequencies`].
+pub(super) async fn frequencies(
+    conn: &mut sqlx::SqliteConnection,
+    terms: &[&str],
+) -> Result<Frequencies, StoreError> {
+    let terms = json(terms);
+    // The largest id stands for the count, which would be a walk over the table.
+    let row = sqlx::query!(
+        r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
+            json_group_array(json_array(t.term, t.records)) as "each!: String"
+        from json_each(?) j cross join term t on t.term = j.value where t.records > 0"#,
+        terms
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok((row.all, read(&row.each)?))
+}
+
 /// Lists come as one row of JSON: with each row, the reader wakes and waits anew.
 fn read<T: DeserializeOwned>(list: &str) -> Result<T, StoreError> {
     serde_json::from_str(list).map_err(|error| sqlx::Error::Decode(error.into()).into())
 }
 
-fn json(value: &(impl Serialize + ?Sized)) -> String {
+pub(super) fn json(value: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(value).expect("texts and numbers are JSON")
 }
 
@@ -279,9 +314,10 @@ mod tests {
             "no change"
         );
         let mut index = at.store.index().await.unwrap();
-        let parts = BTreeMap::from([("parsre", text::any_of(["par", "sre"]))]);
-        let like = index.terms_like(&parts).await.unwrap();
-        assert_eq!(like, [("parsre".to_owned(), "parser".to_owned())]);
+        let parts = ["parsre", "parser"].map(|word| (word, text::any_of(["par", "ser", "sre"])));
+        let (known, like) = index.known(&["parser", "parsre"], &parts).await.unwrap();
+        assert_eq!(known, (1, vec![("parser".to_owned(), 1)]));
+        assert_eq!(like, [("parsre".to_owned(), "parser".to_owned())], "the other is no typo");
         assert_eq!(index.frequencies(&[]).await.unwrap(), (1, vec![]));
     }
 
@@ -303,7 +339,7 @@ mod tests {
             found(&at, term).await;
             let mut index = at.store.index().await.unwrap();
             index.latest(term, &SearchFilter::default(), 1).await.unwrap();
-            index.terms_like(&BTreeMap::from([(term, text::any_of([term]))])).await.unwrap();
+            index.known(&[term], &[(term, text::any_of([term]))]).await.unwrap();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a session was given already.
 
 use super::{Store, StoreError, WriteTx};
-use crate::domain::Timestamp;
+use crate::domain::{Timestamp, journal::Ghap, learning::Memory};
 
 /// A version of something that a session may be given.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -14,9 +14,23 @@ pub struct Item {
     pub version: Timestamp,
 }
 
+impl From<&Ghap> for Item {
+    fn from(ghap: &Ghap) -> Self {
+        let id = ghap.id.as_str().to_owned();
+        Self { kind: "experience", id, version: ghap.updated_at }
+    }
+}
+
+impl From<&Memory> for Item {
+    fn from(memory: &Memory) -> Self {
+        let id = memory.id.as_str().to_owned();
+        Self { kind: "memory", id, version: memory.created_at }
+    }
+}
+
 impl WriteTx {
-    /// Notes that a session is given something, by a call of a hook if it did not ask; answers whether it was not
-    /// before.
+    /// Notes that a session is given something, by a call of a hook if it did not ask; answers whether it may be: not if
+    /// it has it already.
     pub async fn note_seen(
         &mut self,
         session_id: &str,
@@ -25,7 +39,8 @@ impl WriteTx {
     ) -> Result<bool, StoreError> {
         let done = sqlx::query!(
             "insert into seen (session_id, kind, item, version, at, hook_id) values (?, ?, ?, ?, ?, ?)
-            on conflict do nothing",
+            on conflict (session_id, kind, item, version)
+            do update set may_repeat = 0, hook_id = excluded.hook_id where may_repeat = 1",
             session_id,
             item.kind,
             item.id,
@@ -38,9 +53,26 @@ impl WriteTx {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Forgets what a session was given.
+    /// Notes that a session has found something that it searched for. That it was given it is known; it may be given it
+    /// again, as whoever searched may have been a sub-agent.
+    pub async fn note_found(&mut self, session_id: &str, item: &Item) -> Result<(), StoreError> {
+        sqlx::query!(
+            "insert into seen (session_id, kind, item, version, at, may_repeat) values (?, ?, ?, ?, ?, 1)
+            on conflict do nothing",
+            session_id,
+            item.kind,
+            item.id,
+            item.version,
+            self.now
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// A session has forgotten what it was given, and may be given it again.
     pub async fn forget_seen(&mut self, session_id: &str) -> Result<(), StoreError> {
-        sqlx::query!("delete from seen where session_id = ?", session_id)
+        sqlx::query!("update seen set may_repeat = 1 where session_id = ?", session_id)
             .execute(&mut self.conn)
             .await?;
         Ok(())
@@ -63,7 +95,7 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Forgets what sessions were given that were last heard of before then.
+    /// Removes what sessions were given that were last heard of before then.
     pub async fn forget_seen_by_silent(&mut self, before: Timestamp) -> Result<(), StoreError> {
         sqlx::query!(
             "delete from seen where session_id in (select session_id from session where last_seen_at < ?)",
@@ -76,13 +108,14 @@ impl WriteTx {
 }
 
 impl Store {
-    /// What a session was given already: kind, id and version.
+    /// What a session was given and still has: kind, id and version.
     pub async fn seen(
         &self,
         session_id: &str,
     ) -> Result<Vec<(String, String, Timestamp)>, StoreError> {
         let rows = sqlx::query!(
-            r#"select kind, item, version as "version: Timestamp" from seen where session_id = ?"#,
+            r#"select kind, item, version as "version: Timestamp" from seen
+            where session_id = ? and may_repeat = 0"#,
             session_id
         )
         .fetch_all(&self.readers)

@@ -135,7 +135,7 @@ impl WriteTx {
         }
         if !tools.is_empty() {
             let tools: Vec<_> = tools.into_iter().collect();
-            self.put_tool_uses(&json(&tools)).await?;
+            self.put_tool_uses(&json(&tools), self.now).await?;
         }
         for (call, counted) in calls.iter().zip(&mut counted) {
             // A record is the session's, and not that of an agent beneath it.
@@ -153,8 +153,9 @@ impl WriteTx {
         session_id: &str,
         agent_id: &str,
         tool_name: &str,
+        at: Timestamp,
     ) -> Result<i64, StoreError> {
-        self.put_tool_uses(&json(&[((session_id, agent_id, tool_name), 1)])).await?;
+        self.put_tool_uses(&json(&[((session_id, agent_id, tool_name), 1)]), at).await?;
         let since = sqlx::query_scalar!(
             r#"insert into session_counter (session_id, agent_id, total, since) values (?, ?, 1, 1)
             on conflict (session_id, agent_id) do update set total = total + 1, since = since + 1
@@ -216,14 +217,15 @@ impl WriteTx {
         Ok(())
     }
 
-    async fn put_tool_uses(&mut self, tools: &str) -> Result<(), StoreError> {
+    async fn put_tool_uses(&mut self, tools: &str, at: Timestamp) -> Result<(), StoreError> {
         sqlx::query!(
             "insert into tool_use (session_id, agent_id, tool_name, count, first_at, last_at)
             select value ->> '$[0][0]', value ->> '$[0][1]', value ->> '$[0][2]', value ->> '$[1]', ?2, ?2
             from json_each(?1) where true
-            on conflict (session_id, agent_id, tool_name) do update set count = count + excluded.count, last_at = ?2",
+            on conflict (session_id, agent_id, tool_name) do update set
+                count = count + excluded.count, last_at = max(last_at, ?2)",
             tools,
-            self.now
+            at
         )
         .execute(&mut self.conn)
         .await?;

@@ -167,22 +167,19 @@ mod model {
                 }
                 Step::Trim { share } => {
                     let until = log.position * i64::from(share) / 255;
-                    let trimmed: Result<_, StoreError> = test
-                        .store
-                        .write(move |tx| Box::pin(async move { tx.trim(until).await }))
-                        .await;
-                    trimmed.unwrap();
-                    if until > log.trimmed {
-                        log.trimmed = until;
-                        for stream in &mut log.streams {
-                            let head = stream.head;
-                            stream
-                                .events
-                                .retain(|(seq, position, _)| *position > until || *seq == head);
-                            // A producer id goes with its event.
-                            let left: Vec<Seq> = stream.events.iter().map(|it| it.0).collect();
-                            stream.ids.retain(|_, seq| left.contains(seq));
-                        }
+                    test.store.trim(until, u64::MAX).await.unwrap();
+                    for stream in &mut log.streams {
+                        let head = stream.head;
+                        stream.events.retain(|(seq, position, _)| {
+                            let stays = *position > until || *seq == head;
+                            if !stays {
+                                log.trimmed = log.trimmed.max(*position);
+                            }
+                            stays
+                        });
+                        // A producer id goes with its event.
+                        let left: Vec<Seq> = stream.events.iter().map(|it| it.0).collect();
+                        stream.ids.retain(|_, seq| left.contains(seq));
                     }
                 }
                 Step::Read { stream, after } => {
@@ -290,6 +287,7 @@ pub(crate) mod journal {
             lesson: None,
             confidence_tier: Some(Tier::Silver),
             outcome_id: None,
+            confirmed_again: 0,
             created_at: now,
             updated_at: now,
             resolved_at: Some(now),

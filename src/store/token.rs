@@ -103,6 +103,19 @@ impl WriteTx {
         raw.map(TokenRow::try_from).transpose()
     }
 
+    /// Takes back all tokens of a session: those that were good until now.
+    pub async fn revoke_tokens_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"update token set revoked_at = ? where session = ? and revoked_at is null
+            returning token_id as "token_id!""#,
+            self.now,
+            session
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(ids.into_iter().map(TokenId::from).collect())
+    }
+
     /// Records that a token was used.
     pub async fn use_token(&mut self, id: &TokenId) -> Result<(), StoreError> {
         let id = id.as_str();

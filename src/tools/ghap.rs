@@ -14,7 +14,7 @@ use crate::{
         limits, quote,
     },
     service::journal::{GhapChange, NewGhap, NewOutcome, Resolution},
-    store::{GhapFilter, SearchFilter},
+    store::{GhapFilter, Item, SearchFilter},
 };
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -321,6 +321,8 @@ struct Entry {
     outcome_status: GhapStatus,
     confidence_tier: Option<Tier>,
     iteration_count: i64,
+    /// Confirmed records of other sessions that it has helped to.
+    confirmed_again: i64,
     created_at: Timestamp,
     /// When it ended.
     captured_at: Option<Timestamp>,
@@ -358,6 +360,7 @@ async fn list(call: Call, input: List) -> Result<Entries, Failure> {
             outcome_status: ghap.status,
             confidence_tier: ghap.confidence_tier,
             iteration_count: ghap.iteration_count,
+            confirmed_again: ghap.confirmed_again,
             created_at: ghap.created_at,
             captured_at: ghap.resolved_at,
         })
@@ -541,6 +544,8 @@ async fn search(call: Call, input: Search) -> Result<Experiences, Failure> {
             only_relevant: false,
         })
         .await?;
+    let given = found.iter().map(|hit| Item::from(&hit.ghap)).collect();
+    call.services.note_found(&place.session_id, given).await;
     let results: Vec<Experience> =
         found.into_iter().map(|hit| Experience { ghap: hit.ghap, score: hit.score }).collect();
     Ok(Experiences { count: results.len(), results })

@@ -11,7 +11,7 @@ use crate::{
         limits, quote,
     },
     service::memories::NewMemory,
-    store::MemoryFilter,
+    store::{Item, MemoryFilter},
 };
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -141,6 +141,8 @@ async fn retrieve(call: Call, input: Retrieve) -> Result<Retrieved, Failure> {
     let limit = input.limit.unwrap_or(10);
     let found =
         call.services.find_memories(&input.query, project.as_deref(), &filter, limit).await?;
+    let given = found.iter().map(|(memory, _)| Item::from(memory)).collect();
+    call.services.note_found(&place.session_id, given).await;
     let results: Vec<Found> =
         found.into_iter().map(|(memory, fit)| Found { memory, score: fit.score }).collect();
     Ok(Retrieved { count: results.len(), results })
@@ -185,6 +187,8 @@ struct Entry {
     id: MemoryId,
     category: MemoryCategory,
     importance: f64,
+    /// Confirmed records of other sessions that it has helped to.
+    confirmed_again: i64,
     /// What it is filed under, as far as there is room.
     tags: Vec<String>,
     /// The beginning of what it says.
@@ -223,6 +227,7 @@ async fn list(call: Call, input: List) -> Result<Page, Failure> {
                 id: memory.id,
                 category: memory.category,
                 importance: memory.importance,
+                confirmed_again: memory.confirmed_again,
                 created_at: memory.created_at,
             }
         })

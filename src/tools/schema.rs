@@ -1,9 +1,9 @@
 //! Schemas from Rust types, in the form that the field's clients take, and arguments checked against them.
 
-use std::fmt;
+use std::{fmt, sync::OnceLock};
 
 use jsonschema::{ValidationError, Validator, error::ValidationErrorKind};
-use schemars::{JsonSchema, generate::SchemaSettings};
+use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use super::ToolError;
@@ -12,7 +12,8 @@ use crate::domain::mcp::PARAM_ANNOTATION;
 /// The schema of a tool's arguments.
 pub(super) struct Input {
     pub(super) json: Value,
-    validator: Validator,
+    /// Made by the first call: ninety patterns, compiled at once, were two thirds of the daemon's start.
+    validator: OnceLock<Validator>,
     /// Arguments that a header repeats (SEP-2243).
     pub(super) headers: Vec<HeaderParam>,
 }
@@ -48,10 +49,15 @@ impl fmt::Debug for Input {
 /// The schema of a type as tools show it: nothing by reference, no names of Rust types, no formats of numbers that
 /// JSON Schema does not know, a list of words as an `enum`.
 pub(super) fn of<T: JsonSchema>() -> Value {
+    // All that knows of `T`: what follows is compiled once, not once for each of two hundred types. (Without names
+    // there is nothing that `SchemaGenerator::root_schema_for` would add.)
+    shown(T::json_schema)
+}
+
+fn shown(schema: fn(&mut SchemaGenerator) -> Schema) -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;
-    settings.meta_schema = None;
-    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    let mut schema = schema(&mut settings.into_generator()).to_value();
     if let Some(root) = schema.as_object_mut() {
         // Its description is that of the Rust type; the tool has its own.
         root.remove("description");
@@ -63,7 +69,10 @@ pub(super) fn of<T: JsonSchema>() -> Value {
 /// The schema of what a tool gives: a `T`, or an error in its place. A failed call has structured content, too, and
 /// clients check that against the same schema.
 pub(super) fn of_result<T: JsonSchema>() -> Value {
-    let mut schema = of::<T>();
+    or_error(of::<T>())
+}
+
+fn or_error(mut schema: Value) -> Value {
     let root = schema.as_object_mut().expect("a result is an object");
     let properties = root.entry("properties").or_insert_with(|| json!({}));
     properties["error"] = json!({
@@ -159,7 +168,10 @@ fn without_null(schema: &mut Value) {
 impl Input {
     /// From the type that the arguments become.
     pub(super) fn of<T: JsonSchema>() -> Self {
-        let mut schema = of::<T>();
+        Self::of_arguments(of::<T>())
+    }
+
+    fn of_arguments(mut schema: Value) -> Self {
         without_null(&mut schema);
         let object = schema.as_object_mut().expect("arguments are an object");
         object.entry("properties").or_insert_with(|| json!({}));
@@ -168,21 +180,24 @@ impl Input {
     }
 
     /// From a schema as it stands.
-    ///
-    /// # Panics
-    /// If it is no schema: it comes from the program.
     pub(super) fn from_json(json: Value) -> Self {
-        let validator = jsonschema::options().build(&json).expect("a tool's schema is one");
         let mut headers = Vec::new();
         find_headers(&json, &mut Vec::new(), &mut headers);
-        Self { json, validator, headers }
+        Self { json, validator: OnceLock::new(), headers }
     }
 
     /// Checks the arguments. A `null` stands for an absent one.
+    ///
+    /// # Panics
+    /// If the schema is none: it comes from the program.
     pub(super) fn check(&self, arguments: &mut Map<String, Value>) -> Result<(), ToolError> {
         arguments.retain(|_, value| !value.is_null());
         let value = Value::Object(std::mem::take(arguments));
-        let checked = self.validator.validate(&value).map_err(|error| self.explain(&error));
+        let validator = self.validator.get_or_init(|| {
+            // Not `options().build(…)`, which is generic: all of the crate would be compiled with ours, for speed.
+            jsonschema::validator_for(&self.json).expect("a tool's schema is one")
+        });
+        let checked = validator.validate(&value).map_err(|error| self.explain(&error));
         if let Value::Object(object) = value {
             *arguments = object;
         }

@@ -31,12 +31,38 @@ struct Search {
     /// How many at most.
     #[schemars(range(min = 1, max = 50), extend("default" = 8))]
     limit: Option<usize>,
+    /// Only the daemon's own tools (`core`), or only those of servers behind it (`sourced`).
+    #[serde(rename = "type")]
+    #[schemars(extend("default" = "any"))]
+    kind: Option<Kind>,
     /// Only tools of this family.
     #[schemars(regex(pattern = NOT_BLANK))]
     family: Option<String>,
     /// How much to tell of each: its `name`, a `summary` in a sentence, or `full` with the schema of its arguments.
     #[schemars(extend("default" = "summary"))]
     detail: Option<Detail>,
+}
+
+/// Whose tools.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    /// The daemon's own.
+    Core,
+    /// Of a server behind it: `<instance>__<tool>`.
+    Sourced,
+    /// All.
+    Any,
+}
+
+impl Kind {
+    fn has(self, tool: &Tool) -> bool {
+        match self {
+            Self::Core => !tool.name().contains("__"),
+            Self::Sourced => tool.name().contains("__"),
+            Self::Any => true,
+        }
+    }
 }
 
 /// How much to tell of a tool.
@@ -136,8 +162,10 @@ impl Searcher {
                 return Err(ToolError::invalid("family", message).allowed(words).into());
             }
         }
-        let wanted =
-            |tool: &Tool| input.family.as_deref().is_none_or(|it| it == tool.family_name());
+        let kind = input.kind.unwrap_or(Kind::Any);
+        let wanted = |tool: &Tool| {
+            kind.has(tool) && input.family.as_deref().is_none_or(|it| it == tool.family_name())
+        };
         let detail = input.detail.unwrap_or(Detail::Summary);
         let tools: Vec<Hit> = self
             .index(&catalogue)

@@ -1,10 +1,13 @@
 //! The declaration of a tool.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, cell::Cell, fmt, sync::Arc};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use schemars::JsonSchema;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{
+    Serialize,
+    de::{DeserializeOwned, value::MapDeserializer},
+};
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{Call, Failure, HeaderParam, ToolError, schema};
@@ -83,19 +86,13 @@ impl Tool {
     where
         A: DeserializeOwned + JsonSchema + Send,
         R: Serialize + JsonSchema,
-        F: Fn(Call, A) -> Fut + Send + Sync + Clone + 'static,
+        F: Fn(Call, A) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, Failure>> + Send + 'static,
     {
+        // Thin, as there is one of it for each tool: the arguments are read before there is a future to keep them.
         let run = move |call: Call, arguments: Map<String, Value>| {
-            let run = run.clone();
-            async move {
-                let arguments = read::<A>(arguments)?;
-                let answer = run(call, arguments).await?;
-                let json =
-                    serde_json::value::to_raw_value(&answer).map_err(|_| ToolError::internal())?;
-                Ok(Output::Object(json))
-            }
-            .boxed()
+            let running = read::<A>(&arguments).map(|arguments| run(call, arguments));
+            async move { Output::of(&running?.await?) }.boxed()
         };
         let output = schema::of_result::<R>();
         Self {
@@ -105,9 +102,7 @@ impl Tool {
     }
 
     /// A tool whose schema and content are what the caller of this function says.
-    ///
-    /// # Panics
-    /// If `input` is no JSON schema.
+    /// If `input` is no JSON schema, every call fails.
     pub fn raw<F, Fut>(
         name: impl Into<Cow<'static, str>>,
         description: impl Into<Cow<'static, str>>,
@@ -293,8 +288,11 @@ impl Tool {
         call: Call,
         mut arguments: Map<String, Value>,
     ) -> Result<Output, Failure> {
-        self.input.check(&mut arguments)?;
-        let run = std::panic::AssertUnwindSafe((self.run)(call, arguments));
+        let run = async {
+            self.input.check(&mut arguments)?;
+            (self.run)(call, arguments).await
+        };
+        let run = std::panic::AssertUnwindSafe(run);
         run.catch_unwind().await.unwrap_or_else(|_| {
             tracing::error!(tool = self.name(), "a tool panicked");
             Err(ToolError::internal().into())
@@ -302,21 +300,29 @@ impl Tool {
     }
 }
 
-/// The arguments as their type. The schema has checked them; what is still wrong is named by its place.
-fn read<A: DeserializeOwned>(arguments: Map<String, Value>) -> Result<A, ToolError> {
-    let arguments = Value::Object(arguments);
-    if let Ok(arguments) = A::deserialize(&arguments) {
-        return Ok(arguments);
-    }
-    // Once more, as keeping track of the place takes longer than all the rest.
-    serde_path_to_error::deserialize(arguments).map_err(|error| {
-        let field = error.path().to_string();
-        let field = if field == "." { "arguments".to_owned() } else { field };
-        ToolError::invalid(field.clone(), format!("{field}: {}", error.inner()))
-    })
+/// The arguments as their type. The schema has checked them; what is still wrong is named by the argument it is in.
+fn read<A: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<A, ToolError> {
+    // Which one is being read is all that is kept: to read a type once more, with all of its path in mind, doubles the
+    // code of every tool for what hardly ever happens.
+    let current = Cell::new("arguments");
+    let entries = arguments.iter().map(|(name, value)| {
+        current.set(name);
+        (name.as_str(), value)
+    });
+    A::deserialize(MapDeserializer::new(entries)).map_err(|error| misfit(current.get(), &error))
+}
+
+fn misfit(field: &str, error: &serde_json::Error) -> ToolError {
+    ToolError::invalid(field, format!("{field}: {error}"))
 }
 
 impl Output {
+    /// One JSON object.
+    fn of(answer: &impl Serialize) -> Result<Self, Failure> {
+        let json = serde_json::value::to_raw_value(answer).map_err(|_| ToolError::internal())?;
+        Ok(Self::Object(json))
+    }
+
     /// One block of text.
     pub fn text(text: impl Into<String>) -> Self {
         let block = json!({ "type": "text", "text": text.into() });
@@ -336,14 +342,20 @@ impl Output {
     }
 
     /// The members of a `CallToolResult`, without its braces: what else belongs to it depends on the revision.
-    pub fn members(&self) -> String {
+    ///
+    /// There is room for `more` bytes after them.
+    pub fn members(&self, more: usize) -> String {
         match self {
             Self::Object(object) => {
-                let text = serde_json::to_string(object.get()).expect("a string has a JSON form");
                 let object = object.get();
-                format!(
-                    r#""content":[{{"type":"text","text":{text}}}],"structuredContent":{object}"#
-                )
+                // The object twice, once as a string: of its bytes about every sixth is a quote.
+                let room = object.len() * 2 + object.len() / 4 + 64 + more;
+                let mut members = Vec::with_capacity(room);
+                members.extend_from_slice(br#""content":[{"type":"text","text":"#);
+                serde_json::to_writer(&mut members, object).expect("a string has a JSON form");
+                members.extend_from_slice(br#"}],"structuredContent":"#);
+                members.extend_from_slice(object.as_bytes());
+                String::from_utf8(members).expect("all of it was text")
             }
             Self::Content { content, structured, is_error } => {
                 let mut members = format!(r#""content":{}"#, Value::from(content.clone()));

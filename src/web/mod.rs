@@ -10,3 +10,7 @@ pub(crate) use body::{is_json, read, text_of};
 pub(crate) use problem::ProblemBody;
 pub use problem::{Code, Problem};
 pub use route::RouteName;
+
+/// Marks a response whose stream has no end of its own, though it answers a POST: it ends when its caller's token does.
+#[derive(Debug, Clone, Copy)]
+pub struct Endless;

@@ -4,11 +4,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, eventually};
 use crate::expect::{append, each, frame, instant, new_task, page, peer, problem, text};
-use crate::wire::{Conn, exchange};
+use crate::wire::{Caller, Conn, exchange};
 
 #[test]
 fn only_the_right_token_comes_in() {
@@ -26,6 +26,7 @@ fn only_the_right_token_comes_in() {
         (format!("Bearer {short}"), 401),
         (format!("Bearer {long}"), 401),
         (format!("Bearer {}", "0".repeat(64)), 401),
+        ("Bearer ${SVC_SESSION_TOKEN}".to_owned(), 401),
         ("Bearer".to_owned(), 401),
         ("Bearer ".to_owned(), 401),
         (token.clone(), 401),
@@ -43,6 +44,8 @@ fn only_the_right_token_comes_in() {
             let asked = reply.header("www-authenticate").unwrap_or_default();
             assert!(asked.starts_with("Bearer"), "{reply:?}");
             assert!(!format!("{reply:?}").contains(&*d.home.dir().to_string_lossy()), "{reply:?}");
+            let says = reply.json()["detail"].to_string();
+            assert_eq!(says.contains("SVC_SESSION_TOKEN"), value.contains("SVC_"), "{says}");
         }
     }
     if upper != token {
@@ -242,6 +245,79 @@ fn session_tokens_survive_a_restart_and_end_when_revoked() {
     d.restart();
     problem(&d.with_token(&token).get("/v1/peers"), 401, "unauthorized");
     problem(&d.delete("/v1/tokens/tok_unknown"), 404, "not_found");
+}
+
+/// The end of a session is the end of its tokens, whoever tells of it.
+#[test]
+fn session_tokens_end_with_their_session() {
+    let mut d = Daemon::start();
+    let call = |caller: &Caller, name: &str, arguments: &Value| {
+        let params = json!({ "name": name, "arguments": arguments });
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let answer = caller.post("/mcp", &body).ok(200);
+        assert_ne!(answer["result"]["isError"], true, "{answer}");
+    };
+    let hook = |event: &str| json!({ "client": "claude-code", "payload": { "session_id": "s-3", "hook_event_name": event, "cwd": "/tmp" } });
+    let bystander = d.session("s-0");
+    let tokens = ["s-1", "s-2", "s-3"].map(|session| d.session(session));
+    for token in &tokens {
+        call(token, "start_session", &json!({}));
+    }
+    call(&d, "hook_event", &hook("SessionStart"));
+    call(&tokens[0], "end_session", &json!({}));
+    call(&d, "end_session", &json!({ "session_id": "s-2" }));
+    call(&d, "hook_event", &hook("SessionEnd"));
+    for token in &tokens {
+        problem(&token.get("/v1/peers"), 401, "unauthorized");
+    }
+    let again = |d: &Daemon, caller: &Caller| {
+        d.with_token(caller.token.as_deref().expect("a token")).get("/v1/peers")
+    };
+    d.kill9();
+    d.restart();
+    for token in &tokens {
+        problem(&again(&d, token), 401, "unauthorized");
+    }
+    again(&d, &bystander).ok(200);
+    d.session("s-1").get("/v1/peers").ok(200);
+}
+
+/// Who could not ask any more hears no more, either.
+#[test]
+fn a_stream_ends_with_the_token_that_opened_it() {
+    let d = Daemon::start();
+    let old = d.home.token().unwrap();
+    let minted = d.post("/v1/tokens", &json!({ "session": "s-1" })).ok(201);
+    let short = d.post("/v1/tokens", &json!({ "session": "s-2", "ttl_seconds": 1 })).ok(201);
+    let short = d.with_token(&text(&short, "token"));
+    let gone = d.with_token(&text(&minted, "token"));
+    let mut streams: Vec<_> = [&gone, &d.with_token(&old), &short]
+        .into_iter()
+        .map(|caller| caller.follow("/v1/events?stream_prefix=task/&after=latest"))
+        .collect();
+    let mut kept = d.session("s-3").follow("/v1/events?stream_prefix=task/&after=latest");
+    // The first of a stream may come before its first event does.
+    let first = new_task(&d);
+    for stream in streams.iter_mut().chain([&mut kept]) {
+        assert_eq!(stream.event().data["stream"], json!(format!("task/{first}")));
+    }
+    let request = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "start_session", "arguments": {} },
+    });
+    gone.post("/mcp", &request).ok(200);
+    // The answer to the call that ends its own session is given all the same, as a stream too.
+    let mut request = request;
+    request["params"]["name"] = json!("end_session");
+    let end = gone.request("POST", "/mcp").header("Accept", "text/event-stream").json(&request);
+    let end = end.send();
+    assert!(String::from_utf8_lossy(&end.body).contains("ended_at"), "{end:?}");
+    eventually(Duration::from_secs(10), || short.get("/v1/peers").status() == 401);
+    let new = text(&d.post("/v1/token/rotate", &json!({})).ok(200), "token");
+    let second = new_task(&d.with_token(&new));
+    assert_eq!(kept.event().data["stream"], json!(format!("task/{second}")));
+    for mut stream in streams {
+        assert_eq!(stream.rest().len(), 0, "nothing more, and the end");
+    }
 }
 
 #[test]

@@ -175,6 +175,55 @@ fn a_command_that_cannot_be_started_makes_no_task() {
 }
 
 #[test]
+fn a_key_runs_a_command_once() {
+    let d = Daemon::start();
+    let ran = d.home.path("ran");
+    let script = format!("echo once >> {}; exit 3", ran.display());
+    let run = |more: &[&str]| {
+        let all = ["task", "run", "--idempotency-key", "k"].iter().chain(more).copied();
+        let all: Vec<_> = all.chain(["--", "sh", "-c", &script]).collect();
+        svc(&d.home, &all)
+    };
+    assert_eq!(run(&[]).code, Some(3));
+    let again = run(&[]);
+    assert_eq!(again.code, Some(3), "as the run that was: {again:?}");
+    assert!(again.stderr.contains("nothing was run"), "{again:?}");
+    let task = only_task(&d);
+    assert!(again.stderr.contains(&text(&task, "task_id")), "{again:?}");
+    let told: Value = serde_json::from_str(&run(&["--json"]).stdout).expect("one line of JSON");
+    assert_eq!(told, json!({ "kind": "task", "data": task }));
+    assert_eq!(fs::read_to_string(&ran).expect("it ran"), "once\n");
+
+    // Whoever made it: what is pending or active is not run here.
+    d.post("/v1/tasks", &json!({ "idempotency_key": "k-2" })).ok(201);
+    let pending = svc(&d.home, &["task", "run", "--idempotency-key", "k-2", "--", "false"]);
+    assert_eq!(pending.code, Some(0), "{pending:?}");
+    assert!(pending.stderr.contains("pending"), "{pending:?}");
+}
+
+#[test]
+fn a_command_with_a_key_that_cannot_be_started_leaves_no_task_or_one_that_failed() {
+    let d = Daemon::start();
+    let run = |key: &str, program: &str| {
+        svc(&d.home, &["task", "run", "--idempotency-key", key, "--", program])
+    };
+    assert_eq!(run("k", "no-such-program-anywhere").code, Some(127));
+    assert!(page(&d.get("/v1/tasks"), "tasks").is_empty());
+
+    // It is there and may be run, and yet it cannot be.
+    let script = d.home.path("script");
+    fs::write(&script, "#!/no/such/interpreter\n").expect("writes");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).expect("is ours");
+    let script = script.to_str().expect("is UTF-8");
+    for _ in 0..2 {
+        assert_eq!(run("k", script).code, Some(127));
+        let task = only_task(&d);
+        assert_eq!((&task["status"], &task["exit_code"]), (&json!("failed"), &json!(127)));
+        assert!(text(&task, "error").contains("cannot start"), "{task}");
+    }
+}
+
+#[test]
 fn every_line_of_a_command_is_a_frame_in_order() {
     let d = Daemon::start();
     let script = "printf 'a\\n\\nb\\n'; printf 'e1\\ne2' >&2; printf 'tab\\there\\r\\nlast'";

@@ -374,6 +374,10 @@ impl Running {
         self.child.stdin.take().expect("stdin is piped")
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("our own child takes a signal");
@@ -395,6 +399,11 @@ impl Running {
                 panic!("no line in time; stderr:\n{}", self.stderr.text())
             }
         }
+    }
+
+    /// Whether it is over.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("our own child can be waited for").is_some()
     }
 
     #[track_caller]

@@ -21,6 +21,45 @@ fn the_readme_opens_with_the_two_commands() {
     assert!(readme.lines().take(6).any(|line| line == "```sh"), "they come first");
 }
 
+/// What is promised of parameters and media types is what the daemon holds callers to.
+#[test]
+fn parameters_are_described_as_they_are_taken() {
+    let d = Daemon::start();
+    let described = d.get("/openapi.json").ok(200);
+    let parameter = |path: &str, name: &str| {
+        let all = described["paths"][path]["get"]["parameters"].as_array().expect("a list");
+        all.iter().find(|it| it["name"] == name).unwrap_or_else(|| panic!("{path} {name}")).clone()
+    };
+    let mut pages = 0;
+    for (path, operations) in described["paths"].as_object().expect("paths") {
+        let parameters = operations["get"]["parameters"].as_array().cloned().unwrap_or_default();
+        for limit in parameters.iter().filter(|it| it["name"] == "limit") {
+            // A search has its own bound: it is no page of a list.
+            let (most, default) = if path == "/v1/ghap/search" { (50, 10) } else { (500, 50) };
+            let expected = json!({
+                "type": "integer", "format": "uint32", "minimum": 1, "maximum": most, "default": default,
+            });
+            assert_eq!(limit["schema"], expected, "{path}");
+            assert_eq!(limit["required"], false, "{path}");
+            pages += 1;
+        }
+    }
+    assert!(pages >= 10, "{pages}");
+    for (path, name) in
+        [("/v1/biam/subscribe", "task_id"), ("/v1/ghap/search", "q"), ("/v1/peers/{id}", "id")]
+    {
+        let parameter = parameter(path, name);
+        assert_eq!(parameter["required"], true, "{parameter}");
+        assert_eq!(parameter["schema"]["type"], "string", "{parameter}");
+    }
+    assert_eq!(parameter("/v1/events", "stream")["required"], false);
+
+    let sent = d.get("/metrics");
+    let content = &described["paths"]["/metrics"]["get"]["responses"]["200"]["content"];
+    let described: Vec<&String> = content.as_object().expect("a map").keys().collect();
+    assert_eq!(sent.header("content-type").as_deref(), Some(described[0].as_str()));
+}
+
 #[test]
 fn every_route_that_is_described_is_served_and_the_other_way_round() {
     // One of the routes makes a new token.

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use rusqlite::Connection;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::daemon::{Daemon, Home, eventually, svc};
+use crate::daemon::{Daemon, Home, Running, eventually, svc, until};
 use crate::expect::{append, frame, instant, new_task, problem, subscribe};
 use crate::wire::{Conn, exchange};
 
@@ -178,6 +179,51 @@ fn a_second_daemon_on_the_same_home_names_the_first_and_touches_nothing() {
 
     assert!(files.map(state) == before, "the first daemon's files are as they were");
     d.get("/v1/health").ok(200);
+}
+
+/// The one that has the database is not ready yet when the others find that it has it.
+#[test]
+fn of_several_that_start_at_once_all_but_one_name_it() {
+    let home = Home::new();
+    let mut racing: Vec<_> = (0..4)
+        .map(|_| Running::spawn(home.command(&["serve", "--listen", "127.0.0.1:0"])))
+        .collect();
+    let daemon = until(Duration::from_secs(20), || home.daemon_json());
+    let pid = u32::try_from(daemon["pid"].as_u64().expect("a pid")).expect("of a process");
+    let winner = racing.iter().position(|it| it.pid() == pid).expect("is one of them");
+    let winner = racing.remove(winner);
+    for loser in racing {
+        let ran = loser.wait(Duration::from_secs(20));
+        assert_eq!(ran.code, Some(3), "{ran:?}");
+        for word in [pid.to_string().as_str(), daemon["url"].as_str().expect("a URL")] {
+            assert!(ran.stderr.contains(word), "{word} in {ran:?}");
+        }
+    }
+    winner.signal(Signal::TERM);
+    assert_eq!(winner.wait(Duration::from_secs(20)).code, Some(0));
+}
+
+/// A terminal that is closed ends the daemon as a service manager would, unless it was told to outlive it.
+#[test]
+fn a_hangup_is_a_clean_end_except_under_nohup() {
+    for (trap, survives) in [("", false), ("trap '' HUP; ", true)] {
+        let home = Home::new();
+        let serve = format!("{trap}exec {} serve --listen 127.0.0.1:0", env!("CARGO_BIN_EXE_svc"));
+        let like = home.command(&[]);
+        let env = like.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &serve]).env_clear().envs(env).current_dir(home.user());
+        let running = Running::spawn(shell);
+        assert!(running.line().is_some_and(|line| line.contains("ready")));
+        running.signal(Signal::HUP);
+        if survives {
+            svc(&home, &["health"]).ok();
+            running.signal(Signal::TERM);
+        }
+        let ran = running.wait(Duration::from_secs(20));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(!home.path("daemon.json").exists(), "a clean end: {ran:?}");
+    }
 }
 
 #[test]

@@ -67,6 +67,7 @@ fn ids(context: &Value) -> Vec<Value> {
 }
 
 const TENANT: &str = "The cache key lacks the tenant, so tenants read each other's rows";
+const RELATED: &str = "Tenants share a cache key on the billing page";
 
 #[test]
 fn a_fresh_database_answers_every_tool() {
@@ -166,6 +167,116 @@ fn a_crash_takes_nothing_of_what_was_learned() {
         let said: String = file.query_row(sql, [], |row| row.get(0)).expect(sql);
         assert!(said.starts_with(is), "{sql}: {said}");
     }
+}
+
+/// A record of a session of its own that says something, with the lesson `lesson`.
+#[track_caller]
+fn try_as(d: &Daemon, session: &str, about: &str, (status, lesson): (&str, &str)) -> Value {
+    let start = json!({
+        "session_id": session, "domain": "debugging", "strategy": "read-the-error", "goal": about,
+        "hypothesis": format!("{about}, because of a stale entry"), "action": "look", "prediction": "it passes",
+    });
+    let id = call(d, "start_ghap", &start)["id"].clone();
+    let end = json!({
+        "session_id": session, "status": status, "result": "seen", "surprise": "none",
+        "root_cause": { "category": "oversight", "description": "none" }, "lesson": { "what_worked": lesson },
+    });
+    call(d, "resolve_ghap", &end);
+    id
+}
+
+/// How often a record was confirmed again, as everybody who looks at it is told.
+#[track_caller]
+fn confirmed_again(d: &Daemon, id: &Value) -> i64 {
+    let id = id.as_str().expect("an id");
+    let count = call(d, "get_ghap", &json!({ "id": id }))["confirmed_again"].clone();
+    assert_eq!(svc(&d.home, &["ghap", "show", id, "--json"]).json()["confirmed_again"], count);
+    let listed = call(d, "list_ghap_entries", &json!({ "limit": 100 }));
+    let mut listed = listed["results"].as_array().expect("a list").iter();
+    let entry = listed.find(|entry| entry["id"] == id).expect("it is listed");
+    assert_eq!(entry["confirmed_again"], count);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let file = Connection::open_with_flags(d.home.path("svc.db"), flags).expect("the database");
+    let (column, rows): (i64, i64) = file
+        .query_row(
+            "select confirmed_again, (select count(*) from confirmations where item = ghap_id)
+            from ghap_journal where ghap_id = ?",
+            [id],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .expect("the views");
+    assert_eq!((json!(column), column), (count, rows));
+    column
+}
+
+#[test]
+fn what_helped_another_session_comes_first_and_what_was_only_shown_does_not() {
+    let mut d = Daemon::start();
+    for session in ["a", "b", "c", "d", "e"] {
+        begin(&d, session, "startup");
+    }
+    let find = |d: &Daemon, session: &str| {
+        let search = json!({ "query": TENANT, "session_id": session, "limit": 2 });
+        let found = call(d, "search_experiences", &search);
+        let found = found["results"].as_array().expect("results").iter();
+        found.map(|hit| hit["id"].clone()).collect::<Vec<Value>>()
+    };
+    let useful = try_as(&d, "a", TENANT, ("confirmed", "north wing"));
+    let given = call(&d, "assemble_context", &json!({ "query": TENANT, "session_id": "b" }));
+    assert_eq!(ids(&given), std::slice::from_ref(&useful));
+    // It fits as well, and is later, so it comes first.
+    let other = try_as(&d, "a", TENANT, ("confirmed", "south wing"));
+    let at_first = [other.clone(), useful.clone()];
+    assert_eq!(find(&d, "nobody"), at_first);
+
+    // Given to all of them, and used by none: its own session, one that fails, one that is about something else.
+    for session in ["a", "c", "d"] {
+        let query = json!({ "query": TENANT, "session_id": session });
+        assert_eq!(ids(&call(&d, "assemble_context", &query)), at_first);
+        assert_eq!(find(&d, session), at_first);
+    }
+    try_as(&d, "a", RELATED, ("confirmed", "the same"));
+    try_as(&d, "c", RELATED, ("falsified", "nothing"));
+    try_as(&d, "d", "The mocked clock never moves", ("confirmed", "advance it by hand"));
+    assert_eq!((confirmed_again(&d, &useful), confirmed_again(&d, &other)), (0, 0));
+    assert_eq!(find(&d, "nobody"), at_first);
+
+    // Given and about the same, though the session forgot it and the daemon was killed.
+    begin(&d, "b", "compact");
+    d.kill9();
+    d.restart();
+    try_as(&d, "b", RELATED, ("confirmed", "the key again"));
+    assert_eq!((confirmed_again(&d, &useful), confirmed_again(&d, &other)), (1, 0));
+    assert_eq!(find(&d, "nobody"), [useful.clone(), other.clone()]);
+    let again = json!({ "session_id": "b", "status": "confirmed", "result": "seen" });
+    refuse(&d, "resolve_ghap", &again, "not_found");
+    assert_eq!(confirmed_again(&d, &useful), 1, "a repeat is no record more");
+
+    // Named, without having been given; twice in a record is once.
+    let id = other.as_str().expect("an id");
+    for session in ["e", "c"] {
+        try_as(&d, session, "Webhooks come twice", ("confirmed", &format!("as {id}, yes {id}")));
+    }
+    try_as(&d, "d", "Webhooks come late", ("falsified", &format!("not as {id}")));
+    assert_eq!((confirmed_again(&d, &useful), confirmed_again(&d, &other)), (1, 2));
+    assert_eq!(find(&d, "nobody"), at_first);
+}
+
+#[test]
+fn a_memory_that_helped_is_counted_too() {
+    let d = Daemon::start();
+    for session in ["a", "b"] {
+        begin(&d, session, "startup");
+    }
+    let memory = json!({ "session_id": "a", "content": TENANT, "category": "fact" });
+    call(&d, "store_memory", &memory);
+    let query = json!({ "session_id": "b", "query": TENANT });
+    let count = || call(&d, "retrieve_memories", &query)["results"][0]["confirmed_again"].clone();
+    assert_eq!(count(), 0);
+    try_as(&d, "b", "The mocked clock never moves", ("confirmed", "advance it by hand"));
+    assert_eq!(count(), 0, "found, and of no use");
+    try_as(&d, "b", TENANT, ("confirmed", "put it into the key"));
+    assert_eq!(count(), 1);
 }
 
 #[test]

@@ -278,6 +278,35 @@ fn a_full_inbox_refuses_and_drops_nothing() {
     assert_eq!(each(&peek(&d, &to), "id"), [ids[0].clone(), ids[2].clone(), fourth]);
 }
 
+/// What a full inbox did not take is on record, and a repeat finds room once there is some.
+#[test]
+fn a_broadcast_that_finds_an_inbox_full_is_refused_there_and_not_lost() {
+    let d = Daemon::with(|plan| plan.env("SVC_INBOX_MAX", "1"));
+    let (full, free) = (peer(&d, "s-1"), peer(&d, "s-2"));
+    let waits = send(&d, &full, "first");
+    let body = json!({ "text": "to all", "idempotency_key": "k" });
+    let cast = || d.post("/v1/peers/broadcast", &body).ok(200)["delivered_to"].clone();
+    assert_eq!(cast(), 1);
+    assert_eq!(each(&peek(&d, &full), "id"), std::slice::from_ref(&waits));
+    assert_eq!(each(&peek(&d, &free), "text"), ["to all"]);
+
+    let events = page(&d.get(&format!("/v1/events?stream=peer/{full}")), "events");
+    let told = &events.last().expect("of the refusal")["data"];
+    let stored = d.get(&format!("/v1/messages/{}", text(told, "id"))).ok(200);
+    assert_eq!(stored["state"], json!("refused"), "{stored}");
+    assert_eq!(stored["text"], json!("to all"));
+    assert_eq!(stored["to_peer"], json!(full));
+    let states = stored["states"].as_array().expect("a list");
+    assert_eq!(each(states, "state"), ["accepted", "refused"]);
+    assert_eq!(states[1]["reason"], json!("the inbox is full"));
+    assert!(states.iter().all(|state| state["at"].is_string()), "{states:?}");
+
+    ack(&d, &full, &[&waits]);
+    assert_eq!(cast(), 2, "one takes it, the other has it");
+    assert_eq!(each(&peek(&d, &full), "text"), ["to all"]);
+    assert_eq!(each(&peek(&d, &free), "text"), ["to all"]);
+}
+
 #[test]
 fn a_broadcast_reaches_everybody_but_its_sender() {
     let d = Daemon::start();

@@ -153,11 +153,12 @@ fn the_header_wins_over_the_query_and_an_empty_one_is_none() {
 fn what_makes_no_sense_is_refused_with_the_reason() {
     let d = Daemon::start();
     let (task, _) = ended(&d, 1);
-    for malformed in ["abc", "-1", "1.5", "18446744073709551616", "1 2", "0x1", "1,2", "ü"] {
+    for malformed in ["abc", "-1", "+1", "1.5", "18446744073709551616", "1 2", "0x1", "1,2", "ü"] {
         let refused = d.try_follow(&subscribe(&task), Some(malformed)).unwrap();
         let refused = refused.err().unwrap_or_else(|| panic!("{malformed:?} was accepted"));
         problem(&refused, 400, "invalid_request");
         if !malformed.contains([' ', 'ü']) {
+            let malformed = malformed.replace('+', "%2B");
             let target = format!("{}&last_event_id={malformed}", subscribe(&task));
             problem(&d.get(&target), 400, "invalid_request");
         }

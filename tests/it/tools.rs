@@ -476,6 +476,12 @@ mod called {
         assert_eq!(found["tools"][0]["name"], "TaskNotify");
         let one = json!({ "query": "peer", "family": "events", "detail": "name" });
         assert_eq!(call(&d, "ToolSearch", &one)["tools"], json!([{ "name": "events_read" }]));
+        let of = |kind: &str| {
+            let arguments = json!({ "query": "task", "limit": 50, "type": kind, "detail": "name" });
+            call(&d, "ToolSearch", &arguments)["count"].clone()
+        };
+        assert!(of("core").as_u64() > Some(3));
+        assert_eq!((of("any"), of("sourced")), (of("core"), json!(0)));
     }
 
     #[test]

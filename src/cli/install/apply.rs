@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use similar::TextDiff;
+use diffy::DiffOptions;
 
 use super::clients::{Change, Client, Places, Scope};
 use super::document::{Document, Format};
@@ -281,10 +281,11 @@ fn diff(path: &Path, old: Option<&str>, new: Option<&str>) -> String {
         None => "/dev/null".to_owned(),
     };
     let (from, to) = (name(old), name(new));
-    TextDiff::from_lines(old.unwrap_or_default(), new.unwrap_or_default())
-        .unified_diff()
-        .context_radius(3)
-        .header(&from, &to)
+    DiffOptions::new()
+        .set_context_len(3)
+        .set_original_filename(from)
+        .set_modified_filename(to)
+        .create_patch(old.unwrap_or_default(), new.unwrap_or_default())
         .to_string()
 }
 

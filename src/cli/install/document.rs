@@ -38,8 +38,14 @@ pub(super) enum Refused {
 pub(super) enum Document {
     /// The concrete syntax tree, and whether a byte order mark stood before it.
     Json(CstRootNode, bool),
-    /// The same for TOML.
-    Toml(Box<DocumentMut>),
+    /// The same for TOML, and whether its lines end as those of Windows do, which the parser does not keep.
+    Toml(Box<DocumentMut>, bool),
+}
+
+/// Whether every line ends so.
+fn ends_in_crlf(text: &str) -> bool {
+    let ends = text.matches('\n').count();
+    ends > 0 && text.matches("\r\n").count() == ends
 }
 
 impl Document {
@@ -58,7 +64,7 @@ impl Document {
             }
             Format::Toml => text
                 .parse::<DocumentMut>()
-                .map(|document| Self::Toml(Box::new(document)))
+                .map(|document| Self::Toml(Box::new(document), ends_in_crlf(text)))
                 .map_err(|error| Refused::Invalid("TOML", error.to_string().trim().to_owned())),
         }
     }
@@ -67,7 +73,10 @@ impl Document {
     pub(super) fn text(&self) -> String {
         match self {
             Self::Json(root, mark) => format!("{}{root}", if *mark { "\u{feff}" } else { "" }),
-            Self::Toml(document) => document.to_string(),
+            Self::Toml(document, false) => document.to_string(),
+            Self::Toml(document, true) => {
+                document.to_string().replace("\r\n", "\n").replace('\n', "\r\n")
+            }
         }
     }
 
@@ -77,7 +86,7 @@ impl Document {
             Self::Json(root, _) => {
                 root.to_serde_value().unwrap_or_else(|| Value::Object(Map::new()))
             }
-            Self::Toml(document) => table_value(document.as_table()),
+            Self::Toml(document, _) => table_value(document.as_table()),
         }
     }
 
@@ -98,7 +107,7 @@ impl Document {
                     (None, value) => drop(object.append(name, input(value))),
                 }
             }
-            Self::Toml(document) => {
+            Self::Toml(document, _) => {
                 let (table, inline) = toml_table(document, way)?;
                 if let Value::Object(wanted) = value
                     && let Some(there) = table.get_mut(name).and_then(Item::as_table_like_mut)
@@ -124,7 +133,7 @@ impl Document {
                 let list = object.array_value_or_create(name).ok_or_else(shape)?;
                 list.append(input(value));
             }
-            Self::Toml(document) => {
+            Self::Toml(document, _) => {
                 let (table, inline) = toml_table(document, way)?;
                 let empty = || {
                     if inline {
@@ -171,7 +180,7 @@ impl Document {
                     remove_element(node);
                 }
             }
-            Self::Toml(document) => {
+            Self::Toml(document, _) => {
                 if let Some((last, way)) = path.split_last() {
                     toml_remove(document.as_item_mut(), way, last);
                 }

@@ -83,6 +83,11 @@ fn line_ends_indentation_and_byte_order_marks_stay() {
     assert!(after.contains("\r\n\t\"mcpServers\": {\r\n\t\t\"svc\": {\r\n"), "{after:?}");
     assert!(!after.replace("\r\n", "").contains('\n'), "{after:?}");
     assert_eq!(back, "{\r\n\t\"a\": 1\r\n}\r\n");
+    let before = "# mine\r\nmodel = \"gpt-5\"\r\n\r\n[mcp_servers.a]\r\ncommand = \"x\"\r\n";
+    let (after, back) = there_and_back(before, Format::Toml, &toml_server());
+    assert!(after.starts_with(before) && after.contains("[mcp_servers.svc]\r\n"), "{after:?}");
+    assert!(!after.replace("\r\n", "").contains('\n'), "{after:?}");
+    assert_eq!(back, before);
     let marked = "\u{feff}{\n    \"a\": 1\n}\n";
     let (after, back) = there_and_back(marked, Format::Json, &server());
     assert!(after.starts_with("\u{feff}{\n    \"a\": 1,\n    \"mcpServers\""), "{after:?}");

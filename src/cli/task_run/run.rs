@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use bytes::Bytes;
 use clap::Args;
-use http::StatusCode;
+use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Child;
@@ -25,7 +26,7 @@ use super::lines::Splitter;
 use super::sender::{Outcome, Progress, Sender};
 use super::spool::{Header, Spool};
 use super::supervise::{Signals, supervise};
-use crate::client::{Client, Discovery};
+use crate::client::{Client, ClientError, Discovery};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Examples:
@@ -33,7 +34,8 @@ Examples:
   svc task run --title nightly --agent ci -- make all
 
 Its output is also printed here, and svc exits with the command's code (128 + the signal's number if one ended it, 127
-if it cannot be started, in which case there is no task). The command keeps running when the daemon goes away: its
+if it cannot be started, in which case there is no task, or one that failed if it has an idempotency key and only the
+start itself showed it). The command keeps running when the daemon goes away: its
 output waits in a file under the data folder and is sent when the daemon is back. `svc task cancel` ends the command.
 With --json the events are printed, one per line, and not the output. It has no terminal to read from.";
 
@@ -64,7 +66,7 @@ pub(in crate::cli) struct RunArgs {
     /// Who asks for it; only the operator may choose
     #[arg(long)]
     from: Option<String>,
-    /// Run nothing if a task was made under this key already
+    /// Run nothing if a task was made under this key already, and exit as its command did (0 if it is not over)
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
     /// Do not say the task's id on standard error
@@ -84,15 +86,31 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
     let mut spool = Spool::create(&context.paths.spool, &header)?;
     let mut numbering = Numbering::new(header.run.clone());
     spool.append(&numbering.line("task", &active())?)?;
+    let keyed = args.idempotency_key.is_some();
+    if keyed {
+        // Only one run of a key may start its command, so the task comes first.
+        let path = context.env.os("PATH").unwrap_or_default();
+        if let Err(error) = child::find(&args.command[0], path) {
+            return Ok(not_started(&args, &spool, &error));
+        }
+        let made = claim(&discovery, &header).await;
+        if !matches!(made, Ok(None)) {
+            std::fs::remove_file(spool.path()).ok();
+        }
+        if let Some(task) = made.context("the command was not started")? {
+            return made_before(context, &task);
+        }
+    }
     // Taken before the command starts: from then on a signal is the command's.
     let mut signals = Signals::new()?;
     let (mut child, group) = match child::spawn(&args.command) {
         Ok(spawned) => spawned,
-        Err(error) => {
-            std::fs::remove_file(spool.path()).ok();
-            output::note(&format!("svc: cannot start {}: {error}", args.command[0].display()));
-            return Ok(ExitCode::from(CANNOT_START));
+        Err(error) if keyed => {
+            spool.append(&numbering.line("terminal", &failed_to_start(&error))?)?;
+            send_rest(discovery, header.create, &spool).await;
+            return Ok(not_started(&args, &spool, &error));
         }
+        Err(error) => return Ok(not_started(&args, &spool, &error)),
     };
     let quiet = CancellationToken::new();
     let echo = Arc::new(Echo::new(quiet.clone()));
@@ -156,6 +174,58 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
     };
     announcing.abort();
     conclude(&outcome, &spool, ended, context.json.then_some((&echo, &end))).await
+}
+
+/// Says that the command cannot be started, and leaves nothing behind.
+fn not_started(args: &RunArgs, spool: &Spool, error: &std::io::Error) -> ExitCode {
+    std::fs::remove_file(spool.path()).ok();
+    output::note(&format!("svc: cannot start {}: {error}", args.command[0].display()));
+    ExitCode::from(CANNOT_START)
+}
+
+/// The end of a task whose command could not be started.
+fn failed_to_start(error: &std::io::Error) -> Value {
+    let error = format!("cannot start the command: {error}");
+    json!({ "status": "failed", "exit_code": CANNOT_START, "error": error })
+}
+
+/// Sends a spool to which nothing more comes.
+async fn send_rest(discovery: Discovery, create: Value, spool: &Spool) {
+    let (task, _task_seen) = watch::channel(None);
+    let written = spool.written();
+    // The sending end stays in this scope: its being dropped would say that the run has crashed.
+    let (_progress, progress) =
+        watch::channel(Progress { written, finished: true, abandoned: false });
+    let Ok(batches) = spool.reader() else { return };
+    let (patience, may_be_active) = (STARTING, false);
+    let sender = Sender { discovery, create, batches, patience, may_be_active, task, progress };
+    if let Outcome::NoTask(problem) | Outcome::Refused { problem, .. } | Outcome::GaveUp(problem) =
+        sender.run().await
+    {
+        output::note(&format!("svc: the end of the task is not recorded: {problem}"));
+    }
+}
+
+/// Makes the task of a run that has a key; answers the one that was there already, if it is another run's.
+async fn claim(discovery: &Discovery, header: &Header) -> anyhow::Result<Option<Value>> {
+    let body = Some(Bytes::from(serde_json::to_vec(&header.create)?));
+    let task = ask(discovery, Method::POST, "/v1/tasks", body, ClientError::is_transient).await?;
+    // The answer to a first try may have been lost: the task is this run's all the same.
+    let ours = task["metadata"] == header.create["metadata"];
+    Ok((!ours).then_some(task))
+}
+
+/// Says what there is instead of a run of its own, with the exit code of the run that was.
+fn made_before(context: &Context, task: &Value) -> anyhow::Result<ExitCode> {
+    output::note(&format!(
+        "svc: task {} was made under this idempotency key already and is {}; nothing was run",
+        output::cell(task, "task_id"),
+        output::cell(task, "status"),
+    ));
+    if context.json {
+        output::json(&json!({ "kind": "task", "data": task }))?;
+    }
+    Ok(ExitCode::from(child::exit_code_of(task)))
 }
 
 /// What is left to say, and the exit code.
@@ -356,15 +426,24 @@ async fn record(
 
 /// Whether a task could be made now: better said before the command has done anything.
 async fn reachable(discovery: &Discovery) -> anyhow::Result<()> {
+    let starting = |error: &ClientError| error.status() == Some(StatusCode::SERVICE_UNAVAILABLE);
+    ask(discovery, Method::GET, "/v1/tasks?limit=1", None, starting).await.map(drop)
+}
+
+/// Asks again, for as long as a daemon may take to start, when it fails in a way of which `passes` says that it does.
+async fn ask(
+    discovery: &Discovery,
+    method: Method,
+    path: &str,
+    body: Option<Bytes>,
+    passes: fn(&ClientError) -> bool,
+) -> anyhow::Result<Value> {
     let deadline = Instant::now() + STARTING;
     loop {
         let client = Client::new(discovery.target()?);
-        match client.get::<Value>("/v1/tasks?limit=1").await {
-            Ok(_) => return Ok(()),
-            Err(error)
-                if error.status() == Some(StatusCode::SERVICE_UNAVAILABLE)
-                    && Instant::now() < deadline =>
-            {
+        match client.request(method.clone(), path, body.clone()).await {
+            Ok(reply) => return Ok(reply.json()?),
+            Err(error) if passes(&error) && Instant::now() < deadline => {
                 sleep(Duration::from_millis(50)).await;
             }
             Err(error) => return Err(error.into()),
@@ -386,7 +465,12 @@ fn header(args: &RunArgs) -> Header {
         .into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), Value::String(value?))))
         .collect();
-    Header { version: 1, run, create: Value::Object(create) }
+    let mut create = Value::Object(create);
+    if args.idempotency_key.is_some() {
+        // By this a run knows its own task from that of an earlier one.
+        create["metadata"] = json!({ "run": run });
+    }
+    Header { version: 1, run, create }
 }
 
 /// The time that the daemon may be away, from `SVC_TASK_RUN_PATIENCE_SECONDS`.

@@ -225,3 +225,39 @@ fn a_thousand_idle_sessions_and_a_thousand_listeners_cost_no_thread() {
         stream.news("notifications/resources/list_changed");
     }
 }
+
+#[test]
+fn what_is_no_method_of_sessions_is_unknown_in_one() {
+    let d = Daemon::start();
+    let client = Client::open(&d, "2025-06-18");
+    refused(&client.post(&request(1, "server/discover", &json!({}))).send(), 200, -32601);
+}
+
+#[test]
+fn a_cursor_that_no_list_gave_is_refused() {
+    let d = Daemon::start();
+    let client = Client::open(&d, "2025-11-25");
+    for list in ["tools/list", "prompts/list", "resources/templates/list"] {
+        refused(&client.post(&request(1, list, &json!({ "cursor": "x" }))).send(), 200, -32602);
+        client.ask(list, &json!({ "cursor": null }));
+    }
+}
+
+/// A client without hooks says whose its calls are by beginning a session by name, and it stays so over a restart.
+#[test]
+fn a_session_that_a_connection_begins_is_its_own() {
+    let mut d = Daemon::start();
+    let (client, other) = (Client::open(&d, "2025-11-25"), Client::open(&d, "2025-06-18"));
+    given(&client.call("start_session", &json!({ "session_id": "mine" })));
+    given(&other.call("start_session", &json!({ "session_id": "theirs" })));
+    let count = |client: &Client| {
+        given(&client.call("increment_tool_count", &json!({ "tool_name": "Bash" })))["tool_count"]
+            .clone()
+    };
+    assert_eq!((count(&client), count(&client), count(&other)), (json!(1), json!(2), json!(1)));
+    d.kill9();
+    d.restart();
+    let client = client.of(&d);
+    assert_eq!(count(&client), json!(3));
+    assert_eq!(d.get("/v1/sessions/mine").ok(200)["tool_calls"], 3);
+}
