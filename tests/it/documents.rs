@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use serde_json::json;
 use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::daemon::Daemon;
