@@ -174,12 +174,11 @@ pub(super) fn run(global: Global, args: HookArgs, started: Instant) -> ExitCode 
                 }
             }
         }
-        Ok(Answer { text: None, .. }) => {}
         Err(Failed) if format == Format::Spec => {
             let text = json!({ "type": "degraded", "reason": "request_failed" }).to_string();
             print::whole(std::io::stdout(), &text).ok();
         }
-        Err(Failed) => {}
+        Ok(Answer { text: None, .. }) | Err(Failed) => {}
     }
     ExitCode::SUCCESS
 }

@@ -100,7 +100,7 @@ impl Services {
             }
             // Nothing but this is cut short: what is given must be answered.
             tokio::select! {
-                _ = listener.wait(head) => {}
+                () = listener.wait(head) => {}
                 _ = latest.changed() => return Ok(Awaited::Retired),
                 () = sleep_until(end) => return Ok(Awaited::Nothing),
             }
