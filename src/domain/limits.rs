@@ -169,6 +169,8 @@ pub const HOOK_CONTEXT_ITEMS: usize = 3;
 pub const MAIL_WAIT_SECONDS: u32 = 25;
 /// How long it is remembered what a silent session was given: as long as clients keep their conversations.
 pub const SEEN_KEPT: Duration = Duration::from_hours(30 * 24);
+/// Most ids of events, of which a hook knows that nobody saw the answer, in one request.
+pub const HOOKS_LOST: usize = 2_000;
 /// How long the ids of hooks' events are kept: one that could not be told is told again at the next start of the daemon.
 pub const HOOK_IDS_KEPT: Duration = Duration::from_hours(24 * 7);
 /// A text of a record of an earlier system, in characters.

@@ -109,6 +109,9 @@ async fn session(
 struct Wait {
     /// Who waits. The one whose id is the greatest does, and the others are told; so ids begin with a time.
     waiter: String,
+    /// Who asked for this session before and got no answer: what was given then is given again.
+    #[serde(default)]
+    lost: Vec<String>,
     /// How long, 1 to 25; 25 by default.
     seconds: Option<u32>,
 }
@@ -140,7 +143,8 @@ async fn wait(
         return Err(Error::invalid("seconds", "must be from 1 to 25").into());
     }
     let bound = Duration::from_secs(seconds.into());
-    Ok(Json(match app.services.await_mail(&caller, &id, &input.waiter, bound).await? {
+    let waiter = (input.waiter.as_str(), input.lost);
+    Ok(Json(match app.services.await_mail(&caller, &id, waiter, bound).await? {
         Awaited::Message(text) => Waited::Message { text },
         Awaited::Nothing => Waited::Nothing,
         Awaited::Retired => Waited::Retired,

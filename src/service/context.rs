@@ -70,6 +70,8 @@ pub struct ContextRequest {
     pub repeat: bool,
     /// Note that the session was given it.
     pub remember: bool,
+    /// The call of a hook that it is an answer to. If it is known that nobody will see that, there is nothing to tell.
+    pub hook_id: Option<String>,
 }
 
 impl ContextRequest {
@@ -141,17 +143,24 @@ impl Services {
         };
         // Of two calls at one moment only one may give an item; the other leaves it out.
         let items: Vec<Item> = sheet.items().cloned().collect();
+        let hook_id = request.hook_id;
         let fresh: HashSet<Item> = self
             .store
             .write(move |tx| {
                 Box::pin(async move {
                     let mut fresh = HashSet::new();
+                    let hook = hook_id.as_deref();
+                    if let Some(hook) = hook
+                        && tx.is_lost(hook).await?
+                    {
+                        return Ok::<_, Error>(fresh);
+                    }
                     for item in items {
-                        if tx.note_seen(&session_id, &item).await? {
+                        if tx.note_seen(&session_id, &item, hook).await? {
                             fresh.insert(item);
                         }
                     }
-                    Ok::<_, Error>(fresh)
+                    Ok(fresh)
                 })
             })
             .await?;

@@ -130,7 +130,7 @@ impl Services {
                     let until = tx.now().plus(lease);
                     let mut messages = tx.free_messages(&peer, until, limit).await?;
                     let ids: Vec<_> = messages.iter().map(|message| message.id.clone()).collect();
-                    tx.lease_messages(&ids, until).await?;
+                    tx.lease_messages(&ids, until, None).await?;
                     advance(tx, &peer, &mut messages, DeliveryState::Offered, None).await?;
                     Ok(Inbox { messages, next_cursor: None })
                 })
@@ -358,6 +358,20 @@ pub(super) async fn advance(
         }
         tx.advance_messages(&ids, path, reason).await?;
     }
+    say(tx, to, events).await
+}
+
+/// Says that messages of one inbox, which were given, were not seen. Their states stay; who waits for mail looks again.
+pub(super) async fn note_unseen(
+    tx: &mut WriteTx,
+    to: &PeerId,
+    messages: &[Message],
+) -> Result<(), StoreError> {
+    let events = messages.iter().map(|message| event_of("message.unseen", message, None)).collect();
+    say(tx, to, events).await
+}
+
+async fn say(tx: &mut WriteTx, to: &PeerId, events: Vec<NewEvent>) -> Result<(), StoreError> {
     if events.is_empty() {
         return Ok(());
     }
@@ -367,7 +381,7 @@ pub(super) async fn advance(
     Ok(())
 }
 
-/// The event of a delivery. Without the text: whoever may read the log may not read everybody's messages.
+/// The event of a delivery.
 fn told(message: &Message, reason: Option<&'static str>) -> NewEvent {
     let kind = match message.state {
         DeliveryState::Queued => "message.queued",
@@ -377,6 +391,11 @@ fn told(message: &Message, reason: Option<&'static str>) -> NewEvent {
         DeliveryState::Refused => "message.refused",
         _ => "message.undeliverable",
     };
+    event_of(kind, message, reason)
+}
+
+/// Without the text: whoever may read the log may not read everybody's messages.
+fn event_of(kind: &'static str, message: &Message, reason: Option<&'static str>) -> NewEvent {
     let mut data = json!({
         "id": message.id, "type": message.kind, "from_peer": message.from_peer,
         "to_peer": message.to_peer, "state": message.state,

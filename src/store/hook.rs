@@ -19,6 +19,78 @@ impl WriteTx {
     /// Forgets ids of events that are older.
     pub async fn forget_hooks(&mut self, before: Timestamp) -> Result<(), StoreError> {
         sqlx::query!("delete from hook_seen where at < ?", before).execute(&mut self.conn).await?;
+        sqlx::query!("delete from hook_lost where at < ?", before).execute(&mut self.conn).await?;
+        Ok(())
+    }
+
+    /// Remembers that nobody saw, or will see, the answers to these calls of hooks.
+    pub async fn remember_lost(&mut self, calls: &[String]) -> Result<(), StoreError> {
+        let calls = to_json(calls);
+        sqlx::query!(
+            "insert into hook_lost (hook_id, at) select value, ? from json_each(?) where true
+            on conflict (hook_id) do nothing",
+            self.now,
+            calls
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Whether nobody will see the answer to a call.
+    pub async fn is_lost(&mut self, call: &str) -> Result<bool, StoreError> {
+        let is_lost = sqlx::query_scalar!(
+            r#"select exists (select 1 from hook_lost where hook_id = ?) as "lost!: bool""#,
+            call
+        )
+        .fetch_one(&mut self.conn)
+        .await?;
+        Ok(is_lost)
+    }
+
+    /// Notes that a reminder goes with the answer to a call, and after how many calls of tools.
+    pub async fn note_reminder(
+        &mut self,
+        call: &str,
+        agent_id: &str,
+        after: i64,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "update hook_seen set reminded_agent = ?, reminded_after = ? where hook_id = ?",
+            agent_id,
+            after,
+            call
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Takes back the reminders of these calls: the session's next call of a tool is late for one again.
+    pub async fn take_back_reminders(
+        &mut self,
+        session_id: &str,
+        calls: &[String],
+    ) -> Result<(), StoreError> {
+        let calls = to_json(calls);
+        sqlx::query!(
+            "update session_counter set since = since + lost.after
+            from (select reminded_agent, sum(reminded_after) as after from hook_seen
+                where hook_id in (select value from json_each(?2)) and reminded_after is not null
+                group by reminded_agent) as lost
+            where session_id = ?1 and agent_id = lost.reminded_agent",
+            session_id,
+            calls
+        )
+        .execute(&mut self.conn)
+        .await?;
+        sqlx::query!(
+            "update hook_seen set reminded_agent = null, reminded_after = null
+            where hook_id in (select value from json_each(?)) and reminded_after is not null",
+            calls
+        )
+        .execute(&mut self.conn)
+        .await?;
         Ok(())
     }
 
@@ -41,16 +113,21 @@ impl WriteTx {
 }
 
 impl Store {
-    /// Whether a peer has messages that it was not given, or given and not yet known to have.
+    /// Whether a peer has messages that it was not given, or that it is not yet known to have.
     pub async fn has_mail(&self, peer: &PeerId) -> Result<bool, StoreError> {
         let peer = peer.as_str();
         let has = sqlx::query_scalar!(
             r#"select exists (select 1 from message
-                where to_peer = ? and state in ('accepted', 'queued', 'offered')) as "has!: bool""#,
+                where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected')
+                    and (state <> 'injected' or leased_until = 0)) as "has!: bool""#,
             peer
         )
         .fetch_one(&self.readers)
         .await?;
         Ok(has)
     }
+}
+
+fn to_json(calls: &[String]) -> String {
+    serde_json::to_string(calls).expect("ids have a JSON form")
 }

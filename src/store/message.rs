@@ -111,16 +111,19 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Says until when whoever took messages has to acknowledge them.
+    /// Says until when whoever took messages has to acknowledge them, and which call of a hook gave them; `None` if a
+    /// reader of the inbox took them.
     pub async fn lease_messages(
         &mut self,
         ids: &[MessageId],
         until: Timestamp,
+        given_by: Option<&str>,
     ) -> Result<(), StoreError> {
         let ids = to_json(ids);
         sqlx::query!(
-            "update message set leased_until = ? where message_id in (select value from json_each(?))",
+            "update message set leased_until = ?, given_by = ? where message_id in (select value from json_each(?))",
             until,
+            given_by,
             ids
         )
         .execute(&mut self.conn)
@@ -198,8 +201,8 @@ impl WriteTx {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
-    /// Messages that a hook may give to their receiver, in order, at most `limit`: those that it was not given yet, and
-    /// those that were taken and whose lease is over. With `all`, those on lease too.
+    /// Messages that a hook may give to their receiver, in order, at most `limit`: those that it was not given yet,
+    /// those that were taken and whose lease is over, and those that nobody saw. With `all`, those on lease too.
     pub async fn undelivered_messages(
         &mut self,
         to: &PeerId,
@@ -209,7 +212,8 @@ impl WriteTx {
         let to = to.as_str();
         let rows = messages!(
             "where to_peer = ?1 and state in ('accepted', 'queued', 'offered', 'injected')
-                and (state in ('accepted', 'queued') or (state = 'offered' and (?2 or leased_until <= ?3)))
+                and (state in ('accepted', 'queued') or (state = 'offered' and (?2 or leased_until <= ?3))
+                    or (state = 'injected' and leased_until = 0))
             order by id limit ?4",
             to,
             all,
@@ -221,17 +225,55 @@ impl WriteTx {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
-    /// Messages that were given to their receiver, and that it is not yet known to have, in order.
-    pub async fn offered_messages(&mut self, to: &PeerId) -> Result<Vec<Message>, StoreError> {
+    /// Messages that hooks gave to their receiver by `before`, and that it is not yet known to have, in order.
+    pub async fn given_messages(
+        &mut self,
+        to: &PeerId,
+        before: Timestamp,
+    ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
         let rows = messages!(
             "where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected') and state = 'offered'
+                and given_by is not null
+                and not exists (select 1 from hook_seen where hook_id = given_by and hook_seen.at > ?)
             order by id",
-            to
+            to,
+            before
         )
         .fetch_all(&mut self.conn)
         .await?;
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+    }
+
+    /// Takes back messages that these calls of hooks gave and nobody saw: their lease is over, and no event shows any
+    /// more that the receiver has them. Answers which they are, in order.
+    pub async fn take_back_messages(
+        &mut self,
+        to: &PeerId,
+        calls: &[String],
+    ) -> Result<Vec<Message>, StoreError> {
+        let (to, calls) = (to.as_str(), to_json(calls));
+        let rows = messages!(
+            "where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected')
+                and given_by in (select value from json_each(?))
+            order by id",
+            to,
+            calls
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        let messages: Vec<Message> =
+            rows.into_iter().map(|raw| MessageRow::from(raw).message).collect();
+        let ids: Vec<&MessageId> = messages.iter().map(|message| &message.id).collect();
+        let ids = to_json(&ids);
+        sqlx::query!(
+            "update message set leased_until = 0, given_by = null
+            where message_id in (select value from json_each(?))",
+            ids
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(messages)
     }
 
     /// All waiting messages of an inbox, in order.

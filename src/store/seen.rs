@@ -29,16 +29,24 @@ impl From<&Memory> for Item {
 }
 
 impl WriteTx {
-    /// Notes that a session is given something; answers whether it may be: not if it has it already.
-    pub async fn note_seen(&mut self, session_id: &str, item: &Item) -> Result<bool, StoreError> {
+    /// Notes that a session is given something, by a call of a hook if it did not ask; answers whether it may be: not if
+    /// it has it already.
+    pub async fn note_seen(
+        &mut self,
+        session_id: &str,
+        item: &Item,
+        hook_id: Option<&str>,
+    ) -> Result<bool, StoreError> {
         let done = sqlx::query!(
-            "insert into seen (session_id, kind, item, version, at) values (?, ?, ?, ?, ?)
-            on conflict (session_id, kind, item, version) do update set may_repeat = 0 where may_repeat = 1",
+            "insert into seen (session_id, kind, item, version, at, hook_id) values (?, ?, ?, ?, ?, ?)
+            on conflict (session_id, kind, item, version)
+            do update set may_repeat = 0, hook_id = excluded.hook_id where may_repeat = 1",
             session_id,
             item.kind,
             item.id,
             item.version,
-            self.now
+            self.now,
+            hook_id
         )
         .execute(&mut self.conn)
         .await?;
@@ -67,6 +75,23 @@ impl WriteTx {
         sqlx::query!("update seen set may_repeat = 1 where session_id = ?", session_id)
             .execute(&mut self.conn)
             .await?;
+        Ok(())
+    }
+
+    /// Forgets what a session was given by these calls of hooks, which nobody saw.
+    pub async fn take_back_seen(
+        &mut self,
+        session_id: &str,
+        calls: &[String],
+    ) -> Result<(), StoreError> {
+        let calls = serde_json::to_string(calls).expect("ids have a JSON form");
+        sqlx::query!(
+            "delete from seen where hook_id in (select value from json_each(?)) and session_id = ?",
+            calls,
+            session_id
+        )
+        .execute(&mut self.conn)
+        .await?;
         Ok(())
     }
 
@@ -114,7 +139,7 @@ mod tests {
         let note = async |session: &'static str, item: Item| {
             let done: Result<bool, StoreError> = at
                 .store
-                .write(move |tx| Box::pin(async move { tx.note_seen(session, &item).await }))
+                .write(move |tx| Box::pin(async move { tx.note_seen(session, &item, None).await }))
                 .await;
             done.unwrap()
         };

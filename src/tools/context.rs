@@ -118,6 +118,7 @@ async fn assemble(call: Call, input: Assemble) -> Result<Assembled, Failure> {
         unasked: false,
         repeat: input.repeat.unwrap_or(false),
         remember: true,
+        hook_id: None,
     };
     Ok(call.services.assemble_context(&call.caller, &request).await?.into())
 }

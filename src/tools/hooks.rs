@@ -42,11 +42,18 @@ struct Event {
     payload: Option<Map<String, Value>>,
     /// The shape of the answer; the client's own by default.
     format: Option<HookFormat>,
-    /// Names this event: one that is sent again with the same id counts once.
+    /// Names this event: one that is sent again with the same id counts once. If it is sent again with `at`, nobody saw
+    /// the first answer, and what was given with it is given again.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     id: Option<String>,
     /// When it happened, if it is told late. Then nothing is said in return.
     at: Option<Timestamp>,
+    /// Ids of earlier events of this session whose answers nobody saw. What was given with them is given again.
+    #[schemars(
+        length(max = limits::HOOKS_LOST),
+        inner(length(max = limits::SHORT_TEXT_BYTES), regex(pattern = NOT_BLANK))
+    )]
+    lost: Option<Vec<String>>,
     /// The client's process on the daemon's machine.
     #[schemars(range(min = 1, max = u32::MAX))]
     pid: Option<u32>,
@@ -113,7 +120,13 @@ async fn event(call: Call, input: Event) -> Result<Printed, Failure> {
             )
         },
     )?;
-    let about = HookCall { id: input.id, pid: input.pid, tmux_pane: input.tmux_pane, at: input.at };
+    let about = HookCall {
+        id: input.id,
+        pid: input.pid,
+        tmux_pane: input.tmux_pane,
+        at: input.at,
+        lost: input.lost.unwrap_or_default(),
+    };
     let said = call.services.hook(&call.caller, hook.clone(), about).await?;
     Ok(Printed(said.render(&hook, input.format.unwrap_or_default())))
 }
@@ -125,7 +138,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::testing::World;
-    use crate::tools::ErrorType;
+    use crate::{domain::Timestamp, tools::ErrorType};
 
     fn payload(event: &str, more: Value) -> Value {
         let mut payload = json!({ "hook_event_name": event, "session_id": "s", "cwd": "/repo/x" });
@@ -369,6 +382,56 @@ mod tests {
         assert_eq!(states().await, json!(["accepted", "queued", "offered", "injected"]));
         world.call(&call, "peer_ack", json!({ "peer_id": peer, "ids": [sent["id"]] })).await;
         assert_eq!(states().await[4], json!("acked"));
+    }
+
+    /// Answers get lost before their events arrive, and after: what was given with them is given again, and only that.
+    #[tokio::test]
+    async fn what_nobody_saw_is_given_again() {
+        let world = World::open().await;
+        let call = world.operator(None);
+        let tell = async |id: &str, more: Value| {
+            let mut event = payload("PostToolUse", tool(1));
+            event["id"] = json!(id);
+            event.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let answer = world.call(&call, "hook_event", event).await;
+            let text = answer["hookSpecificOutput"]["additionalContext"].as_str();
+            text.unwrap_or_default().to_owned()
+        };
+        world.call(&call, "hook_event", payload("SessionStart", json!({}))).await;
+        let peers = world.call(&call, "peer_list", json!({})).await;
+        let peer = peers["peers"][0]["peer_id"].as_str().unwrap().to_owned();
+        let send = async |text: &str| {
+            let sent = world.call(&call, "peer_send", json!({ "to": peer, "text": text })).await;
+            sent["id"].as_str().unwrap().to_owned()
+        };
+        let state = async |id: &str| {
+            call.services.message(&call.caller, id).await.unwrap().message.state.as_str()
+        };
+        let now = Timestamp::from_millis(0);
+        let first = send("the first").await;
+        // Known to be lost before it arrives, as with a daemon that stood still.
+        assert!(tell("b", json!({ "lost": ["a"] })).await.contains("the first"));
+        assert_eq!((tell("a", json!({})).await, state(&first).await), (String::new(), "offered"));
+        world.let_pass(Duration::from_millis(1));
+        assert_eq!((tell("c", json!({})).await, state(&first).await), (String::new(), "injected"));
+        // Told late, and so known to have been in vain; somebody else's word for it counts for nothing.
+        let second = send("the second").await;
+        assert!(tell("d", json!({})).await.contains("the second"));
+        let mut other = payload("Stop", json!({}));
+        other["payload"]["session_id"] = json!("other");
+        other["lost"] = json!(["d"]);
+        world.call(&call, "hook_event", other).await;
+        assert_eq!(tell("d", json!({ "at": now })).await, "");
+        assert!(tell("e", json!({ "lost": ["d"] })).await.contains("the second"));
+        assert_eq!(state(&second).await, "offered");
+        world.let_pass(Duration::from_millis(1));
+        assert_eq!(
+            (tell("f", json!({ "lost": ["d"] })).await, state(&second).await),
+            (String::new(), "injected")
+        );
+        // Another hook of the session was taken for the sign: the state stays, and the message comes again.
+        assert!(tell("g", json!({ "lost": ["e"] })).await.contains("the second"));
+        assert_eq!((tell("h", json!({})).await, state(&second).await), (String::new(), "injected"));
     }
 
     fn ran(number: usize, passes: bool) -> (&'static str, Value) {

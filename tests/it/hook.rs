@@ -1,9 +1,12 @@
 //! `svc hook` as clients run it: what they really send, what they accept, and what happens when nothing is as it should be.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -667,4 +670,276 @@ fn an_empty_home_is_no_trouble() {
         claude("s", "AfterTool", &using("1")).to_string().as_bytes(),
     );
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{ran:?}");
+}
+
+/// What becomes of the first answers of a daemon on their way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// They stay on the way for ever.
+    Held,
+    /// The connection breaks.
+    Cut,
+}
+
+/// An address at which the daemon hears everything, and its first `count` answers reach nobody.
+fn swallowing(d: &Daemon, count: usize, fate: Fate) -> String {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let (port, left) = (d.port(), Arc::new(Mutex::new((count, Vec::new()))));
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let left = Arc::clone(&left);
+            thread::spawn(move || pass(client, port, &left, fate));
+        }
+    });
+    url
+}
+
+fn pass(mut client: TcpStream, port: u16, left: &Mutex<(usize, Vec<TcpStream>)>, fate: Fate) {
+    let Ok(mut daemon) = TcpStream::connect(("127.0.0.1", port)) else { return };
+    let (mut from, mut to) = (client.try_clone().unwrap(), daemon.try_clone().unwrap());
+    thread::spawn(move || std::io::copy(&mut from, &mut to));
+    let mut chunk = vec![0; 64 * 1024];
+    while let Ok(size) = daemon.read(&mut chunk) {
+        let mut left = left.lock().unwrap();
+        if size > 0 && left.0 > 0 {
+            left.0 -= 1;
+            match fate {
+                Fate::Held => left.1.push(client),
+                Fate::Cut => drop(client.shutdown(Shutdown::Both)),
+            }
+            return;
+        }
+        drop(left);
+        if size == 0 || client.write_all(&chunk[..size]).is_err() {
+            drop(client.shutdown(Shutdown::Both));
+            return;
+        }
+    }
+}
+
+/// A hook that speaks to the daemon at another address.
+#[track_caller]
+fn hook_by(d: &Daemon, url: &str, payload: &Value, deadline_ms: u32) -> Ran {
+    let mut command = d.home.command(&["hook", "claude"]);
+    command.env("SVC_URL", url).env("SVC_TOKEN", d.home.token().expect("a token"));
+    command.env("SVC_HOOK_DEADLINE_MS", deadline_ms.to_string()).stdin(Stdio::piped());
+    let mut running = Running::spawn(command);
+    running.stdin().write_all(payload.to_string().as_bytes()).expect("it reads");
+    let ran = running.wait(SOON);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    ran
+}
+
+fn prompt(session: &str, text: &str) -> Value {
+    claude(session, "UserPromptSubmit", &json!({ "prompt": text }))
+}
+
+/// A session with a peer, and how to send to it.
+fn begin(d: &Daemon, session: &str) -> (String, impl Fn(&str) -> Value + use<>) {
+    hook(&d.home, "claude", &claude(session, "SessionStart", &json!({ "source": "startup" })));
+    let peer = peer_of(d, session).expect("a peer")["peer_id"].as_str().unwrap().to_owned();
+    let (caller, inbox) =
+        (d.with_token(&d.home.token().unwrap()), format!("/v1/peers/{peer}/messages"));
+    (inbox.clone(), move |text: &str| caller.post(&inbox, &json!({ "text": text })).ok(200))
+}
+
+/// All states that a message went through.
+fn states(d: &Daemon, message: &Value) -> Vec<String> {
+    let id = message["id"].as_str().expect("it is there");
+    let found = d.get(&format!("/v1/messages/{id}")).ok(200);
+    let states = found["states"].as_array().expect("it is there");
+    states.iter().map(|it| it["state"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The next hook of the session prints the message, and only the one after that shows that it arrived.
+#[track_caller]
+fn it_comes_after_all(d: &Daemon, session: &str, message: &Value, text: &str) {
+    assert_eq!(states(d, message), ["accepted", "queued", "offered"]);
+    let given = hook(&d.home, "claude", &claude(session, "PostToolUse", &using("next")));
+    assert!(context(&given).contains(text), "{given:?}");
+    assert_eq!(state(d, message), "offered");
+    let given = hook(&d.home, "claude", &prompt(session, "go on"));
+    assert_eq!((context(&given), state(d, message)), (String::new(), "injected".to_owned()));
+}
+
+#[test]
+fn a_message_in_an_answer_that_came_too_late_comes_again() {
+    let d = Daemon::start();
+    for (session, fate, deadline) in [("held", Fate::Held, 1_000), ("cut", Fate::Cut, 20_000)] {
+        let (inbox, send) = begin(&d, session);
+        let message = send("precious");
+        let ran = hook_by(&d, &swallowing(&d, 1, fate), &prompt(session, "hello"), deadline);
+        assert_eq!(ran.stdout, "", "{session}");
+        eventually(SOON, || state(&d, &message) == "offered");
+        // What another session does says nothing about it.
+        hook(&d.home, "claude", &prompt("another", "hello"));
+        it_comes_after_all(&d, session, &message, "precious");
+        // The note of it stands there for a while, and harms nothing that was printed.
+        let later = send("the second");
+        assert!(context(&hook(&d.home, "claude", &prompt(session, "x"))).contains("the second"));
+        hook(&d.home, "claude", &claude(session, "Stop", &json!({})));
+        assert_eq!(
+            (state(&d, &message), state(&d, &later)),
+            ("injected".into(), "injected".into())
+        );
+        let ids = json!({ "ids": [message["id"], later["id"]] });
+        d.post(&format!("{inbox}/ack"), &ids).ok(200);
+        let all = ["accepted", "queued", "offered", "injected", "acked"];
+        assert_eq!(
+            (states(&d, &message), states(&d, &later)),
+            (all.map(String::from).to_vec(), all.map(String::from).to_vec())
+        );
+    }
+}
+
+/// A daemon that stood still hears of the events afterwards, in any order: the message is printed all the same.
+#[test]
+fn a_message_survives_a_daemon_that_stood_still() {
+    for maintenance in ["20", "60000"] {
+        let d = Daemon::with(|plan| plan.env("SVC_MAINTENANCE_MS", maintenance));
+        let (_, send) = begin(&d, "s");
+        let message = send("precious");
+        d.signal(Signal::STOP);
+        for n in 0..3 {
+            let payload = claude("s", "PreToolUse", &using(&n.to_string())).to_string();
+            let ran = hook_with(&d.home, &["hook", "claude"], payload.as_bytes(), 300);
+            assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{ran:?}");
+        }
+        d.signal(Signal::CONT);
+        let given = context(&hook(&d.home, "claude", &prompt("s", "hello")));
+        assert!(given.contains("precious"), "{maintenance}: {given}");
+        hook(&d.home, "claude", &claude("s", "Stop", &json!({})));
+        assert_eq!(state(&d, &message), "injected");
+        // The note is kept until the daemon knows of it, and no longer.
+        if maintenance == "20" {
+            eventually(SOON, || !d.home.path("hooks.lost").exists());
+            eventually(SOON, || calls(&d, "s") == 3);
+        }
+    }
+}
+
+/// A daemon that was killed after it had answered, and whose answer nobody saw.
+#[test]
+fn a_message_in_a_lost_answer_survives_the_daemon() {
+    let mut d = Daemon::start();
+    let (_, send) = begin(&d, "s");
+    let message = send("precious");
+    hook_by(&d, &swallowing(&d, 1, Fate::Cut), &prompt("s", "hello"), 20_000);
+    assert_eq!(state(&d, &message), "offered");
+    d.kill9();
+    d.restart();
+    eventually(SOON, || !d.home.path("hooks.lost").exists());
+    it_comes_after_all(&d, "s", &message, "precious");
+}
+
+#[test]
+fn what_a_reader_took_is_no_proof_that_a_hook_gave_it() {
+    let d = Daemon::with(|plan| plan.env("SVC_LEASE_MS", "2000"));
+    let (inbox, send) = begin(&d, "s");
+    let message = send("precious");
+    assert_eq!(d.get(&inbox).ok(200)["count"], 1);
+    for n in 0..3 {
+        // These never give anything.
+        let event = json!({ "notification_type": "idle_prompt", "message": n.to_string() });
+        hook(&d.home, "claude", &claude("s", "Notification", &event));
+        assert_eq!(state(&d, &message), "offered");
+    }
+    // It was never acknowledged, so a hook gives it when the lease is over.
+    let mut given = String::new();
+    eventually(SOON, || {
+        assert_eq!(state(&d, &message), "offered");
+        given = context(&hook(&d.home, "claude", &claude("s", "PostToolUse", &using("1"))));
+        !given.is_empty()
+    });
+    assert!(given.contains("precious"), "{given}");
+    hook(&d.home, "claude", &prompt("s", "go on"));
+    assert_eq!(state(&d, &message), "injected");
+    // And what a reader has dealt with is acknowledged as ever.
+    let other = send("for the reader");
+    assert_eq!(d.get(&inbox).ok(200)["count"], 1);
+    hook(&d.home, "claude", &prompt("s", "go on"));
+    assert_eq!(state(&d, &other), "offered");
+    d.post(&format!("{inbox}/ack"), &json!({ "ids": [other["id"]] })).ok(200);
+    assert_eq!(states(&d, &other), ["accepted", "queued", "offered", "injected", "acked"]);
+}
+
+#[test]
+fn what_a_hook_could_not_print_comes_again() {
+    let d = Daemon::start();
+    let (_, send) = begin(&d, "s");
+    for closed in [true, false] {
+        let message = send("precious");
+        let mut command = d.home.command(&["hook", "claude"]);
+        if closed {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "exec \"$0\" hook claude >&-"]).arg(command.get_program());
+            shell.env_clear().current_dir(d.home.user());
+            shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            command = shell;
+        } else {
+            // Dropping the other end closes it: nobody reads.
+            command.stdout(std::io::pipe().expect("a pipe").1);
+        }
+        command.env("SVC_HOOK_DEADLINE_MS", "20000").stdin(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let mut stdin = child.stdin.take().expect("it is piped");
+        stdin.write_all(prompt("s", "hello").to_string().as_bytes()).expect("it reads");
+        drop(stdin);
+        assert_eq!(child.wait().expect("it ends").code(), Some(0), "closed: {closed}");
+        it_comes_after_all(&d, "s", &message, "precious");
+    }
+    let log = String::from_utf8(d.home.read("hooks.log")).unwrap();
+    assert_eq!(log.matches("standard output").count(), 2, "{log}");
+}
+
+/// What a prompt brings up, and the reminder to look at the record, go the same way.
+#[test]
+fn context_and_reminders_of_a_lost_answer_come_again() {
+    let d = Daemon::start();
+    let record = json!({
+        "session_id": "before", "domain": "debugging", "strategy": "read-the-error", "goal": "repair websocket heartbeat drops",
+        "hypothesis": "the websocket heartbeat drops as the proxy is impatient", "action": "a", "prediction": "p",
+    });
+    tool(&d, "start_session", &json!({ "session_id": "before", "cwd": "/nowhere/p" }));
+    tool(&d, "start_ghap", &record);
+    let end = json!({
+        "session_id": "before", "status": "confirmed", "result": "r", "lesson": { "what_worked": "ping every 20 s" },
+    });
+    tool(&d, "resolve_ghap", &end);
+    drop(begin(&d, "s"));
+    let asked = prompt("s", "websocket heartbeat drops");
+    let way = swallowing(&d, 2, Fate::Cut);
+    assert_eq!(hook_by(&d, &way, &asked, 20_000).stdout, "");
+    assert!(context(&hook(&d.home, "claude", &asked)).contains("ping every 20 s"));
+    assert_eq!(context(&hook(&d.home, "claude", &asked)), "", "once");
+
+    let mut open = record;
+    open["session_id"] = json!("s");
+    tool(&d, "start_ghap", &open);
+    let call = |n: u32| claude("s", "PreToolUse", &using(&n.to_string()));
+    for n in 0..9 {
+        assert_eq!(hook(&d.home, "claude", &call(n)).stdout, "");
+    }
+    assert_eq!(hook_by(&d, &way, &call(9), 20_000).stdout, "");
+    assert!(context(&hook(&d.home, "claude", &call(10))).contains("repair websocket heartbeat"));
+    assert_eq!(hook(&d.home, "claude", &call(11)).stdout, "", "once");
+}
+
+/// A waiter whose answer was lost asks again, and is given it again.
+#[test]
+fn a_waiter_that_did_not_hear_its_answer_wakes_all_the_same() {
+    let d = Daemon::start();
+    let (_, send) = begin(&d, "s");
+    let message = send("precious");
+    let mut command = d.home.command(&["hook", "wait"]);
+    command.env("SVC_URL", swallowing(&d, 1, Fate::Cut)).stdin(Stdio::piped());
+    command.env("SVC_TOKEN", d.home.token().expect("a token"));
+    let mut running = Running::spawn(command);
+    running.stdin().write_all(prompt("s", "").to_string().as_bytes()).expect("it reads");
+    let ran = running.wait(SOON);
+    assert!(ran.code == Some(2) && ran.stderr.contains("precious"), "{ran:?}");
+    assert_eq!(state(&d, &message), "offered");
+    let next = hook(&d.home, "claude", &prompt("s", "x"));
+    assert_eq!((context(&next), state(&d, &message)), (String::new(), "injected".to_owned()));
 }

@@ -1,5 +1,7 @@
-//! The daemon's side of the spool: events that hooks could not tell it while it was away.
+//! The daemon's side of the spool: events that hooks could not tell it while it was away, and answers that they could not
+//! print.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
@@ -15,6 +17,7 @@ pub(in crate::cli) async fn drain(
     catalogue: &Catalogue,
     home: &Path,
 ) -> std::io::Result<usize> {
+    take_back(services, home).await?;
     let lines = hook_spool::take(home)?;
     let Some(tool) = catalogue.find(&Caller::Operator, "hook_event") else { return Ok(0) };
     let mut told = 0;
@@ -34,4 +37,20 @@ pub(in crate::cli) async fn drain(
         hook_spool::forget(home)?;
     }
     Ok(told)
+}
+
+/// Takes back what nobody saw. It stands in the file until it is done: a hook that begins meanwhile says it as well.
+async fn take_back(services: &Services, home: &Path) -> std::io::Result<()> {
+    let known = hook_spool::read_lost(home)?;
+    if known.is_empty() {
+        return Ok(());
+    }
+    let mut sessions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for lost in hook_spool::parse_lost(&known) {
+        sessions.entry(lost.session).or_default().push(lost.id);
+    }
+    for (session, calls) in sessions {
+        services.take_back(session, calls).await.map_err(std::io::Error::other)?;
+    }
+    hook_spool::forget_lost(home, &known)
 }

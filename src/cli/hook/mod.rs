@@ -2,17 +2,19 @@
 //!
 //! A client waits for its hooks, shows their failures to people, and takes some exit codes for orders. So: one request,
 //! a deadline over everything, the client's own shape on standard output or nothing at all, and exit code 0 whatever
-//! happens. What went wrong stands in `hooks.log`; what the daemon could not be told waits in `hooks.spool`.
+//! happens. What went wrong stands in `hooks.log`; what the daemon could not be told waits in `hooks.spool`; of which answers
+//! nobody saw stands in `hooks.lost`, and the session's next hook tells it. A hook that its client kills notes nothing.
 
 mod away;
 mod drain;
 mod input;
+mod print;
 mod report;
 mod tell;
 mod wait;
 
 use std::ffi::OsString;
-use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +27,7 @@ use super::args::Global;
 use super::context::Context;
 use super::process;
 use crate::config::Env;
-use crate::domain::hook::HookClient;
+use crate::domain::hook::{HookClient, session_of};
 use crate::domain::{Clock as _, HookId, Ids, SystemClock};
 
 pub(super) use self::drain::drain;
@@ -88,9 +90,40 @@ struct Job {
 /// How far it has come, for when time is up.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The event, once it is known and until the daemon has it.
-    untold: Option<Value>,
+    /// The client's name of the event.
     event: Option<String>,
+    /// What happened, once it is known.
+    happened: Option<Happened>,
+    daemon: Daemon,
+}
+
+/// An event, for whoever hears of it later.
+#[derive(Debug)]
+struct Happened {
+    session: String,
+    id: String,
+    /// What the daemon is to be told if it does not have it yet.
+    late: Value,
+}
+
+/// What the daemon has of the event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Daemon {
+    /// Perhaps it has it, and has answered or will.
+    #[default]
+    Unknown,
+    /// It does not have it.
+    Away,
+    /// It does not want it.
+    Refused,
+}
+
+impl Happened {
+    /// Nobody sees what is said to it.
+    fn is_unseen(&self, home: &Path, report: &Report) {
+        away::note_lost(home, &self.session, &self.id, report);
+        away::keep(home, &self.late, report);
+    }
 }
 
 /// Runs `svc hook …` given the arguments that follow `hook`.
@@ -130,18 +163,22 @@ pub(super) fn run(global: Global, args: HookArgs, started: Instant) -> ExitCode 
         return ExitCode::SUCCESS;
     };
     let format = args.format;
+    let home = context.paths.home.clone();
     let job = Job { context, client, event: args.event, format, again: args.again };
-    let text = match within_time(job, &report, started) {
-        Ok(text) => text,
-        Err(Failed) if format == Format::Spec => {
-            Some(json!({ "type": "degraded", "reason": "request_failed" }).to_string())
+    match within_time(job, &report, started) {
+        Ok(Answer { text: Some(text), happened }) => {
+            if let Err(error) = print::whole(std::io::stdout(), &text) {
+                report.note("standard output", &error.to_string());
+                if let Some(happened) = happened {
+                    happened.is_unseen(&home, &report);
+                }
+            }
         }
-        Err(Failed) => None,
-    };
-    if let Some(text) = text {
-        // One write, or none.
-        let mut out = std::io::stdout().lock();
-        drop(out.write_all(format!("{text}\n").as_bytes()).and_then(|()| out.flush()));
+        Err(Failed) if format == Format::Spec => {
+            let text = json!({ "type": "degraded", "reason": "request_failed" }).to_string();
+            print::whole(std::io::stdout(), &text).ok();
+        }
+        Ok(Answer { text: None, .. }) | Err(Failed) => {}
     }
     ExitCode::SUCCESS
 }
@@ -150,9 +187,18 @@ pub(super) fn run(global: Global, args: HookArgs, started: Instant) -> ExitCode 
 #[derive(Debug)]
 struct Failed;
 
-/// What is to be printed, if anything is, and if it is known in time.
-fn within_time(job: Job, report: &Report, started: Instant) -> Result<Option<String>, Failed> {
-    let progress = Arc::new(Mutex::new(Progress { event: job.event.clone(), untold: None }));
+/// What the daemon says to an event.
+#[derive(Debug)]
+struct Answer {
+    /// What is to be printed, if anything is.
+    text: Option<String>,
+    happened: Option<Happened>,
+}
+
+/// The answer, if there is one in time.
+fn within_time(job: Job, report: &Report, started: Instant) -> Result<Answer, Failed> {
+    let progress = Progress { event: job.event.clone(), ..Progress::default() };
+    let progress = Arc::new(Mutex::new(progress));
     let (home, known, env) =
         (job.context.paths.home.clone(), Arc::clone(&progress), job.context.env.clone());
     let label = job.client.as_str();
@@ -173,13 +219,20 @@ fn within_time(job: Job, report: &Report, started: Instant) -> Result<Option<Str
         }
     };
     let mut progress = lock(&progress);
-    if let Some(event) = progress.untold.take() {
-        away::keep(&home, &event, report);
+    let happened = progress.happened.take();
+    match outcome {
+        Ok(text) => Ok(Answer { text, happened }),
+        Err(problem) => {
+            // The daemon may have it, and even have answered by now: a repeat counts once.
+            match (happened, progress.daemon) {
+                (Some(happened), Daemon::Unknown) => happened.is_unseen(&home, report),
+                (Some(happened), Daemon::Away) => away::keep(&home, &happened.late, report),
+                (None, _) | (_, Daemon::Refused) => {}
+            }
+            report.note(&format!("{label} {}", progress.event.as_deref().unwrap_or("?")), &problem);
+            Err(Failed)
+        }
     }
-    outcome.map_err(|problem| {
-        report.note(&format!("{label} {}", progress.event.as_deref().unwrap_or("?")), &problem);
-        Failed
-    })
 }
 
 fn work(job: &Job, progress: &Mutex<Progress>) -> Result<Option<String>, String> {
@@ -201,27 +254,29 @@ fn work(job: &Job, progress: &Mutex<Progress>) -> Result<Option<String>, String>
     }
     let mut late = arguments.clone();
     late["at"] = json!(now);
+    let session = session_of(job.client, &arguments["payload"]).unwrap_or_default();
     if job.again.is_some() {
         // Whoever is told now does not hear what there is to say.
         arguments.clone_from(&late);
     }
+    let lost = away::lost(&job.context.paths.home, &session);
+    if !lost.is_empty() {
+        arguments["lost"] = json!(lost);
+    }
     {
         let mut progress = lock(progress);
-        progress.untold = Some(late);
+        progress.happened = Some(Happened { session, id, late });
         progress.event.clone_from(&event);
     }
-    let answer = tell::tell(&job.context, &arguments);
-    match answer {
-        Ok(printed) => {
-            lock(progress).untold = None;
-            Ok(printed)
-        }
+    match tell::tell(&job.context, &arguments) {
+        Ok(text) => Ok(text),
         // It has it, and does not want it: once more would change nothing.
         Err(tell::Failure::Refused(problem)) => {
-            lock(progress).untold = None;
+            lock(progress).daemon = Daemon::Refused;
             Err(problem)
         }
         Err(tell::Failure::Away(problem)) => {
+            lock(progress).daemon = Daemon::Away;
             let begins = ["SessionStart", "UserPromptSubmit", "BeforeAgent", "chat.message"];
             if event.as_deref().is_some_and(|event| begins.contains(&event)) {
                 away::start_daemon(&job.context)

@@ -11,7 +11,7 @@ use crate::client::{Client, ClientError};
 pub(super) enum Failure {
     /// Nothing was sent: no daemon is there.
     Away(String),
-    /// It was sent, perhaps, and nobody answered.
+    /// It was sent, perhaps, and nobody answered; or the daemon says that something went wrong with it.
     Lost(String),
     /// The daemon does not want it.
     Refused(String),
@@ -49,15 +49,21 @@ async fn ask(context: &Context, arguments: &Value) -> Result<Option<String>, Fai
     if reply.status == StatusCode::SERVICE_UNAVAILABLE {
         return Err(Failure::Lost("the daemon is not ready".to_owned()));
     }
+    if reply.status.is_server_error() {
+        return Err(Failure::Lost(reply.problem().to_string()));
+    }
     if !reply.status.is_success() {
         return Err(Failure::Refused(reply.problem().to_string()));
     }
     let answer: Value = reply.json().map_err(|error| Failure::Refused(error.to_string()))?;
     let result = &answer["result"];
     if result["isError"] == true || result.is_null() {
-        let said = &result["structuredContent"]["error"]["message"];
-        let said = said.as_str().or_else(|| answer["error"]["message"].as_str());
-        return Err(Failure::Refused(said.unwrap_or("the answer is none").to_owned()));
+        let error = &result["structuredContent"]["error"];
+        let said = error["message"].as_str().or_else(|| answer["error"]["message"].as_str());
+        let said = said.unwrap_or("the answer is none").to_owned();
+        // What went wrong may have done so after the event was taken in.
+        let is_its_own = ["internal_error", "unavailable"].iter().any(|it| error["type"] == **it);
+        return Err(if is_its_own { Failure::Lost(said) } else { Failure::Refused(said) });
     }
     Ok(match &result["structuredContent"] {
         Value::Object(printed) if !printed.is_empty() => {

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::{context::Context, output};
-use super::{input, report::Report};
+use super::super::context::Context;
+use super::{away, input, print, report::Report};
 use crate::client::{Client, ClientError, backoff, encode};
 use crate::config::Env;
 use crate::domain::{Clock as _, HookId, Ids, SystemClock};
@@ -20,6 +20,8 @@ const WAKE: u8 = 2;
 /// What Claude Code names its sessions that run from a program: `claude -p` and the Agent SDK. They end only when all
 /// hooks have, so a waiter would keep them for ever.
 const HEADLESS: &str = "sdk-";
+/// Of questions that nobody answered, how many are remembered.
+const KEPT: usize = 500;
 /// How often it is looked whether the client still lives.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -43,16 +45,21 @@ pub(super) fn run(context: &Context) -> ExitCode {
         let session = session.ok_or("the payload has no session_id")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
-        runtime.block_on(async {
-            tokio::select! {
-                text = wait(context, &session) => text,
-                () = orphaned() => Ok(None),
-            }
-        })
+        runtime
+            .block_on(async {
+                tokio::select! {
+                    text = wait(context, &session) => text,
+                    () = orphaned() => Ok(None),
+                }
+            })
+            .map(|woken| woken.map(|woken| (session, woken)))
     });
     match woken {
-        Ok(Some(text)) => {
-            output::note(&text);
+        Ok(Some((session, Woken { text, question }))) => {
+            if let Err(error) = print::whole(std::io::stderr(), &text) {
+                report.note("wait", &format!("standard error: {error}"));
+                away::note_lost(&context.paths.home, &session, &question, &report);
+            }
             ExitCode::from(WAKE)
         }
         Ok(None) => ExitCode::SUCCESS,
@@ -79,23 +86,49 @@ async fn orphaned() {
     }
 }
 
-async fn wait(context: &Context, session: &str) -> Result<Option<String>, String> {
-    // Begins with the time, so that a later waiter's is greater.
-    let body = json!({ "waiter": HookId::new(&Ids::random(), SystemClock.now()) });
+/// A message came.
+#[derive(Debug)]
+struct Woken {
+    text: String,
+    /// Which question it is the answer to.
+    question: String,
+}
+
+async fn wait(context: &Context, session: &str) -> Result<Option<Woken>, String> {
+    // Begins with the time, so that a later waiter's is greater; and of one waiter, a later question's.
+    let waiter = HookId::new(&Ids::random(), SystemClock.now());
+    let mut question = waiter.to_string();
+    // Questions that the daemon may have answered, and nobody heard it.
+    let mut lost = away::lost(&context.paths.home, session);
     let path = format!("/v1/sessions/{}/wait", encode(session));
-    let mut failures = 0;
+    let (mut failures, mut unheard) = (0, 0);
     loop {
-        match ask(context, &path, &body).await {
-            Ok(Waited::Message { text }) => return Ok(Some(text)),
-            Ok(Waited::Nothing) => failures = 0,
-            Ok(Waited::Retired | Waited::Over) => return Ok(None),
-            // The daemon is away, or has not heard of the session's start yet.
-            Err(error) if error.is_transient() || is_unknown(&error) => {
-                sleep(backoff(failures, error.retry_after())).await;
-                failures += 1;
+        let body = json!({ "waiter": question, "lost": lost });
+        let error = match ask(context, &path, &body).await {
+            Ok(Waited::Message { text }) => return Ok(Some(Woken { text, question })),
+            Ok(Waited::Nothing) => {
+                failures = 0;
+                lost.clear();
+                continue;
             }
-            Err(error) => return Err(error.to_string()),
+            Ok(Waited::Retired | Waited::Over) => return Ok(None),
+            Err(error) => error,
+        };
+        if let ClientError::Connection { sent: true, .. }
+        | ClientError::Timeout { .. }
+        | ClientError::Unexpected { .. } = error
+        {
+            unheard += 1;
+            let next = format!("{waiter}.{unheard:06}");
+            lost.truncate(KEPT);
+            lost.insert(0, std::mem::replace(&mut question, next));
         }
+        // The daemon is away, or has not heard of the session's start yet.
+        if !error.is_transient() && !is_unknown(&error) {
+            return Err(error.to_string());
+        }
+        sleep(backoff(failures, error.retry_after())).await;
+        failures += 1;
     }
 }
 

@@ -31,11 +31,11 @@ const keep = (id, payload) => {
 }
 
 /** The daemon's answer to an event; nothing if it cannot be asked. */
-const ask = async (id, payload) => {
+const ask = async (id, payload, lost) => {
   try {
     // Both are read anew each time: a restart may change them.
     const [daemon, token] = await Promise.all([read("daemon.json"), process.env.SVC_TOKEN ?? read("token")])
-    const call = { name: "hook_event", arguments: { client: "opencode", id, pid: process.pid, payload } }
+    const call = { name: "hook_event", arguments: { client: "opencode", id, pid: process.pid, payload, ...(lost.length && { lost }) } }
     const answer = await fetch(new URL("/mcp", JSON.parse(daemon).url), {
       method: "POST",
       headers: { "Content-Type": "application/json", Accept: "application/json", Authorization: `Bearer ${token.trim()}` },
@@ -49,12 +49,23 @@ const ask = async (id, payload) => {
   }
 }
 
+// Events whose answers came too late or not at all, by session: the next event of the session says so, or it would be taken
+// for a sign that the model saw them.
+const lost = new Map()
+
 /** What the daemon says to an event, for the model; or nothing. */
-const tell = async (payload) => {
+const tell = async (session, payload) => {
   try {
     const id = `opencode-${randomUUID()}`
-    const answer = await ask(id, payload)
-    if (!answer) return keep(id, payload)
+    const unseen = lost.get(session) ?? []
+    const answer = await ask(id, payload, unseen)
+    if (!answer) {
+      lost.set(session, [...(lost.get(session) ?? []), id].slice(-1000))
+      return keep(id, payload)
+    }
+    const left = (lost.get(session) ?? []).filter((it) => !unseen.includes(it))
+    if (left.length) lost.set(session, left)
+    else lost.delete(session)
     const context = answer.result?.isError ? undefined : answer.result?.structuredContent?.context
     return typeof context === "string" && context ? context : undefined
   } catch {
@@ -73,7 +84,7 @@ const root = (id) => {
 // Sessions that the daemon has heard of from here.
 const begun = new Map()
 const begin = (id, payload) => {
-  if (!begun.has(id)) begun.set(id, tell(payload))
+  if (!begun.has(id)) begun.set(id, tell(id, payload))
   return begun.get(id)
 }
 
@@ -88,7 +99,7 @@ export const SvcPlugin = async ({ directory }) => {
   const use = (hook, input, output) => {
     const session = root(input.sessionID)
     const agent = session === input.sessionID ? {} : { agent_id: input.sessionID }
-    return tell({ hook, cwd: directory, ...agent, input: { ...input, sessionID: session }, output })
+    return tell(session, { hook, cwd: directory, ...agent, input: { ...input, sessionID: session }, output })
   }
   return {
     config: async (config) => {
@@ -102,7 +113,7 @@ export const SvcPlugin = async ({ directory }) => {
       if (id && parent) parents.set(id, parent)
       if (!id || parents.has(id) || !EVENTS.includes(event?.type)) return
       const payload = { hook: "event", cwd: directory, event }
-      await (event.type === "session.created" ? begin(id, payload) : tell(payload))
+      await (event.type === "session.created" ? begin(id, payload) : tell(id, payload))
     },
     "chat.message": async (input, output) => {
       if (!input?.sessionID || parents.has(input.sessionID)) return
@@ -110,7 +121,7 @@ export const SvcPlugin = async ({ directory }) => {
       // One that was made by another process goes on in this one.
       const event = { type: "session.created", properties: { sessionID: id } }
       await begin(id, { hook: "event", cwd: directory, source: "resume", event })
-      const text = await tell({ hook: "chat.message", cwd: directory, input, output })
+      const text = await tell(id, { hook: "chat.message", cwd: directory, input, output })
       if (!text || !Array.isArray(output?.parts)) return
       output.parts.push({ id: partID(), sessionID: input.sessionID, messageID: output.message.id, type: "text", text, synthetic: true })
     },

@@ -8,7 +8,7 @@ mod answer;
 mod read;
 
 pub use answer::{Note, Said};
-pub use read::{Missing, read};
+pub use read::{Missing, read, session_of};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

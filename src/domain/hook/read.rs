@@ -30,6 +30,23 @@ pub fn read(client: HookClient, event: Option<&str>, payload: &Value) -> Result<
     }
 }
 
+/// The client's own id of the session, as [`read`] would find it.
+pub fn session_of(client: HookClient, payload: &Value) -> Option<String> {
+    match client {
+        HookClient::Opencode => {
+            let properties = payload.get("event").map_or(&payload["input"], |it| &it["properties"]);
+            opencode_session(properties, payload)
+        }
+        _ => text(payload, "session_id"),
+    }
+}
+
+fn opencode_session(properties: &Value, payload: &Value) -> Option<String> {
+    text(properties, "sessionID")
+        .or_else(|| text(&properties["info"], "id"))
+        .or_else(|| text(payload, "session_id"))
+}
+
 /// Claude Code, Codex and Gemini: one object, with the event's name in it.
 fn common(client: HookClient, event: Option<&str>, payload: &Value) -> Result<Hook, Missing> {
     let event = text(payload, "hook_event_name").or_else(|| event.map(str::to_owned));
@@ -87,10 +104,7 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<Hook, Missing> {
         Some(inner) if hook == "event" => (text(inner, "type").ok_or(EVENT)?, &inner["properties"]),
         _ => (hook, &payload["input"]),
     };
-    let session_id = text(properties, "sessionID")
-        .or_else(|| text(&properties["info"], "id"))
-        .or_else(|| text(payload, "session_id"))
-        .ok_or(SESSION)?;
+    let session_id = opencode_session(properties, payload).ok_or(SESSION)?;
     let tool_use = |arguments: &Value| -> Result<ToolUse, Missing> {
         Ok(ToolUse {
             tool: text(properties, "tool").ok_or(TOOL)?,

@@ -1,13 +1,16 @@
 //! Messages on their way into a session, by its hooks: `offered` when they are in what a hook prints, `injected` when the
-//! session's next event shows that it went on with it.
+//! session's next event shows that it went on with it. What a reader took out of the inbox is `offered`, too, and no
+//! event shows anything about that.
+//!
+//! Each call of a hook has an id, and what it gives is marked with that. A call whose answer nobody saw takes it back.
 
 use super::super::{
     Error,
-    inbox::{advance, stamp_of},
+    inbox::{advance, note_unseen, stamp_of},
 };
 use crate::{
     domain::{
-        DeliveryState, Message, Peer, PeerId, limits,
+        DeliveryState, Message, Peer, PeerId, Timestamp, limits,
         stamp::{Sender, neutralised},
     },
     store::{StoreError, WriteTx},
@@ -20,18 +23,40 @@ const MOST: usize = 7_500;
 /// Messages that one event looks at.
 const BATCH: u32 = 20;
 
-/// The session goes on: it has what it was given.
-pub(super) async fn confirm(tx: &mut WriteTx, peer: &PeerId) -> Result<(), StoreError> {
-    let mut messages = tx.offered_messages(peer).await?;
+/// The session goes on: with an event that arrived at `arrived` it shows that it has what hooks gave it before. What
+/// was given since then may not have been printed yet.
+pub(super) async fn confirm(
+    tx: &mut WriteTx,
+    peer: &PeerId,
+    arrived: Timestamp,
+) -> Result<(), StoreError> {
+    let mut messages = tx.given_messages(peer, arrived).await?;
     advance(tx, peer, &mut messages, DeliveryState::Injected, None).await
 }
 
-/// What waits for a peer, as text for its model; `None` if nothing does. A session that begins anew may never have
+/// Nobody saw, or will see, the answers to these calls of hooks: what the session was given with them it is given again.
+pub(super) async fn take_back(
+    tx: &mut WriteTx,
+    session_id: &str,
+    calls: &[String],
+) -> Result<(), StoreError> {
+    if calls.is_empty() {
+        return Ok(());
+    }
+    tx.remember_lost(calls).await?;
+    tx.take_back_seen(session_id, calls).await?;
+    tx.take_back_reminders(session_id, calls).await?;
+    let Some(row) = tx.peer_of_session(session_id).await? else { return Ok(()) };
+    let unseen = tx.take_back_messages(&row.peer.peer_id, calls).await?;
+    note_unseen(tx, &row.peer.peer_id, &unseen).await
+}
+
+/// What waits for a peer, as text for its model, given by this call of a hook; `None` if nothing does. A session that begins anew may never have
 /// seen what it was given before: with `again` it is given that once more.
 pub(super) async fn offer(
     tx: &mut WriteTx,
     peer: &Peer,
-    again: bool,
+    (call, again): (&str, bool),
     lease: std::time::Duration,
 ) -> Result<Option<String>, Error> {
     let waiting = tx.undelivered_messages(&peer.peer_id, again, BATCH).await?;
@@ -51,7 +76,7 @@ pub(super) async fn offer(
     }
     let ids: Vec<_> = given.iter().map(|message| message.id.clone()).collect();
     let until = tx.now().plus(lease);
-    tx.lease_messages(&ids, until).await?;
+    tx.lease_messages(&ids, until, Some(call)).await?;
     advance(tx, &peer.peer_id, &mut given, DeliveryState::Offered, None).await?;
     let count = given.len();
     let (noun, them) = if count == 1 { ("message", "it") } else { ("messages", "them") };

@@ -32,7 +32,7 @@ use crate::{
 /// What comes with an event, beside the client's own payload.
 #[derive(Debug, Clone, Default)]
 pub struct HookCall {
-    /// Names the event: one that is sent again counts once.
+    /// Names the event: one that is sent again counts once. If it is told late then, nobody saw what was said to it.
     pub id: Option<String>,
     /// The client's process on the daemon's machine.
     pub pid: Option<u32>,
@@ -41,6 +41,8 @@ pub struct HookCall {
     /// When it happened, if it is told late because the daemon was away. Nobody hears what there is to say to it, and
     /// what is known from later on stays as it is.
     pub at: Option<Timestamp>,
+    /// Ids of this session's events whose answers nobody saw, or will see.
+    pub lost: Vec<String>,
 }
 
 /// What a person may want otherwise.
@@ -63,8 +65,8 @@ impl Default for HookPolicy {
 /// What one commit found.
 #[derive(Debug, Default)]
 struct Noted {
-    /// It came before.
-    is_repeat: bool,
+    /// It came before, or whoever asks has given up: nobody hears what there is to say.
+    is_unheard: bool,
     /// The active record, if it is time to look at it, and after how many calls.
     due: Option<(Ghap, i64)>,
     evidence: Option<Note>,
@@ -79,13 +81,14 @@ impl Services {
     /// # Errors
     /// [`Error::Forbidden`] if a session's token tells of another session.
     pub async fn hook(&self, caller: &Caller, hook: Hook, call: HookCall) -> Result<Said, Error> {
-        let is_late = call.at.is_some();
+        let (arrived, is_late) = (self.now(), call.at.is_some());
         let hook = Arc::new(hook);
         let beneath = Some(hook.agent_id.as_str()).filter(|id| !id.is_empty());
         let place = self.place(caller, None, Some(&hook.session_id), beneath).await?;
         for (field, text) in [("id", &call.id), ("tmux_pane", &call.tmux_pane)] {
             check::short(field, text.as_deref())?;
         }
+        check_lost(&call.lost)?;
         check::key("cwd", hook.cwd.as_deref())?;
         if let (Moment::ToolStart(using), false) = (&hook.moment, is_late) {
             self.ties.expect(&hook.session_id, using, self.now());
@@ -93,7 +96,10 @@ impl Services {
         let peer = self.store.peer_of_session(&hook.session_id).await?.map(|row| row.peer);
         let session = self.store.session(&hook.session_id).await?;
         let is_first = peer.as_ref().is_none_or(|peer| peer.status == PeerStatus::Online);
-        let noted = if self.is_only_a_sign_of_life(&hook, session.as_ref(), peer.as_ref()).await? {
+        let id = call.id.clone();
+        let is_quiet = call.lost.is_empty()
+            && self.is_only_a_sign_of_life(&hook, session.as_ref(), peer.as_ref()).await?;
+        let noted = if is_quiet {
             Noted::default()
         } else {
             // It is looked for on the disk, and what is known already has it.
@@ -109,7 +115,7 @@ impl Services {
                 }
                 _ => None,
             };
-            self.note_hook(caller, &hook, &place, (project, name), call).await?
+            self.note_hook(caller, &hook, &place, (project, name), call, arrived).await?
         };
         self.tokens.forget(&noted.ended_tokens);
         let mut said = Said::default();
@@ -118,7 +124,7 @@ impl Services {
             said.0.extend(noted.evidence);
             return Ok(said);
         }
-        if noted.is_repeat || hook.is_beneath() || is_late {
+        if noted.is_unheard || hook.is_beneath() || is_late {
             return Ok(said);
         }
         let begun = match hook.moment {
@@ -140,7 +146,7 @@ impl Services {
         said.0.extend(noted.messages.map(Note::Messages));
         if let Moment::Prompt { text } = &hook.moment {
             // Messages that were handed over just now must not be lost for want of it.
-            match self.context_of(caller, &hook, text).await {
+            match self.context_of(caller, &hook, text, id).await {
                 Ok(context) => said.0.extend(context.map(Note::Context)),
                 Err(error) => {
                     let error = crate::telemetry::chain(&error);
@@ -181,24 +187,40 @@ impl Services {
         hook: &Arc<Hook>,
         place: &Place,
         (project, name): (Option<String>, Option<String>),
-        call: HookCall,
+        mut call: HookCall,
+        arrived: Timestamp,
     ) -> Result<Noted, Error> {
         let (caller, hook, place) = (caller.clone(), Arc::clone(hook), place.clone());
         let (ids, lease, policy) = (self.ids.clone(), self.tuning.lease, self.hook_policy);
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    if let Some(id) = &call.id
-                        && !tx.remember_hook(id).await?
-                    {
-                        return Ok(Noted { is_repeat: true, ..Noted::default() });
-                    }
+                    let session_id = &hook.session_id;
+                    // Before anything is given or taken for seen.
+                    mail::take_back(tx, session_id, &call.lost).await?;
                     let mut noted = Noted::default();
+                    if let Some(id) = &call.id {
+                        noted.is_unheard = !tx.remember_hook(id).await?;
+                        if noted.is_unheard {
+                            if call.at.is_some() {
+                                mail::take_back(tx, session_id, std::slice::from_ref(id)).await?;
+                            }
+                            return Ok(noted);
+                        }
+                        noted.is_unheard = tx.is_lost(id).await?;
+                        if noted.is_unheard {
+                            // It comes when nobody waits for it any more, as if it were told late.
+                            call.at.get_or_insert(tx.now());
+                        }
+                    }
                     let tokens = &mut noted.ended_tokens;
                     let stays_over =
                         note_session(tx, &caller, &hook, project.clone(), call.at, tokens).await?;
                     if hook.client.counts(&hook.moment) {
                         noted.due = count(tx, &hook, &place, policy, call.at).await?;
+                    }
+                    if let (Some(id), Some((_, after))) = (&call.id, &noted.due) {
+                        tx.note_reminder(id, &place.agent_id, *after).await?;
                     }
                     noted.evidence = evidence::note(tx, &ids, &hook, &place).await?;
                     // A last word after the end is no sign of life.
@@ -207,6 +229,7 @@ impl Services {
                         return Ok(noted);
                     }
                     let (id, is_late) = (PeerId::new(&ids, tx.now()), call.at.is_some());
+                    let given_by = call.id.clone().unwrap_or_default();
                     let peer = note_peer(tx, &caller, &hook, project, name, call, id).await?;
                     if let Some(peer) = peer.as_ref().filter(|_| !is_late) {
                         let begins = matches!(hook.moment, Moment::Start { .. });
@@ -214,10 +237,11 @@ impl Services {
                             tx.forget_seen(&hook.session_id).await?;
                         }
                         if !begins {
-                            mail::confirm(tx, &peer.peer_id).await?;
+                            mail::confirm(tx, &peer.peer_id, arrived).await?;
                         }
                         if hook.takes_context() {
-                            noted.messages = mail::offer(tx, peer, begins, lease).await?;
+                            noted.messages =
+                                mail::offer(tx, peer, (&given_by, begins), lease).await?;
                         }
                     }
                     Ok(noted)
@@ -232,6 +256,7 @@ impl Services {
         caller: &Caller,
         hook: &Hook,
         prompt: &str,
+        id: Option<String>,
     ) -> Result<Option<String>, Error> {
         if !self.hook_policy.context || prompt.trim().is_empty() || !hook.takes_context() {
             return Ok(None);
@@ -246,6 +271,7 @@ impl Services {
             unasked: true,
             repeat: false,
             remember: true,
+            hook_id: id,
         };
         let context = self.assemble_context(caller, &request).await?;
         Ok((!context.markdown.is_empty()).then_some(context.markdown))
@@ -298,6 +324,15 @@ impl Services {
         )))
     }
 
+    /// Gives a session again what it was given with the answers to these events, which nobody saw.
+    pub async fn take_back(&self, session: String, events: Vec<String>) -> Result<(), Error> {
+        self.store
+            .write(move |tx| {
+                Box::pin(async move { Ok(mail::take_back(tx, &session, &events).await?) })
+            })
+            .await
+    }
+
     /// The session that a client's process works for, as its hooks have told.
     pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>, Error> {
         Ok(self.store.session_of_process(pid).await?)
@@ -323,6 +358,13 @@ impl Services {
             })
             .await
     }
+}
+
+fn check_lost(ids: &[String]) -> Result<(), Error> {
+    if ids.len() > limits::HOOKS_LOST {
+        return Err(Error::invalid("lost", format!("at most {} ids", limits::HOOKS_LOST)));
+    }
+    ids.iter().try_for_each(|id| check::short("lost", Some(id)))
 }
 
 /// The session's row, and its events. Answers whether it was over and stays so: what comes late opens none again.

@@ -6,13 +6,16 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 
 use super::{
     super::{Error, Services},
     mail,
 };
-use crate::domain::{Caller, StreamName};
+use crate::domain::{Caller, Peer, StreamName};
 
 /// What came of waiting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +62,8 @@ impl Waiters {
 }
 
 impl Services {
-    /// Waits until there is a message for a session's peer, for at most `bound`.
+    /// Waits until there is a message for a session's peer, for at most `bound`. Nobody saw the answers to the questions
+    /// `lost`, which were asked before under these names.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the session has no peer.
@@ -67,47 +71,57 @@ impl Services {
         &self,
         caller: &Caller,
         session_id: &str,
-        waiter: &str,
+        (waiter, lost): (&str, Vec<String>),
         bound: Duration,
     ) -> Result<Awaited, Error> {
         let place = self.place(caller, None, Some(session_id), None).await?;
         let session_id = place.session_id;
+        super::check_lost(&lost)?;
+        if !lost.is_empty() {
+            self.take_back(session_id.clone(), lost).await?;
+        }
         let Some(mut latest) = self.waiters.enter(&session_id, waiter) else {
             return Ok(Awaited::Retired);
         };
-        let work = async {
-            tokio::select! {
-                found = self.mail_of(&session_id) => found,
-                _ = latest.changed() => Ok(Awaited::Retired),
-            }
-        };
-        timeout(bound, work).await.unwrap_or(Ok(Awaited::Nothing))
-    }
-
-    async fn mail_of(&self, session_id: &str) -> Result<Awaited, Error> {
-        let unknown = || Error::not_found("peer of session", session_id);
-        let peer = self.store.peer_of_session(session_id).await?.ok_or_else(unknown)?.peer;
+        let end = Instant::now() + bound;
+        let unknown = || Error::not_found("peer of session", &session_id);
+        let peer = self.store.peer_of_session(&session_id).await?.ok_or_else(unknown)?.peer;
         let stream = StreamName::of("peer", &peer.peer_id);
         // Listen first and look after, or what comes in between is waited for in vain.
         let mut listener = self.store.bus().listen(&stream);
-        let lease = self.tuning.lease;
         loop {
             let head = self.view(&stream).await?.head;
-            let session = self.store.session(session_id).await?;
+            let session = self.store.session(&session_id).await?;
             if session.is_some_and(|session| session.ended_at.is_some()) {
                 return Ok(Awaited::Over);
             }
-            if self.store.has_mail(&peer.peer_id).await? {
-                let peer = peer.clone();
-                let offer = self.store.write(move |tx| {
-                    Box::pin(async move { mail::offer(tx, &peer, false, lease).await })
-                });
-                if let Some(text) = offer.await? {
-                    return Ok(Awaited::Message(text));
-                }
+            if let Some(text) = self.mail_for(&peer, waiter).await? {
+                return Ok(Awaited::Message(text));
             }
-            listener.wait(head).await;
+            // Nothing but this is cut short: what is given must be answered.
+            tokio::select! {
+                () = listener.wait(head) => {}
+                _ = latest.changed() => return Ok(Awaited::Retired),
+                () = sleep_until(end) => return Ok(Awaited::Nothing),
+            }
         }
+    }
+
+    async fn mail_for(&self, peer: &Peer, waiter: &str) -> Result<Option<String>, Error> {
+        if !self.store.has_mail(&peer.peer_id).await? {
+            return Ok(None);
+        }
+        let (peer, waiter, lease) = (peer.clone(), waiter.to_owned(), self.tuning.lease);
+        let offer = self.store.write(move |tx| {
+            Box::pin(async move {
+                if tx.is_lost(&waiter).await? {
+                    return Ok(None);
+                }
+                tx.remember_hook(&waiter).await?;
+                mail::offer(tx, &peer, (&waiter, false), lease).await
+            })
+        });
+        offer.await
     }
 }
 
