@@ -697,11 +697,14 @@ fn swallowing(d: &Daemon, count: usize, fate: Fate) -> String {
 
 fn pass(mut client: TcpStream, port: u16, left: &Mutex<(usize, Vec<TcpStream>)>, fate: Fate) {
     let Ok(mut daemon) = TcpStream::connect(("127.0.0.1", port)) else { return };
-    let (mut from, mut to) = (client.try_clone().unwrap(), daemon.try_clone().unwrap());
+    let (mut from, mut to) = (
+        client.try_clone().expect("a second handle"),
+        daemon.try_clone().expect("a second handle"),
+    );
     thread::spawn(move || std::io::copy(&mut from, &mut to));
     let mut chunk = vec![0; 64 * 1024];
     while let Ok(size) = daemon.read(&mut chunk) {
-        let mut left = left.lock().unwrap();
+        let mut left = left.lock().expect("nobody panics");
         if size > 0 && left.0 > 0 {
             left.0 -= 1;
             match fate {
@@ -738,9 +741,9 @@ fn prompt(session: &str, text: &str) -> Value {
 /// A session with a peer, and how to send to it.
 fn begin(d: &Daemon, session: &str) -> (String, impl Fn(&str) -> Value + use<>) {
     hook(&d.home, "claude", &claude(session, "SessionStart", &json!({ "source": "startup" })));
-    let peer = peer_of(d, session).expect("a peer")["peer_id"].as_str().unwrap().to_owned();
+    let peer = peer_of(d, session).expect("a peer")["peer_id"].as_str().expect("an id").to_owned();
     let (caller, inbox) =
-        (d.with_token(&d.home.token().unwrap()), format!("/v1/peers/{peer}/messages"));
+        (d.with_token(&d.home.token().expect("a token")), format!("/v1/peers/{peer}/messages"));
     (inbox.clone(), move |text: &str| caller.post(&inbox, &json!({ "text": text })).ok(200))
 }
 
@@ -749,7 +752,7 @@ fn states(d: &Daemon, message: &Value) -> Vec<String> {
     let id = message["id"].as_str().expect("it is there");
     let found = d.get(&format!("/v1/messages/{id}")).ok(200);
     let states = found["states"].as_array().expect("it is there");
-    states.iter().map(|it| it["state"].as_str().unwrap().to_owned()).collect()
+    states.iter().map(|it| it["state"].as_str().expect("a state").to_owned()).collect()
 }
 
 /// The next hook of the session prints the message, and only the one after that shows that it arrived.
