@@ -430,6 +430,12 @@ fn shapes_for_scripts() {
     d.post(&format!("/v1/peers/{peer}/messages"), &json!({ "text": "hi" })).ok(200);
     let rich = tell(&d, "UserPromptSubmit", &json!({ "prompt": "hello" }));
     assert_eq!((&rich["type"], rich["token_count"].is_u64()), (&json!("rich"), true), "{rich}");
+    d.signal(Signal::STOP);
+    let payload = claude("s", "UserPromptSubmit", &json!({ "prompt": "hello" })).to_string();
+    let late = hook_with(&d.home, &["hook", "claude", "--format", "spec"], payload.as_bytes(), 300);
+    d.signal(Signal::CONT);
+    let late: Value = serde_json::from_str(&late.stdout).unwrap();
+    assert_eq!(late, json!({ "type": "degraded", "reason": "server_timeout" }));
     d.stop();
     let gone = tell(&d, "PreToolUse", &using("t"));
     assert_eq!(gone, json!({ "type": "degraded", "reason": "request_failed" }));

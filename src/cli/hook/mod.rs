@@ -174,18 +174,33 @@ pub(super) fn run(global: Global, args: HookArgs, started: Instant) -> ExitCode 
                 }
             }
         }
-        Err(Failed) if format == Format::Spec => {
-            let text = json!({ "type": "degraded", "reason": "request_failed" }).to_string();
+        Err(failed) if format == Format::Spec => {
+            let text = json!({ "type": "degraded", "reason": failed.reason() }).to_string();
             print::whole(std::io::stdout(), &text).ok();
         }
-        Ok(Answer { text: None, .. }) | Err(Failed) => {}
+        Ok(Answer { text: None, .. }) | Err(_) => {}
     }
     ExitCode::SUCCESS
 }
 
 /// It went wrong, and the report says how.
 #[derive(Debug)]
-struct Failed;
+enum Failed {
+    /// There was no answer before the deadline.
+    Late,
+    /// There was none at all.
+    Otherwise,
+}
+
+impl Failed {
+    /// In a word, for scripts.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Late => "server_timeout",
+            Self::Otherwise => "request_failed",
+        }
+    }
+}
 
 /// What the daemon says to an event.
 #[derive(Debug)]
@@ -205,6 +220,7 @@ fn within_time(job: Job, report: &Report, started: Instant) -> Result<Answer, Fa
     let (sender, done) = mpsc::channel();
     let worker = Arc::clone(&progress);
     std::thread::spawn(move || sender.send(work(&job, &worker)).ok());
+    let mut failed = Failed::Otherwise;
     let outcome = loop {
         let event = lock(&known).event.clone();
         let deadline = deadline(&env, event.as_deref());
@@ -214,7 +230,10 @@ fn within_time(job: Job, report: &Report, started: Instant) -> Result<Answer, Fa
         match done.recv_timeout(step) {
             Ok(outcome) => break outcome,
             Err(RecvTimeoutError::Timeout) if left > step => {}
-            Err(RecvTimeoutError::Timeout) => break Err(format!("not done within {deadline:?}")),
+            Err(RecvTimeoutError::Timeout) => {
+                failed = Failed::Late;
+                break Err(format!("not done within {deadline:?}"));
+            }
             Err(RecvTimeoutError::Disconnected) => break Err("it panicked".to_owned()),
         }
     };
@@ -230,7 +249,7 @@ fn within_time(job: Job, report: &Report, started: Instant) -> Result<Answer, Fa
                 (None, _) | (_, Daemon::Refused) => {}
             }
             report.note(&format!("{label} {}", progress.event.as_deref().unwrap_or("?")), &problem);
-            Err(Failed)
+            Err(failed)
         }
     }
 }
