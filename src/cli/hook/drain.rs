@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::domain::Caller;
 use crate::hook_spool;
 use crate::service::Services;
-use crate::tools::{Call, Catalogue};
+use crate::tools::{Call, Catalogue, ErrorType, Failure};
 
 /// Takes in what waits. An event that makes no sense is passed over: it would make none the next time.
 pub(in crate::cli) async fn drain(
@@ -18,25 +18,31 @@ pub(in crate::cli) async fn drain(
     home: &Path,
 ) -> std::io::Result<usize> {
     take_back(services, home).await?;
-    let lines = hook_spool::take(home)?;
     let Some(tool) = catalogue.find(&Caller::Operator, "hook_event") else { return Ok(0) };
     let mut told = 0;
-    for line in &lines {
-        let Ok(Value::Object(arguments)) = serde_json::from_str(line) else {
-            tracing::warn!("a hook's event that waited cannot be read");
-            continue;
-        };
-        let call = Call::alone(services.clone(), Caller::Operator);
-        if tool.call(call, arguments).await.is_ok() {
-            told += 1;
-        } else {
-            tracing::warn!("a hook's event that waited makes no sense");
+    loop {
+        // What a daemon that was killed had taken comes first, and what has come since after it.
+        let lines = hook_spool::take(home)?;
+        if lines.is_empty() {
+            return Ok(told);
         }
-    }
-    if !lines.is_empty() {
+        for line in &lines {
+            let Ok(Value::Object(arguments)) = serde_json::from_str(line) else {
+                tracing::warn!("a hook's event that waited cannot be read");
+                continue;
+            };
+            let call = Call::alone(services.clone(), Caller::Operator);
+            match tool.call(call, arguments).await {
+                Ok(_) => told += 1,
+                // A disk that is full, perhaps: it waits on, and what was told already counts once.
+                Err(Failure::Tool(error)) if error.kind == ErrorType::Unavailable => {
+                    return Err(std::io::Error::other(error.message));
+                }
+                Err(_) => tracing::warn!("a hook's event that waited makes no sense"),
+            }
+        }
         hook_spool::forget(home)?;
     }
-    Ok(told)
 }
 
 /// Takes back what nobody saw. It stands in the file until it is done: a hook that begins meanwhile says it as well.
