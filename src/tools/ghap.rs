@@ -842,6 +842,42 @@ mod tests {
         }
         let other = json!({ "query": "tenants cache", "outcome": "falsified" });
         assert_eq!(world.call(&call, "search_experiences", other).await["count"], 0);
+        for (axis, count) in [("full", 1), ("strategy", 1), ("surprise", 0), ("root_cause", 0)] {
+            let query = json!({ "query": "tenants cache", "axis": axis });
+            let found = world.call(&call, "search_experiences", query).await;
+            assert_eq!(found["count"], count, "{axis}");
+            if count == 1 {
+                let one = &found["results"][0];
+                assert_eq!((&one["axis"], &one["id"]), (&json!(axis), &one["ghap_id"]), "{one}");
+                let (status, result) = (&one["outcome_status"], &one["outcome_result"]);
+                assert_eq!((status, result), (&json!("confirmed"), &json!("green")), "{one}");
+                for absent in ["surprise", "root_cause", "lesson"] {
+                    assert!(one.get(absent).is_some_and(Value::is_null), "{absent} in {one}");
+                }
+            }
+        }
+    }
+
+    /// Where all there is is about one thing, that is no reason to be silent about it.
+    #[tokio::test]
+    async fn a_small_journal_brings_up_what_it_is_about() {
+        let world = World::open().await;
+        for n in 0..6 {
+            let call = begin(&world, &format!("s{n}"), "/nowhere/p").await;
+            let goal = "repair the websocket heartbeat that drops after a minute behind the proxy";
+            world.call(&call, "start_ghap", attempt(goal)).await;
+            let end = json!({ "status": "confirmed", "result": "green" });
+            world.call(&call, "resolve_ghap", end).await;
+        }
+        let call = begin(&world, "reader", "/nowhere/p").await;
+        let prompt = "the websocket heartbeat drops after a minute behind the proxy, repair it";
+        let event = json!({
+            "client": "claude-code",
+            "payload": { "hook_event_name": "UserPromptSubmit", "session_id": "reader", "cwd": "/nowhere/p", "prompt": prompt },
+        });
+        let answer = world.call(&call, "hook_event", event).await;
+        let context = answer["hookSpecificOutput"]["additionalContext"].as_str();
+        assert!(context.is_some_and(|text| text.contains("websocket heartbeat")), "{answer}");
     }
 
     #[tokio::test]
