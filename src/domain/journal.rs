@@ -340,6 +340,24 @@ pub struct Outcome {
 }
 
 impl Ghap {
+    /// All that it says, text by text.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        let lesson = self.lesson.as_ref();
+        [
+            Some(self.goal.as_str()),
+            Some(&self.hypothesis),
+            Some(&self.action),
+            Some(&self.prediction),
+            self.result.as_deref(),
+            self.surprise.as_deref(),
+            self.root_cause.as_ref().map(|cause| cause.description.as_str()),
+            lesson.map(|lesson| lesson.what_worked.as_str()),
+            lesson.and_then(|lesson| lesson.takeaway.as_deref()),
+        ]
+        .into_iter()
+        .flatten()
+    }
+
     /// What it is about, in four lines.
     pub fn in_short(&self) -> String {
         format!(

@@ -283,11 +283,9 @@ async fn deliver(
     if tx.inbox_full(&to, bound).await? {
         return Ok(None);
     }
-    let mut messages = [accepted(tx, ids, from, &to, kind, input)];
-    tx.insert_message(&messages[0], input.idempotency_key.as_deref()).await?;
-    tx.advance_messages(&[messages[0].id.clone()], &[DeliveryState::Accepted], None).await?;
-    advance(tx, &to, &mut messages, DeliveryState::Queued, None).await?;
-    let [message] = messages;
+    let key = input.idempotency_key.as_deref();
+    let mut message = accept(tx, ids, from, &to, kind, input, key).await?;
+    advance(tx, &to, std::slice::from_mut(&mut message), DeliveryState::Queued, None).await?;
     Ok(Some(message))
 }
 
@@ -300,22 +298,22 @@ async fn refuse(
     kind: MessageType,
     input: &NewMessage,
 ) -> Result<(), StoreError> {
-    let mut messages = [accepted(tx, ids, from, &to, kind, input)];
-    tx.insert_message(&messages[0], None).await?;
-    tx.advance_messages(&[messages[0].id.clone()], &[DeliveryState::Accepted], None).await?;
-    advance(tx, &to, &mut messages, DeliveryState::Refused, Some("the inbox is full")).await
+    let mut message = accept(tx, ids, from, &to, kind, input, None).await?;
+    let reason = Some("the inbox is full");
+    advance(tx, &to, std::slice::from_mut(&mut message), DeliveryState::Refused, reason).await
 }
 
-/// The message that the daemon makes of what a sender gave it.
-fn accepted(
-    tx: &WriteTx,
+/// Stores the message that the daemon makes of what a sender gave it: its first state.
+async fn accept(
+    tx: &mut WriteTx,
     ids: &Ids,
     from: &str,
     to: &PeerId,
     kind: MessageType,
     input: &NewMessage,
-) -> Message {
-    Message {
+    key: Option<&str>,
+) -> Result<Message, StoreError> {
+    let message = Message {
         id: MessageId::new(ids, tx.now()),
         kind,
         from_peer: from.to_owned(),
@@ -324,7 +322,10 @@ fn accepted(
         correlation_id: input.correlation_id.clone(),
         timestamp: tx.now(),
         state: DeliveryState::Accepted,
-    }
+    };
+    tx.insert_message(&message, key).await?;
+    tx.advance_messages(std::slice::from_ref(&message.id), &[message.state], None).await?;
+    Ok(message)
 }
 
 /// The stamp on a message for a peer.

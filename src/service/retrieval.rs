@@ -288,19 +288,7 @@ impl Fixture {
 
 /// All that a record says, in lower case.
 fn said(ghap: &Ghap) -> String {
-    let lesson = ghap.lesson.as_ref();
-    let parts = [
-        Some(ghap.goal.as_str()),
-        Some(&ghap.hypothesis),
-        Some(&ghap.action),
-        Some(&ghap.prediction),
-        ghap.result.as_deref(),
-        ghap.surprise.as_deref(),
-        ghap.root_cause.as_ref().map(|cause| cause.description.as_str()),
-        lesson.map(|lesson| lesson.what_worked.as_str()),
-        lesson.and_then(|lesson| lesson.takeaway.as_deref()),
-    ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(" ").to_lowercase()
+    ghap.texts().collect::<Vec<_>>().join(" ").to_lowercase()
 }
 
 async fn put(store: &Store, ghaps: Vec<Ghap>) -> Result<(), StoreError> {

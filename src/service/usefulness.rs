@@ -60,7 +60,7 @@ impl Services {
 /// found yet, so its words are as rare as they were before it.
 pub(super) async fn note(tx: &mut WriteTx, ghap: &Ghap) -> Result<(), StoreError> {
     let notes = tx.notes(&ghap.id).await?;
-    let named = named(texts(ghap).chain(notes.iter().map(String::as_str)));
+    let named = named(ghap.texts().chain(notes.iter().map(String::as_str)));
     if !named.is_empty() {
         tx.confirm(&named, ghap, ShownBy::Name).await?;
     }
@@ -88,24 +88,6 @@ pub(super) async fn note(tx: &mut WriteTx, ghap: &Ghap) -> Result<(), StoreError
         tx.confirm(&about_it, ghap, ShownBy::Subject).await?;
     }
     Ok(())
-}
-
-/// All that a record says.
-fn texts(ghap: &Ghap) -> impl Iterator<Item = &str> {
-    let lesson = ghap.lesson.as_ref();
-    [
-        Some(ghap.goal.as_str()),
-        Some(&ghap.hypothesis),
-        Some(&ghap.action),
-        Some(&ghap.prediction),
-        ghap.result.as_deref(),
-        ghap.surprise.as_deref(),
-        ghap.root_cause.as_ref().map(|cause| cause.description.as_str()),
-        lesson.map(|lesson| lesson.what_worked.as_str()),
-        lesson.and_then(|lesson| lesson.takeaway.as_deref()),
-    ]
-    .into_iter()
-    .flatten()
 }
 
 /// What in some texts may be the id of a record or a memory.
