@@ -33,7 +33,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    pub(super) fn new(events: Vec<Event>, closed: bool) -> Option<Self> {
+    pub(in crate::store) fn new(events: Vec<Event>, closed: bool) -> Option<Self> {
         let (first, last) = (events.first()?, events.last()?);
         Some(Self {
             stream: first.stream.clone(),
@@ -74,7 +74,7 @@ pub struct Bus {
 }
 
 impl Bus {
-    pub(super) fn new() -> Arc<Self> {
+    pub(in crate::store) fn new() -> Arc<Self> {
         Arc::new(Self {
             streams: Mutex::default(),
             everything: Arc::default(),
@@ -100,12 +100,12 @@ impl Bus {
     }
 
     /// Tells that a public stream has begun.
-    pub(super) fn tell_opened(&self) {
+    pub(in crate::store) fn tell_opened(&self) {
         self.opened.send_modify(|count| *count += 1);
     }
 
     /// Tells that nothing will follow in a stream, after what was told of it.
-    pub(super) fn tell_closed(&self, stream: &str) {
+    pub(in crate::store) fn tell_closed(&self, stream: &str) {
         if let Some(channel) = self.lock().get(stream) {
             channel.level.send_modify(|level| level.closed = true);
         }
@@ -118,14 +118,14 @@ impl Bus {
     }
 
     /// Tells which of `streams` anybody listens to. With a listener to everything, that is each.
-    pub(super) fn wanted<'a>(&self, streams: impl Iterator<Item = &'a str>) -> Vec<bool> {
+    pub(in crate::store) fn wanted<'a>(&self, streams: impl Iterator<Item = &'a str>) -> Vec<bool> {
         let everything = self.everything.level.receiver_count() > 0;
         let listened = self.lock();
         streams.map(|name| everything || listened.contains_key(name)).collect()
     }
 
     /// Tells of a commit: the batches of the wanted streams, by position.
-    pub(super) fn publish(&self, batches: Vec<Batch>) {
+    pub(in crate::store) fn publish(&self, batches: Vec<Batch>) {
         let batches: Commit = batches.into_iter().map(Arc::new).collect();
         let (Some(first), Some(last)) = (batches.first(), batches.last()) else { return };
         let places = (first.positions.0, last.positions.1);

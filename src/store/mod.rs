@@ -1,54 +1,19 @@
-//! The only SQL in the program: one SQLite file, one writer, a few readers, and the signal after each commit.
+//! What the daemon keeps: an API of named methods and plain types. Nothing here says which engine holds the rows.
 //!
-//! Reading order: [`db`](self) opens the file, `writer` turns queued jobs into commits, `tx` is what a job sees,
-//! `log` appends and `replay` reads the log, `bus` wakes who waits. One file per table family holds the rest.
+//! `sqlite` is the first engine and the only place with SQL. `bus` wakes readers after a commit.
 
 mod bus;
-mod confirmation;
-mod db;
-mod error;
-mod hook;
-mod journal;
-mod lock;
-mod log;
-mod maintain;
-mod mcp;
-mod memory;
-mod message;
-mod migrate;
-mod peer;
-mod replay;
-mod search;
-mod seen;
-mod tally;
-mod task;
-#[cfg(test)]
-pub(crate) mod testing;
-mod token;
-mod tx;
-mod values;
-mod version;
-mod writer;
+mod sqlite;
 
 pub use bus::{Batch, Bus, Commit, Heard, Listener, render};
-pub use confirmation::{Given, ShownBy};
-pub use db::{OpenOptions, Store, Writer};
-pub use error::StoreError;
-pub use journal::{CalibrationRow, GhapFilter, HitRate, Kind, SessionFilter, SessionStart};
-pub use lock::{DatabaseLock, LockError};
-pub use log::{Appended, StreamState};
-pub use maintain::{Size, Trim, backup, check_integrity};
-pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
-pub use memory::MemoryFilter;
-pub use message::MessageRow;
-pub use migrate::{MigrateError, Migrations};
-pub use peer::{PeerFilter, PeerRow};
-pub use replay::{FeedScope, Frames, Page, StreamView, Take};
-pub use search::{Candidate, Frequencies, Index, Part, SearchFilter};
-pub use seen::Item;
-pub use tally::{Counted, ToolCall};
-pub use task::{TaskFilter, TaskRow};
-pub use token::TokenRow;
-pub use tx::WriteTx;
-pub use values::{ClusterRow, Clustering, Grouped, MemberRow};
-pub use writer::WriteStats;
+#[cfg(test)]
+pub(crate) use sqlite::testing;
+pub use sqlite::{
+    Appended, CalibrationRow, CallRow, CallState, Candidate, ClusterRow, Clustering, Counted,
+    DatabaseLock, FeedScope, Frames, Frequencies, GhapFilter, Given, Grouped, HitRate, Index, Item,
+    Kind, LockError, McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageRow,
+    MigrateError, Migrations, OpenOptions, Page, Part, PeerFilter, PeerRow, SearchFilter,
+    SessionFilter, SessionStart, ShownBy, Size, Store, StoreError, StreamState, StreamView, Take,
+    TaskFilter, TaskRow, TokenRow, ToolCall, Trim, WriteStats, WriteTx, Writer, backup,
+    check_integrity,
+};
