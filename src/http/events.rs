@@ -15,6 +15,7 @@ use super::{App, Problem, body::Query, openapi::Operation, routes::Api, sse};
 use crate::{
     domain::{Caller, Timestamp, limits, sse::push_item},
     service::events::{After, Selector},
+    web::Accept,
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -81,7 +82,7 @@ async fn show(
     };
     let after = after(query.after.as_deref())?;
     let kind = query.kind.filter(|kind| !kind.is_empty());
-    if wants_stream(&headers) {
+    if Accept::of(&headers).prefers("text/event-stream", "application/json") {
         let after = match sse::last_event_id(&headers, None)? {
             Some(id) => After::Place(id),
             None => after,
@@ -126,14 +127,4 @@ fn after(text: Option<&str>) -> Result<After, Problem> {
             None => Err(Problem::invalid("after", "must be a number from 0 up, or `latest`")),
         },
     }
-}
-
-fn wants_stream(headers: &HeaderMap) -> bool {
-    headers
-        .get_all(header::ACCEPT)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|range| range.split(';').next())
-        .any(|range| range.trim().eq_ignore_ascii_case("text/event-stream"))
 }

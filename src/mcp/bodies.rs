@@ -22,7 +22,7 @@ use crate::{
     domain::{CallId, Caller, Event, Seq, limits, mcp::Revision, sse::KEEP_ALIVE},
     service::{self, events::Follow},
     telemetry,
-    web::Pulse,
+    web::{self, Pulse},
 };
 
 /// What a client can read, by its `Accept` header.
@@ -37,24 +37,10 @@ pub(super) struct Accept {
 impl Accept {
     /// Reads the header (RFC 9110, 12.5.1). What is there cannot be wrong: every client is served.
     pub(super) fn of(headers: &http::HeaderMap) -> Self {
-        let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        let ranges: Vec<(String, bool)> = values
-            .flat_map(|value| value.split(','))
-            .map(|range| {
-                let mut parts = range.split(';').map(str::trim);
-                let range = parts.next().unwrap_or_default().to_ascii_lowercase();
-                let weight =
-                    parts.find_map(|part| part.strip_prefix(['q', 'Q'])?.strip_prefix('='));
-                let refused =
-                    weight.is_some_and(|it| it.parse::<f32>().is_ok_and(|weight| weight <= 0.0));
-                (range, !refused)
-            })
-            .collect();
-        let said = |range: &str| ranges.iter().find(|said| said.0 == range).map(|said| said.1);
-        // What is named more closely counts.
-        let of = |kind, family| said(kind).or_else(|| said(family)).or_else(|| said("*/*"));
-        let json = of("application/json", "application/*");
-        let events = of("text/event-stream", "text/*");
+        let accept = web::Accept::of(headers);
+        let accepts = |media_type| accept.weight(media_type).map(|weight| weight > 0.0);
+        let json = accepts("application/json");
+        let events = accepts("text/event-stream");
         if json == Some(true) || events == Some(true) {
             return Self { json: json == Some(true), events: events == Some(true) };
         }

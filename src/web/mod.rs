@@ -1,10 +1,12 @@
-//! What the adapters that speak HTTP share: problem details, bodies with bounds, the beat of idle streams.
+//! What the adapters that speak HTTP share: problem details, bodies with bounds, `Accept`, the beat of idle streams.
 
+mod accept;
 mod beat;
 mod body;
 mod problem;
 mod route;
 
+pub(crate) use accept::Accept;
 pub use beat::{Beat, Pulse};
 pub(crate) use body::{is_json, read, text_of};
 pub(crate) use problem::ProblemBody;
