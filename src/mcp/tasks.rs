@@ -35,7 +35,7 @@ impl Mcp {
         let (_, id) = wire.settled().await;
         let id = id.map(|id| id.as_str().to_owned()).unwrap_or_default();
         let row = self.services.call(wire.caller(), &id).await?;
-        let row = row.ok_or_else(|| service::Error::not_found("task", &id))?;
+        let row = row.ok_or_else(|| service::Error::not_found(service::ResourceKind::Task, &id))?;
         let mut task = task_json(&row);
         // It may be further by now; what it says is asked for.
         task.remove("inputRequests");

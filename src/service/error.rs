@@ -1,19 +1,19 @@
 //! What can go wrong with a request, by outcome: what the caller can do about it decides the variant.
 
+use std::fmt;
+
 use crate::{domain::GhapId, store::StoreError};
 
 /// Failure of a service call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nothing has that id.
-    #[error("there is no {what} {id:?}{hint}")]
+    #[error("there is no {kind} {id:?}")]
     NotFound {
-        /// Kind of thing.
-        what: &'static str,
-        /// What was asked for, cut to a readable length.
+        /// Each adapter chooses its hint by this.
+        kind: ResourceKind,
+        /// The id of the request, cut to [`SHOWN_ID_CHARS`].
         id: String,
-        /// What to do instead, beginning with a separator; may be empty.
-        hint: &'static str,
     },
     /// A value that the rules do not allow.
     #[error("{field}: {why}")]
@@ -26,10 +26,11 @@ pub enum Error {
     /// The request does not fit the present state.
     #[error("{0}")]
     Conflict(String),
+    /// The session has no peer to act as.
+    #[error("this session has no peer yet")]
+    SessionWithoutPeer,
     /// The session has an active record already.
-    #[error(
-        "this session has an active record, {id}: resolve it with resolve_ghap, or change it with update_ghap"
-    )]
+    #[error("this session has an active record, {id}")]
     ActiveGhap {
         /// The record.
         id: GhapId,
@@ -63,10 +64,72 @@ pub enum Error {
     Internal(#[source] StoreError),
 }
 
+/// Of an id that nothing has, an error shows this many characters.
+const SHOWN_ID_CHARS: usize = 64;
+
+/// Kinds of things that have an id. The words are in the errors of every adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResourceKind {
+    /// Any peer.
+    Peer,
+    /// The peer that sends a heartbeat.
+    ReportingPeer,
+    /// The peer of the session with this id.
+    PeerOfSession,
+    /// Any task.
+    Task,
+    /// Any message.
+    Message,
+    /// A message in the inbox of the peer that acts.
+    MessageToPeer,
+    /// Any session.
+    Session,
+    /// Any GHAP record.
+    GhapRecord,
+    /// The active GHAP record of the session with this id.
+    ActiveRecord,
+    /// A GHAP record that a session left open.
+    OrphanedRecord,
+    /// The same, in the project of the session that acts.
+    OrphanOfProject,
+    /// The outcome of a run.
+    Outcome,
+    /// A cluster of records.
+    Cluster,
+    /// Any memory.
+    Memory,
+    /// Any stream.
+    Stream,
+    /// A session's token.
+    Token,
+}
+
+impl fmt::Display for ResourceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Peer | Self::ReportingPeer => "peer",
+            Self::PeerOfSession => "peer of session",
+            Self::Task => "task",
+            Self::Message => "message",
+            Self::MessageToPeer => "message for this peer",
+            Self::Session => "session",
+            Self::GhapRecord => "ghap record",
+            Self::ActiveRecord => "active ghap record of session",
+            Self::OrphanedRecord => "orphaned record",
+            Self::OrphanOfProject => "orphaned record of this project",
+            Self::Outcome => "outcome",
+            Self::Cluster => "cluster",
+            Self::Memory => "memory",
+            Self::Stream => "stream",
+            Self::Token => "token",
+        })
+    }
+}
+
 impl Error {
     /// There is no such thing.
-    pub fn not_found(what: &'static str, id: &str) -> Self {
-        Self::NotFound { what, id: id.chars().take(64).collect(), hint: "" }
+    pub fn not_found(kind: ResourceKind, id: &str) -> Self {
+        Self::NotFound { kind, id: id.chars().take(SHOWN_ID_CHARS).collect() }
     }
 
     /// The value of `field` breaks a rule.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Error, Services, check};
+use super::{Error, ResourceKind, Services, check};
 use crate::{
     domain::{Caller, Event, Framing, Seq, StreamName, limits},
     store::{
@@ -142,7 +142,8 @@ impl Services {
         framing: Framing,
         kind: Option<String>,
     ) -> Result<Subscription, Error> {
-        let name = StreamName::parse(name).ok_or_else(|| Error::not_found("stream", name))?;
+        let name =
+            StreamName::parse(name).ok_or_else(|| Error::not_found(ResourceKind::Stream, name))?;
         // Listen first and look after, or what is committed in between is missed.
         let listener = self.store.bus().listen(&name);
         let view = self.view(&name).await?;
@@ -219,7 +220,7 @@ impl Services {
 
     pub(super) async fn view(&self, name: &StreamName) -> Result<StreamView, Error> {
         let view = self.store.view(name).await?;
-        view.ok_or_else(|| Error::not_found("stream", name.as_str()))
+        view.ok_or_else(|| Error::not_found(ResourceKind::Stream, name.as_str()))
     }
 }
 
@@ -227,7 +228,7 @@ impl Services {
 pub(super) fn visible(private: bool, name: &str) -> Result<StreamName, Error> {
     StreamName::parse(name)
         .filter(|name| private || !name.is_private())
-        .ok_or_else(|| Error::not_found("stream", name))
+        .ok_or_else(|| Error::not_found(ResourceKind::Stream, name))
 }
 
 /// The cursor to begin with, and what the log cannot give any more.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{
-    Error, Services, check,
+    Error, ResourceKind, Services, check,
     peers::{may_act_for, own_peer, peer_id},
 };
 use crate::{
@@ -58,14 +58,14 @@ impl Services {
         to: &str,
         input: NewMessage,
     ) -> Result<Message, Error> {
-        let to = peer_id(to, "")?;
+        let to = peer_id(to, ResourceKind::Peer)?;
         check_message(&input)?;
         let (caller, ids, bound) = (caller.clone(), self.ids.clone(), self.tuning.inbox_max);
         self.store
             .write(move |tx| {
                 Box::pin(async move {
                     if tx.peer(&to).await?.is_none() {
-                        return Err(Error::not_found("peer", to.as_str()));
+                        return Err(Error::not_found(ResourceKind::Peer, to.as_str()));
                     }
                     let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
                     let kind = input.kind.unwrap_or(MessageType::Notification);
@@ -120,13 +120,13 @@ impl Services {
         peer: &str,
         limit: Option<u32>,
     ) -> Result<Inbox, Error> {
-        let peer = peer_id(peer, "")?;
+        let peer = peer_id(peer, ResourceKind::Peer)?;
         let limit = check::limit(limit)?;
         let (caller, lease) = (caller.clone(), self.tuning.lease);
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    own_peer(tx, &caller, &peer, "").await?;
+                    own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
                     let until = tx.now().plus(lease);
                     let mut messages = tx.free_messages(&peer, until, limit).await?;
                     let ids: Vec<_> = messages.iter().map(|message| message.id.clone()).collect();
@@ -146,11 +146,14 @@ impl Services {
         cursor: Option<&str>,
         limit: Option<u32>,
     ) -> Result<Inbox, Error> {
-        let peer = peer_id(peer, "")?;
+        let peer = peer_id(peer, ResourceKind::Peer)?;
         let limit = check::limit(limit)?;
         let after: i64 = check::cursor(cursor)?.unwrap_or(0);
         let row = self.store.peer(&peer).await?;
-        may_act_for(caller, &row.ok_or_else(|| Error::not_found("peer", peer.as_str()))?)?;
+        may_act_for(
+            caller,
+            &row.ok_or_else(|| Error::not_found(ResourceKind::Peer, peer.as_str()))?,
+        )?;
         let mut rows = self.store.inbox(&peer, after, limit + 1).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
@@ -161,8 +164,13 @@ impl Services {
 
     /// The messages of a peer's inbox with their stamps.
     pub async fn stamped(&self, peer: &str, messages: Vec<Message>) -> Result<Vec<Stamped>, Error> {
-        let id = peer_id(peer, "")?;
-        let to = self.store.peer(&id).await?.ok_or_else(|| Error::not_found("peer", peer))?.peer;
+        let id = peer_id(peer, ResourceKind::Peer)?;
+        let to = self
+            .store
+            .peer(&id)
+            .await?
+            .ok_or_else(|| Error::not_found(ResourceKind::Peer, peer))?
+            .peer;
         let mut senders: HashMap<String, Sender> = HashMap::new();
         let mut stamped = Vec::with_capacity(messages.len());
         for mut message in messages {
@@ -190,13 +198,13 @@ impl Services {
         peer: &str,
         ids: Vec<String>,
     ) -> Result<Vec<MessageId>, Error> {
-        let peer = peer_id(peer, "")?;
+        let peer = peer_id(peer, ResourceKind::Peer)?;
         let caller = caller.clone();
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    own_peer(tx, &caller, &peer, "").await?;
-                    let unknown = |id: &str| Error::not_found("message for this peer", id);
+                    own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
+                    let unknown = |id: &str| Error::not_found(ResourceKind::MessageToPeer, id);
                     let acked = ids
                         .iter()
                         .map(|id| MessageId::parse(id).ok_or_else(|| unknown(id)))
@@ -216,7 +224,7 @@ impl Services {
 
     /// A message and the history of its delivery, for its sender, its receiver and the operator.
     pub async fn message(&self, caller: &Caller, id: &str) -> Result<MessageDetail, Error> {
-        let unknown = || Error::not_found("message", id);
+        let unknown = || Error::not_found(ResourceKind::Message, id);
         let id = MessageId::parse(id).ok_or_else(unknown)?;
         let message = self.store.message(&id).await?.ok_or_else(unknown)?;
         if let Some(session) = caller.session() {
@@ -255,9 +263,7 @@ async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Resul
     };
     let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id);
     match (own, named) {
-        (None, _) => Err(Error::Conflict(
-            "this session has no peer yet: POST /v1/peers/register first".to_owned(),
-        )),
+        (None, _) => Err(Error::SessionWithoutPeer),
         (Some(own), Some(named)) if own.as_str() != named => Err(Error::Forbidden(format!(
             "from_peer: this token sends as {own} and as nobody else"
         ))),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{Error, Services, check, usefulness};
+use super::{Error, ResourceKind, Services, check, usefulness};
 use crate::{
     domain::{
         Caller, GhapId, Ids, NewEvent, OutcomeId, StreamName, Timestamp, TokenId,
@@ -231,7 +231,7 @@ impl Services {
             .write(move |tx| {
                 Box::pin(async move {
                     let id = &place.session_id;
-                    let unknown = || Error::not_found("session", id);
+                    let unknown = || Error::not_found(ResourceKind::Session, id);
                     tx.session(id).await?.ok_or_else(unknown)?;
                     let left = end(tx, id, reason.as_deref()).await?;
                     Ok::<_, Error>((tx.session(id).await?.ok_or_else(unknown)?, left))
@@ -250,7 +250,7 @@ impl Services {
     /// A session with its counters.
     pub async fn session_detail(&self, session_id: &str) -> Result<SessionDetail, Error> {
         let session = self.store.session(session_id).await?;
-        let session = session.ok_or_else(|| Error::not_found("session", session_id))?;
+        let session = session.ok_or_else(|| Error::not_found(ResourceKind::Session, session_id))?;
         let tools = self.store.tool_uses(session_id).await?;
         let active = self.store.active_ghap(session_id).await?;
         Ok(SessionDetail { session, tools, active })
@@ -492,7 +492,7 @@ impl Services {
                 Box::pin(async move {
                     let mut ghap = active(tx, &place).await?;
                     if let Some(outcome) = &end.outcome_id {
-                        let unknown = || Error::not_found("outcome", outcome);
+                        let unknown = || Error::not_found(ResourceKind::Outcome, outcome);
                         let session = tx.outcome_session(outcome).await?.ok_or_else(unknown)?;
                         if session != ghap.session_id {
                             return Err(Error::invalid(
@@ -532,7 +532,7 @@ impl Services {
 
     /// A record with its history.
     pub async fn ghap(&self, id: &str) -> Result<GhapDetail, Error> {
-        let unknown = || Error::not_found("ghap record", id);
+        let unknown = || Error::not_found(ResourceKind::GhapRecord, id);
         let id = GhapId::parse(id).ok_or_else(unknown)?;
         let ghap = self.store.ghap(&id).await?.ok_or_else(unknown)?;
         let history = self.store.iterations(&id).await?;
@@ -627,14 +627,14 @@ impl Services {
         let mut orphans = self.orphans(place).await?;
         match id {
             None if orphans.is_empty() => {
-                Err(Error::not_found("orphaned record", "in this project"))
+                Err(Error::not_found(ResourceKind::OrphanedRecord, "in this project"))
             }
             None => Ok(orphans.swap_remove(0).id),
             Some(id) => orphans
                 .into_iter()
                 .map(|ghap| ghap.id)
                 .find(|known| known.as_str() == id)
-                .ok_or_else(|| Error::not_found("orphaned record of this project", id)),
+                .ok_or_else(|| Error::not_found(ResourceKind::OrphanOfProject, id)),
         }
     }
 
@@ -715,12 +715,12 @@ fn check_probability(probability: Option<f64>) -> Result<(), Error> {
 
 async fn active(tx: &mut WriteTx, place: &Place) -> Result<Ghap, Error> {
     let ghap = tx.active_ghap(&place.session_id).await?;
-    ghap.ok_or_else(|| Error::not_found("active ghap record of session", &place.session_id))
+    ghap.ok_or_else(|| Error::not_found(ResourceKind::ActiveRecord, &place.session_id))
 }
 
 /// An orphan that was found a moment ago, if it is one still: its session may have come back.
 async fn still_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result<Ghap, Error> {
-    let unknown = || Error::not_found("ghap record", id.as_str());
+    let unknown = || Error::not_found(ResourceKind::GhapRecord, id.as_str());
     let ghap = tx.ghap(id).await?.ok_or_else(unknown)?;
     let session = tx.session(&ghap.session_id).await?;
     let left = session.is_none_or(|it| it.ended_at.is_some() || it.last_seen_at < stale);
@@ -794,7 +794,8 @@ pub(super) async fn begin(tx: &mut WriteTx, start: &SessionStart) -> Result<Sess
         tx.forget_seen(&start.session_id).await?;
     }
     let session = tx.session(&start.session_id).await?;
-    let session = session.ok_or_else(|| Error::not_found("session", &start.session_id))?;
+    let session =
+        session.ok_or_else(|| Error::not_found(ResourceKind::Session, &start.session_id))?;
     let data = json!({
         "session_id": session.session_id, "source": session.source,
         "client": session.client, "project": session.project,

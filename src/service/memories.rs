@@ -4,7 +4,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Error, Services, check,
+    Error, ResourceKind, Services, check,
     journal::{Place, tell, text_of},
     usefulness,
 };
@@ -152,7 +152,7 @@ impl Services {
             .write(move |tx| {
                 Box::pin(async move {
                     if !tx.delete_memory(&id).await? {
-                        return Err(Error::not_found("memory", id.as_str()));
+                        return Err(Error::not_found(ResourceKind::Memory, id.as_str()));
                     }
                     tx.touch_session(&place.session_id, &subject).await?;
                     let data = json!({ "id": id });

@@ -29,7 +29,7 @@ pub mod values;
 
 use std::{sync::Arc, time::Duration};
 
-pub use error::Error;
+pub use error::{Error, ResourceKind};
 pub use inbox::{Inbox, MessageDetail, Stamped};
 pub use peers::PeerPage;
 pub use reading::Reading;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Error, Services, check, process};
+use super::{Error, ResourceKind, Services, check, process};
 use crate::{
     domain::{
         Caller, NewEvent, Peer, PeerId, PeerRole, PeerStatus, RegisterInput, StreamName, Timestamp,
@@ -22,8 +22,6 @@ pub struct PeerPage {
     /// Where the next page begins, if there is one.
     pub next_cursor: Option<String>,
 }
-
-const HINT_REGISTER: &str = ": POST /v1/peers/register first";
 
 impl Services {
     /// Registers a peer, or updates the one with the same identity.
@@ -70,12 +68,12 @@ impl Services {
         id: &str,
         status: Option<PeerStatus>,
     ) -> Result<Peer, Error> {
-        let id = peer_id(id, HINT_REGISTER)?;
+        let id = peer_id(id, ResourceKind::ReportingPeer)?;
         let caller = caller.clone();
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    let mut row = own_peer(tx, &caller, &id, HINT_REGISTER).await?;
+                    let mut row = own_peer(tx, &caller, &id, ResourceKind::ReportingPeer).await?;
                     let next = status.unwrap_or(match row.peer.status {
                         PeerStatus::Busy => PeerStatus::Busy,
                         _ => PeerStatus::Online,
@@ -90,12 +88,12 @@ impl Services {
 
     /// Takes a peer out of the list. What waits for it becomes undeliverable.
     pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
-        let id = peer_id(id, "")?;
+        let id = peer_id(id, ResourceKind::Peer)?;
         let caller = caller.clone();
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    let row = own_peer(tx, &caller, &id, "").await?;
+                    let row = own_peer(tx, &caller, &id, ResourceKind::Peer).await?;
                     super::inbox::give_up(tx, &id, "the peer was removed").await?;
                     tx.delete_peer(&id).await?;
                     note(tx, "peer.removed", &row.peer).await?;
@@ -107,9 +105,9 @@ impl Services {
 
     /// A peer by its id.
     pub async fn peer(&self, id: &str) -> Result<Peer, Error> {
-        let id = peer_id(id, "")?;
+        let id = peer_id(id, ResourceKind::Peer)?;
         let row = self.store.peer(&id).await?;
-        Ok(row.ok_or_else(|| Error::not_found("peer", id.as_str()))?.peer)
+        Ok(row.ok_or_else(|| Error::not_found(ResourceKind::Peer, id.as_str()))?.peer)
     }
 
     /// The peer that a session speaks for: the one registered with it.
@@ -354,8 +352,8 @@ async fn note(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), S
 }
 
 /// What a caller wrote where a peer's id belongs.
-pub(super) fn peer_id(text: &str, hint: &'static str) -> Result<PeerId, Error> {
-    PeerId::parse(text).ok_or_else(|| unknown(text, hint))
+pub(super) fn peer_id(text: &str, kind: ResourceKind) -> Result<PeerId, Error> {
+    PeerId::parse(text).ok_or_else(|| Error::not_found(kind, text))
 }
 
 /// The peer with this id, if the caller may act for it.
@@ -363,9 +361,9 @@ pub(super) async fn own_peer(
     tx: &mut WriteTx,
     caller: &Caller,
     id: &PeerId,
-    hint: &'static str,
+    kind: ResourceKind,
 ) -> Result<PeerRow, Error> {
-    let row = tx.peer(id).await?.ok_or_else(|| unknown(id.as_str(), hint))?;
+    let row = tx.peer(id).await?.ok_or_else(|| Error::not_found(kind, id.as_str()))?;
     may_act_for(caller, &row)?;
     Ok(row)
 }
@@ -379,10 +377,6 @@ pub(super) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Forbidden(format!("peer {} belongs to another session", row.peer.peer_id)))
-}
-
-fn unknown(id: &str, hint: &'static str) -> Error {
-    Error::NotFound { what: "peer", id: id.chars().take(64).collect(), hint }
 }
 
 fn given(text: Option<&str>) -> Option<&str> {

@@ -148,8 +148,11 @@ mod tests {
             store.write(|_| Box::pin(async { Err(StoreError::NoStream) })).await;
         failed.unwrap_err();
         assert_eq!(head(&reads, store, &read).await, 2);
-        let refused: Result<Arc<i64>, Error> =
-            reads.get(store, 7, async || Err(Error::not_found("thing", "7"))).await;
+        let refused: Result<Arc<i64>, Error> = reads
+            .get(store, 7, async || {
+                Err(Error::not_found(crate::service::ResourceKind::Memory, "7"))
+            })
+            .await;
         refused.unwrap_err();
         assert_eq!(*reads.get(store, 7, async || Ok(7)).await.unwrap(), 7);
     }

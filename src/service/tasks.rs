@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use serde::Serialize;
 
-use super::{Error, Services, check, process};
+use super::{Error, ResourceKind, Services, check, process};
 use crate::{
     domain::{
         Caller, Frame, NewEvent, NewTask, Reply, ReplyKind, Seq, StreamName, Task, TaskEvent,
@@ -460,11 +460,11 @@ fn stream_of(id: &TaskId) -> StreamName {
 }
 
 fn task_id(text: &str) -> Result<TaskId, Error> {
-    TaskId::parse(text).ok_or_else(|| Error::not_found("task", text))
+    TaskId::parse(text).ok_or_else(|| Error::not_found(ResourceKind::Task, text))
 }
 
 fn unknown(id: &TaskId) -> Error {
-    Error::not_found("task", id.as_str())
+    Error::not_found(ResourceKind::Task, id.as_str())
 }
 
 fn ended(task: &Task) -> Error {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use super::{Error, Services, check};
+use super::{Error, ResourceKind, Services, check};
 use crate::{
     domain::{Caller, Scope, Timestamp, TokenId, limits},
     private_file,
@@ -342,7 +342,7 @@ impl Services {
     /// Takes a session token back, from the next request on. Only the operator may.
     pub async fn revoke_token(&self, caller: &Caller, id: &str) -> Result<TokenInfo, Error> {
         only_operator(caller)?;
-        let unknown = || Error::not_found("token", id);
+        let unknown = || Error::not_found(ResourceKind::Token, id);
         let id = TokenId::parse(id).ok_or_else(unknown)?;
         let to_revoke = id.clone();
         let row = self

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use serde_json::json;
 
 use super::{
-    Error, Services,
+    Error, ResourceKind, Services,
     journal::{Place, tell, text_of},
 };
 use crate::{
@@ -193,7 +193,7 @@ impl Services {
     async fn no_cluster(&self, cluster_id: &str) -> Result<Error, Error> {
         let (count, _) = self.store.resolved().await?;
         enough(count)?;
-        Ok(Error::not_found("cluster", cluster_id))
+        Ok(Error::not_found(ResourceKind::Cluster, cluster_id))
     }
 }
 

@@ -81,15 +81,12 @@ impl From<service::Error> for ToolError {
         use service::Error;
         let kind = match &error {
             Error::Invalid { field, .. } => return Self::invalid(field.clone(), error.to_string()),
-            Error::NotFound { what, id, .. } => {
-                let message = format!("there is no {what} {id:?}{}", where_to_look(what));
-                return Self::new(ErrorType::NotFound, message);
-            }
+            Error::NotFound { .. } => ErrorType::NotFound,
             Error::InsufficientData { have, need } => {
                 let error = Self::new(ErrorType::InsufficientData, error.to_string());
                 return Self { have: Some(*have), need: Some(*need), ..error };
             }
-            Error::Conflict(_) => ErrorType::Conflict,
+            Error::Conflict(_) | Error::SessionWithoutPeer => ErrorType::Conflict,
             Error::ActiveGhap { .. } => ErrorType::ActiveGhapExists,
             Error::Forbidden(_) => ErrorType::Forbidden,
             Error::LimitReached(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
@@ -100,16 +97,22 @@ impl From<service::Error> for ToolError {
                 ErrorType::InternalError
             }
         };
-        Self::new(kind, error.to_string())
+        Self::new(kind, format!("{error}{}", tool_hint(&error)))
     }
 }
 
-/// The tool that shows what there is.
-fn where_to_look(what: &str) -> &'static str {
-    match what {
-        "peer" => ": peer_list shows who is here",
-        "task" => ": TaskList shows what there is",
-        "message for this peer" => ": peer_inbox shows what there is",
+/// The tools that help after this error, as the end of its sentence.
+fn tool_hint(error: &service::Error) -> &'static str {
+    use service::{Error, ResourceKind};
+    match error {
+        Error::NotFound { kind, .. } => match kind {
+            ResourceKind::Peer | ResourceKind::ReportingPeer => ": peer_list shows who is here",
+            ResourceKind::Task => ": TaskList shows what there is",
+            ResourceKind::MessageToPeer => ": peer_inbox shows what there is",
+            _ => "",
+        },
+        Error::SessionWithoutPeer => ": call peer_register first",
+        Error::ActiveGhap { .. } => ": resolve it with resolve_ghap, or change it with update_ghap",
         _ => "",
     }
 }
@@ -151,5 +154,48 @@ impl From<ToolError> for Failure {
 impl From<service::Error> for Failure {
     fn from(error: service::Error) -> Self {
         Self::Tool(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{domain::GhapId, service::ResourceKind};
+
+    #[test]
+    fn an_error_names_the_tool_that_helps() {
+        let not_found = |kind| service::Error::not_found(kind, "x");
+        let active = service::Error::ActiveGhap { id: GhapId::from("ghap_1".to_owned()) };
+        for (error, kind, message) in [
+            (
+                not_found(ResourceKind::Peer),
+                ErrorType::NotFound,
+                "there is no peer \"x\": peer_list shows who is here",
+            ),
+            (
+                not_found(ResourceKind::ReportingPeer),
+                ErrorType::NotFound,
+                "there is no peer \"x\": peer_list shows who is here",
+            ),
+            (
+                not_found(ResourceKind::MessageToPeer),
+                ErrorType::NotFound,
+                "there is no message for this peer \"x\": peer_inbox shows what there is",
+            ),
+            (not_found(ResourceKind::Message), ErrorType::NotFound, "there is no message \"x\""),
+            (
+                service::Error::SessionWithoutPeer,
+                ErrorType::Conflict,
+                "this session has no peer yet: call peer_register first",
+            ),
+            (
+                active,
+                ErrorType::ActiveGhapExists,
+                "this session has an active record, ghap_1: resolve it with resolve_ghap, or change it with update_ghap",
+            ),
+        ] {
+            let error = ToolError::from(error);
+            assert_eq!((error.kind, error.message.as_str()), (kind, message));
+        }
     }
 }

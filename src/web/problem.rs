@@ -219,9 +219,10 @@ impl From<service::Error> for Problem {
         let code = match &error {
             Error::NotFound { .. } => Code::NotFound,
             Error::Invalid { field, why } => return Self::invalid(field.clone(), why),
-            Error::Conflict(_) | Error::ActiveGhap { .. } | Error::InsufficientData { .. } => {
-                Code::Conflict
-            }
+            Error::Conflict(_)
+            | Error::SessionWithoutPeer
+            | Error::ActiveGhap { .. }
+            | Error::InsufficientData { .. } => Code::Conflict,
             Error::Forbidden(_) => Code::Forbidden,
             Error::LimitReached(_) => Code::LimitReached,
             Error::Unavailable(_) => Code::Unavailable,
@@ -231,6 +232,40 @@ impl From<service::Error> for Problem {
         if matches!(code, Code::Internal | Code::Unavailable) {
             tracing::error!(error = crate::telemetry::chain(&error), "a request failed");
         }
-        Self::new(code, error.to_string())
+        Self::new(code, format!("{error}{}", hint(&error)))
+    }
+}
+
+/// The request to make first.
+fn hint(error: &service::Error) -> &'static str {
+    use service::{Error, ResourceKind};
+    match error {
+        Error::NotFound { kind: ResourceKind::ReportingPeer, .. } | Error::SessionWithoutPeer => {
+            ": POST /v1/peers/register first"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::{Error, ResourceKind};
+
+    #[test]
+    fn who_has_no_peer_yet_is_told_how_to_register() {
+        for (error, text) in [
+            (
+                Error::not_found(ResourceKind::ReportingPeer, "x"),
+                "there is no peer \"x\": POST /v1/peers/register first",
+            ),
+            (
+                Error::SessionWithoutPeer,
+                "this session has no peer yet: POST /v1/peers/register first",
+            ),
+            (Error::not_found(ResourceKind::Peer, "x"), "there is no peer \"x\""),
+        ] {
+            assert_eq!(Problem::from(error).detail, text);
+        }
     }
 }

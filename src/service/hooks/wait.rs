@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    super::{Error, Services},
+    super::{Error, ResourceKind, Services},
     mail,
 };
 use crate::domain::{Caller, Peer, StreamName};
@@ -84,7 +84,7 @@ impl Services {
             return Ok(Awaited::Retired);
         };
         let end = Instant::now() + bound;
-        let unknown = || Error::not_found("peer of session", &session_id);
+        let unknown = || Error::not_found(ResourceKind::PeerOfSession, &session_id);
         let peer = self.store.peer_of_session(&session_id).await?.ok_or_else(unknown)?.peer;
         let stream = StreamName::of("peer", &peer.peer_id);
         // Listen first and look after, or what comes in between is waited for in vain.
