@@ -8,20 +8,23 @@
 //! - [`tools`]: what a model may ask of it, each tool declared once.
 //! - [`web`]: what the adapters that speak HTTP share.
 //! - [`mcp`]: the MCP server. [`http`]: the daemon's HTTP face. [`client`]: the other end of it.
-//! - [`cli`]: the command line, and the composition of the daemon in `cli/serve.rs`.
+//! - `runner`: runs a program and sends what it prints to the daemon. Knows [`domain`] and [`client`] alone.
+//! - [`daemon`]: composition, sweeps, drains and lifecycle of the daemon.
+//! - [`cli`]: the command line. The only floor that prints.
 //!
-//! [`config`], [`lifecycle`], [`telemetry`], `private_file` and `hook_spool` are leaves. Read `store/writer.rs` and `service/events.rs` first: the
+//! [`config`], [`telemetry`], `private_file` and `hook_spool` are leaves. Read `store/writer.rs` and `service/events.rs` first: the
 //! rest stands on them.
 
 pub mod cli;
 pub mod client;
 pub mod config;
+pub mod daemon;
 pub mod domain;
 mod hook_spool;
 pub mod http;
-pub mod lifecycle;
 pub mod mcp;
 mod private_file;
+mod runner;
 pub mod service;
 pub mod store;
 pub mod telemetry;

@@ -1,7 +1,7 @@
 //! The command line: the only floor that prints.
 //!
 //! [`run`] parses, dispatches and turns errors into exit codes. Each command family has a file of its own and talks to
-//! the daemon through [`crate::client`]; `serve` is the composition root of the daemon itself.
+//! the daemon through [`crate::client`]; `serve` runs [`crate::daemon`] in this process.
 //!
 //! Exit codes: 0 ok, 1 failure, 2 usage, 3 already running, 4 migrations pending.
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each floor with those above it or beside it, which it must not name.
-const FLOORS: [(&str, &[&str]); 9] = [
+const FLOORS: [(&str, &[&str]); 11] = [
     (
         "domain",
         &[
@@ -17,18 +17,24 @@ const FLOORS: [(&str, &[&str]); 9] = [
             "cli",
             "client",
             "config",
-            "lifecycle",
+            "runner",
+            "daemon",
             "telemetry",
         ],
     ),
-    ("store", &["service", "tools", "web", "http", "mcp", "cli", "client", "lifecycle"]),
-    ("service", &["tools", "web", "http", "mcp", "cli", "client", "lifecycle"]),
-    ("tools", &["web", "http", "mcp", "cli", "client", "lifecycle"]),
-    ("web", &["store", "tools", "http", "mcp", "cli", "client", "lifecycle"]),
-    ("http", &["mcp", "cli", "client"]),
-    ("mcp", &["http", "cli", "client"]),
-    ("client", &["store", "service", "tools", "web", "http", "mcp", "cli", "lifecycle"]),
-    ("config", &["store", "service", "tools", "web", "http", "mcp", "cli", "client", "lifecycle"]),
+    ("store", &["service", "tools", "web", "http", "mcp", "cli", "client", "runner", "daemon"]),
+    ("service", &["tools", "web", "http", "mcp", "cli", "client", "runner", "daemon"]),
+    ("tools", &["web", "http", "mcp", "cli", "client", "runner", "daemon"]),
+    ("web", &["store", "tools", "http", "mcp", "cli", "client", "runner", "daemon"]),
+    ("http", &["mcp", "cli", "client", "runner", "daemon"]),
+    ("mcp", &["http", "cli", "client", "runner", "daemon"]),
+    ("runner", &["store", "service", "tools", "web", "http", "mcp", "cli", "daemon"]),
+    ("daemon", &["cli", "runner"]),
+    ("client", &["store", "service", "tools", "web", "http", "mcp", "cli", "runner", "daemon"]),
+    (
+        "config",
+        &["store", "service", "tools", "web", "http", "mcp", "cli", "client", "runner", "daemon"],
+    ),
 ];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {

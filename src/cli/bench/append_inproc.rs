@@ -16,7 +16,7 @@ use super::{
     stats::{self, Slice, Summary, Window},
 };
 use crate::{
-    cli::serve,
+    daemon::worker_threads,
     domain::{NewEvent, StreamName, SystemClock},
     store::{OpenOptions, Store, StoreError, Writer},
 };
@@ -28,7 +28,7 @@ pub(super) const STREAMS: usize = 100;
 pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     // As many threads as the daemon has.
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(serve::workers())
+        .worker_threads(worker_threads())
         .enable_all()
         .build()?;
     let (store, writer) = open(&runtime, bench, "inproc")?;

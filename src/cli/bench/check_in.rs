@@ -10,7 +10,7 @@ use super::{
     stats::{self, Summary},
 };
 use crate::{
-    cli::serve,
+    daemon::worker_threads,
     domain::{Caller, Ids, NewEvent, StreamName, SystemClock, limits},
     service::{Services, Tokens, Tuning, journal::Place},
 };
@@ -22,7 +22,7 @@ const SHARE: f64 = 0.7;
 /// Runs it.
 pub(super) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(serve::workers())
+        .worker_threads(worker_threads())
         .enable_all()
         .build()?;
     let (store, writer) = append_inproc::open(&runtime, bench, "check-in")?;

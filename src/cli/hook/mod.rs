@@ -6,7 +6,6 @@
 //! nobody saw stands in `hooks.lost`, and the session's next hook tells it. A hook that its client kills notes nothing.
 
 mod away;
-mod drain;
 mod input;
 mod print;
 mod report;
@@ -30,7 +29,6 @@ use crate::config::Env;
 use crate::domain::hook::{HookClient, session_of};
 use crate::domain::{Clock as _, HookId, Ids, SystemClock};
 
-pub(super) use self::drain::drain;
 use self::report::Report;
 
 pub(super) const EXAMPLES: &str = "\

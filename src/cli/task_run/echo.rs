@@ -4,7 +4,7 @@ use tokio::io::{AsyncWriteExt as _, Stderr, Stdout};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::event::Pipe;
+use crate::runner::Pipe;
 
 /// Our outputs. One that is closed, or whose reader sleeps when we are told to end, is not written to again.
 #[derive(Debug)]

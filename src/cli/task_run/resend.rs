@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::super::{Context, output};
+use super::notices::notify;
 use super::run::patience;
-use super::sender::{Outcome, Progress, Sender};
-use super::spool;
+use crate::runner::{self, EventSender, Outcome, Progress};
 
 /// How long the daemon may be away: someone sits at the terminal, and the file does not run off.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ pub(in crate::cli) async fn resend(
     file: &Path,
     new: bool,
 ) -> anyhow::Result<ExitCode> {
-    let (mut header, batches, written, _lock) = spool::open(file)?;
+    let (mut header, batches, written, _lock) = runner::open(file)?;
     if new {
         header.create["idempotency_key"] = json!(format!("{}-new", header.run));
     }
@@ -32,7 +32,7 @@ pub(in crate::cli) async fn resend(
     // The sending end stays in this scope: its being dropped would say that the run has crashed.
     let (_progress, progress) =
         watch::channel(Progress { written, finished: true, abandoned: false });
-    let sender = Sender {
+    let sender = EventSender {
         discovery: context.discovery()?,
         create: header.create,
         batches,
@@ -40,6 +40,7 @@ pub(in crate::cli) async fn resend(
         may_be_active: true,
         task,
         progress,
+        notify,
     };
     match sender.run().await {
         Outcome::Complete => {}

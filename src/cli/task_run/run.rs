@@ -18,15 +18,13 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::super::{Context, UsageError, output};
-use super::cancel;
-use super::child::{self, Ended};
 use super::echo::Echo;
-use super::event::{Frame, Numbering, Pipe, active, terminal, timestamp};
-use super::lines::Splitter;
-use super::sender::{Outcome, Progress, Sender};
-use super::spool::{Header, Spool};
-use super::supervise::{Signals, supervise};
+use super::notices::notify;
 use crate::client::{Client, ClientError, Discovery};
+use crate::runner::{
+    self, Ended, EventSender, Frame, Header, Numbering, Outcome, OutputLines, Pipe, Progress,
+    Signals, Spool, active, supervise, terminal, timestamp,
+};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Examples:
@@ -90,7 +88,7 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
     if keyed {
         // Only one run of a key may start its command, so the task comes first.
         let path = context.env.os("PATH").unwrap_or_default();
-        if let Err(error) = child::find(&args.command[0], path) {
+        if let Err(error) = runner::find(&args.command[0], path) {
             return Ok(not_started(&args, &spool, &error));
         }
         let made = claim(&discovery, &header).await;
@@ -103,7 +101,7 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
     }
     // Taken before the command starts: from then on a signal is the command's.
     let mut signals = Signals::new()?;
-    let (mut child, group) = match child::spawn(&args.command) {
+    let (mut child, group) = match runner::spawn(&args.command) {
         Ok(spawned) => spawned,
         Err(error) if keyed => {
             spool.append(&numbering.line("terminal", &failed_to_start(&error))?)?;
@@ -118,7 +116,7 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
         watch::channel(Progress { written: spool.written(), ..Progress::default() });
     let (task, task_seen) = watch::channel(None);
     let no_task = CancellationToken::new();
-    let sender = Sender {
+    let sender = EventSender {
         discovery: discovery.clone(),
         create: header.create,
         batches: spool.reader()?,
@@ -126,6 +124,7 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
         may_be_active: false,
         task,
         progress: progress_seen,
+        notify,
     };
     let sending = spawn(send(sender, no_task.clone()));
     let announcing = spawn(announce(
@@ -156,7 +155,7 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
     let work = command_and_output(&mut child, ended, readers);
     let cancelled = cancel_of(discovery, task_seen.clone());
     let (status, story) =
-        supervise(group, &mut signals, &quiet, work, cancelled, no_task.cancelled()).await;
+        supervise(group, &mut signals, &quiet, notify, work, cancelled, no_task.cancelled()).await;
     let ended = Ended::of(status.context("cannot tell how the command ended")?);
     let (mut spool, mut numbering) = recording.await?;
     let end = terminal(ended, story.cancelled);
@@ -198,7 +197,8 @@ async fn send_rest(discovery: Discovery, create: Value, spool: &Spool) {
         watch::channel(Progress { written, finished: true, abandoned: false });
     let Ok(batches) = spool.reader() else { return };
     let (patience, may_be_active) = (STARTING, false);
-    let sender = Sender { discovery, create, batches, patience, may_be_active, task, progress };
+    let sender =
+        EventSender { discovery, create, batches, patience, may_be_active, task, progress, notify };
     if let Outcome::NoTask(problem) | Outcome::Refused { problem, .. } | Outcome::GaveUp(problem) =
         sender.run().await
     {
@@ -225,7 +225,7 @@ fn made_before(context: &Context, task: &Value) -> anyhow::Result<ExitCode> {
     if context.json {
         output::ndjson(&json!({ "kind": "task", "data": task }))?;
     }
-    Ok(ExitCode::from(child::exit_code_of(task)))
+    Ok(ExitCode::from(runner::exit_code_of(task)))
 }
 
 /// What is left to say, and the exit code.
@@ -261,7 +261,7 @@ async fn conclude(
 }
 
 /// Sends, and lets the others know at once when that is over before its time.
-async fn send(sender: Sender, no_task: CancellationToken) -> Outcome {
+async fn send(sender: EventSender, no_task: CancellationToken) -> Outcome {
     let outcome = sender.run().await;
     match &outcome {
         Outcome::NoTask(_) => no_task.cancel(),
@@ -312,7 +312,7 @@ async fn cancel_of(discovery: Discovery, mut task: watch::Receiver<Option<Value>
         return std::future::pending().await;
     };
     let id = output::cell(&made, "task_id");
-    cancel::requested(discovery, id).await;
+    runner::requested(discovery, id).await;
 }
 
 async fn command_and_output(
@@ -353,7 +353,7 @@ async fn read(
     echo: Option<Arc<Echo>>,
     mut ended: watch::Receiver<bool>,
 ) {
-    let (mut splitter, mut lines, mut block) = (Splitter::default(), Vec::new(), vec![0; BLOCK]);
+    let (mut splitter, mut lines, mut block) = (OutputLines::default(), Vec::new(), vec![0; BLOCK]);
     loop {
         let count = tokio::select! {
             biased;

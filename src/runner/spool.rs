@@ -17,24 +17,24 @@ use serde_json::Value;
 use crate::private_file;
 
 /// Most events in one request.
-pub(super) const MAX_EVENTS: usize = 1000;
+pub(crate) const MAX_EVENTS: usize = 1000;
 /// Most bytes in one request, far enough below the daemon's limit of 1 MiB.
-pub(super) const MAX_BYTES: usize = 512 * 1024;
+pub(crate) const MAX_BYTES: usize = 512 * 1024;
 
 /// The first line of a spool file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Header {
+pub(crate) struct Header {
     /// The format; 1.
-    pub(super) version: u32,
+    pub(crate) version: u32,
     /// The run's unique name, which begins the id of every event.
-    pub(super) run: String,
+    pub(crate) run: String,
     /// The body of the request that makes the task, with an idempotency key.
-    pub(super) create: Value,
+    pub(crate) create: Value,
 }
 
 /// The writing end.
 #[derive(Debug)]
-pub(super) struct Spool {
+pub(crate) struct Spool {
     file: File,
     path: PathBuf,
     written: u64,
@@ -42,7 +42,7 @@ pub(super) struct Spool {
 
 /// The reading end: requests in order.
 #[derive(Debug)]
-pub(super) struct Batches {
+pub(crate) struct Batches {
     file: File,
     offset: u64,
     /// Bytes in one request from now on; halved when the daemon finds one too large.
@@ -51,17 +51,17 @@ pub(super) struct Batches {
 
 /// One request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Batch {
+pub(crate) struct Batch {
     /// A JSON array of events.
-    pub(super) body: Bytes,
+    pub(crate) body: Bytes,
     /// How many there are.
-    pub(super) events: usize,
+    pub(crate) events: usize,
     end: u64,
 }
 
 impl Spool {
     /// Creates the file of a run, mode 0600, in a folder that is made if it is missing.
-    pub(super) fn create(folder: &Path, header: &Header) -> anyhow::Result<Self> {
+    pub(crate) fn create(folder: &Path, header: &Header) -> anyhow::Result<Self> {
         private_file::create_folder(folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
         let path = folder.join(format!("{}.ndjson", header.run));
@@ -79,7 +79,7 @@ impl Spool {
     ///
     /// After a failure the file ends where it ended before, if that can be arranged; else in a torn line that no
     /// reader takes.
-    pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+    pub(crate) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         if let Err(error) = self.file.write_all(lines) {
             self.file.set_len(self.written).ok();
             return Err(error);
@@ -89,17 +89,17 @@ impl Spool {
     }
 
     /// How many bytes a reader may read.
-    pub(super) fn written(&self) -> u64 {
+    pub(crate) fn written(&self) -> u64 {
         self.written
     }
 
     /// The file's place.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The reading end.
-    pub(super) fn reader(&self) -> io::Result<Batches> {
+    pub(crate) fn reader(&self) -> io::Result<Batches> {
         let mut line = Vec::new();
         BufReader::new(File::open(&self.path)?).read_until(b'\n', &mut line)?;
         Ok(Batches { file: File::open(&self.path)?, offset: line.len() as u64, limit: MAX_BYTES })
@@ -109,7 +109,7 @@ impl Spool {
 /// Opens a file that a run left behind: its header, its requests, and up to where it is whole.
 ///
 /// Fails if a run still writes it or it is no spool file.
-pub(super) fn open(path: &Path) -> anyhow::Result<(Header, Batches, u64, File)> {
+pub(crate) fn open(path: &Path) -> anyhow::Result<(Header, Batches, u64, File)> {
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         bail!(
@@ -133,7 +133,7 @@ pub(super) fn open(path: &Path) -> anyhow::Result<(Header, Batches, u64, File)> 
 
 impl Batches {
     /// The next request, of the whole lines before `written`; `None` if all were acknowledged.
-    pub(super) fn next(&self, written: u64) -> io::Result<Option<Batch>> {
+    pub(crate) fn next(&self, written: u64) -> io::Result<Option<Batch>> {
         let available = usize::try_from(written.saturating_sub(self.offset)).unwrap_or(usize::MAX);
         let mut size = self.limit;
         loop {
@@ -153,12 +153,12 @@ impl Batches {
     }
 
     /// The daemon has this one.
-    pub(super) fn acknowledge(&mut self, batch: &Batch) {
+    pub(crate) fn acknowledge(&mut self, batch: &Batch) {
         self.offset = batch.end;
     }
 
     /// Makes smaller requests from now on; `false` if they could not be smaller.
-    pub(super) fn shrink(&mut self) -> bool {
+    pub(crate) fn shrink(&mut self) -> bool {
         self.limit /= 2;
         self.limit > 0
     }

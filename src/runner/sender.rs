@@ -7,24 +7,24 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::super::output;
+use super::notice::{Notify, RunNotice};
 use super::spool::{Batch, Batches};
 use crate::client::{Client, ClientError, Discovery, Target, backoff, encode};
 
 /// How far the spool is.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// Bytes that may be read.
-    pub(super) written: u64,
+    pub(crate) written: u64,
     /// Whether nothing more will be written.
-    pub(super) finished: bool,
+    pub(crate) finished: bool,
     /// Whether the user does not want to wait any longer.
-    pub(super) abandoned: bool,
+    pub(crate) abandoned: bool,
 }
 
 /// How the sending ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// The daemon has everything.
     Complete,
     /// The task could not be made: the command has no business running.
@@ -42,16 +42,17 @@ pub(super) enum Outcome {
 
 /// Sends one spool.
 #[derive(Debug)]
-pub(super) struct Sender {
-    pub(super) discovery: Discovery,
-    pub(super) create: Value,
-    pub(super) batches: Batches,
-    pub(super) patience: Duration,
+pub(crate) struct EventSender {
+    pub(crate) discovery: Discovery,
+    pub(crate) create: Value,
+    pub(crate) batches: Batches,
+    pub(crate) patience: Duration,
     /// Whether a task that someone has begun already is the one meant: so it is for a resend.
-    pub(super) may_be_active: bool,
+    pub(crate) may_be_active: bool,
     /// Told the task once it is made.
-    pub(super) task: watch::Sender<Option<Value>>,
-    pub(super) progress: watch::Receiver<Progress>,
+    pub(crate) task: watch::Sender<Option<Value>>,
+    pub(crate) progress: watch::Receiver<Progress>,
+    pub(crate) notify: Notify,
 }
 
 /// The connection of a sender, and how it fares.
@@ -64,9 +65,9 @@ struct Link {
     unauthorized: bool,
 }
 
-impl Sender {
+impl EventSender {
     /// Makes the task and sends until the spool is finished and empty.
-    pub(super) async fn run(mut self) -> Outcome {
+    pub(crate) async fn run(mut self) -> Outcome {
         let mut link = Link::default();
         match self.work(&mut link).await {
             Ok(()) => Outcome::Complete,
@@ -106,7 +107,7 @@ impl Sender {
         let task: Value = made.map_err(|error| Outcome::NoTask(error.to_string()))?;
         let status = task.get("status").and_then(Value::as_str).unwrap_or_default();
         if status != "pending" && !self.may_be_active {
-            let id = output::cell(&task, "task_id");
+            let id = task.get("task_id").and_then(Value::as_str).unwrap_or("-");
             return Err(Outcome::NoTask(format!(
                 "task {id} was made under this idempotency key already and is {status}"
             )));
@@ -141,7 +142,7 @@ impl Sender {
         loop {
             let error = match link.post(&self.discovery, path, body.clone()).await {
                 Ok(value) => {
-                    link.recovered();
+                    link.recovered(self.notify);
                     return Ok(Ok(value));
                 }
                 Err(error) => error,
@@ -154,7 +155,7 @@ impl Sender {
                 continue;
             }
             if !error.is_transient() {
-                link.recovered();
+                link.recovered(self.notify);
                 return Ok(Err(error));
             }
             self.pause(link, &error).await?;
@@ -166,13 +167,8 @@ impl Sender {
         let since = *link.away_since.get_or_insert_with(Instant::now);
         // A restart is over before this many tries, and not worth a word.
         if link.failures == 2 {
-            let what = match error.problem() {
-                Some(problem) => problem.to_string(),
-                None => "the daemon is away".to_owned(),
-            };
-            output::note(&format!(
-                "svc: {what}; what there is to send is kept until the daemon takes it"
-            ));
+            let problem = error.problem().map(ToString::to_string);
+            (self.notify)(RunNotice::DaemonAway { problem });
         }
         let end = Instant::now() + backoff(link.failures, error.retry_after());
         link.failures = link.failures.saturating_add(1);
@@ -211,9 +207,9 @@ impl Link {
         client.request(Method::POST, path, Some(body)).await?.json()
     }
 
-    fn recovered(&mut self) {
+    fn recovered(&mut self, notify: Notify) {
         if self.failures > 2 {
-            output::note("svc: the daemon is back");
+            notify(RunNotice::DaemonBack);
         }
         self.away_since = None;
         self.failures = 0;

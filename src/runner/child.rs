@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(crate) enum Ended {
     /// By itself, with this exit code.
     Code(i32),
     /// By this signal.
@@ -22,12 +22,12 @@ pub(super) enum Ended {
 
 /// The process group of a command. Copies outlive the command; a signal to a group that is gone does nothing.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Group(Pid);
+pub(crate) struct Group(Pid);
 
 /// Whether there is a program of this name that may be run, looked for in the folders of `path` as the system does.
 ///
 /// It may fail to start all the same, as a script does whose interpreter is missing.
-pub(super) fn find(program: &OsStr, path: &OsStr) -> io::Result<()> {
+pub(crate) fn find(program: &OsStr, path: &OsStr) -> io::Result<()> {
     let may_run = |file: &Path| {
         if !file.is_file() {
             return Err(io::Error::from(io::ErrorKind::NotFound));
@@ -42,7 +42,7 @@ pub(super) fn find(program: &OsStr, path: &OsStr) -> io::Result<()> {
 }
 
 /// Starts a command in a process group of its own, with our input and with pipes for its outputs.
-pub(super) fn spawn(command: &[OsString]) -> io::Result<(Child, Group)> {
+pub(crate) fn spawn(command: &[OsString]) -> io::Result<(Child, Group)> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = std::process::Command::new(program);
     command.args(arguments).process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -54,14 +54,14 @@ pub(super) fn spawn(command: &[OsString]) -> io::Result<(Child, Group)> {
 
 impl Group {
     /// Sends a signal to every process of the group. One that is stopped is woken, to take it.
-    pub(super) fn signal(self, signal: Signal) {
+    pub(crate) fn signal(self, signal: Signal) {
         if kill_process_group(self.0, signal).is_ok() {
             let _ = kill_process_group(self.0, Signal::CONT);
         }
     }
 
     /// Whether the command was stopped because it read from the terminal, which belongs to another group.
-    pub(super) fn wants_terminal(self) -> bool {
+    pub(crate) fn wants_terminal(self) -> bool {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let stopped = waitid(WaitId::Pid(self.0), options)
             .ok()
@@ -73,7 +73,7 @@ impl Group {
 
 impl Ended {
     /// The end that a status tells of.
-    pub(super) fn of(status: ExitStatus) -> Self {
+    pub(crate) fn of(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             (Some(code), _) => Self::Code(code),
             (None, Some(signal)) => Self::Signal(signal),
@@ -82,7 +82,7 @@ impl Ended {
     }
 
     /// The exit code that a shell would give.
-    pub(super) fn exit_code(self) -> u8 {
+    pub(crate) fn exit_code(self) -> u8 {
         let code = match self {
             Self::Code(code) => code,
             Self::Signal(signal) => 128 + signal,
@@ -92,7 +92,7 @@ impl Ended {
 }
 
 /// The exit code of the run that a task is the record of; 0 if it is not over.
-pub(super) fn exit_code_of(task: &Value) -> u8 {
+pub(crate) fn exit_code_of(task: &Value) -> u8 {
     let signal = task["signal"].as_str().and_then(|name| {
         SIGNALS.iter().find(|(_, known)| *known == name).map(|(signal, _)| signal.as_raw())
     });
@@ -126,7 +126,7 @@ const SIGNALS: [(Signal, &str); 18] = [
 ];
 
 /// The name of a signal, such as `SIGTERM`.
-pub(super) fn signal_name(number: i32) -> String {
+pub(crate) fn signal_name(number: i32) -> String {
     let known = SIGNALS.iter().find(|(signal, _)| signal.as_raw() == number);
     known.map_or_else(|| format!("signal {number}"), |(_, name)| (*name).to_owned())
 }

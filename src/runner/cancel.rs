@@ -7,7 +7,7 @@ use crate::client::{Discovery, Follower, Item, with_query};
 /// Returns when the task carries a cancel request; never if there is none.
 ///
 /// Follows only the task's own events and not its output, of which we are the source.
-pub(super) async fn requested(discovery: Discovery, task_id: String) {
+pub(crate) async fn requested(discovery: Discovery, task_id: String) {
     let stream = format!("task/{task_id}");
     let query = [("stream", Some(stream.as_str())), ("kind", Some("task"))];
     let mut narrow = Follower::new(discovery.clone(), with_query("/v1/events", &query)).patient();

@@ -12,7 +12,7 @@ use crate::service::Services;
 use crate::tools::{Call, Catalogue, ErrorType, Failure};
 
 /// Takes in what waits. An event that makes no sense is passed over: it would make none the next time.
-pub(in crate::cli) async fn drain(
+pub(super) async fn drain_hook_spool(
     services: &Services,
     catalogue: &Catalogue,
     home: &Path,

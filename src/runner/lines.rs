@@ -1,22 +1,22 @@
 //! Bytes into lines.
 
 /// Longest line of one frame, in bytes of JSON text: a request has room for several.
-pub(super) const MAX_LINE: usize = 256 * 1024;
+pub(crate) const MAX_LINE: usize = 256 * 1024;
 
 /// Cuts a stream of bytes into lines, wherever the pieces begin and end.
 ///
 /// A line ends at a line feed, a carriage return before it is dropped, and the last line needs neither. What is not
 /// UTF-8 becomes U+FFFD. A line over [`MAX_LINE`] comes in several pieces that together are the line.
 #[derive(Debug, Default)]
-pub(super) struct Splitter {
+pub(crate) struct OutputLines {
     rest: Vec<u8>,
     /// Whether the line so far was given out in pieces already, so that nothing more of it is no line.
     continued: bool,
 }
 
-impl Splitter {
+impl OutputLines {
     /// Takes the next bytes and appends the lines that they complete.
-    pub(super) fn push(&mut self, bytes: &[u8], lines: &mut Vec<String>) {
+    pub(crate) fn push(&mut self, bytes: &[u8], lines: &mut Vec<String>) {
         let mut bytes = bytes;
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             self.extend(&bytes[..end], lines);
@@ -30,7 +30,7 @@ impl Splitter {
     }
 
     /// The stream is over: what is left is a line.
-    pub(super) fn finish(&mut self, lines: &mut Vec<String>) {
+    pub(crate) fn finish(&mut self, lines: &mut Vec<String>) {
         if !self.rest.is_empty() {
             self.end(lines);
         }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     fn split(chunks: &[&[u8]]) -> Vec<String> {
-        let (mut splitter, mut lines) = (Splitter::default(), Vec::new());
+        let (mut splitter, mut lines) = (OutputLines::default(), Vec::new());
         for chunk in chunks {
             splitter.push(chunk, &mut lines);
         }

@@ -7,20 +7,20 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// The tasks of the daemon and the two words that end them. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Lifecycle {
+pub(super) struct Lifecycle {
     /// First signal: take nothing new, end the streams, finish what is under way.
-    pub soft: CancellationToken,
+    pub(super) soft: CancellationToken,
     /// Second signal, or the end of patience: drop the rest.
-    pub hard: CancellationToken,
+    pub(super) hard: CancellationToken,
     /// Connections, so that the end can wait for them.
-    pub connections: TaskTracker,
+    pub(super) connections: TaskTracker,
     /// Background work. It ends by itself only if something is wrong.
-    pub background: TaskTracker,
+    pub(super) background: TaskTracker,
 }
 
 impl Lifecycle {
     /// Listens to SIGTERM, SIGINT and, unless whoever started us has it ignored, SIGHUP from now on.
-    pub fn listen_to_signals(&self) -> std::io::Result<()> {
+    pub(super) fn listen_to_signals(&self) -> std::io::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = if ignores_hangup() { None } else { Some(signal(SignalKind::hangup())?) };
@@ -47,7 +47,7 @@ impl Lifecycle {
 
     /// Runs `work` until the soft end. If it ends earlier, or panics, the daemon goes down: half a daemon is worse
     /// than none.
-    pub fn run(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn run(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
         let soft = self.soft.clone();
         self.background.spawn(async move {
             let worker = tokio::spawn(work);
@@ -65,7 +65,7 @@ impl Lifecycle {
     }
 
     /// Waits for the connections to finish, no longer than `patience` and not after the hard end.
-    pub async fn drain(&self, patience: Duration) {
+    pub(super) async fn drain(&self, patience: Duration) {
         self.connections.close();
         tokio::select! {
             () = self.connections.wait() => {}

@@ -9,17 +9,17 @@ use crate::domain::{Clock as _, SystemClock};
 /// Which output a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Pipe {
+pub(crate) enum Pipe {
     Stdout,
     Stderr,
 }
 
 /// One line of output.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Frame {
-    pub(super) line: String,
-    pub(super) kind: Pipe,
-    pub(super) ts: String,
+pub(crate) struct Frame {
+    pub(crate) line: String,
+    pub(crate) kind: Pipe,
+    pub(crate) ts: String,
 }
 
 /// An event as it is posted. `id` is unique per run, so that a repeat is known as one.
@@ -32,19 +32,19 @@ struct Event<'a, T> {
 
 /// Numbers the events of one run.
 #[derive(Debug)]
-pub(super) struct Numbering {
+pub(crate) struct Numbering {
     run: String,
     next: u64,
 }
 
 impl Numbering {
     /// The first event of the run gets number 0.
-    pub(super) fn new(run: String) -> Self {
+    pub(crate) fn new(run: String) -> Self {
         Self { run, next: 0 }
     }
 
     /// One event as one line of the spool, line feed included.
-    pub(super) fn line<T: Serialize>(
+    pub(crate) fn line<T: Serialize>(
         &mut self,
         kind: &str,
         data: &T,
@@ -58,12 +58,12 @@ impl Numbering {
 }
 
 /// The first event. The runner is this process and not the command: it is we who still send when that has ended.
-pub(super) fn active() -> Value {
+pub(crate) fn active() -> Value {
     json!({ "status": "active", "runner": { "pid": std::process::id() } })
 }
 
 /// The last event.
-pub(super) fn terminal(ended: Ended, cancelled: bool) -> Value {
+pub(crate) fn terminal(ended: Ended, cancelled: bool) -> Value {
     let status = match ended {
         _ if cancelled => "cancelled",
         Ended::Code(0) => "done",
@@ -78,7 +78,7 @@ pub(super) fn terminal(ended: Ended, cancelled: bool) -> Value {
 }
 
 /// The present time, RFC 3339 UTC with milliseconds.
-pub(super) fn timestamp() -> String {
+pub(crate) fn timestamp() -> String {
     SystemClock.now().to_string()
 }
 

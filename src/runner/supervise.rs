@@ -8,17 +8,17 @@ use tokio::signal::unix::{Signal as Incoming, SignalKind, signal};
 use tokio::time::{Instant, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::super::output;
 use super::child::Group;
+use super::notice::{Notify, RunNotice};
 
 /// How long a command that was asked to stop may take.
-pub(super) const GRACE: Duration = Duration::from_secs(10);
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
 /// How often a command on a terminal is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Signals to this process.
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     interrupt: Incoming,
     terminate: Incoming,
     hangup: Incoming,
@@ -26,14 +26,14 @@ pub(super) struct Signals {
 
 /// What happened on the way to the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Story {
+pub(crate) struct Story {
     /// Someone asked for the task to stop, and so we stopped it.
-    pub(super) cancelled: bool,
+    pub(crate) cancelled: bool,
 }
 
 impl Signals {
     /// Takes SIGINT, SIGTERM and SIGHUP from now on.
-    pub(super) fn new() -> std::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -42,7 +42,7 @@ impl Signals {
     }
 
     /// The next one.
-    pub(super) async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> Signal {
         tokio::select! {
             _ = self.interrupt.recv() => Signal::INT,
             _ = self.terminate.recv() => Signal::TERM,
@@ -55,10 +55,11 @@ impl Signals {
 ///
 /// The first signal goes to the group as it is; a second one kills it and turns `quiet`. `cancel` ends when someone
 /// asks the task to stop, `refused` when there can be no task: SIGTERM, and after [`GRACE`] SIGKILL.
-pub(super) async fn supervise<T>(
+pub(crate) async fn supervise<T>(
     group: Group,
     signals: &mut Signals,
     quiet: &CancellationToken,
+    notify: Notify,
     work: impl Future<Output = T>,
     cancel: impl Future<Output = ()>,
     refused: impl Future<Output = ()>,
@@ -96,8 +97,7 @@ pub(super) async fn supervise<T>(
             }
             _ = looks.tick(), if warn => if group.wants_terminal() {
                 warn = false;
-                output::note("svc: the command waits for the terminal, which a task does not have; \
-                    give it its input by a pipe, or </dev/null");
+                notify(RunNotice::NeedsTerminal);
             },
         }
     };

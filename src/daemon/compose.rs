@@ -1,0 +1,165 @@
+//! The daemon, put together, from its start to its end.
+//!
+//! Start: bind, open, migrate, recover, ready. The port is bound before the database is touched, so that a busy port
+//! changes nothing, and answers 503 until all is ready.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use super::lifecycle::Lifecycle;
+use super::{daemon_file, sweeps, tuning};
+use crate::config::{Config, Env};
+use crate::domain::{Clock, Ids, NewEvent, StreamName, SystemClock, TokenId, limits};
+use crate::http::{self, Access, App, Edge, Identity, Metrics, Parts};
+use crate::mcp::{self, Mcp, McpMetrics, McpParts, StreamResources};
+use crate::service::{Services, Tokens, hooks::HookPolicy};
+use crate::store::{OpenOptions, Store, StoreError, Writer};
+use crate::{telemetry, tools};
+
+/// How many threads the daemon's runtime has.
+///
+/// One core is left to the writer's thread: where there are two, a second worker costs a fifth of the appends of 256
+/// producers, and gains nothing anywhere.
+pub fn worker_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
+}
+
+/// Runs the daemon until a signal ends it. The caller holds the database's lock.
+///
+/// `ready` gets the daemon's URL as soon as it takes requests.
+pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&str)) -> anyhow::Result<()> {
+    let lifecycle = Lifecycle::default();
+    lifecycle.listen_to_signals()?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let ids = Ids::random();
+    let identity = Identity {
+        boot_id: TokenId::new(&ids, clock.now()).as_str()[4..].to_owned(),
+        pid: std::process::id(),
+        started_at: clock.now(),
+    };
+    let listeners = bind(&config.listen.value).await?;
+    let addresses: Vec<SocketAddr> =
+        listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+    let access = Access {
+        listen: addresses.clone(),
+        allowed_hosts: config.allowed_host.value.clone(),
+        allowed_origins: config.allowed_origin.value.clone(),
+        no_auth: config.no_auth.value,
+    };
+    let edge = Edge::new(access, &identity.boot_id);
+    for listener in listeners {
+        let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
+        lifecycle.run("listener", http::serve(listener, edge.clone(), soft, connections));
+    }
+    let options = OpenOptions {
+        path: config.paths.db.clone(),
+        max_bytes: config.store_max_bytes.value,
+        migrate: !config.no_migrate,
+    };
+    let (store, writer) = Store::open(&options, Arc::clone(&clock))
+        .await
+        .with_context(|| format!("cannot open {}", options.path.display()))?;
+    let tokens = Tokens::open(&config.token_file.value)?;
+    let policy = HookPolicy {
+        check_in: i64::try_from(config.hooks_check_in.value).unwrap_or(i64::MAX),
+        context: config.hooks_context.value,
+        sub_agents: config.hooks_sub_agents.value,
+    };
+    let services = Services::new(store.clone(), clock, ids, tuning::tuning(env)?, tokens);
+    let services = services.with_hook_policy(policy);
+    daemon_started(&services, &identity).await?;
+    let tools = tools::catalogue();
+    let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
+    let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
+    mcp_metrics.register(metrics.registry());
+    let mcp = Mcp::start(McpParts {
+        services: services.clone(),
+        catalogue: Arc::clone(&tools),
+        resources: vec![Box::new(StreamResources)],
+        prompts: mcp::builtin_prompts(),
+        metrics: mcp_metrics,
+        stop: lifecycle.soft.clone(),
+    })
+    .await?;
+    let app = App::new(Parts {
+        services: services.clone(),
+        tools: Arc::clone(&tools),
+        metrics,
+        identity,
+        stop: lifecycle.soft.clone(),
+    });
+    edge.ready(app, mcp::router(mcp.clone()));
+    sweeps::start(&lifecycle, &services, &tools, config);
+    let url = daemon_file::write(&config.paths, &addresses, &boot_id, started_at)?;
+    tracing::info!(url, db.path = %config.paths.db.display(), "ready");
+    ready(&url);
+
+    lifecycle.soft.cancelled().await;
+    edge.drain();
+    lifecycle.drain(limits::DRAIN).await;
+    mcp.finish().await;
+    lifecycle.background.close();
+    lifecycle.background.wait().await;
+    daemon_stopped(&services, &boot_id).await;
+    daemon_file::remove(&config.paths, &boot_id);
+    close(store, writer).await
+}
+
+/// The first write proves that the database can be written, and dates the start in the log itself.
+async fn daemon_started(services: &Services, identity: &Identity) -> Result<(), StoreError> {
+    let data = json!({
+        "boot_id": identity.boot_id, "pid": identity.pid, "version": env!("CARGO_PKG_VERSION"),
+    });
+    append(services.store(), "daemon.started", data).await
+}
+
+async fn append(store: &Store, kind: &'static str, data: Value) -> Result<(), StoreError> {
+    store
+        .write(move |tx| {
+            Box::pin(async move {
+                let stream = StreamName::fixed(StreamName::DAEMON);
+                tx.open_stream(&stream).await?;
+                tx.append(&stream, vec![NewEvent::new(kind, &data)]).await?;
+                Ok(())
+            })
+        })
+        .await
+}
+
+async fn daemon_stopped(services: &Services, boot_id: &str) {
+    let data = json!({ "boot_id": boot_id });
+    if let Err(error) = append(services.store(), "daemon.stopped", data).await {
+        tracing::warn!(error = telemetry::chain(&error), "cannot log the end");
+    }
+}
+
+async fn close(store: Store, writer: Writer) -> anyhow::Result<()> {
+    writer.close(store).await.context("cannot close the database")?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn bind(addresses: &[SocketAddr]) -> anyhow::Result<Vec<TcpListener>> {
+    let mut listeners = Vec::new();
+    for address in addresses {
+        let listener = TcpListener::bind(address).await.map_err(|error| {
+            let port = address.port();
+            match error.kind() {
+                io::ErrorKind::AddrInUse => anyhow::anyhow!(
+                    "port {port} is in use on {}: another program listens there; choose another with \
+                     --listen {}:0 (any free port)",
+                    address.ip(),
+                    address.ip()
+                ),
+                _ => anyhow::Error::new(error).context(format!("cannot listen on {address}: see --listen")),
+            }
+        })?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}

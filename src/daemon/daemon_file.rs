@@ -1,0 +1,66 @@
+//! `daemon.json`: how others find this daemon.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use crate::client::DaemonFile;
+use crate::config::Paths;
+use crate::domain::Timestamp;
+use crate::private_file;
+use crate::telemetry;
+
+/// How often a lock's holder is looked for in `daemon.json`.
+const POLL: Duration = Duration::from_millis(20);
+
+/// The daemon that holds the database's lock, if it says who it is within `patience`.
+///
+/// Of several daemons that start at once, the one that has the lock is not ready yet and has written no file.
+pub fn lock_holder(paths: &Paths, patience: Duration) -> Option<DaemonFile> {
+    let deadline = Instant::now() + patience;
+    loop {
+        // A daemon that was killed may have left its file behind, so the process has to exist.
+        let daemon = DaemonFile::read_live(&paths.daemon_json);
+        if daemon.is_some() || Instant::now() >= deadline {
+            return daemon;
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Writes the file and answers the URL in it.
+pub(super) fn write(
+    paths: &Paths,
+    addresses: &[SocketAddr],
+    boot_id: &str,
+    started_at: Timestamp,
+) -> anyhow::Result<String> {
+    let url = addresses.first().map(|address| local_url(*address)).unwrap_or_default();
+    let file = DaemonFile {
+        pid: std::process::id().try_into()?,
+        url: url.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        boot_id: boot_id.to_owned(),
+        started_at: started_at.to_string(),
+    };
+    // After a power cut the file is stale in any case, so no disk is waited for.
+    private_file::replace_fleeting(&paths.daemon_json, &serde_json::to_vec_pretty(&file)?)?;
+    Ok(url)
+}
+
+/// Removes the file, unless another daemon has written its own since.
+pub(super) fn remove(paths: &Paths, boot_id: &str) {
+    let is_ours = DaemonFile::read(&paths.daemon_json).is_some_and(|file| file.boot_id == boot_id);
+    if is_ours && let Err(error) = std::fs::remove_file(&paths.daemon_json) {
+        tracing::warn!(error = telemetry::chain(&error), "cannot remove daemon.json");
+    }
+}
+
+/// An address as clients on this machine reach it.
+fn local_url(address: SocketAddr) -> String {
+    let ip = address.ip();
+    match (ip.is_unspecified(), ip) {
+        (true, IpAddr::V4(_)) => format!("http://127.0.0.1:{}", address.port()),
+        (true, IpAddr::V6(_)) => format!("http://[::1]:{}", address.port()),
+        (false, _) => format!("http://{address}"),
+    }
+}

@@ -1,0 +1,14 @@
+//! The daemon: composition, recovery, sweeps, drains, lifecycle. What runs in the daemon and answers no request.
+//!
+//! [`run`] is the only place that makes a store, services and listeners. It prints nothing: the command line says when
+//! the daemon is ready.
+
+mod compose;
+mod daemon_file;
+mod hook_drain;
+mod lifecycle;
+mod sweeps;
+mod tuning;
+
+pub use compose::{run, worker_threads};
+pub use daemon_file::lock_holder;

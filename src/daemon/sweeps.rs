@@ -1,0 +1,89 @@
+//! What the daemon does by itself, again and again: silent peers and tasks, hooks' spools, maintenance, retention.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::hook_drain::drain_hook_spool;
+use super::lifecycle::Lifecycle;
+use crate::config::Config;
+use crate::domain::limits;
+use crate::service::{Retention, Services};
+use crate::telemetry::chain;
+use crate::tools::Catalogue;
+
+/// Starts every sweep.
+pub(super) fn start(
+    lifecycle: &Lifecycle,
+    services: &Services,
+    catalogue: &Arc<Catalogue>,
+    config: &Config,
+) {
+    lifecycle.run("peers", sweep_peers(services.clone()));
+    lifecycle.run("tasks", sweep_tasks(services.clone()));
+    lifecycle.run("mcp sessions", sweep_mcp_sessions(services.clone()));
+    let home = config.paths.home.clone();
+    lifecycle.run("hooks", sweep_hooks(services.clone(), Arc::clone(catalogue), home));
+    let max_age = config.retention_max_age_days.value;
+    let retention = Retention {
+        max_age: max_age.map(|days| Duration::from_secs(days.saturating_mul(24 * 60 * 60))),
+        max_bytes: config.retention_max_bytes.value,
+    };
+    lifecycle.run("maintenance", maintain(services.clone(), retention));
+}
+
+async fn sweep_peers(services: Services) {
+    loop {
+        let pause = services.sweep_peers().await.unwrap_or_else(|error| {
+            tracing::error!(error = chain(&error), "cannot sweep the peers");
+            limits::PID_CHECK
+        });
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn sweep_tasks(services: Services) {
+    loop {
+        if let Err(error) = services.sweep_tasks().await {
+            tracing::error!(error = chain(&error), "cannot sweep the tasks");
+        }
+        tokio::time::sleep(limits::PID_CHECK.min(services.tuning().runner_grace)).await;
+    }
+}
+
+async fn sweep_mcp_sessions(services: Services) {
+    loop {
+        if let Err(error) = services.sweep_mcp_sessions().await {
+            tracing::error!(error = chain(&error), "cannot sweep the MCP sessions");
+        }
+        tokio::time::sleep(limits::MCP_SWEEP).await;
+    }
+}
+
+async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: std::path::PathBuf) {
+    loop {
+        match drain_hook_spool(&services, &catalogue, &home).await {
+            Ok(0) => {}
+            Ok(events) => tracing::info!(events, "took in the events of the hooks' spool"),
+            Err(error) => tracing::error!(%error, "cannot take in the hooks' spool"),
+        }
+        if let Err(error) = services.sweep_hooks().await {
+            tracing::error!(error = chain(&error), "cannot forget old events of hooks");
+        }
+        tokio::time::sleep(services.tuning().maintenance).await;
+    }
+}
+
+async fn maintain(services: Services, retention: Retention) {
+    loop {
+        tokio::time::sleep(services.tuning().maintenance).await;
+        if let Err(error) = services.apply_retention(retention).await {
+            tracing::error!(error = chain(&error), "cannot apply the retention");
+        }
+        if let Err(error) = services.store().merge_indexes().await {
+            tracing::warn!(error = chain(&error), "cannot merge the indexes");
+        }
+        if let Err(error) = services.store().checkpoint().await {
+            tracing::warn!(error = chain(&error), "cannot checkpoint");
+        }
+    }
+}
