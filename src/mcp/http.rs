@@ -607,12 +607,11 @@ async fn listen_to(mcp: &Mcp, caller: &Caller, headers: &HeaderMap) -> Result<Re
     let row = mcp.services.call(caller, stream).await.map_err(failed)?;
     let row = row.filter(|row| row.session_id.as_ref() == Some(&session.id)).ok_or_else(unknown)?;
     let name = stream_of(&row.call_id, &session);
-    let view = mcp.services.store().view(&name).await.map_err(|error| failed(error.into()))?;
-    let view = view.ok_or_else(unknown)?;
-    if place > view.head {
+    let end = mcp.services.stream_end(&name).await.map_err(failed)?.ok_or_else(unknown)?;
+    if place > end.head {
         return Err(unknown());
     }
-    if view.closed && place == view.head {
+    if end.closed && place == end.head {
         // The client has it all, and would only come back for more.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }

@@ -15,8 +15,8 @@ use tokio::{sync::watch, time::Instant};
 use super::{Mcp, Prompt};
 use crate::{
     domain::{CallId, Caller},
-    service::Error,
-    store::{CallState, Commit, Heard, Listener},
+    service::{Error, StreamMoves},
+    store::CallState,
 };
 
 /// News of resources come no oftener than this: a client reads the resource each time.
@@ -64,9 +64,7 @@ pub(super) struct Notices {
 
 #[derive(Debug)]
 struct Feed {
-    listener: Listener<Commit>,
-    /// Position up to which everything was told.
-    cursor: i64,
+    moves: StreamMoves,
     not_before: Instant,
 }
 
@@ -128,7 +126,7 @@ impl Notices {
         &mut self,
         uris: BTreeMap<String, BTreeSet<String>>,
     ) -> Result<(), Error> {
-        let from = self.feed.as_ref().map(|feed| feed.cursor);
+        let from = self.feed.as_ref().map(|feed| feed.moves.cursor());
         self.wants.uris = uris;
         let (feed, missed) = feed(&self.mcp, &self.wants, from).await?;
         self.feed = feed;
@@ -157,32 +155,12 @@ impl Notices {
 
     async fn look_at_feed(&mut self) -> Result<(), Error> {
         let Some(feed) = &mut self.feed else { return Ok(()) };
-        let mut moved: BTreeMap<String, i64> = BTreeMap::new();
-        let end = match feed.listener.hear(feed.cursor, usize::MAX) {
-            Heard::Items(commits) => {
-                let mut end = feed.cursor;
-                for batch in commits.iter().flat_map(|commit| commit.iter()) {
-                    end = end.max(batch.positions.1);
-                    if self.wants.uris.contains_key(batch.stream.as_str()) {
-                        moved.insert(batch.stream.as_str().to_owned(), batch.positions.1);
-                    }
-                }
-                end
-            }
-            Heard::Nothing | Heard::Closed => return Ok(()),
-            Heard::Behind => {
-                let names: Vec<String> = self.wants.uris.keys().cloned().collect();
-                let head = self.mcp.services.log_head().await?;
-                moved.extend(self.mcp.services.moved_streams(&names, feed.cursor).await?);
-                head
-            }
-        };
-        feed.cursor = end;
+        let moved = feed.moves.take(&self.wants.uris).await?;
         if moved.is_empty() {
             return Ok(());
         }
         feed.not_before = Instant::now() + PAUSE;
-        self.queue.extend(updates(&self.wants, moved.into_iter().collect()));
+        self.queue.extend(updates(&self.wants, moved));
         Ok(())
     }
 
@@ -213,17 +191,10 @@ async fn feed(
     if wants.uris.is_empty() {
         return Ok((None, VecDeque::new()));
     }
-    // Listen first and look after.
-    let listener = mcp.services.store().bus().listen_all();
-    let head = mcp.services.log_head().await?;
-    let cursor = from.unwrap_or(head).min(head);
-    let mut missed = VecDeque::new();
-    if cursor < head {
-        let names: Vec<String> = wants.uris.keys().cloned().collect();
-        let moved = mcp.services.moved_streams(&names, cursor).await?;
-        missed.extend(updates(wants, moved));
-    }
-    Ok((Some(Box::new(Feed { listener, cursor: head, not_before: Instant::now() })), missed))
+    let names: Vec<String> = wants.uris.keys().cloned().collect();
+    let (moves, missed) = mcp.services.watch_streams(names, from).await?;
+    let missed = updates(wants, missed).into();
+    Ok((Some(Box::new(Feed { moves, not_before: Instant::now() })), missed))
 }
 
 /// By position, so that the last one told stands for all before it. Of several at one position only the last does.
@@ -245,7 +216,7 @@ async fn moved(feed: Option<&mut Box<Feed>>) {
         None => std::future::pending().await,
         Some(feed) => {
             tokio::time::sleep_until(feed.not_before).await;
-            feed.listener.wait(feed.cursor).await;
+            feed.moves.wait().await;
         }
     }
 }

@@ -150,12 +150,8 @@ impl ResourceProvider for StreamResources {
                     _ => {}
                 }
             }
-            let Some(view) =
-                services.store().view(&name).await.map_err(crate::service::Error::from)?
-            else {
-                return Ok(None);
-            };
-            let after = after.unwrap_or_else(|| (view.head - i64::from(limit)).max(0));
+            let Some(end) = services.stream_end(&name).await? else { return Ok(None) };
+            let after = after.unwrap_or_else(|| (end.head - i64::from(limit)).max(0));
             let selector = Selector::Stream(name.as_str().to_owned());
             let page = services.event_page(caller, &selector, after, None, Some(limit)).await?;
             let mut text = format!(r#"{{"stream":{},"events":["#, Value::from(name.as_str()));
@@ -166,8 +162,8 @@ impl ResourceProvider for StreamResources {
                 push_item(&mut text, event);
             }
             let next = page.events.last().map_or(after, |event| event.seq);
-            let closed = view.closed;
-            let (count, head) = (page.events.len(), view.head);
+            let closed = end.closed;
+            let (count, head) = (page.events.len(), end.head);
             write!(
                 text,
                 r#"],"count":{count},"next_after":{next},"head":{head},"closed":{closed}}}"#

@@ -109,7 +109,7 @@ impl Mcp {
     /// Turns new streams into news of the list of resources: the first at once, and then no oftener than every few
     /// seconds, because every client reads the list again.
     async fn watch_streams(self) {
-        let mut opened = self.services.store().bus().opened();
+        let mut opened = self.services.streams_opened();
         let pause = self.services.tuning().list_changed_pause;
         loop {
             tokio::select! {

@@ -327,20 +327,6 @@ impl Services {
         Ok(last.into_iter().next().map(|event| event.data))
     }
 
-    /// Where the log ends now, and which of these streams have moved since the position `after`.
-    pub async fn moved_streams(
-        &self,
-        names: &[String],
-        after: i64,
-    ) -> Result<Vec<(String, i64)>, Error> {
-        Ok(self.store.moved_streams(names, after).await?)
-    }
-
-    /// Position of the last event of the log.
-    pub async fn log_head(&self) -> Result<i64, Error> {
-        Ok(self.store.log_bounds().await?.1)
-    }
-
     /// A page of the streams that everybody may see, the latest made first, and where the next page begins.
     pub async fn public_streams(
         &self,

@@ -22,6 +22,7 @@ mod retention;
 #[cfg(any(test, feature = "bench"))]
 pub mod retrieval;
 pub mod search;
+mod stream_moves;
 mod tasks;
 mod tokens;
 mod usefulness;
@@ -34,6 +35,7 @@ pub use inbox::{Inbox, MessageDetail, Stamped};
 pub use peers::PeerPage;
 pub use reading::Reading;
 pub use retention::Retention;
+pub use stream_moves::{StreamEnd, StreamMoves};
 pub use tasks::{Cancelled, Created, LastFrames, TaskPage, TaskWatch};
 pub use tokens::{
     Credential, MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret,
