@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory as _};
+use clap::{Args, Command};
 
-use super::{args::Cli, output};
+use super::output;
 
 /// Arguments of `svc completions`.
 #[derive(Debug, Clone, Args)]
@@ -13,9 +13,10 @@ pub(super) struct CompletionsArgs {
     shell: clap_complete::Shell,
 }
 
-pub(super) fn run(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
+/// Prints the script that completes `command`.
+pub(super) fn run(args: &CompletionsArgs, mut command: Command) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "svc", &mut script);
+    clap_complete::generate(args.shell, &mut command, "svc", &mut script);
     output::raw(&script)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,10 +5,10 @@
 //!
 //! Exit codes: 0 ok, 1 failure, 2 usage, 3 already running, 4 migrations pending.
 
-mod args;
 pub mod backup;
 #[cfg(feature = "bench")]
 mod bench;
+mod commands;
 mod completions;
 mod config;
 mod context;
@@ -17,6 +17,7 @@ mod doctor;
 mod events;
 mod exit;
 mod ghap;
+mod global_flags;
 mod hook;
 mod install;
 mod mcp_config;
@@ -50,7 +51,7 @@ pub fn run() -> ExitCode {
     if arguments.next().is_some_and(|first| first == "hook") {
         return hook::run_alone(arguments);
     }
-    let cli = args::Cli::parse();
-    let result = args::dispatch(cli);
+    let cli = commands::Cli::parse();
+    let result = commands::dispatch(cli);
     exit::code(result)
 }

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser, ValueEnum};
 use serde_json::{Value, json};
 
-use super::args::Global;
 use super::context::Context;
+use super::global_flags::GlobalFlags;
 use super::process;
 use crate::config::Env;
 use crate::domain::hook::{HookClient, session_of};
@@ -70,7 +70,7 @@ enum Format {
 #[command(name = "svc hook", after_help = EXAMPLES)]
 struct Alone {
     #[command(flatten)]
-    global: Global,
+    global: GlobalFlags,
     #[command(flatten)]
     args: HookArgs,
 }
@@ -142,7 +142,7 @@ pub(super) fn run_alone(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 /// Runs `svc hook`.
-pub(super) fn run(global: Global, args: HookArgs, started: Instant) -> ExitCode {
+pub(super) fn run(global: GlobalFlags, args: HookArgs, started: Instant) -> ExitCode {
     let context = match Context::new(global.home.as_deref(), global.url, global.json) {
         Ok(context) => context,
         Err(error) => {

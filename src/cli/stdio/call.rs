@@ -1,4 +1,4 @@
-//! What a line asks for, and what the bridge owes the client for it.
+//! A line of the client: which kind of message it is, and which answers the client waits for.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -10,89 +10,91 @@ use crate::client::mcp::Message;
 const PARSE_ERROR: i32 = -32700;
 const INVALID_REQUEST: i32 = -32600;
 const INTERNAL_ERROR: i32 = -32603;
-/// The first message of a subscription, and of every one that takes its place.
+/// The first message of a subscription; a renewed one sends it again.
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
-/// A line that can be sent.
+/// A line of the client that can be sent to the daemon.
 #[derive(Debug)]
-pub(super) enum Incoming {
-    /// It wants an answer.
-    Call(Call),
-    /// It wants none: a notification or a response, or a batch of them.
-    Note(Note),
+pub(super) enum ClientLine {
+    /// A request, or a batch with at least one.
+    Call(ClientCall),
+    /// A notification or a response, or a batch of them.
+    Note(OneWayMessage),
 }
 
 /// A request, or a batch with at least one.
 #[derive(Debug)]
-pub(super) struct Call {
-    /// What was written, as it was written.
+pub(super) struct ClientCall {
+    /// The line as it was written.
     pub(super) line: Bytes,
-    pub(super) kind: Kind,
+    pub(super) kind: CallKind,
     /// The tools it calls; several only in a batch.
     pub(super) tools: Vec<String>,
-    /// What a call that stands for itself says about itself.
+    /// `params._meta` of a call without a session.
     pub(super) meta: Option<Box<RawValue>>,
-    owed: Vec<Owed>,
+    /// The answers that the client still waits for.
+    owed: Vec<OwedAnswer>,
+    /// Whether the client has seen that its subscription stands.
     acknowledged: bool,
 }
 
 /// How a call relates to sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// It stands for itself.
+pub(super) enum CallKind {
+    /// A request of the revision without sessions.
     Modern,
-    /// The same, and its answer ends only with the subscription.
+    /// The same, for a subscription: its answer ends with it.
     Listen,
     /// It begins a session.
     Initialize,
-    /// It belongs to the session, if there is one.
+    /// A request of a session.
     Legacy,
 }
 
 #[derive(Debug)]
-struct Owed {
+struct OwedAnswer {
     key: String,
     id: Box<RawValue>,
     is_tool: bool,
 }
 
-/// What nobody waits for.
+/// A notification or a response, or a batch of them: nobody waits for an answer.
 #[derive(Debug)]
-pub(super) struct Note {
-    /// What was written, as it was written.
+pub(super) struct OneWayMessage {
+    /// The line as it was written.
     pub(super) line: Bytes,
-    /// The method, of a single notification.
+    /// The method of a single notification.
     pub(super) method: Option<String>,
-    /// Whether it stands for itself, without a session.
+    /// Whether it belongs to no session.
     pub(super) modern: bool,
-    /// The key of the request that it takes back.
+    /// The key of the request that it cancels.
     pub(super) cancels: Option<String>,
 }
 
-/// What is to be done with a message from the daemon.
+/// What to do with a message from the daemon.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Settled {
+pub(super) enum Settlement {
     /// The client gets it.
     Pass,
-    /// The client has it already.
+    /// The client has it already: drop it.
     Swallow,
-    /// It is no message.
+    /// It is no JSON-RPC message.
     Garbage,
 }
 
 /// Why a call gets no answer from the daemon.
 #[derive(Debug)]
-pub(super) enum Failure {
-    /// It was not carried out; it may work later.
+pub(super) enum CallFailure {
+    /// It was not carried out and may work later.
     Unavailable(String),
     /// It may have been carried out.
     Unknown(String),
-    /// The daemon does not want it.
+    /// The daemon refused it.
     Refused(String),
 }
 
-impl Incoming {
-    /// Reads a line; the error is what to answer to one that cannot be sent.
+impl ClientLine {
+    /// Reads a line; the error is the answer to one that cannot be sent.
     pub(super) fn parse(line: Vec<u8>) -> Result<Self, String> {
         let line = Bytes::from(line);
         let line = line.slice_ref(line.trim_ascii());
@@ -106,35 +108,47 @@ impl Incoming {
         if elements.is_empty() {
             return Err(invalid("an empty batch"));
         }
-        // What is no message among them is the daemon's to refuse.
+        // The daemon refuses elements that are no message.
         let messages: Vec<Message<'_>> = elements
             .iter()
             .filter_map(|element| Message::parse(element.get().as_bytes()).ok())
             .collect();
-        let owed: Vec<Owed> = messages.iter().filter_map(Owed::of).collect();
+        let owed: Vec<OwedAnswer> = messages.iter().filter_map(OwedAnswer::of).collect();
         if owed.is_empty() {
-            return Ok(Self::Note(Note { line, method: None, modern: false, cancels: None }));
+            return Ok(Self::Note(OneWayMessage {
+                line,
+                method: None,
+                modern: false,
+                cancels: None,
+            }));
         }
         let tools = messages.iter().filter_map(tool).collect();
-        let kind = Kind::Legacy;
-        Ok(Self::Call(Call { line, kind, tools, meta: None, owed, acknowledged: false }))
+        let kind = CallKind::Legacy;
+        Ok(Self::Call(ClientCall { line, kind, tools, meta: None, owed, acknowledged: false }))
     }
 }
 
-fn single(line: &Bytes) -> Result<Incoming, String> {
+fn single(line: &Bytes) -> Result<ClientLine, String> {
     let message = Message::parse(line).map_err(|error| invalid(&error.to_string()))?;
     let modern = message.revision().is_some();
-    if let Some(owed) = Owed::of(&message) {
+    if let Some(owed) = OwedAnswer::of(&message) {
         let kind = match message.method.as_deref() {
-            Some("subscriptions/listen") if modern => Kind::Listen,
-            _ if modern => Kind::Modern,
-            Some("initialize") => Kind::Initialize,
-            _ => Kind::Legacy,
+            Some("subscriptions/listen") if modern => CallKind::Listen,
+            _ if modern => CallKind::Modern,
+            Some("initialize") => CallKind::Initialize,
+            _ => CallKind::Legacy,
         };
         let tools = tool(&message).into_iter().collect();
         let (line, owed) = (line.clone(), vec![owed]);
         let meta = message.param("_meta").filter(|_| modern).map(ToOwned::to_owned);
-        return Ok(Incoming::Call(Call { line, kind, tools, meta, owed, acknowledged: false }));
+        return Ok(ClientLine::Call(ClientCall {
+            line,
+            kind,
+            tools,
+            meta,
+            owed,
+            acknowledged: false,
+        }));
     }
     if message.method.is_none() && message.result.is_none() && message.error.is_none() {
         return Err(invalid("neither a request, nor a notification, nor a response"));
@@ -142,7 +156,12 @@ fn single(line: &Bytes) -> Result<Incoming, String> {
     let cancels = (message.method.as_deref() == Some("notifications/cancelled"))
         .then(|| message.param("requestId").map(key))
         .flatten();
-    Ok(Incoming::Note(Note { method: message.method, line: line.clone(), modern, cancels }))
+    Ok(ClientLine::Note(OneWayMessage {
+        method: message.method,
+        line: line.clone(),
+        modern,
+        cancels,
+    }))
 }
 
 /// What to answer to a line beyond the limit.
@@ -150,7 +169,7 @@ pub(super) fn too_long(limit: usize) -> String {
     invalid(&format!("a line is longer than {limit} bytes"))
 }
 
-impl Owed {
+impl OwedAnswer {
     fn of(message: &Message<'_>) -> Option<Self> {
         let id = message.id.filter(|_| message.is_request())?;
         let is_tool = message.method.as_deref() == Some("tools/call");
@@ -158,8 +177,8 @@ impl Owed {
     }
 }
 
-impl Call {
-    /// What the request is known by, if it is one alone.
+impl ClientCall {
+    /// The key of a single request; `None` for a batch.
     pub(super) fn only_key(&self) -> Option<&str> {
         match self.owed.as_slice() {
             [owed] => Some(&owed.key),
@@ -172,34 +191,36 @@ impl Call {
         self.owed.is_empty()
     }
 
-    /// Crosses off what this message answers.
-    pub(super) fn settle(&mut self, text: &str) -> Settled {
+    /// Removes what this message answers from the answers owed.
+    pub(super) fn settle(&mut self, text: &str) -> Settlement {
         let Ok(raw) = serde_json::from_str::<&RawValue>(text) else {
-            return Settled::Garbage;
+            return Settlement::Garbage;
         };
         let elements: Vec<&RawValue> =
             serde_json::from_str(raw.get()).unwrap_or_else(|_| vec![raw]);
         for element in elements {
             let Ok(message) = Message::parse(element.get().as_bytes()) else {
-                return Settled::Garbage;
+                return Settlement::Garbage;
             };
             match (message.id, message.method.as_deref()) {
                 (Some(id), None) => {
                     let id = key(id);
                     self.owed.retain(|owed| owed.key != id);
                 }
-                (None, Some(ACKNOWLEDGED)) if self.kind == Kind::Listen && self.acknowledged => {
-                    return Settled::Swallow;
+                (None, Some(ACKNOWLEDGED))
+                    if self.kind == CallKind::Listen && self.acknowledged =>
+                {
+                    return Settlement::Swallow;
                 }
                 (None, Some(ACKNOWLEDGED)) => self.acknowledged = true,
                 _ => {}
             }
         }
-        Settled::Pass
+        Settlement::Pass
     }
 
-    /// What to tell the client instead of the answers that are still owed.
-    pub(super) fn failures(&self, failure: &Failure) -> Vec<String> {
+    /// Error answers in place of those that are still owed.
+    pub(super) fn failures(&self, failure: &CallFailure) -> Vec<String> {
         self.owed.iter().map(|owed| owed.failure(failure, self.is_modern())).collect()
     }
 
@@ -208,26 +229,26 @@ impl Call {
         self.owed.iter().map(|owed| reply(Some(&owed.id), None, Some(error))).collect()
     }
 
-    /// Whether it stands for itself, without a session.
+    /// Whether it belongs to no session.
     pub(super) fn is_modern(&self) -> bool {
-        matches!(self.kind, Kind::Modern | Kind::Listen)
+        matches!(self.kind, CallKind::Modern | CallKind::Listen)
     }
 }
 
-impl Owed {
-    fn failure(&self, failure: &Failure, modern: bool) -> String {
+impl OwedAnswer {
+    fn failure(&self, failure: &CallFailure, modern: bool) -> String {
         let (kind, message) = match failure {
-            Failure::Unavailable(problem) => {
+            CallFailure::Unavailable(problem) => {
                 ("unavailable", format!("the request was not carried out: {problem}"))
             }
-            Failure::Unknown(problem) if self.is_tool => (
+            CallFailure::Unknown(problem) if self.is_tool => (
                 "unavailable",
                 format!(
                     "the outcome is unknown: {problem}; the tool may have done its work, so look before calling it again"
                 ),
             ),
-            Failure::Unknown(problem) => ("unavailable", problem.clone()),
-            Failure::Refused(problem) => {
+            CallFailure::Unknown(problem) => ("unavailable", problem.clone()),
+            CallFailure::Refused(problem) => {
                 let error = json!({ "code": INTERNAL_ERROR, "message": problem });
                 return reply(Some(&self.id), None, Some(&error));
             }
@@ -276,7 +297,7 @@ fn reply<E: Serialize + ?Sized>(
     error: Option<&E>,
 ) -> String {
     #[derive(Serialize)]
-    struct Reply<'a, E: ?Sized> {
+    struct ReplyLine<'a, E: ?Sized> {
         jsonrpc: &'static str,
         id: Option<&'a RawValue>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -284,20 +305,20 @@ fn reply<E: Serialize + ?Sized>(
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<&'a E>,
     }
-    serde_json::to_string(&Reply { jsonrpc: "2.0", id, result, error })
+    serde_json::to_string(&ReplyLine { jsonrpc: "2.0", id, result, error })
         .expect("a value of ours has a JSON form")
 }
 
 /// A request of the bridge's own.
 pub(super) fn own_request(id: &str, method: &str, params: &impl Serialize) -> Bytes {
     #[derive(Serialize)]
-    struct Request<'a, P> {
+    struct OwnRequest<'a, P> {
         jsonrpc: &'static str,
         id: &'a str,
         method: &'a str,
         params: &'a P,
     }
-    serde_json::to_vec(&Request { jsonrpc: "2.0", id, method, params })
+    serde_json::to_vec(&OwnRequest { jsonrpc: "2.0", id, method, params })
         .expect("a value of ours has a JSON form")
         .into()
 }
@@ -306,16 +327,16 @@ pub(super) fn own_request(id: &str, method: &str, params: &impl Serialize) -> By
 mod tests {
     use super::*;
 
-    fn call(line: &str) -> Call {
-        match Incoming::parse(line.as_bytes().to_vec()) {
-            Ok(Incoming::Call(call)) => call,
+    fn call(line: &str) -> ClientCall {
+        match ClientLine::parse(line.as_bytes().to_vec()) {
+            Ok(ClientLine::Call(call)) => call,
             other => panic!("{line}: {other:?}"),
         }
     }
 
-    fn note(line: &str) -> Note {
-        match Incoming::parse(line.as_bytes().to_vec()) {
-            Ok(Incoming::Note(note)) => note,
+    fn note(line: &str) -> OneWayMessage {
+        match ClientLine::parse(line.as_bytes().to_vec()) {
+            Ok(ClientLine::Note(note)) => note,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -328,12 +349,12 @@ mod tests {
             format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{META}}}}}"#)
         };
         let cases = [
-            (r#"{"id":1,"method":"initialize","params":{}}"#.to_owned(), Kind::Initialize),
-            (r#"{"id":1,"method":"tools/list"}"#.to_owned(), Kind::Legacy),
-            (r#"[{"id":1,"method":"ping"},{"method":"x"},7]"#.to_owned(), Kind::Legacy),
-            (modern("tools/list"), Kind::Modern),
-            (modern("initialize"), Kind::Modern),
-            (modern("subscriptions/listen"), Kind::Listen),
+            (r#"{"id":1,"method":"initialize","params":{}}"#.to_owned(), CallKind::Initialize),
+            (r#"{"id":1,"method":"tools/list"}"#.to_owned(), CallKind::Legacy),
+            (r#"[{"id":1,"method":"ping"},{"method":"x"},7]"#.to_owned(), CallKind::Legacy),
+            (modern("tools/list"), CallKind::Modern),
+            (modern("initialize"), CallKind::Modern),
+            (modern("subscriptions/listen"), CallKind::Listen),
         ];
         for (line, kind) in cases {
             assert_eq!(call(&line).kind, kind, "{line}");
@@ -362,7 +383,7 @@ mod tests {
             (r#"{"id":1}"#, INVALID_REQUEST),
             (r#"{"id":1,"method":7}"#, INVALID_REQUEST),
         ] {
-            let reply = Incoming::parse(line.as_bytes().to_vec()).expect_err(line);
+            let reply = ClientLine::parse(line.as_bytes().to_vec()).expect_err(line);
             let reply: Value = serde_json::from_str(&reply).expect("is JSON");
             assert_eq!(reply["error"]["code"], code, "{line}");
             assert!(reply["id"].is_null() && reply.get("id").is_some(), "{line}");
@@ -378,10 +399,10 @@ mod tests {
             (r#"[{"id":"1","error":{}},{"id":9,"result":{}}]"#, 1),
             (r#"{"id":1,"result":{}}"#, 0),
         ] {
-            assert_eq!(batch.settle(message), Settled::Pass, "{message}");
+            assert_eq!(batch.settle(message), Settlement::Pass, "{message}");
             assert_eq!(batch.owed.len(), left, "{message}");
         }
-        assert_eq!(batch.settle("oops"), Settled::Garbage);
+        assert_eq!(batch.settle("oops"), Settlement::Garbage);
     }
 
     #[test]
@@ -391,13 +412,16 @@ mod tests {
         let ack = r#"{"method":"notifications/subscriptions/acknowledged","params":{}}"#;
         let change = r#"{"method":"notifications/tools/list_changed"}"#;
         let seen = [ack, change, ack, change].map(|message| listen.settle(message));
-        assert_eq!(seen, [Settled::Pass, Settled::Pass, Settled::Swallow, Settled::Pass]);
+        assert_eq!(
+            seen,
+            [Settlement::Pass, Settlement::Pass, Settlement::Swallow, Settlement::Pass]
+        );
     }
 
     #[test]
     fn failures_have_the_form_that_the_request_expects() {
         let tool = call(r#"{"id":7,"method":"tools/call","params":{"name":"x"}}"#);
-        let reply = tool.failures(&Failure::Unknown("it was cut".to_owned())).remove(0);
+        let reply = tool.failures(&CallFailure::Unknown("it was cut".to_owned())).remove(0);
         let reply: Value = serde_json::from_str(&reply).expect("is JSON");
         let result = &reply["result"];
         assert_eq!((&reply["id"], &result["isError"]), (&json!(7), &json!(true)));
@@ -410,12 +434,12 @@ mod tests {
         assert!(result.get("resultType").is_none());
 
         let list = call(r#"{"id":7,"method":"tools/list"}"#);
-        let reply = list.failures(&Failure::Unavailable("away".to_owned())).remove(0);
+        let reply = list.failures(&CallFailure::Unavailable("away".to_owned())).remove(0);
         let reply: Value = serde_json::from_str(&reply).expect("is JSON");
         assert_eq!(reply["error"]["code"], INTERNAL_ERROR);
 
         let line = format!(r#"{{"id":7,"method":"tools/call","params":{{"name":"x",{META}}}}}"#);
-        let reply = call(&line).failures(&Failure::Unknown(String::new())).remove(0);
+        let reply = call(&line).failures(&CallFailure::Unknown(String::new())).remove(0);
         assert!(reply.contains(r#""resultType":"complete""#), "{reply}");
     }
 }

@@ -8,33 +8,33 @@ use super::super::output;
 
 /// Longest line that is taken, in bytes: the daemon takes no larger body.
 pub(super) const MAX_LINE: usize = 4 * 1024 * 1024;
-/// Lines between the exchanges and the client. A client that does not read holds up the exchanges, not our memory.
+/// Lines that wait for the client. When the queue is full the exchanges wait, so memory stays bounded.
 const QUEUE: usize = 64;
 /// Bytes read at once.
 const BLOCK: usize = 64 * 1024;
 
-/// What the client wrote.
+/// A line of the client.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum InputLine {
     /// A line without its end.
     Whole(Vec<u8>),
-    /// A line longer than [`MAX_LINE`]; it was passed over.
+    /// A line longer than [`MAX_LINE`], which was skipped.
     TooLong,
 }
 
 /// Reads lines.
 #[derive(Debug)]
-pub(super) struct Input<R> {
+pub(super) struct LineReader<R> {
     reader: BufReader<R>,
 }
 
-impl<R: AsyncRead + Unpin + Send> Input<R> {
+impl<R: AsyncRead + Unpin + Send> LineReader<R> {
     pub(super) fn new(reader: R) -> Self {
         Self { reader: BufReader::with_capacity(BLOCK, reader) }
     }
 
     /// The next line that is not blank, or `None` at the end. The last line needs no end.
-    pub(super) async fn next(&mut self) -> std::io::Result<Option<Line>> {
+    pub(super) async fn next(&mut self) -> std::io::Result<Option<InputLine>> {
         let (mut line, mut too_long) = (Vec::new(), false);
         loop {
             let bytes = self.reader.fill_buf().await?;
@@ -52,10 +52,10 @@ impl<R: AsyncRead + Unpin + Send> Input<R> {
                 continue;
             }
             if too_long {
-                return Ok(Some(Line::TooLong));
+                return Ok(Some(InputLine::TooLong));
             }
             if !line.trim_ascii().is_empty() {
-                return Ok(Some(Line::Whole(line)));
+                return Ok(Some(InputLine::Whole(line)));
             }
             if over {
                 return Ok(None);
@@ -67,9 +67,9 @@ impl<R: AsyncRead + Unpin + Send> Input<R> {
 
 /// Writes lines, each whole. Cheap to clone; the writing ends when the last clone is gone.
 #[derive(Debug, Clone)]
-pub(super) struct Output(mpsc::Sender<String>);
+pub(super) struct LineWriter(mpsc::Sender<String>);
 
-impl Output {
+impl LineWriter {
     /// Standard output, and the task that writes to it. The task ends early if nobody reads.
     pub(super) fn stdout() -> (Self, JoinHandle<anyhow::Result<()>>) {
         let (sender, mut lines) = mpsc::channel::<String>(QUEUE);
@@ -82,7 +82,7 @@ impl Output {
         (Self(sender), writing)
     }
 
-    /// Passes one message on, which has no line break in it.
+    /// Writes one message, which has no line break in it.
     pub(super) async fn send(&self, message: String) {
         debug_assert!(!message.contains('\n'), "one message is one line");
         // Fails when nobody reads any more, and then the whole bridge ends.
@@ -94,8 +94,8 @@ impl Output {
 mod tests {
     use super::*;
 
-    async fn lines(text: &[u8]) -> Vec<Line> {
-        let (mut input, mut lines) = (Input::new(text), Vec::new());
+    async fn lines(text: &[u8]) -> Vec<InputLine> {
+        let (mut input, mut lines) = (LineReader::new(text), Vec::new());
         while let Some(line) = input.next().await.expect("memory does not fail") {
             lines.push(line);
         }
@@ -104,8 +104,8 @@ mod tests {
 
     #[tokio::test]
     async fn lines_end_where_they_should() {
-        let whole = |text: &str| Line::Whole(text.as_bytes().to_vec());
-        let cases: Vec<(&[u8], Vec<Line>)> = vec![
+        let whole = |text: &str| InputLine::Whole(text.as_bytes().to_vec());
+        let cases: Vec<(&[u8], Vec<InputLine>)> = vec![
             (b"", vec![]),
             (b"a\nb", vec![whole("a"), whole("b")]),
             (b"\n \r\na\r\n\n", vec![whole("a\r")]),
@@ -120,8 +120,12 @@ mod tests {
         let largest = vec![b'x'; MAX_LINE];
         let text = [&largest, b"\n".as_slice(), &largest, b"y\nz\n", &largest, b"yy"].concat();
         let read = lines(&text).await;
-        let expected =
-            [Line::Whole(largest), Line::TooLong, Line::Whole(b"z".to_vec()), Line::TooLong];
+        let expected = [
+            InputLine::Whole(largest),
+            InputLine::TooLong,
+            InputLine::Whole(b"z".to_vec()),
+            InputLine::TooLong,
+        ];
         assert!(read == expected, "{} lines", read.len());
     }
 }

@@ -1,4 +1,5 @@
-//! The way to the daemon: found anew for every request, waited for while it is away, started if there is none.
+//! The connection to the daemon: its address is looked up for every request, and a daemon that is away is waited for or
+//! started.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,37 +22,37 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How much is done for a request while the daemon is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effort {
-    /// Nothing: one try.
+    /// One attempt.
     Once,
-    /// Someone waits for the answer: start a daemon if there is none, and wait for up to [`PATIENCE`].
+    /// The client waits for the answer: start a daemon if there is none, and try for up to [`PATIENCE`].
     Demand,
-    /// Nobody waits, so wait for ever and start nothing: who stopped the daemon may have had a reason.
+    /// Nobody waits: try for ever, and start nothing, since the daemon may have been stopped on purpose.
     Background,
 }
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(super) enum LinkError {
     /// Nothing was sent.
     #[error("{0}")]
     Away(String),
-    /// It was sent, and what became of it is not known.
+    /// It was sent, and the outcome is unknown.
     #[error("{0}")]
     Lost(String),
 }
 
-/// The way to the daemon.
+/// The connection to the daemon.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct DaemonLink {
     context: Context,
     discovery: Discovery,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
     starting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// Where it answered last.
+struct LinkState {
+    /// The address at which it answered last.
     seen: Option<Target>,
     away_since: Option<Instant>,
     /// When a start was last tried in this outage.
@@ -59,7 +60,7 @@ struct State {
     unauthorized: bool,
 }
 
-impl Link {
+impl DaemonLink {
     pub(super) fn new(context: &Context) -> anyhow::Result<Self> {
         Ok(Self {
             context: context.clone(),
@@ -74,37 +75,37 @@ impl Link {
         &self,
         outgoing: &Outgoing,
         effort: Effort,
-    ) -> Result<Streaming, Trouble> {
+    ) -> Result<Streaming, LinkError> {
         let (since, mut failures) = (Instant::now(), 0);
         loop {
-            let (problem, asked) = match self.try_open(outgoing, effort).await {
+            let (problem, retry_after) = match self.try_open(outgoing, effort).await {
                 // Starting, or on its way out: the request was not looked at.
                 Ok(stream) if stream.status == StatusCode::SERVICE_UNAVAILABLE => {
                     ("the daemon is not ready".to_owned(), stream.retry_after())
                 }
                 Ok(stream) => return Ok(stream),
                 Err(error) if was_sent(&error) => {
-                    self.is_away();
-                    return Err(Trouble::Lost(error.to_string()));
+                    self.note_away();
+                    return Err(LinkError::Lost(error.to_string()));
                 }
                 Err(error) if error.is_transient() => (error.to_string(), None),
-                Err(error) => return Err(Trouble::Away(error.to_string())),
+                Err(error) => return Err(LinkError::Away(error.to_string())),
             };
-            self.is_away();
+            self.note_away();
             let patience = match effort {
                 Effort::Once => Duration::ZERO,
                 Effort::Demand => PATIENCE,
                 Effort::Background => Duration::MAX,
             };
             if since.elapsed() >= patience {
-                return Err(Trouble::Away(problem));
+                return Err(LinkError::Away(problem));
             }
-            sleep(backoff(failures, asked)).await;
+            sleep(backoff(failures, retry_after)).await;
             failures += 1;
         }
     }
 
-    /// Says what to do about a refused token, once until it is taken again.
+    /// Says on standard error that the token was refused: once, until a request is accepted again.
     pub(super) fn note_unauthorized(&self, problem: &Problem) {
         if !std::mem::replace(&mut self.state().unauthorized, true) {
             output::note(&format!("svc: the daemon refuses the token: {problem}"));
@@ -128,30 +129,30 @@ impl Link {
     }
 
     async fn locate(&self, effort: Effort) -> Result<Target, ClientError> {
-        let there = |found: &Result<Target, ClientError>| match found {
+        let is_there = |target: &Result<Target, ClientError>| match target {
             Ok(target) => self.discovery.is_fixed() || target.daemon.is_some(),
             Err(error) => !error.is_transient(),
         };
-        let mut found = self.discovery.target();
-        if !there(&found) && effort == Effort::Demand {
+        let mut target = self.discovery.target();
+        if !is_there(&target) && effort == Effort::Demand {
             self.start().await;
-            found = self.discovery.target();
+            target = self.discovery.target();
         }
-        let target = found?;
+        let target = target?;
         if target.may_follow(self.state().seen.as_ref()) {
             return Ok(target);
         }
         Err(ClientError::NotRunning { url: target.url.to_string() })
     }
 
-    /// Starts a daemon, once in an outage. Who comes meanwhile waits for it.
+    /// Starts a daemon, at most once in an outage. Requests that come meanwhile wait for it.
     async fn start(&self) {
         let _turn = self.starting.lock().await;
         {
             let mut state = self.state();
             let away = state.away_since.get_or_insert_with(Instant::now).elapsed();
             let early = state.seen.is_some() && away < GRACE;
-            // What kept it from starting may be gone by the time of a later request.
+            // A later request may find the cause of a failed start removed.
             let tried = state.start_tried.is_some_and(|at| at.elapsed() < PATIENCE);
             if early || tried {
                 return;
@@ -168,11 +169,11 @@ impl Link {
         }
     }
 
-    fn is_away(&self) {
+    fn note_away(&self) {
         self.state().away_since.get_or_insert_with(Instant::now);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,13 +1,13 @@
-//! The tree of commands.
+//! The tree of commands: parses the arguments and hands them to the command that they name.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 #[cfg(feature = "bench")]
 use super::bench;
 use super::context::Context;
+use super::global_flags::GlobalFlags;
 use super::{
     ServeArgs, backup, completions, config, daemon, doctor, events, ghap, hook, install,
     mcp_config, message, migrate, peer, serve, service_unit, session, stdio, task, token, tools,
@@ -32,32 +32,9 @@ Exit codes: 0 ok, 1 failure, 2 usage, 3 already running, 4 migrations pending."
 )]
 pub(super) struct Cli {
     #[command(flatten)]
-    global: Global,
+    global: GlobalFlags,
     #[command(subcommand)]
     command: Command,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Global {
-    /// Print JSON: one document, or one line per item where the output is endless
-    #[arg(long, global = true)]
-    pub(super) json: bool,
-    /// The data folder
-    #[arg(
-        long,
-        global = true,
-        value_name = "DIR",
-        help = "The data folder [env: SVC_HOME] [default: ~/.local/share/svc]"
-    )]
-    pub(super) home: Option<PathBuf>,
-    /// The daemon's URL
-    #[arg(
-        long,
-        global = true,
-        value_name = "URL",
-        help = "The daemon's URL [env: SVC_URL] [default: what the running daemon wrote down]"
-    )]
-    pub(super) url: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -171,10 +148,10 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Hook(args) = command {
         return Ok(hook::run(global, args, std::time::Instant::now()));
     }
-    let Global { json, home, url } = global;
+    let GlobalFlags { json, home, url } = global;
     // What needs no home.
     match &command {
-        Command::Completions(args) => return completions::run(args),
+        Command::Completions(args) => return completions::run(args, Cli::command()),
         #[cfg(feature = "bench")]
         Command::Bench(args) => return bench::run(args, json),
         #[cfg(feature = "bench")]
@@ -250,8 +227,6 @@ fn on_runtime(
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

@@ -1,0 +1,73 @@
+//! What the daemon sends in a session without being asked.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use tokio::time::sleep;
+
+use super::super::output;
+use super::bridge::Bridge;
+use super::link::{Effort, LinkError};
+use super::session::LegacySession;
+use crate::client::mcp;
+use crate::client::{Answer, backoff};
+
+impl Bridge {
+    /// Passes on the messages of the session's own stream. Ends only if there is no session, or the daemon has no such
+    /// stream.
+    pub(super) async fn listen(&self) {
+        let mut last: Option<String> = None;
+        let mut heard_in: Option<Arc<LegacySession>> = None;
+        let (mut failures, mut renewed) = (0, false);
+        loop {
+            let Some(session) = self.session.get().filter(|it| it.id.is_some()) else {
+                return;
+            };
+            if !heard_in.as_ref().is_some_and(|it| Arc::ptr_eq(it, &session)) {
+                (last, heard_in) = (None, Some(Arc::clone(&session)));
+            }
+            let request = mcp::get(session.setting(), last.as_deref());
+            let mut retry_after = None;
+            match self.link.open(&request, Effort::Background).await {
+                Ok(stream) if stream.status == StatusCode::OK && stream.is_event_stream() => {
+                    renewed = false;
+                    let mut answer = Answer::new(stream);
+                    while let Ok(Some(message)) = answer.next().await {
+                        failures = 0;
+                        self.pass(message).await;
+                    }
+                    last = answer.last_event_id().map(str::to_owned).or(last);
+                    retry_after = answer.retry();
+                }
+                Ok(refusal) => match refusal.status {
+                    StatusCode::METHOD_NOT_ALLOWED => return,
+                    StatusCode::NO_CONTENT => last = None,
+                    // Perhaps only the stream is unknown, and the session is not.
+                    StatusCode::NOT_FOUND if last.is_some() => {
+                        last = None;
+                        continue;
+                    }
+                    StatusCode::NOT_FOUND if !std::mem::replace(&mut renewed, true) => {
+                        if let Err(problem) = self.renew(&session).await {
+                            output::note(&format!("svc: {problem}"));
+                        }
+                    }
+                    StatusCode::UNAUTHORIZED => self.note_refusal(refusal).await,
+                    status if status.is_server_error() => {}
+                    // Another attempt will not help, and requests work without the stream.
+                    _ => return self.note_refusal(refusal).await,
+                },
+                Err(LinkError::Lost(_) | LinkError::Away(_)) => {}
+            }
+            sleep(backoff(failures, retry_after)).await;
+            failures += 1;
+        }
+    }
+
+    /// Ends the session. If the daemon cannot be reached, the session expires there.
+    pub(super) async fn end_session(&self) {
+        if let Some(session) = self.session.get().filter(|it| it.id.is_some()) {
+            self.link.open(&mcp::delete(session.setting()), Effort::Once).await.ok();
+        }
+    }
+}
