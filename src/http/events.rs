@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{App, Problem, body::Query, openapi::Operation, routes::Api, sse};
+use super::{App, Problem, api::Api, body::Query, openapi::Operation, sse};
 use crate::{
     domain::{Caller, Timestamp, limits, sse::push_item},
     service::events::{After, Selector},

@@ -1,17 +1,13 @@
 //! Whether the daemon is well, and what it is.
 
-use std::sync::Arc;
-
 use axum::{
     extract::State,
-    http::{HeaderValue, header},
     response::{IntoResponse as _, Response},
-    routing::{MethodRouter, get},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{App, Problem, body::Json, openapi::Operation, routes::Api};
+use super::{App, Problem, api::Api, body::Json, openapi::Operation};
 use crate::domain::Timestamp;
 
 pub(super) fn routes(api: Api) -> Api {
@@ -23,14 +19,6 @@ pub(super) fn routes(api: Api) -> Api {
         health.answer::<Health>(200, "The daemon's health"),
         show_health,
     )
-}
-
-/// Serves the description of all the other routes.
-pub(super) fn openapi_route(document: Arc<String>) -> MethodRouter<App> {
-    get(async move || {
-        let json = HeaderValue::from_static("application/json");
-        ([(header::CONTENT_TYPE, json)], document.to_string()).into_response()
-    })
 }
 
 #[derive(Serialize, JsonSchema)]

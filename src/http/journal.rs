@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     App, Problem,
+    api::Api,
     body::{Json, Query},
     openapi::Operation,
-    routes::Api,
 };
 use crate::{
     domain::{

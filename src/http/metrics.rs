@@ -1,31 +1,16 @@
-//! `/metrics`: what was counted, for Prometheus.
+//! Counts of requests, and the registry that holds them with those of other adapters.
 
-use std::{
-    fmt::{self, Write as _},
-    sync::atomic::Ordering::Relaxed,
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
-use axum::{
-    extract::State,
-    http::{HeaderValue, Method, StatusCode, header},
-    response::{IntoResponse as _, Response},
-};
+use axum::http::{Method, StatusCode};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::{Registry, Unit},
 };
 
-use super::{App, Problem, openapi::Operation, routes::Api};
-
-/// OpenMetrics 1.0, which Prometheus reads as its own format.
-const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-pub(super) fn routes(api: Api) -> Api {
-    let read = Operation::new("Metrics as Prometheus reads them, in the OpenMetrics text format");
-    api.get("/metrics", read.answer_with(200, "Metrics", MEDIA_TYPE), show)
-}
+/// The last line of OpenMetrics text.
+pub(super) const OPEN_METRICS_END: &str = "# EOF\n";
 
 /// Counters of the HTTP side. What the store counts is read from there when somebody asks.
 pub struct Metrics {
@@ -73,9 +58,17 @@ fn histogram() -> Histogram {
 }
 
 impl Metrics {
-    /// Where others put theirs, before the first request.
+    /// Where others register theirs, before the first request.
     pub fn registry(&mut self) -> &mut Registry {
         &mut self.registry
+    }
+
+    /// All counts as OpenMetrics text, without its last line, `# EOF`.
+    pub(super) fn open_metrics(&self) -> String {
+        let mut text = String::new();
+        text::encode(&mut text, &self.registry).expect("writing to a string does not fail");
+        text.truncate(text.strip_suffix(OPEN_METRICS_END).map_or(text.len(), str::len));
+        text
     }
 
     /// Counts an answered request. `route` is the pattern and not the path.
@@ -96,36 +89,4 @@ impl Metrics {
         self.requests.get_or_create(&Request { method, route, status }).inc();
         self.seconds.get_or_create(&Route { route }).observe(elapsed.as_secs_f64());
     }
-}
-
-async fn show(State(app): State<App>) -> Result<Response, Problem> {
-    let mut body = String::new();
-    text::encode(&mut body, &app.metrics.registry).expect("writing to a string does not fail");
-    // What the registry ends with, and what follows goes before.
-    let end = "# EOF\n";
-    body.truncate(body.strip_suffix(end).map_or(body.len(), str::len));
-    let store = app.services.store();
-    let size = store.size().await.map_err(crate::service::Error::from)?;
-    let (_, head) = store.log_bounds().await.map_err(crate::service::Error::from)?;
-    let stats = store.stats();
-    let number = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
-    for (name, kind, help, value) in [
-        ("store_commits_total", "counter", "Commits", stats.commits.load(Relaxed)),
-        ("store_jobs_total", "counter", "Write jobs that shared them", stats.jobs.load(Relaxed)),
-        ("store_failures_total", "counter", "Commits that failed", stats.failures.load(Relaxed)),
-        ("store_queued_jobs", "gauge", "Write jobs that wait", number(store.queued())),
-        ("store_database_bytes", "gauge", "Size of the database file", size.database),
-        ("store_wal_bytes", "gauge", "Size of the write-ahead log", size.wal),
-        ("log_head", "gauge", "Position of the last event", u64::try_from(head).unwrap_or(0)),
-        ("subscribers", "gauge", "Open subscriptions", number(store.bus().listeners())),
-    ] {
-        let family = name.strip_suffix("_total").unwrap_or(name);
-        write!(
-            body,
-            "# HELP svc_{family} {help}.\n# TYPE svc_{family} {kind}\nsvc_{name} {value}\n"
-        )
-        .expect("writing to a string does not fail");
-    }
-    body.push_str(end);
-    Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE))], body).into_response())
 }

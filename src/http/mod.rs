@@ -1,11 +1,15 @@
 //! The HTTP face: REST, event streams, metrics. An adapter: it parses, calls a service, and renders.
 //!
-//! Reading order: `server` accepts connections, `edge` decides who may come in, `routes` is the table of all that
-//! there is, then one file for each resource. Status codes live in `web::problem`.
+//! Reading order: `server` accepts connections, `edge` decides who may come in by `entry`'s rules, `routes` is the table
+//! of all handlers, then one file for each resource. Handlers know `state` (what they share), `api` (how a route and its
+//! description are declared) and `body`, and never the table. Status codes live in `web::problem`.
 
+mod api;
 mod body;
 mod edge;
+mod entry;
 mod events;
+mod exposition;
 mod health;
 mod journal;
 mod messages;
@@ -16,12 +20,14 @@ mod protocol;
 mod routes;
 mod server;
 mod sse;
+mod state;
 mod tasks;
 mod tokens;
 mod tools;
 
 pub use crate::web::{Code, Problem};
-pub use edge::{Access, Edge};
+pub use edge::Edge;
+pub use entry::EntryRules;
 pub use metrics::Metrics;
-pub use routes::{App, Identity, Parts, openapi_document};
 pub use server::serve;
+pub use state::{App, Identity, Parts};

@@ -155,15 +155,16 @@ impl Document {
         }
         let mut responses = Map::new();
         for answer in operation.answers {
-            let mut response = json!({ "description": answer.what });
+            // A status may come in several media types.
+            let response = responses
+                .entry(answer.status.to_string())
+                .or_insert_with(|| json!({ "description": answer.what }));
             if !answer.media_type.is_empty() {
-                let content = match answer.schema {
+                response["content"][answer.media_type] = match answer.schema {
                     Some(schema) => json!({ "schema": schema(&mut self.generator) }),
                     None => json!({}),
                 };
-                response["content"] = json!({ answer.media_type: content });
             }
-            responses.insert(answer.status.to_string(), response);
         }
         responses.insert("default".to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
         described["responses"] = responses.into();

@@ -13,9 +13,9 @@ use serde_json::value::RawValue;
 
 use super::{
     App, Problem,
+    api::Api,
     body::{Json, JsonBytes, Query, parse, parse_object, text_of},
     openapi::Operation,
-    routes::Api,
     sse,
 };
 use crate::{

@@ -11,7 +11,7 @@ use http_body_util::BodyExt as _;
 use libfuzzer_sys::fuzz_target;
 use svc::{
     domain::{Clock, Ids, ManualClock, Timestamp},
-    http::{Access, App, Edge, Identity, Metrics, Parts},
+    http::{App, Edge, EntryRules, Identity, Metrics, Parts},
     service::{Services, Tokens, Tuning},
     store::{OpenOptions, Store},
 };
@@ -29,7 +29,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let runtime = Runtime::new().expect("a runtime");
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::from_millis(1)));
-    let edge = Edge::new(Access { no_auth: true, ..Access::default() }, "fuzz");
+    let edge = Edge::new(EntryRules { no_auth: true, ..EntryRules::default() }, "fuzz");
     let (peer, task) = runtime.block_on(async {
         let path = folder.path().join("svc.db");
         let options = OpenOptions { path, max_bytes: None, migrate: true };

@@ -55,10 +55,22 @@ fn parameters_are_described_as_they_are_taken() {
     }
     assert_eq!(parameter("/v1/events", "stream")["required"], false);
 
-    let sent = d.get("/metrics");
-    let content = &described["paths"]["/metrics"]["get"]["responses"]["200"]["content"];
-    let described: Vec<&String> = content.as_object().expect("a map").keys().collect();
-    assert_eq!(sent.header("content-type"), Some(described[0].as_str()));
+    let described = &described["paths"]["/metrics"]["get"]["responses"]["200"]["content"];
+    let plain = d.get("/metrics");
+    let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2,*/*;q=0.1";
+    let open = d.request("GET", "/metrics").header("Accept", accept).send();
+    let sent = [&open, &plain].map(|reply| reply.header("content-type").expect("a media type"));
+    let described: Vec<&String> = described.as_object().expect("a map").keys().collect();
+    assert_eq!(sent.to_vec(), described);
+    assert_eq!(plain.header("content-type"), Some("text/plain; version=0.0.4"));
+    let [open, plain] = [open, plain].map(|reply| String::from_utf8(reply.body).expect("UTF-8"));
+    for (text, name, ends) in
+        [(open, "svc_http_requests", true), (plain, "svc_http_requests_total", false)]
+    {
+        assert!(text.contains(&format!("# TYPE {name} counter\n")), "{text}");
+        assert!(text.contains("svc_http_requests_total{method=\"GET\",route=\"/openapi.json\""));
+        assert_eq!(text.ends_with("# EOF\n"), ends, "{text}");
+    }
 }
 
 #[test]
@@ -105,6 +117,7 @@ fn every_route_that_is_described_is_served_and_the_other_way_round() {
         "/v1/biam/subscribe",
         "/v1/events",
         "/metrics",
+        "/openapi.json",
         "/v1/tasks/{id}/cancel",
     ] {
         assert!(paths.contains_key(path), "{path} is not described");

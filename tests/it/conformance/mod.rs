@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
 use svc::domain::{Clock, Ids, SystemClock, Timestamp};
-use svc::http::{self, Access, App, Edge, Identity, Metrics, Parts};
+use svc::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
 use svc::mcp::{self, Mcp, McpMetrics, McpParts};
 use svc::service::{Services, Tokens, Tuning};
 use svc::store::{OpenOptions, Store};
@@ -40,7 +40,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     // The suite has no token.
-    let access = Access { listen: vec![address], no_auth: true, ..Access::default() };
+    let access = EntryRules { listen: vec![address], no_auth: true, ..EntryRules::default() };
     let edge = Edge::new(access, "conformance");
     tokio::spawn(http::serve(listener, edge.clone(), stop.clone(), TaskTracker::new()));
     let handle = Arc::new(OnceLock::new());

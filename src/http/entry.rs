@@ -1,0 +1,153 @@
+//! Which names and origins a request may come by: a loopback port is open to every web page by way of DNS rebinding.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::{Request, header, uri::Authority};
+
+use super::{Code, Problem};
+
+/// Who may come in, and by which names we are known.
+#[derive(Debug, Clone, Default)]
+pub struct EntryRules {
+    /// Addresses that we listen on.
+    pub listen: Vec<SocketAddr>,
+    /// Further names that a `Host` header may have, with or without a port.
+    pub allowed_hosts: Vec<String>,
+    /// Further origins that an `Origin` header may name.
+    pub allowed_origins: Vec<String>,
+    /// Everybody is the operator. Only on loopback.
+    pub no_auth: bool,
+}
+
+impl EntryRules {
+    /// Checks the `Host` and `Origin` headers.
+    pub(super) fn check_origin<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        let forbidden = |what: &str, hint: &str| {
+            Err(Problem::new(Code::Forbidden, format!("this {what} is not allowed here: {hint}")))
+        };
+        let headers = request.headers();
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let named = match (hosts.next(), hosts.next()) {
+            (Some(host), None) => host.to_str().ok(),
+            (None, None) => request.uri().authority().map(Authority::as_str),
+            _ => None,
+        };
+        if !named.is_some_and(|host| self.knows_host(host)) {
+            return forbidden("Host", "see --allowed-host");
+        }
+        let mut origins = headers.get_all(header::ORIGIN).iter();
+        match (origins.next(), origins.next()) {
+            (None, _) => Ok(()),
+            (Some(origin), None)
+                if origin.to_str().is_ok_and(|origin| self.knows_origin(origin)) =>
+            {
+                Ok(())
+            }
+            _ => forbidden("Origin", "see --allowed-origin"),
+        }
+    }
+
+    fn knows_host(&self, host: &str) -> bool {
+        if self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host)) {
+            return true;
+        }
+        // The address itself, as most clients say it.
+        if host.parse::<SocketAddr>().is_ok_and(|address| self.knows_address(address.ip())) {
+            return true;
+        }
+        let Ok(authority) = host.parse::<Authority>() else {
+            return false;
+        };
+        if authority.as_str().contains('@') {
+            return false;
+        }
+        let name = authority.host();
+        is_loopback_name(name)
+            || self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
+            || address(name).is_some_and(|ip| self.knows_address(ip))
+    }
+
+    fn knows_address(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || self.listen.iter().any(|listen| listen.ip() == ip)
+    }
+
+    fn knows_origin(&self, origin: &str) -> bool {
+        if self.allowed_origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin)) {
+            return true;
+        }
+        let Some((scheme, authority)) = origin.split_once("://") else {
+            return false;
+        };
+        let Ok(authority) = authority.parse::<Authority>() else {
+            return false;
+        };
+        matches!(scheme, "http" | "https")
+            && !authority.as_str().contains('@')
+            && is_loopback_name(authority.host())
+    }
+}
+
+fn is_loopback_name(name: &str) -> bool {
+    name.eq_ignore_ascii_case("localhost") || address(name).is_some_and(|ip| ip.is_loopback())
+}
+
+/// An address in the notation of URLs, where IPv6 stands in brackets.
+fn address(name: &str) -> Option<IpAddr> {
+    name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> EntryRules {
+        EntryRules {
+            listen: vec!["192.0.2.7:6334".parse().unwrap()],
+            allowed_hosts: vec!["svc.example".to_owned(), "team.example:8443".to_owned()],
+            allowed_origins: vec!["https://board.example".to_owned()],
+            no_auth: false,
+        }
+    }
+
+    #[test]
+    fn hosts_by_table() {
+        for (host, known) in [
+            ("127.0.0.1:6334", true),
+            ("localhost", true),
+            ("LOCALHOST:1", true),
+            ("[::1]:6334", true),
+            ("192.0.2.7:6334", true),
+            ("svc.example", true),
+            ("svc.example:99", true),
+            ("team.example:8443", true),
+            ("team.example:8444", false),
+            ("192.0.2.8:6334", false),
+            ("evil.example", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("user@localhost", false),
+            ("", false),
+            ("a b", false),
+        ] {
+            assert_eq!(rules().knows_host(host), known, "{host}");
+        }
+    }
+
+    #[test]
+    fn origins_by_table() {
+        for (origin, known) in [
+            ("http://localhost:3000", true),
+            ("http://127.0.0.1", true),
+            ("https://[::1]:8443", true),
+            ("https://board.example", true),
+            ("https://board.example.evil", false),
+            ("http://evil.example", false),
+            ("http://localhost@evil.example", false),
+            ("null", false),
+            ("file://", false),
+            ("", false),
+        ] {
+            assert_eq!(rules().knows_origin(origin), known, "{origin}");
+        }
+    }
+}

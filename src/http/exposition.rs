@@ -1,0 +1,122 @@
+//! `/metrics`: all counts, as Prometheus reads them.
+
+use std::{borrow::Cow, collections::HashSet, fmt::Write as _, sync::atomic::Ordering::Relaxed};
+
+use axum::{
+    extract::State,
+    http::{HeaderMap, HeaderValue, header},
+    response::{IntoResponse as _, Response},
+};
+
+use super::{App, Problem, api::Api, metrics::OPEN_METRICS_END, openapi::Operation};
+use crate::{service::Error, web::Accept};
+
+/// The text format of Prometheus, which every scraper reads.
+const PROMETHEUS: &str = "text/plain; version=0.0.4";
+/// OpenMetrics 1.0, for those who ask for it.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+pub(super) fn routes(api: Api) -> Api {
+    let read = Operation::new(
+        "Metrics in the text format of Prometheus; in OpenMetrics where `Accept` names it",
+    );
+    let read = read.answer_with(200, "Metrics", PROMETHEUS);
+    api.get("/metrics", read.answer_with(200, "Metrics", OPEN_METRICS), show)
+}
+
+async fn show(State(app): State<App>, headers: HeaderMap) -> Result<Response, Problem> {
+    let mut text = app.metrics.open_metrics();
+    push_store_metrics(&app, &mut text).await?;
+    let is_open = Accept::of(&headers).prefers("application/openmetrics-text", "text/plain");
+    let media_type = if is_open {
+        text.push_str(OPEN_METRICS_END);
+        OPEN_METRICS
+    } else {
+        text = prometheus_text(&text);
+        PROMETHEUS
+    };
+    Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(media_type))], text).into_response())
+}
+
+/// What the store counts itself, read when somebody asks.
+async fn push_store_metrics(app: &App, text: &mut String) -> Result<(), Error> {
+    let store = app.services.store();
+    let size = store.size().await?;
+    let (_, head) = store.log_bounds().await?;
+    let stats = store.stats();
+    let number = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
+    for (name, kind, help, value) in [
+        ("store_commits_total", "counter", "Commits", stats.commits.load(Relaxed)),
+        ("store_jobs_total", "counter", "Write jobs that shared them", stats.jobs.load(Relaxed)),
+        ("store_failures_total", "counter", "Commits that failed", stats.failures.load(Relaxed)),
+        ("store_queued_jobs", "gauge", "Write jobs that wait", number(store.queued())),
+        ("store_database_bytes", "gauge", "Size of the database file", size.database),
+        ("store_wal_bytes", "gauge", "Size of the write-ahead log", size.wal),
+        ("log_head", "gauge", "Position of the last event", u64::try_from(head).unwrap_or(0)),
+        ("subscribers", "gauge", "Open subscriptions", number(store.bus().listeners())),
+    ] {
+        let family = name.strip_suffix("_total").unwrap_or(name);
+        write!(
+            text,
+            "# HELP svc_{family} {help}.\n# TYPE svc_{family} {kind}\nsvc_{name} {value}\n"
+        )
+        .expect("writing to a string does not fail");
+    }
+    Ok(())
+}
+
+/// OpenMetrics text in the older format: a counter's family has the name of its samples, and a unit is no line.
+fn prometheus_text(open_metrics: &str) -> String {
+    let counters: HashSet<&str> = open_metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let mut text = String::with_capacity(open_metrics.len());
+    for line in open_metrics.lines().filter(|line| !line.starts_with("# UNIT ")) {
+        text.push_str(&renamed(line, &counters));
+        text.push('\n');
+    }
+    text
+}
+
+fn renamed<'a>(line: &'a str, counters: &HashSet<&str>) -> Cow<'a, str> {
+    for keyword in ["# HELP ", "# TYPE "] {
+        if let Some((name, rest)) = line.strip_prefix(keyword).and_then(|rest| rest.split_once(' '))
+            && counters.contains(name)
+        {
+            return format!("{keyword}{name}_total {rest}").into();
+        }
+    }
+    line.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_metrics_becomes_prometheus_text() {
+        let open_metrics = "\
+            # HELP svc_requests Requests answered.\n\
+            # TYPE svc_requests counter\n\
+            svc_requests_total{route=\"/a b\"} 3\n\
+            # HELP svc_duration_seconds Time.\n\
+            # TYPE svc_duration_seconds histogram\n\
+            # UNIT svc_duration_seconds seconds\n\
+            svc_duration_seconds_bucket{le=\"+Inf\"} 3\n\
+            # HELP svc_requests_open Requests open.\n\
+            # TYPE svc_requests_open gauge\n\
+            svc_requests_open 1\n";
+        let prometheus = "\
+            # HELP svc_requests_total Requests answered.\n\
+            # TYPE svc_requests_total counter\n\
+            svc_requests_total{route=\"/a b\"} 3\n\
+            # HELP svc_duration_seconds Time.\n\
+            # TYPE svc_duration_seconds histogram\n\
+            svc_duration_seconds_bucket{le=\"+Inf\"} 3\n\
+            # HELP svc_requests_open Requests open.\n\
+            # TYPE svc_requests_open gauge\n\
+            svc_requests_open 1\n";
+        assert_eq!(prometheus_text(open_metrics), prometheus);
+    }
+}
