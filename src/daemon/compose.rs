@@ -15,7 +15,7 @@ use super::lifecycle::Lifecycle;
 use super::{daemon_file, sweeps, tuning};
 use crate::config::{Config, Env};
 use crate::domain::{Clock, Ids, NewEvent, StreamName, SystemClock, TokenId, limits};
-use crate::http::{self, Access, App, Edge, Identity, Metrics, Parts};
+use crate::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
 use crate::mcp::{self, Mcp, McpMetrics, McpParts, StreamResources};
 use crate::service::{Services, Tokens, hooks::HookPolicy};
 use crate::store::{OpenOptions, Store, StoreError, Writer};
@@ -45,7 +45,7 @@ pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&str)) -> anyhow
     let listeners = bind(&config.listen.value).await?;
     let addresses: Vec<SocketAddr> =
         listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
-    let access = Access {
+    let access = EntryRules {
         listen: addresses.clone(),
         allowed_hosts: config.allowed_host.value.clone(),
         allowed_origins: config.allowed_origin.value.clone(),
