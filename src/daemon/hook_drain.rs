@@ -56,7 +56,7 @@ async fn take_back(services: &Services, home: &Path) -> std::io::Result<()> {
         sessions.entry(lost.session).or_default().push(lost.id);
     }
     for (session, calls) in sessions {
-        services.take_back(session, calls).await.map_err(std::io::Error::other)?;
+        services.hooks.take_back(session, calls).await.map_err(std::io::Error::other)?;
     }
     hook_spool::forget_lost(home, &known)
 }

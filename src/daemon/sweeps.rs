@@ -7,7 +7,7 @@ use super::hook_drain::drain_hook_spool;
 use super::lifecycle::Lifecycle;
 use crate::config::Config;
 use crate::domain::limits;
-use crate::service::{Retention, Services};
+use crate::service::{Services, log::Retention};
 use crate::telemetry::chain;
 use crate::tools::Catalogue;
 
@@ -33,7 +33,7 @@ pub(super) fn start(
 
 async fn sweep_peers(services: Services) {
     loop {
-        let pause = services.sweep_peers().await.unwrap_or_else(|error| {
+        let pause = services.team.sweep_peers().await.unwrap_or_else(|error| {
             tracing::error!(error = chain(&error), "cannot sweep the peers");
             limits::PID_CHECK
         });
@@ -43,7 +43,7 @@ async fn sweep_peers(services: Services) {
 
 async fn sweep_tasks(services: Services) {
     loop {
-        if let Err(error) = services.sweep_tasks().await {
+        if let Err(error) = services.tasks.sweep_tasks().await {
             tracing::error!(error = chain(&error), "cannot sweep the tasks");
         }
         tokio::time::sleep(limits::PID_CHECK.min(services.tuning().runner_grace)).await;
@@ -52,7 +52,7 @@ async fn sweep_tasks(services: Services) {
 
 async fn sweep_mcp_sessions(services: Services) {
     loop {
-        if let Err(error) = services.sweep_mcp_sessions().await {
+        if let Err(error) = services.mcp.sweep_mcp_sessions().await {
             tracing::error!(error = chain(&error), "cannot sweep the MCP sessions");
         }
         tokio::time::sleep(limits::MCP_SWEEP).await;
@@ -66,7 +66,7 @@ async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: std::p
             Ok(events) => tracing::info!(events, "took in the events of the hooks' spool"),
             Err(error) => tracing::error!(%error, "cannot take in the hooks' spool"),
         }
-        if let Err(error) = services.sweep_hooks().await {
+        if let Err(error) = services.hooks.sweep_hooks().await {
             tracing::error!(error = chain(&error), "cannot forget old events of hooks");
         }
         tokio::time::sleep(services.tuning().maintenance).await;
@@ -76,7 +76,7 @@ async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: std::p
 async fn maintain(services: Services, retention: Retention) {
     loop {
         tokio::time::sleep(services.tuning().maintenance).await;
-        if let Err(error) = services.apply_retention(retention).await {
+        if let Err(error) = services.log.apply_retention(retention).await {
             tracing::error!(error = chain(&error), "cannot apply the retention");
         }
         if let Err(error) = services.store().merge_indexes().await {

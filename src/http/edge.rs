@@ -184,7 +184,8 @@ impl Edge {
             let detail = format!("the variable {name} is not set where this request comes from");
             return Err(Problem::new(Code::Unauthorized, detail));
         }
-        let (caller, credential) = app.services.authenticate(token).await?.ok_or_else(refused)?;
+        let (caller, credential) =
+            app.services.access.authenticate(token).await?.ok_or_else(refused)?;
         Ok(Some((caller, Some(credential))))
     }
 }
@@ -206,7 +207,7 @@ impl http_body::Body for WhileGood {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let goes_on = self.services.is_good(&self.credential);
+        let goes_on = self.services.access.is_good(&self.credential);
         Poll::Ready(frame.filter(|_| goes_on))
     }
 

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{App, Problem, api::Api, body::Query, openapi::Operation, sse};
 use crate::{
     domain::{Caller, Timestamp, limits, sse::push_item},
-    service::events::{After, Selector},
+    service::log::{After, Selector},
     web::Accept,
 };
 
@@ -87,7 +87,7 @@ async fn show(
             Some(id) => After::Place(id),
             None => after,
         };
-        let subscription = app.services.subscribe(&caller, &selector, after, kind).await?;
+        let subscription = app.services.log.subscribe(&caller, &selector, after, kind).await?;
         let from = (after == After::Latest).then(|| subscription.cursor());
         return Ok(sse::response(&app, subscription, from));
     }
@@ -96,8 +96,11 @@ async fn show(
         // What comes from now on is not here yet.
         After::Latest => i64::MAX,
     };
-    let page =
-        app.services.event_page(&caller, &selector, after, kind.as_deref(), query.limit).await?;
+    let page = app
+        .services
+        .log
+        .event_page(&caller, &selector, after, kind.as_deref(), query.limit)
+        .await?;
     let mut body = String::from(r#"{"events":["#);
     for (index, event) in page.events.iter().enumerate() {
         if index > 0 {

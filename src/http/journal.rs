@@ -22,7 +22,7 @@ use crate::{
         Error,
         hooks::Awaited,
         journal::{Imported, OldGhap},
-        search::Search,
+        search::ExperienceQuery,
     },
     store::{GhapFilter, SearchFilter, SessionFilter},
 };
@@ -79,7 +79,7 @@ async fn sessions(
 ) -> Result<Json<Sessions>, Problem> {
     let filter = SessionFilter { project: query.project, client: query.client, open: query.open };
     let (sessions, next_cursor) =
-        app.services.sessions(&filter, query.cursor.as_deref(), query.limit).await?;
+        app.services.team.sessions(&filter, query.cursor.as_deref(), query.limit).await?;
     Ok(Json(Sessions { count: sessions.len(), sessions, next_cursor }))
 }
 
@@ -97,7 +97,7 @@ async fn session(
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<Json<SessionFound>, Problem> {
-    let detail = app.services.session_detail(&id).await?;
+    let detail = app.services.team.session_detail(&id).await?;
     Ok(Json(SessionFound {
         session: detail.session,
         tools: detail.tools,
@@ -144,7 +144,7 @@ async fn wait(
     }
     let bound = Duration::from_secs(seconds.into());
     let waiter = (input.waiter.as_str(), input.lost);
-    Ok(Json(match app.services.await_mail(&caller, &id, waiter, bound).await? {
+    Ok(Json(match app.services.hooks.await_mail(&caller, &id, waiter, bound).await? {
         Awaited::Message(text) => Waited::Message { text },
         Awaited::Nothing => Waited::Nothing,
         Awaited::Retired => Waited::Retired,
@@ -186,7 +186,7 @@ async fn ghaps(
         since: query.since,
     };
     let (ghap, next_cursor) =
-        app.services.ghaps(&filter, query.cursor.as_deref(), query.limit).await?;
+        app.services.journal.ghaps(&filter, query.cursor.as_deref(), query.limit).await?;
     Ok(Json(Ghaps { count: ghap.len(), ghap, next_cursor }))
 }
 
@@ -229,14 +229,14 @@ async fn search(
             format!("must be from 1 to {}", limits::SEARCH_HITS),
         ));
     }
-    let search = Search {
+    let search = ExperienceQuery {
         prompt: &query.q,
         project: query.project.as_deref(),
         filter: SearchFilter { domain: query.domain, status: query.status, part: None },
         limit,
         only_relevant: false,
     };
-    let hits = app.services.search_ghaps(&search).await?;
+    let hits = app.services.search.search_ghaps(&search).await?;
     let ghap: Vec<GhapHit> =
         hits.into_iter().map(|hit| GhapHit { ghap: hit.ghap, score: hit.score }).collect();
     Ok(Json(GhapHits { count: ghap.len(), ghap }))
@@ -251,7 +251,7 @@ struct GhapFound {
 }
 
 async fn ghap(State(app): State<App>, Path(id): Path<String>) -> Result<Json<GhapFound>, Problem> {
-    let detail = app.services.ghap(&id).await?;
+    let detail = app.services.journal.ghap(&id).await?;
     Ok(Json(GhapFound { ghap: detail.ghap, history: detail.history, notes: detail.notes }))
 }
 
@@ -276,7 +276,7 @@ async fn export(
     Query(query): Query<Export>,
 ) -> Result<Json<Exported>, Problem> {
     let (ghap, next_cursor) =
-        app.services.export_ghaps(query.cursor.as_deref(), query.limit).await?;
+        app.services.journal.export_ghaps(query.cursor.as_deref(), query.limit).await?;
     Ok(Json(Exported { count: ghap.len(), ghap, next_cursor }))
 }
 
@@ -291,5 +291,5 @@ async fn import(
     caller: Caller,
     Json(input): Json<Import>,
 ) -> Result<Json<Imported>, Problem> {
-    Ok(Json(app.services.import_ghaps(&caller, input.ghap).await?))
+    Ok(Json(app.services.journal.import_ghaps(&caller, input.ghap).await?))
 }

@@ -39,7 +39,7 @@ async fn send(
     Path(id): Path<String>,
     Json(input): Json<NewMessage>,
 ) -> Result<Json<Message>, Problem> {
-    Ok(Json(app.services.send_message(&caller, &id, input).await?))
+    Ok(Json(app.services.team.send_message(&caller, &id, input).await?))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -69,11 +69,11 @@ async fn inbox(
     Query(query): Query<Look>,
 ) -> Result<Json<Messages>, Problem> {
     let page = if query.peek {
-        app.services.peek_messages(&caller, &id, query.cursor.as_deref(), query.limit).await?
+        app.services.team.peek_messages(&caller, &id, query.cursor.as_deref(), query.limit).await?
     } else if query.cursor.is_some() {
         return Err(Problem::invalid("cursor", "goes with peek=true"));
     } else {
-        app.services.take_messages(&caller, &id, query.limit).await?
+        app.services.team.take_messages(&caller, &id, query.limit).await?
     };
     let (count, next_cursor) = (page.messages.len(), page.next_cursor);
     Ok(Json(Messages { messages: page.messages, count, next_cursor }))
@@ -96,7 +96,7 @@ async fn ack(
     Path(id): Path<String>,
     Json(input): Json<Acknowledge>,
 ) -> Result<Json<Acked>, Problem> {
-    let acked = app.services.ack_messages(&caller, &id, input.ids).await?;
+    let acked = app.services.team.ack_messages(&caller, &id, input.ids).await?;
     let count = acked.len();
     Ok(Json(Acked { acked, count }))
 }
@@ -132,7 +132,7 @@ async fn broadcast(
         correlation_id: input.correlation_id,
         idempotency_key: input.idempotency_key,
     };
-    let delivered_to = app.services.broadcast(&caller, input.circle, message).await?;
+    let delivered_to = app.services.team.broadcast(&caller, input.circle, message).await?;
     Ok(Json(Delivered { delivered_to }))
 }
 
@@ -148,6 +148,6 @@ async fn show(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Detail>, Problem> {
-    let detail = app.services.message(&caller, &id).await?;
+    let detail = app.services.team.message(&caller, &id).await?;
     Ok(Json(Detail { message: detail.message, states: detail.states }))
 }

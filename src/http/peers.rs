@@ -68,7 +68,7 @@ async fn list(
         path: query.path,
     };
     let as_of = app.services.now();
-    let page = app.services.peers(&filter, query.cursor.as_deref(), query.limit).await?;
+    let page = app.services.team.peers(&filter, query.cursor.as_deref(), query.limit).await?;
     let (peers, next_cursor) = (Arc::clone(&page.peers), page.next_cursor.clone());
     Ok(Json(Peers { count: peers.len(), peers, as_of, next_cursor }))
 }
@@ -78,7 +78,7 @@ async fn register(
     caller: Caller,
     Json(input): Json<RegisterInput>,
 ) -> Result<Json<Peer>, Problem> {
-    Ok(Json(app.services.register_peer(&caller, input).await?))
+    Ok(Json(app.services.team.register_peer(&caller, input).await?))
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
@@ -94,11 +94,11 @@ async fn heartbeat(
     MaybeJson(input): MaybeJson<Heartbeat>,
 ) -> Result<Json<Peer>, Problem> {
     let status = input.unwrap_or_default().status;
-    Ok(Json(app.services.heartbeat(&caller, &id, status).await?))
+    Ok(Json(app.services.team.heartbeat(&caller, &id, status).await?))
 }
 
 async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Peer>, Problem> {
-    Ok(Json(app.services.peer(&id).await?))
+    Ok(Json(app.services.team.peer(&id).await?))
 }
 
 async fn remove(
@@ -106,5 +106,5 @@ async fn remove(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Peer>, Problem> {
-    Ok(Json(app.services.remove_peer(&caller, &id).await?))
+    Ok(Json(app.services.team.remove_peer(&caller, &id).await?))
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::{App, Problem};
 use crate::{
     domain::{limits, sse},
-    service::events::{Chunk, Subscription},
+    service::log::{Chunk, Subscription},
     telemetry,
 };
 

@@ -23,7 +23,7 @@ use crate::{
         Caller, FrameKind, Framing, NewTask, Seq, StreamName, Task, TaskEvent, TaskEventBody,
         TaskStatus, Timestamp, Verdict, limits,
     },
-    service::events::After,
+    service::log::After,
     store::TaskFilter,
 };
 
@@ -55,7 +55,7 @@ async fn create(
     caller: Caller,
     Json(input): Json<NewTask>,
 ) -> Result<(StatusCode, Json<Task>), Problem> {
-    let created = app.services.create_task(&caller, input).await?;
+    let created = app.services.tasks.create_task(&caller, input).await?;
     let status = if created.is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(created.task)))
 }
@@ -91,13 +91,13 @@ async fn list(
         from: query.from,
         since: query.since,
     };
-    let page = app.services.tasks(&filter, query.cursor.as_deref(), query.limit).await?;
+    let page = app.services.tasks.tasks(&filter, query.cursor.as_deref(), query.limit).await?;
     let (count, next_cursor) = (page.tasks.len(), page.next_cursor);
     Ok(Json(Tasks { tasks: page.tasks, count, next_cursor }))
 }
 
 async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Arc<Task>>, Problem> {
-    Ok(Json(app.services.task(&id).await?))
+    Ok(Json(app.services.tasks.task(&id).await?))
 }
 
 /// One event or an array of them; as described. Read by hand, so that a mistake is named by its place.
@@ -141,7 +141,7 @@ async fn append(
     JsonBytes(body): JsonBytes,
 ) -> Result<Json<Appended>, Problem> {
     let events = parse_events(&body)?;
-    let places = app.services.append_task_events(&id, events).await?;
+    let places = app.services.tasks.append_task_events(&id, events).await?;
     Ok(Json(Appended { first_id: places.first, last_id: places.last }))
 }
 
@@ -149,7 +149,7 @@ async fn cancel(
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<(StatusCode, Json<Task>), Problem> {
-    let cancelled = app.services.cancel_task(&id).await?;
+    let cancelled = app.services.tasks.cancel_task(&id).await?;
     let status = if cancelled.at_once { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, Json(cancelled.task)))
 }
@@ -173,10 +173,11 @@ async fn watch(
         return Err(Problem::malformed("task_id: must name a task"));
     }
     let after = sse::last_event_id(&headers, query.last_event_id.as_deref())?.unwrap_or(0);
-    let task = app.services.task(id).await?;
+    let task = app.services.tasks.task(id).await?;
     let name = StreamName::of("task", &task.task_id);
     let subscription = app
         .services
+        .log
         .subscribe_stream(name.as_str(), After::Place(after), Framing::Data, None)
         .await?;
     if after > 0 && subscription.is_complete() {

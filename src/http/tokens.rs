@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     domain::{Caller, limits},
-    service::{MintedToken, NewToken, TokenInfo},
+    service::access::{MintedToken, NewToken, TokenInfo},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -34,7 +34,7 @@ async fn mint(
     caller: Caller,
     Json(input): Json<NewToken>,
 ) -> Result<(StatusCode, Json<MintedToken>), Problem> {
-    Ok((StatusCode::CREATED, Json(app.services.mint_token(&caller, input).await?)))
+    Ok((StatusCode::CREATED, Json(app.services.access.mint_token(&caller, input).await?)))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -58,7 +58,8 @@ async fn list(
     caller: Caller,
     Query(query): Query<List>,
 ) -> Result<Json<Tokens>, Problem> {
-    let page = app.services.list_tokens(&caller, query.cursor.as_deref(), query.limit).await?;
+    let page =
+        app.services.access.list_tokens(&caller, query.cursor.as_deref(), query.limit).await?;
     let (count, next_cursor) = (page.tokens.len(), page.next_cursor);
     Ok(Json(Tokens { tokens: page.tokens, count, next_cursor }))
 }
@@ -68,7 +69,7 @@ async fn revoke(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<TokenInfo>, Problem> {
-    Ok(Json(app.services.revoke_token(&caller, &id).await?))
+    Ok(Json(app.services.access.revoke_token(&caller, &id).await?))
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -77,5 +78,5 @@ struct Rotated {
 }
 
 async fn rotate(State(app): State<App>, caller: Caller) -> Result<Json<Rotated>, Problem> {
-    Ok(Json(Rotated { token: app.services.rotate_operator_token(&caller)? }))
+    Ok(Json(Rotated { token: app.services.access.rotate_operator_token(&caller)? }))
 }

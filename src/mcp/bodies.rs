@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     domain::{CallId, Caller, Event, Seq, limits, mcp::Revision, sse::KEEP_ALIVE},
-    service::{self, events::Follow},
+    service::{self, log::Follow},
     telemetry,
     web::{self, Pulse},
 };
@@ -375,7 +375,7 @@ pub(super) async fn standalone(
     }
     let place = match from {
         Some(place) => place,
-        None => mcp.services.log_head().await?,
+        None => mcp.services.log.log_head().await?,
     };
     let primed = session.revision() >= Revision::V2025_11_25;
     let body = Standalone {
@@ -407,7 +407,7 @@ async fn uris(
 ) -> Result<std::collections::BTreeMap<String, std::collections::BTreeSet<String>>, service::Error>
 {
     let mut uris = std::collections::BTreeMap::new();
-    for (uri, stream) in mcp.services.resource_subscriptions(&session.id).await? {
+    for (uri, stream) in mcp.services.mcp.resource_subscriptions(&session.id).await? {
         uris.entry(stream).or_insert_with(std::collections::BTreeSet::new).insert(uri);
     }
     Ok(uris)

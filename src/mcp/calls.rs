@@ -365,7 +365,7 @@ impl Mcp {
         let first = first_message(&draft, revision);
         let new =
             draft.record(Some((session.id.clone(), session.transport)), revision, false, None);
-        let (row, stream) = self.services.begin_call(caller, new, first).await?;
+        let (row, stream) = self.services.mcp.begin_call(caller, new, first).await?;
         let wire = Wire::new(
             self.clone(),
             caller.clone(),
@@ -434,7 +434,7 @@ impl Mcp {
     /// full now is tried again.
     pub(super) async fn end(&self, id: &CallId, stream: &StreamName, end: CallEnd) {
         loop {
-            match self.services.end_call(id, stream, end.clone()).await {
+            match self.services.mcp.end_call(id, stream, end.clone()).await {
                 Ok(_) => break,
                 Err(error) => {
                     tracing::error!(error = telemetry::chain(&error), call = %id, "cannot end a call");
@@ -452,17 +452,17 @@ impl Mcp {
     /// Takes up the calls that the last stop or crash cut off: again from the beginning where that changes nothing,
     /// else with a result that says that nobody knows.
     pub(super) async fn recover_calls(&self) -> Result<(), service::Error> {
-        for row in self.services.open_calls().await? {
+        for row in self.services.mcp.open_calls().await? {
             let id = row.call_id.clone();
             let caller = caller_of(&row.principal);
             let transport = match &row.session_id {
                 None => Some(McpTransport::Http),
-                Some(session) => self.services.mcp_transport(session).await?,
+                Some(session) => self.services.mcp.mcp_transport(session).await?,
             };
             let stream = row.stream(transport.unwrap_or(McpTransport::Http));
             if transport.is_none() {
                 let end = CallEnd { state: CallState::Cancelled, message: None };
-                self.services.end_call(&id, &stream, end).await?;
+                self.services.mcp.end_call(&id, &stream, end).await?;
                 continue;
             }
             let rpc_id = RawValue::from_string(row.rpc_id.clone()).ok();
@@ -477,7 +477,7 @@ impl Mcp {
                     let answer = conclude(&id, Err(error.into()), None);
                     CallEnd { state: CallState::Completed, message: Some(answer.text) }
                 };
-                self.services.end_call(&id, &stream, end).await?;
+                self.services.mcp.end_call(&id, &stream, end).await?;
                 continue;
             };
             tracing::info!(call = %id, tool = row.tool, "a call goes on after the restart");
@@ -787,6 +787,6 @@ mod tests {
         wire.is_over();
         FarEnd::detach(&End(Arc::clone(&wire))).await.unwrap();
         assert!(wire.settled().await.1.is_none());
-        assert!(mcp.services.open_calls().await.unwrap().is_empty());
+        assert!(mcp.services.mcp.open_calls().await.unwrap().is_empty());
     }
 }

@@ -248,12 +248,12 @@ impl Mcp {
             ));
         };
         if method == "resources/unsubscribe" {
-            self.services.unsubscribe_resource(&session.id, uri.to_owned()).await?;
+            self.services.mcp.unsubscribe_resource(&session.id, uri.to_owned()).await?;
         } else {
             let stream = self.resources.iter().find_map(|provider| provider.stream_of(uri));
             let stream = stream.ok_or_else(|| no_resource(context, uri))?;
             let stream = stream.as_str().to_owned();
-            self.services.subscribe_resource(&session.id, uri.to_owned(), stream).await?;
+            self.services.mcp.subscribe_resource(&session.id, uri.to_owned(), stream).await?;
         }
         session.subscriptions.send_modify(|count| *count += 1);
         Ok(json!({}))

@@ -194,7 +194,7 @@ impl Wire {
             // Whoever reads may have gone; then so will the call.
             Out::Channel(sender) => drop(sender.send(text)),
             Out::Log(stream) => {
-                if let Err(error) = self.mcp.services.say(&stream, text).await {
+                if let Err(error) = self.mcp.services.mcp.say(&stream, text).await {
                     tracing::warn!(
                         error = telemetry::chain(&error),
                         "a message to a client is lost"
@@ -233,7 +233,7 @@ impl Wire {
             let asks = (!asks.is_empty()).then(|| asks_json(asks).to_string());
             (id, asks, Value::from(answers.clone()).to_string())
         };
-        self.mcp.services.ask_in_call(&id, asks, Some(answers)).await?;
+        self.mcp.services.mcp.ask_in_call(&id, asks, Some(answers)).await?;
         self.answered.send_modify(|count| *count += 1);
         self.mcp.tasks_changed.send_modify(|count| *count += 1);
         Ok(())
@@ -284,7 +284,7 @@ impl Wire {
         };
         let mut answered = self.answered.subscribe();
         let (id, asks, answers) = task;
-        self.mcp.services.ask_in_call(&id, Some(asks), Some(answers)).await?;
+        self.mcp.services.mcp.ask_in_call(&id, Some(asks), Some(answers)).await?;
         self.mcp.tasks_changed.send_modify(|count| *count += 1);
         loop {
             if let Some(answers) = all_of(&keys, &self.state().answers) {
@@ -310,7 +310,7 @@ impl Wire {
         }
         let answers = Value::from(self.state().answers.clone()).to_string();
         let new = self.draft.record(None, modern.revision, true, Some(answers));
-        let (row, _) = self.mcp.services.begin_call(&self.caller, new, None).await?;
+        let (row, _) = self.mcp.services.mcp.begin_call(&self.caller, new, None).await?;
         self.state().out = Out::Task(row.call_id.clone());
         self.mcp.calls.insert(row.call_id, None, Running::new(Arc::clone(self)));
         self.detached.cancel();

@@ -251,7 +251,7 @@ impl Mcp {
         session: Arc<Session>,
         accept: Accept,
     ) -> Result<Response, RpcError> {
-        let follow = self.services.follow(stream, 0).await?;
+        let follow = self.services.log.follow(stream, 0).await?;
         let hung_up = self.calls.get(&call).map(|running| running.wire.hung_up.subscribe());
         let stream = CallStream { follow, call, session, hung_up };
         if accept.streams() {
@@ -434,7 +434,7 @@ impl Mcp {
             match self.call_tool(caller, origin, acts_for, headers, request).await? {
                 Reply::Pending(pending) => Ok(pending.answer.await.text),
                 Reply::Stream { call, stream, session } => {
-                    let follow = self.services.follow(stream, 0).await?;
+                    let follow = self.services.log.follow(stream, 0).await?;
                     let stream = CallStream { follow, call, session, hung_up: None };
                     let cancelled = || RpcError::new(INVALID_REQUEST, "the call was cancelled");
                     stream.answer().await.ok_or_else(cancelled)
@@ -486,7 +486,7 @@ impl Mcp {
         let has_tasks = matches!(&context.origin, Origin::Modern(modern) if modern.has_tasks());
         let mut granted = Vec::new();
         for id in texts(filter, "taskIds")? {
-            let task = self.services.call(&context.caller, id).await?.filter(|row| row.is_task);
+            let task = self.services.mcp.call(&context.caller, id).await?.filter(|row| row.is_task);
             if let Some(row) = task.filter(|_| has_tasks) {
                 granted.push(row.call_id.as_str().to_owned());
                 wants.tasks.push(row.call_id);
@@ -604,10 +604,10 @@ async fn listen_to(mcp: &Mcp, caller: &Caller, headers: &HeaderMap) -> Result<Re
     if stream == bodies::standalone_of(&session) {
         return bodies::standalone(mcp, caller, session, Some(place)).await.map_err(failed);
     }
-    let row = mcp.services.call(caller, stream).await.map_err(failed)?;
+    let row = mcp.services.mcp.call(caller, stream).await.map_err(failed)?;
     let row = row.filter(|row| row.session_id.as_ref() == Some(&session.id)).ok_or_else(unknown)?;
     let name = stream_of(&row.call_id, &session);
-    let end = mcp.services.stream_end(&name).await.map_err(failed)?.ok_or_else(unknown)?;
+    let end = mcp.services.log.stream_end(&name).await.map_err(failed)?.ok_or_else(unknown)?;
     if place > end.head {
         return Err(unknown());
     }
@@ -615,7 +615,7 @@ async fn listen_to(mcp: &Mcp, caller: &Caller, headers: &HeaderMap) -> Result<Re
         // The client has it all, and would only come back for more.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let follow = mcp.services.follow(name, place).await.map_err(failed)?;
+    let follow = mcp.services.log.follow(name, place).await.map_err(failed)?;
     let hung_up = mcp.calls.get(&row.call_id).map(|running| running.wire.hung_up.subscribe());
     Ok(CallStream { follow, call: row.call_id, session, hung_up }.response(mcp))
 }
@@ -687,9 +687,9 @@ async fn open_sse(
     };
     let response = async {
         let (session, place) = opened.await?;
-        let follow = mcp.services.follow(StreamName::of("mcp", &session.id), place).await?;
+        let follow = mcp.services.log.follow(StreamName::of("mcp", &session.id), place).await?;
         let mut wants = Wants { tools: true, prompts: true, resources: true, ..Wants::default() };
-        for (uri, stream) in mcp.services.resource_subscriptions(&session.id).await? {
+        for (uri, stream) in mcp.services.mcp.resource_subscriptions(&session.id).await? {
             wants.uris.entry(stream).or_default().insert(uri);
         }
         let notices = Notices::new(&mcp, &caller, wants, None).await?;
@@ -762,7 +762,7 @@ impl Mcp {
                 return Ok(());
             }
             Err((id, error)) => {
-                return self.services.say(&stream, error_text(id.as_deref(), &error)).await;
+                return self.services.mcp.say(&stream, error_text(id.as_deref(), &error)).await;
             }
         };
         let name = ladder::resolve(headers, &request.method, &request.params);
@@ -798,8 +798,8 @@ impl Mcp {
         }
         match answered {
             Ok(None) => Ok(()),
-            Ok(Some(text)) => self.services.say(&stream, text).await,
-            Err(error) => self.services.say(&stream, error_text(Some(&id), &error)).await,
+            Ok(Some(text)) => self.services.mcp.say(&stream, text).await,
+            Err(error) => self.services.mcp.say(&stream, error_text(Some(&id), &error)).await,
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio::{sync::watch, time::Instant};
 use super::{Mcp, Prompt};
 use crate::{
     domain::{CallId, Caller},
-    service::{Error, StreamMoves},
+    service::{Error, log::StreamMoves},
     store::CallState,
 };
 
@@ -170,7 +170,7 @@ impl Notices {
             if tasks.told.get(id).is_some_and(|state| state.is_terminal()) {
                 continue;
             }
-            let Some(row) = self.mcp.services.call(&self.caller, id.as_str()).await? else {
+            let Some(row) = self.mcp.services.mcp.call(&self.caller, id.as_str()).await? else {
                 continue;
             };
             if row.is_task && tasks.told.insert(id.clone(), row.state) != Some(row.state) {
@@ -192,7 +192,7 @@ async fn feed(
         return Ok((None, VecDeque::new()));
     }
     let names: Vec<String> = wants.uris.keys().cloned().collect();
-    let (moves, missed) = mcp.services.watch_streams(names, from).await?;
+    let (moves, missed) = mcp.services.log.watch_streams(names, from).await?;
     let missed = updates(wants, missed).into();
     Ok((Some(Box::new(Feed { moves, not_before: Instant::now() })), missed))
 }

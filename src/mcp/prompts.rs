@@ -154,7 +154,7 @@ pub fn builtin() -> Vec<Prompt> {
         vec![id],
         async |call: Call, arguments: Map<String, Value>| {
             let id = arguments.get("task_id").and_then(Value::as_str).unwrap_or_default();
-            let task = call.services.task(id).await?;
+            let task = call.services.tasks.task(id).await?;
             let title = task.title.as_deref().unwrap_or("without a title");
             Ok(vec![user(&format!(
                 "Wait for task {} ({title}) with TaskWait, frames 100. Then say whether it went well, what failed and \
@@ -169,7 +169,7 @@ pub fn builtin() -> Vec<Prompt> {
             [TaskStatus::Active, TaskStatus::Pending, TaskStatus::Failed, TaskStatus::Done]
         {
             let filter = TaskFilter { status: Some(status), agent: None, from: None, since: None };
-            let page = services.tasks(&filter, None, Some(100)).await?;
+            let page = services.tasks.tasks(&filter, None, Some(100)).await?;
             ids.extend(page.tasks.into_iter().map(|task| task.task_id.as_str().to_owned()));
         }
         ids.retain(|id| id.starts_with(&value));

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::RpcError;
 use crate::{
     domain::{Caller, StreamName, limits, sse::push_item},
-    service::{Services, events::Selector},
+    service::{Services, log::Selector},
 };
 
 /// Something to read.
@@ -97,7 +97,8 @@ impl ResourceProvider for StreamResources {
         cursor: Option<&'a str>,
     ) -> BoxFuture<'a, Result<ResourcePage, RpcError>> {
         Box::pin(async move {
-            let (names, next) = services.public_streams(cursor, limits::MCP_RESOURCES_PAGE).await?;
+            let (names, next) =
+                services.mcp.public_streams(cursor, limits::MCP_RESOURCES_PAGE).await?;
             let resources = names.into_iter().map(|name| Resource {
                 uri: uri_of(&name),
                 title: None,
@@ -150,10 +151,10 @@ impl ResourceProvider for StreamResources {
                     _ => {}
                 }
             }
-            let Some(end) = services.stream_end(&name).await? else { return Ok(None) };
+            let Some(end) = services.log.stream_end(&name).await? else { return Ok(None) };
             let after = after.unwrap_or_else(|| (end.head - i64::from(limit)).max(0));
             let selector = Selector::Stream(name.as_str().to_owned());
-            let page = services.event_page(caller, &selector, after, None, Some(limit)).await?;
+            let page = services.log.event_page(caller, &selector, after, None, Some(limit)).await?;
             let mut text = format!(r#"{{"stream":{},"events":["#, Value::from(name.as_str()));
             for (index, event) in page.events.iter().enumerate() {
                 if index > 0 {
@@ -191,7 +192,7 @@ impl ResourceProvider for StreamResources {
             if variable != "name" {
                 return Ok(Some(Vec::new()));
             }
-            Ok(Some(services.stream_names(value, limits::MCP_COMPLETIONS + 1).await?))
+            Ok(Some(services.mcp.stream_names(value, limits::MCP_COMPLETIONS + 1).await?))
         })
     }
 }

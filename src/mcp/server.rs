@@ -66,7 +66,7 @@ impl Deref for Mcp {
 impl Mcp {
     /// Puts a server together, and takes up the calls that the last stop or crash cut off.
     pub async fn start(parts: McpParts) -> Result<Self, crate::service::Error> {
-        let key = parts.services.secret("mcp.request_state").await?;
+        let key = parts.services.mcp.secret("mcp.request_state").await?;
         let silence = parts.services.tuning().sse_keep_alive;
         let mcp = Self(Arc::new(Parts {
             services: parts.services,
@@ -109,7 +109,7 @@ impl Mcp {
     /// Turns new streams into news of the list of resources: the first at once, and then no oftener than every few
     /// seconds, because every client reads the list again.
     async fn watch_streams(self) {
-        let mut opened = self.services.streams_opened();
+        let mut opened = self.services.log.streams_opened();
         let pause = self.services.tuning().list_changed_pause;
         loop {
             tokio::select! {

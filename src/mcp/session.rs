@@ -148,7 +148,7 @@ impl Mcp {
         caller: &Caller,
         new: NewMcpSession,
     ) -> Result<Arc<Session>, service::Error> {
-        let row = self.services.open_mcp_session(caller, new).await?;
+        let row = self.services.mcp.open_mcp_session(caller, new).await?;
         Ok(self.sessions.put(Session::new(row)))
     }
 
@@ -160,7 +160,7 @@ impl Mcp {
     ) -> Result<Option<Arc<Session>>, service::Error> {
         let known = match self.sessions.get(id) {
             Some(session) => session,
-            None => match Box::pin(self.services.mcp_session(caller, id)).await? {
+            None => match Box::pin(self.services.mcp.mcp_session(caller, id)).await? {
                 Some(row) => self.sessions.put(Session::new(row)),
                 None => return Ok(None),
             },
@@ -190,7 +190,7 @@ impl Mcp {
         }
         let (mcp, session) = (self.clone(), Arc::clone(session));
         self.tasks.spawn(async move {
-            if let Err(error) = mcp.services.touch_mcp_session(&session.id).await {
+            if let Err(error) = mcp.services.mcp.touch_mcp_session(&session.id).await {
                 tracing::warn!(
                     error = telemetry::chain(&error),
                     "cannot note that a session is alive"
@@ -209,6 +209,7 @@ impl Mcp {
     ) -> Result<(), service::Error> {
         let known = capabilities(&capabilities_json);
         self.services
+            .mcp
             .describe_mcp_session(&session.id, revision, client, capabilities_json)
             .await?;
         let mut facts = session.facts();
@@ -223,7 +224,7 @@ impl Mcp {
         session: &Session,
         level: LogLevel,
     ) -> Result<(), service::Error> {
-        self.services.set_mcp_log_level(&session.id, level.as_str()).await?;
+        self.services.mcp.set_mcp_log_level(&session.id, level.as_str()).await?;
         session.facts().log_level = Some(level);
         Ok(())
     }
@@ -235,12 +236,12 @@ impl Mcp {
             return Ok(());
         }
         session.facts().tools = Some(tools);
-        self.services.set_mcp_tools(&session.id, tools).await
+        self.services.mcp.set_mcp_tools(&session.id, tools).await
     }
 
     /// Ends a session, its streams and its calls.
     pub(super) async fn close_session(&self, session: &Session) -> Result<(), service::Error> {
-        self.services.close_mcp_session(&session.id).await?;
+        self.services.mcp.close_mcp_session(&session.id).await?;
         session.closed.cancel();
         self.sessions.remove(&session.id);
         Ok(())

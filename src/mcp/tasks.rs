@@ -34,7 +34,7 @@ impl Mcp {
     pub(super) async fn new_task(&self, wire: &Wire) -> Result<String, service::Error> {
         let (_, id) = wire.settled().await;
         let id = id.map(|id| id.as_str().to_owned()).unwrap_or_default();
-        let row = self.services.call(wire.caller(), &id).await?;
+        let row = self.services.mcp.call(wire.caller(), &id).await?;
         let row = row.ok_or_else(|| service::Error::not_found(service::ResourceKind::Task, &id))?;
         let mut task = task_json(&row);
         // It may be further by now; what it says is asked for.
@@ -58,7 +58,7 @@ impl Mcp {
         }
         let id = request.params.get("taskId").and_then(Value::as_str);
         let id = id.ok_or_else(|| RpcError::invalid_params("params.taskId: must name a task"))?;
-        let row = self.services.call(caller, id).await?.filter(|row| row.is_task);
+        let row = self.services.mcp.call(caller, id).await?.filter(|row| row.is_task);
         let row = row.ok_or_else(|| RpcError::new(INVALID_PARAMS, "there is no such task"))?;
         match request.method.as_str() {
             "tasks/get" => {
@@ -101,7 +101,8 @@ impl Mcp {
     ) -> Result<Map<String, Value>, service::Error> {
         let mut task = task_json(row);
         if matches!(row.state, CallState::Completed | CallState::Failed) {
-            let message = self.services.last_message(&StreamName::of("mcp", &row.call_id)).await?;
+            let message =
+                self.services.mcp.last_message(&StreamName::of("mcp", &row.call_id)).await?;
             let end: Option<Map<String, Value>> =
                 message.and_then(|message| serde_json::from_str(&message).ok());
             task.extend(end.unwrap_or_default());

@@ -42,7 +42,7 @@ impl Mcp {
                 if session.tie(&told) {
                     let (mcp, id, told) = (self.clone(), session.id.clone(), Arc::clone(&told));
                     self.tasks.spawn(async move {
-                        if let Err(error) = mcp.services.tie_mcp_session(&id, &told).await {
+                        if let Err(error) = mcp.services.hooks.tie_mcp_session(&id, &told).await {
                             let error = telemetry::chain(&error);
                             tracing::warn!(error, "cannot note whose a connection is");
                         }
@@ -56,7 +56,7 @@ impl Mcp {
     /// The session that the client's process works for, if `svc stdio` says which process that is.
     async fn session_of_process(&self, headers: &HeaderMap) -> Option<Arc<str>> {
         let pid = headers.get(CLIENT_PROCESS)?.to_str().ok()?.parse().ok()?;
-        self.services.session_of_process(pid).await.ok().flatten().map(Arc::from)
+        self.services.hooks.session_of_process(pid).await.ok().flatten().map(Arc::from)
     }
 
     fn told_session(&self, params: &Map<String, Value>) -> Option<Arc<str>> {
@@ -72,7 +72,8 @@ impl Mcp {
             return Some(thread);
         }
         let use_id = meta["claudecode/toolUseId"].as_str();
-        let known = self.services.ties.session_of(use_id, tool, arguments, self.services.now());
+        let known =
+            self.services.hooks.ties.session_of(use_id, tool, arguments, self.services.now());
         // A client that begins a session by name goes on in it.
         known.or_else(|| id(&arguments["session_id"]).filter(|_| tool == "start_session"))
     }

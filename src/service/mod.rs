@@ -1,117 +1,71 @@
-//! What the system does, without a protocol. HTTP, and whatever else will speak to it, calls these.
+//! What the system does, without a protocol. Adapters (HTTP, MCP, tools) call these rooms.
+//!
+//! [`Services`] has one door for each room. A room is a struct over the shared [`Core`], and names the rooms that it
+//! calls as its fields, so that the direction between rooms is plain: `hooks` calls `journal`, `team` and `access`;
+//! `journal` calls `search` and `team`; `team` calls `access`.
 //!
 //! Each call gets the [`Caller`](crate::domain::Caller), whose identity comes from the credential. A change and its
 //! event are one write job, so they commit together, and a caller that goes away tears nothing.
 
+pub mod access;
 pub(crate) mod check;
-pub mod context;
+mod core;
 mod error;
-pub mod events;
 pub mod hooks;
-mod inbox;
 pub mod journal;
-mod journal_import;
+pub mod log;
 pub mod mcp;
-pub mod memories;
-mod peers;
-pub mod premortem;
 pub mod process;
-mod reading;
-mod reads;
-mod retention;
-#[cfg(any(test, feature = "bench"))]
-pub mod retrieval;
+mod read_cache;
 pub mod search;
-mod stream_moves;
-mod tasks;
-mod tokens;
-mod usefulness;
-pub mod values;
+pub mod tasks;
+pub mod team;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
+pub use access::{Credential, Tokens, new_secret};
+pub use core::Tuning;
 pub use error::{Error, ResourceKind};
-pub use inbox::{Inbox, MessageDetail, Stamped};
-pub use peers::PeerPage;
-pub use reading::Reading;
-pub use retention::Retention;
-pub use stream_moves::{StreamEnd, StreamMoves};
-pub use tasks::{Cancelled, Created, LastFrames, TaskPage, TaskWatch};
-pub use tokens::{
-    Credential, MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret,
-};
 
-use reads::Reads;
+use access::Access;
+use core::Core;
+use hooks::{HookPolicy, Hooks};
+use journal::Journal;
+use log::Log;
+use mcp::Mcp;
+use search::Search;
+use tasks::Tasks;
+use team::Team;
 
 use crate::{
-    domain::{Clock, Ids, Task, limits},
+    domain::{Clock, Ids, Timestamp},
     store::Store,
 };
 
-/// Everything that an adapter calls. Cheap to clone.
+/// The rooms. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Services {
-    pub(crate) store: Store,
-    clock: Arc<dyn Clock>,
-    ids: Ids,
-    tuning: Tuning,
-    lately: Arc<Lately>,
-    /// Whose an MCP connection is.
-    pub ties: Arc<hooks::Ties>,
-    waiters: Arc<hooks::Waiters>,
-    hook_policy: hooks::HookPolicy,
-    /// Who may come in.
-    pub tokens: Tokens,
-}
-
-/// What was read lately.
-#[derive(Debug, Default)]
-struct Lately {
-    peers: Reads<PeerPage>,
-    tasks: Reads<Task>,
-}
-
-/// Times and bounds that a test shortens. A user has no reason to.
-#[derive(Debug, Clone, Copy)]
-pub struct Tuning {
-    /// [`limits::PEER_TIMEOUT`].
-    pub peer_timeout: Duration,
-    /// [`limits::LEASE`].
-    pub lease: Duration,
-    /// [`limits::INBOX_MAX`].
-    pub inbox_max: u32,
-    /// [`limits::RUNNER_GRACE`].
-    pub runner_grace: Duration,
-    /// [`limits::MAINTENANCE`].
-    pub maintenance: Duration,
-    /// [`limits::SSE_KEEP_ALIVE`].
-    pub sse_keep_alive: Duration,
-    /// [`limits::BODY_STALL`].
-    pub body_stall: Duration,
-    /// [`limits::MCP_TASK_AFTER`].
-    pub mcp_task_after: Duration,
-    /// [`limits::LIST_CHANGED_PAUSE`].
-    pub list_changed_pause: Duration,
-}
-
-impl Default for Tuning {
-    fn default() -> Self {
-        Self {
-            peer_timeout: limits::PEER_TIMEOUT,
-            lease: limits::LEASE,
-            inbox_max: limits::INBOX_MAX,
-            runner_grace: limits::RUNNER_GRACE,
-            maintenance: limits::MAINTENANCE,
-            sse_keep_alive: limits::SSE_KEEP_ALIVE,
-            body_stall: limits::BODY_STALL,
-            mcp_task_after: limits::MCP_TASK_AFTER,
-            list_changed_pause: limits::LIST_CHANGED_PAUSE,
-        }
-    }
+    /// Tokens, and who may come in.
+    pub access: Access,
+    /// The event log: pages, subscriptions, retention.
+    pub log: Log,
+    /// Peers, their inboxes, and the sessions of coding agents.
+    pub team: Team,
+    /// Tasks and their output.
+    pub tasks: Tasks,
+    /// What was tried, predicted and learned.
+    pub journal: Journal,
+    /// Search of past records.
+    pub search: Search,
+    /// Events of coding agents.
+    pub hooks: Hooks,
+    /// MCP sessions and the calls that are on record.
+    pub mcp: Mcp,
+    core: Core,
 }
 
 impl Services {
-    /// Services over an open store.
+    /// Opens the rooms over a store.
     pub fn new(
         store: Store,
         clock: Arc<dyn Clock>,
@@ -119,37 +73,44 @@ impl Services {
         tuning: Tuning,
         tokens: Tokens,
     ) -> Self {
+        let core = Core { store, clock, ids, tuning };
+        let access = Access::new(core.clone(), tokens);
+        let team = Team::new(core.clone(), access.clone());
+        let search = Search::new(core.clone());
+        let journal = Journal::new(core.clone(), team.clone(), search.clone());
+        let hooks = Hooks::new(core.clone(), access.clone(), team.clone(), journal.clone());
         Self {
-            store,
-            clock,
-            ids,
-            tuning,
-            lately: Arc::default(),
-            ties: Arc::default(),
-            waiters: Arc::default(),
-            hook_policy: hooks::HookPolicy::default(),
-            tokens,
+            access,
+            log: Log::new(core.clone()),
+            team,
+            tasks: Tasks::new(core.clone()),
+            journal,
+            search,
+            hooks,
+            mcp: Mcp::new(core.clone()),
+            core,
         }
     }
 
     /// The same with what a person wants of hooks.
     #[must_use]
-    pub fn with_hook_policy(self, hook_policy: hooks::HookPolicy) -> Self {
-        Self { hook_policy, ..self }
+    pub fn with_hook_policy(mut self, policy: HookPolicy) -> Self {
+        self.hooks.set_policy(policy);
+        self
     }
 
     /// The database beneath, for what only looks at it: health and metrics.
     pub fn store(&self) -> &Store {
-        &self.store
+        &self.core.store
     }
 
     /// The present.
-    pub fn now(&self) -> crate::domain::Timestamp {
-        self.clock.now()
+    pub fn now(&self) -> Timestamp {
+        self.core.now()
     }
 
     /// Times and bounds in force.
     pub fn tuning(&self) -> &Tuning {
-        &self.tuning
+        &self.core.tuning
     }
 }

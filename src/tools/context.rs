@@ -10,8 +10,8 @@ use crate::{
         limits,
     },
     service::{
-        context::{Context, ContextKind, ContextRequest, Source},
-        premortem::PremortemRequest,
+        journal::context::{Context, ContextKind, ContextRequest, Source},
+        journal::premortem::PremortemRequest,
     },
 };
 
@@ -120,7 +120,7 @@ async fn assemble(call: Call, input: Assemble) -> Result<Assembled, Failure> {
         remember: true,
         hook_id: None,
     };
-    Ok(call.services.assemble_context(&call.caller, &request).await?.into())
+    Ok(call.services.journal.assemble_context(&call.caller, &request).await?.into())
 }
 
 const PREMORTEM: &str = "\
@@ -154,7 +154,7 @@ async fn premortem(call: Call, input: Premortem) -> Result<Assembled, Failure> {
         session_id: Some(place.session_id),
         budget: budget(input.max_tokens, input.max_bytes),
     };
-    Ok(call.services.premortem(&call.caller, &request).await?.into())
+    Ok(call.services.journal.premortem(&call.caller, &request).await?.into())
 }
 
 #[cfg(test)]

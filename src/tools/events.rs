@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::{Call, Failure, Tool, ToolError, schema::NOT_BLANK};
 use crate::{
     domain::{Event, Timestamp, limits},
-    service::events::{Gap, Selector},
+    service::log::{Gap, Selector},
 };
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -108,7 +108,7 @@ async fn read(call: Call, input: Read) -> Result<Events, Failure> {
     };
     let wait = call.time_left(Duration::from_secs(input.wait_s.unwrap_or(0)));
     let (after, kind) = (input.after.unwrap_or(0), input.kind.as_deref());
-    let reading = call.services.read_events(&selector, after, kind, input.limit, wait).await?;
+    let reading = call.services.log.read_events(&selector, after, kind, input.limit, wait).await?;
     let events: Vec<Item> = reading.events.iter().map(item).collect::<Result<_, _>>()?;
     let gap = reading.gap.map(|Gap { requested, oldest, latest, reason }| Missing {
         requested,
@@ -151,7 +151,7 @@ mod tests {
     };
 
     async fn add(world: &World, stream: &'static str, kind: &str) {
-        append(&world.services.store, &StreamName::fixed(stream), vec![event(kind, "{\"n\":1}")])
+        append(&world.services.store(), &StreamName::fixed(stream), vec![event(kind, "{\"n\":1}")])
             .await;
     }
 

@@ -111,7 +111,7 @@ async fn start(call: Call, input: Start) -> Result<Written, Failure> {
         prediction: input.prediction,
         probability: input.probability,
     };
-    Ok(Written::of(call.services.start_ghap(&call.caller, place, new).await?))
+    Ok(Written::of(call.services.journal.start_ghap(&call.caller, place, new).await?))
 }
 
 const UPDATE: &str = "\
@@ -168,7 +168,7 @@ async fn update(call: Call, input: Update) -> Result<Updated, Failure> {
         probability: input.probability,
         note: input.note,
     };
-    let ghap = call.services.update_ghap(place, change).await?;
+    let ghap = call.services.journal.update_ghap(place, change).await?;
     Ok(Updated { success: true, iteration_count: ghap.iteration_count })
 }
 
@@ -212,7 +212,7 @@ async fn resolve(call: Call, input: Resolve) -> Result<Written, Failure> {
         lesson: input.lesson,
         outcome_id: input.outcome_id,
     };
-    Ok(Written::of(call.services.resolve_ghap(place, end).await?))
+    Ok(Written::of(call.services.journal.resolve_ghap(place, end).await?))
 }
 
 const ACTIVE: &str = "Gives the active record of a session, or says that there is none.";
@@ -244,7 +244,7 @@ struct Active {
 
 async fn get_active(call: Call, input: Whose) -> Result<Active, Failure> {
     let place = place(&call, input.session_id.as_deref(), None).await?;
-    let ghap = call.services.active_ghap(&place).await?;
+    let ghap = call.services.journal.active_ghap(&place).await?;
     let ghap = ghap.as_ref();
     Ok(Active {
         has_active: ghap.is_some(),
@@ -283,7 +283,7 @@ struct Found {
 }
 
 async fn get(call: Call, input: Get) -> Result<Found, Failure> {
-    let detail = call.services.ghap(&input.id).await?;
+    let detail = call.services.journal.ghap(&input.id).await?;
     Ok(Found { ghap: detail.ghap, history: detail.history, notes: detail.notes })
 }
 
@@ -349,7 +349,7 @@ async fn list(call: Call, input: List) -> Result<Entries, Failure> {
     };
     let limit = input.limit.unwrap_or(20);
     let (ghaps, next_cursor) =
-        call.services.ghaps(&filter, input.cursor.as_deref(), Some(limit)).await?;
+        call.services.journal.ghaps(&filter, input.cursor.as_deref(), Some(limit)).await?;
     let results: Vec<Entry> = ghaps
         .into_iter()
         .map(|ghap| Entry {
@@ -410,7 +410,7 @@ struct Orphan {
 
 async fn get_orphan(call: Call, input: Whose) -> Result<Orphan, Failure> {
     let place = place(&call, input.session_id.as_deref(), None).await?;
-    let orphans = call.services.orphans(&place).await?;
+    let orphans = call.services.journal.orphans(&place).await?;
     let more = orphans.len().checked_sub(1);
     let orphan = orphans.into_iter().next();
     let has_orphan = orphan.is_some();
@@ -458,7 +458,8 @@ struct Adopt {
 
 async fn adopt(call: Call, input: Adopt) -> Result<Written, Failure> {
     let place = place(&call, input.session_id.as_deref(), None).await?;
-    let (ghap, from) = call.services.adopt_ghap(&call.caller, place, input.id.as_deref()).await?;
+    let (ghap, from) =
+        call.services.journal.adopt_ghap(&call.caller, place, input.id.as_deref()).await?;
     Ok(Written { adopted_from: Some(from), ..Written::of(ghap) })
 }
 
@@ -483,7 +484,7 @@ struct Abandon {
 async fn abandon(call: Call, input: Abandon) -> Result<Written, Failure> {
     let place = place(&call, input.session_id.as_deref(), None).await?;
     let id = input.id.as_deref();
-    Ok(Written::of(call.services.abandon_orphan(place, id, input.reason).await?))
+    Ok(Written::of(call.services.journal.abandon_orphan(place, id, input.reason).await?))
 }
 
 const SEARCH: &str = "\
@@ -620,10 +621,11 @@ async fn search(call: Call, input: Search) -> Result<Experiences, Failure> {
     }
     let axis = input.axis.unwrap_or_default();
     let place = place(&call, input.session_id.as_deref(), None).await?;
-    let project = call.services.project_of(&place).await?;
+    let project = call.services.team.project_of(&place).await?;
     let found = call
         .services
-        .search_ghaps(&crate::service::search::Search {
+        .search
+        .search_ghaps(&crate::service::search::ExperienceQuery {
             prompt: &input.query,
             project: project.as_deref(),
             filter: SearchFilter {
@@ -636,7 +638,7 @@ async fn search(call: Call, input: Search) -> Result<Experiences, Failure> {
         })
         .await?;
     let given = found.iter().map(|hit| Item::from(&hit.ghap)).collect();
-    call.services.note_found(&place.session_id, given).await;
+    call.services.search.note_found(&place.session_id, given).await;
     let results: Vec<Experience> =
         found.into_iter().map(|hit| Experience::new(hit.ghap, axis, hit.score)).collect();
     Ok(Experiences { count: results.len(), results })
@@ -683,7 +685,7 @@ async fn record_outcome(call: Call, input: RecordOutcome) -> Result<Recorded, Fa
         summary: input.summary.unwrap_or_default(),
         tool_use_id: input.tool_use_id,
     };
-    let outcome = call.services.record_outcome(&call.caller, place, new).await?;
+    let outcome = call.services.journal.record_outcome(&call.caller, place, new).await?;
     Ok(Recorded { outcome_id: outcome.outcome_id, verdict: outcome.verdict })
 }
 
@@ -727,7 +729,7 @@ struct Calibrated {
 
 async fn calibrate(call: Call, input: Calibrate) -> Result<Calibration, Failure> {
     let (project, client) = (input.project.as_deref(), input.client.as_deref());
-    let rows = call.services.calibration(project, client, input.domain).await?;
+    let rows = call.services.journal.calibration(project, client, input.domain).await?;
     let results: Vec<Calibrated> = rows
         .into_iter()
         .map(|row| Calibrated {

@@ -10,7 +10,7 @@ use crate::{
         learning::{Memory, MemoryCategory, MemoryId},
         limits, quote,
     },
-    service::memories::NewMemory,
+    service::journal::memories::NewMemory,
     store::{Item, MemoryFilter},
 };
 
@@ -80,7 +80,7 @@ async fn store(call: Call, input: Store) -> Result<Stored, Failure> {
         tags: input.tags.unwrap_or_default(),
         global: input.global.unwrap_or(false),
     };
-    let stored = call.services.store_memory(&call.caller, place, new).await?;
+    let stored = call.services.journal.store_memory(&call.caller, place, new).await?;
     Ok(Stored {
         id: stored.memory.id,
         status: if stored.is_known { "known" } else { "stored" },
@@ -132,17 +132,20 @@ struct Found {
 
 async fn retrieve(call: Call, input: Retrieve) -> Result<Retrieved, Failure> {
     let place = place(&call, input.session_id.as_deref(), None).await?;
-    let project = call.services.project_of(&place).await?;
+    let project = call.services.team.project_of(&place).await?;
     let filter = MemoryFilter {
         category: input.category,
         min_importance: input.min_importance.unwrap_or(0.0),
         ..MemoryFilter::default()
     };
     let limit = input.limit.unwrap_or(10);
-    let found =
-        call.services.find_memories(&input.query, project.as_deref(), &filter, limit).await?;
+    let found = call
+        .services
+        .journal
+        .find_memories(&input.query, project.as_deref(), &filter, limit)
+        .await?;
     let given = found.iter().map(|(memory, _)| Item::from(memory)).collect();
-    call.services.note_found(&place.session_id, given).await;
+    call.services.search.note_found(&place.session_id, given).await;
     let results: Vec<Found> =
         found.into_iter().map(|(memory, fit)| Found { memory, score: fit.score }).collect();
     Ok(Retrieved { count: results.len(), results })
@@ -209,6 +212,7 @@ async fn list(call: Call, input: List) -> Result<Page, Failure> {
     };
     let (memories, total) = call
         .services
+        .journal
         .memories(&filter, input.offset.unwrap_or(0), input.limit.unwrap_or(50))
         .await?;
     let results: Vec<Entry> = memories
@@ -259,7 +263,7 @@ struct Deleted {
 
 async fn delete(call: Call, input: Delete) -> Result<Deleted, Failure> {
     let place = place(&call, input.session_id.as_deref(), None).await?;
-    let id = call.services.delete_memory(&call.caller, place, &input.memory_id).await?;
+    let id = call.services.journal.delete_memory(&call.caller, place, &input.memory_id).await?;
     Ok(Deleted { deleted: true, id })
 }
 

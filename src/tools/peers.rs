@@ -11,7 +11,7 @@ use crate::{
         Message, MessageId, MessageType, NewMessage, Peer, PeerRole, PeerStatus, RegisterInput,
         Timestamp, limits,
     },
-    service::Stamped,
+    service::team::Stamped,
     store::PeerFilter,
 };
 
@@ -82,7 +82,7 @@ async fn list(call: Call, input: List) -> Result<Peers, Failure> {
         path: input.path,
     };
     let as_of = call.services.now();
-    let page = call.services.peers(&filter, input.cursor.as_deref(), input.limit).await?;
+    let page = call.services.team.peers(&filter, input.cursor.as_deref(), input.limit).await?;
     let (peers, next_cursor) = (Arc::clone(&page.peers), page.next_cursor.clone());
     Ok(Peers { count: peers.len(), peers, as_of, next_cursor })
 }
@@ -136,7 +136,7 @@ async fn register(call: Call, input: Register) -> Result<Peer, Failure> {
         pid: input.pid,
         metadata: input.metadata,
     };
-    Ok(call.services.register_peer(&call.caller, input).await?)
+    Ok(call.services.team.register_peer(&call.caller, input).await?)
 }
 
 const HEARTBEAT: &str = "\
@@ -159,7 +159,7 @@ struct Heartbeat {
 
 async fn heartbeat(call: Call, input: Heartbeat) -> Result<Peer, Failure> {
     let id = own_or(&call, input.peer_id).await?;
-    Ok(call.services.heartbeat(&call.caller, &id, input.status).await?)
+    Ok(call.services.team.heartbeat(&call.caller, &id, input.status).await?)
 }
 
 const SEND: &str = "\
@@ -203,7 +203,7 @@ async fn send(call: Call, input: Send) -> Result<Message, Failure> {
         correlation_id: input.correlation_id,
         idempotency_key: input.idempotency_key,
     };
-    Ok(call.services.send_message(&call.caller, &to, message).await?)
+    Ok(call.services.team.send_message(&call.caller, &to, message).await?)
 }
 
 const INBOX: &str = "\
@@ -249,11 +249,11 @@ async fn inbox(call: Call, input: Look) -> Result<Messages, Failure> {
     let id = own_or(&call, input.peer_id).await?;
     let page = if peek {
         let cursor = input.cursor.as_deref();
-        call.services.peek_messages(&call.caller, &id, cursor, input.limit).await?
+        call.services.team.peek_messages(&call.caller, &id, cursor, input.limit).await?
     } else {
-        call.services.take_messages(&call.caller, &id, input.limit).await?
+        call.services.team.take_messages(&call.caller, &id, input.limit).await?
     };
-    let messages = call.services.stamped(&id, page.messages).await?;
+    let messages = call.services.team.stamped(&id, page.messages).await?;
     Ok(Messages { count: messages.len(), messages, next_cursor: page.next_cursor })
 }
 
@@ -282,7 +282,7 @@ struct Acked {
 
 async fn ack(call: Call, input: Acknowledge) -> Result<Acked, Failure> {
     let id = own_or(&call, input.peer_id).await?;
-    let acked = call.services.ack_messages(&call.caller, &id, input.ids).await?;
+    let acked = call.services.team.ack_messages(&call.caller, &id, input.ids).await?;
     Ok(Acked { acked })
 }
 
@@ -331,7 +331,7 @@ async fn broadcast(call: Call, input: Broadcast) -> Result<Delivered, Failure> {
         correlation_id: input.correlation_id,
         idempotency_key: input.idempotency_key,
     };
-    let delivered_to = call.services.broadcast(&call.caller, input.circle, message).await?;
+    let delivered_to = call.services.team.broadcast(&call.caller, input.circle, message).await?;
     Ok(Delivered { delivered_to })
 }
 
@@ -346,7 +346,7 @@ async fn own_or(call: &Call, named: Option<String>) -> Result<String, Failure> {
 /// The caller's own peer, if it has one: the one registered with its session.
 pub(super) async fn own_peer(call: &Call) -> Result<Option<String>, Failure> {
     let Some(session) = &call.session else { return Ok(None) };
-    let peer = call.services.peer_of_session(session).await?;
+    let peer = call.services.team.peer_of_session(session).await?;
     Ok(peer.map(|peer| peer.peer_id.as_str().to_owned()))
 }
 
@@ -373,10 +373,10 @@ fn nobody(call: &Call) -> ToolError {
 
 /// The id of the peer that is named by its id or by its name: models write names.
 async fn receiver(call: &Call, to: &str) -> Result<String, Failure> {
-    let named = match call.services.peer(to).await {
+    let named = match call.services.team.peer(to).await {
         Ok(peer) => return Ok(peer.peer_id.as_str().to_owned()),
         Err(unknown @ crate::service::Error::NotFound { .. }) => {
-            match call.services.peers_named(to).await? {
+            match call.services.team.peers_named(to).await? {
                 none if none.is_empty() => return Err(unknown.into()),
                 named => named,
             }

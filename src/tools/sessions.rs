@@ -10,7 +10,7 @@ use crate::{
         journal::{Ghap, Session, SessionSource, ToolUse},
         limits,
     },
-    service::journal::{NewSession, Place},
+    service::team::{ActingSession, NewSession},
     store::SessionFilter,
 };
 
@@ -35,8 +35,12 @@ pub(super) async fn place(
     call: &Call,
     named: Option<&str>,
     agent_id: Option<&str>,
-) -> Result<Place, Failure> {
-    Ok(call.services.place(&call.caller, call.session.as_deref(), named, agent_id).await?)
+) -> Result<ActingSession, Failure> {
+    Ok(call
+        .services
+        .team
+        .acting_session(&call.caller, call.session.as_deref(), named, agent_id)
+        .await?)
 }
 
 const START: &str = "\
@@ -77,7 +81,8 @@ async fn start(call: Call, input: Start) -> Result<Started, Failure> {
         source: input.source.unwrap_or(SessionSource::Startup),
         client: input.client,
     };
-    let session = call.services.start_session(&call.caller, call.session.as_deref(), new).await?;
+    let session =
+        call.services.team.start_session(&call.caller, call.session.as_deref(), new).await?;
     Ok(Started { session_id: session.session_id, started_at: session.started_at })
 }
 
@@ -109,7 +114,7 @@ struct Ended {
 
 async fn end(call: Call, input: End) -> Result<Ended, Failure> {
     let place = place(&call, input.session_id.as_deref(), None).await?;
-    let (session, orphaned_ghap) = call.services.end_session(place, input.reason).await?;
+    let (session, orphaned_ghap) = call.services.team.end_session(place, input.reason).await?;
     Ok(Ended { session_id: session.session_id, ended_at: session.ended_at, orphaned_ghap })
 }
 
@@ -141,7 +146,7 @@ struct Counted {
 
 async fn increment(call: Call, input: Count) -> Result<Counted, Failure> {
     let place = place(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
-    let tool_count = call.services.count_tool(&call.caller, place, input.tool_name).await?;
+    let tool_count = call.services.team.count_tool(&call.caller, place, input.tool_name).await?;
     Ok(Counted { tool_count })
 }
 
@@ -169,7 +174,7 @@ struct Due {
 
 async fn should(call: Call, input: Should) -> Result<Due, Failure> {
     let place = place(&call, input.session_id.as_deref(), None).await?;
-    let count = call.services.tool_count(place).await?;
+    let count = call.services.team.tool_count(place).await?;
     Ok(Due { should_check_in: count >= input.frequency.unwrap_or(limits::CHECK_IN) })
 }
 
@@ -186,7 +191,7 @@ struct Whose {
 
 async fn reset(call: Call, input: Whose) -> Result<Counted, Failure> {
     let place = place(&call, input.session_id.as_deref(), None).await?;
-    call.services.reset_tool_count(&call.caller, place).await?;
+    call.services.team.reset_tool_count(&call.caller, place).await?;
     Ok(Counted { tool_count: 0 })
 }
 
@@ -227,7 +232,7 @@ struct CheckedIn {
 async fn check_in(call: Call, input: CheckIn) -> Result<CheckedIn, Failure> {
     let place = place(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
     let frequency = input.frequency.unwrap_or(limits::CHECK_IN);
-    let said = call.services.check_in(&call.caller, place, input.tool_name, frequency).await?;
+    let said = call.services.team.check_in(&call.caller, place, input.tool_name, frequency).await?;
     let reminder = said.active.as_ref().map(|ghap| ghap.reminder(said.tool_count));
     Ok(CheckedIn { tool_count: said.tool_count, due: said.due, reminder })
 }
@@ -249,7 +254,7 @@ struct Found {
 
 async fn get(call: Call, input: Whose) -> Result<Found, Failure> {
     let place = place(&call, input.session_id.as_deref(), None).await?;
-    let detail = call.services.session_detail(&place.session_id).await?;
+    let detail = call.services.team.session_detail(&place.session_id).await?;
     Ok(Found { session: detail.session, tools: detail.tools, active_ghap: detail.active })
 }
 
@@ -284,7 +289,7 @@ struct Page {
 async fn list(call: Call, input: List) -> Result<Page, Failure> {
     let filter = SessionFilter { project: input.project, client: input.client, open: input.open };
     let (sessions, next_cursor) =
-        call.services.sessions(&filter, input.cursor.as_deref(), input.limit).await?;
+        call.services.team.sessions(&filter, input.cursor.as_deref(), input.limit).await?;
     Ok(Page { count: sessions.len(), sessions, next_cursor })
 }
 

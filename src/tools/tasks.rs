@@ -70,7 +70,7 @@ struct Line {
 }
 
 async fn get(call: Call, input: Get) -> Result<Found, Failure> {
-    let task = call.services.task(&input.task_id).await?;
+    let task = call.services.tasks.task(&input.task_id).await?;
     let (frames, frames_cut) = lines(&call, &task.task_id, input.frames).await?;
     Ok(Found { task, frames, frames_cut })
 }
@@ -87,7 +87,7 @@ async fn lines(
         kind: FrameKind,
         ts: Timestamp,
     }
-    let last = call.services.last_frames(task, count.unwrap_or(0)).await?;
+    let last = call.services.tasks.last_frames(task, count.unwrap_or(0)).await?;
     let lines = last.frames.into_iter().map(|(id, data)| {
         let Stored { line, kind, ts } = serde_json::from_str(&data).map_err(|error| {
             tracing::error!(%task, id, %error, "a frame in the log is not one");
@@ -141,7 +141,7 @@ async fn list(call: Call, input: List) -> Result<Tasks, Failure> {
         from: input.from,
         since: input.since,
     };
-    let page = call.services.tasks(&filter, input.cursor.as_deref(), input.limit).await?;
+    let page = call.services.tasks.tasks(&filter, input.cursor.as_deref(), input.limit).await?;
     let (count, next_cursor) = (page.tasks.len(), page.next_cursor);
     Ok(Tasks { tasks: page.tasks, count, next_cursor })
 }
@@ -183,14 +183,14 @@ struct Waited {
 
 async fn wait(call: Call, input: Wait) -> Result<Waited, Failure> {
     let left = call.time_left(Duration::from_secs(input.timeout_s.unwrap_or(300)));
-    let mut watch = call.services.watch_tasks(std::slice::from_ref(&input.task_id)).await?;
+    let mut watch = call.services.tasks.watch_tasks(std::slice::from_ref(&input.task_id)).await?;
     let ended = match timeout(left, watch.next()).await {
         Ok(ended) => ended?,
         Err(_) => None,
     };
     let task = match ended {
         Some(task) => Arc::new(task),
-        None => call.services.task(&input.task_id).await?,
+        None => call.services.tasks.task(&input.task_id).await?,
     };
     let (frames, frames_cut) = lines(&call, &task.task_id, input.frames).await?;
     Ok(Waited { timed_out: !task.status.is_terminal(), task, frames, frames_cut })
@@ -251,7 +251,7 @@ async fn notify(call: Call, input: Notify) -> Result<Notified, Failure> {
         Mode::Any => 1,
         Mode::All => watched_ids.len(),
     };
-    let mut watch = call.services.watch_tasks(&watched_ids).await?;
+    let mut watch = call.services.tasks.watch_tasks(&watched_ids).await?;
     let mut finished: Vec<Task> = Vec::new();
     loop {
         let next = if finished.len() < enough {
@@ -302,7 +302,7 @@ struct Cancelled {
 }
 
 async fn cancel(call: Call, input: Cancel) -> Result<Cancelled, Failure> {
-    let cancelled = call.services.cancel_task(&input.task_id).await?;
+    let cancelled = call.services.tasks.cancel_task(&input.task_id).await?;
     Ok(Cancelled { task: cancelled.task, at_once: cancelled.at_once })
 }
 
@@ -341,8 +341,11 @@ async fn reply(call: Call, input: Say) -> Result<Said, Failure> {
     // A session's peer is found by the service; the operator speaks for the peer of the session that it names.
     let named = if call.caller.is_operator() { own_peer(&call).await? } else { None };
     let kind = input.kind.unwrap_or_default();
-    let event_id =
-        call.services.reply_to_task(&call.caller, named, &input.task_id, kind, input.body).await?;
+    let event_id = call
+        .services
+        .tasks
+        .reply_to_task(&call.caller, named, &input.task_id, kind, input.body)
+        .await?;
     Ok(Said { task_id: input.task_id, event_id, kind })
 }
 
@@ -365,14 +368,14 @@ mod tests {
         let body =
             TaskEventBody::Frame { line: line.to_owned(), kind: FrameKind::Stdout, ts: None };
         let events = vec![TaskEvent { producer_id: None, body }];
-        world.services.append_task_events(task, events).await.unwrap();
+        world.services.tasks.append_task_events(task, events).await.unwrap();
     }
 
     async fn end(world: &World, task: &str, status: TaskStatus) {
         let verdict =
             Verdict { status, exit_code: Some(0), signal: None, error: None, runner: None };
         let events = vec![TaskEvent { producer_id: None, body: TaskEventBody::Terminal(verdict) }];
-        world.services.append_task_events(task, events).await.unwrap();
+        world.services.tasks.append_task_events(task, events).await.unwrap();
     }
 
     fn listeners(world: &World) -> usize {
@@ -422,7 +425,7 @@ mod tests {
                 from: Some("me".to_owned()),
                 ..NewTask::default()
             };
-            world.services.create_task(&Caller::Operator, task).await.unwrap();
+            world.services.tasks.create_task(&Caller::Operator, task).await.unwrap();
         }
         for (filter, expected) in [
             (nothing(), 2),

@@ -108,7 +108,8 @@ impl World {
     }
 
     pub(super) async fn task(&self) -> String {
-        let made = self.services.create_task(&Caller::Operator, NewTask::default()).await.unwrap();
+        let made =
+            self.services.tasks.create_task(&Caller::Operator, NewTask::default()).await.unwrap();
         made.task.task_id.as_str().to_owned()
     }
 }

@@ -11,7 +11,7 @@ use crate::{
         learning::Axis,
         limits, quote,
     },
-    service::values::{Metrics, too_far},
+    service::journal::values::{Metrics, too_far},
 };
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -80,7 +80,7 @@ struct Cluster {
 }
 
 async fn clusters(call: Call, input: Look) -> Result<Clusters, Failure> {
-    let found = call.services.clusters(input.axis).await?;
+    let found = call.services.journal.clusters(input.axis).await?;
     let total = found.clusters.len();
     let clusters: Vec<Cluster> = found
         .clusters
@@ -145,7 +145,7 @@ struct Member {
 
 async fn members(call: Call, input: Which) -> Result<Members, Failure> {
     let limit = input.limit.unwrap_or(50);
-    let (axis, rows) = call.services.cluster_members(&input.cluster_id, limit).await?;
+    let (axis, rows) = call.services.journal.cluster_members(&input.cluster_id, limit).await?;
     let label = input.cluster_id.rsplit('_').next().and_then(|label| label.parse().ok());
     let members: Vec<Member> = rows
         .into_iter()
@@ -218,7 +218,7 @@ impl From<Metrics> for Distances {
 }
 
 async fn validate(call: Call, input: Validate) -> Result<Validated, Failure> {
-    let validity = call.services.validate_value(&input.text, &input.cluster_id).await?;
+    let validity = call.services.journal.validate_value(&input.text, &input.cluster_id).await?;
     let reason = format!("the sentence {}", too_far(&validity.metrics));
     Ok(Validated {
         valid: validity.is_valid,
@@ -267,6 +267,7 @@ async fn store(call: Call, input: Store) -> Result<Stored, Failure> {
     let place = place(&call, input.session_id.as_deref(), None).await?;
     let stored = call
         .services
+        .journal
         .store_value(&call.caller, place, input.text, input.cluster_id, input.axis)
         .await?;
     Ok(Stored {
@@ -319,7 +320,8 @@ struct Entry {
 const EXCERPT: usize = 270;
 
 async fn list(call: Call, input: List) -> Result<Page, Failure> {
-    let (values, total) = call.services.values(input.axis, input.limit.unwrap_or(20)).await?;
+    let (values, total) =
+        call.services.journal.values(input.axis, input.limit.unwrap_or(20)).await?;
     let is_full = input.full.unwrap_or(false);
     let results: Vec<Entry> = values
         .into_iter()

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     daemon::worker_threads,
     domain::{Caller, Ids, NewEvent, StreamName, SystemClock, limits},
-    service::{Services, Tokens, Tuning, journal::Place},
+    service::{Services, Tokens, Tuning, team::ActingSession},
 };
 
 const CALLERS: usize = 64;
@@ -72,9 +72,9 @@ struct CheckIns {
 impl Append for CheckIns {
     async fn append(&self, stream: usize) -> anyhow::Result<()> {
         let session_id = format!("session-{}", stream % self.sessions);
-        let place = Place { session_id, agent_id: String::new() };
+        let place = ActingSession { session_id, agent_id: String::new() };
         let tool = Some("Bash".to_owned());
-        self.services.check_in(&Caller::Operator, place, tool, limits::CHECK_IN).await?;
+        self.services.team.check_in(&Caller::Operator, place, tool, limits::CHECK_IN).await?;
         Ok(())
     }
 }

@@ -12,8 +12,8 @@ use super::{
 use crate::{
     domain::SystemClock,
     service::{
-        retrieval::{Fixture, NOW, Part, Scores, System},
         search::find,
+        search::retrieval::{Fixture, NOW, Part, Scores, System},
     },
     store::{OpenOptions, Store, Writer},
 };

@@ -1,10 +1,6 @@
 //! Tests, builds and checks that a session runs: outcomes that a prediction can be held against. They are recorded, and
 //! the session is asked; the verdict is its own.
 
-use super::super::{
-    Error,
-    journal::{NewOutcome, Place, put_outcome},
-};
 use crate::{
     domain::{
         Ids,
@@ -12,6 +8,11 @@ use crate::{
         journal::{Ghap, Outcome, OutcomeVerdict},
         limits,
         outcome::RunKind,
+    },
+    service::{
+        Error,
+        journal::{NewOutcome, put_outcome},
+        team::ActingSession,
     },
     store::WriteTx,
 };
@@ -21,7 +22,7 @@ pub(super) async fn note(
     tx: &mut WriteTx,
     ids: &Ids,
     hook: &Hook,
-    place: &Place,
+    place: &ActingSession,
 ) -> Result<Option<Note>, Error> {
     let Moment::ToolEnd(using) = &hook.moment else { return Ok(None) };
     let Some(ran) = &using.ran else { return Ok(None) };

@@ -4,14 +4,14 @@
 //!
 //! Each call of a hook has an id, and what it gives is marked with that. A call whose answer nobody saw takes it back.
 
-use super::super::{
-    Error,
-    inbox::{advance, note_unseen, stamp_of},
-};
 use crate::{
     domain::{
         DeliveryState, Message, Peer, PeerId, Timestamp, limits,
         stamp::{Sender, neutralised},
+    },
+    service::{
+        Error,
+        team::{advance, note_unseen, stamp_of},
     },
     store::{StoreError, WriteTx},
 };

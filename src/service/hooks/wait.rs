@@ -11,11 +11,11 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{
-    super::{Error, ResourceKind, Services},
-    mail,
+use super::{Hooks, mail};
+use crate::{
+    domain::{Caller, Peer, StreamName},
+    service::{Error, ResourceKind},
 };
-use crate::domain::{Caller, Peer, StreamName};
 
 /// What came of waiting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Waiters {
     }
 }
 
-impl Services {
+impl Hooks {
     /// Waits until there is a message for a session's peer, for at most `bound`. Nobody saw the answers to the questions
     /// `lost`, which were asked before under these names.
     ///
@@ -74,7 +74,7 @@ impl Services {
         (waiter, lost): (&str, Vec<String>),
         bound: Duration,
     ) -> Result<Awaited, Error> {
-        let place = self.place(caller, None, Some(session_id), None).await?;
+        let place = self.team.acting_session(caller, None, Some(session_id), None).await?;
         let session_id = place.session_id;
         super::check_lost(&lost)?;
         if !lost.is_empty() {
@@ -85,13 +85,15 @@ impl Services {
         };
         let end = Instant::now() + bound;
         let unknown = || Error::not_found(ResourceKind::PeerOfSession, &session_id);
-        let peer = self.store.peer_of_session(&session_id).await?.ok_or_else(unknown)?.peer;
+        let peer = self.core.store.peer_of_session(&session_id).await?.ok_or_else(unknown)?.peer;
         let stream = StreamName::of("peer", &peer.peer_id);
         // Listen first and look after, or what comes in between is waited for in vain.
-        let mut listener = self.store.bus().listen(&stream);
+        let mut listener = self.core.store.bus().listen(&stream);
         loop {
-            let head = self.view(&stream).await?.head;
-            let session = self.store.session(&session_id).await?;
+            let view = self.core.store.view(&stream).await?;
+            let head =
+                view.ok_or_else(|| Error::not_found(ResourceKind::Stream, stream.as_str()))?.head;
+            let session = self.core.store.session(&session_id).await?;
             if session.is_some_and(|session| session.ended_at.is_some()) {
                 return Ok(Awaited::Over);
             }
@@ -108,11 +110,11 @@ impl Services {
     }
 
     async fn mail_for(&self, peer: &Peer, waiter: &str) -> Result<Option<String>, Error> {
-        if !self.store.has_mail(&peer.peer_id).await? {
+        if !self.core.store.has_mail(&peer.peer_id).await? {
             return Ok(None);
         }
-        let (peer, waiter, lease) = (peer.clone(), waiter.to_owned(), self.tuning.lease);
-        let offer = self.store.write(move |tx| {
+        let (peer, waiter, lease) = (peer.clone(), waiter.to_owned(), self.core.tuning.lease);
+        let offer = self.core.store.write(move |tx| {
             Box::pin(async move {
                 if tx.is_lost(&waiter).await? {
                     return Ok(None);

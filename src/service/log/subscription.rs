@@ -10,9 +10,10 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Error, ResourceKind, Services, check};
+use super::Log;
 use crate::{
     domain::{Caller, Event, Framing, Seq, StreamName, limits},
+    service::{Error, ResourceKind, check},
     store::{
         Batch, Commit, FeedScope, Frames, Heard, Listener, Page, Store, StoreError, StreamView,
         Take,
@@ -69,7 +70,7 @@ pub enum Chunk {
     Gap(Gap),
 }
 
-impl Services {
+impl Log {
     /// A page of events after a place. Private streams are shown to the operator alone.
     pub async fn event_page(
         &self,
@@ -84,7 +85,7 @@ impl Services {
     }
 
     /// A page of events after a place, with or without what is private.
-    pub(super) async fn page_after(
+    pub(in crate::service) async fn page_after(
         &self,
         selector: &Selector,
         private: bool,
@@ -96,11 +97,11 @@ impl Services {
             Selector::Stream(name) => {
                 let name = visible(private, name)?;
                 let view = self.view(&name).await?;
-                self.store.events(view.id, &name, after, kind, take).await?
+                self.core.store.events(view.id, &name, after, kind, take).await?
             }
             Selector::Prefix(prefix) => {
                 let scope = FeedScope::prefix(prefix, private);
-                self.store.feed_events(&scope, after, i64::MAX, kind, take).await?
+                self.core.store.feed_events(&scope, after, i64::MAX, kind, take).await?
             }
         };
         let place = |event: &Event| match selector {
@@ -145,12 +146,12 @@ impl Services {
         let name =
             StreamName::parse(name).ok_or_else(|| Error::not_found(ResourceKind::Stream, name))?;
         // Listen first and look after, or what is committed in between is missed.
-        let listener = self.store.bus().listen(&name);
+        let listener = self.core.store.bus().listen(&name);
         let view = self.view(&name).await?;
         let bounds = (view.floor, view.head);
         let (cursor, gap) = begin(after, bounds);
         Ok(Subscription {
-            store: self.store.clone(),
+            store: self.core.store.clone(),
             source: Source::Stream { id: view.id, name, listener },
             framing,
             kind: kind.map(Arc::from),
@@ -170,11 +171,11 @@ impl Services {
         after: After,
         kind: Option<String>,
     ) -> Result<Subscription, Error> {
-        let listener = self.store.bus().listen_all();
-        let bounds = self.store.log_bounds().await?;
+        let listener = self.core.store.bus().listen_all();
+        let bounds = self.core.store.log_bounds().await?;
         let (cursor, gap) = self.begin_feed(&scope, after, bounds).await?;
         Ok(Subscription {
-            store: self.store.clone(),
+            store: self.core.store.clone(),
             source: Source::Feed { scope, listener },
             framing: Framing::ItemByPosition,
             kind: kind.map(Arc::from),
@@ -189,7 +190,7 @@ impl Services {
     }
 
     /// The position to begin a feed with, and what the log cannot give any more.
-    pub(super) async fn begin_feed(
+    pub(in crate::service) async fn begin_feed(
         &self,
         scope: &FeedScope,
         after: After,
@@ -198,7 +199,8 @@ impl Services {
         let (mut cursor, mut gap) = begin(after, bounds);
         if let Some(gap) = &mut gap {
             // The last event of each stream is still there, and may be before those that were pruned.
-            let oldest = self.store.feed_events(scope, 0, i64::MAX, None, Take::rows(1)).await?;
+            let oldest =
+                self.core.store.feed_events(scope, 0, i64::MAX, None, Take::rows(1)).await?;
             if let Some(event) = oldest.events.first() {
                 gap.oldest = event.position;
             }
@@ -212,27 +214,27 @@ impl Services {
     /// Follows one stream event by event, from a place on and to its end.
     pub async fn follow(&self, name: StreamName, after: Seq) -> Result<Follow, Error> {
         // Listen first and look after, or what is committed in between is missed.
-        let listener = self.store.bus().listen(&name);
+        let listener = self.core.store.bus().listen(&name);
         let view = self.view(&name).await?;
-        let store = self.store.clone();
+        let store = self.core.store.clone();
         Ok(Follow { store, id: view.id, name, listener, cursor: after, closed: view.closed })
     }
 
-    pub(super) async fn view(&self, name: &StreamName) -> Result<StreamView, Error> {
-        let view = self.store.view(name).await?;
+    pub(in crate::service) async fn view(&self, name: &StreamName) -> Result<StreamView, Error> {
+        let view = self.core.store.view(name).await?;
         view.ok_or_else(|| Error::not_found(ResourceKind::Stream, name.as_str()))
     }
 }
 
 /// The name of a stream that may be shown.
-pub(super) fn visible(private: bool, name: &str) -> Result<StreamName, Error> {
+pub(in crate::service) fn visible(private: bool, name: &str) -> Result<StreamName, Error> {
     StreamName::parse(name)
         .filter(|name| private || !name.is_private())
         .ok_or_else(|| Error::not_found(ResourceKind::Stream, name))
 }
 
 /// The cursor to begin with, and what the log cannot give any more.
-pub(super) fn begin(after: After, (floor, head): (i64, i64)) -> (i64, Option<Gap>) {
+pub(in crate::service) fn begin(after: After, (floor, head): (i64, i64)) -> (i64, Option<Gap>) {
     let After::Place(requested) = after else {
         return (head, None);
     };
@@ -505,7 +507,7 @@ mod tests {
     use super::*;
     use crate::{
         domain::{Ids, TokenId},
-        service::{Tokens, Tuning},
+        service::{Services, Tokens, Tuning},
         store::testing::{TestStore, append, event},
     };
 
@@ -563,6 +565,7 @@ mod tests {
             let services = services.clone();
             followers.push(async move {
                 let mut subscription = services
+                    .log
                     .subscribe(&Caller::Operator, &selector, After::Place(0), None)
                     .await
                     .unwrap();
@@ -604,6 +607,7 @@ mod tests {
         let services = services(&test);
         append(&test.store, &name(), vec![event("task", "{}"), event("frame", "{}")]).await;
         let open = services
+            .log
             .subscribe_stream("task/t", After::Place(1), Framing::Data, None)
             .await
             .unwrap();
@@ -618,6 +622,7 @@ mod tests {
             .await;
         closed.unwrap();
         let late = services
+            .log
             .subscribe_stream("task/t", After::Place(1), Framing::Data, None)
             .await
             .unwrap();
@@ -627,6 +632,7 @@ mod tests {
             assert!(subscription.next().await.unwrap().is_none());
         }
         let done = services
+            .log
             .subscribe_stream("task/t", After::Place(3), Framing::Data, None)
             .await
             .unwrap();
@@ -652,6 +658,7 @@ mod tests {
             (&everything, 11, &[-11, 5], Some((11, 5, 10, "ahead"))),
         ] {
             let mut subscription = services
+                .log
                 .subscribe(&Caller::Operator, selector, After::Place(after), None)
                 .await
                 .unwrap();
@@ -690,7 +697,7 @@ mod tests {
             (&agent, "te", 0, 10, 10),
         ] {
             let (selector, place) = (Selector::Prefix(prefix.to_owned()), After::Place(after));
-            let mut feed = services.subscribe(caller, &selector, place, None).await.unwrap();
+            let mut feed = services.log.subscribe(caller, &selector, place, None).await.unwrap();
             let Some(Chunk::Gap(gap)) = feed.next().await.unwrap() else {
                 panic!("no gap for {prefix:?} after {after}")
             };
@@ -698,7 +705,8 @@ mod tests {
             assert_eq!(ids(feed.next().await.unwrap()).first(), Some(&first), "{prefix}");
             if !caller.is_operator() {
                 let wait = std::time::Duration::ZERO;
-                let read = services.read_events(&selector, after, None, None, wait).await.unwrap();
+                let read =
+                    services.log.read_events(&selector, after, None, None, wait).await.unwrap();
                 assert_eq!(read.gap, Some(gap), "{prefix}");
                 assert_eq!(read.events[0].position, first, "{prefix}");
             }
@@ -713,6 +721,7 @@ mod tests {
         append(&test.store, &name(), pair()).await;
         for selector in [Selector::Stream("task/t".to_owned()), Selector::Prefix(String::new())] {
             let mut subscription = services
+                .log
                 .subscribe(&Caller::Operator, &selector, After::Place(0), Some("b".to_owned()))
                 .await
                 .unwrap();
@@ -731,7 +740,7 @@ mod tests {
         append(&test.store, &name(), vec![event("a", "{}")]).await;
         let stream = Selector::Stream("task/t".to_owned());
         let mut subscription =
-            services.subscribe(&Caller::Operator, &stream, After::Latest, None).await.unwrap();
+            services.log.subscribe(&Caller::Operator, &stream, After::Latest, None).await.unwrap();
         append(&test.store, &name(), vec![event("a", "{}")]).await;
         assert_eq!(ids(subscription.next().await.unwrap()), [2]);
     }
@@ -752,6 +761,7 @@ mod tests {
             let (mut seen, mut after) = (0, 0);
             loop {
                 let page = services
+                    .log
                     .event_page(&Caller::Operator, &selector, after, None, Some(4))
                     .await
                     .unwrap();
@@ -764,6 +774,7 @@ mod tests {
             assert_eq!(seen, total, "{selector:?}");
         }
         services
+            .log
             .event_page(&Caller::Operator, &Selector::Stream("no".into()), 0, None, None)
             .await
             .unwrap_err();

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{
-    Error, ResourceKind, Services, check,
+    Team,
     peers::{may_act_for, own_peer, peer_id},
 };
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
         NewMessage, Peer, PeerId, StreamName, limits,
         stamp::{self, Sender, neutralised},
     },
+    service::{Error, ResourceKind, check},
     store::{StoreError, WriteTx},
 };
 
@@ -50,7 +51,7 @@ pub struct MessageDetail {
     pub states: Vec<Delivery>,
 }
 
-impl Services {
+impl Team {
     /// Puts a message into a peer's inbox.
     pub async fn send_message(
         &self,
@@ -60,8 +61,9 @@ impl Services {
     ) -> Result<Message, Error> {
         let to = peer_id(to, ResourceKind::Peer)?;
         check_message(&input)?;
-        let (caller, ids, bound) = (caller.clone(), self.ids.clone(), self.tuning.inbox_max);
-        self.store
+        let (caller, ids, bound) =
+            (caller.clone(), self.core.ids.clone(), self.core.tuning.inbox_max);
+        self.core.store
             .write(move |tx| {
                 Box::pin(async move {
                     if tx.peer(&to).await?.is_none() {
@@ -89,8 +91,10 @@ impl Services {
         input: NewMessage,
     ) -> Result<u64, Error> {
         check_message(&input)?;
-        let (caller, ids, bound) = (caller.clone(), self.ids.clone(), self.tuning.inbox_max);
-        self.store
+        let (caller, ids, bound) =
+            (caller.clone(), self.core.ids.clone(), self.core.tuning.inbox_max);
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
@@ -122,8 +126,9 @@ impl Services {
     ) -> Result<Inbox, Error> {
         let peer = peer_id(peer, ResourceKind::Peer)?;
         let limit = check::limit(limit)?;
-        let (caller, lease) = (caller.clone(), self.tuning.lease);
-        self.store
+        let (caller, lease) = (caller.clone(), self.core.tuning.lease);
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
@@ -149,12 +154,12 @@ impl Services {
         let peer = peer_id(peer, ResourceKind::Peer)?;
         let limit = check::limit(limit)?;
         let after: i64 = check::cursor(cursor)?.unwrap_or(0);
-        let row = self.store.peer(&peer).await?;
+        let row = self.core.store.peer(&peer).await?;
         may_act_for(
             caller,
             &row.ok_or_else(|| Error::not_found(ResourceKind::Peer, peer.as_str()))?,
         )?;
-        let mut rows = self.store.inbox(&peer, after, limit + 1).await?;
+        let mut rows = self.core.store.inbox(&peer, after, limit + 1).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
         let next_cursor = rows.last().filter(|_| more).map(|row| check::make_cursor(&row.id));
@@ -166,6 +171,7 @@ impl Services {
     pub async fn stamped(&self, peer: &str, messages: Vec<Message>) -> Result<Vec<Stamped>, Error> {
         let id = peer_id(peer, ResourceKind::Peer)?;
         let to = self
+            .core
             .store
             .peer(&id)
             .await?
@@ -176,7 +182,7 @@ impl Services {
         for mut message in messages {
             if !senders.contains_key(&message.from_peer) {
                 let peer = match PeerId::parse(&message.from_peer) {
-                    Some(id) => self.store.peer(&id).await?.map(|row| row.peer),
+                    Some(id) => self.core.store.peer(&id).await?.map(|row| row.peer),
                     None => None,
                 };
                 let sender = Sender::new(&message.from_peer, peer.as_ref());
@@ -200,7 +206,8 @@ impl Services {
     ) -> Result<Vec<MessageId>, Error> {
         let peer = peer_id(peer, ResourceKind::Peer)?;
         let caller = caller.clone();
-        self.store
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
@@ -226,16 +233,16 @@ impl Services {
     pub async fn message(&self, caller: &Caller, id: &str) -> Result<MessageDetail, Error> {
         let unknown = || Error::not_found(ResourceKind::Message, id);
         let id = MessageId::parse(id).ok_or_else(unknown)?;
-        let message = self.store.message(&id).await?.ok_or_else(unknown)?;
+        let message = self.core.store.message(&id).await?.ok_or_else(unknown)?;
         if let Some(session) = caller.session() {
-            let own = self.store.peer_of_session(session).await?.map(|row| row.peer.peer_id);
+            let own = self.core.store.peer_of_session(session).await?.map(|row| row.peer.peer_id);
             let concerned =
                 own.is_some_and(|own| own == message.to_peer || own.as_str() == message.from_peer);
             if !concerned {
                 return Err(Error::Forbidden("this message is between other peers".to_owned()));
             }
         }
-        let states = self.store.deliveries(&id).await?;
+        let states = self.core.store.deliveries(&id).await?;
         Ok(MessageDetail { message, states })
     }
 }
@@ -335,14 +342,14 @@ async fn accept(
 }
 
 /// The stamp on a message for a peer.
-pub(super) fn stamp_of(message: &Message, from: &Sender, to: &Peer) -> String {
+pub(in crate::service) fn stamp_of(message: &Message, from: &Sender, to: &Peer) -> String {
     let tool = if message.kind == MessageType::Broadcast { "peer_broadcast" } else { "peer_send" };
     stamp::stamp(from, &stamp::address(to), "peer", tool)
 }
 
 /// Moves messages of one inbox forward to `state`, through those in between, and says so in the receiver's stream.
 /// Those for which it is no way forward stay as they are.
-pub(super) async fn advance(
+pub(in crate::service) async fn advance(
     tx: &mut WriteTx,
     to: &PeerId,
     messages: &mut [Message],
@@ -369,7 +376,7 @@ pub(super) async fn advance(
 }
 
 /// Says that messages of one inbox, which were given, were not seen. Their states stay; who waits for mail looks again.
-pub(super) async fn note_unseen(
+pub(in crate::service) async fn note_unseen(
     tx: &mut WriteTx,
     to: &PeerId,
     messages: &[Message],
@@ -414,7 +421,7 @@ fn event_of(kind: &'static str, message: &Message, reason: Option<&'static str>)
 }
 
 /// Ends the deliveries that wait for a peer that is no more.
-pub(super) async fn give_up(
+pub(in crate::service) async fn give_up(
     tx: &mut WriteTx,
     peer: &PeerId,
     reason: &'static str,

@@ -16,10 +16,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use super::{Error, ResourceKind, Services, check};
+use super::Access;
 use crate::{
     domain::{Caller, Scope, Timestamp, TokenId, limits},
     private_file,
+    service::{Error, ResourceKind, check},
     store::TokenRow,
 };
 
@@ -188,7 +189,7 @@ impl Tokens {
     }
 
     /// These are taken back: nothing that they opened goes on.
-    pub(super) fn forget(&self, ids: &[TokenId]) {
+    pub(in crate::service) fn forget(&self, ids: &[TokenId]) {
         if ids.is_empty() {
             return;
         }
@@ -202,13 +203,13 @@ impl Tokens {
     }
 }
 
-impl Services {
+impl Access {
     /// Whether who came in with this could still come in.
     pub fn is_good(&self, credential: &Credential) -> bool {
         match credential {
             Credential::Operator(hash) => self.tokens.is_operator(hash),
             Credential::Session { id, expires_at } => {
-                *expires_at > self.now() && !self.tokens.ended().contains(id)
+                *expires_at > self.core.now() && !self.tokens.ended().contains(id)
             }
         }
     }
@@ -219,7 +220,7 @@ impl Services {
         if self.tokens.is_operator(&hash) {
             return Ok(Some((Caller::Operator, Credential::Operator(hash))));
         }
-        let now = self.now();
+        let now = self.core.now();
         let known = self.tokens.seen().get(&hash).cloned();
         let seen = match known {
             Some(seen) => seen,
@@ -239,7 +240,7 @@ impl Services {
 
     async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<Seen>, Error> {
         let revocations = self.tokens.0.revocations.load(SeqCst);
-        let Some(row) = self.store.token_by_hash(hash).await? else {
+        let Some(row) = self.core.store.token_by_hash(hash).await? else {
             return Ok(None);
         };
         if row.revoked_at.is_some() {
@@ -274,7 +275,8 @@ impl Services {
             seen.used_at = Some(now);
         }
         let id = seen.id.clone();
-        let write = self.store.write(move |tx| Box::pin(async move { tx.use_token(&id).await }));
+        let write =
+            self.core.store.write(move |tx| Box::pin(async move { tx.use_token(&id).await }));
         let recorded = Box::pin(write).await;
         if let Err(error) = recorded {
             // Who may come in does not hang on this note.
@@ -296,8 +298,9 @@ impl Services {
             return Err(Error::invalid("ttl_seconds", format!("must be from 1 to {most}")));
         }
         let token = format!("svc_{}", new_secret());
-        let (hash, ids) = (hash(&token), self.ids.clone());
-        self.store
+        let (hash, ids) = (hash(&token), self.core.ids.clone());
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let row = TokenRow {
@@ -332,7 +335,7 @@ impl Services {
         only_operator(caller)?;
         let limit = check::limit(limit)?;
         let before: Option<String> = check::cursor(cursor)?;
-        let mut rows = self.store.tokens(before.as_deref(), limit + 1).await?;
+        let mut rows = self.core.store.tokens(before.as_deref(), limit + 1).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
         let next_cursor = rows.last().filter(|_| more).map(|row| check::make_cursor(&row.token_id));
@@ -346,6 +349,7 @@ impl Services {
         let id = TokenId::parse(id).ok_or_else(unknown)?;
         let to_revoke = id.clone();
         let row = self
+            .core
             .store
             .write(move |tx| Box::pin(async move { tx.revoke_token(&to_revoke).await }))
             .await?;

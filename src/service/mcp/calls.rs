@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{Error, Services};
+use super::Mcp;
 use crate::{
     domain::{
         CallId, Caller, McpSessionId, NewEvent, StreamName, Timestamp, limits, mcp::Revision,
     },
+    service::{Error, check},
     store::{CallRow, CallState, McpSessionRow, McpTransport, StoreError, Take, WriteTx},
 };
 
@@ -57,17 +58,18 @@ pub struct CallEnd {
 }
 
 /// What an event of an `mcp/` stream is.
-pub const MESSAGE: &str = "message";
+const MESSAGE: &str = "message";
 
-impl Services {
+impl Mcp {
     /// Opens a session for this caller.
     pub async fn open_mcp_session(
         &self,
         caller: &Caller,
         new: NewMcpSession,
     ) -> Result<McpSessionRow, Error> {
-        let (principal, ids) = (caller.subject(), self.ids.clone());
-        self.store
+        let (principal, ids) = (caller.subject(), self.core.ids.clone());
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let row = McpSessionRow {
@@ -99,9 +101,9 @@ impl Services {
         id: &str,
     ) -> Result<Option<McpSessionRow>, Error> {
         let Some(id) = McpSessionId::parse(id) else { return Ok(None) };
-        let row = self.store.mcp_session(&id).await?;
+        let row = self.core.store.mcp_session(&id).await?;
         // One that was silent for too long is over, whether the sweep has come by or not.
-        let alive = |seen| self.now().since(seen) < limits::MCP_SESSION_IDLE;
+        let alive = |seen| self.core.now().since(seen) < limits::MCP_SESSION_IDLE;
         Ok(row.filter(|row| row.principal == caller.subject() && alive(row.last_seen_at)))
     }
 
@@ -114,7 +116,8 @@ impl Services {
         capabilities: String,
     ) -> Result<(), Error> {
         let id = id.clone();
-        self.store
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     tx.describe_mcp_session(&id, revision, client.as_deref(), &capabilities)
@@ -165,8 +168,9 @@ impl Services {
 
     /// Ends the sessions that were not heard of for very long.
     pub async fn sweep_mcp_sessions(&self) -> Result<(), Error> {
-        let before = self.now().minus(limits::MCP_SESSION_IDLE);
+        let before = self.core.now().minus(limits::MCP_SESSION_IDLE);
         let closed = self
+            .core
             .store
             .write(move |tx| Box::pin(async move { tx.close_idle_mcp_sessions(before).await }))
             .await?;
@@ -202,7 +206,7 @@ impl Services {
         &self,
         id: &McpSessionId,
     ) -> Result<Vec<(String, String)>, Error> {
-        Ok(self.store.mcp_subscriptions(id).await?)
+        Ok(self.core.store.mcp_subscriptions(id).await?)
     }
 
     /// Puts a call on record before its tool is run. `first` is the first message to the client, if there is one.
@@ -212,8 +216,9 @@ impl Services {
         new: NewCall,
         first: Option<String>,
     ) -> Result<(CallRow, StreamName), Error> {
-        let (principal, ids) = (caller.subject(), self.ids.clone());
-        self.store
+        let (principal, ids) = (caller.subject(), self.core.ids.clone());
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let transport = new.session.as_ref().map_or(McpTransport::Http, |it| it.1);
@@ -247,7 +252,7 @@ impl Services {
 
     /// Says something to the client on the way.
     pub async fn say(&self, stream: &StreamName, text: String) -> Result<(), Error> {
-        self.store.append(stream.clone(), vec![message(text)]).await?;
+        self.core.store.append(stream.clone(), vec![message(text)]).await?;
         Ok(())
     }
 
@@ -259,7 +264,8 @@ impl Services {
         end: CallEnd,
     ) -> Result<bool, Error> {
         let (id, stream) = (id.clone(), stream.clone());
-        self.store
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let Some(row) = tx.call(&id).await? else { return Ok(false) };
@@ -305,25 +311,29 @@ impl Services {
     /// A call of this caller.
     pub async fn call(&self, caller: &Caller, id: &str) -> Result<Option<CallRow>, Error> {
         let Some(id) = CallId::parse(id) else { return Ok(None) };
-        let row = self.store.call(&id).await?;
+        let row = self.core.store.call(&id).await?;
         Ok(row.filter(|row| row.principal == caller.subject()))
     }
 
     /// Calls that are not over, the oldest first: at a start, those that the last stop or crash cut off.
     pub async fn open_calls(&self) -> Result<Vec<CallRow>, Error> {
-        Ok(self.store.open_calls().await?)
+        Ok(self.core.store.open_calls().await?)
     }
 
     /// How the messages of a session travel, if it is open.
     pub async fn mcp_transport(&self, id: &McpSessionId) -> Result<Option<McpTransport>, Error> {
-        Ok(self.store.mcp_session(id).await?.map(|row| row.transport))
+        Ok(self.core.store.mcp_session(id).await?.map(|row| row.transport))
     }
 
     /// The last message of a stream.
     pub async fn last_message(&self, stream: &StreamName) -> Result<Option<Arc<str>>, Error> {
-        let Some(view) = self.store.view(stream).await? else { return Ok(None) };
-        let last =
-            self.store.events(view.id, stream, view.head - 1, None, Take::rows(1)).await?.events;
+        let Some(view) = self.core.store.view(stream).await? else { return Ok(None) };
+        let last = self
+            .core
+            .store
+            .events(view.id, stream, view.head - 1, None, Take::rows(1))
+            .await?
+            .events;
         Ok(last.into_iter().next().map(|event| event.data))
     }
 
@@ -333,17 +343,17 @@ impl Services {
         cursor: Option<&str>,
         limit: u32,
     ) -> Result<(Vec<String>, Option<String>), Error> {
-        let before: i64 = super::check::cursor(cursor)?.unwrap_or(i64::MAX);
-        let mut rows = self.store.public_streams(before, limit + 1).await?;
+        let before: i64 = check::cursor(cursor)?.unwrap_or(i64::MAX);
+        let mut rows = self.core.store.public_streams(before, limit + 1).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
-        let next = rows.last().filter(|_| more).map(|(id, _)| super::check::make_cursor(id));
+        let next = rows.last().filter(|_| more).map(|(id, _)| check::make_cursor(id));
         Ok((rows.into_iter().map(|(_, name)| name).collect(), next))
     }
 
     /// Names of streams that everybody may see and that begin so.
     pub async fn stream_names(&self, prefix: &str, limit: u32) -> Result<Vec<String>, Error> {
-        Ok(self.store.stream_names(prefix, limit).await?)
+        Ok(self.core.store.stream_names(prefix, limit).await?)
     }
 
     /// A key of the daemon's own, made at the first use and kept with the database.
@@ -351,6 +361,7 @@ impl Services {
         let mut fresh = [0_u8; 32];
         crate::domain::random_bytes(&mut fresh);
         let secret = self
+            .core
             .store
             .write(move |tx| Box::pin(async move { tx.secret(name, &fresh).await }))
             .await;
@@ -366,7 +377,7 @@ impl Services {
             + Send
             + 'static,
     {
-        Ok(self.store.write(work).await?)
+        Ok(self.core.store.write(work).await?)
     }
 }
 

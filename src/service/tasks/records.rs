@@ -5,12 +5,13 @@ use std::{collections::VecDeque, sync::Arc};
 use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use serde::Serialize;
 
-use super::{Error, ResourceKind, Services, check, process};
+use super::Tasks;
 use crate::{
     domain::{
         Caller, Frame, NewEvent, NewTask, Reply, ReplyKind, Seq, StreamName, Task, TaskEvent,
         TaskEventBody, TaskId, TaskStatus, Timestamp, Verdict, limits,
     },
+    service::{Error, ResourceKind, check, process},
     store::{Appended, StoreError, TaskFilter, TaskRow, WriteTx},
 };
 
@@ -50,7 +51,7 @@ pub struct LastFrames {
     pub cut: bool,
 }
 
-impl Services {
+impl Tasks {
     /// Makes a task, which is pending until somebody begins.
     pub async fn create_task(&self, caller: &Caller, input: NewTask) -> Result<Created, Error> {
         for (field, text) in [("title", &input.title), ("agent", &input.agent)] {
@@ -58,8 +59,9 @@ impl Services {
         }
         check::key("idempotency_key", input.idempotency_key.as_deref())?;
         check::key("from", input.from.as_deref())?;
-        let (caller, ids) = (caller.clone(), self.ids.clone());
-        self.store
+        let (caller, ids) = (caller.clone(), self.core.ids.clone());
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let made_by = caller.subject();
@@ -101,10 +103,10 @@ impl Services {
     pub async fn task(&self, id: &str) -> Result<Arc<Task>, Error> {
         let id = task_id(id)?;
         let read = async || {
-            let row = self.store.task(&id).await?;
+            let row = self.core.store.task(&id).await?;
             Ok(row.ok_or_else(|| unknown(&id))?.task)
         };
-        self.lately.tasks.get(&self.store, &id, read).await
+        self.read.get(&self.core.store, &id, read).await
     }
 
     /// A page of tasks.
@@ -117,7 +119,7 @@ impl Services {
         let limit = check::limit(limit)?;
         let before: Option<(i64, String)> = check::cursor(cursor)?;
         let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
-        let mut rows = self.store.tasks(filter, before.as_ref(), limit + 1).await?;
+        let mut rows = self.core.store.tasks(filter, before.as_ref(), limit + 1).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
         let tasks: Vec<Task> = rows.into_iter().map(|row| row.task).collect();
@@ -146,22 +148,27 @@ impl Services {
             events.iter().all(|event| matches!(event.body, TaskEventBody::Frame { .. }));
         if frames_only {
             // The common case needs no statement but the one that all appends of a commit share.
-            let now = self.now();
+            let now = self.core.now();
             let events =
                 events.into_iter().map(|event| frame_event(&id, event, now)).collect::<Vec<_>>();
             return self
+                .core
                 .store
                 .append(stream_of(&id), events)
                 .await
                 .map_err(|error| of_task(error, &id));
         }
-        self.store.write(move |tx| Box::pin(async move { append_all(tx, &id, events).await })).await
+        self.core
+            .store
+            .write(move |tx| Box::pin(async move { append_all(tx, &id, events).await }))
+            .await
     }
 
     /// Asks for a task to be stopped. One that nobody has begun ends at once.
     pub async fn cancel_task(&self, id: &str) -> Result<Cancelled, Error> {
         let id = task_id(id)?;
-        self.store
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let mut row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
@@ -199,7 +206,8 @@ impl Services {
         check::long("body", &body, limits::REPLY_BYTES)?;
         let id = task_id(id)?;
         let caller = caller.clone();
-        self.store
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
@@ -221,7 +229,7 @@ impl Services {
         if count == 0 {
             return Ok(LastFrames { frames: Vec::new(), cut: false });
         }
-        let read = self.store.last_frames(id, count, limits::TASK_FRAMES_BYTES);
+        let read = self.core.store.last_frames(id, count, limits::TASK_FRAMES_BYTES);
         let (frames, cut) = Box::pin(read).await?;
         Ok(LastFrames { frames, cut })
     }
@@ -232,13 +240,13 @@ impl Services {
         for id in ids {
             let id = task_id(id)?;
             // Listen first and look after, or an end that comes in between is missed.
-            let mut listener = self.store.bus().listen(&stream_of(&id));
-            let row = self.store.task(&id).await?.ok_or_else(|| unknown(&id))?;
+            let mut listener = self.core.store.bus().listen(&stream_of(&id));
+            let row = self.core.store.task(&id).await?.ok_or_else(|| unknown(&id))?;
             if row.task.status.is_terminal() {
                 watch.ended.push_back(row.task);
                 continue;
             }
-            let store = self.store.clone();
+            let store = self.core.store.clone();
             watch.pending.push(Box::pin(async move {
                 // The commit of a task's end closes its stream.
                 listener.wait_closed().await;
@@ -250,8 +258,8 @@ impl Services {
 
     /// Ends tasks whose runner's process is gone, or that nothing was heard of for very long.
     pub async fn sweep_tasks(&self) -> Result<(), Error> {
-        let now = self.now();
-        for row in self.store.silent_tasks(now.minus(self.tuning.runner_grace)).await? {
+        let now = self.core.now();
+        for row in self.core.store.silent_tasks(now.minus(self.core.tuning.runner_grace)).await? {
             let silence = now.since(row.task.updated_at);
             let end = match row.runner_pid {
                 Some(pid) if process::is_same_alive(pid, row.runner_started.as_deref()) => continue,
@@ -266,7 +274,8 @@ impl Services {
                 ),
             };
             let Task { task_id: id, last_id, .. } = row.task;
-            self.store
+            self.core
+                .store
                 .write(move |tx| {
                     Box::pin(async move {
                         let Some(mut row) = tx.task(&id).await? else {

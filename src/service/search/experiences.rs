@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Error, Services, usefulness};
+use super::{Search, usefulness};
 use crate::{
     domain::{
         Timestamp,
@@ -13,6 +13,7 @@ use crate::{
         limits, text,
         text::{Group, Prompt},
     },
+    service::Error,
     store::{Candidate, Index, SearchFilter, Store, StoreError},
 };
 
@@ -54,7 +55,7 @@ const WORDS: usize = 3;
 
 /// What to look for.
 #[derive(Debug, Clone, Default)]
-pub struct Search<'a> {
+pub struct ExperienceQuery<'a> {
     /// The prompt, as it was typed.
     pub prompt: &'a str,
     /// The project that asks.
@@ -83,10 +84,10 @@ struct Ranked {
     relevance: f64,
 }
 
-impl Services {
+impl Search {
     /// The records that fit a prompt, the best first. Some places are kept for what did not work.
-    pub async fn search_ghaps(&self, search: &Search<'_>) -> Result<Vec<Hit>, Error> {
-        Ok(find(&self.store, self.clock.now(), search).await?)
+    pub async fn search_ghaps(&self, search: &ExperienceQuery<'_>) -> Result<Vec<Hit>, Error> {
+        Ok(find(&self.core.store, self.core.clock.now(), search).await?)
     }
 }
 
@@ -94,7 +95,7 @@ impl Services {
 pub async fn find(
     store: &Store,
     now: Timestamp,
-    search: &Search<'_>,
+    search: &ExperienceQuery<'_>,
 ) -> Result<Vec<Hit>, StoreError> {
     let prompt = Prompt::read(search.prompt);
     if prompt.groups.is_empty() {
@@ -148,7 +149,7 @@ async fn learn(index: &mut Index, mut prompt: Prompt) -> Result<Asked, StoreErro
 async fn gather(
     index: &mut Index,
     asked: &Asked,
-    search: &Search<'_>,
+    search: &ExperienceQuery<'_>,
 ) -> Result<Vec<Candidate>, StoreError> {
     let limit = search.limit.clamp(limits::SEARCH_CANDIDATES, limits::SEARCH_HITS);
     let filter = &search.filter;
@@ -188,7 +189,7 @@ fn rank(
     asked: &Asked,
     candidates: Vec<Candidate>,
     now: Timestamp,
-    search: &Search<'_>,
+    search: &ExperienceQuery<'_>,
 ) -> Vec<Ranked> {
     let mut ranked: Vec<Ranked> = candidates
         .into_iter()
@@ -222,13 +223,13 @@ fn keep_places(mut ranked: Vec<Ranked>, limit: usize) -> Vec<Ranked> {
 }
 
 /// All terms that a prompt may be met by.
-pub(super) fn members(prompt: &Prompt) -> Vec<&str> {
+pub(in crate::service) fn members(prompt: &Prompt) -> Vec<&str> {
     let members = prompt.groups.iter().flat_map(|group| &group.members);
     members.map(|(term, _)| term.as_str()).collect()
 }
 
 /// How telling each term is.
-pub(super) struct Rarity {
+pub(in crate::service) struct Rarity {
     records: f64,
     records_with: HashMap<String, i64>,
 }
@@ -239,7 +240,7 @@ const SMALL: i64 = 200;
 impl Rarity {
     /// Of that many records, and how many have each term. A small journal counts as one of [`SMALL`] records: where most
     /// of what there is is about one thing, its words would be worth nothing, and it would never come to mind.
-    pub(super) fn new(records: i64, records_with: HashMap<String, i64>) -> Self {
+    pub(in crate::service) fn new(records: i64, records_with: HashMap<String, i64>) -> Self {
         Self { records: float(records.max(SMALL)), records_with }
     }
 
@@ -262,7 +263,7 @@ impl Rarity {
 }
 
 /// A prompt, weighed.
-pub(super) struct Asked {
+pub(in crate::service) struct Asked {
     groups: Vec<Group>,
     is_chore: bool,
     troubles: usize,
@@ -277,7 +278,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    pub(super) fn new(prompt: Prompt, rarity: Rarity) -> Self {
+    pub(in crate::service) fn new(prompt: Prompt, rarity: Rarity) -> Self {
         let worth = |group: &Group| {
             let best = group
                 .members
@@ -352,7 +353,7 @@ impl Asked {
     }
 
     /// How well a record meets the prompt, by its terms: of what it is about, of what it taught, and the rest.
-    pub(super) fn meet(&self, [aim, lesson, rest]: [&str; 3]) -> Met {
+    pub(in crate::service) fn meet(&self, [aim, lesson, rest]: [&str; 3]) -> Met {
         // Of each term that counts: how often it stands, weighed by where.
         let mut counts = vec![0.0; self.terms.len()];
         let mut length = 0.0;
@@ -401,7 +402,7 @@ impl Asked {
     /// Whether a record, by its terms, is about the same: it would be given to somebody who did not ask, neither its age nor
     /// its tier nor whose it is having a say; or it has three words of the subject and a good share of it, which tells
     /// in a journal that is so small that no word is rare.
-    pub(super) fn is_about(&self, terms: [&str; 3]) -> bool {
+    pub(in crate::service) fn is_about(&self, terms: [&str; 3]) -> bool {
         let Met { score, share } = self.meet(terms);
         let has = |term: &str| terms.iter().any(|field| field.split(' ').any(|it| it == term));
         let is_met = |group: &&Group| {
@@ -434,7 +435,7 @@ struct Look<'a> {
 
 /// How well a record meets a prompt.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Met {
+pub(in crate::service) struct Met {
     /// What the words are worth that it has.
     score: f64,
     /// Which share of the prompt those are.
@@ -469,18 +470,18 @@ mod tests {
     use super::*;
     use crate::{
         domain::journal::Domain,
-        service::retrieval::{Fixture, NOW},
+        service::search::retrieval::{Fixture, NOW},
         store::{
             ShownBy,
             testing::{TestStore, journal::record},
         },
     };
 
-    fn asks(prompt: &str) -> Search<'_> {
-        Search { prompt, limit: 5, ..Search::default() }
+    fn asks(prompt: &str) -> ExperienceQuery<'_> {
+        ExperienceQuery { prompt, limit: 5, ..ExperienceQuery::default() }
     }
 
-    async fn found(store: &Store, search: &Search<'_>) -> Vec<String> {
+    async fn found(store: &Store, search: &ExperienceQuery<'_>) -> Vec<String> {
         let hits = find(store, NOW, search).await.unwrap();
         hits.into_iter().map(|hit| hit.ghap.id.as_str().to_owned()).collect()
     }
@@ -529,7 +530,7 @@ mod tests {
                 },
             ];
             for filter in filters {
-                let search = Search { filter, ..asks("tokenizer hangs") };
+                let search = ExperienceQuery { filter, ..asks("tokenizer hangs") };
                 assert_eq!(found(&at.store, &search).await, ["ghap_0"], "{many}: {search:?}");
             }
             let filter = SearchFilter {
@@ -537,7 +538,7 @@ mod tests {
                 status: Some(GhapStatus::Confirmed),
                 part: None,
             };
-            let search = Search { filter, ..asks("tokenizer hangs") };
+            let search = ExperienceQuery { filter, ..asks("tokenizer hangs") };
             assert!(found(&at.store, &search).await.is_empty());
         }
     }
@@ -570,7 +571,7 @@ mod tests {
         let hits = found(&at.store, &asks(&prompt)).await;
         assert_eq!(hits, ["ghap_7", "ghap_6", "ghap_5", "ghap_4", "ghap_2"]);
         // Four places have no fifth to give.
-        let search = Search { limit: 4, ..asks(&prompt) };
+        let search = ExperienceQuery { limit: 4, ..asks(&prompt) };
         let hits = found(&at.store, &search).await;
         assert_eq!(hits, ["ghap_7", "ghap_6", "ghap_5", "ghap_4"]);
     }
@@ -602,7 +603,7 @@ mod tests {
         confirm("ghap_3", "other").await;
         // What has helped does not fit better for it than what has more of the words.
         assert_eq!(found(&at.store, &search).await, ["ghap_1", "ghap_2", "ghap_3"]);
-        let unasked = |prompt| Search { only_relevant: true, ..asks(prompt) };
+        let unasked = |prompt| ExperienceQuery { only_relevant: true, ..asks(prompt) };
         assert!(found(&at.store, &unasked("push it, tokenizer")).await.is_empty(), "the floor");
     }
 
@@ -633,7 +634,7 @@ mod tests {
         let at = TestStore::open().await;
         Fixture::read().unwrap().fill(&at.store).await.unwrap();
         for prompt in ["", "?!", "ok", "do it", "now the tests", "push it", "thanks, bye", "🦀"] {
-            let search = Search { only_relevant: true, ..asks(prompt) };
+            let search = ExperienceQuery { only_relevant: true, ..asks(prompt) };
             assert!(found(&at.store, &search).await.is_empty(), "{prompt}");
         }
     }

@@ -5,12 +5,13 @@ use std::{sync::Arc, time::Duration};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Error, ResourceKind, Services, check, process};
+use super::Team;
 use crate::{
     domain::{
         Caller, NewEvent, Peer, PeerId, PeerRole, PeerStatus, RegisterInput, StreamName, Timestamp,
         limits,
     },
+    service::{Error, ResourceKind, check, process},
     store::{PeerFilter, PeerRow, StoreError, WriteTx},
 };
 
@@ -23,7 +24,7 @@ pub struct PeerPage {
     pub next_cursor: Option<String>,
 }
 
-impl Services {
+impl Team {
     /// Registers a peer, or updates the one with the same identity.
     pub async fn register_peer(
         &self,
@@ -38,8 +39,9 @@ impl Services {
                 "session_id: this token speaks for session {own:?} and for no other"
             )));
         }
-        let (caller, ids) = (caller.clone(), self.ids.clone());
-        self.store
+        let (caller, ids) = (caller.clone(), self.core.ids.clone());
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let known = tx
@@ -70,7 +72,8 @@ impl Services {
     ) -> Result<Peer, Error> {
         let id = peer_id(id, ResourceKind::ReportingPeer)?;
         let caller = caller.clone();
-        self.store
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let mut row = own_peer(tx, &caller, &id, ResourceKind::ReportingPeer).await?;
@@ -90,7 +93,8 @@ impl Services {
     pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
         let id = peer_id(id, ResourceKind::Peer)?;
         let caller = caller.clone();
-        self.store
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let row = own_peer(tx, &caller, &id, ResourceKind::Peer).await?;
@@ -106,18 +110,18 @@ impl Services {
     /// A peer by its id.
     pub async fn peer(&self, id: &str) -> Result<Peer, Error> {
         let id = peer_id(id, ResourceKind::Peer)?;
-        let row = self.store.peer(&id).await?;
+        let row = self.core.store.peer(&id).await?;
         Ok(row.ok_or_else(|| Error::not_found(ResourceKind::Peer, id.as_str()))?.peer)
     }
 
     /// The peer that a session speaks for: the one registered with it.
     pub async fn peer_of_session(&self, session: &str) -> Result<Option<Peer>, Error> {
-        Ok(self.store.peer_of_session(session).await?.map(|row| row.peer))
+        Ok(self.core.store.peer_of_session(session).await?.map(|row| row.peer))
     }
 
     /// Peers with exactly this name, which need not be one only; the first 50 in the order of lists.
     pub async fn peers_named(&self, name: &str) -> Result<Vec<Peer>, Error> {
-        let rows = self.store.peers_named(name, limits::PAGE_DEFAULT).await?;
+        let rows = self.core.store.peers_named(name, limits::PAGE_DEFAULT).await?;
         Ok(rows.into_iter().map(|row| row.peer).collect())
     }
 
@@ -129,7 +133,7 @@ impl Services {
         limit: Option<u32>,
     ) -> Result<Arc<PeerPage>, Error> {
         let read = || self.read_peers(filter, cursor, limit);
-        self.lately.peers.get(&self.store, (filter, cursor, limit), read).await
+        self.peer_pages.get(&self.core.store, (filter, cursor, limit), read).await
     }
 
     async fn read_peers(
@@ -140,7 +144,7 @@ impl Services {
     ) -> Result<PeerPage, Error> {
         let limit = check::limit(limit)?;
         let after: Option<(i64, String, String)> = check::cursor(cursor)?;
-        let mut rows = self.store.peers(filter, after.as_ref(), limit + 1).await?;
+        let mut rows = self.core.store.peers(filter, after.as_ref(), limit + 1).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
         let peers: Arc<[Peer]> = rows.into_iter().map(|row| row.peer).collect();
@@ -153,9 +157,9 @@ impl Services {
     /// Lets time pass for peers: who was silent for too long is idle while its process lives, and offline
     /// otherwise. Answers how long it may be until the next one is.
     pub async fn sweep_peers(&self) -> Result<Duration, Error> {
-        let now = self.now();
-        let timeout = self.tuning.peer_timeout;
-        for row in self.store.stale_peers(now.minus(timeout), now).await? {
+        let now = self.core.now();
+        let timeout = self.core.tuning.peer_timeout;
+        for row in self.core.store.stale_peers(now.minus(timeout), now).await? {
             let alive = row.peer.pid.is_some_and(process::is_alive)
                 || self.has_open_session(row.peer.session_id.as_deref(), now).await?;
             let Peer { peer_id, last_seen, status, .. } = row.peer;
@@ -165,7 +169,8 @@ impl Services {
                 // Idle, as it was: nothing to write for as long as its process or session lives.
                 continue;
             }
-            self.store
+            self.core
+                .store
                 .write(move |tx| {
                     Box::pin(async move {
                         let Some(mut row) = tx.peer(&peer_id).await? else {
@@ -190,22 +195,22 @@ impl Services {
                 .await?;
         }
         let pause = limits::PID_CHECK.min(timeout / 4);
-        let next = self.store.longest_silence().await?;
-        let due = next.map(|at| at.plus(timeout).since(self.now()) + Duration::from_millis(1));
+        let next = self.core.store.longest_silence().await?;
+        let due = next.map(|at| at.plus(timeout).since(self.core.now()) + Duration::from_millis(1));
         Ok(due.map_or(pause, |due| due.min(pause)).max(Duration::from_millis(10)))
     }
 }
 
-impl Services {
+impl Team {
     /// Whether the session that a peer stands for is open in the journal and not stale, or at the other end of an MCP
     /// connection, or was there a moment ago.
     async fn has_open_session(&self, session: Option<&str>, now: Timestamp) -> Result<bool, Error> {
         let Some(session) = given(session) else { return Ok(false) };
         let (connected, stale) =
             (now.minus(limits::MCP_SESSION_OPEN), now.minus(limits::SESSION_STALE));
-        let journal = self.store.session(session).await?;
+        let journal = self.core.store.session(session).await?;
         Ok(journal.is_some_and(|it| it.ended_at.is_none() && it.last_seen_at >= stale)
-            || self.store.is_mcp_session_open(session, connected).await?)
+            || self.core.store.is_mcp_session_open(session, connected).await?)
     }
 }
 
@@ -242,7 +247,7 @@ fn check_input(input: &RegisterInput) -> Result<(), Error> {
     Ok(())
 }
 
-pub(super) async fn create(
+pub(in crate::service) async fn create(
     tx: &mut WriteTx,
     caller: &Caller,
     peer_id: PeerId,
@@ -275,7 +280,7 @@ pub(super) async fn create(
     Ok(row.peer)
 }
 
-pub(super) async fn update(
+pub(in crate::service) async fn update(
     tx: &mut WriteTx,
     caller: &Caller,
     known: PeerRow,
@@ -324,7 +329,7 @@ pub(super) async fn update(
 }
 
 /// Stores a peer's state and time, with an event if the state is another.
-pub(super) async fn set_status(
+pub(in crate::service) async fn set_status(
     tx: &mut WriteTx,
     peer: &mut Peer,
     next: PeerStatus,
@@ -352,12 +357,12 @@ async fn note(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), S
 }
 
 /// What a caller wrote where a peer's id belongs.
-pub(super) fn peer_id(text: &str, kind: ResourceKind) -> Result<PeerId, Error> {
+pub(in crate::service) fn peer_id(text: &str, kind: ResourceKind) -> Result<PeerId, Error> {
     PeerId::parse(text).ok_or_else(|| Error::not_found(kind, text))
 }
 
 /// The peer with this id, if the caller may act for it.
-pub(super) async fn own_peer(
+pub(in crate::service) async fn own_peer(
     tx: &mut WriteTx,
     caller: &Caller,
     id: &PeerId,
@@ -369,7 +374,7 @@ pub(super) async fn own_peer(
 }
 
 /// The operator may act for any peer, a session's token for the peers of its session.
-pub(super) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<(), Error> {
+pub(in crate::service) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<(), Error> {
     let Some(session) = caller.session() else {
         return Ok(());
     };
@@ -394,7 +399,7 @@ mod tests {
     use super::*;
     use crate::{
         domain::{Ids, NewMessage, journal::SessionSource},
-        service::{Tokens, Tuning, journal::NewSession},
+        service::{Services, Tokens, Tuning, team::NewSession},
         store::testing::TestStore,
     };
 
@@ -421,21 +426,22 @@ mod tests {
         let noon = Timestamp::from_millis(1_800_000_000_000);
         test.clock.set(noon);
         let caller = Caller::Operator;
-        let peer = services.register_peer(&caller, input("a")).await.unwrap();
+        let peer = services.team.register_peer(&caller, input("a")).await.unwrap();
         let id = peer.peer_id.as_str();
-        services.send_message(&caller, id, message()).await.unwrap();
-        let take = async || services.take_messages(&caller, id, None).await.unwrap().messages.len();
+        services.team.send_message(&caller, id, message()).await.unwrap();
+        let take =
+            async || services.team.take_messages(&caller, id, None).await.unwrap().messages.len();
         assert_eq!(take().await, 1);
         assert_eq!(take().await, 0);
         let before = test.store.log_bounds().await.unwrap().1;
 
         test.clock.set(noon.minus(Duration::from_hours(3)));
-        services.sweep_peers().await.unwrap();
-        assert_eq!(services.peer(id).await.unwrap().status, PeerStatus::Online);
+        services.team.sweep_peers().await.unwrap();
+        assert_eq!(services.team.peer(id).await.unwrap().status, PeerStatus::Online);
         assert_eq!(take().await, 1);
         test.clock.advance(Duration::from_secs(61));
-        services.sweep_peers().await.unwrap();
-        assert_eq!(services.peer(id).await.unwrap().status, PeerStatus::Offline);
+        services.team.sweep_peers().await.unwrap();
+        assert_eq!(services.team.peer(id).await.unwrap().status, PeerStatus::Offline);
         assert_eq!(take().await, 1);
         let after = test.store.log_bounds().await.unwrap().1;
         assert_eq!(after, before + 1, "positions go on; one event, peer.status");
@@ -452,19 +458,24 @@ mod tests {
             client: None,
             capabilities: "{}".to_owned(),
         };
-        let session = services.open_mcp_session(&Caller::Operator, new).await.unwrap().session_id;
+        let session =
+            services.mcp.open_mcp_session(&Caller::Operator, new).await.unwrap().session_id;
         let input = RegisterInput { session_id: Some(session.as_str().to_owned()), ..input("a") };
-        let id = services.register_peer(&Caller::Operator, input).await.unwrap().peer_id;
+        let id = services.team.register_peer(&Caller::Operator, input).await.unwrap().peer_id;
         let status = async || {
-            services.sweep_peers().await.unwrap();
-            services.peer(id.as_str()).await.unwrap().status
+            services.team.sweep_peers().await.unwrap();
+            services.team.peer(id.as_str()).await.unwrap().status
         };
         test.clock.advance(Duration::from_secs(61));
         assert_eq!(status().await, PeerStatus::Idle);
-        services.touch_mcp_session(&session).await.unwrap();
+        services.mcp.touch_mcp_session(&session).await.unwrap();
         test.clock.advance(Duration::from_secs(119));
         assert_eq!(status().await, PeerStatus::Idle);
-        assert_eq!(services.sweep_peers().await.unwrap(), limits::PID_CHECK, "not at once again");
+        assert_eq!(
+            services.team.sweep_peers().await.unwrap(),
+            limits::PID_CHECK,
+            "not at once again"
+        );
         test.clock.advance(Duration::from_secs(2));
         assert_eq!(status().await, PeerStatus::Offline);
     }
@@ -481,15 +492,15 @@ mod tests {
                 source: SessionSource::Startup,
                 client: None,
             };
-            services.start_session(&operator, None, new).await.unwrap();
+            services.team.start_session(&operator, None, new).await.unwrap();
         };
         start().await;
         let input = RegisterInput { session_id: Some("s-1".to_owned()), ..input("a") };
-        let id = services.register_peer(&operator, input).await.unwrap().peer_id;
+        let id = services.team.register_peer(&operator, input).await.unwrap().peer_id;
         let status = async || {
-            let pause = services.sweep_peers().await.unwrap();
+            let pause = services.team.sweep_peers().await.unwrap();
             assert_eq!(pause, limits::PID_CHECK, "no sooner than it has to");
-            services.peer(id.as_str()).await.unwrap().status
+            services.team.peer(id.as_str()).await.unwrap().status
         };
         test.clock.advance(limits::PEER_TIMEOUT);
         assert_eq!(status().await, PeerStatus::Idle);
@@ -498,12 +509,12 @@ mod tests {
         test.clock.advance(Duration::from_millis(1));
         assert_eq!(status().await, PeerStatus::Offline, "the session is stale");
 
-        services.heartbeat(&operator, id.as_str(), None).await.unwrap();
+        services.team.heartbeat(&operator, id.as_str(), None).await.unwrap();
         start().await;
         test.clock.advance(limits::PEER_TIMEOUT);
         assert_eq!(status().await, PeerStatus::Idle);
-        let place = services.place(&operator, Some("s-1"), None, None).await.unwrap();
-        services.end_session(place, None).await.unwrap();
+        let place = services.team.acting_session(&operator, Some("s-1"), None, None).await.unwrap();
+        services.team.end_session(place, None).await.unwrap();
         assert_eq!(status().await, PeerStatus::Offline, "the session has ended");
     }
 
@@ -511,9 +522,9 @@ mod tests {
     async fn the_next_look_comes_when_the_next_peer_is_due() {
         let test = TestStore::open().await;
         let services = services(&test);
-        services.register_peer(&Caller::Operator, input("a")).await.unwrap();
-        assert_eq!(services.sweep_peers().await.unwrap(), limits::PID_CHECK);
+        services.team.register_peer(&Caller::Operator, input("a")).await.unwrap();
+        assert_eq!(services.team.sweep_peers().await.unwrap(), limits::PID_CHECK);
         test.clock.advance(Duration::from_secs(59));
-        assert_eq!(services.sweep_peers().await.unwrap(), Duration::from_millis(1001));
+        assert_eq!(services.team.sweep_peers().await.unwrap(), Duration::from_millis(1001));
     }
 }

@@ -2,60 +2,24 @@
 //!
 //! A change of a record, its history, the counters and its event are one write job: a crash leaves all of it or none.
 
-use std::path::Path;
-
 use serde_json::json;
 
-use super::{Error, ResourceKind, Services, check, usefulness};
+use super::Journal;
 use crate::{
     domain::{
-        Caller, GhapId, Ids, NewEvent, OutcomeId, StreamName, Timestamp, TokenId,
+        Caller, GhapId, Ids, OutcomeId, Timestamp,
         journal::{
             Domain, Ghap, GhapStatus, Iteration, Lesson, Outcome, OutcomeVerdict, RootCause,
-            Session, SessionSource, Strategy, Tier, ToolUse, Verdict, tier,
+            Strategy, Tier, Verdict, tier,
         },
         limits,
     },
-    store::{
-        CalibrationRow, Counted, GhapFilter, SessionFilter, SessionStart, StoreError, ToolCall,
-        WriteTx,
+    service::{
+        Error, ResourceKind, check, search,
+        team::{ActingSession, tell},
     },
+    store::{CalibrationRow, GhapFilter, StoreError, WriteTx},
 };
-
-pub use super::journal_import::{Imported, OldGhap};
-
-/// Where a call of the journal belongs: a session, and in it perhaps a sub-agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// The client's own id of the session.
-    pub session_id: String,
-    /// The sub-agent; empty for the session itself.
-    pub agent_id: String,
-}
-
-/// A session that begins.
-#[derive(Debug, Clone)]
-pub struct NewSession {
-    /// The client's own id; one is made if there is none.
-    pub session_id: Option<String>,
-    /// Where it works.
-    pub cwd: Option<String>,
-    /// How it begins.
-    pub source: SessionSource,
-    /// Which program it is.
-    pub client: Option<String>,
-}
-
-/// What a check-in says.
-#[derive(Debug)]
-pub struct CheckIn {
-    /// Tool calls since the last one, this one included.
-    pub tool_count: i64,
-    /// Whether it is time to look at the record.
-    pub due: bool,
-    /// The record to look at.
-    pub active: Option<Ghap>,
-}
 
 /// A record that begins.
 #[derive(Debug, Clone)]
@@ -138,201 +102,7 @@ pub struct GhapDetail {
     pub notes: Vec<String>,
 }
 
-/// A session with its counters.
-#[derive(Debug)]
-pub struct SessionDetail {
-    /// The session.
-    pub session: Session,
-    /// How often each tool was called.
-    pub tools: Vec<ToolUse>,
-    /// Its active record.
-    pub active: Option<Ghap>,
-}
-
-/// The setting that names the session last started.
-const CURRENT: &str = "current_session";
-/// The session of callers that never started one.
-const IMPLICIT: &str = "default";
-
-impl Services {
-    /// The session that a call is about: the one that it names, the caller's own, or the one last started here.
-    ///
-    /// # Errors
-    /// [`Error::Forbidden`] if a session token names another session than its own.
-    pub async fn place(
-        &self,
-        caller: &Caller,
-        own: Option<&str>,
-        named: Option<&str>,
-        agent_id: Option<&str>,
-    ) -> Result<Place, Error> {
-        let session_id = match (caller.session(), named) {
-            (Some(token), Some(named)) if token != named => {
-                return Err(Error::Forbidden(format!(
-                    "session_id: this token speaks for session {token:?} and for no other"
-                )));
-            }
-            (_, Some(named)) => named.to_owned(),
-            (_, None) => {
-                if let Some(own) = own {
-                    own.to_owned()
-                } else {
-                    let current = self.store.setting(CURRENT).await?;
-                    current.unwrap_or_else(|| IMPLICIT.to_owned())
-                }
-            }
-        };
-        check::key("session_id", Some(&session_id))?;
-        check::short("agent_id", agent_id)?;
-        Ok(Place { session_id, agent_id: agent_id.unwrap_or_default().to_owned() })
-    }
-
-    /// Begins a session, or begins it again: what it left open it has back.
-    pub async fn start_session(
-        &self,
-        caller: &Caller,
-        own: Option<&str>,
-        new: NewSession,
-    ) -> Result<Session, Error> {
-        for (field, text) in [("cwd", &new.cwd), ("client", &new.client)] {
-            check::key(field, text.as_deref())?;
-        }
-        let named = new.session_id.as_deref().or(own);
-        let session_id = match named {
-            Some(_) => self.place(caller, own, new.session_id.as_deref(), None).await?.session_id,
-            None => uuid::Builder::from_random_bytes(random()).into_uuid().to_string(),
-        };
-        let start = SessionStart {
-            session_id,
-            project: new.cwd.as_deref().map(project_root),
-            client: new.client,
-            source: new.source,
-            created_by: caller.subject(),
-        };
-        self.store
-            .write(move |tx| {
-                Box::pin(async move {
-                    tx.put_setting(CURRENT, &start.session_id).await?;
-                    begin(tx, &start).await
-                })
-            })
-            .await
-    }
-
-    /// Ends a session. Its open record is an orphan from then on; answers its id.
-    pub async fn end_session(
-        &self,
-        place: Place,
-        reason: Option<String>,
-    ) -> Result<(Session, Option<GhapId>), Error> {
-        check::short("reason", reason.as_deref())?;
-        let (session, left) = self
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let id = &place.session_id;
-                    let unknown = || Error::not_found(ResourceKind::Session, id);
-                    tx.session(id).await?.ok_or_else(unknown)?;
-                    let left = end(tx, id, reason.as_deref()).await?;
-                    Ok::<_, Error>((tx.session(id).await?.ok_or_else(unknown)?, left))
-                })
-            })
-            .await?;
-        self.tokens.forget(&left.tokens);
-        Ok((session, left.record))
-    }
-
-    /// The project that a session works in.
-    pub async fn project_of(&self, place: &Place) -> Result<Option<String>, Error> {
-        Ok(self.store.session(&place.session_id).await?.and_then(|session| session.project))
-    }
-
-    /// A session with its counters.
-    pub async fn session_detail(&self, session_id: &str) -> Result<SessionDetail, Error> {
-        let session = self.store.session(session_id).await?;
-        let session = session.ok_or_else(|| Error::not_found(ResourceKind::Session, session_id))?;
-        let tools = self.store.tool_uses(session_id).await?;
-        let active = self.store.active_ghap(session_id).await?;
-        Ok(SessionDetail { session, tools, active })
-    }
-
-    /// A page of sessions, those heard of last first.
-    pub async fn sessions(
-        &self,
-        filter: &SessionFilter,
-        cursor: Option<&str>,
-        limit: Option<u32>,
-    ) -> Result<(Vec<Session>, Option<String>), Error> {
-        let limit = check::limit(limit)?;
-        let before: Option<(i64, String)> = check::cursor(cursor)?;
-        let before = before.as_ref().map(|(at, id)| (Timestamp::from_millis(*at), id.as_str()));
-        let mut sessions = self.store.sessions(filter, before, limit + 1).await?;
-        let more = sessions.len() > limit as usize;
-        sessions.truncate(limit as usize);
-        let next = sessions.last().filter(|_| more).map(|session| {
-            check::make_cursor(&(session.last_seen_at.as_millis(), &session.session_id))
-        });
-        Ok((sessions, next))
-    }
-
-    /// Counts a tool call.
-    pub async fn count_tool(
-        &self,
-        caller: &Caller,
-        place: Place,
-        tool_name: Option<String>,
-    ) -> Result<i64, Error> {
-        Ok(self.counted(caller, place, tool_name, None).await?.since)
-    }
-
-    async fn counted(
-        &self,
-        caller: &Caller,
-        place: Place,
-        tool_name: Option<String>,
-        frequency: Option<i64>,
-    ) -> Result<Counted, Error> {
-        check::key("tool_name", tool_name.as_deref())?;
-        let Place { session_id, agent_id } = place;
-        let created_by = caller.subject();
-        let call = ToolCall { session_id, agent_id, tool_name, created_by, frequency };
-        Ok(self.store.count_tool(call).await?)
-    }
-
-    /// Tool calls since the last reset.
-    pub async fn tool_count(&self, place: Place) -> Result<i64, Error> {
-        let session = self.store.session(&place.session_id).await?;
-        Ok(session.map_or(0, |session| session.tool_count))
-    }
-
-    /// Counts from zero again.
-    pub async fn reset_tool_count(&self, caller: &Caller, place: Place) -> Result<(), Error> {
-        let subject = caller.subject();
-        self.store
-            .write(move |tx| {
-                Box::pin(async move {
-                    tx.touch_session(&place.session_id, &subject).await?;
-                    tx.reset_tool_count(&place.session_id, &place.agent_id).await?;
-                    Ok(())
-                })
-            })
-            .await
-    }
-
-    /// Counts a tool call, tells whether it is time to look at the record, and if so counts from zero again: in one
-    /// step, so that of many calls at one moment exactly one is told.
-    pub async fn check_in(
-        &self,
-        caller: &Caller,
-        place: Place,
-        tool_name: Option<String>,
-        frequency: i64,
-    ) -> Result<CheckIn, Error> {
-        let counted = self.counted(caller, place, tool_name, Some(frequency)).await?;
-        let Counted { since: tool_count, due, active } = counted;
-        Ok(CheckIn { tool_count, due, active: active.map(|ghap| *ghap) })
-    }
-
+impl Journal {
     /// Begins a record. A session has one at a time.
     ///
     /// # Errors
@@ -340,7 +110,7 @@ impl Services {
     pub async fn start_ghap(
         &self,
         caller: &Caller,
-        place: Place,
+        acting: ActingSession,
         new: NewGhap,
     ) -> Result<Ghap, Error> {
         for (field, text) in [
@@ -352,11 +122,12 @@ impl Services {
             text_of(field, text, limits::GHAP_TEXT_CHARS)?;
         }
         check_probability(new.probability)?;
-        let (subject, ids) = (caller.subject(), self.ids.clone());
-        self.store
+        let (subject, ids) = (caller.subject(), self.core.ids.clone());
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let id = &place.session_id;
+                    let id = &acting.session_id;
                     tx.touch_session(id, &subject).await?;
                     if let Some(active) = tx.active_ghap(id).await? {
                         return Err(Error::ActiveGhap { id: active.id });
@@ -397,7 +168,11 @@ impl Services {
     }
 
     /// Changes the active record of a session. What it said before is kept if hypothesis, action or prediction change.
-    pub async fn update_ghap(&self, place: Place, change: GhapChange) -> Result<Ghap, Error> {
+    pub async fn update_ghap(
+        &self,
+        acting: ActingSession,
+        change: GhapChange,
+    ) -> Result<Ghap, Error> {
         for (field, text, most) in [
             ("goal", &change.goal, limits::GHAP_TEXT_CHARS),
             ("hypothesis", &change.hypothesis, limits::GHAP_TEXT_CHARS),
@@ -410,10 +185,11 @@ impl Services {
             }
         }
         check_probability(change.probability)?;
-        self.store
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let mut ghap = active(tx, &place).await?;
+                    let mut ghap = active(tx, &acting).await?;
                     let now = tx.now();
                     let before = ghap.clone();
                     let GhapChange {
@@ -454,7 +230,7 @@ impl Services {
                     }
                     ghap.updated_at = now;
                     tx.update_ghap(&ghap).await?;
-                    tx.reset_tool_count(&place.session_id, "").await?;
+                    tx.reset_tool_count(&acting.session_id, "").await?;
                     tell_of(tx, &ghap, "ghap.updated").await?;
                     Ok(ghap)
                 })
@@ -463,7 +239,11 @@ impl Services {
     }
 
     /// Ends the active record of a session.
-    pub async fn resolve_ghap(&self, place: Place, end: Resolution) -> Result<Ghap, Error> {
+    pub async fn resolve_ghap(
+        &self,
+        acting: ActingSession,
+        end: Resolution,
+    ) -> Result<Ghap, Error> {
         text_of("result", &end.result, limits::GHAP_LONG_TEXT_CHARS)?;
         for (field, text) in [
             ("surprise", end.surprise.as_ref()),
@@ -487,10 +267,11 @@ impl Services {
                 return Err(Error::invalid("root_cause", why));
             }
         }
-        self.store
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let mut ghap = active(tx, &place).await?;
+                    let mut ghap = active(tx, &acting).await?;
                     if let Some(outcome) = &end.outcome_id {
                         let unknown = || Error::not_found(ResourceKind::Outcome, outcome);
                         let session = tx.outcome_session(outcome).await?.ok_or_else(unknown)?;
@@ -514,10 +295,10 @@ impl Services {
                     ghap.updated_at = now;
                     ghap.resolved_at = Some(now);
                     if ghap.status == GhapStatus::Confirmed {
-                        usefulness::note(tx, &ghap).await?;
+                        search::note_confirmed(tx, &ghap).await?;
                     }
                     tx.update_ghap(&ghap).await?;
-                    tx.reset_tool_count(&place.session_id, "").await?;
+                    tx.reset_tool_count(&acting.session_id, "").await?;
                     tell_of(tx, &ghap, "ghap.resolved").await?;
                     Ok(ghap)
                 })
@@ -526,17 +307,17 @@ impl Services {
     }
 
     /// The active record of a session.
-    pub async fn active_ghap(&self, place: &Place) -> Result<Option<Ghap>, Error> {
-        Ok(self.store.active_ghap(&place.session_id).await?)
+    pub async fn active_ghap(&self, acting: &ActingSession) -> Result<Option<Ghap>, Error> {
+        Ok(self.core.store.active_ghap(&acting.session_id).await?)
     }
 
     /// A record with its history.
     pub async fn ghap(&self, id: &str) -> Result<GhapDetail, Error> {
         let unknown = || Error::not_found(ResourceKind::GhapRecord, id);
         let id = GhapId::parse(id).ok_or_else(unknown)?;
-        let ghap = self.store.ghap(&id).await?.ok_or_else(unknown)?;
-        let history = self.store.iterations(&id).await?;
-        let notes = self.store.notes(&id).await?;
+        let ghap = self.core.store.ghap(&id).await?.ok_or_else(unknown)?;
+        let history = self.core.store.iterations(&id).await?;
+        let notes = self.core.store.notes(&id).await?;
         Ok(GhapDetail { ghap, history, notes })
     }
 
@@ -550,7 +331,7 @@ impl Services {
         let limit = check::limit(limit)?;
         let before: Option<String> = check::cursor(cursor)?;
         let before = before.map(GhapId::from);
-        let mut ghaps = self.store.ghaps(filter, before.as_ref(), limit + 1).await?;
+        let mut ghaps = self.core.store.ghaps(filter, before.as_ref(), limit + 1).await?;
         let more = ghaps.len() > limit as usize;
         ghaps.truncate(limit as usize);
         let next = ghaps.last().filter(|_| more).map(|ghap| check::make_cursor(&ghap.id));
@@ -559,35 +340,36 @@ impl Services {
 
     /// Records that were left open in the project of a session, by sessions that are over or long silent; the one that
     /// was changed last first.
-    pub async fn orphans(&self, place: &Place) -> Result<Vec<Ghap>, Error> {
-        let session = self.store.session(&place.session_id).await?;
+    pub async fn orphans(&self, acting: &ActingSession) -> Result<Vec<Ghap>, Error> {
+        let session = self.core.store.session(&acting.session_id).await?;
         let project = session.and_then(|session| session.project).unwrap_or_default();
-        let stale = self.now().minus(limits::SESSION_STALE);
-        Ok(self.store.orphans(&project, &place.session_id, stale).await?)
+        let stale = self.core.now().minus(limits::SESSION_STALE);
+        Ok(self.core.store.orphans(&project, &acting.session_id, stale).await?)
     }
 
     /// Takes over a record that was left open: it keeps its id and its history.
     pub async fn adopt_ghap(
         &self,
         caller: &Caller,
-        place: Place,
+        acting: ActingSession,
         id: Option<&str>,
     ) -> Result<(Ghap, String), Error> {
-        let orphan = self.one_orphan(&place, id).await?;
+        let orphan = self.one_orphan(&acting, id).await?;
         let subject = caller.subject();
-        let stale = self.now().minus(limits::SESSION_STALE);
-        self.store
+        let stale = self.core.now().minus(limits::SESSION_STALE);
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.touch_session(&place.session_id, &subject).await?;
-                    if let Some(active) = tx.active_ghap(&place.session_id).await? {
+                    tx.touch_session(&acting.session_id, &subject).await?;
+                    if let Some(active) = tx.active_ghap(&acting.session_id).await? {
                         return Err(Error::ActiveGhap { id: active.id });
                     }
                     let mut ghap = still_orphan(tx, &orphan, stale).await?;
-                    let from = std::mem::replace(&mut ghap.session_id, place.session_id.clone());
+                    let from = std::mem::replace(&mut ghap.session_id, acting.session_id.clone());
                     ghap.updated_at = tx.now();
                     tx.update_ghap(&ghap).await?;
-                    tx.reset_tool_count(&place.session_id, "").await?;
+                    tx.reset_tool_count(&acting.session_id, "").await?;
                     tell_of(tx, &ghap, "ghap.adopted").await?;
                     Ok((ghap, from))
                 })
@@ -598,14 +380,15 @@ impl Services {
     /// Ends a record that was left open, under the session that left it.
     pub async fn abandon_orphan(
         &self,
-        place: Place,
+        acting: ActingSession,
         id: Option<&str>,
         reason: String,
     ) -> Result<Ghap, Error> {
         text_of("reason", &reason, limits::GHAP_LONG_TEXT_CHARS)?;
-        let orphan = self.one_orphan(&place, id).await?;
-        let stale = self.now().minus(limits::SESSION_STALE);
-        self.store
+        let orphan = self.one_orphan(&acting, id).await?;
+        let stale = self.core.now().minus(limits::SESSION_STALE);
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let mut ghap = still_orphan(tx, &orphan, stale).await?;
@@ -623,8 +406,8 @@ impl Services {
             .await
     }
 
-    async fn one_orphan(&self, place: &Place, id: Option<&str>) -> Result<GhapId, Error> {
-        let mut orphans = self.orphans(place).await?;
+    async fn one_orphan(&self, acting: &ActingSession, id: Option<&str>) -> Result<GhapId, Error> {
+        let mut orphans = self.orphans(acting).await?;
         match id {
             None if orphans.is_empty() => {
                 Err(Error::not_found(ResourceKind::OrphanedRecord, "in this project"))
@@ -642,17 +425,18 @@ impl Services {
     pub async fn record_outcome(
         &self,
         caller: &Caller,
-        place: Place,
+        acting: ActingSession,
         new: NewOutcome,
     ) -> Result<Outcome, Error> {
         text_of("command", &new.command, limits::GHAP_LONG_TEXT_CHARS)?;
         check::key("tool_use_id", new.tool_use_id.as_deref())?;
-        let (subject, ids) = (caller.subject(), self.ids.clone());
-        self.store
+        let (subject, ids) = (caller.subject(), self.core.ids.clone());
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.touch_session(&place.session_id, &subject).await?;
-                    Ok(put_outcome(tx, &ids, &place, new).await?.0)
+                    tx.touch_session(&acting.session_id, &subject).await?;
+                    Ok(put_outcome(tx, &ids, &acting, new).await?.0)
                 })
             })
             .await
@@ -664,7 +448,7 @@ impl Services {
         session_id: &str,
         limit: Option<u32>,
     ) -> Result<Vec<Outcome>, Error> {
-        Ok(self.store.outcomes(session_id, check::limit(limit)?).await?)
+        Ok(self.core.store.outcomes(session_id, check::limit(limit)?).await?)
     }
 
     /// How well predictions came true, by client and domain.
@@ -674,27 +458,15 @@ impl Services {
         client: Option<&str>,
         domain: Option<Domain>,
     ) -> Result<Vec<CalibrationRow>, Error> {
-        Ok(self.store.calibration(project, client, domain).await?)
+        Ok(self.core.store.calibration(project, client, domain).await?)
     }
 }
 
-fn random() -> [u8; 16] {
-    let mut bytes = [0_u8; 16];
-    crate::domain::random_bytes(&mut bytes);
-    bytes
-}
-
-/// Root of the project that a folder belongs to: the nearest folder above it that is a repository, else the folder.
-/// The folder may be on another machine; then it is taken as it is.
-pub(super) fn project_root(cwd: &str) -> String {
-    let path = Path::new(cwd);
-    let root = path.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(path);
-    let root = root.to_string_lossy();
-    let trimmed = root.trim_end_matches('/');
-    if trimmed.is_empty() { root.into_owned() } else { trimmed.to_owned() }
-}
-
-pub(super) fn text_of(field: &'static str, text: &str, most: usize) -> Result<(), Error> {
+pub(in crate::service) fn text_of(
+    field: &'static str,
+    text: &str,
+    most: usize,
+) -> Result<(), Error> {
     check::not_blank(field, text)?;
     let chars = text.chars().count();
     if chars > most {
@@ -713,9 +485,9 @@ fn check_probability(probability: Option<f64>) -> Result<(), Error> {
     Ok(())
 }
 
-async fn active(tx: &mut WriteTx, place: &Place) -> Result<Ghap, Error> {
-    let ghap = tx.active_ghap(&place.session_id).await?;
-    ghap.ok_or_else(|| Error::not_found(ResourceKind::ActiveRecord, &place.session_id))
+async fn active(tx: &mut WriteTx, acting: &ActingSession) -> Result<Ghap, Error> {
+    let ghap = tx.active_ghap(&acting.session_id).await?;
+    ghap.ok_or_else(|| Error::not_found(ResourceKind::ActiveRecord, &acting.session_id))
 }
 
 /// An orphan that was found a moment ago, if it is one still: its session may have come back.
@@ -731,17 +503,17 @@ async fn still_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result
 }
 
 /// Records an outcome; tells also whether it is a new one.
-pub(super) async fn put_outcome(
+pub(in crate::service) async fn put_outcome(
     tx: &mut WriteTx,
     ids: &Ids,
-    place: &Place,
+    acting: &ActingSession,
     new: NewOutcome,
 ) -> Result<(Outcome, bool), Error> {
-    let session = tx.session(&place.session_id).await?;
+    let session = tx.session(&acting.session_id).await?;
     let project = session.and_then(|session| session.project).unwrap_or_default();
     let outcome = Outcome {
         outcome_id: OutcomeId::new(ids, tx.now()),
-        session_id: place.session_id.clone(),
+        session_id: acting.session_id.clone(),
         command: new.command,
         verdict: new.verdict,
         summary: new.summary.chars().take(limits::OUTCOME_SUMMARY_CHARS).collect(),
@@ -749,71 +521,13 @@ pub(super) async fn put_outcome(
     };
     let made = outcome.outcome_id.clone();
     let tool_use = new.tool_use_id.as_deref();
-    let outcome = tx.insert_outcome(&outcome, &place.agent_id, &project, tool_use).await?;
+    let outcome = tx.insert_outcome(&outcome, &acting.agent_id, &project, tool_use).await?;
     let is_new = outcome.outcome_id == made;
     if is_new {
         let data = json!({ "outcome_id": made, "verdict": outcome.verdict });
-        tell(tx, &place.session_id, "outcome.recorded", &data).await?;
+        tell(tx, &acting.session_id, "outcome.recorded", &data).await?;
     }
     Ok((outcome, is_new))
-}
-
-/// What an ended session leaves.
-#[derive(Debug, Default)]
-pub(super) struct Left {
-    /// The record that it did not end.
-    pub(super) record: Option<GhapId>,
-    /// Its tokens. They are good for nothing any more, and after the commit whoever ended it has them forgotten.
-    pub(super) tokens: Vec<TokenId>,
-}
-
-/// Ends a session that there is, takes its tokens back, and says so in its stream.
-pub(super) async fn end(
-    tx: &mut WriteTx,
-    id: &str,
-    reason: Option<&str>,
-) -> Result<Left, StoreError> {
-    tx.end_session(id, reason).await?;
-    let tokens = tx.revoke_tokens_of(id).await?;
-    tx.reset_tool_count(id, "").await?;
-    let record = tx.active_ghap(id).await?.map(|ghap| ghap.id);
-    let data = json!({ "session_id": id, "reason": reason, "orphan": record });
-    tell(tx, id, "session.ended", &data).await?;
-    Ok(Left { record, tokens })
-}
-
-/// Begins a session, or begins it again, and says so in its stream.
-pub(super) async fn begin(tx: &mut WriteTx, start: &SessionStart) -> Result<Session, Error> {
-    tx.begin_session(start).await?;
-    // A session that goes on keeps its count.
-    if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
-        tx.reset_tool_count(&start.session_id, "").await?;
-    }
-    // Of what it was given it has nothing left, or a summary at best.
-    if matches!(start.source, SessionSource::Clear | SessionSource::Compact) {
-        tx.forget_seen(&start.session_id).await?;
-    }
-    let session = tx.session(&start.session_id).await?;
-    let session =
-        session.ok_or_else(|| Error::not_found(ResourceKind::Session, &start.session_id))?;
-    let data = json!({
-        "session_id": session.session_id, "source": session.source,
-        "client": session.client, "project": session.project,
-    });
-    tell(tx, &start.session_id, "session.started", &data).await?;
-    Ok(session)
-}
-
-pub(super) async fn tell(
-    tx: &mut WriteTx,
-    session_id: &str,
-    kind: &'static str,
-    data: &serde_json::Value,
-) -> Result<(), StoreError> {
-    let stream = stream_of(session_id);
-    tx.open_stream(&stream).await?;
-    tx.append(&stream, vec![NewEvent::new(kind, data)]).await?;
-    Ok(())
 }
 
 /// Without its texts: whoever wants to read them asks for the record.
@@ -824,14 +538,4 @@ async fn tell_of(tx: &mut WriteTx, ghap: &Ghap, kind: &'static str) -> Result<()
         "confidence_tier": ghap.confidence_tier,
     });
     tell(tx, &ghap.session_id, kind, &data).await
-}
-
-/// The stream of a session. A client's own id may hold what a stream's name may not.
-fn stream_of(session_id: &str) -> StreamName {
-    let name = format!("session/{session_id}");
-    let fits = session_id.len() <= limits::ID_BYTES;
-    StreamName::parse(&name).filter(|_| fits).unwrap_or_else(|| {
-        use sha2::{Digest as _, Sha256};
-        StreamName::of("session", check::hex(&Sha256::digest(session_id)[..16]))
-    })
 }

@@ -14,7 +14,7 @@ use crate::{domain::limits, store::Store};
 
 /// Results of one kind of read, by what was asked for. All of them are of one state of the database.
 #[derive(Debug)]
-pub(super) struct Reads<V>(Mutex<Known<V>>);
+pub(super) struct ReadCache<V>(Mutex<Known<V>>);
 
 #[derive(Debug)]
 struct Known<V> {
@@ -24,13 +24,13 @@ struct Known<V> {
     bytes: usize,
 }
 
-impl<V> Default for Reads<V> {
+impl<V> Default for ReadCache<V> {
     fn default() -> Self {
         Self(Mutex::new(Known { version: 0, results: HashMap::new(), bytes: 0 }))
     }
 }
 
-impl<V: Serialize + Send + Sync> Reads<V> {
+impl<V: Serialize + Send + Sync> ReadCache<V> {
     /// What `read` gives for `key`, or what it gave before if it would give the same now: it must depend on the key
     /// and on the database alone. A failure is not kept.
     pub(super) async fn get<F: Future<Output = Result<V, Error>> + Send>(
@@ -123,7 +123,7 @@ mod tests {
     }
 
     /// The head of the stream, and how often it was really read.
-    async fn head(reads: &Reads<i64>, store: &Store, read: &AtomicU32) -> i64 {
+    async fn head(reads: &ReadCache<i64>, store: &Store, read: &AtomicU32) -> i64 {
         let look = async || {
             read.fetch_add(1, Relaxed);
             let view = store.view(&name()).await.map_err(Error::from)?;
@@ -135,7 +135,7 @@ mod tests {
     #[tokio::test]
     async fn one_read_between_two_commits() {
         let test = TestStore::open().await;
-        let (store, reads, read) = (&test.store, Reads::default(), AtomicU32::new(0));
+        let (store, reads, read) = (&test.store, ReadCache::default(), AtomicU32::new(0));
         append(store, &name(), vec![event("frame", "{}")]).await;
         for _ in 0..3 {
             assert_eq!(head(&reads, store, &read).await, 1);
@@ -163,7 +163,7 @@ mod tests {
         let store = &test.store;
         append(store, &name(), vec![event("frame", "{}")]).await;
         let (reads, acknowledged, told) =
-            (Reads::default(), Arc::new(AtomicU32::new(1)), AtomicU32::new(0));
+            (ReadCache::default(), Arc::new(AtomicU32::new(1)), AtomicU32::new(0));
         let (writer, ours) = (store.clone(), Arc::clone(&acknowledged));
         let writing = tokio::spawn(async move {
             for _ in 0..300 {
@@ -190,7 +190,7 @@ mod tests {
     #[tokio::test]
     async fn it_takes_no_more_than_its_room() {
         let test = TestStore::open().await;
-        let (store, reads) = (&test.store, Reads::default());
+        let (store, reads) = (&test.store, ReadCache::default());
         let piece = "x".repeat(limits::READS_BYTES / 8);
         for number in 0..100 {
             let piece = piece.clone();

@@ -7,10 +7,7 @@ use std::collections::HashMap;
 
 use serde_json::json;
 
-use super::{
-    Error, ResourceKind, Services,
-    journal::{Place, tell, text_of},
-};
+use super::{Journal, records::text_of};
 use crate::{
     domain::{
         Caller, ValueId, cluster,
@@ -18,6 +15,10 @@ use crate::{
         journal::{Ghap, Tier},
         learning::{Axis, Value},
         limits, text,
+    },
+    service::{
+        Error, ResourceKind,
+        team::{ActingSession, tell},
     },
     store::{ClusterRow, Clustering, Grouped, MemberRow},
 };
@@ -72,30 +73,31 @@ pub struct StoredValue {
     pub is_known: bool,
 }
 
-impl Services {
+impl Journal {
     /// The clusters of an axis, as the records are now.
     ///
     /// # Errors
     /// [`Error::InsufficientData`] if there are too few records.
     pub async fn clusters(&self, axis: Axis) -> Result<Clusters, Error> {
-        let (count, state) = self.store.resolved().await?;
+        let (count, state) = self.core.store.resolved().await?;
         enough(count)?;
-        let known = self.store.clustering(axis).await?;
+        let known = self.core.store.clustering(axis).await?;
         let made = match known.filter(|known| known.state == state) {
             Some(known) => known,
             None => self.group(axis, state).await?,
         };
-        let clusters = self.store.clusters(axis).await?;
+        let clusters = self.core.store.clusters(axis).await?;
         Ok(Clusters { clusters, records: made.records, noise: made.noise })
     }
 
     /// Groups the latest records, and stores how.
     async fn group(&self, axis: Axis, state: String) -> Result<Clustering, Error> {
-        let ghaps = self.store.latest_resolved(limits::CLUSTERED_RECORDS).await?;
+        let ghaps = self.core.store.latest_resolved(limits::CLUSTERED_RECORDS).await?;
         let work = tokio::task::spawn_blocking(move || group(axis, state, ghaps));
         let (made, groups) =
             work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-        self.store
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     tx.put_clusters(axis, &made, &groups).await?;
@@ -112,7 +114,7 @@ impl Services {
         limit: u32,
     ) -> Result<(Axis, Vec<MemberRow>), Error> {
         let axis = axis_of(cluster_id)?;
-        let members = self.store.cluster_members(cluster_id, limit).await?;
+        let members = self.core.store.cluster_members(cluster_id, limit).await?;
         if members.is_empty() {
             return Err(self.no_cluster(cluster_id).await?);
         }
@@ -124,8 +126,9 @@ impl Services {
     pub async fn validate_value(&self, text: &str, cluster_id: &str) -> Result<Validity, Error> {
         text_of("text", text, limits::VALUE_CHARS)?;
         let axis = axis_of(cluster_id)?;
-        let members = self.store.cluster_members(cluster_id, limits::CLUSTERED_RECORDS).await?;
-        let ghaps = self.store.latest_resolved(limits::CLUSTERED_RECORDS).await?;
+        let members =
+            self.core.store.cluster_members(cluster_id, limits::CLUSTERED_RECORDS).await?;
+        let ghaps = self.core.store.latest_resolved(limits::CLUSTERED_RECORDS).await?;
         let weights: HashMap<String, f64> = members
             .into_iter()
             .map(|member| (member.id.as_str().to_owned(), weight(member.tier)))
@@ -142,7 +145,7 @@ impl Services {
     pub async fn store_value(
         &self,
         caller: &Caller,
-        place: Place,
+        place: ActingSession,
         text: String,
         cluster_id: String,
         axis: Option<Axis>,
@@ -156,8 +159,9 @@ impl Services {
             return Err(Error::invalid("text", too_far(&validity.metrics)));
         }
         let terms = text::terms(&text);
-        let (subject, ids) = (caller.subject(), self.ids.clone());
-        self.store
+        let (subject, ids) = (caller.subject(), self.core.ids.clone());
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let session_id = &place.session_id;
@@ -185,13 +189,13 @@ impl Services {
 
     /// Values, the latest first, and how many there are in all.
     pub async fn values(&self, axis: Option<Axis>, limit: u32) -> Result<(Vec<Value>, i64), Error> {
-        let (values, total) = self.store.values(axis, limit).await?;
+        let (values, total) = self.core.store.values(axis, limit).await?;
         Ok((values.into_iter().map(|it| it.0).collect(), total))
     }
 
     /// Why there is no such cluster.
     async fn no_cluster(&self, cluster_id: &str) -> Result<Error, Error> {
-        let (count, _) = self.store.resolved().await?;
+        let (count, _) = self.core.store.resolved().await?;
         enough(count)?;
         Ok(Error::not_found(ResourceKind::Cluster, cluster_id))
     }

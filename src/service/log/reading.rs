@@ -5,11 +5,12 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Error, Services, check,
-    events::{After, Gap, Selector, begin, visible},
+    Log,
+    subscription::{After, Gap, Selector, begin, visible},
 };
 use crate::{
     domain::{Event, StreamName, limits},
+    service::{Error, check},
     store::{Batch, Commit, FeedScope, Heard, Listener, Take},
 };
 
@@ -26,7 +27,7 @@ pub struct Reading {
     pub closed: bool,
 }
 
-impl Services {
+impl Log {
     /// The events after a place, which are waited for if there are none yet.
     ///
     /// This is for agents, and nothing private is among them, whoever asks: the answer itself becomes an event of a
@@ -45,12 +46,12 @@ impl Services {
         let mut ear = match selector {
             Selector::Stream(name) => {
                 let name = visible(false, name)?;
-                let listener = self.store.bus().listen(&name);
+                let listener = self.core.store.bus().listen(&name);
                 Ear::Stream(name, listener)
             }
             Selector::Prefix(prefix) => {
                 let scope = FeedScope::prefix(prefix, false);
-                Ear::Feed(scope, self.store.bus().listen_all())
+                Ear::Feed(scope, self.core.store.bus().listen_all())
             }
         };
         let (after, (bounds, _)) = (After::Place(after), self.bounds(&ear).await?);
@@ -85,7 +86,7 @@ impl Services {
                 let view = self.view(name).await?;
                 Ok(((view.floor, view.head), view.closed))
             }
-            Ear::Feed(..) => Ok((self.store.log_bounds().await?, false)),
+            Ear::Feed(..) => Ok((self.core.store.log_bounds().await?, false)),
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Services, search::Search};
+use super::Journal;
 use crate::{
     domain::{
         Caller, Timestamp, fit,
@@ -21,6 +21,7 @@ use crate::{
         limits, quote,
         text::Prompt,
     },
+    service::{Error, search::ExperienceQuery},
     store::{Item, MemoryFilter, SearchFilter},
 };
 
@@ -113,7 +114,7 @@ const PREFACE: &str =
 /// Of a list of experiences, one in so many is kept for what did not work: nobody would look for that.
 const ONE_IN: usize = 5;
 
-impl Services {
+impl Journal {
     /// What the team knows that has to do with a prompt.
     pub async fn assemble_context(
         &self,
@@ -122,14 +123,14 @@ impl Services {
     ) -> Result<Context, Error> {
         let mut request = request.clone();
         if let Some(session) = &request.session_id {
-            self.place(caller, None, Some(session), None).await?;
+            self.team.acting_session(caller, None, Some(session), None).await?;
             if request.project.is_none() {
-                request.project = self.store.session(session).await?.and_then(|it| it.project);
+                request.project = self.core.store.session(session).await?.and_then(|it| it.project);
             }
         }
         let seen: HashSet<Seen> = match &request.session_id {
             Some(session) if !request.repeat => {
-                self.store.seen(session).await?.into_iter().collect()
+                self.core.store.seen(session).await?.into_iter().collect()
             }
             _ => HashSet::new(),
         };
@@ -145,6 +146,7 @@ impl Services {
         let items: Vec<Item> = sheet.items().cloned().collect();
         let hook_id = request.hook_id;
         let fresh: HashSet<Item> = self
+            .core
             .store
             .write(move |tx| {
                 Box::pin(async move {
@@ -193,7 +195,7 @@ impl Services {
         if request.query.trim().is_empty() {
             return Ok(Vec::new());
         }
-        let search = Search {
+        let search = ExperienceQuery {
             prompt: &request.query,
             project: request.project.as_deref(),
             filter: SearchFilter::default(),
@@ -201,7 +203,7 @@ impl Services {
             limit: (request.limit * 2).clamp(10, limits::SEARCH_HITS),
             only_relevant: request.unasked,
         };
-        let hits = self.search_ghaps(&search).await?;
+        let hits = self.search.search_ghaps(&search).await?;
         // Of what was given up without a word on why there is nothing to learn.
         let ghaps = hits.into_iter().map(|hit| hit.ghap);
         Ok(ghaps
@@ -211,7 +213,7 @@ impl Services {
 
     /// Values that fit the prompt, the best first; without one those of the project, the latest first.
     async fn fitting_values(&self, request: &ContextRequest) -> Result<Vec<Value>, Error> {
-        let (values, _) = self.store.values(None, limits::VALUES_RANKED).await?;
+        let (values, _) = self.core.store.values(None, limits::VALUES_RANKED).await?;
         let is_own = |value: &Value| value.project.is_none() || value.project == request.project;
         if request.query.trim().is_empty() {
             return Ok(values.into_iter().map(|it| it.0).filter(is_own).collect());
@@ -355,7 +357,7 @@ fn fill(sheet: &mut Sheet, entries: Vec<Entry>, limit: usize) {
 }
 
 /// Markdown of a bounded size, under construction: sections of items.
-pub(super) struct Sheet {
+pub(in crate::service) struct Sheet {
     budget: usize,
     /// Bytes so far.
     used: usize,
@@ -374,7 +376,7 @@ const SIZES: [(usize, usize); 3] = [(480, 7), (160, 7), (90, 2)];
 
 impl Sheet {
     /// An empty one, for at most so many bytes.
-    pub(super) fn new(budget: usize) -> Self {
+    pub(in crate::service) fn new(budget: usize) -> Self {
         Self { budget, used: PREFACE.len(), sections: Vec::new(), dropped: 0, is_cut: false }
     }
 
@@ -388,7 +390,7 @@ impl Sheet {
 
     /// Adds an item to a section, as long as there is room: its texts, each on one line, the first of which begins with
     /// `lead`. Only `lead` is taken as it is.
-    pub(super) fn add(
+    pub(in crate::service) fn add(
         &mut self,
         heading: &'static str,
         item: Option<Item>,
@@ -428,7 +430,7 @@ impl Sheet {
     }
 
     /// What is on it.
-    pub(super) fn finish(self) -> Context {
+    pub(in crate::service) fn finish(self) -> Context {
         let mut context = Context {
             dropped: self.dropped,
             truncated: self.is_cut || self.dropped > 0,

@@ -12,8 +12,8 @@
 use std::collections::HashMap;
 
 use super::{
-    Services,
-    search::{Asked, Rarity, members},
+    Search,
+    experiences::{Asked, Rarity, members},
 };
 use crate::{
     domain::{GhapId, fit, journal::Ghap, limits, text::Prompt},
@@ -26,12 +26,12 @@ const DOUBLING: f64 = 0.05;
 const MOST: f64 = 0.2;
 
 /// What it counts that something was confirmed again so many times.
-pub(super) fn factor(confirmed_again: i64) -> f64 {
+pub(in crate::service) fn factor(confirmed_again: i64) -> f64 {
     let times = u32::try_from(confirmed_again.max(0)).unwrap_or(u32::MAX);
     1.0 + (DOUBLING * f64::from(times).ln_1p() / std::f64::consts::LN_2).min(MOST)
 }
 
-impl Services {
+impl Search {
     /// Notes what a session has found when it searched. A search that is not noted is an answer all the same.
     pub async fn note_found(&self, session_id: &str, found: Vec<Item>) {
         if found.is_empty() {
@@ -39,6 +39,7 @@ impl Services {
         }
         let session_id = session_id.to_owned();
         let noted: Result<(), StoreError> = self
+            .core
             .store
             .write(move |tx| {
                 Box::pin(async move {
@@ -58,7 +59,7 @@ impl Services {
 
 /// Notes what a record speaks for that is about to be stored as confirmed, in the same commit. It is not among what can be
 /// found yet, so its words are as rare as they were before it.
-pub(super) async fn note(tx: &mut WriteTx, ghap: &Ghap) -> Result<(), StoreError> {
+pub(in crate::service) async fn note(tx: &mut WriteTx, ghap: &Ghap) -> Result<(), StoreError> {
     let notes = tx.notes(&ghap.id).await?;
     let named = named(ghap.texts().chain(notes.iter().map(String::as_str)));
     if !named.is_empty() {

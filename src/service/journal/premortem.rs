@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{
-    Error, Services,
+    Journal,
     context::{Context, Sheet},
 };
 use crate::{
@@ -11,6 +11,7 @@ use crate::{
         Caller,
         journal::{Domain, Ghap, Strategy},
     },
+    service::Error,
     store::Kind,
 };
 
@@ -30,7 +31,7 @@ pub struct PremortemRequest {
     pub budget: usize,
 }
 
-impl Services {
+impl Journal {
     /// What the journal has to say to an attempt of this kind.
     pub async fn premortem(
         &self,
@@ -40,13 +41,14 @@ impl Services {
         let PremortemRequest { domain, strategy, budget, .. } = *request;
         let mut project = None;
         if let Some(session) = &request.session_id {
-            self.place(caller, None, Some(session), None).await?;
-            project = self.store.session(session).await?.and_then(|it| it.project);
+            self.team.acting_session(caller, None, Some(session), None).await?;
+            project = self.core.store.session(session).await?.and_then(|it| it.project);
         }
         let project = project.as_deref().unwrap_or_default();
         let mut sheet = Sheet::new(budget);
 
-        let failed = self.store.telling(domain, strategy, Kind::Falsified, project, MOST).await?;
+        let failed =
+            self.core.store.telling(domain, strategy, Kind::Falsified, project, MOST).await?;
         let mut said = HashSet::new();
         for ghap in failed.iter().filter(|ghap| said.insert((&ghap.goal, &ghap.surprise))) {
             let lesson = ghap.lesson.as_ref();
@@ -60,23 +62,24 @@ impl Services {
             ];
             add(&mut sheet, "Common failures", &ghap_lead(ghap), &texts);
         }
-        for row in self.store.hit_rates(domain, strategy).await? {
+        for row in self.core.store.hit_rates(domain, strategy).await? {
             let lead =
                 format!("**{}** {} of {} confirmed", row.strategy, row.confirmed, row.records);
             add(&mut sheet, "Strategy performance", &lead, &[]);
         }
-        let odd = self.store.telling(domain, strategy, Kind::Surprising, project, MOST).await?;
+        let odd =
+            self.core.store.telling(domain, strategy, Kind::Surprising, project, MOST).await?;
         let mut said = HashSet::new();
         for ghap in odd.iter().filter(|ghap| said.insert(&ghap.surprise)) {
             let texts =
                 [("Surprise", ghap.surprise.as_ref()), ("Prediction", Some(&ghap.prediction))];
             add(&mut sheet, "Unexpected outcomes", &ghap_lead(ghap), &texts);
         }
-        for (category, count) in self.store.root_causes(domain, strategy).await? {
+        for (category, count) in self.core.store.root_causes(domain, strategy).await? {
             let lead = format!("**{category}** {count}");
             add(&mut sheet, "Root causes to watch", &lead, &[]);
         }
-        for value in self.store.values_of_domain(domain, MOST).await? {
+        for value in self.core.store.values_of_domain(domain, MOST).await? {
             add(&mut sheet, "Relevant values", "", &[("", Some(&value.text))]);
         }
         Ok(sheet.finish())

@@ -3,11 +3,7 @@
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::{
-    Error, ResourceKind, Services, check,
-    journal::{Place, tell, text_of},
-    usefulness,
-};
+use super::{Journal, records::text_of};
 use crate::{
     domain::{
         Caller, fit,
@@ -15,6 +11,11 @@ use crate::{
         learning::{Memory, MemoryCategory, MemoryId},
         limits, text,
         text::Prompt,
+    },
+    service::{
+        Error, ResourceKind, check,
+        search::factor,
+        team::{ActingSession, tell},
     },
     store::{MemoryFilter, StoreError},
 };
@@ -46,12 +47,12 @@ pub struct Stored {
     pub is_known: bool,
 }
 
-impl Services {
+impl Journal {
     /// Stores a memory. The same content once more in a project and category is the memory that there is.
     pub async fn store_memory(
         &self,
         caller: &Caller,
-        place: Place,
+        place: ActingSession,
         new: NewMemory,
     ) -> Result<Stored, Error> {
         text_of("content", &new.content, limits::MEMORY_CHARS)?;
@@ -59,8 +60,9 @@ impl Services {
         let tags = tidy(new.tags)?;
         let digest = check::hex(&Sha256::digest(&new.content));
         let terms = text::terms(&new.content);
-        let (subject, ids) = (caller.subject(), self.ids.clone());
-        self.store
+        let (subject, ids) = (caller.subject(), self.core.ids.clone());
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let session_id = &place.session_id;
@@ -98,17 +100,17 @@ impl Services {
         limit: usize,
     ) -> Result<Vec<(Memory, Fit)>, Error> {
         let prompt = Prompt::read(query);
-        let count = self.store.memory_count().await?;
+        let count = self.core.store.memory_count().await?;
         if prompt.groups.is_empty() || count == 0 {
             return Ok(Vec::new());
         }
         let members = as_json(&fit::members(&prompt));
-        let with = self.store.memory_frequencies(&members).await?.into_iter().collect();
+        let with = self.core.store.memory_frequencies(&members).await?.into_iter().collect();
         let asked = Asked::new(prompt, usize::try_from(count).unwrap_or(usize::MAX), &with);
         let most = u32::try_from(limits::SEARCH_CANDIDATES.max(limit)).unwrap_or(u32::MAX);
         let candidates =
-            self.store.memory_candidates(&as_json(&asked.terms()), filter, most).await?;
-        let now = self.now();
+            self.core.store.memory_candidates(&as_json(&asked.terms()), filter, most).await?;
+        let now = self.core.now();
         let mut found: Vec<(Memory, Fit)> = candidates
             .into_iter()
             .filter_map(|(memory, terms)| {
@@ -117,7 +119,7 @@ impl Services {
                 fit.score *= (0.75 + 0.5 * memory.importance)
                     * fit::age(now.since(memory.created_at).as_secs_f64() / 86_400.0)
                     * if is_near { 1.0 } else { ELSEWHERE }
-                    * usefulness::factor(memory.confirmed_again);
+                    * factor(memory.confirmed_again);
                 Some((memory, fit))
             })
             .collect();
@@ -134,21 +136,22 @@ impl Services {
         offset: u32,
         limit: u32,
     ) -> Result<(Vec<Memory>, i64), Error> {
-        Ok(self.store.memories(filter, offset, limit).await?)
+        Ok(self.core.store.memories(filter, offset, limit).await?)
     }
 
     /// Removes a memory.
     pub async fn delete_memory(
         &self,
         caller: &Caller,
-        place: Place,
+        place: ActingSession,
         id: &str,
     ) -> Result<MemoryId, Error> {
         let id = MemoryId::parse(id).ok_or_else(|| {
             Error::invalid("memory_id", "must be a UUID, as store_memory gives it")
         })?;
         let subject = caller.subject();
-        self.store
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     if !tx.delete_memory(&id).await? {
@@ -164,18 +167,18 @@ impl Services {
     }
 
     /// The memories that matter most to a project.
-    pub(super) async fn important_memories(
+    pub(in crate::service) async fn important_memories(
         &self,
         project: Option<&str>,
         limit: usize,
     ) -> Result<Vec<Memory>, StoreError> {
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
         let project = project.unwrap_or_default();
-        self.store.important_memories(project, limits::MEMORY_IMPORTANT, limit).await
+        self.core.store.important_memories(project, limits::MEMORY_IMPORTANT, limit).await
     }
 }
 
-pub(super) fn as_json(terms: &impl serde::Serialize) -> String {
+pub(in crate::service) fn as_json(terms: &impl serde::Serialize) -> String {
     serde_json::to_string(terms).unwrap_or_default()
 }
 

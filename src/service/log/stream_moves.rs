@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 
 use tokio::sync::watch;
 
-use super::{Error, Services};
+use super::Log;
 use crate::{
     domain::{Seq, StreamName},
+    service::Error,
     store::{Commit, Heard, Listener},
 };
 
@@ -25,13 +26,13 @@ pub struct StreamEnd {
 /// Watches the log for streams that move.
 #[derive(Debug)]
 pub struct StreamMoves {
-    services: Services,
+    log: Log,
     listener: Listener<Commit>,
     /// Position up to which every move was given.
     cursor: i64,
 }
 
-impl Services {
+impl Log {
     /// Watches the log from the position `from`, or from its end. Also answers which of the streams have moved since.
     pub async fn watch_streams(
         &self,
@@ -39,28 +40,31 @@ impl Services {
         from: Option<i64>,
     ) -> Result<(StreamMoves, Vec<(String, i64)>), Error> {
         // Listen first and look after, or what is committed in between is missed.
-        let listener = self.store.bus().listen_all();
+        let listener = self.core.store.bus().listen_all();
         let head = self.log_head().await?;
         let after = from.unwrap_or(head).min(head);
-        let missed =
-            if after < head { self.store.moved_streams(&names, after).await? } else { Vec::new() };
-        Ok((StreamMoves { services: self.clone(), listener, cursor: head }, missed))
+        let missed = if after < head {
+            self.core.store.moved_streams(&names, after).await?
+        } else {
+            Vec::new()
+        };
+        Ok((StreamMoves { log: self.clone(), listener, cursor: head }, missed))
     }
 
     /// Position of the last event of the log.
     pub async fn log_head(&self) -> Result<i64, Error> {
-        Ok(self.store.log_bounds().await?.1)
+        Ok(self.core.store.log_bounds().await?.1)
     }
 
     /// Where a stream ends; `None` if there is none of that name.
     pub async fn stream_end(&self, name: &StreamName) -> Result<Option<StreamEnd>, Error> {
-        let view = self.store.view(name).await?;
+        let view = self.core.store.view(name).await?;
         Ok(view.map(|view| StreamEnd { head: view.head, closed: view.closed }))
     }
 
     /// Counts the commits in which a stream began that everybody may see.
     pub fn streams_opened(&self) -> watch::Receiver<u64> {
-        self.store.bus().opened()
+        self.core.store.bus().opened()
     }
 }
 
@@ -94,8 +98,8 @@ impl StreamMoves {
             }
             Heard::Behind => {
                 let names: Vec<String> = streams.keys().cloned().collect();
-                let head = self.services.log_head().await?;
-                let moved = self.services.store.moved_streams(&names, self.cursor).await?;
+                let head = self.log.log_head().await?;
+                let moved = self.log.core.store.moved_streams(&names, self.cursor).await?;
                 self.cursor = head;
                 Ok(moved)
             }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Deserialize;
 
-use super::search::{Search, find};
+use super::experiences::{ExperienceQuery, find};
 use crate::{
     domain::{
         GhapId, Timestamp,
@@ -18,8 +18,8 @@ use crate::{
     store::{SearchFilter, SessionStart, Store, StoreError},
 };
 
-const RECORDS: &str = include_str!("../../fixtures/retrieval/records.jsonl");
-const QUERIES: &str = include_str!("../../fixtures/retrieval/queries.jsonl");
+const RECORDS: &str = include_str!("../../../fixtures/retrieval/records.jsonl");
+const QUERIES: &str = include_str!("../../../fixtures/retrieval/queries.jsonl");
 
 /// When the records are looked at.
 pub const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
@@ -111,8 +111,8 @@ pub struct Query {
 
 impl Query {
     /// What to look for.
-    pub fn search(&self, only_relevant: bool) -> Search<'_> {
-        Search {
+    pub fn search(&self, only_relevant: bool) -> ExperienceQuery<'_> {
+        ExperienceQuery {
             prompt: &self.query,
             project: (!self.project.is_empty()).then_some(&self.project),
             filter: SearchFilter::default(),

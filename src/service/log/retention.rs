@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Error, Services};
+use super::Log;
+use crate::service::Error;
 
 /// How much of the log to keep. Both off by default: nothing is ever removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -13,15 +14,15 @@ pub struct Retention {
     pub max_bytes: Option<u64>,
 }
 
-impl Services {
+impl Log {
     /// Removes what is too old or too much; answers how many events went. The last event of a stream always stays.
     pub async fn apply_retention(&self, retention: Retention) -> Result<u64, Error> {
         let mut removed = 0;
         if let Some(age) = retention.max_age
-            && let Some(until) = self.store.position_before(self.now().minus(age)).await?
+            && let Some(until) = self.core.store.position_before(self.core.now().minus(age)).await?
         {
             loop {
-                let step = self.store.trim(until, u64::MAX).await?;
+                let step = self.core.store.trim(until, u64::MAX).await?;
                 removed += step.removed;
                 if !step.more {
                     break;
@@ -30,10 +31,10 @@ impl Services {
         }
         if let Some(bytes) = retention.max_bytes {
             // What is above the limit goes, and no more: a page is free when all of it is, so it takes a few steps.
-            while let excess = self.store.used_bytes().await?.saturating_sub(bytes)
+            while let excess = self.core.store.used_bytes().await?.saturating_sub(bytes)
                 && excess > 0
             {
-                let step = self.store.trim(i64::MAX, excess).await?;
+                let step = self.core.store.trim(i64::MAX, excess).await?;
                 removed += step.removed;
                 if !step.more {
                     break;
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
     use crate::{
         domain::{Ids, StreamName},
-        service::{Tokens, Tuning},
+        service::{Services, Tokens, Tuning},
         store::testing::{TestStore, append, event},
     };
 
@@ -79,12 +80,12 @@ mod tests {
         let used = test.store.used_bytes().await.unwrap();
         assert!(used > 20 * MIB, "{used}");
         let keep = |max_bytes| Retention { max_age: None, max_bytes: Some(max_bytes) };
-        assert_eq!(services.apply_retention(keep(used)).await.unwrap(), 0);
+        assert_eq!(services.log.apply_retention(keep(used)).await.unwrap(), 0);
 
         // More than one step may take, and then less than a row.
         for excess in [9 * MIB, 4096] {
             let max_bytes = test.store.used_bytes().await.unwrap() - excess;
-            let removed = services.apply_retention(keep(max_bytes)).await.unwrap();
+            let removed = services.log.apply_retention(keep(max_bytes)).await.unwrap();
             let left = test.store.used_bytes().await.unwrap();
             assert!(left <= max_bytes && left + MIB / 2 > max_bytes, "{max_bytes}: {left}");
             assert!(removed > 0 && removed <= excess / 10_000 + 2, "{removed} for {excess}");
@@ -94,7 +95,7 @@ mod tests {
         let lines = kept(&lines).await;
         assert_eq!((lines.floor, lines.head), (test.store.log_bounds().await.unwrap().0 - 1, 2000));
 
-        let rest = services.apply_retention(keep(1)).await.unwrap();
+        let rest = services.log.apply_retention(keep(1)).await.unwrap();
         assert_eq!(i64::try_from(rest), Ok(1999 - lines.floor));
         assert_eq!(kept(&StreamName::of("task", "lines")).await.floor, 1999);
     }

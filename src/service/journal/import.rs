@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Services, check, journal::project_root};
+use super::Journal;
 use crate::{
     domain::{
         Caller, GhapId, Timestamp,
@@ -13,6 +13,7 @@ use crate::{
         },
         limits,
     },
+    service::{Error, check, team::project_root},
     store::SessionStart,
 };
 
@@ -127,7 +128,7 @@ pub struct Imported {
     pub known: usize,
 }
 
-impl Services {
+impl Journal {
     /// Takes in records of earlier systems, all of them or, if one is wrong, none. One that was active there is
     /// abandoned here: nobody is at it.
     pub async fn import_ghaps(
@@ -146,8 +147,9 @@ impl Services {
             check_old(old)
                 .map_err(|(field, why)| Error::invalid(format!("ghap[{place}].{field}"), why))?;
         }
-        let (subject, ids) = (caller.subject(), self.ids.clone());
-        self.store
+        let (subject, ids) = (caller.subject(), self.core.ids.clone());
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let mut became = Imported::default();
@@ -193,7 +195,7 @@ impl Services {
     }
 }
 
-impl Services {
+impl Journal {
     /// A page of records with their history, in the order in which they were made, so that an import makes them in
     /// the same.
     pub async fn export_ghaps(
@@ -204,14 +206,14 @@ impl Services {
         let limit = check::limit(limit)?;
         let after: Option<String> = check::cursor(cursor)?;
         let after = after.map(GhapId::from);
-        let mut ghaps = self.store.ghaps_after(after.as_ref(), limit + 1).await?;
+        let mut ghaps = self.core.store.ghaps_after(after.as_ref(), limit + 1).await?;
         let more = ghaps.len() > limit as usize;
         ghaps.truncate(limit as usize);
         let next = ghaps.last().filter(|_| more).map(|ghap| check::make_cursor(&ghap.id));
         let mut all = Vec::with_capacity(ghaps.len());
         for ghap in ghaps {
-            let history = self.store.iterations(&ghap.id).await?;
-            let notes = self.store.notes(&ghap.id).await?;
+            let history = self.core.store.iterations(&ghap.id).await?;
+            let notes = self.core.store.notes(&ghap.id).await?;
             all.push(OldGhap::of(ghap, history, notes));
         }
         Ok((all, next))

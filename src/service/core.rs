@@ -1,0 +1,62 @@
+//! What every room stands on: the store, the clock, the maker of ids, and times that a test shortens.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    domain::{Clock, Ids, Timestamp, limits},
+    store::Store,
+};
+
+/// The means that all rooms share. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(in crate::service) struct Core {
+    pub(in crate::service) store: Store,
+    pub(in crate::service) clock: Arc<dyn Clock>,
+    pub(in crate::service) ids: Ids,
+    pub(in crate::service) tuning: Tuning,
+}
+
+impl Core {
+    pub(in crate::service) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+}
+
+/// Times and bounds that a test shortens. A user has no reason to.
+#[derive(Debug, Clone, Copy)]
+pub struct Tuning {
+    /// [`limits::PEER_TIMEOUT`].
+    pub peer_timeout: Duration,
+    /// [`limits::LEASE`].
+    pub lease: Duration,
+    /// [`limits::INBOX_MAX`].
+    pub inbox_max: u32,
+    /// [`limits::RUNNER_GRACE`].
+    pub runner_grace: Duration,
+    /// [`limits::MAINTENANCE`].
+    pub maintenance: Duration,
+    /// [`limits::SSE_KEEP_ALIVE`].
+    pub sse_keep_alive: Duration,
+    /// [`limits::BODY_STALL`].
+    pub body_stall: Duration,
+    /// [`limits::MCP_TASK_AFTER`].
+    pub mcp_task_after: Duration,
+    /// [`limits::LIST_CHANGED_PAUSE`].
+    pub list_changed_pause: Duration,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            peer_timeout: limits::PEER_TIMEOUT,
+            lease: limits::LEASE,
+            inbox_max: limits::INBOX_MAX,
+            runner_grace: limits::RUNNER_GRACE,
+            maintenance: limits::MAINTENANCE,
+            sse_keep_alive: limits::SSE_KEEP_ALIVE,
+            body_stall: limits::BODY_STALL,
+            mcp_task_after: limits::MCP_TASK_AFTER,
+            list_changed_pause: limits::LIST_CHANGED_PAUSE,
+        }
+    }
+}

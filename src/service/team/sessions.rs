@@ -1,0 +1,341 @@
+//! Sessions of coding agents: who they are, what they count, and which of them a call acts in.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::Team;
+use crate::{
+    domain::{
+        Caller, GhapId, NewEvent, StreamName, Timestamp, TokenId,
+        journal::{Ghap, Session, SessionSource, ToolUse},
+        limits,
+    },
+    service::{Error, ResourceKind, check},
+    store::{Counted, SessionFilter, SessionStart, StoreError, ToolCall, WriteTx},
+};
+
+/// Where a call of the journal belongs: a session, and in it perhaps a sub-agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActingSession {
+    /// The client's own id of the session.
+    pub session_id: String,
+    /// The sub-agent; empty for the session itself.
+    pub agent_id: String,
+}
+
+/// A session that begins.
+#[derive(Debug, Clone)]
+pub struct NewSession {
+    /// The client's own id; one is made if there is none.
+    pub session_id: Option<String>,
+    /// Where it works.
+    pub cwd: Option<String>,
+    /// How it begins.
+    pub source: SessionSource,
+    /// Which program it is.
+    pub client: Option<String>,
+}
+
+/// What a check-in says.
+#[derive(Debug)]
+pub struct CheckIn {
+    /// Tool calls since the last one, this one included.
+    pub tool_count: i64,
+    /// Whether it is time to look at the record.
+    pub due: bool,
+    /// The record to look at.
+    pub active: Option<Ghap>,
+}
+
+/// A session with its counters.
+#[derive(Debug)]
+pub struct SessionDetail {
+    /// The session.
+    pub session: Session,
+    /// How often each tool was called.
+    pub tools: Vec<ToolUse>,
+    /// Its active record.
+    pub active: Option<Ghap>,
+}
+
+/// The setting that names the session last started.
+const CURRENT: &str = "current_session";
+/// The session of callers that never started one.
+const IMPLICIT: &str = "default";
+
+impl Team {
+    /// The session that a call is about: the one that it names, the caller's own, or the one last started here.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] if a session token names another session than its own.
+    pub async fn acting_session(
+        &self,
+        caller: &Caller,
+        own: Option<&str>,
+        named: Option<&str>,
+        agent_id: Option<&str>,
+    ) -> Result<ActingSession, Error> {
+        let session_id = match (caller.session(), named) {
+            (Some(token), Some(named)) if token != named => {
+                return Err(Error::Forbidden(format!(
+                    "session_id: this token speaks for session {token:?} and for no other"
+                )));
+            }
+            (_, Some(named)) => named.to_owned(),
+            (_, None) => {
+                if let Some(own) = own {
+                    own.to_owned()
+                } else {
+                    let current = self.core.store.setting(CURRENT).await?;
+                    current.unwrap_or_else(|| IMPLICIT.to_owned())
+                }
+            }
+        };
+        check::key("session_id", Some(&session_id))?;
+        check::short("agent_id", agent_id)?;
+        Ok(ActingSession { session_id, agent_id: agent_id.unwrap_or_default().to_owned() })
+    }
+
+    /// Begins a session, or begins it again: what it left open it has back.
+    pub async fn start_session(
+        &self,
+        caller: &Caller,
+        own: Option<&str>,
+        new: NewSession,
+    ) -> Result<Session, Error> {
+        for (field, text) in [("cwd", &new.cwd), ("client", &new.client)] {
+            check::key(field, text.as_deref())?;
+        }
+        let named = new.session_id.as_deref().or(own);
+        let session_id = match named {
+            Some(_) => {
+                self.acting_session(caller, own, new.session_id.as_deref(), None).await?.session_id
+            }
+            None => uuid::Builder::from_random_bytes(random()).into_uuid().to_string(),
+        };
+        let start = SessionStart {
+            session_id,
+            project: new.cwd.as_deref().map(project_root),
+            client: new.client,
+            source: new.source,
+            created_by: caller.subject(),
+        };
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.put_setting(CURRENT, &start.session_id).await?;
+                    begin(tx, &start).await
+                })
+            })
+            .await
+    }
+
+    /// Ends a session. Its open record is an orphan from then on; answers its id.
+    pub async fn end_session(
+        &self,
+        acting: ActingSession,
+        reason: Option<String>,
+    ) -> Result<(Session, Option<GhapId>), Error> {
+        check::short("reason", reason.as_deref())?;
+        let (session, left) = self
+            .core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let id = &acting.session_id;
+                    let unknown = || Error::not_found(ResourceKind::Session, id);
+                    tx.session(id).await?.ok_or_else(unknown)?;
+                    let left = end(tx, id, reason.as_deref()).await?;
+                    Ok::<_, Error>((tx.session(id).await?.ok_or_else(unknown)?, left))
+                })
+            })
+            .await?;
+        self.access.forget(&left.tokens);
+        Ok((session, left.record))
+    }
+
+    /// The project that a session works in.
+    pub async fn project_of(&self, acting: &ActingSession) -> Result<Option<String>, Error> {
+        Ok(self.core.store.session(&acting.session_id).await?.and_then(|session| session.project))
+    }
+
+    /// A session with its counters.
+    pub async fn session_detail(&self, session_id: &str) -> Result<SessionDetail, Error> {
+        let session = self.core.store.session(session_id).await?;
+        let session = session.ok_or_else(|| Error::not_found(ResourceKind::Session, session_id))?;
+        let tools = self.core.store.tool_uses(session_id).await?;
+        let active = self.core.store.active_ghap(session_id).await?;
+        Ok(SessionDetail { session, tools, active })
+    }
+
+    /// A page of sessions, those heard of last first.
+    pub async fn sessions(
+        &self,
+        filter: &SessionFilter,
+        cursor: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<(Vec<Session>, Option<String>), Error> {
+        let limit = check::limit(limit)?;
+        let before: Option<(i64, String)> = check::cursor(cursor)?;
+        let before = before.as_ref().map(|(at, id)| (Timestamp::from_millis(*at), id.as_str()));
+        let mut sessions = self.core.store.sessions(filter, before, limit + 1).await?;
+        let more = sessions.len() > limit as usize;
+        sessions.truncate(limit as usize);
+        let next = sessions.last().filter(|_| more).map(|session| {
+            check::make_cursor(&(session.last_seen_at.as_millis(), &session.session_id))
+        });
+        Ok((sessions, next))
+    }
+
+    /// Counts a tool call.
+    pub async fn count_tool(
+        &self,
+        caller: &Caller,
+        acting: ActingSession,
+        tool_name: Option<String>,
+    ) -> Result<i64, Error> {
+        Ok(self.counted(caller, acting, tool_name, None).await?.since)
+    }
+
+    async fn counted(
+        &self,
+        caller: &Caller,
+        acting: ActingSession,
+        tool_name: Option<String>,
+        frequency: Option<i64>,
+    ) -> Result<Counted, Error> {
+        check::key("tool_name", tool_name.as_deref())?;
+        let ActingSession { session_id, agent_id } = acting;
+        let created_by = caller.subject();
+        let call = ToolCall { session_id, agent_id, tool_name, created_by, frequency };
+        Ok(self.core.store.count_tool(call).await?)
+    }
+
+    /// Tool calls since the last reset.
+    pub async fn tool_count(&self, acting: ActingSession) -> Result<i64, Error> {
+        let session = self.core.store.session(&acting.session_id).await?;
+        Ok(session.map_or(0, |session| session.tool_count))
+    }
+
+    /// Counts from zero again.
+    pub async fn reset_tool_count(
+        &self,
+        caller: &Caller,
+        acting: ActingSession,
+    ) -> Result<(), Error> {
+        let subject = caller.subject();
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.touch_session(&acting.session_id, &subject).await?;
+                    tx.reset_tool_count(&acting.session_id, &acting.agent_id).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Counts a tool call, tells whether it is time to look at the record, and if so counts from zero again: in one
+    /// step, so that of many calls at one moment exactly one is told.
+    pub async fn check_in(
+        &self,
+        caller: &Caller,
+        acting: ActingSession,
+        tool_name: Option<String>,
+        frequency: i64,
+    ) -> Result<CheckIn, Error> {
+        let counted = self.counted(caller, acting, tool_name, Some(frequency)).await?;
+        let Counted { since: tool_count, due, active } = counted;
+        Ok(CheckIn { tool_count, due, active: active.map(|ghap| *ghap) })
+    }
+}
+
+fn random() -> [u8; 16] {
+    let mut bytes = [0_u8; 16];
+    crate::domain::random_bytes(&mut bytes);
+    bytes
+}
+
+/// Root of the project that a folder belongs to: the nearest folder above it that is a repository, else the folder.
+/// The folder may be on another machine; then it is taken as it is.
+pub(in crate::service) fn project_root(cwd: &str) -> String {
+    let path = Path::new(cwd);
+    let root = path.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(path);
+    let root = root.to_string_lossy();
+    let trimmed = root.trim_end_matches('/');
+    if trimmed.is_empty() { root.into_owned() } else { trimmed.to_owned() }
+}
+
+/// What an ended session leaves.
+#[derive(Debug, Default)]
+pub(in crate::service) struct Left {
+    /// The record that it did not end.
+    pub(in crate::service) record: Option<GhapId>,
+    /// Its tokens. They are good for nothing any more, and after the commit whoever ended it has them forgotten.
+    pub(in crate::service) tokens: Vec<TokenId>,
+}
+
+/// Ends a session that there is, takes its tokens back, and says so in its stream.
+pub(in crate::service) async fn end(
+    tx: &mut WriteTx,
+    id: &str,
+    reason: Option<&str>,
+) -> Result<Left, StoreError> {
+    tx.end_session(id, reason).await?;
+    let tokens = tx.revoke_tokens_of(id).await?;
+    tx.reset_tool_count(id, "").await?;
+    let record = tx.active_ghap(id).await?.map(|ghap| ghap.id);
+    let data = json!({ "session_id": id, "reason": reason, "orphan": record });
+    tell(tx, id, "session.ended", &data).await?;
+    Ok(Left { record, tokens })
+}
+
+/// Begins a session, or begins it again, and says so in its stream.
+pub(in crate::service) async fn begin(
+    tx: &mut WriteTx,
+    start: &SessionStart,
+) -> Result<Session, Error> {
+    tx.begin_session(start).await?;
+    // A session that goes on keeps its count.
+    if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
+        tx.reset_tool_count(&start.session_id, "").await?;
+    }
+    // Of what it was given it has nothing left, or a summary at best.
+    if matches!(start.source, SessionSource::Clear | SessionSource::Compact) {
+        tx.forget_seen(&start.session_id).await?;
+    }
+    let session = tx.session(&start.session_id).await?;
+    let session =
+        session.ok_or_else(|| Error::not_found(ResourceKind::Session, &start.session_id))?;
+    let data = json!({
+        "session_id": session.session_id, "source": session.source,
+        "client": session.client, "project": session.project,
+    });
+    tell(tx, &start.session_id, "session.started", &data).await?;
+    Ok(session)
+}
+
+pub(in crate::service) async fn tell(
+    tx: &mut WriteTx,
+    session_id: &str,
+    kind: &'static str,
+    data: &serde_json::Value,
+) -> Result<(), StoreError> {
+    let stream = stream_of(session_id);
+    tx.open_stream(&stream).await?;
+    tx.append(&stream, vec![NewEvent::new(kind, data)]).await?;
+    Ok(())
+}
+
+/// The stream of a session. A client's own id may hold what a stream's name may not.
+fn stream_of(session_id: &str) -> StreamName {
+    let name = format!("session/{session_id}");
+    let fits = session_id.len() <= limits::ID_BYTES;
+    StreamName::parse(&name).filter(|_| fits).unwrap_or_else(|| {
+        use sha2::{Digest as _, Sha256};
+        StreamName::of("session", check::hex(&Sha256::digest(session_id)[..16]))
+    })
+}
