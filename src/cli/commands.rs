@@ -4,8 +4,6 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-#[cfg(feature = "bench")]
-use super::bench;
 use super::context::Context;
 use super::global_flags::GlobalFlags;
 use super::{
@@ -131,15 +129,6 @@ enum Command {
         after_help = "Example:\n  svc completions bash > ~/.local/share/bash-completion/completions/svc"
     )]
     Completions(completions::CompletionsArgs),
-    /// Measure this machine and what svc makes of it, in a temporary folder; takes minutes
-    #[cfg(feature = "bench")]
-    #[command(after_help = "Example:\n  svc bench --only append-http --only fanout\n\n\
-        Works on data of its own and leaves nothing behind. Figures of a debug build mean nothing.")]
-    Bench(bench::BenchArgs),
-    /// A server that `svc bench` measures ours against
-    #[cfg(feature = "bench")]
-    #[command(hide = true, after_help = "Example:\n  svc bench-server noop")]
-    BenchServer(bench::ServerArgs),
 }
 
 /// Does what the arguments say.
@@ -152,10 +141,6 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     // What needs no home.
     match &command {
         Command::Completions(args) => return completions::run(args, Cli::command()),
-        #[cfg(feature = "bench")]
-        Command::Bench(args) => return bench::run(args, json),
-        #[cfg(feature = "bench")]
-        Command::BenchServer(args) => return bench::run_server(args),
         _ => {}
     }
     let context = Context::new(home.as_deref(), url, json)?;
@@ -207,10 +192,6 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         | Command::Uninstall(_)
         | Command::Hook(_)
         | Command::Completions(_) => unreachable!("these are dispatched without a runtime"),
-        #[cfg(feature = "bench")]
-        Command::Bench(_) | Command::BenchServer(_) => {
-            unreachable!("these are dispatched without a runtime")
-        }
     }
 }
 

@@ -6,8 +6,6 @@
 //! Exit codes: 0 ok, 1 failure, 2 usage, 3 already running, 4 migrations pending.
 
 pub mod backup;
-#[cfg(feature = "bench")]
-mod bench;
 mod commands;
 mod completions;
 mod config;

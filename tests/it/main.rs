@@ -8,7 +8,6 @@ mod expect;
 mod wire;
 
 mod auth;
-mod bench;
 mod cli;
 mod conformance;
 mod crash;

@@ -113,7 +113,6 @@ pub fn terms(text: &str) -> String {
 }
 
 /// The stem of a word by itself, as FTS5's `porter` has it.
-#[cfg(any(test, feature = "bench"))]
 pub fn plain_stem(word: &str) -> String {
     stem(&fold(word))
 }

@@ -1,0 +1,164 @@
+//! `append-inproc`: durable appends through `Store::append`, beside a bare group commit.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use svc::{
+    daemon::worker_threads,
+    domain::{NewEvent, StreamName, SystemClock},
+    store::{OpenOptions, Store, StoreError, Writer},
+};
+use tokio::{runtime::Runtime, task::JoinSet};
+
+use crate::{
+    bench::Bench,
+    ceiling::{Appender, GroupCommit},
+    daemon::DATA_BYTES,
+    report::{Figure, Goal},
+    stats::{self, Slice, Summary, Window},
+};
+
+/// Streams that producers go round.
+pub(crate) const STREAMS: usize = 100;
+
+/// Runs it.
+pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    let runtime = runtime()?;
+    let (store, writer) = open(&runtime, bench, "inproc")?;
+    let names: Arc<[StreamName]> =
+        (0..STREAMS).map(|number| StreamName::of("bench", number)).collect();
+    runtime.block_on(make_streams(&store, &names))?;
+    // The same tables for the other.
+    let (bare, bare_writer) = open(&runtime, bench, "bare")?;
+    let path = bare.path().to_owned();
+    runtime.block_on(bare_writer.close(bare))?;
+    let group = GroupCommit::start(&path, i64::try_from(STREAMS)?)?;
+
+    let data: Arc<str> = format!("{{\"line\":\"{}\"}}", "x".repeat(DATA_BYTES - 11)).into();
+    let event = NewEvent { kind: "frame".into(), data: Arc::clone(&data), producer_id: None };
+    let levels: &[usize] = if bench.quick { &[1, 64] } else { &[1, 8, 64, 256] };
+    for producers in levels.iter().copied() {
+        let (mut ours, mut beside) = (Vec::new(), Vec::new());
+        for _ in 0..bench.rounds {
+            bench.begin_round(&format!("append-inproc/{producers}"))?;
+            let append =
+                Ours { store: store.clone(), names: Arc::clone(&names), event: event.clone() };
+            ours.push(runtime.block_on(produce(producers, bench.window(), append))?);
+            let append = Bare { appender: group.appender(), data: Arc::clone(&data) };
+            beside.push(runtime.block_on(produce(producers, bench.window(), append))?);
+        }
+        let figure =
+            Figure::summed(format!("append-inproc/{producers}"), "events/s", Summary::of(&ours, 1))
+                .beside("bare group commit", Summary::of(&beside, 1), stats::ratio(&ours, &beside));
+        bench.add(figure.goal_if(producers >= 64, Goal::ratio(0.9)));
+    }
+    group.finish()?;
+    runtime.block_on(writer.close(store))?;
+    Ok(())
+}
+
+/// A runtime like the daemon's.
+pub(crate) fn runtime() -> anyhow::Result<Runtime> {
+    let threads = worker_threads();
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?)
+}
+
+pub(crate) fn open(
+    runtime: &Runtime,
+    bench: &Bench,
+    name: &str,
+) -> anyhow::Result<(Store, Writer)> {
+    let path = bench.sandbox.path(&format!("{name}.db"));
+    let options = OpenOptions { path, max_bytes: None, migrate: true };
+    Ok(runtime.block_on(Store::open(&options, Arc::new(SystemClock)))?)
+}
+
+pub(crate) async fn make_streams(
+    store: &Store,
+    names: &Arc<[StreamName]>,
+) -> Result<(), StoreError> {
+    let names = Arc::clone(names);
+    store
+        .write(move |tx| {
+            Box::pin(async move {
+                for name in names.iter() {
+                    tx.open_stream(name).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
+}
+
+/// How to append an event to the stream of that number.
+pub(crate) trait Append: Clone + Send + 'static {
+    fn append(&self, stream: usize) -> impl Future<Output = anyhow::Result<()>> + Send;
+}
+
+/// Through the store.
+#[derive(Clone)]
+pub(crate) struct Ours {
+    pub(crate) store: Store,
+    pub(crate) names: Arc<[StreamName]>,
+    pub(crate) event: NewEvent,
+}
+
+impl Append for Ours {
+    async fn append(&self, stream: usize) -> anyhow::Result<()> {
+        self.store.append(self.names[stream].clone(), vec![self.event.clone()]).await?;
+        Ok(())
+    }
+}
+
+#[derive(Clone)]
+struct Bare {
+    appender: Appender,
+    data: Arc<str>,
+}
+
+impl Append for Bare {
+    async fn append(&self, stream: usize) -> anyhow::Result<()> {
+        self.appender.append(i64::try_from(stream)? + 1, Arc::clone(&self.data)).await?;
+        Ok(())
+    }
+}
+
+/// Lets that many producers append for a window, each waiting for its answers.
+pub(crate) async fn produce(
+    producers: usize,
+    window: Window,
+    append: impl Append,
+) -> anyhow::Result<Slice> {
+    let mut tasks = JoinSet::new();
+    for number in 0..producers {
+        tasks.spawn(producer(number, window, append.clone()));
+    }
+    let mut slice = Slice { length: window.length(), ..Slice::default() };
+    while let Some(done) = tasks.join_next().await {
+        slice.join(done.context("a producer panicked")??);
+    }
+    // Lets a checkpoint or a late commit of this contender end before the other begins.
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    Ok(slice)
+}
+
+async fn producer(number: usize, window: Window, append: impl Append) -> anyhow::Result<Slice> {
+    let mut slice = Slice::default();
+    let mut stream = number % STREAMS;
+    let mut begun = Instant::now();
+    loop {
+        append.append(stream).await?;
+        stream = (stream + 1) % STREAMS;
+        let now = Instant::now();
+        if now >= window.until {
+            return Ok(slice);
+        }
+        if now >= window.from {
+            slice.add(now - begun);
+        }
+        begun = now;
+    }
+}

@@ -1,0 +1,118 @@
+//! The state of a run, which every scenario works on.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+
+use crate::{
+    big_home::BigHome,
+    progress,
+    report::Figure,
+    sandbox::{Disk, Sandbox},
+    stats::Window,
+};
+
+/// Warm-up and length of a window.
+pub(crate) type WindowOf = (Duration, Duration);
+
+/// What a run is asked for.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// The program to measure; `None` looks for it.
+    pub(crate) svc: Option<PathBuf>,
+    /// Small sizes and short windows.
+    pub(crate) quick: bool,
+    /// A million records to search, too.
+    pub(crate) large: bool,
+    /// Another MCP server.
+    pub(crate) mcp_peer: Option<SocketAddr>,
+}
+
+/// A run.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) quick: bool,
+    pub(crate) large: bool,
+    /// Rounds of each comparison.
+    pub(crate) rounds: usize,
+    pub(crate) window_of: WindowOf,
+    pub(crate) mcp_peer: Option<SocketAddr>,
+    /// The version of each peer, or why it does not take part.
+    pub(crate) peers: Vec<String>,
+    pub(crate) disk: Disk,
+    pub(crate) results: Vec<Figure>,
+    big_home: Option<BigHome>,
+}
+
+impl Bench {
+    pub(crate) fn new(settings: Settings) -> anyhow::Result<Self> {
+        let svc = match settings.svc {
+            // The processes that are started work elsewhere.
+            Some(path) => std::path::absolute(path)?,
+            None => find_svc()?,
+        };
+        anyhow::ensure!(svc.is_file(), "there is no program {}", svc.display());
+        let window_of =
+            |warm, measure| (Duration::from_millis(warm), Duration::from_millis(measure));
+        let (rounds, window_of) =
+            if settings.quick { (3, window_of(20, 80)) } else { (5, window_of(200, 1000)) };
+        let sandbox = Sandbox::new(svc)?;
+        let disk = Disk::look(&sandbox)?;
+        Ok(Self {
+            sandbox,
+            disk,
+            quick: settings.quick,
+            large: settings.large,
+            rounds,
+            window_of,
+            big_home: None,
+            mcp_peer: settings.mcp_peer,
+            peers: Vec::new(),
+            results: Vec::new(),
+        })
+    }
+
+    /// Before each round: shows its name, and lets the disk come to rest.
+    pub(crate) fn begin_round(&mut self, name: &str) -> anyhow::Result<()> {
+        progress::show(name);
+        if self.quick { Ok(()) } else { self.disk.settle(&self.sandbox) }
+    }
+
+    /// A window that begins after the usual warm-up.
+    pub(crate) fn window(&self) -> Window {
+        Window::after(self.window_of.0, self.window_of.1)
+    }
+
+    /// A home whose one task has very many events. The first scenario that needs it makes it.
+    pub(crate) fn big_home(&mut self) -> anyhow::Result<BigHome> {
+        if let Some(home) = &self.big_home {
+            return Ok(home.clone());
+        }
+        let events = if self.quick { 20_000 } else { 1_000_000 };
+        let home = BigHome::make(&self.sandbox, "big", events)?;
+        self.big_home = Some(home.clone());
+        Ok(home)
+    }
+
+    pub(crate) fn add(&mut self, figure: Figure) {
+        self.results.push(figure);
+    }
+}
+
+/// The `svc` beside this program, else the one on `PATH`.
+fn find_svc() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let beside = own.parent().map(Path::to_owned);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    beside
+        .into_iter()
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join("svc"))
+        .find(|program| program.is_file())
+        .context("there is no svc beside this program or on PATH: `cargo build --release` makes one, --svc names another")
+}

@@ -1,0 +1,142 @@
+//! Bare loops on `rusqlite`, with nothing of ours between: what this machine's disk and `SQLite` allow.
+
+use std::{
+    path::Path,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use rusqlite::{Connection, OpenFlags, params};
+use tokio::sync::{mpsc, oneshot};
+
+use svc::domain::{Clock as _, SystemClock, limits};
+
+/// A group commit: one thread, one transaction for all that is queued, the very tables of ours.
+#[derive(Debug)]
+pub(crate) struct GroupCommit {
+    jobs: mpsc::Sender<Job>,
+    thread: Option<JoinHandle<rusqlite::Result<()>>>,
+}
+
+struct Job {
+    stream: i64,
+    data: Arc<str>,
+    reply: oneshot::Sender<i64>,
+}
+
+impl GroupCommit {
+    /// Over the database at `path`, which has our tables and `streams` streams.
+    pub(crate) fn start(path: &Path, streams: i64) -> anyhow::Result<Self> {
+        let connection = Connection::open(path)?;
+        settings(&connection)?;
+        connection.pragma_update(None, "journal_mode", "wal")?;
+        connection.pragma_update(None, "synchronous", "full")?;
+        for stream in 1..=streams {
+            connection.execute(
+                "insert or ignore into stream (id, name, created_at) values (?1, 'bench/' || ?1, 0)",
+                [stream],
+            )?;
+        }
+        let (jobs, queue) = mpsc::channel(limits::WRITE_QUEUE);
+        let heads = vec![0; usize::try_from(streams)? + 1];
+        let thread = std::thread::spawn(move || write(&connection, queue, heads));
+        Ok(Self { jobs, thread: Some(thread) })
+    }
+
+    /// Appends an event to a stream, and answers when it is on the disk.
+    pub(crate) fn appender(&self) -> Appender {
+        Appender(self.jobs.clone())
+    }
+
+    /// Ends the thread.
+    pub(crate) fn finish(mut self) -> anyhow::Result<()> {
+        let thread = self.thread.take();
+        drop(self);
+        if let Some(thread) = thread {
+            thread.join().map_err(|_| anyhow::anyhow!("the bare loop panicked"))??;
+        }
+        Ok(())
+    }
+}
+
+/// A way to the group commit.
+#[derive(Debug, Clone)]
+pub(crate) struct Appender(mpsc::Sender<Job>);
+
+impl Appender {
+    /// Appends an event to a stream, and answers when it is on the disk.
+    pub(crate) async fn append(&self, stream: i64, data: Arc<str>) -> anyhow::Result<i64> {
+        let (reply, answer) = oneshot::channel();
+        let job = Job { stream, data, reply };
+        self.0.send(job).await.map_err(|_| anyhow::anyhow!("the bare loop is over"))?;
+        Ok(answer.await?)
+    }
+}
+
+fn write(
+    connection: &Connection,
+    mut queue: mpsc::Receiver<Job>,
+    mut heads: Vec<i64>,
+) -> rusqlite::Result<()> {
+    let mut begin = connection.prepare("begin immediate")?;
+    let mut commit = connection.prepare("commit")?;
+    let mut insert = connection.prepare(
+        "insert into event (at, stream_id, seq, kind, data, producer_id) values (?, ?, ?, ?, ?, null)",
+    )?;
+    let mut replies = Vec::with_capacity(limits::JOBS_PER_COMMIT);
+    while let Some(first) = queue.blocking_recv() {
+        let at = SystemClock.now().as_millis();
+        begin.execute([])?;
+        let mut next = Some(first);
+        while let Some(Job { stream, data, reply }) = next {
+            let head = &mut heads[usize::try_from(stream).unwrap_or(0)];
+            *head += 1;
+            insert.execute(params![at, stream, *head, "frame", &*data])?;
+            replies.push((reply, *head));
+            next =
+                if replies.len() < limits::JOBS_PER_COMMIT { queue.try_recv().ok() } else { None };
+        }
+        commit.execute([])?;
+        for (reply, seq) in replies.drain(..) {
+            reply.send(seq).ok();
+        }
+    }
+    Ok(())
+}
+
+/// Reads a stream from its beginning to its end, as a reader that copies each row's text would. Gives the number of
+/// rows and how long it took.
+pub(crate) fn read_stream(path: &Path, stream: &str) -> anyhow::Result<(u64, Duration)> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    settings(&connection)?;
+    let id: i64 =
+        connection.query_row("select id from stream where name = ?", [stream], |row| row.get(0))?;
+    let mut select = connection
+        .prepare("select seq, kind, data, at from event where stream_id = ? order by seq")?;
+    let begun = Instant::now();
+    let mut rows = select.query([id])?;
+    let (mut count, mut check) = (0, 0);
+    let mut page = Vec::with_capacity(limits::CHUNK_BYTES);
+    while let Some(row) = rows.next()? {
+        let (seq, at): (i64, i64) = (row.get(0)?, row.get(3)?);
+        check ^= seq ^ at;
+        if page.len() >= limits::CHUNK_BYTES {
+            std::hint::black_box(&page);
+            page.clear();
+        }
+        page.extend_from_slice(row.get_ref(1)?.as_bytes()?);
+        page.extend_from_slice(row.get_ref(2)?.as_bytes()?);
+        count += 1;
+    }
+    std::hint::black_box((check, &page));
+    Ok((count, begun.elapsed()))
+}
+
+/// As our own connections have them.
+fn settings(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "temp_store", "memory")?;
+    connection.busy_timeout(limits::BUSY_TIMEOUT)
+}

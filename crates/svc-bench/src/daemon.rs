@@ -1,0 +1,184 @@
+//! The daemon under test: a process of its own, with a home in the sandbox.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+
+use crate::{
+    sandbox::{self, Process, Sandbox},
+    wire::{FrameSize, Target},
+};
+use svc::domain::{Event, Frame, FrameKind, Framing, StreamName, TaskId, Timestamp, sse};
+
+/// Bytes of data of each event.
+pub(crate) const DATA_BYTES: usize = 200;
+/// Digits at the beginning of each line, where a measurement may put a time.
+pub(crate) const STAMP_DIGITS: usize = 16;
+/// What a stream of ours begins with.
+pub(crate) const PREAMBLE: &str = "retry: 1000\n\n";
+
+/// A daemon.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    /// The process.
+    pub(crate) process: Process,
+    /// How to reach it.
+    pub(crate) target: Target,
+    home: PathBuf,
+}
+
+impl Daemon {
+    /// Starts one and waits until it is ready. `name` is that of its home, which may exist.
+    pub(crate) fn start(sandbox: &Sandbox, name: &str) -> anyhow::Result<Self> {
+        let home = sandbox.path(name);
+        let mut process = sandbox.start(name, &mut command(sandbox, name, "127.0.0.1:0"))?;
+        let line = process.first_line().context("the daemon")?;
+        let address = line
+            .trim()
+            .rsplit_once("http://")
+            .and_then(|(_, address)| address.parse().ok())
+            .with_context(|| format!("the daemon said {line:?}"))?;
+        let token = std::fs::read_to_string(home.join("token"))?.trim().to_owned();
+        Ok(Self { process, target: Target { address, token: Some(token) }, home })
+    }
+
+    /// Starts one and takes the time to its first answer that all is well. Ends it again.
+    pub(crate) fn time_start(sandbox: &Sandbox, name: &str) -> anyhow::Result<Duration> {
+        let address = sandbox::free_address()?;
+        let mut command = command(sandbox, name, &address.to_string());
+        let request = Target { address, token: None }.request("GET", "/health", "");
+        let begun = Instant::now();
+        let process = sandbox.start(name, &mut command)?;
+        while !is_healthy(address, &request) {
+            let waited = begun.elapsed();
+            anyhow::ensure!(waited < Duration::from_secs(30), "{}", process.complaint());
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        let elapsed = begun.elapsed();
+        process.stop()?;
+        Ok(elapsed)
+    }
+
+    /// Its folder.
+    pub(crate) fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// The database's file.
+    pub(crate) fn database(&self) -> PathBuf {
+        self.home.join("svc.db")
+    }
+
+    /// Makes a task and gives its id.
+    pub(crate) fn make_task(&self) -> anyhow::Result<String> {
+        let task = self.target.call("POST", "/v1/tasks", r#"{"title":"bench"}"#)?;
+        Ok(task["task_id"].as_str().context("a task has an id")?.to_owned())
+    }
+
+    /// A request that appends `events` frames to a task.
+    pub(crate) fn append_request(&self, task: &str, events: usize) -> Vec<u8> {
+        self.target.request("POST", &format!("/v1/tasks/{task}/events"), &body(events))
+    }
+
+    /// A request that follows a task from after the event `after`.
+    pub(crate) fn follow_request(&self, task: &str, after: u64) -> Vec<u8> {
+        let path = format!("/v1/biam/subscribe?task_id={task}&last_event_id={after}");
+        self.target.request("GET", &path, "")
+    }
+}
+
+/// The body of a POST of frames.
+pub(crate) fn body(events: usize) -> String {
+    let one = event_body(0);
+    if events == 1 { one } else { format!("[{}]", vec![one; events].join(",")) }
+}
+
+/// A frame as a producer sends it, with `stamp` at the beginning of its line.
+pub(crate) fn event_body(stamp: u64) -> String {
+    format!(r#"{{"kind":"frame","data":{{"line":"{}","kind":"stdout"}}}}"#, line(stamp))
+}
+
+/// The line of a frame whose data is [`DATA_BYTES`] long.
+fn line(stamp: u64) -> String {
+    let others = frame_data("").len();
+    format!("{stamp:0STAMP_DIGITS$}{}", "x".repeat(DATA_BYTES - others - STAMP_DIGITS))
+}
+
+/// How long the frames of a task's stream are.
+pub(crate) fn frame_size() -> FrameSize {
+    FrameSize::of(rendered().len(), 1)
+}
+
+/// Where the stamp stands in a frame, counted from its end.
+pub(crate) fn stamp_from_end() -> usize {
+    let frame = rendered();
+    let at = frame.find(&line(0)).expect("the frame has the line in it");
+    frame.len() - at
+}
+
+fn rendered() -> String {
+    let event = Event {
+        position: 1,
+        stream: StreamName::of("task", "x"),
+        seq: 1,
+        kind: "frame".into(),
+        data: frame_data(&line(0)).into(),
+        at: Timestamp::from_millis(0),
+    };
+    let mut frame = String::new();
+    sse::push_frame(&mut frame, &event, Framing::Data);
+    frame
+}
+
+/// A frame's data as the daemon keeps it.
+fn frame_data(line: &str) -> String {
+    // As long as any id of ours.
+    let task_id = TaskId::from(format!("{}{}", TaskId::PREFIX, "0".repeat(26)));
+    let ts = Timestamp::from_millis(0);
+    let frame = Frame { task_id: &task_id, line, kind: FrameKind::Stdout, ts };
+    serde_json::to_string(&frame).expect("a frame has a JSON form")
+}
+
+fn command(sandbox: &Sandbox, name: &str, listen: &str) -> Command {
+    let mut command = Command::new(sandbox.svc());
+    for (name, _) in std::env::vars_os() {
+        // The user's own settings are not what is measured.
+        if name.as_encoded_bytes().starts_with(b"SVC_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("SVC_HOME", sandbox.path(name)).args(["serve", "--listen", listen]);
+    command
+}
+
+fn is_healthy(address: SocketAddr, request: &[u8]) -> bool {
+    let Ok(mut socket) = TcpStream::connect(address) else {
+        return false;
+    };
+    let mut answer = [0; 12];
+    socket.write_all(request).is_ok()
+        && socket.read_exact(&mut answer).is_ok()
+        && answer == *b"HTTP/1.1 200"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_have_the_length_that_is_claimed() {
+        assert_eq!(frame_data(&line(12)).len(), DATA_BYTES);
+        let size = frame_size();
+        assert_eq!(size.len(1), rendered().len() as u64);
+        assert_eq!(size.len(10), size.len(1) + 1);
+        let frame = rendered();
+        let stamp = &frame[frame.len() - stamp_from_end()..][..STAMP_DIGITS];
+        assert_eq!(stamp, "0".repeat(STAMP_DIGITS));
+    }
+}

@@ -1,0 +1,133 @@
+//! `hook`: what a hook adds to each tool call of a client: from its start to its end, beside a program that does nothing,
+//! with a daemon and without; beside a shell hook with `curl` and `jq`; and what of it is the daemon's.
+
+use std::{
+    io::Write as _,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use crate::{
+    append_http::slice,
+    bench::Bench,
+    daemon::Daemon,
+    load::Protocol,
+    report::{Figure, Goal},
+    stats::{self, Slice, Summary},
+};
+
+/// What the shell hooks of an earlier system do at a tool call: two calls of tools.
+const SHELL: &str = r#"
+call() {
+    curl -sf -X POST "$URL/mcp" -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \
+        -d "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"$1\",\"arguments\":$2}}" \
+        | jq -r '.result.content[0].text'
+}
+call increment_tool_count '{}' | jq -r .tool_count >/dev/null
+[ "$(call should_check_in '{"frequency":10}' | jq -r .should_check_in)" = true ] && call reset_tool_count '{}' >/dev/null
+exit 0
+"#;
+
+fn payload(event: &str) -> Value {
+    json!({
+        "session_id": "bench", "hook_event_name": event, "cwd": "/work", "tool_name": "Bash",
+        "tool_use_id": "toolu_1", "tool_input": { "command": "ls" },
+        "tool_response": { "stdout": "a\nb\n", "stderr": "", "interrupted": false },
+    })
+}
+
+/// Runs it.
+pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    let daemon = Daemon::start(&bench.sandbox, "hook")?;
+    let away = bench.sandbox.path("hook-away");
+    let program = bench.sandbox.svc().to_owned();
+    let before = payload("PreToolUse").to_string();
+    let hook = |home: &Path| {
+        let mut command = Command::new(&program);
+        command.args(["hook", "claude"]).env_clear().env("SVC_HOME", home);
+        command
+    };
+    let mut times: [Vec<Duration>; 3] = Default::default();
+    bench.begin_round("hook")?;
+    // In turns, so that whatever else the machine does hits all alike.
+    for _ in 0..if bench.quick { 20 } else { 400 } {
+        times[0].push(time(&mut Command::new("/bin/true"), &before)?);
+        times[1].push(time(&mut hook(daemon.home()), &before)?);
+        times[2].push(time(&mut hook(&away), &before)?);
+    }
+    let [nothing, warm, gone] = times.map(|mut times| {
+        times.sort_unstable();
+        let at = |share: usize| times[(times.len() * share / 100).min(times.len() - 1)];
+        (at(50).as_secs_f64() * 1e3, at(99).as_secs_f64() * 1e3)
+    });
+    for (name, ours) in [("warm", warm), ("no daemon", gone)] {
+        let above = |name: &str, value: f64, other: f64, most: f64| {
+            Figure::new(format!("hook/{name}"), "ms above true", value - other)
+                .beside_value("true", other)
+                .goal(Goal::at_most(most))
+        };
+        bench.add(above(&format!("{name} p50"), ours.0, nothing.0, 5.0));
+        bench.add(above(&format!("{name} p99"), ours.1, nothing.1, 20.0));
+    }
+    if let Some(shell) = shell(bench, &daemon)? {
+        bench.add(
+            Figure::new("hook/shell with curl and jq, p50", "ms", shell)
+                .beside_value("svc hook", warm.0)
+                .note("what a hook of two calls costs without this program"),
+        );
+    }
+    for event in ["PreToolUse", "PostToolUse"] {
+        let arguments = json!({ "client": "claude-code", "payload": payload(event) });
+        let params = json!({ "name": "hook_event", "arguments": arguments });
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let request = daemon.target.request("POST", "/mcp", &call.to_string());
+        let mut slices: Vec<Slice> = Vec::new();
+        for _ in 0..bench.rounds {
+            bench.begin_round("hook")?;
+            slices.push(slice(bench.window_of, daemon.target.address, &daemon.process, 1, |_| {
+                (Protocol::HTTP, vec![request.clone()])
+            })?);
+        }
+        let name = format!("hook/daemon {event}");
+        bench.add(
+            Figure::summed(name, "calls/s", Summary::of(&slices, 1)).goal(Goal::p99_us(1000.0)),
+        );
+    }
+    daemon.process.stop()
+}
+
+fn time(command: &mut Command, input: &str) -> anyhow::Result<Duration> {
+    let begun = Instant::now();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("cannot run a hook")?;
+    let mut stdin = child.stdin.take().context("it has an input")?;
+    // One that does not read its input is fine.
+    drop(stdin.write_all(input.as_bytes()));
+    drop(stdin);
+    anyhow::ensure!(child.wait()?.success(), "a hook failed");
+    Ok(begun.elapsed())
+}
+
+/// The median of the shell's, in milliseconds; `None` where it cannot be run.
+fn shell(bench: &Bench, daemon: &Daemon) -> anyhow::Result<Option<f64>> {
+    let lacks = |tool: &&str| Command::new(tool).arg("--version").output().is_err();
+    if ["bash", "curl", "jq"].iter().any(lacks) {
+        return Ok(None);
+    }
+    let mut times = Vec::new();
+    for _ in 0..if bench.quick { 3 } else { 40 } {
+        let mut command = Command::new("bash");
+        command.args(["-c", SHELL]).env("URL", format!("http://{}", daemon.target.address));
+        command.env("TOKEN", daemon.target.token.as_deref().unwrap_or_default());
+        times.push(time(&mut command, "")?.as_secs_f64() * 1e3);
+    }
+    Ok(Some(stats::median(times)))
+}

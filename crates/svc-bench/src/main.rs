@@ -1,0 +1,169 @@
+//! `svc-bench`: what this machine gives, and what svc makes of it.
+//!
+//! Each figure is measured in turns with another, on the same data, by the same generator: a bare loop, a handler that
+//! does nothing, and on request Redis or another MCP server. The ratio of the two is the figure that means something; the
+//! goals are ratios wherever there is something to compare with.
+//!
+//! Reading order: `scenario` lists what can be measured, `bench` is the state of a run, `stats` sums up rounds, `report`
+//! prints. `load`, `caller`, `subscribers` and `publisher` are the generator over the bytes of `wire`; `daemon` is svc
+//! under test, `server` and `ceiling` are what stands beside it. Then one file for each scenario.
+
+mod append_http;
+mod append_inproc;
+mod bench;
+mod big_home;
+mod caller;
+mod ceiling;
+mod check_in;
+mod daemon;
+mod fanout;
+mod fanout_paced;
+mod hook;
+mod load;
+mod mcp_call;
+mod mcp_memory;
+mod memory;
+mod mixed;
+mod peers;
+mod progress;
+mod publisher;
+mod replay;
+mod report;
+mod sandbox;
+mod scenario;
+mod search;
+mod server;
+mod startup;
+mod stats;
+mod subscribers;
+mod wire;
+
+use std::{
+    io::{self, Write as _},
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use clap::{Parser, Subcommand, ValueEnum as _};
+
+use bench::{Bench, Settings};
+use report::{Machine, Report};
+use scenario::Scenario;
+
+/// Measures svc on this machine, in a folder of its own
+#[derive(Debug, Parser)]
+#[command(
+    name = "svc-bench",
+    version,
+    max_term_width = 100,
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  svc-bench --only append-http --only fanout
+  svc-bench --svc ~/.cargo/bin/svc --peers
+
+A miss of a goal is printed as one; the exit code is 0 all the same."
+)]
+struct Cli {
+    #[command(flatten)]
+    args: BenchArgs,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// What to measure, and how long.
+#[derive(Debug, clap::Args)]
+struct BenchArgs {
+    /// The program to measure [default: the `svc` beside this program, else the one on PATH]
+    #[arg(long, value_name = "PATH")]
+    svc: Option<PathBuf>,
+    /// Small sizes, done in less than 20 s: shows that everything works, and nothing about speed
+    #[arg(long)]
+    quick: bool,
+    /// Beside redis-server, too, if it is installed
+    #[arg(long)]
+    peers: bool,
+    /// Searches over a million records, too, which take a while to make
+    #[arg(long)]
+    large: bool,
+    /// Beside the MCP server at this address, too: streamable HTTP on /mcp, with a tool `echo` that takes nothing
+    #[arg(long, value_name = "ADDRESS")]
+    mcp_peer: Option<SocketAddr>,
+    /// Only this; repeatable
+    #[arg(long, value_enum, value_name = "NAME")]
+    only: Vec<Scenario>,
+    /// Print JSON: one document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// A server that stands beside the daemon in a measurement
+    #[command(hide = true, after_help = "Example:\n  svc-bench server noop")]
+    Server(server::ServerArgs),
+}
+
+impl BenchArgs {
+    fn asks_for(&self, scenario: Scenario) -> bool {
+        if scenario == Scenario::PeersMcp && self.mcp_peer.is_none() {
+            return false;
+        }
+        if self.only.is_empty() {
+            self.peers || !scenario.needs_peers()
+        } else {
+            self.only.contains(&scenario)
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.command {
+        Some(Command::Server(args)) => server::run(&args),
+        None => measure(&cli.args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing can be done if that fails.
+            writeln!(io::stderr().lock(), "error: {error:#}").ok();
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures and prints.
+fn measure(args: &BenchArgs) -> anyhow::Result<()> {
+    let mut bench = Bench::new(Settings {
+        svc: args.svc.clone(),
+        quick: args.quick,
+        large: args.large,
+        mcp_peer: args.mcp_peer,
+    })?;
+    for scenario in Scenario::value_variants() {
+        if args.asks_for(*scenario) {
+            scenario.run(&mut bench)?;
+        }
+    }
+    progress::show("");
+    let machine = Machine {
+        cores: std::thread::available_parallelism()?.get(),
+        os: std::env::consts::OS,
+        arch: std::env::consts::ARCH,
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        fsync_us: bench.disk.median(),
+        peers: std::mem::take(&mut bench.peers),
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    let results = std::mem::take(&mut bench.results);
+    let report = Report { version, quick: args.quick, machine, results };
+    let text = if args.json { report.json()? } else { report.table() };
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        // `svc-bench | head` is no failure.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

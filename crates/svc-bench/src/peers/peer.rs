@@ -1,0 +1,73 @@
+//! What a server has to do to be measured beside svc.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    bench::WindowOf,
+    daemon::DATA_BYTES,
+    mixed::{Both, Crowd},
+    report::Goal,
+    stats::Slice,
+};
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Contest {
+    /// Appends by so many producers.
+    Append { producers: usize },
+    /// Sixteen events in each request of ours; one, as ever, in the other's.
+    Batches,
+    /// Producers and subscribers together.
+    Mixed,
+    /// A long stream from its beginning.
+    Replay,
+}
+
+/// What a peer is to a contest.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Part {
+    /// It does not take part.
+    None,
+    /// Its figure stands beside ours.
+    Beside,
+    /// And there is a goal.
+    Goal(Goal),
+}
+
+/// A system that does what ours does.
+pub(super) trait Peer {
+    /// What to call it, with how durable it is.
+    fn name(&self) -> &str;
+
+    /// Whether it takes part.
+    fn part(&self, contest: Contest) -> Part;
+
+    /// Appends by `producers`, one event at a time each.
+    fn append(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice>;
+
+    /// Producers and subscribers of one stream.
+    fn mixed(&self, window_of: WindowOf, crowd: Crowd) -> anyhow::Result<Both>;
+
+    /// Makes a stream for [`Self::replay`] of about so many events.
+    fn fill(&mut self, events: u64) -> anyhow::Result<()>;
+
+    /// Reads that stream.
+    fn replay(&self) -> anyhow::Result<Slice>;
+}
+
+/// Retries `work` until it succeeds or patience is over: a server that was just started does not listen yet.
+pub(super) fn until_ready<T>(mut work: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        match work() {
+            Ok(value) => return Ok(value),
+            Err(error) if Instant::now() >= end => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// The data of each event.
+pub(super) fn payload() -> String {
+    "x".repeat(DATA_BYTES)
+}

@@ -1,0 +1,329 @@
+//! Redis Streams, over RESP: `XADD`, `XREAD BLOCK` for those who follow, `XREAD COUNT` for replay.
+
+use std::{
+    cell::Cell,
+    io::{self, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+
+use super::peer::{Contest, Part, Peer, payload, until_ready};
+use crate::{
+    append_http,
+    bench::WindowOf,
+    caller::Caller,
+    daemon::DATA_BYTES,
+    load::Protocol,
+    mixed::{self, Both, Crowd},
+    progress,
+    report::Goal,
+    sandbox::{self, Process, Sandbox},
+    stats::Slice,
+    subscribers::Decoder,
+    wire::BadAnswer,
+};
+
+const PROTOCOL: Protocol = Protocol { hello: None, parse: simple_reply };
+/// Events that a reader asks for at once.
+const PAGE: usize = 1000;
+const STREAMS: usize = 100;
+
+/// A server.
+#[derive(Debug)]
+pub(super) struct Redis {
+    process: Process,
+    address: SocketAddr,
+    durable: bool,
+    /// Streams made so far, so that each round of a mix has one of its own.
+    made: Cell<u32>,
+    filled: u64,
+}
+
+impl Redis {
+    /// Starts one, with `appendfsync always` if it is to be durable, else `everysec`.
+    pub(super) fn start(sandbox: &Sandbox, durable: bool) -> anyhow::Result<Self> {
+        let address = sandbox::free_address()?;
+        let fsync = if durable { "always" } else { "everysec" };
+        let folder = sandbox.path(&format!("redis-{fsync}-{}", address.port()));
+        std::fs::create_dir(&folder)?;
+        let port = address.port().to_string();
+        let process = sandbox.start(
+            &format!("redis-{fsync}"),
+            Command::new("redis-server")
+                .args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--dir"])
+                .arg(&folder)
+                .args(["--appendonly", "yes", "--appendfsync", fsync]),
+        )?;
+        until_ready(|| Caller::open(address, &PROTOCOL)?.ask(&command(&["PING"])))
+            .with_context(|| format!("redis-server does not answer: {}", process.complaint()))?;
+        Ok(Self { process, address, durable, made: Cell::new(0), filled: 0 })
+    }
+
+    fn xadd(stream: &str) -> Vec<u8> {
+        command(&["XADD", stream, "*", "d", &payload()])
+    }
+}
+
+impl Peer for Redis {
+    fn name(&self) -> &'static str {
+        if self.durable { "Redis always" } else { "Redis everysec (not durable)" }
+    }
+
+    fn part(&self, contest: Contest) -> Part {
+        match (self.durable, contest) {
+            (true, Contest::Append { .. }) => Part::Goal(Goal::ratio(0.6)),
+            (true, Contest::Batches) => Part::Goal(Goal::ratio(3.0)),
+            (true, Contest::Mixed) => Part::Goal(Goal::ratio(1.4)),
+            (true, Contest::Replay) => Part::Goal(Goal::ratio(0.85)),
+            (false, Contest::Append { .. }) => Part::Beside,
+            (false, _) => Part::None,
+        }
+    }
+
+    fn append(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice> {
+        append_http::slice(window_of, self.address, &self.process, producers, |number| {
+            (PROTOCOL, vec![Self::xadd(&format!("append{}", number % STREAMS))])
+        })
+    }
+
+    fn mixed(&self, window_of: WindowOf, crowd: Crowd) -> anyhow::Result<Both> {
+        self.made.set(self.made.get() + 1);
+        let stream = format!("mixed{}", self.made.get());
+        let add = Self::xadd(&stream);
+        mixed::round(
+            window_of,
+            (self.address, &self.process),
+            crowd,
+            |_| Follower::new(&stream),
+            |_| (PROTOCOL, vec![add.clone()]),
+        )
+    }
+
+    fn fill(&mut self, events: u64) -> anyhow::Result<()> {
+        let mut caller = Caller::open(self.address, &PROTOCOL)?;
+        let one = Self::xadd("replay");
+        let page = one.repeat(PAGE);
+        for number in 0..events / PAGE as u64 {
+            progress::show(&format!("preparing Redis: {} events", number * PAGE as u64));
+            caller.send(&page)?;
+            for _ in 0..PAGE {
+                caller.receive()?;
+            }
+            self.filled += PAGE as u64;
+        }
+        Ok(())
+    }
+
+    fn replay(&self) -> anyhow::Result<Slice> {
+        let mut socket = TcpStream::connect(self.address)?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(Duration::from_secs(30)))?;
+        let cpu = self.process.cpu();
+        let begun = Instant::now();
+        let mut reply = Reply::default();
+        let mut buffer = vec![0; 256 * 1024];
+        while reply.events < self.filled {
+            socket.write_all(&read("replay", &reply.last_id, None))?;
+            loop {
+                let got = match socket.read(&mut buffer) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    got => got?,
+                };
+                anyhow::ensure!(got > 0, "the connection ended early");
+                if reply.feed(&buffer[..got])? > 0 {
+                    break;
+                }
+            }
+        }
+        let length = begun.elapsed();
+        let cpu = self.process.cpu_since(cpu);
+        Ok(Slice { cpu, ..Slice::counted(reply.events, length) })
+    }
+}
+
+fn command(words: &[&str]) -> Vec<u8> {
+    use std::fmt::Write as _;
+    let mut text = format!("*{}\r\n", words.len());
+    for word in words {
+        write!(text, "${}\r\n{word}\r\n", word.len()).expect("writing to a string does not fail");
+    }
+    text.into_bytes()
+}
+
+/// `XREAD` after `last`; one with `block` waits for events, for so many milliseconds (0: for ever).
+fn read(stream: &str, last: &[u8], block: Option<&str>) -> Vec<u8> {
+    let last = if last.is_empty() { "0-0".into() } else { String::from_utf8_lossy(last) };
+    let page = PAGE.to_string();
+    match block {
+        Some(block) => {
+            command(&["XREAD", "COUNT", &page, "BLOCK", block, "STREAMS", stream, &last])
+        }
+        None => command(&["XREAD", "COUNT", &page, "STREAMS", stream, &last]),
+    }
+}
+
+/// A reply that is one line, or one short string.
+fn simple_reply(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
+    let Some(line) = bytes.windows(2).position(|two| two == b"\r\n") else {
+        return Ok(None);
+    };
+    match bytes[0] {
+        b'$' => {
+            let len: usize = std::str::from_utf8(&bytes[1..line])
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .ok_or_else(|| BadAnswer::from_bytes(bytes))?;
+            let end = line + 2 + len + 2;
+            Ok((bytes.len() >= end).then_some(end))
+        }
+        b'+' | b':' => Ok(Some(line + 2)),
+        _ => Err(BadAnswer::from_bytes(bytes)),
+    }
+}
+
+/// Replies to `XREAD` as they come in, cut anywhere. Keeps the last id and the number of events.
+#[derive(Debug, Default)]
+struct Reply {
+    events: u64,
+    last_id: Vec<u8>,
+    /// Elements that the reply still lacks.
+    missing: u64,
+    line: Vec<u8>,
+    /// What is left of a string, with its line end, and how long the string is.
+    string: Option<(usize, usize)>,
+    short: Vec<u8>,
+}
+
+impl Reply {
+    /// Takes the next bytes; tells how many replies ended with them.
+    fn feed(&mut self, mut bytes: &[u8]) -> Result<u64, BadAnswer> {
+        let mut ended = 0;
+        while !bytes.is_empty() {
+            if let Some((left, len)) = self.string {
+                let here = left.min(bytes.len());
+                if len < 64 {
+                    self.short.extend_from_slice(&bytes[..here]);
+                }
+                bytes = &bytes[here..];
+                self.string = (here < left).then_some((left - here, len));
+                if self.string.is_none() {
+                    self.end_string(len);
+                    ended += self.end_element();
+                }
+                continue;
+            }
+            let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+                self.line.extend_from_slice(bytes);
+                return Ok(ended);
+            };
+            self.line.extend_from_slice(&bytes[..end]);
+            bytes = &bytes[end + 1..];
+            let line = std::mem::take(&mut self.line);
+            let number = || -> Option<i64> {
+                std::str::from_utf8(line.get(1..)?).ok()?.trim_end().parse().ok()
+            };
+            match (line.first(), number()) {
+                (Some(b'*'), Some(len)) => {
+                    self.missing = self.missing.max(1) + u64::try_from(len).unwrap_or(0);
+                    ended += self.end_element();
+                }
+                (Some(b'$'), Some(len)) => {
+                    self.missing = self.missing.max(1);
+                    let len = usize::try_from(len).unwrap_or(0);
+                    self.string = Some((len + 2, len));
+                }
+                (Some(b'+'), _) => {
+                    self.missing = self.missing.max(1);
+                    ended += self.end_element();
+                }
+                _ => return Err(BadAnswer::from_bytes(&line)),
+            }
+            self.line = line;
+            self.line.clear();
+        }
+        Ok(ended)
+    }
+
+    fn end_string(&mut self, len: usize) {
+        if len == DATA_BYTES {
+            self.events += 1;
+        } else if self.short.contains(&b'-') {
+            // No stream's and no field's name of ours has a dash.
+            self.last_id.clear();
+            self.last_id.extend_from_slice(self.short.trim_ascii_end());
+        }
+        self.short.clear();
+    }
+
+    fn end_element(&mut self) -> u64 {
+        self.missing = self.missing.saturating_sub(1);
+        u64::from(self.missing == 0)
+    }
+}
+
+/// A subscriber: `XREAD BLOCK` again and again.
+#[derive(Debug)]
+struct Follower {
+    stream: String,
+    reply: Reply,
+    ready: bool,
+}
+
+impl Follower {
+    fn new(stream: &str) -> (Vec<u8>, Self) {
+        // The answer to the ping says that the subscription stands.
+        let request = [command(&["PING"]), read(stream, b"", Some("0"))].concat();
+        (request, Self { stream: stream.to_owned(), reply: Reply::default(), ready: false })
+    }
+}
+
+impl Decoder for Follower {
+    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, BadAnswer> {
+        let mut ended = self.reply.feed(bytes)?;
+        if !self.ready && ended > 0 {
+            self.ready = true;
+            ended -= 1;
+        }
+        Ok((ended > 0).then(|| read(&self.stream, &self.reply.last_id, Some("0"))))
+    }
+
+    fn ready(&self) -> bool {
+        self.ready
+    }
+
+    fn events(&self) -> u64 {
+        self.reply.events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_understood_however_they_are_cut() {
+        let data = payload();
+        let figure = |id: &str| format!("*2\r\n$3\r\n{id}\r\n*2\r\n$1\r\nd\r\n$200\r\n{data}\r\n");
+        let text = format!(
+            "+PONG\r\n*1\r\n*2\r\n$6\r\nreplay\r\n*2\r\n{}{}",
+            figure("1-1"),
+            figure("1-2")
+        );
+        for step in [1, 2, 3, 7, 64, text.len()] {
+            let mut reply = Reply::default();
+            let ended: u64 =
+                text.as_bytes().chunks(step).map(|piece| reply.feed(piece).expect("is fine")).sum();
+            assert_eq!((ended, reply.events, &*reply.last_id), (2, 2, &b"1-2"[..]), "{step}");
+        }
+    }
+
+    #[test]
+    fn an_answer_to_xadd_is_a_short_string() {
+        assert_eq!(simple_reply(b"$3\r\n1-1\r\n").expect("is fine"), Some(9));
+        assert_eq!(simple_reply(b"$3\r\n1-1").expect("is fine"), None);
+        simple_reply(b"-ERR no\r\n").expect_err("is none");
+    }
+}

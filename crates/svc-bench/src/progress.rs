@@ -1,0 +1,12 @@
+//! What is under way, for whoever waits at a terminal.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+/// Replaces the line that was shown before.
+pub(crate) fn show(step: &str) {
+    let mut stderr = io::stderr().lock();
+    if stderr.is_terminal() {
+        // Nothing can be done if that fails.
+        write!(stderr, "\r\x1b[K{step}").and_then(|()| stderr.flush()).ok();
+    }
+}

@@ -1,0 +1,343 @@
+//! What was measured, for people and for programs.
+
+use serde::Serialize;
+
+use crate::stats::Summary;
+
+/// One line of the report.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Figure {
+    /// What was measured.
+    pub(crate) name: String,
+    /// What `value` counts.
+    pub(crate) unit: &'static str,
+    /// Ours: the median of the rounds.
+    pub(crate) value: f64,
+    /// Median latency.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p50_us: Option<f64>,
+    /// 99th percentile of the latency.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p99_us: Option<f64>,
+    /// CPU time of the server for one unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_us: Option<f64>,
+    /// What stands beside it, measured in the same rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) beside: Option<Beside>,
+    /// Ours through the other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio: Option<f64>,
+    /// What we want of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) goal: Option<Goal>,
+    /// Whether it is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) met: Option<bool>,
+    /// What has to be known to read the figure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<String>,
+}
+
+/// What ours is compared with.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Beside {
+    /// What it is.
+    pub(crate) name: String,
+    /// Its figure, in the same unit.
+    pub(crate) value: f64,
+    /// Its median latency.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p50_us: Option<f64>,
+    /// Its 99th percentile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p99_us: Option<f64>,
+}
+
+/// What we want of a figure.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Goal {
+    /// Of which field of the figure.
+    of: Of,
+    /// It is to be at least this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_least: Option<f64>,
+    /// It is to be at most this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_most: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Of {
+    Ratio,
+    Value,
+    P99Us,
+}
+
+impl Goal {
+    /// The ratio is to be at least this.
+    pub(crate) const fn ratio(at_least: f64) -> Self {
+        Self { of: Of::Ratio, at_least: Some(at_least), at_most: None }
+    }
+
+    /// The figure is to be at least this.
+    pub(crate) const fn at_least(value: f64) -> Self {
+        Self { of: Of::Value, at_least: Some(value), at_most: None }
+    }
+
+    /// The figure is to be at most this.
+    pub(crate) const fn at_most(value: f64) -> Self {
+        Self { of: Of::Value, at_least: None, at_most: Some(value) }
+    }
+
+    /// The 99th percentile is to be at most this, in microseconds.
+    pub(crate) const fn p99_us(at_most: f64) -> Self {
+        Self { of: Of::P99Us, at_least: None, at_most: Some(at_most) }
+    }
+
+    fn is_met(self, figure: &Figure) -> Option<bool> {
+        let value = match self.of {
+            Of::Ratio => figure.ratio?,
+            Of::Value => figure.value,
+            Of::P99Us => figure.p99_us?,
+        };
+        Some(
+            self.at_least.is_none_or(|bound| value >= bound)
+                && self.at_most.is_none_or(|bound| value <= bound),
+        )
+    }
+
+    fn text(self) -> String {
+        let (sign, bound) = match (self.at_least, self.at_most) {
+            (Some(bound), _) => ("≥", bound),
+            (None, bound) => ("≤", bound.unwrap_or_default()),
+        };
+        match self.of {
+            Of::Ratio => format!("{sign} {bound} ×"),
+            Of::Value => format!("{sign} {}", number(bound)),
+            Of::P99Us => format!("p99 {sign} {} ms", bound / 1e3),
+        }
+    }
+}
+
+impl Figure {
+    /// A figure alone.
+    pub(crate) fn new(name: impl Into<String>, unit: &'static str, value: f64) -> Self {
+        Self {
+            name: name.into(),
+            unit,
+            value,
+            p50_us: None,
+            p99_us: None,
+            cpu_us: None,
+            beside: None,
+            ratio: None,
+            goal: None,
+            met: None,
+            note: None,
+        }
+    }
+
+    /// What rounds came to.
+    pub(crate) fn summed(name: impl Into<String>, unit: &'static str, summary: Summary) -> Self {
+        Self {
+            p50_us: summary.p50_us,
+            p99_us: summary.p99_us,
+            cpu_us: summary.cpu_us,
+            ..Self::new(name, unit, summary.rate)
+        }
+    }
+
+    /// Beside something else that was measured in the same rounds.
+    pub(crate) fn beside(mut self, name: impl Into<String>, other: Summary, ratio: f64) -> Self {
+        self.beside = Some(Beside {
+            name: name.into(),
+            value: other.rate,
+            p50_us: other.p50_us,
+            p99_us: other.p99_us,
+        });
+        self.ratio = Some(ratio);
+        self
+    }
+
+    /// Beside another figure, where a ratio would say nothing.
+    pub(crate) fn beside_value(mut self, name: impl Into<String>, value: f64) -> Self {
+        self.beside = Some(Beside { name: name.into(), value, p50_us: None, p99_us: None });
+        self
+    }
+
+    /// With a goal.
+    pub(crate) fn goal(mut self, goal: Goal) -> Self {
+        self.met = goal.is_met(&self);
+        self.goal = Some(goal);
+        self
+    }
+
+    /// With a goal, where it is one.
+    pub(crate) fn goal_if(self, is_goal: bool, goal: Goal) -> Self {
+        if is_goal { self.goal(goal) } else { self }
+    }
+
+    /// With a remark.
+    pub(crate) fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = Some(note.into());
+        self
+    }
+}
+
+/// The machine and the build that the figures are of.
+#[derive(Debug, Serialize)]
+pub(crate) struct Machine {
+    /// Processors that this process may use.
+    pub(crate) cores: usize,
+    /// Operating system.
+    pub(crate) os: &'static str,
+    /// Architecture.
+    pub(crate) arch: &'static str,
+    /// `release`, or `debug`, whose figures say nothing.
+    pub(crate) build: &'static str,
+    /// Median time of one `fsync` of a small write in the folder that the databases are in: below it no single
+    /// durable append can be.
+    pub(crate) fsync_us: f64,
+    /// What each peer is, where peers were asked for.
+    pub(crate) peers: Vec<String>,
+}
+
+/// Everything that a run measured.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// Version of this program.
+    pub(crate) version: &'static str,
+    /// Whether sizes were small: then no figure means anything.
+    pub(crate) quick: bool,
+    /// Where it ran.
+    pub(crate) machine: Machine,
+    /// The figures.
+    pub(crate) results: Vec<Figure>,
+}
+
+/// A disk as fast as those that the goals were set for takes a fifth of this.
+const SLOW_DISK_MICROS: f64 = 1000.0;
+const SLOW_DISK: &str =
+    "the disk is slow, now or always: beside what does not wait for it, durable appends look bad";
+
+impl Report {
+    /// One JSON document on one line.
+    pub(crate) fn json(&self) -> serde_json::Result<String> {
+        Ok(serde_json::to_string(self)? + "\n")
+    }
+
+    /// A table for people.
+    pub(crate) fn table(&self) -> String {
+        let machine = &self.machine;
+        let mut lines = vec![format!(
+            "svc-bench {} ({} build), {} cores, {}/{}, fsync {:.2} ms",
+            self.version,
+            machine.build,
+            machine.cores,
+            machine.os,
+            machine.arch,
+            machine.fsync_us / 1e3,
+        )];
+        lines.extend(machine.peers.iter().cloned());
+        if machine.fsync_us > SLOW_DISK_MICROS {
+            lines.push(SLOW_DISK.to_owned());
+        }
+        if self.quick {
+            lines.push(
+                "--quick: the sizes are too small for the figures to mean anything".to_owned(),
+            );
+        }
+        lines.push(String::new());
+        let mut rows: Vec<[String; 9]> = self.results.iter().map(row).collect();
+        // One figure of ours may stand beside several.
+        for number in (1..rows.len()).rev() {
+            if self.results[number].name == self.results[number - 1].name {
+                rows[number][..4].fill(String::new());
+            }
+        }
+        rows.insert(0, HEADERS.map(str::to_owned));
+        lines.extend(aligned(&rows));
+        lines.extend(self.results.iter().filter_map(|figure| {
+            let note = figure.note.as_ref()?;
+            Some(format!("{}: {note}", figure.name))
+        }));
+        lines.join("\n") + "\n"
+    }
+}
+
+const HEADERS: [&str; 9] =
+    ["WHAT", "OURS", "P50/P99", "CPU/UNIT", "BESIDE", "", "RATIO", "GOAL", ""];
+
+/// Columns as wide as their widest cell.
+fn aligned<const N: usize>(rows: &[[String; N]]) -> impl Iterator<Item = String> {
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
+    });
+    rows.iter().map(move |row| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    })
+}
+
+fn row(figure: &Figure) -> [String; 9] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let latency = |p50: Option<f64>, p99: Option<f64>| {
+        Some(format!("{:.2}/{:.2} ms", p50? / 1e3, p99? / 1e3))
+    };
+    let verdict = match figure.met {
+        Some(true) => "met",
+        Some(false) => "MISS",
+        None => "",
+    };
+    [
+        figure.name.clone(),
+        format!("{} {}", number(figure.value), figure.unit),
+        or_dash(latency(figure.p50_us, figure.p99_us)),
+        or_dash(figure.cpu_us.map(|us| format!("{us:.2} µs"))),
+        or_dash(figure.beside.as_ref().map(|beside| beside.name.clone())),
+        or_dash(figure.beside.as_ref().map(|beside| match latency(beside.p50_us, beside.p99_us) {
+            Some(latency) => format!("{} ({latency})", number(beside.value)),
+            None => number(beside.value),
+        })),
+        or_dash(figure.ratio.map(|ratio| format!("{ratio:.2}"))),
+        or_dash(figure.goal.map(Goal::text)),
+        verdict.to_owned(),
+    ]
+}
+
+/// Three digits and a half are as many as mean anything.
+fn number(value: f64) -> String {
+    match value {
+        value if value >= 1e6 => format!("{:.2} M", value / 1e6),
+        value if value >= 1e4 => format!("{:.1} k", value / 1e3),
+        value if value >= 100.0 => format!("{value:.0}"),
+        value => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_miss_is_a_miss() {
+        let figure = Figure::new("rss", "MB", 15.1).goal(Goal::at_most(15.0));
+        assert_eq!(figure.met, Some(false));
+        assert_eq!(row(&figure)[8], "MISS");
+        let figure = Figure::new("rss", "MB", 15.0).goal(Goal::at_most(15.0));
+        assert_eq!(figure.met, Some(true));
+        // A goal of a figure that was not measured is neither.
+        assert_eq!(Figure::new("x", "MB", 1.0).goal(Goal::ratio(1.0)).met, None);
+    }
+
+    #[test]
+    fn numbers_for_people() {
+        for (value, text) in
+            [(0.5, "0.50"), (123.4, "123"), (12_345.0, "12.3 k"), (1_234_567.0, "1.23 M")]
+        {
+            assert_eq!(number(value), text);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The folder that a run works in and the processes that it starts. Nothing of either is left behind.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// The folder, which is removed with this, and the processes that still run.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    folder: TempDir,
+    svc: PathBuf,
+    running: Running,
+}
+
+type Running = Arc<Mutex<Vec<Pid>>>;
+
+impl Sandbox {
+    /// A new temporary folder to measure the program `svc` in.
+    pub(crate) fn new(svc: PathBuf) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("svc-bench-").tempdir()?;
+        let sandbox = Self { folder, svc, running: Running::default() };
+        sandbox.listen_to_signals()?;
+        Ok(sandbox)
+    }
+
+    /// The program to measure.
+    pub(crate) fn svc(&self) -> &Path {
+        &self.svc
+    }
+
+    /// The path of `name` in the folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts a process that ends with its owner at the latest. Its standard error goes to a file that
+    /// [`Process::complaint`] reads.
+    pub(crate) fn start(&self, name: &str, command: &mut Command) -> anyhow::Result<Process> {
+        let stderr = self.path(&format!("{name}.stderr"));
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(&stderr)?)
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        let pid = pid_of(&child);
+        lock(&self.running).extend(pid);
+        Ok(Process { child, stderr, running: Arc::clone(&self.running) })
+    }
+
+    /// A signal that ends us would leave the folder and the processes behind.
+    fn listen_to_signals(&self) -> anyhow::Result<()> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (folder, running) = (self.folder.path().to_owned(), Arc::clone(&self.running));
+        let (mut interrupt, mut terminate) = {
+            let _guard = runtime.enter();
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+        };
+        std::thread::spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+            });
+            for pid in lock(&running).drain(..) {
+                kill_process(pid, Signal::KILL).ok();
+            }
+            fs::remove_dir_all(folder).ok();
+            std::process::exit(130);
+        });
+        Ok(())
+    }
+}
+
+/// A process of ours. Killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    stderr: PathBuf,
+    running: Running,
+}
+
+impl Process {
+    /// The process's id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line on its standard output. To be called once: it takes the output.
+    pub(crate) fn first_line(&mut self) -> anyhow::Result<String> {
+        let stdout = self.child.stdout.take().context("its output was taken before")?;
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        anyhow::ensure!(!line.is_empty(), "it did not start: {}", self.complaint());
+        Ok(line)
+    }
+
+    /// What it said on standard error.
+    pub(crate) fn complaint(&self) -> String {
+        let text = fs::read_to_string(&self.stderr).unwrap_or_default();
+        text.chars().take(2000).collect::<String>().trim().to_owned()
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Asks it to end, and waits.
+    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+        if let Some(pid) = pid_of(&self.child) {
+            kill_process(pid, Signal::TERM)?;
+        }
+        let end = Instant::now() + Duration::from_secs(30);
+        while self.is_running() {
+            anyhow::ensure!(Instant::now() < end, "it does not end: {}", self.complaint());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// CPU time that it has used, where the system tells.
+    pub(crate) fn cpu(&self) -> Option<Duration> {
+        // In ticks of the kernel's interface, which are hundredths of a second on every Linux there is.
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
+        let (_, fields) = text.rsplit_once(')')?;
+        let mut fields = fields.split_ascii_whitespace().skip(11);
+        let user: u64 = fields.next()?.parse().ok()?;
+        let system: u64 = fields.next()?.parse().ok()?;
+        Some(Duration::from_millis((user + system) * 10))
+    }
+
+    /// CPU time since it had used `before`.
+    pub(crate) fn cpu_since(&self, before: Option<Duration>) -> Option<Duration> {
+        Some(self.cpu()?.saturating_sub(before?))
+    }
+
+    /// Threads that it has, where the system tells.
+    pub(crate) fn threads(&self) -> Option<u64> {
+        self.status("Threads:")?.parse().ok()
+    }
+
+    /// What the system has noted of it under this name.
+    fn status(&self, name: &str) -> Option<String> {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
+        text.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
+    }
+
+    /// Memory that it has in use, in bytes.
+    pub(crate) fn resident_bytes(&self) -> anyhow::Result<u64> {
+        let kib: Option<u64> = if let Some(value) = self.status("VmRSS:") {
+            value.trim_end_matches("kB").trim().parse().ok()
+        } else {
+            let id = self.id().to_string();
+            let output = Command::new("ps").args(["-o", "rss=", "-p", &id]).output()?;
+            String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+        };
+        Ok(kib.context("the system does not tell how much memory a process has")? * 1024)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        let pid = pid_of(&self.child);
+        lock(&self.running).retain(|running| Some(*running) != pid);
+    }
+}
+
+/// A port that was free a moment ago.
+pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
+
+/// The disk that the databases are on. Many have two speeds: a virtual one that others have just written much to takes
+/// forty times as long for a while, and then it is the disk that is measured.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    best: f64,
+    seen: Vec<f64>,
+    /// How much longer to wait for it, in this run.
+    patience: Duration,
+}
+
+impl Disk {
+    /// Looks at it for the first time.
+    pub(crate) fn look(sandbox: &Sandbox) -> anyhow::Result<Self> {
+        let best = fsync_micros(sandbox)?;
+        Ok(Self { best, seen: vec![best], patience: Duration::from_mins(2) })
+    }
+
+    /// Waits for it to be about as fast as it ever was, for as long as patience lasts.
+    pub(crate) fn settle(&mut self, sandbox: &Sandbox) -> anyhow::Result<()> {
+        const PAUSE: Duration = Duration::from_millis(250);
+        loop {
+            let micros = fsync_micros(sandbox)?;
+            self.best = self.best.min(micros);
+            if micros <= self.best.max(50.0) * 3.0 || self.patience.is_zero() {
+                self.seen.push(micros);
+                return Ok(());
+            }
+            self.patience = self.patience.saturating_sub(PAUSE);
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Median time of one `fsync` of a small write, over the rounds, in microseconds.
+    pub(crate) fn median(&self) -> f64 {
+        crate::stats::median(self.seen.clone())
+    }
+}
+
+/// The same, now.
+fn fsync_micros(sandbox: &Sandbox) -> anyhow::Result<f64> {
+    use std::io::Write as _;
+    let path = sandbox.path("fsync");
+    let mut file = fs::File::create(&path)?;
+    let mut times = Vec::new();
+    for _ in 0..25 {
+        let begun = Instant::now();
+        file.write_all(&[0; 4096])?;
+        file.sync_data()?;
+        times.push(begun.elapsed().as_secs_f64() * 1e6);
+    }
+    fs::remove_file(path)?;
+    Ok(crate::stats::median(times))
+}
+
+fn pid_of(child: &Child) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(child.id()).ok()?)
+}
+
+fn lock(running: &Running) -> MutexGuard<'_, Vec<Pid>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}

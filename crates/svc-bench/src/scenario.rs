@@ -1,0 +1,75 @@
+//! What can be measured.
+
+use clap::ValueEnum;
+
+use crate::{
+    append_http, append_inproc, bench::Bench, check_in, fanout, fanout_paced, hook, mcp_call,
+    mcp_memory, memory, mixed, peers, replay, search, startup,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scenario {
+    /// Durable appends through the store, beside a bare group commit
+    AppendInproc,
+    /// Durable check-ins of the journal, beside plain appends
+    CheckIn,
+    /// Durable appends over HTTP, beside a handler that does nothing
+    AppendHttp,
+    /// One stream to many subscribers, beside axum's events and bare sockets
+    Fanout,
+    /// The time from a producer to a hundred subscribers, at a thousand events a second
+    FanoutPaced,
+    /// Producers and subscribers of one stream together
+    Mixed,
+    /// A long stream to one reader, beside a bare read
+    Replay,
+    /// From `exec` to the first answer
+    Startup,
+    /// Memory of an idle daemon, and of each idle subscriber
+    Memory,
+    /// How good a search of the journal is, beside plain BM25 and a keyword score
+    Retrieval,
+    /// Calls of MCP tools, beside a plain handler of JSON
+    McpCall,
+    /// What a hook adds to a tool call, beside a program that does nothing
+    Hook,
+    /// Memory of each silent MCP client
+    McpMemory,
+    /// Appends, beside Redis
+    PeersAppend,
+    /// Producers and subscribers, beside Redis
+    PeersMixed,
+    /// A long stream, beside Redis
+    PeersReplay,
+    /// Calls in sessions, beside another MCP server
+    PeersMcp,
+}
+
+impl Scenario {
+    /// Whether it compares with a server that has to be installed.
+    pub(crate) fn needs_peers(self) -> bool {
+        matches!(self, Self::PeersAppend | Self::PeersMixed | Self::PeersReplay)
+    }
+
+    pub(crate) fn run(self, bench: &mut Bench) -> anyhow::Result<()> {
+        match self {
+            Self::AppendInproc => append_inproc::run(bench),
+            Self::CheckIn => check_in::run(bench),
+            Self::AppendHttp => append_http::run(bench),
+            Self::Fanout => fanout::run(bench),
+            Self::FanoutPaced => fanout_paced::run(bench),
+            Self::Mixed => mixed::run(bench),
+            Self::Replay => replay::run(bench),
+            Self::Startup => startup::run(bench),
+            Self::Memory => memory::run(bench),
+            Self::Retrieval => search::run(bench),
+            Self::McpCall => mcp_call::run(bench),
+            Self::Hook => hook::run(bench),
+            Self::McpMemory => mcp_memory::run(bench),
+            Self::PeersAppend => peers::run_append(bench),
+            Self::PeersMixed => peers::run_mixed(bench),
+            Self::PeersReplay => peers::run_replay(bench),
+            Self::PeersMcp => peers::run_mcp(bench),
+        }
+    }
+}

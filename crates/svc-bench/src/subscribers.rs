@@ -1,0 +1,293 @@
+//! Subscribers that only count, many on one thread.
+
+use std::{
+    future::poll_fn,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use tokio::{
+    io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf},
+    net::TcpStream,
+    task::JoinSet,
+};
+
+use crate::{
+    daemon::STAMP_DIGITS,
+    stats::{Slice, Window},
+    wire::{BadAnswer, Body, FrameSize},
+};
+
+/// Bytes that one read takes at most. All subscribers share one buffer, which then stays in the cache.
+const READ_BYTES: usize = 256 * 1024;
+
+/// Makes sense of what a subscriber receives.
+pub(crate) trait Decoder: Send + 'static {
+    /// Takes the next bytes. What it gives is to be sent to the server.
+    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, BadAnswer>;
+
+    /// Whether the subscription stands: from here on nothing is missed.
+    fn ready(&self) -> bool;
+
+    /// Events so far.
+    fn events(&self) -> u64;
+}
+
+/// Subscribers. They end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Subscribers {
+    tasks: JoinSet<anyhow::Result<()>>,
+    counters: Counters,
+}
+
+/// What each of the subscribers has received.
+type Counters = Arc<[AtomicU64]>;
+
+impl Subscribers {
+    /// Connects `count` subscribers, each of which sends its first request and decodes what comes, and waits until
+    /// all subscriptions stand.
+    pub(crate) async fn open<D: Decoder>(
+        address: SocketAddr,
+        count: usize,
+        mut subscribe: impl FnMut(usize) -> (Vec<u8>, D),
+    ) -> anyhow::Result<Self> {
+        let counters: Counters = (0..count).map(|_| AtomicU64::new(0)).collect();
+        let buffer: Shared = Arc::new(Mutex::new(vec![0; READ_BYTES].into()));
+        let mut tasks = JoinSet::new();
+        let ready = Arc::new(AtomicU64::new(0));
+        for number in 0..count {
+            let (request, decoder) = subscribe(number);
+            let mut socket = TcpStream::connect(address).await?;
+            socket.set_nodelay(true)?;
+            socket.write_all(&request).await?;
+            let (buffer, counters) = (Arc::clone(&buffer), Arc::clone(&counters));
+            let ready = Arc::clone(&ready);
+            tasks.spawn(async move {
+                follow(socket, decoder, &buffer, &ready, &counters[number]).await
+            });
+        }
+        let mut subscribers = Self { tasks, counters };
+        let end = Instant::now() + Duration::from_mins(1);
+        while ready.load(Relaxed) < count as u64 {
+            subscribers.check()?;
+            anyhow::ensure!(Instant::now() < end, "not all subscriptions were answered");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(subscribers)
+    }
+
+    /// Counts the deliveries within the window.
+    pub(crate) async fn count(&mut self, window: Window) -> anyhow::Result<Slice> {
+        tokio::time::sleep_until(window.from.into()).await;
+        let (from, before) = (Instant::now(), self.total());
+        tokio::time::sleep_until(window.until.into()).await;
+        let slice = Slice::counted(self.total() - before, from.elapsed());
+        self.check()?;
+        Ok(slice)
+    }
+
+    /// Waits until each has received `events`.
+    pub(crate) async fn received(&mut self, events: u64, patience: Duration) -> anyhow::Result<()> {
+        let end = Instant::now() + patience;
+        while self.counters.iter().any(|counter| counter.load(Relaxed) < events) {
+            self.check()?;
+            anyhow::ensure!(Instant::now() < end, "a subscriber did not receive everything");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+
+    fn total(&self) -> u64 {
+        self.counters.iter().map(|counter| counter.load(Relaxed)).sum()
+    }
+
+    /// Fails if one of them did.
+    fn check(&mut self) -> anyhow::Result<()> {
+        match self.tasks.try_join_next() {
+            None => Ok(()),
+            Some(done) => {
+                done.context("a subscriber panicked")??;
+                anyhow::bail!("the server ended a subscription");
+            }
+        }
+    }
+}
+
+type Shared = Arc<Mutex<Box<[u8]>>>;
+
+async fn follow<D: Decoder>(
+    mut socket: TcpStream,
+    mut decoder: D,
+    buffer: &Shared,
+    ready: &AtomicU64,
+    counter: &AtomicU64,
+) -> anyhow::Result<()> {
+    let mut stands = false;
+    loop {
+        let reply = poll_fn(|context| {
+            let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut read = ReadBuf::new(&mut buffer);
+            match Pin::new(&mut socket).poll_read(context, &mut read) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Err(error)) => Poll::Ready(Err(anyhow::Error::from(error))),
+                Poll::Ready(Ok(())) if read.filled().is_empty() => Poll::Ready(Ok(None)),
+                Poll::Ready(Ok(())) => {
+                    Poll::Ready(decoder.feed(read.filled()).map(Some).map_err(Into::into))
+                }
+            }
+        })
+        .await?;
+        let Some(reply) = reply else { return Ok(()) };
+        counter.store(decoder.events(), Relaxed);
+        if !stands && decoder.ready() {
+            stands = true;
+            ready.fetch_add(1, Relaxed);
+        }
+        if let Some(reply) = reply {
+            socket.write_all(&reply).await?;
+        }
+    }
+}
+
+/// Counts frames of one length by the bytes that they take.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    body: Body,
+    preamble: u64,
+    first: u64,
+    size: FrameSize,
+}
+
+impl Frames {
+    /// Of a stream that begins with `preamble`, and then with the frame whose id is `first`.
+    pub(crate) fn new(preamble: &str, first: u64, size: FrameSize) -> Self {
+        Self { body: Body::default(), preamble: preamble.len() as u64, first, size }
+    }
+}
+
+impl Decoder for Frames {
+    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, BadAnswer> {
+        self.body.feed(bytes, |_| {})?;
+        Ok(None)
+    }
+
+    fn ready(&self) -> bool {
+        self.body.begun() && self.body.payload >= self.preamble
+    }
+
+    fn events(&self) -> u64 {
+        self.size.frames_in(self.first, self.body.payload.saturating_sub(self.preamble))
+    }
+}
+
+/// Where stamped events are timed.
+#[derive(Debug, Clone)]
+pub(crate) struct Timing {
+    /// Stamps are nanoseconds since this.
+    pub(crate) epoch: Instant,
+    /// What was sent within this counts.
+    pub(crate) window: Window,
+    /// Time from sending to receiving, of each delivery.
+    pub(crate) slice: Arc<Mutex<Slice>>,
+}
+
+impl Timing {
+    /// A new one.
+    pub(crate) fn new(window: Window) -> Self {
+        let slice = Slice { length: window.length(), ..Slice::default() };
+        Self { epoch: Instant::now(), window, slice: Arc::new(Mutex::new(slice)) }
+    }
+
+    /// Takes the time of an event by the stamp that `line` begins with.
+    pub(crate) fn take(&self, line: &[u8]) -> Result<(), BadAnswer> {
+        let stamp = line
+            .get(..STAMP_DIGITS)
+            .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok())
+            .ok_or_else(|| BadAnswer::from_bytes(line))?;
+        let sent = self.epoch + Duration::from_nanos(stamp);
+        if (self.window.from..self.window.until).contains(&sent) {
+            let mut slice = self.slice.lock().unwrap_or_else(PoisonError::into_inner);
+            slice.add(sent.elapsed());
+        }
+        Ok(())
+    }
+
+    /// What was taken.
+    pub(crate) fn finish(&self) -> Slice {
+        std::mem::take(&mut *self.slice.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Takes the time of each frame, and makes sure that none is missing and none comes twice.
+#[derive(Debug)]
+pub(crate) struct StampedFrames {
+    body: Body,
+    rest: Vec<u8>,
+    preamble: usize,
+    next: u64,
+    events: u64,
+    size: FrameSize,
+    stamp_from_end: usize,
+    timing: Timing,
+}
+
+impl StampedFrames {
+    /// Of a stream that begins with `preamble`, and then with the frame whose id is `first`.
+    pub(crate) fn new(
+        preamble: &str,
+        first: u64,
+        size: FrameSize,
+        stamp_from_end: usize,
+        timing: Timing,
+    ) -> Self {
+        Self {
+            body: Body::default(),
+            rest: Vec::new(),
+            preamble: preamble.len(),
+            next: first,
+            events: 0,
+            size,
+            stamp_from_end,
+            timing,
+        }
+    }
+}
+
+impl Decoder for StampedFrames {
+    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, BadAnswer> {
+        let rest = &mut self.rest;
+        self.body.feed(bytes, |bytes| rest.extend_from_slice(bytes))?;
+        let mut from = self.preamble.min(rest.len());
+        self.preamble -= from;
+        loop {
+            let len = usize::try_from(self.size.len(self.next)).unwrap_or(usize::MAX);
+            let Some(frame) = rest.get(from..from + len) else {
+                break;
+            };
+            if !frame.starts_with(format!("id: {}\n", self.next).as_bytes()) {
+                return Err(BadAnswer::from_bytes(frame));
+            }
+            self.timing.take(&frame[len - self.stamp_from_end..])?;
+            from += len;
+            self.next += 1;
+            self.events += 1;
+        }
+        rest.drain(..from);
+        Ok(None)
+    }
+
+    fn ready(&self) -> bool {
+        self.body.begun() && self.preamble == 0
+    }
+
+    fn events(&self) -> u64 {
+        self.events
+    }
+}
