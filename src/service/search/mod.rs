@@ -1,7 +1,6 @@
 //! Search of past records, and which of them proved useful.
 
 mod experiences;
-#[cfg(any(test, feature = "bench"))]
 pub mod retrieval;
 mod usefulness;
 
