@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{ALREADY_RUNNING, Context, MIGRATIONS_PENDING, output};
 use crate::private_file;
-use crate::store::{DatabaseLock, LockError, Migrations};
+use crate::store::{DatabaseLock, LockError, MigrateError, Migrations, StoreError};
 
 /// Arguments of `svc migrate`.
 #[derive(Debug, Clone, Args)]
@@ -41,9 +41,23 @@ pub fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result<ExitCode> {
         }
         Err(error) => return Err(error.into()),
     };
-    let migrations = runtime.block_on(Migrations::apply_file(path))?;
+    let migrations = runtime
+        .block_on(Migrations::apply_file(path))
+        .map_err(|error| with_advice(error.into()))?;
     report(context, &migrations, "applied")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The error, and the command that helps if there is one.
+pub(super) fn with_advice(error: anyhow::Error) -> anyhow::Error {
+    let advice = match error.downcast_ref() {
+        Some(MigrateError::Store(StoreError::Corrupt(_))) => {
+            "`svc restore` puts a backup in its place"
+        }
+        Some(MigrateError::Pending(_)) => "run `svc migrate`, or start without --no-migrate",
+        _ => return error,
+    };
+    anyhow::anyhow!("{error:#}; {advice}")
 }
 
 fn report(context: &Context, migrations: &Migrations, what: &str) -> anyhow::Result<()> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::migrate::with_advice;
 use super::{ALREADY_RUNNING, MIGRATIONS_PENDING, output};
 use crate::config::{Config, Env, LogFormat, Paths};
 use crate::daemon;
@@ -47,10 +48,10 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     runtime.shutdown_timeout(Duration::from_secs(1));
     match served {
         Err(error) if matches!(error.downcast_ref(), Some(MigrateError::Pending(_))) => {
-            output::note(&format!("error: {error:#}"));
+            output::note(&format!("error: {:#}", with_advice(error)));
             Ok(ExitCode::from(MIGRATIONS_PENDING))
         }
-        Err(error) => Err(error),
+        Err(error) => Err(with_advice(error)),
         Ok(()) => Ok(ExitCode::SUCCESS),
     }
 }

@@ -9,9 +9,8 @@ use super::{GhapId, OutcomeId, Timestamp, quote, stamp::neutralised};
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident, $case:literal { $($(#[$of:meta])* $variant:ident),+ $(,)? }) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, sqlx::Type)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = $case)]
-        #[sqlx(rename_all = $case)]
         pub enum $name {
             $($(#[$of])* $variant),+
         }

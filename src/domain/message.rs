@@ -45,9 +45,8 @@ pub struct NewMessage {
 }
 
 /// Kind of message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, sqlx::Type)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[sqlx(rename_all = "snake_case")]
 pub enum MessageType {
     /// Wants an answer.
     Query,
@@ -62,20 +61,9 @@ pub enum MessageType {
 /// State of a delivery. `accepted → queued → offered → injected → acked`, none skipped; or one of the last three,
 /// with a reason.
 #[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Serialize,
-    Deserialize,
-    JsonSchema,
-    sqlx::Type,
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-#[sqlx(rename_all = "snake_case")]
 pub enum DeliveryState {
     /// The daemon took it.
     Accepted,

@@ -13,8 +13,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 /// An instant, in milliseconds since the unix epoch.
 ///
 /// A number in the database, because text with a variable fraction sorts wrongly; RFC 3339 everywhere else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, sqlx::Type)]
-#[sqlx(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
 impl Timestamp {

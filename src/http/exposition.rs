@@ -1,6 +1,6 @@
 //! `/metrics`: all counts, as Prometheus reads them.
 
-use std::{borrow::Cow, collections::HashSet, fmt::Write as _, sync::atomic::Ordering::Relaxed};
+use std::{borrow::Cow, collections::HashSet, fmt::Write as _};
 
 use axum::{
     extract::State,
@@ -46,9 +46,9 @@ async fn push_store_metrics(app: &App, text: &mut String) -> Result<(), Error> {
     let stats = store.stats();
     let number = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
     for (name, kind, help, value) in [
-        ("store_commits_total", "counter", "Commits", stats.commits.load(Relaxed)),
-        ("store_jobs_total", "counter", "Write jobs that shared them", stats.jobs.load(Relaxed)),
-        ("store_failures_total", "counter", "Commits that failed", stats.failures.load(Relaxed)),
+        ("store_commits_total", "counter", "Commits", stats.commits),
+        ("store_jobs_total", "counter", "Write jobs that shared them", stats.jobs),
+        ("store_failures_total", "counter", "Commits that failed", stats.failures),
         ("store_queued_jobs", "gauge", "Write jobs that wait", number(store.queued())),
         ("store_database_bytes", "gauge", "Size of the database file", size.database),
         ("store_wal_bytes", "gauge", "Size of the write-ahead log", size.wal),

@@ -1,19 +1,26 @@
 //! What the daemon keeps: an API of named methods and plain types. Nothing here says which engine holds the rows.
 //!
-//! `sqlite` is the first engine and the only place with SQL. `bus` wakes readers after a commit.
+//! `rows` and `upkeep` hold the types, `error` what can go wrong, `bus` wakes readers after a commit. `sqlite` is the
+//! first engine, and the only place with SQL.
 
 mod bus;
+mod error;
+mod rows;
 mod sqlite;
+mod upkeep;
 
 pub use bus::{Batch, Bus, Commit, Heard, Listener, render};
+pub use error::{EngineError, MigrateError, StoreError};
+pub use rows::{
+    AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, FeedScope, FramePage,
+    Frequencies, GhapFilter, GhapPart, GivenItem, HitRate, LessonKind, LogPage, McpSessionRow,
+    McpTransport, MemberRow, MemoryFilter, MessageRow, NewCluster, PageSize, PeerFilter, PeerRow,
+    SearchCandidate, SearchFilter, SeenItem, SessionFilter, SessionStart, ShownBy, StreamState,
+    StreamView, TaskFilter, TaskRow, TokenRow, ToolCall, ToolCallCount,
+};
 #[cfg(test)]
 pub(crate) use sqlite::testing;
 pub use sqlite::{
-    Appended, CalibrationRow, CallRow, CallState, Candidate, ClusterRow, Clustering, Counted,
-    DatabaseLock, FeedScope, Frames, Frequencies, GhapFilter, Given, Grouped, HitRate, Index, Item,
-    Kind, LockError, McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageRow,
-    MigrateError, Migrations, OpenOptions, Page, Part, PeerFilter, PeerRow, SearchFilter,
-    SessionFilter, SessionStart, ShownBy, Size, Store, StoreError, StreamState, StreamView, Take,
-    TaskFilter, TaskRow, TokenRow, ToolCall, Trim, WriteStats, WriteTx, Writer, backup,
-    check_integrity,
+    DatabaseLock, LockError, SearchIndex, Store, WriteTx, Writer, backup, check_integrity,
 };
+pub use upkeep::{Migrations, OpenOptions, StoreSize, TrimOutcome, WriterStats};

@@ -14,7 +14,7 @@ use crate::{
         limits, quote,
     },
     service::journal::{GhapChange, NewGhap, NewOutcome, Resolution},
-    store::{GhapFilter, Item, Part, SearchFilter},
+    store::{GhapFilter, GhapPart, SearchFilter, SeenItem},
 };
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -529,11 +529,11 @@ enum SearchAxis {
 }
 
 impl SearchAxis {
-    fn part(self) -> Option<Part> {
+    fn part(self) -> Option<GhapPart> {
         match self {
             Self::Full | Self::Strategy => None,
-            Self::Surprise => Some(Part::Surprise),
-            Self::RootCause => Some(Part::RootCause),
+            Self::Surprise => Some(GhapPart::Surprise),
+            Self::RootCause => Some(GhapPart::RootCause),
         }
     }
 }
@@ -637,7 +637,7 @@ async fn search(call: Call, input: Search) -> Result<Experiences, Failure> {
             only_relevant: false,
         })
         .await?;
-    let given = found.iter().map(|hit| Item::from(&hit.ghap)).collect();
+    let given = found.iter().map(|hit| SeenItem::from(&hit.ghap)).collect();
     call.services.search.note_found(&place.session_id, given).await;
     let results: Vec<Experience> =
         found.into_iter().map(|hit| Experience::new(hit.ghap, axis, hit.score)).collect();

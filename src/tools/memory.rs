@@ -11,7 +11,7 @@ use crate::{
         limits, quote,
     },
     service::journal::memories::NewMemory,
-    store::{Item, MemoryFilter},
+    store::{MemoryFilter, SeenItem},
 };
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -144,7 +144,7 @@ async fn retrieve(call: Call, input: Retrieve) -> Result<Retrieved, Failure> {
         .journal
         .find_memories(&input.query, project.as_deref(), &filter, limit)
         .await?;
-    let given = found.iter().map(|(memory, _)| Item::from(memory)).collect();
+    let given = found.iter().map(|(memory, _)| SeenItem::from(memory)).collect();
     call.services.search.note_found(&place.session_id, given).await;
     let results: Vec<Found> =
         found.into_iter().map(|(memory, fit)| Found { memory, score: fit.score }).collect();

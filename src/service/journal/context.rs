@@ -22,7 +22,7 @@ use crate::{
         text::Prompt,
     },
     service::{Error, search::ExperienceQuery},
-    store::{Item, MemoryFilter, SearchFilter},
+    store::{MemoryFilter, SearchFilter, SeenItem},
 };
 
 /// Kinds of things that a context may hold.
@@ -143,9 +143,9 @@ impl Journal {
             return Ok(sheet.finish());
         };
         // Of two calls at one moment only one may give an item; the other leaves it out.
-        let items: Vec<Item> = sheet.items().cloned().collect();
+        let items: Vec<SeenItem> = sheet.items().cloned().collect();
         let hook_id = request.hook_id;
-        let fresh: HashSet<Item> = self
+        let fresh: HashSet<SeenItem> = self
             .core
             .store
             .write(move |tx| {
@@ -263,7 +263,7 @@ fn leave_out(entries: &mut Vec<Entry>, seen: &HashSet<Seen>) {
 /// Something that may come in.
 struct Entry {
     kind: ContextKind,
-    item: Item,
+    item: SeenItem,
     /// It did not work.
     is_failed: bool,
     /// What its first line begins with.
@@ -277,7 +277,7 @@ impl Entry {
         Self {
             kind: ContextKind::Experiences,
             lead: format!("**{}, {}** {}", ghap.domain, ghap.status, ghap.id),
-            item: Item::from(ghap),
+            item: SeenItem::from(ghap),
             is_failed: ghap.status == GhapStatus::Falsified,
             texts: texts_of(ghap),
         }
@@ -287,7 +287,7 @@ impl Entry {
         let id = value.id.as_str().to_owned();
         Self {
             kind: ContextKind::Values,
-            item: Item { kind: "value", id, version: value.validated_at },
+            item: SeenItem { kind: "value", id, version: value.validated_at },
             is_failed: false,
             lead: String::new(),
             texts: vec![("", value.text.clone())],
@@ -297,7 +297,7 @@ impl Entry {
     fn of_memory(memory: &Memory) -> Self {
         Self {
             kind: ContextKind::Memories,
-            item: Item::from(memory),
+            item: SeenItem::from(memory),
             is_failed: false,
             lead: format!("**{}**", memory.category),
             texts: vec![("", memory.content.clone())],
@@ -367,7 +367,7 @@ pub(in crate::service) struct Sheet {
 }
 
 struct Line {
-    item: Option<Item>,
+    item: Option<SeenItem>,
     text: String,
 }
 
@@ -384,7 +384,7 @@ impl Sheet {
         self.sections.is_empty()
     }
 
-    fn items(&self) -> impl Iterator<Item = &Item> {
+    fn items(&self) -> impl Iterator<Item = &SeenItem> {
         self.sections.iter().flat_map(|(_, lines)| lines).filter_map(|line| line.item.as_ref())
     }
 
@@ -393,7 +393,7 @@ impl Sheet {
     pub(in crate::service) fn add(
         &mut self,
         heading: &'static str,
-        item: Option<Item>,
+        item: Option<SeenItem>,
         lead: &str,
         texts: &[(&'static str, String)],
     ) {
@@ -422,7 +422,7 @@ impl Sheet {
     }
 
     /// Takes items out again.
-    fn retain(&mut self, keep: impl Fn(&Item) -> bool) {
+    fn retain(&mut self, keep: impl Fn(&SeenItem) -> bool) {
         for (_, lines) in &mut self.sections {
             lines.retain(|line| line.item.as_ref().is_none_or(&keep));
         }

@@ -12,7 +12,7 @@ use crate::{
         journal::{Domain, Ghap, Strategy},
     },
     service::Error,
-    store::Kind,
+    store::LessonKind,
 };
 
 /// Most records and values of a section.
@@ -48,7 +48,7 @@ impl Journal {
         let mut sheet = Sheet::new(budget);
 
         let failed =
-            self.core.store.telling(domain, strategy, Kind::Falsified, project, MOST).await?;
+            self.core.store.telling(domain, strategy, LessonKind::Falsified, project, MOST).await?;
         let mut said = HashSet::new();
         for ghap in failed.iter().filter(|ghap| said.insert((&ghap.goal, &ghap.surprise))) {
             let lesson = ghap.lesson.as_ref();
@@ -67,8 +67,11 @@ impl Journal {
                 format!("**{}** {} of {} confirmed", row.strategy, row.confirmed, row.records);
             add(&mut sheet, "Strategy performance", &lead, &[]);
         }
-        let odd =
-            self.core.store.telling(domain, strategy, Kind::Surprising, project, MOST).await?;
+        let odd = self
+            .core
+            .store
+            .telling(domain, strategy, LessonKind::Surprising, project, MOST)
+            .await?;
         let mut said = HashSet::new();
         for ghap in odd.iter().filter(|ghap| said.insert(&ghap.surprise)) {
             let texts =

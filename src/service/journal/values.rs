@@ -20,7 +20,7 @@ use crate::{
         Error, ResourceKind,
         team::{ActingSession, tell},
     },
-    store::{ClusterRow, Clustering, Grouped, MemberRow},
+    store::{ClusterRow, Clustering, MemberRow, NewCluster},
 };
 
 /// A sentence has a few words of the many that its records have. One that is this near to their middle is about them,
@@ -241,10 +241,10 @@ fn weight(tier: Option<Tier>) -> f64 {
     }
 }
 
-fn group(axis: Axis, state: String, ghaps: Vec<Ghap>) -> (Clustering, Vec<Grouped>) {
+fn group(axis: Axis, state: String, ghaps: Vec<Ghap>) -> (Clustering, Vec<NewCluster>) {
     let (ghaps, texts) = on_axis(axis, ghaps);
     let space = Space::new(&texts);
-    let groups: Vec<Grouped> = space
+    let groups: Vec<NewCluster> = space
         .groups()
         .into_iter()
         .map(|group| {
@@ -252,7 +252,7 @@ fn group(axis: Axis, state: String, ghaps: Vec<Ghap>) -> (Clustering, Vec<Groupe
             let middle = space.middle(group.iter().map(|at| (*at, weight_of(at))));
             let near = |at: &usize| cluster::cosine(&space.vectors()[*at], &middle).clamp(0.0, 1.0);
             let weights: Vec<f64> = group.iter().map(weight_of).collect();
-            Grouped {
+            NewCluster {
                 avg_weight: cluster::spread(&weights).0,
                 members: group.iter().map(|at| (ghaps[*at].id.clone(), near(at))).collect(),
             }

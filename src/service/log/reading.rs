@@ -11,7 +11,7 @@ use super::{
 use crate::{
     domain::{Event, StreamName, limits},
     service::{Error, check},
-    store::{Batch, Commit, FeedScope, Heard, Listener, Take},
+    store::{Batch, Commit, FeedScope, Heard, Listener, PageSize},
 };
 
 /// What follows a place.
@@ -41,7 +41,7 @@ impl Log {
         wait: Duration,
     ) -> Result<Reading, Error> {
         let until = Instant::now() + wait;
-        let take = Take { rows: check::limit(limit)?, bytes: limits::AGENT_PAGE_BYTES };
+        let take = PageSize { rows: check::limit(limit)?, bytes: limits::AGENT_PAGE_BYTES };
         // Listen first and look after, or what is committed in between is waited for in vain.
         let mut ear = match selector {
             Selector::Stream(name) => {

@@ -15,8 +15,8 @@ use crate::{
     domain::{Caller, Event, Framing, Seq, StreamName, limits},
     service::{Error, ResourceKind, check},
     store::{
-        Batch, Commit, FeedScope, Frames, Heard, Listener, Page, Store, StoreError, StreamView,
-        Take,
+        Batch, Commit, FeedScope, FramePage, Heard, Listener, LogPage, PageSize, Store, StoreError,
+        StreamView,
     },
 };
 
@@ -80,7 +80,7 @@ impl Log {
         kind: Option<&str>,
         limit: Option<u32>,
     ) -> Result<EventPage, Error> {
-        let take = Take::rows(check::limit(limit)?);
+        let take = PageSize::rows(check::limit(limit)?);
         self.page_after(selector, caller.is_operator(), after, kind, take).await
     }
 
@@ -91,9 +91,9 @@ impl Log {
         private: bool,
         after: i64,
         kind: Option<&str>,
-        take: Take,
+        take: PageSize,
     ) -> Result<EventPage, Error> {
-        let Page { events, more } = match selector {
+        let LogPage { events, more } = match selector {
             Selector::Stream(name) => {
                 let name = visible(private, name)?;
                 let view = self.view(&name).await?;
@@ -200,7 +200,7 @@ impl Log {
         if let Some(gap) = &mut gap {
             // The last event of each stream is still there, and may be before those that were pruned.
             let oldest =
-                self.core.store.feed_events(scope, 0, i64::MAX, None, Take::rows(1)).await?;
+                self.core.store.feed_events(scope, 0, i64::MAX, None, PageSize::rows(1)).await?;
             if let Some(event) = oldest.events.first() {
                 gap.oldest = event.position;
             }
@@ -287,7 +287,7 @@ impl Follow {
     }
 
     async fn read(&self) -> Result<Vec<Event>, StoreError> {
-        let take = Take::rows(limits::REPLAY_ROWS);
+        let take = PageSize::rows(limits::REPLAY_ROWS);
         Ok(self.store.events(self.id, &self.name, self.cursor, None, take).await?.events)
     }
 }
@@ -310,7 +310,7 @@ pub struct Subscription {
     /// The table has been read to its end; from here on the bus tells.
     live: bool,
     /// The next page of the table, read while the last one is on its way to the client.
-    ahead: Option<AbortOnDropHandle<Result<Option<Frames>, StoreError>>>,
+    ahead: Option<AbortOnDropHandle<Result<Option<FramePage>, StoreError>>>,
 }
 
 #[derive(Debug)]
@@ -381,7 +381,7 @@ impl Subscription {
     }
 
     /// Reads the page after the cursor.
-    fn page(&self) -> impl Future<Output = Result<Option<Frames>, StoreError>> + Send + use<> {
+    fn page(&self) -> impl Future<Output = Result<Option<FramePage>, StoreError>> + Send + use<> {
         let (store, cursor, framing) = (self.store.clone(), self.cursor, self.framing);
         let source = match &self.source {
             Source::Stream { id, name, .. } => Ok((*id, name.clone())),
@@ -400,8 +400,8 @@ impl Subscription {
 
     /// The same with a filter, which is rare: event by event.
     async fn read_kind(&mut self, kind: &str) -> Result<Option<Bytes>, Error> {
-        let take = Take::rows(limits::REPLAY_ROWS);
-        let (Page { events, more }, end) = match &self.source {
+        let take = PageSize::rows(limits::REPLAY_ROWS);
+        let (LogPage { events, more }, end) = match &self.source {
             Source::Stream { id, name, .. } => {
                 let head = self.store.view(name).await?.map_or(0, |view| view.head);
                 (self.store.events(*id, name, self.cursor, Some(kind), take).await?, head)

@@ -8,7 +8,7 @@ use crate::{
         CallId, Caller, McpSessionId, NewEvent, StreamName, Timestamp, limits, mcp::Revision,
     },
     service::{Error, check},
-    store::{CallRow, CallState, McpSessionRow, McpTransport, StoreError, Take, WriteTx},
+    store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, StoreError, WriteTx},
 };
 
 /// Wish for a session.
@@ -331,7 +331,7 @@ impl Mcp {
         let last = self
             .core
             .store
-            .events(view.id, stream, view.head - 1, None, Take::rows(1))
+            .events(view.id, stream, view.head - 1, None, PageSize::rows(1))
             .await?
             .events;
         Ok(last.into_iter().next().map(|event| event.data))

@@ -14,7 +14,7 @@ use crate::{
         text::{Group, Prompt},
     },
     service::Error,
-    store::{Candidate, Index, SearchFilter, Store, StoreError},
+    store::{SearchCandidate, SearchFilter, SearchIndex, Store, StoreError},
 };
 
 // Tuned on the development part of fixtures/retrieval; its README says how.
@@ -79,7 +79,7 @@ pub struct Hit {
 
 /// A candidate with what it is worth.
 struct Ranked {
-    candidate: Candidate,
+    candidate: SearchCandidate,
     score: f64,
     relevance: f64,
 }
@@ -123,7 +123,7 @@ pub async fn find(
 }
 
 /// Weighs a prompt by what is known of its words.
-async fn learn(index: &mut Index, mut prompt: Prompt) -> Result<Asked, StoreError> {
+async fn learn(index: &mut SearchIndex, mut prompt: Prompt) -> Result<Asked, StoreError> {
     let parts: Vec<(&str, String)> = prompt
         .groups
         .iter()
@@ -147,10 +147,10 @@ async fn learn(index: &mut Index, mut prompt: Prompt) -> Result<Asked, StoreErro
 
 /// The records that have the most of the rarest terms.
 async fn gather(
-    index: &mut Index,
+    index: &mut SearchIndex,
     asked: &Asked,
     search: &ExperienceQuery<'_>,
-) -> Result<Vec<Candidate>, StoreError> {
+) -> Result<Vec<SearchCandidate>, StoreError> {
     let limit = search.limit.clamp(limits::SEARCH_CANDIDATES, limits::SEARCH_HITS);
     let filter = &search.filter;
     let look = asked.look(filter.postings());
@@ -187,7 +187,7 @@ async fn gather(
 /// The best of the candidates, or nothing if that is what they have to say.
 fn rank(
     asked: &Asked,
-    candidates: Vec<Candidate>,
+    candidates: Vec<SearchCandidate>,
     now: Timestamp,
     search: &ExperienceQuery<'_>,
 ) -> Vec<Ranked> {
@@ -339,7 +339,7 @@ impl Asked {
         look
     }
 
-    fn rank(&self, candidate: Candidate, project: Option<&str>, now: Timestamp) -> Ranked {
+    fn rank(&self, candidate: SearchCandidate, project: Option<&str>, now: Timestamp) -> Ranked {
         let Met { score, share } = self.meet([&candidate.aim, &candidate.lesson, &candidate.rest]);
         let is_own = project.is_some_and(|project| project == candidate.project);
         let days = float((now.as_millis() - candidate.at_ms).max(0)) / 86_400_000.0;

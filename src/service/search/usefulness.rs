@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     domain::{GhapId, fit, journal::Ghap, limits, text::Prompt},
-    store::{Item, ShownBy, StoreError, WriteTx},
+    store::{SeenItem, ShownBy, StoreError, WriteTx},
 };
 
 /// What each doubling of the confirmations adds to a score, and all of them at most: as much as age can take away, so that
@@ -33,7 +33,7 @@ pub(in crate::service) fn factor(confirmed_again: i64) -> f64 {
 
 impl Search {
     /// Notes what a session has found when it searched. A search that is not noted is an answer all the same.
-    pub async fn note_found(&self, session_id: &str, found: Vec<Item>) {
+    pub async fn note_found(&self, session_id: &str, found: Vec<SeenItem>) {
         if found.is_empty() {
             return;
         }

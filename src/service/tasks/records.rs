@@ -12,7 +12,7 @@ use crate::{
         TaskEventBody, TaskId, TaskStatus, Timestamp, Verdict, limits,
     },
     service::{Error, ResourceKind, check, process},
-    store::{Appended, StoreError, TaskFilter, TaskRow, WriteTx},
+    store::{AppendedSeqs, StoreError, TaskFilter, TaskRow, WriteTx},
 };
 
 /// What came of making a task.
@@ -141,7 +141,7 @@ impl Tasks {
         &self,
         id: &str,
         events: Vec<TaskEvent>,
-    ) -> Result<Appended, Error> {
+    ) -> Result<AppendedSeqs, Error> {
         let id = task_id(id)?;
         check_events(&events)?;
         let frames_only =
@@ -321,7 +321,7 @@ async fn append_all(
     tx: &mut WriteTx,
     id: &TaskId,
     events: Vec<TaskEvent>,
-) -> Result<Appended, Error> {
+) -> Result<AppendedSeqs, Error> {
     let mut row = tx.task(id).await?.ok_or_else(|| unknown(id))?;
     let stream = stream_of(id);
     let now = tx.now();
@@ -333,9 +333,9 @@ async fn append_all(
         })
         .collect();
     let known = tx.known_producer_ids(&stream, &probes).await?;
-    let mut places = Appended { first: i64::MAX, last: 0 };
+    let mut places = AppendedSeqs { first: i64::MAX, last: 0 };
     let mut add = |seq: i64| {
-        places = Appended { first: places.first.min(seq), last: places.last.max(seq) };
+        places = AppendedSeqs { first: places.first.min(seq), last: places.last.max(seq) };
     };
     for event in events {
         let repeated = event.producer_id.as_deref().and_then(|id| known.get(id));

@@ -12,7 +12,7 @@ use crate::{
         limits,
     },
     service::{Error, ResourceKind, check},
-    store::{Counted, SessionFilter, SessionStart, StoreError, ToolCall, WriteTx},
+    store::{SessionFilter, SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx},
 };
 
 /// Where a call of the journal belongs: a session, and in it perhaps a sub-agent.
@@ -205,7 +205,7 @@ impl Team {
         acting: ActingSession,
         tool_name: Option<String>,
         frequency: Option<i64>,
-    ) -> Result<Counted, Error> {
+    ) -> Result<ToolCallCount, Error> {
         check::key("tool_name", tool_name.as_deref())?;
         let ActingSession { session_id, agent_id } = acting;
         let created_by = caller.subject();
@@ -248,7 +248,7 @@ impl Team {
         frequency: i64,
     ) -> Result<CheckIn, Error> {
         let counted = self.counted(caller, acting, tool_name, Some(frequency)).await?;
-        let Counted { since: tool_count, due, active } = counted;
+        let ToolCallCount { since: tool_count, due, active } = counted;
         Ok(CheckIn { tool_count, due, active: active.map(|ghap| *ghap) })
     }
 }

@@ -1,35 +1,10 @@
 //! Rows of what helped again, and what a session was given that may have.
 
-use super::{
-    Frequencies, StoreError, WriteTx,
-    search::{frequencies, json},
+use super::{json::to_json, search::frequencies, tx::WriteTx};
+use crate::{
+    domain::journal::Ghap,
+    store::{Frequencies, GivenItem, ShownBy, StoreError},
 };
-use crate::domain::journal::Ghap;
-
-/// A record or a memory that a session was given, of another session's.
-#[derive(Debug, Clone)]
-pub struct Given {
-    /// Its id.
-    pub id: String,
-    /// Whether it is a memory.
-    pub is_memory: bool,
-    /// Terms of goal and hypothesis; all of a memory.
-    pub aim: String,
-    /// Terms of surprise, root cause and lesson.
-    pub lesson: String,
-    /// Terms of action, prediction and result.
-    pub rest: String,
-}
-
-/// How it shows that something helped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::Type)]
-#[sqlx(rename_all = "lowercase")]
-pub enum ShownBy {
-    /// It is named.
-    Name,
-    /// It was given to the session before, and is about the same.
-    Subject,
-}
 
 impl WriteTx {
     /// How many records can be found, and in how many each term stands; those that stand in none are left out.
@@ -38,9 +13,13 @@ impl WriteTx {
     }
 
     /// What a session was given of other sessions' records and memories, the latest first.
-    pub async fn given(&mut self, session_id: &str, limit: u32) -> Result<Vec<Given>, StoreError> {
+    pub async fn given(
+        &mut self,
+        session_id: &str,
+        limit: u32,
+    ) -> Result<Vec<GivenItem>, StoreError> {
         let given = sqlx::query_as!(
-            Given,
+            GivenItem,
             r#"select id as "id!", is_memory as "is_memory!: bool", aim as "aim!", lesson as "lesson!", rest as "rest!"
             from (
                 select g.ghap_id as id, false as is_memory, t.aim, t.lesson, t.rest, max(s.at) as at
@@ -73,7 +52,7 @@ impl WriteTx {
         by: &Ghap,
         shown_by: ShownBy,
     ) -> Result<(), StoreError> {
-        let (ids, id) = (json(ids), by.id.as_str());
+        let (ids, id) = (to_json(ids), by.id.as_str());
         sqlx::query!(
             "insert into confirmation (kind, item, confirmed_by, shown_by, at)
             select i.kind, i.item, ?1, ?2, ?3

@@ -1,15 +1,10 @@
 //! Opening and closing the database, and the doors to it: [`Store::write`], [`Store::append`], the readers.
 
-use std::{
-    path::{Path, PathBuf},
-    str::FromStr as _,
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use sqlx::{
-    ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool,
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+    ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool, sqlite::SqlitePoolOptions,
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -17,23 +12,17 @@ use tokio::{
 };
 
 use super::{
-    Appended, Bus, MigrateError, Migrations, StoreError, WriteStats, WriteTx,
+    connect::{limit_size, reader_options, writer_options},
+    migrate,
     tally::Tally,
+    tx::WriteTx,
     version::Version,
-    writer::{self, Closure, Job},
+    writer::{self, Closure, Job, WriterCounters},
 };
-use crate::domain::{Clock, NewEvent, StreamName, Timestamp, limits};
-
-/// How to open a database.
-#[derive(Debug, Clone)]
-pub struct OpenOptions {
-    /// The file. Made if it is missing.
-    pub path: PathBuf,
-    /// Bound of the file's size in bytes; writes beyond it fail as on a full disk.
-    pub max_bytes: Option<u64>,
-    /// Whether to apply pending migrations; if not, they are an error.
-    pub migrate: bool,
-}
+use crate::{
+    domain::{Clock, NewEvent, StreamName, Timestamp, limits},
+    store::{AppendedSeqs, Bus, MigrateError, OpenOptions, StoreError, WriterStats},
+};
 
 /// The database. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -41,7 +30,7 @@ pub struct Store {
     jobs: mpsc::Sender<Job>,
     pub(super) readers: SqlitePool,
     bus: Arc<Bus>,
-    stats: Arc<WriteStats>,
+    counters: Arc<WriterCounters>,
     version: Arc<Version>,
     path: Arc<Path>,
 }
@@ -59,11 +48,11 @@ impl Store {
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer), MigrateError> {
         let mut conn = writer_options(&options.path)?.connect().await.map_err(StoreError::from)?;
-        let migrations = Migrations::inspect(&mut conn).await?;
+        let migrations = migrate::inspect(&mut conn).await?;
         if !options.migrate && !migrations.pending.is_empty() {
             return Err(MigrateError::Pending(migrations.pending.len()));
         }
-        migrations.apply_with_backup(&mut conn, &options.path).await?;
+        migrate::apply_with_backup(&migrations, &mut conn, &options.path).await?;
         if let Some(bytes) = options.max_bytes {
             limit_size(&mut conn, bytes).await?;
         }
@@ -76,7 +65,8 @@ impl Store {
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer), StoreError> {
         let bus = Bus::new();
-        let (stats, version) = (Arc::new(WriteStats::default()), Arc::new(Version::default()));
+        let (counters, version) =
+            (Arc::new(WriterCounters::default()), Arc::new(Version::default()));
         let mut tx = WriteTx {
             conn,
             bus: Arc::clone(&bus),
@@ -98,9 +88,9 @@ impl Store {
             .test_before_acquire(false)
             .connect_lazy_with(reader_options(path)?);
         let (jobs, queue) = mpsc::channel(limits::WRITE_QUEUE);
-        let counts = (Arc::clone(&stats), Arc::clone(&version));
-        let writer = tokio::spawn(writer::run(tx, queue, clock, counts));
-        Ok((Self { jobs, readers, bus, stats, version, path: path.into() }, Writer(writer)))
+        let shared = (Arc::clone(&counters), Arc::clone(&version));
+        let writer = tokio::spawn(writer::run(tx, queue, clock, shared));
+        Ok((Self { jobs, readers, bus, counters, version, path: path.into() }, Writer(writer)))
     }
 
     /// Runs `work` in a write transaction, and answers when it is on the disk.
@@ -130,7 +120,7 @@ impl Store {
         &self,
         stream: StreamName,
         events: Vec<NewEvent>,
-    ) -> Result<Appended, StoreError> {
+    ) -> Result<AppendedSeqs, StoreError> {
         assert!(!events.is_empty(), "an append has at least one event");
         self.hand_over(|reply| Job::Append { stream, events, reply }).await
     }
@@ -151,8 +141,8 @@ impl Store {
     }
 
     /// What the writer has done so far.
-    pub fn stats(&self) -> &WriteStats {
-        &self.stats
+    pub fn stats(&self) -> WriterStats {
+        self.counters.snapshot()
     }
 
     /// A number that stands for what readers see: as long as it is the same, so is every answer. `None` while that is
@@ -192,36 +182,4 @@ impl Writer {
         }
         Ok(())
     }
-}
-
-/// Settings of every connection. They are per connection and have to be given each time.
-fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
-    Ok(SqliteConnectOptions::from_str("sqlite:")?
-        .filename(path)
-        .foreign_keys(true)
-        .busy_timeout(limits::BUSY_TIMEOUT)
-        .pragma("temp_store", "memory")
-        // A log line for each statement costs more than the statement.
-        .disable_statement_logging())
-}
-
-pub(super) fn writer_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
-    Ok(options(path)?
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .pragma("journal_size_limit", limits::WAL_BYTES.to_string())
-        .optimize_on_close(true, 400))
-}
-
-pub(super) fn reader_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
-    Ok(options(path)?.read_only(true).row_buffer_size(1024))
-}
-
-async fn limit_size(conn: &mut SqliteConnection, bytes: u64) -> Result<(), StoreError> {
-    let page = sqlx::query_scalar::<_, i64>("pragma page_size").fetch_one(&mut *conn).await?;
-    let pages = i64::try_from(bytes).unwrap_or(i64::MAX) / page.max(1);
-    let statement = format!("pragma max_page_count = {pages}");
-    sqlx::query(sqlx::AssertSqlSafe(statement)).execute(conn).await?;
-    Ok(())
 }

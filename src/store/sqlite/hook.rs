@@ -1,7 +1,10 @@
 //! Rows that hooks need beyond those of sessions, peers and messages.
 
-use super::{Store, StoreError, WriteTx};
-use crate::domain::{McpSessionId, PeerId, Timestamp};
+use super::{db::Store, errors::changed, json::to_json, tx::WriteTx};
+use crate::{
+    domain::{McpSessionId, PeerId, Timestamp},
+    store::StoreError,
+};
 
 impl WriteTx {
     /// Remembers the id of an event; `false` if it came before.
@@ -55,7 +58,7 @@ impl WriteTx {
         agent_id: &str,
         after: i64,
     ) -> Result<(), StoreError> {
-        sqlx::query!(
+        let done = sqlx::query!(
             "update hook_seen set reminded_agent = ?, reminded_after = ? where hook_id = ?",
             agent_id,
             after,
@@ -63,7 +66,7 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(())
+        changed(done.rows_affected(), "hook_seen", call)
     }
 
     /// Takes back the reminders of these calls: the session's next call of a tool is late for one again.
@@ -101,14 +104,14 @@ impl WriteTx {
         client_session: &str,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!(
+        let done = sqlx::query!(
             "update mcp_session set client_session = ? where session_id = ?",
             client_session,
             id
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(())
+        changed(done.rows_affected(), "mcp_session", id)
     }
 }
 
@@ -126,8 +129,4 @@ impl Store {
         .await?;
         Ok(has)
     }
-}
-
-fn to_json(calls: &[String]) -> String {
-    serde_json::to_string(calls).expect("ids have a JSON form")
 }

@@ -1,39 +1,18 @@
 //! Rows of the journal: sessions, their counters, outcomes, and records of attempts.
 
-use super::{Store, StoreError, WriteTx};
-use crate::domain::{
-    GhapId, OutcomeId, Timestamp,
-    journal::{
-        Domain, Ghap, GhapStatus, Iteration, Lesson, Outcome, OutcomeVerdict, RootCause,
-        RootCauseCategory, Session, SessionSource, Strategy, Tier, ToolUse,
+use super::{columns::non_empty, db::Store, errors::changed, tx::WriteTx};
+use crate::{
+    domain::{
+        GhapId, OutcomeId, Timestamp,
+        journal::{
+            Domain, Ghap, GhapStatus, Iteration, Lesson, Outcome, OutcomeVerdict, RootCause,
+            RootCauseCategory, Session, SessionSource, Strategy, Tier, ToolUse,
+        },
+    },
+    store::{
+        CalibrationRow, GhapFilter, HitRate, LessonKind, SessionFilter, SessionStart, StoreError,
     },
 };
-
-/// Which records a list shows.
-#[derive(Debug, Clone, Default)]
-pub struct GhapFilter {
-    /// Only of this domain.
-    pub domain: Option<Domain>,
-    /// Only in this state; by default all that are over.
-    pub status: Option<GhapStatus>,
-    /// Only of this project.
-    pub project: Option<String>,
-    /// Only of this session.
-    pub session_id: Option<String>,
-    /// Only those that ended at this time or later.
-    pub since: Option<Timestamp>,
-}
-
-/// Which sessions a list shows.
-#[derive(Debug, Clone, Default)]
-pub struct SessionFilter {
-    /// Only of this project.
-    pub project: Option<String>,
-    /// Only of this client.
-    pub client: Option<String>,
-    /// Only those that are open, or only those that are over.
-    pub open: Option<bool>,
-}
 
 struct RawSession {
     session_id: String,
@@ -52,7 +31,7 @@ impl From<RawSession> for Session {
     fn from(raw: RawSession) -> Self {
         Self {
             session_id: raw.session_id,
-            project: some(raw.project),
+            project: non_empty(raw.project),
             client: raw.client,
             source: raw.source,
             started_at: raw.started_at,
@@ -63,10 +42,6 @@ impl From<RawSession> for Session {
             tool_count: raw.tool_count,
         }
     }
-}
-
-pub(super) fn some(text: String) -> Option<String> {
-    (!text.is_empty()).then_some(text)
 }
 
 macro_rules! sessions {
@@ -118,7 +93,7 @@ impl From<RawGhap> for Ghap {
         Self {
             id: raw.ghap_id.into(),
             session_id: raw.session_id,
-            project: some(raw.project),
+            project: non_empty(raw.project),
             domain: raw.domain,
             strategy: raw.strategy,
             goal: raw.goal,
@@ -191,21 +166,6 @@ impl From<RawOutcome> for Outcome {
     }
 }
 
-/// What is to be known of a session that begins.
-#[derive(Debug, Clone)]
-pub struct SessionStart {
-    /// The client's own id.
-    pub session_id: String,
-    /// Root of its project; `None` leaves it as it is.
-    pub project: Option<String>,
-    /// Which program it is; `None` leaves it as it is.
-    pub client: Option<String>,
-    /// How it begins.
-    pub source: SessionSource,
-    /// The caller that makes it known.
-    pub created_by: String,
-}
-
 impl WriteTx {
     /// Begins a session, or begins it again.
     pub async fn begin_session(&mut self, start: &SessionStart) -> Result<(), StoreError> {
@@ -259,7 +219,7 @@ impl WriteTx {
         session_id: &str,
         reason: Option<&str>,
     ) -> Result<(), StoreError> {
-        sqlx::query!(
+        let done = sqlx::query!(
             "update session set ended_at = ?, end_reason = ?, last_seen_at = ? where session_id = ?",
             self.now,
             reason,
@@ -268,7 +228,7 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(())
+        changed(done.rows_affected(), "session", session_id)
     }
 
     /// Dates what was last written of a session to when it happened: it is told late, because the daemon was away.
@@ -278,7 +238,7 @@ impl WriteTx {
         at: Timestamp,
         is_new: bool,
     ) -> Result<(), StoreError> {
-        sqlx::query!(
+        let done = sqlx::query!(
             "update session set last_seen_at = ?2, started_at = iif(?3, ?2, started_at),
                 ended_at = iif(ended_at is null, null, ?2)
             where session_id = ?1",
@@ -288,7 +248,7 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(())
+        changed(done.rows_affected(), "session", session_id)
     }
 
     /// Counts from zero again.
@@ -442,7 +402,7 @@ impl WriteTx {
         let worked = ghap.lesson.as_ref().map(|lesson| &lesson.what_worked);
         let takeaway = ghap.lesson.as_ref().and_then(|lesson| lesson.takeaway.as_ref());
         let outcome = ghap.outcome_id.as_ref().map(OutcomeId::as_str);
-        sqlx::query!(
+        let done = sqlx::query!(
             "update ghap set session_id = ?, domain = ?, strategy = ?, goal = ?, hypothesis = ?, action = ?,
                 prediction = ?, probability = ?, iteration_count = ?, status = ?, result = ?, surprise = ?,
                 root_cause_category = ?, root_cause = ?, what_worked = ?, takeaway = ?, tier = ?, outcome_id = ?,
@@ -472,6 +432,7 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
+        changed(done.rows_affected(), "ghap", id)?;
         self.index_ghap(ghap).await
     }
 
@@ -594,7 +555,7 @@ impl Store {
             .into_iter()
             .map(|row| ToolUse {
                 tool_name: row.tool_name,
-                agent_id: some(row.agent_id),
+                agent_id: non_empty(row.agent_id),
                 count: row.count,
                 last_at: row.last_at,
             })
@@ -750,11 +711,11 @@ impl Store {
         &self,
         domain: Domain,
         strategy: Option<Strategy>,
-        kind: Kind,
+        kind: LessonKind,
         project: &str,
         limit: u32,
     ) -> Result<Vec<Ghap>, StoreError> {
-        let failed = kind == Kind::Falsified;
+        let failed = kind == LessonKind::Falsified;
         let raw = ghaps!(
             "where g.domain = ?1 and (?2 is null or g.strategy = ?2) and g.status <> 'active'
                 and ((?3 and g.status = 'falsified') or (not ?3 and g.surprise is not null))
@@ -836,41 +797,4 @@ impl Store {
         .await?;
         Ok(rows)
     }
-}
-
-/// Which records have something to tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// What did not work.
-    Falsified,
-    /// What came otherwise than expected.
-    Surprising,
-}
-
-/// How often a strategy came true.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HitRate {
-    /// Which.
-    pub strategy: Strategy,
-    /// Records with a verdict.
-    pub records: i64,
-    /// Those of them that were confirmed.
-    pub confirmed: i64,
-}
-
-/// How well predictions came true.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CalibrationRow {
-    /// Whose.
-    pub client: Option<String>,
-    /// Of which domain.
-    pub domain: Domain,
-    /// How many records ended with a verdict.
-    pub records: i64,
-    /// The share of those that were confirmed.
-    pub hit_rate: f64,
-    /// How many of them stated a probability.
-    pub with_probability: i64,
-    /// Mean squared error of those.
-    pub brier: Option<f64>,
 }

@@ -12,30 +12,14 @@ use std::{
 use sqlx::AssertSqlSafe;
 
 use super::{
-    Batch, StoreError, WriteTx,
-    tx::{Pending, Undo},
+    errors::changed,
+    json::to_json,
+    tx::{PendingEvent, Undo, WriteTx},
 };
-use crate::domain::{Event, NewEvent, Seq, StreamName};
-
-/// What the writer knows of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StreamState {
-    /// The row.
-    pub id: i64,
-    /// Seq of the last event; 0 if there is none.
-    pub head: Seq,
-    /// Whether nothing may follow.
-    pub closed: bool,
-}
-
-/// Seqs of appended events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Appended {
-    /// Of the first.
-    pub first: Seq,
-    /// Of the last.
-    pub last: Seq,
-}
+use crate::{
+    domain::{Event, NewEvent, Seq, StreamName},
+    store::{AppendedSeqs, Batch, StoreError, StreamState},
+};
 
 impl WriteTx {
     /// What stands at `name`; `None` if there is no such stream.
@@ -94,12 +78,12 @@ impl WriteTx {
         &mut self,
         name: &StreamName,
         events: Vec<NewEvent>,
-    ) -> Result<Appended, StoreError> {
+    ) -> Result<AppendedSeqs, StoreError> {
         let known = self.known_producer_ids(name, &events).await?;
         let mut state = self.stream(name).await?.ok_or(StoreError::NoStream)?;
         let before = state;
         let shared = name.shared();
-        let mut places = Appended { first: Seq::MAX, last: 0 };
+        let mut places = AppendedSeqs { first: Seq::MAX, last: 0 };
         let mut fresh: HashMap<Arc<str>, Seq> = HashMap::new();
         let mark = self.pending.len();
         for event in events {
@@ -119,7 +103,7 @@ impl WriteTx {
                 if let Some(id) = &event.producer_id {
                     fresh.insert(Arc::clone(id), state.head);
                 }
-                self.pending.push(Pending {
+                self.pending.push(PendingEvent {
                     stream: Arc::clone(&shared),
                     stream_id: state.id,
                     seq: state.head,
@@ -139,10 +123,13 @@ impl WriteTx {
 
     /// Says that nothing may follow in this stream.
     pub async fn close_stream(&mut self, name: &StreamName) -> Result<(), StoreError> {
+        let text = name.as_str();
         let before = self.stream(name).await?.ok_or(StoreError::NoStream)?;
-        sqlx::query!("update stream set closed_at = ? where id = ?", self.now, before.id)
-            .execute(&mut self.conn)
-            .await?;
+        let done =
+            sqlx::query!("update stream set closed_at = ? where id = ?", self.now, before.id)
+                .execute(&mut self.conn)
+                .await?;
+        changed(done.rows_affected(), "stream", text)?;
         self.put_state(name.shared(), before, StreamState { closed: true, ..before });
         self.closing.push(name.shared());
         Ok(())
@@ -168,7 +155,7 @@ impl WriteTx {
         let Some(state) = self.stream(name).await? else {
             return Ok(known);
         };
-        let ids = serde_json::to_string(&ids).expect("strings have a JSON form");
+        let ids = to_json(&ids);
         let rows = sqlx::query!(
             r#"select producer_id as "producer_id!", seq from event
             where stream_id = ? and producer_id in (select value from json_each(?))"#,

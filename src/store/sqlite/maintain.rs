@@ -3,33 +3,13 @@
 use std::path::Path;
 
 use futures_util::TryStreamExt as _;
-use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+use sqlx::{ConnectOptions as _, Connection as _};
 
-use super::{
-    Store, StoreError, WriteTx,
-    db::{reader_options, writer_options},
+use super::{connect::writer_options, db::Store, tx::WriteTx};
+use crate::{
+    domain::{Timestamp, limits},
+    store::{StoreError, StoreSize, TrimOutcome},
 };
-use crate::domain::{Timestamp, limits};
-
-/// What one step of retention did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Trim {
-    /// Events that it removed.
-    pub removed: u64,
-    /// Whether there may be more to remove.
-    pub more: bool,
-}
-
-/// Sizes of the files, in bytes, and the schema's version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
-    /// The database.
-    pub database: u64,
-    /// The write-ahead log.
-    pub wal: u64,
-    /// Schema version.
-    pub schema: i64,
-}
 
 /// An index of words. Each commit adds a piece to it, and SQLite puts some of them together now and then.
 struct TextIndex {
@@ -80,14 +60,14 @@ impl Store {
     }
 
     /// How large the files are.
-    pub async fn size(&self) -> Result<Size, StoreError> {
+    pub async fn size(&self) -> Result<StoreSize, StoreError> {
         let schema = sqlx::query_scalar::<_, i64>("select max(version) from _sqlx_migrations")
             .fetch_one(&self.readers)
             .await?;
         let len = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
         let mut wal = self.path().as_os_str().to_owned();
         wal.push("-wal");
-        Ok(Size { database: len(self.path()), wal: len(Path::new(&wal)), schema })
+        Ok(StoreSize { database: len(self.path()), wal: len(Path::new(&wal)), schema })
     }
 
     /// Bytes that the rows take: the pages of the database that are in use.
@@ -133,17 +113,17 @@ impl Store {
     /// Removes the oldest events up to position `until`, of which the rows take about `bytes`, and no more than one
     /// step may ([`limits::TRIM_BATCH`], [`limits::TRIM_BYTES`]). The last event of a stream always stays: it holds the
     /// stream's head. So each stream loses a prefix and no more.
-    pub async fn trim(&self, until: i64, bytes: u64) -> Result<Trim, StoreError> {
+    pub async fn trim(&self, until: i64, bytes: u64) -> Result<TrimOutcome, StoreError> {
         // Looked for beside the writer: what is not the last of its stream now never will be again.
         let (positions, more) = self.oldest(until, bytes.min(limits::TRIM_BYTES)).await?;
         let Some(last) = positions.last().copied() else {
-            return Ok(Trim { removed: 0, more: false });
+            return Ok(TrimOutcome { removed: 0, more: false });
         };
         let positions = serde_json::to_string(&positions).expect("numbers have a JSON form");
         let removed = self
             .write(move |tx| Box::pin(async move { tx.remove_events(&positions, last).await }))
             .await;
-        removed.map(|removed| Trim { removed, more })
+        removed.map(|removed| TrimOutcome { removed, more })
     }
 
     /// Positions of the oldest events that may go, until their rows take `bytes` or there are enough for one step;
@@ -195,45 +175,6 @@ impl WriteTx {
         .await?;
         Ok(removed)
     }
-}
-
-/// Copies the database at `from` to the new file `to`, while a daemon may be writing to it, and checks the copy.
-pub async fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
-    let mut conn = reader_options(from)?.connect().await?;
-    vacuum_into(&mut conn, to).await?;
-    conn.close().await?;
-    Ok(())
-}
-
-/// Reads the whole file at `path` and checks its structure.
-pub async fn check_integrity(path: &Path) -> Result<(), StoreError> {
-    let mut conn = reader_options(path)?.connect().await?;
-    let findings =
-        sqlx::query_scalar::<_, String>("pragma integrity_check(20)").fetch_all(&mut conn).await?;
-    conn.close().await?;
-    if findings == ["ok"] {
-        return Ok(());
-    }
-    Err(StoreError::BadRow {
-        table: "sqlite",
-        id: path.display().to_string(),
-        why: findings.join("; "),
-    })
-}
-
-pub(super) async fn vacuum_into(conn: &mut SqliteConnection, to: &Path) -> Result<(), StoreError> {
-    let text = to.display().to_string();
-    sqlx::query("vacuum into ?").bind(text).execute(conn).await?;
-    restrict(to)?;
-    check_integrity(to).await
-}
-
-/// The copy holds all that the database does, so nobody else may read it either.
-fn restrict(path: &Path) -> Result<(), StoreError> {
-    use std::os::unix::fs::PermissionsExt as _;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
-        .and_then(|()| std::fs::File::open(path)?.sync_all())
-        .map_err(|error| sqlx::Error::Io(error).into())
 }
 
 #[cfg(test)]

@@ -1,119 +1,10 @@
 //! Rows of the Model Context Protocol: sessions, subscriptions, and calls that take time.
 
-use super::{Store, StoreError, WriteTx};
-use crate::domain::{CallId, McpSessionId, StreamName, Timestamp, mcp::Revision};
-
-/// A session of a client.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct McpSessionRow {
-    /// What the client sends to be known again.
-    pub session_id: McpSessionId,
-    /// The caller that opened it.
-    pub principal: String,
-    /// How its messages travel.
-    pub transport: McpTransport,
-    /// What was agreed on.
-    pub revision: Revision,
-    /// JSON: who the client says it is.
-    pub client: Option<String>,
-    /// JSON: what the client can do.
-    pub capabilities: String,
-    /// The lightest log messages that it wants.
-    pub log_level: Option<String>,
-    /// Fingerprint of the list of tools that it has seen.
-    pub tools: Option<i64>,
-    /// The client's own session at the other end, as far as its hooks have shown.
-    pub client_session: Option<String>,
-    /// When it was last heard of, give or take a minute.
-    pub last_seen_at: Timestamp,
-}
-
-/// How the messages of a session travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::Type)]
-#[sqlx(rename_all = "snake_case")]
-pub enum McpTransport {
-    /// Streamable HTTP: one path, answers on the request's own response.
-    Http,
-    /// The transport of 2024-11-05: answers on one stream of server-sent events.
-    Sse,
-}
-
-/// State of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::Type)]
-#[sqlx(rename_all = "snake_case")]
-pub enum CallState {
-    /// The tool is at it.
-    Working,
-    /// The tool waits for the client's answer.
-    InputRequired,
-    /// It has a result, which may be that the tool failed.
-    Completed,
-    /// It has an error in place of a result.
-    Failed,
-    /// The client wanted no result any more.
-    Cancelled,
-}
-
-impl CallState {
-    /// The word for it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Working => "working",
-            Self::InputRequired => "input_required",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// Whether it is final.
-    pub const fn is_terminal(self) -> bool {
-        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
-    }
-}
-
-/// A call that takes time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CallRow {
-    /// Its id; a task's too.
-    pub call_id: CallId,
-    /// The session that it came in; `None` where requests stand for themselves.
-    pub session_id: Option<McpSessionId>,
-    /// Who called.
-    pub principal: String,
-    /// For whom the tool acts.
-    pub acts_for: Option<String>,
-    /// The revision that it came in.
-    pub revision: Revision,
-    /// JSON: the id of the request.
-    pub rpc_id: String,
-    /// The tool.
-    pub tool: String,
-    /// JSON: the request's `params`.
-    pub params: String,
-    /// Whether the client was given it as a task.
-    pub is_task: bool,
-    /// Present state.
-    pub state: CallState,
-    /// JSON: what the client is asked.
-    pub asks: Option<String>,
-    /// JSON: what it has answered.
-    pub answers: Option<String>,
-    /// When it came.
-    pub started_at: Timestamp,
-    /// When its state last changed.
-    pub updated_at: Timestamp,
-}
-
-impl CallRow {
-    /// Where its messages are.
-    pub fn stream(&self, transport: McpTransport) -> StreamName {
-        match (&self.session_id, transport) {
-            (Some(session), McpTransport::Sse) => StreamName::of("mcp", session),
-            _ => StreamName::of("mcp", &self.call_id),
-        }
-    }
-}
+use super::{db::Store, errors::changed, json::to_json, tx::WriteTx};
+use crate::{
+    domain::{CallId, McpSessionId, Timestamp, mcp::Revision},
+    store::{CallRow, CallState, McpSessionRow, McpTransport, StoreError},
+};
 
 struct RawSession {
     session_id: String,
@@ -237,10 +128,14 @@ impl WriteTx {
     /// Says that a session is alive.
     pub async fn touch_mcp_session(&mut self, id: &McpSessionId) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!("update mcp_session set last_seen_at = ? where session_id = ?", self.now, id)
-            .execute(&mut self.conn)
-            .await?;
-        Ok(())
+        let done = sqlx::query!(
+            "update mcp_session set last_seen_at = ? where session_id = ?",
+            self.now,
+            id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        changed(done.rows_affected(), "mcp_session", id)
     }
 
     /// What `initialize` says of a session that was opened before it.
@@ -252,7 +147,7 @@ impl WriteTx {
         capabilities: &str,
     ) -> Result<(), StoreError> {
         let (id, revision) = (id.as_str(), revision.as_str());
-        sqlx::query!(
+        let done = sqlx::query!(
             "update mcp_session set revision = ?, client = ?, capabilities = ? where session_id = ?",
             revision,
             client,
@@ -261,7 +156,7 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(())
+        changed(done.rows_affected(), "mcp_session", id)
     }
 
     /// The lightest log messages that the client wants from now on.
@@ -271,19 +166,20 @@ impl WriteTx {
         level: &str,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!("update mcp_session set log_level = ? where session_id = ?", level, id)
-            .execute(&mut self.conn)
-            .await?;
-        Ok(())
+        let done =
+            sqlx::query!("update mcp_session set log_level = ? where session_id = ?", level, id)
+                .execute(&mut self.conn)
+                .await?;
+        changed(done.rows_affected(), "mcp_session", id)
     }
 
     /// The list of tools that the client has seen.
     pub async fn set_mcp_tools(&mut self, id: &McpSessionId, tools: i64) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!("update mcp_session set tools = ? where session_id = ?", tools, id)
+        let done = sqlx::query!("update mcp_session set tools = ? where session_id = ?", tools, id)
             .execute(&mut self.conn)
             .await?;
-        Ok(())
+        changed(done.rows_affected(), "mcp_session", id)
     }
 
     /// Ends a session; false if it was over.
@@ -399,7 +295,7 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let id = id.as_str();
         let ended = state.is_terminal().then_some(self.now);
-        sqlx::query!(
+        let done = sqlx::query!(
             "update mcp_call set state = ?, asks = ?, answers = ?, updated_at = ?, ended_at = ? where call_id = ?",
             state,
             asks,
@@ -410,7 +306,7 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(())
+        changed(done.rows_affected(), "mcp_call", id)
     }
 
     /// The key of that name, which is `fresh` if there was none.
@@ -505,7 +401,7 @@ impl Store {
         names: &[String],
         after: i64,
     ) -> Result<Vec<(String, i64)>, StoreError> {
-        let names = serde_json::to_string(names).expect("strings have a JSON form");
+        let names = to_json(names);
         let rows = sqlx::query!(
             r#"select name as "name!: String", head as "head!: i64" from (
                 select s.name, (select position from event e where e.stream_id = s.id order by seq desc limit 1) as head

@@ -1,23 +1,13 @@
 //! Rows of memories, and where their terms stand.
 
-use super::{Store, StoreError, WriteTx, journal::some};
-use crate::domain::{
-    Timestamp,
-    learning::{Memory, MemoryCategory, MemoryId},
+use super::{columns::non_empty, db::Store, tx::WriteTx};
+use crate::{
+    domain::{
+        Timestamp,
+        learning::{Memory, MemoryCategory, MemoryId},
+    },
+    store::{MemoryFilter, StoreError},
 };
-
-/// Which memories a list shows, or a search may find.
-#[derive(Debug, Clone, Default)]
-pub struct MemoryFilter {
-    /// Only of this category.
-    pub category: Option<MemoryCategory>,
-    /// Only of this project.
-    pub project: Option<String>,
-    /// Only those that are filed under one of these; empty for all.
-    pub tags: Vec<String>,
-    /// Only those of at least this importance.
-    pub min_importance: f64,
-}
 
 struct RawMemory {
     memory_id: String,
@@ -35,7 +25,7 @@ impl From<RawMemory> for Memory {
     fn from(raw: RawMemory) -> Self {
         Self {
             id: raw.memory_id.into(),
-            project: some(raw.project),
+            project: non_empty(raw.project),
             category: raw.category,
             content: raw.content,
             importance: raw.importance,

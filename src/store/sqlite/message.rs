@@ -1,16 +1,10 @@
 //! Rows of messages and of the states of their delivery.
 
-use super::{Store, StoreError, WriteTx};
-use crate::domain::{Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, Timestamp};
-
-/// A message with its place in the order of arrival.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MessageRow {
-    /// Place in the order of arrival.
-    pub id: i64,
-    /// What everybody sees.
-    pub message: Message,
-}
+use super::{db::Store, errors::all_changed, json::to_json, tx::WriteTx};
+use crate::{
+    domain::{Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, Timestamp},
+    store::{MessageRow, StoreError},
+};
 
 struct Raw {
     id: i64,
@@ -89,26 +83,25 @@ impl WriteTx {
         reason: Option<&str>,
     ) -> Result<(), StoreError> {
         let Some(last) = states.last().copied() else { return Ok(()) };
-        let ids = to_json(ids);
-        let states = to_json(states);
+        let (list, states) = (to_json(ids), to_json(states));
         sqlx::query!(
             "insert into message_state (message_id, state, at, reason)
             select message.value, state.value, ?, ? from json_each(?) message, json_each(?) state",
             self.now,
             reason,
-            ids,
+            list,
             states
         )
         .execute(&mut self.conn)
         .await?;
-        sqlx::query!(
+        let done = sqlx::query!(
             "update message set state = ? where message_id in (select value from json_each(?))",
             last,
-            ids
+            list
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(())
+        all_changed(done.rows_affected(), ids.len(), "message")
     }
 
     /// Says until when whoever took messages has to acknowledge them, and which call of a hook gave them; `None` if a
@@ -119,16 +112,16 @@ impl WriteTx {
         until: Timestamp,
         given_by: Option<&str>,
     ) -> Result<(), StoreError> {
-        let ids = to_json(ids);
-        sqlx::query!(
+        let list = to_json(ids);
+        let done = sqlx::query!(
             "update message set leased_until = ?, given_by = ? where message_id in (select value from json_each(?))",
             until,
             given_by,
-            ids
+            list
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(())
+        all_changed(done.rows_affected(), ids.len(), "message")
     }
 
     /// Those of `ids` that are messages for this receiver, in the order of arrival.
@@ -331,8 +324,4 @@ impl Store {
         .await?;
         Ok(rows.into_iter().map(MessageRow::from).collect())
     }
-}
-
-fn to_json(values: &(impl serde::Serialize + ?Sized)) -> String {
-    serde_json::to_string(values).expect("ids and states have a JSON form")
 }

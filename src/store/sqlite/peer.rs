@@ -2,32 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
-use super::{Store, StoreError, WriteTx};
-use crate::domain::{Peer, PeerId, PeerRole, PeerStatus, Timestamp};
-
-/// A peer with what only the daemon knows of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PeerRow {
-    /// What everybody sees.
-    pub peer: Peer,
-    /// Session key of the token that registered it; `None` for the operator.
-    pub owner: Option<String>,
-}
-
-/// Which peers to list. All that is given has to match exactly.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct PeerFilter {
-    /// Present state.
-    pub status: Option<PeerStatus>,
-    /// Kind of client.
-    pub backend: Option<String>,
-    /// Group.
-    pub circle: Option<String>,
-    /// Working folder.
-    pub path: Option<String>,
-}
+use super::{db::Store, errors::changed, tx::WriteTx};
+use crate::{
+    domain::{Peer, PeerId, PeerRole, PeerStatus, Timestamp},
+    store::{PeerFilter, PeerRow, StoreError},
+};
 
 /// The columns of a peer, as SQLite gives them.
 struct Raw {
@@ -188,7 +167,7 @@ impl WriteTx {
         last_seen: Timestamp,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!(
+        let done = sqlx::query!(
             "update peer set status = ?, last_seen = ? where peer_id = ?",
             status,
             last_seen,
@@ -196,14 +175,15 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(())
+        changed(done.rows_affected(), "peer", id)
     }
 
     /// Removes the row.
     pub async fn delete_peer(&mut self, id: &PeerId) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!("delete from peer where peer_id = ?", id).execute(&mut self.conn).await?;
-        Ok(())
+        let done =
+            sqlx::query!("delete from peer where peer_id = ?", id).execute(&mut self.conn).await?;
+        changed(done.rows_affected(), "peer", id)
     }
 
     /// Ids of all peers, or of those in `circle`.

@@ -7,69 +7,18 @@
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt as _};
 
-use super::{Store, StoreError};
-use crate::domain::{Event, Framing, Seq, StreamName, Timestamp, limits};
-
-/// A stream, as a reader sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StreamView {
-    /// The row.
-    pub id: i64,
-    /// Seq of the last event that retention removed; 0 if none.
-    pub floor: Seq,
-    /// Seq of the last event; 0 if there is none.
-    pub head: Seq,
-    /// Whether nothing follows.
-    pub closed: bool,
-}
-
-/// A page of a replay.
-#[derive(Debug, Clone)]
-pub struct Frames {
-    /// The frames, one after the other. Empty if none of what was looked at matched.
-    pub bytes: Bytes,
-    /// Where the next page begins: the last place that this one looked at.
-    pub cursor: i64,
-    /// Whether there was more to read.
-    pub more: bool,
-}
-
-/// How much of the log to read at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Take {
-    /// Events at most.
-    pub rows: u32,
-    /// Bytes of `data` after which the page ends. The first event is given whatever its size.
-    pub bytes: usize,
-}
-
-impl Take {
-    /// So many events, if they are not large.
-    pub fn rows(rows: u32) -> Self {
-        Self { rows, bytes: limits::PAGE_BYTES }
-    }
-
-    /// One more, to know whether there are more.
-    fn limit(self) -> i64 {
-        i64::from(self.rows) + 1
-    }
-}
-
-/// A page of events.
-#[derive(Debug, Clone, Default)]
-pub struct Page {
-    /// The events, in order.
-    pub events: Vec<Event>,
-    /// Whether others follow: the page was full.
-    pub more: bool,
-}
+use super::db::Store;
+use crate::{
+    domain::{Event, Framing, Seq, StreamName, Timestamp, limits},
+    store::{FeedScope, FramePage, LogPage, PageSize, StoreError, StreamView, render},
+};
 
 /// Takes rows until the page is full.
 async fn page_of(
-    take: Take,
+    take: PageSize,
     mut rows: impl Stream<Item = Result<Event, sqlx::Error>> + Unpin,
-) -> Result<Page, StoreError> {
-    let (mut page, mut bytes) = (Page::default(), 0);
+) -> Result<LogPage, StoreError> {
+    let (mut page, mut bytes) = (LogPage::default(), 0);
     while let Some(event) = rows.try_next().await? {
         bytes += event.data.len();
         let full = page.events.len() >= take.rows as usize || bytes > take.bytes;
@@ -80,35 +29,6 @@ async fn page_of(
         page.events.push(event);
     }
     Ok(page)
-}
-
-/// What a feed over several streams shows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FeedScope {
-    prefix: String,
-    private: bool,
-}
-
-impl FeedScope {
-    /// Streams whose name begins with `prefix`; all of them if it is empty. `private` ones only if asked for.
-    pub fn prefix(prefix: &str, private: bool) -> Self {
-        Self { prefix: prefix.to_owned(), private }
-    }
-
-    /// Whether `stream` belongs to it.
-    pub fn contains(&self, stream: &StreamName) -> bool {
-        stream.as_str().starts_with(&self.prefix) && (self.private || !stream.is_private())
-    }
-
-    /// Names from here up belong to it …
-    fn lowest(&self) -> &str {
-        &self.prefix
-    }
-
-    /// … and below this. Names are ASCII, and DEL is above all that may stand in one.
-    fn beyond(&self) -> String {
-        format!("{}\x7f", self.prefix)
-    }
 }
 
 impl Store {
@@ -151,8 +71,8 @@ impl Store {
         name: &StreamName,
         after: Seq,
         kind: Option<&str>,
-        take: Take,
-    ) -> Result<Page, StoreError> {
+        take: PageSize,
+    ) -> Result<LogPage, StoreError> {
         let limit = take.limit();
         let rows = sqlx::query!(
             r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
@@ -182,8 +102,8 @@ impl Store {
         after: i64,
         until: i64,
         kind: Option<&str>,
-        take: Take,
-    ) -> Result<Page, StoreError> {
+        take: PageSize,
+    ) -> Result<LogPage, StoreError> {
         let (lowest, beyond, limit) = (scope.lowest(), scope.beyond(), take.limit());
         let rows = sqlx::query!(
             r#"select e.position as "position!", s.name, e.seq, e.kind, e.data, e.at as "at: Timestamp"
@@ -219,7 +139,7 @@ impl Store {
         name: &StreamName,
         after: Seq,
         framing: Framing,
-    ) -> Result<Option<Frames>, StoreError> {
+    ) -> Result<Option<FramePage>, StoreError> {
         let page = match framing {
             Framing::Data => self.data_page(stream, after).await?,
             Framing::ItemBySeq | Framing::ItemByPosition => {
@@ -230,9 +150,9 @@ impl Store {
             return Ok(Some(frames));
         }
         // Nothing, or a row so large that it goes alone.
-        let events = self.events(stream, name, after, None, Take::rows(1)).await?.events;
-        Ok(events.last().map(|event| Frames {
-            bytes: super::bus::render(&events, framing),
+        let events = self.events(stream, name, after, None, PageSize::rows(1)).await?.events;
+        Ok(events.last().map(|event| FramePage {
+            bytes: render(&events, framing),
             cursor: event.seq,
             more: true,
         }))
@@ -240,7 +160,7 @@ impl Store {
 
     // The limits stand in the text: for a bound one the statement would be prepared anew. A blob is handed over as it
     // is, where a text is copied once more to be terminated and checked.
-    async fn data_page(&self, stream: i64, after: Seq) -> Result<Option<Frames>, StoreError> {
+    async fn data_page(&self, stream: i64, after: Seq) -> Result<Option<FramePage>, StoreError> {
         let row = sqlx::query!(
             r#"select max(seq) as "cursor: i64", count(*) as "rows!: i64", cast(group_concat(
                 'id: ' || seq || char(10) || 'event: ' || kind || char(10) || 'data: ' || data,
@@ -267,7 +187,7 @@ impl Store {
         stream: i64,
         name: &StreamName,
         after: Seq,
-    ) -> Result<Option<Frames>, StoreError> {
+    ) -> Result<Option<FramePage>, StoreError> {
         let name = name.as_str();
         let row = sqlx::query!(
             r#"select max(seq) as "cursor: i64", count(*) as "rows!: i64", cast(group_concat(
@@ -301,7 +221,7 @@ impl Store {
         scope: &FeedScope,
         after: i64,
         head: i64,
-    ) -> Result<Option<Frames>, StoreError> {
+    ) -> Result<Option<FramePage>, StoreError> {
         if after >= head {
             return Ok(None);
         }
@@ -345,14 +265,14 @@ impl Store {
             until.max(before(row.next).min(head)).min(before(row.large))
         };
         let bytes = Bytes::from(row.text.unwrap_or_default());
-        Ok(Some(Frames { bytes, cursor, more: cursor < head }))
+        Ok(Some(FramePage { bytes, cursor, more: cursor < head }))
     }
 
-    async fn large_page(&self, scope: &FeedScope, position: i64) -> Result<Frames, StoreError> {
+    async fn large_page(&self, scope: &FeedScope, position: i64) -> Result<FramePage, StoreError> {
         let events =
-            self.feed_events(scope, position - 1, position, None, Take::rows(1)).await?.events;
-        let bytes = super::bus::render(&events, Framing::ItemByPosition);
-        Ok(Frames { bytes, cursor: position, more: true })
+            self.feed_events(scope, position - 1, position, None, PageSize::rows(1)).await?.events;
+        let bytes = render(&events, Framing::ItemByPosition);
+        Ok(FramePage { bytes, cursor: position, more: true })
     }
 }
 
@@ -361,9 +281,9 @@ fn page(
     text: Option<Vec<u8>>,
     rows: i64,
     large: Option<Seq>,
-) -> Option<Frames> {
+) -> Option<FramePage> {
     let more = rows >= i64::from(limits::REPLAY_ROWS) || large.is_some();
-    Some(Frames { cursor: cursor?, bytes: Bytes::from(text?), more })
+    Some(FramePage { cursor: cursor?, bytes: Bytes::from(text?), more })
 }
 
 #[cfg(test)]
@@ -425,7 +345,7 @@ mod tests {
             append(store, if n % 3 == 0 { &two } else { &one }, events).await;
         }
         let all = store
-            .feed_events(&FeedScope::prefix("", true), 0, i64::MAX, None, Take::rows(1000))
+            .feed_events(&FeedScope::prefix("", true), 0, i64::MAX, None, PageSize::rows(1000))
             .await
             .unwrap()
             .events;
@@ -485,7 +405,7 @@ mod tests {
         let view = test.store.view(&name).await.unwrap().unwrap();
         let found = test
             .store
-            .events(view.id, &name, 0, Some("peer.status"), Take::rows(10))
+            .events(view.id, &name, 0, Some("peer.status"), PageSize::rows(10))
             .await
             .unwrap()
             .events;

@@ -1,69 +1,20 @@
 //! What records are found by: their terms, and where those stand.
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sqlx::{Sqlite, pool::PoolConnection};
 
-use super::{Store, StoreError, WriteTx, journal::ghaps_at};
-use crate::domain::{
-    journal::{Domain, Ghap, GhapStatus, Tier},
-    limits, text,
+use super::{
+    db::Store,
+    journal::ghaps_at,
+    json::{from_json, to_json},
+    tx::WriteTx,
 };
-
-/// Which records a search may find.
-#[derive(Debug, Clone, Default)]
-pub struct SearchFilter {
-    /// Only of this domain.
-    pub domain: Option<Domain>,
-    /// Only with this outcome.
-    pub status: Option<GhapStatus>,
-    /// Only those that say something of this.
-    pub part: Option<Part>,
-}
-
-/// A part of a record that not all have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::Type)]
-#[sqlx(rename_all = "snake_case")]
-pub enum Part {
-    /// What was not expected.
-    Surprise,
-    /// Why the prediction was wrong.
-    RootCause,
-}
-
-impl SearchFilter {
-    /// How many entries of the index a search may go through. One that leaves out most of what it passes may go further.
-    pub fn postings(&self) -> i64 {
-        match (self.domain, self.status, self.part) {
-            (None, None, None) => limits::SEARCH_POSTINGS,
-            _ => limits::SEARCH_POSTINGS_FILTERED,
-        }
-    }
-}
-
-/// A record that has some of the terms.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Candidate {
-    /// Its place in the table.
-    pub id: i64,
-    /// Its id.
-    pub ghap_id: String,
-    /// Its project; "" if it has none.
-    pub project: String,
-    /// What became of it.
-    pub status: GhapStatus,
-    /// How far it can be trusted.
-    pub tier: Option<Tier>,
-    /// When it was resolved, in milliseconds since the unix epoch.
-    pub at_ms: i64,
-    /// Confirmed records of other sessions that it has helped to.
-    pub confirmed_again: i64,
-    /// Terms of goal and hypothesis.
-    pub aim: String,
-    /// Terms of surprise, root cause and lesson.
-    pub lesson: String,
-    /// Terms of action, prediction and result.
-    pub rest: String,
-}
+use crate::{
+    domain::{
+        journal::{Ghap, GhapStatus},
+        limits, text,
+    },
+    store::{Frequencies, SearchCandidate, SearchFilter, StoreError},
+};
 
 impl WriteTx {
     /// Writes what a resolved record is found by; an active one is not looked for.
@@ -105,18 +56,18 @@ impl WriteTx {
 /// The index, through one connection: a search asks several times, and each way in and out of the pool costs as much as
 /// an answer.
 #[derive(Debug)]
-pub struct Index {
+pub struct SearchIndex {
     conn: PoolConnection<Sqlite>,
 }
 
 impl Store {
     /// The index, for one search.
-    pub async fn index(&self) -> Result<Index, StoreError> {
-        Ok(Index { conn: self.readers.acquire().await? })
+    pub async fn index(&self) -> Result<SearchIndex, StoreError> {
+        Ok(SearchIndex { conn: self.readers.acquire().await? })
     }
 }
 
-impl Index {
+impl SearchIndex {
     /// How many records can be found, and in how many each term stands; those that stand in none are left out.
     pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
         frequencies(&mut self.conn, terms).await
@@ -130,7 +81,7 @@ impl Index {
         terms: &[&str],
         parts: &[(&str, String)],
     ) -> Result<(Frequencies, Vec<(String, String)>), StoreError> {
-        let (terms, parts) = (json(terms), json(parts));
+        let (terms, parts) = (to_json(terms), to_json(parts));
         // In one statement: the way to SQLite's thread and back costs as much as a look-up.
         let row = sqlx::query!(
             r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
@@ -167,7 +118,7 @@ impl Index {
         )
         .fetch_one(&mut *self.conn)
         .await?;
-        Ok(((row.all, read(&row.each)?), read(&row.like)?))
+        Ok(((row.all, from_json(&row.each)?), from_json(&row.like)?))
     }
 
     /// The records that each term stands in, by their places in the table.
@@ -176,7 +127,7 @@ impl Index {
         terms: &[&str],
         filter: &SearchFilter,
     ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
-        let terms = json(terms);
+        let terms = to_json(terms);
         let places = sqlx::query_scalar!(
             r#"select json_group_array(json_array(j.value, (
                 select json_group_array(f.rowid) from ghap_fts f
@@ -195,7 +146,7 @@ impl Index {
         )
         .fetch_one(&mut *self.conn)
         .await?;
-        read(&places)
+        from_json(&places)
     }
 
     /// The latest records that a term stands in, however many those are.
@@ -223,8 +174,8 @@ impl Index {
     }
 
     /// Records by their places, with their terms.
-    pub async fn candidates(&mut self, ids: &[i64]) -> Result<Vec<Candidate>, StoreError> {
-        let ids = json(ids);
+    pub async fn candidates(&mut self, ids: &[i64]) -> Result<Vec<SearchCandidate>, StoreError> {
+        let ids = to_json(ids);
         let candidates = sqlx::query_scalar!(
             r#"select json_group_array(json_array(
                 g.id, g.ghap_id, g.project, g.status, g.tier, coalesce(g.resolved_at, g.updated_at), g.confirmed_again,
@@ -235,24 +186,21 @@ impl Index {
         )
         .fetch_one(&mut *self.conn)
         .await?;
-        read(&candidates)
+        from_json(&candidates)
     }
 
     /// Records by their places, whole, in any order.
     pub async fn ghaps(&mut self, ids: &[i64]) -> Result<Vec<Ghap>, StoreError> {
-        ghaps_at(&mut self.conn, &json(ids)).await
+        ghaps_at(&mut self.conn, &to_json(ids)).await
     }
 }
 
-/// How many records there are, and how many have each term.
-pub type Frequencies = (i64, Vec<(String, i64)>);
-
-/// See [`Index::frequencies`].
+/// See [`SearchIndex::frequencies`].
 pub(super) async fn frequencies(
     conn: &mut sqlx::SqliteConnection,
     terms: &[&str],
 ) -> Result<Frequencies, StoreError> {
-    let terms = json(terms);
+    let terms = to_json(terms);
     // The largest id stands for the count, which would be a walk over the table.
     let row = sqlx::query!(
         r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
@@ -262,16 +210,7 @@ pub(super) async fn frequencies(
     )
     .fetch_one(conn)
     .await?;
-    Ok((row.all, read(&row.each)?))
-}
-
-/// Lists come as one row of JSON: with each row, the reader wakes and waits anew.
-fn read<T: DeserializeOwned>(list: &str) -> Result<T, StoreError> {
-    serde_json::from_str(list).map_err(|error| sqlx::Error::Decode(error.into()).into())
-}
-
-pub(super) fn json(value: &(impl Serialize + ?Sized)) -> String {
-    serde_json::to_string(value).expect("texts and numbers are JSON")
+    Ok((row.all, from_json(&row.each)?))
 }
 
 #[cfg(test)]

@@ -1,32 +1,10 @@
 //! What a session was given already.
 
-use super::{Store, StoreError, WriteTx};
-use crate::domain::{Timestamp, journal::Ghap, learning::Memory};
-
-/// A version of something that a session may be given.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Item {
-    /// `experience`, `value` or `memory`.
-    pub kind: &'static str,
-    /// Its id.
-    pub id: String,
-    /// When it was last changed.
-    pub version: Timestamp,
-}
-
-impl From<&Ghap> for Item {
-    fn from(ghap: &Ghap) -> Self {
-        let id = ghap.id.as_str().to_owned();
-        Self { kind: "experience", id, version: ghap.updated_at }
-    }
-}
-
-impl From<&Memory> for Item {
-    fn from(memory: &Memory) -> Self {
-        let id = memory.id.as_str().to_owned();
-        Self { kind: "memory", id, version: memory.created_at }
-    }
-}
+use super::{db::Store, json::to_json, tx::WriteTx};
+use crate::{
+    domain::Timestamp,
+    store::{SeenItem, StoreError},
+};
 
 impl WriteTx {
     /// Notes that a session is given something, by a call of a hook if it did not ask; answers whether it may be: not if
@@ -34,7 +12,7 @@ impl WriteTx {
     pub async fn note_seen(
         &mut self,
         session_id: &str,
-        item: &Item,
+        item: &SeenItem,
         hook_id: Option<&str>,
     ) -> Result<bool, StoreError> {
         let done = sqlx::query!(
@@ -55,7 +33,11 @@ impl WriteTx {
 
     /// Notes that a session has found something that it searched for. That it was given it is known; it may be given it
     /// again, as whoever searched may have been a sub-agent.
-    pub async fn note_found(&mut self, session_id: &str, item: &Item) -> Result<(), StoreError> {
+    pub async fn note_found(
+        &mut self,
+        session_id: &str,
+        item: &SeenItem,
+    ) -> Result<(), StoreError> {
         sqlx::query!(
             "insert into seen (session_id, kind, item, version, at, may_repeat) values (?, ?, ?, ?, ?, 1)
             on conflict do nothing",
@@ -84,7 +66,7 @@ impl WriteTx {
         session_id: &str,
         calls: &[String],
     ) -> Result<(), StoreError> {
-        let calls = serde_json::to_string(calls).expect("ids have a JSON form");
+        let calls = to_json(calls);
         sqlx::query!(
             "delete from seen where hook_id in (select value from json_each(?)) and session_id = ?",
             calls,
@@ -131,12 +113,12 @@ mod tests {
     #[tokio::test]
     async fn what_has_changed_is_new_again() {
         let at = TestStore::open().await;
-        let item = |version| Item {
+        let item = |version| SeenItem {
             kind: "value",
             id: "val_1".to_owned(),
             version: Timestamp::from_millis(version),
         };
-        let note = async |session: &'static str, item: Item| {
+        let note = async |session: &'static str, item: SeenItem| {
             let done: Result<bool, StoreError> = at
                 .store
                 .write(move |tx| Box::pin(async move { tx.note_seen(session, &item, None).await }))

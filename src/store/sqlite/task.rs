@@ -3,32 +3,11 @@
 use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value};
 
-use super::{Store, StoreError, StreamState, WriteTx};
-use crate::domain::{Seq, StreamName, Task, TaskId, TaskStatus, Timestamp};
-
-/// A task with what only the daemon knows of it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TaskRow {
-    /// What everybody sees.
-    pub task: Task,
-    /// The process that runs it, on this machine.
-    pub runner_pid: Option<u32>,
-    /// When that process started, as the system tells it: another process may get its number later.
-    pub runner_started: Option<String>,
-}
-
-/// Which tasks to list. All that is given has to match.
-#[derive(Debug, Clone, Default)]
-pub struct TaskFilter {
-    /// Present state.
-    pub status: Option<TaskStatus>,
-    /// Who is to do it.
-    pub agent: Option<String>,
-    /// Who asked for it.
-    pub from: Option<String>,
-    /// Made at this time or later.
-    pub since: Option<Timestamp>,
-}
+use super::{db::Store, errors::changed, tx::WriteTx};
+use crate::{
+    domain::{Seq, StreamName, Task, TaskId, TaskStatus, Timestamp},
+    store::{StoreError, StreamState, TaskFilter, TaskRow},
+};
 
 struct Raw {
     task_id: String,
@@ -186,7 +165,7 @@ impl WriteTx {
     pub async fn update_task(&mut self, row: &TaskRow) -> Result<(), StoreError> {
         let task = &row.task;
         let id = task.task_id.as_str();
-        sqlx::query!(
+        let done = sqlx::query!(
             "update task set status = ?, exit_code = ?, signal = ?, error = ?, runner_pid = ?, runner_started = ?, \
                 cancel_requested_at = ?, closed_at = ? where task_id = ?",
             task.status,
@@ -201,7 +180,7 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(())
+        changed(done.rows_affected(), "task", id)
     }
 }
 

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{OpenOptions, Store, StoreError, Writer};
-use crate::domain::{Clock, ManualClock, NewEvent, StreamName, Timestamp};
+use super::db::{Store, Writer};
+use crate::{
+    domain::{Clock, ManualClock, NewEvent, StreamName, Timestamp},
+    store::{OpenOptions, StoreError},
+};
 
 pub(crate) struct TestStore {
     pub(crate) store: Store,
@@ -220,7 +223,7 @@ mod model {
                 0,
                 i64::MAX,
                 None,
-                crate::store::Take::rows(u32::MAX),
+                crate::store::PageSize::rows(u32::MAX),
             )
             .await;
         let mut expected: Vec<i64> =

@@ -1,26 +1,10 @@
 //! Rows of session tokens. They hold the hash of a token and never the token.
 
-use super::{Store, StoreError, WriteTx};
-use crate::domain::{Timestamp, TokenId};
-
-/// A session token's row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenRow {
-    /// Its id.
-    pub token_id: TokenId,
-    /// The subject: the session that its holder speaks for.
-    pub session: String,
-    /// What it may do beyond the ordinary.
-    pub scopes: Vec<String>,
-    /// When it was made.
-    pub created_at: Timestamp,
-    /// When it ends by itself.
-    pub expires_at: Timestamp,
-    /// When it was last used, give or take a minute.
-    pub last_used_at: Option<Timestamp>,
-    /// When it was taken back.
-    pub revoked_at: Option<Timestamp>,
-}
+use super::{db::Store, errors::changed, tx::WriteTx};
+use crate::{
+    domain::{Timestamp, TokenId},
+    store::{StoreError, TokenRow},
+};
 
 struct Raw {
     token_id: String,
@@ -119,10 +103,11 @@ impl WriteTx {
     /// Records that a token was used.
     pub async fn use_token(&mut self, id: &TokenId) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!("update token set last_used_at = ? where token_id = ?", self.now, id)
-            .execute(&mut self.conn)
-            .await?;
-        Ok(())
+        let done =
+            sqlx::query!("update token set last_used_at = ? where token_id = ?", self.now, id)
+                .execute(&mut self.conn)
+                .await?;
+        changed(done.rows_affected(), "token", id)
     }
 }
 

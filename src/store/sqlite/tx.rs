@@ -4,8 +4,11 @@ use std::{collections::HashMap, sync::Arc};
 
 use sqlx::SqliteConnection;
 
-use super::{Bus, StoreError, StreamState, tally::Tally};
-use crate::domain::{EventKind, Seq, Timestamp};
+use super::tally::Tally;
+use crate::{
+    domain::{EventKind, Seq, Timestamp},
+    store::{Bus, StoreError, StreamState},
+};
 
 /// The write side of the database. The writer owns the only one, and lends it to one job at a time.
 ///
@@ -17,7 +20,7 @@ pub struct WriteTx {
     /// Heads of the streams that were touched lately. The writer is the only one who moves them.
     pub(super) streams: HashMap<Arc<str>, StreamState>,
     /// Events of the present commit. They are written in one statement at its end.
-    pub(super) pending: Vec<Pending>,
+    pub(super) pending: Vec<PendingEvent>,
     /// Streams closed since the last commit, with an event or without.
     pub(super) closing: Vec<Arc<str>>,
     /// Highest position given out.
@@ -31,7 +34,7 @@ pub struct WriteTx {
 
 /// An event with its place in its stream, not yet written.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingEvent {
     pub(super) stream: Arc<str>,
     pub(super) stream_id: i64,
     pub(super) seq: Seq,

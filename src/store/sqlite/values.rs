@@ -2,66 +2,20 @@
 
 use std::collections::HashMap;
 
-use super::{Store, StoreError, WriteTx, journal::some};
-use crate::domain::{
-    GhapId, Timestamp,
-    journal::{Domain, GhapStatus, Strategy, Tier},
-    learning::{Axis, Value},
+use super::{
+    columns::non_empty,
+    db::Store,
+    json::{from_json, to_json},
+    tx::WriteTx,
 };
-
-/// How the records were grouped last.
-#[derive(Debug, Clone)]
-pub struct Clustering {
-    /// What the records were like then.
-    pub state: String,
-    /// How many were looked at.
-    pub records: i64,
-    /// How many of them are like no others.
-    pub noise: i64,
-}
-
-/// Records that are alike, about to be stored.
-#[derive(Debug, Clone)]
-pub struct Grouped {
-    /// How far they can be trusted on average.
-    pub avg_weight: f64,
-    /// Each with its cosine to the middle.
-    pub members: Vec<(GhapId, f64)>,
-}
-
-/// A cluster.
-#[derive(Debug, Clone)]
-pub struct ClusterRow {
-    /// `<axis>_<label>`.
-    pub cluster_id: String,
-    /// Its number on its axis.
-    pub label: i64,
-    /// How many records it has.
-    pub size: i64,
-    /// How far they can be trusted on average.
-    pub avg_weight: f64,
-    /// The goal of the record that is nearest to its middle.
-    pub goal: String,
-}
-
-/// A record of a cluster.
-#[derive(Debug, Clone)]
-pub struct MemberRow {
-    /// The record.
-    pub id: GhapId,
-    /// What it is about.
-    pub domain: Domain,
-    /// How it goes about it.
-    pub strategy: Strategy,
-    /// What became of it.
-    pub status: GhapStatus,
-    /// How far it can be trusted.
-    pub tier: Option<Tier>,
-    /// What was to be reached.
-    pub goal: String,
-    /// Cosine to the middle of the cluster.
-    pub similarity: f64,
-}
+use crate::{
+    domain::{
+        GhapId, Timestamp,
+        journal::{Domain, GhapStatus, Strategy, Tier},
+        learning::{Axis, Value},
+    },
+    store::{ClusterRow, Clustering, MemberRow, NewCluster, StoreError},
+};
 
 struct RawValue {
     value_id: String,
@@ -78,7 +32,7 @@ impl From<RawValue> for Value {
     fn from(raw: RawValue) -> Self {
         Self {
             id: raw.value_id.into(),
-            project: some(raw.project),
+            project: non_empty(raw.project),
             axis: raw.axis,
             cluster_id: raw.cluster_id,
             text: raw.text,
@@ -101,22 +55,22 @@ macro_rules! values {
 }
 
 impl WriteTx {
-    /// Replaces the clusters of an axis. Each keeps the name of the former one that it shares most records with.
+    /// Replaces the clusters of an axis, in a fixed number of statements. Each keeps the name of the former one that it shares most records with.
     pub async fn put_clusters(
         &mut self,
         axis: Axis,
         clustering: &Clustering,
-        groups: &[Grouped],
+        groups: &[NewCluster],
     ) -> Result<(), StoreError> {
-        let former = sqlx::query!(
-            r#"select c.label as "label!: i64", m.ghap_id as "ghap_id!: GhapId"
+        let former = sqlx::query_scalar!(
+            r#"select json_group_array(json_array(m.ghap_id, c.label)) as "former!: String"
             from cluster c join cluster_member m on m.cluster_id = c.cluster_id where c.axis = ?"#,
             axis
         )
-        .fetch_all(&mut self.conn)
+        .fetch_one(&mut self.conn)
         .await?;
-        let former: HashMap<GhapId, i64> =
-            former.into_iter().map(|row| (row.ghap_id, row.label)).collect();
+        let former: Vec<(GhapId, i64)> = from_json(&former)?;
+        let former: HashMap<GhapId, i64> = former.into_iter().collect();
         let next = sqlx::query_scalar!("select next_label from clustering where axis = ?", axis)
             .fetch_optional(&mut self.conn)
             .await?;
@@ -135,31 +89,36 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        for (group, label) in groups.iter().zip(labels) {
-            let cluster_id = format!("{axis}_{label}");
-            sqlx::query!(
-                "insert into cluster (cluster_id, axis, label, avg_weight) values (?, ?, ?, ?)",
-                cluster_id,
-                axis,
-                label,
-                group.avg_weight
-            )
-            .execute(&mut self.conn)
-            .await?;
-            for (id, similarity) in &group.members {
-                // A record that is gone by now is left out.
-                let id = id.as_str();
-                sqlx::query!(
-                    "insert into cluster_member (cluster_id, ghap_id, similarity)
-                    select ?, ghap_id, ? from ghap where ghap_id = ?",
-                    cluster_id,
-                    similarity,
-                    id
-                )
-                .execute(&mut self.conn)
-                .await?;
-            }
-        }
+        let clusters: Vec<(String, i64, f64)> = groups
+            .iter()
+            .zip(labels)
+            .map(|(group, label)| (format!("{axis}_{label}"), label, group.avg_weight))
+            .collect();
+        let members: Vec<(&str, &GhapId, f64)> = clusters
+            .iter()
+            .zip(groups)
+            .flat_map(|((cluster_id, ..), group)| {
+                group.members.iter().map(|(id, similarity)| (cluster_id.as_str(), id, *similarity))
+            })
+            .collect();
+        let (clusters, members) = (to_json(&clusters), to_json(&members));
+        sqlx::query!(
+            "insert into cluster (cluster_id, axis, label, avg_weight)
+            select value ->> 0, ?, value ->> 1, value ->> 2 from json_each(?)",
+            axis,
+            clusters
+        )
+        .execute(&mut self.conn)
+        .await?;
+        // A record that is gone by now is left out.
+        sqlx::query!(
+            "insert into cluster_member (cluster_id, ghap_id, similarity)
+            select j.value ->> 0, g.ghap_id, j.value ->> 2
+            from json_each(?) j cross join ghap g on g.ghap_id = j.value ->> 1",
+            members
+        )
+        .execute(&mut self.conn)
+        .await?;
         Ok(())
     }
 
@@ -200,7 +159,7 @@ impl WriteTx {
 
 /// A label for each group: that of the former cluster it shares most records with, or the next new one. Groups come in
 /// order of weight, and the first may choose first. Answers the next new label besides.
-fn name(groups: &[Grouped], former: &HashMap<GhapId, i64>, mut next: i64) -> (Vec<i64>, i64) {
+fn name(groups: &[NewCluster], former: &HashMap<GhapId, i64>, mut next: i64) -> (Vec<i64>, i64) {
     let mut shared: Vec<(usize, usize, i64)> = Vec::new();
     for (at, group) in groups.iter().enumerate() {
         let mut with: HashMap<i64, usize> = HashMap::new();

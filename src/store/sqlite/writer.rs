@@ -14,8 +14,11 @@ use std::{
 use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Appended, Counted, StoreError, ToolCall, WriteTx, version::Version};
-use crate::domain::{Clock, NewEvent, StreamName, limits};
+use super::{tx::WriteTx, version::Version};
+use crate::{
+    domain::{Clock, NewEvent, StreamName, limits},
+    store::{AppendedSeqs, StoreError, ToolCall, ToolCallCount, WriterStats},
+};
 
 /// What a caller hands to the writer.
 pub(super) enum Job {
@@ -23,10 +26,10 @@ pub(super) enum Job {
     Append {
         stream: StreamName,
         events: Vec<NewEvent>,
-        reply: oneshot::Sender<Result<Appended, StoreError>>,
+        reply: oneshot::Sender<Result<AppendedSeqs, StoreError>>,
     },
     /// A tool call: those of a group are counted together.
-    Count { call: ToolCall, reply: oneshot::Sender<Result<Counted, StoreError>> },
+    Count { call: ToolCall, reply: oneshot::Sender<Result<ToolCallCount, StoreError>> },
     /// Anything else.
     Run(Box<dyn Run>),
     /// No more: what comes after this is not taken.
@@ -78,15 +81,23 @@ where
     }
 }
 
-/// What the writer has done so far. For metrics.
+/// What the writer has done so far.
 #[derive(Debug, Default)]
-pub struct WriteStats {
-    /// Commits.
-    pub commits: AtomicU64,
-    /// Jobs that shared them.
-    pub jobs: AtomicU64,
-    /// Commits that failed.
-    pub failures: AtomicU64,
+pub(super) struct WriterCounters {
+    commits: AtomicU64,
+    jobs: AtomicU64,
+    failures: AtomicU64,
+}
+
+impl WriterCounters {
+    /// The counters as they are now.
+    pub(super) fn snapshot(&self) -> WriterStats {
+        WriterStats {
+            commits: self.commits.load(Relaxed),
+            jobs: self.jobs.load(Relaxed),
+            failures: self.failures.load(Relaxed),
+        }
+    }
 }
 
 /// Runs until it is told to stop, or nobody can tell it anything any more; then gives the connection back.
@@ -94,7 +105,7 @@ pub(super) async fn run(
     mut tx: WriteTx,
     mut jobs: mpsc::Receiver<Job>,
     clock: Arc<dyn Clock>,
-    (stats, version): (Arc<WriteStats>, Arc<Version>),
+    (counters, version): (Arc<WriterCounters>, Arc<Version>),
 ) -> WriteTx {
     let mut group = Vec::with_capacity(limits::JOBS_PER_COMMIT);
     while let Some(first) = jobs.recv().await {
@@ -118,11 +129,11 @@ pub(super) async fn run(
                 Err(_) => break,
             }
         }
-        stats.commits.fetch_add(1, Relaxed);
-        stats.jobs.fetch_add(group.len() as u64, Relaxed);
+        counters.commits.fetch_add(1, Relaxed);
+        counters.jobs.fetch_add(group.len() as u64, Relaxed);
         tx.now = clock.now();
         if !commit(&mut tx, &mut group, &version).await {
-            stats.failures.fetch_add(1, Relaxed);
+            counters.failures.fetch_add(1, Relaxed);
         }
         if tx.streams.len() > limits::STREAMS_CACHED {
             tx.streams.clear();
@@ -136,8 +147,8 @@ pub(super) async fn run(
 
 /// A job that did its part and waits for the commit.
 enum Done {
-    Append(oneshot::Sender<Result<Appended, StoreError>>, Appended),
-    Count(oneshot::Sender<Result<Counted, StoreError>>, Counted),
+    Append(oneshot::Sender<Result<AppendedSeqs, StoreError>>, AppendedSeqs),
+    Count(oneshot::Sender<Result<ToolCallCount, StoreError>>, ToolCallCount),
     Run(Box<dyn Run>),
 }
 
@@ -153,7 +164,7 @@ impl Done {
 }
 
 /// A tool call that waits to be counted.
-type ToCount = (ToolCall, oneshot::Sender<Result<Counted, StoreError>>);
+type ToCount = (ToolCall, oneshot::Sender<Result<ToolCallCount, StoreError>>);
 
 /// Runs the jobs of `group` in one transaction and answers each. False if nothing was committed.
 async fn commit(tx: &mut WriteTx, group: &mut Vec<Job>, version: &Version) -> bool {
@@ -241,7 +252,7 @@ async fn step(
             }
             settled?;
         }
-        // Counted with the others, and told to the receiver's loop.
+        // ToolCallCount with the others, and told to the receiver's loop.
         Job::Count { .. } | Job::Stop { .. } => {}
     }
     Ok(())
@@ -316,143 +327,5 @@ impl Job {
             Self::Append { events, .. } => events.len(),
             Self::Count { .. } | Self::Run(_) | Self::Stop { .. } => 0,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::Ordering::Relaxed;
-
-    use crate::{
-        domain::{NewEvent, Seq, StreamName},
-        store::{
-            Store, StoreError, WriteTx,
-            testing::{TestStore, append, event},
-        },
-    };
-
-    fn name() -> StreamName {
-        StreamName::of("task", "t")
-    }
-
-    async fn seqs(store: &Store) -> Vec<Seq> {
-        let view = store.view(&name()).await.unwrap().unwrap();
-        let events = store
-            .events(view.id, &name(), 0, None, crate::store::Take::rows(10_000))
-            .await
-            .unwrap()
-            .events;
-        events.iter().map(|event| event.seq).collect()
-    }
-
-    /// What a job does that is to be undone: an append, a new stream, and the end of an old one.
-    async fn spoil(tx: &mut WriteTx) -> Result<(), StoreError> {
-        let other = StreamName::of("task", "spoilt");
-        tx.open_stream(&other).await?;
-        tx.append(&other, vec![event("frame", "{}")]).await?;
-        tx.append(&name(), vec![event("frame", "{}"), event("frame", "{}")]).await?;
-        tx.close_stream(&name()).await
-    }
-
-    #[tokio::test]
-    async fn a_failing_job_undoes_only_itself() {
-        let test = TestStore::open().await;
-        let store = &test.store;
-        append(store, &name(), vec![event("frame", "{}")]).await;
-        let before = store.stats().commits.load(Relaxed);
-        // Handed over together, so that they share commits.
-        let jobs = (0..30).map(|n| async move {
-            match n % 3 {
-                0 => store.append(name(), vec![event("frame", "{}")]).await.is_ok(),
-                1 => {
-                    let failed: Result<(), StoreError> = store
-                        .write(|tx| {
-                            Box::pin(async move {
-                                spoil(tx).await?;
-                                Err(StoreError::NoStream)
-                            })
-                        })
-                        .await;
-                    matches!(failed, Err(StoreError::NoStream))
-                }
-                _ => {
-                    let panicked: Result<(), StoreError> = store
-                        .write(|tx| {
-                            Box::pin(async move {
-                                spoil(tx).await?;
-                                panic!("a job that panics on purpose")
-                            })
-                        })
-                        .await;
-                    matches!(panicked, Err(StoreError::Panicked))
-                }
-            }
-        });
-        let outcomes = futures_util::future::join_all(jobs).await;
-        assert!(outcomes.iter().all(|&as_expected| as_expected), "{outcomes:?}");
-        let commits = store.stats().commits.load(Relaxed) - before;
-        assert!(commits < 30, "the jobs shared commits: {commits}");
-        assert_eq!(seqs(store).await, (1..=11).collect::<Vec<_>>());
-        let spoilt = store.view(&StreamName::of("task", "spoilt")).await.unwrap();
-        assert_eq!(spoilt, None);
-    }
-
-    #[tokio::test]
-    async fn a_dropped_caller_neither_tears_nor_blocks() {
-        let test = TestStore::open().await;
-        let store = &test.store;
-        append(store, &name(), vec![event("frame", "{}")]).await;
-        for _ in 0..50 {
-            let one = store.append(name(), vec![event("frame", "{}"), event("frame", "{}")]);
-            // Polled once, so that the job is handed over, and dropped.
-            drop(futures_util::poll!(Box::pin(one)));
-        }
-        store.append(name(), vec![event("frame", "{}")]).await.unwrap();
-        assert_eq!(seqs(store).await, (1..=102).collect::<Vec<_>>());
-    }
-
-    #[tokio::test]
-    async fn a_repeat_is_answered_with_the_first_places() {
-        let test = TestStore::open().await;
-        let store = &test.store;
-        append(store, &name(), vec![event("frame", "{}")]).await;
-        let with_id = |id: &str| NewEvent { producer_id: Some(id.into()), ..event("frame", "{}") };
-        let places = |ids: &[&str]| {
-            let events: Vec<_> = ids.iter().map(|id| with_id(id)).collect();
-            async move { store.append(name(), events).await.map(|it| (it.first, it.last)) }
-        };
-        assert_eq!(places(&["a", "b"]).await.unwrap(), (2, 3));
-        assert_eq!(places(&["a", "b"]).await.unwrap(), (2, 3));
-        assert_eq!(places(&["b", "c"]).await.unwrap(), (3, 4));
-        assert_eq!(places(&["d", "d"]).await.unwrap(), (5, 5));
-        // At the same time, within one commit.
-        let same = futures_util::future::join_all((0..10).map(|_| places(&["e"]))).await;
-        assert!(same.iter().all(|it| it.as_ref().unwrap() == &(6, 6)));
-        let closed: Result<(), StoreError> =
-            store.write(|tx| Box::pin(async move { tx.close_stream(&name()).await })).await;
-        closed.unwrap();
-        assert_eq!(places(&["a", "e"]).await.unwrap(), (2, 6));
-        assert!(matches!(places(&["f"]).await, Err(StoreError::StreamClosed)));
-        assert!(matches!(places(&["a", "f"]).await, Err(StoreError::StreamClosed)));
-        let test = test.restart().await;
-        assert_eq!(seqs(&test.store).await, (1..=6).collect::<Vec<_>>());
-    }
-
-    #[tokio::test]
-    async fn large_appends_take_several_statements_and_one_commit() {
-        let test = TestStore::open().await;
-        let store = &test.store;
-        append(store, &name(), vec![event("frame", "{}")]).await;
-        let many = |n: usize| (0..n).map(|_| event("frame", "{}")).collect::<Vec<_>>();
-        let jobs = [1, 2, 3, 511, 512, 513, 1000, 1024, 1025, 2049]
-            .map(|n| async move { store.append(name(), many(n)).await.unwrap() });
-        let places = futures_util::future::join_all(jobs).await;
-        let mut end = 1;
-        for place in places {
-            assert_eq!(place.first, end + 1, "appends of one producer stay in order");
-            end = place.last;
-        }
-        assert_eq!(seqs(store).await, (1..=end).collect::<Vec<_>>());
-        assert_eq!(store.log_bounds().await.unwrap().1, end);
     }
 }

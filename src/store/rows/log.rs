@@ -1,0 +1,108 @@
+//! Streams and pages of the log.
+
+use bytes::Bytes;
+
+use crate::domain::{Event, Seq, StreamName, limits};
+
+/// What the writer knows of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamState {
+    /// The row.
+    pub id: i64,
+    /// Seq of the last event; 0 if there is none.
+    pub head: Seq,
+    /// Whether nothing may follow.
+    pub closed: bool,
+}
+
+/// Seqs of appended events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AppendedSeqs {
+    /// Of the first.
+    pub first: Seq,
+    /// Of the last.
+    pub last: Seq,
+}
+
+/// A stream, as a reader sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamView {
+    /// The row.
+    pub id: i64,
+    /// Seq of the last event that retention removed; 0 if none.
+    pub floor: Seq,
+    /// Seq of the last event; 0 if there is none.
+    pub head: Seq,
+    /// Whether nothing follows.
+    pub closed: bool,
+}
+
+/// A page of a replay.
+#[derive(Debug, Clone)]
+pub struct FramePage {
+    /// The frames, one after the other. Empty if none of what was looked at matched.
+    pub bytes: Bytes,
+    /// Where the next page begins: the last place that this one looked at.
+    pub cursor: i64,
+    /// Whether there was more to read.
+    pub more: bool,
+}
+
+/// How much of the log to read at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageSize {
+    /// Events at most.
+    pub rows: u32,
+    /// Bytes of `data` after which the page ends. The first event is given whatever its size.
+    pub bytes: usize,
+}
+
+impl PageSize {
+    /// So many events, if they are not large.
+    pub fn rows(rows: u32) -> Self {
+        Self { rows, bytes: limits::PAGE_BYTES }
+    }
+
+    /// One more, to know whether there are more.
+    pub(in crate::store) fn limit(self) -> i64 {
+        i64::from(self.rows) + 1
+    }
+}
+
+/// A page of events.
+#[derive(Debug, Clone, Default)]
+pub struct LogPage {
+    /// The events, in order.
+    pub events: Vec<Event>,
+    /// Whether others follow: the page was full.
+    pub more: bool,
+}
+
+/// What a feed over several streams shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeedScope {
+    prefix: String,
+    pub(in crate::store) private: bool,
+}
+
+impl FeedScope {
+    /// Streams whose name begins with `prefix`; all of them if it is empty. `private` ones only if asked for.
+    pub fn prefix(prefix: &str, private: bool) -> Self {
+        Self { prefix: prefix.to_owned(), private }
+    }
+
+    /// Whether `stream` belongs to it.
+    pub fn contains(&self, stream: &StreamName) -> bool {
+        stream.as_str().starts_with(&self.prefix) && (self.private || !stream.is_private())
+    }
+
+    /// Names from here up belong to it …
+    pub(in crate::store) fn lowest(&self) -> &str {
+        &self.prefix
+    }
+
+    /// … and below this. Names are ASCII, and DEL is above all that may stand in one.
+    pub(in crate::store) fn beyond(&self) -> String {
+        format!("{}\x7f", self.prefix)
+    }
+}

@@ -1,0 +1,19 @@
+//! What the store takes and gives: plain values, without a word on how an engine holds them.
+
+mod journal;
+mod learning;
+mod log;
+mod mcp;
+mod search;
+mod team;
+mod tool_call;
+
+pub use journal::{CalibrationRow, GhapFilter, HitRate, LessonKind, SessionFilter, SessionStart};
+pub use learning::{
+    ClusterRow, Clustering, GivenItem, MemberRow, MemoryFilter, NewCluster, SeenItem, ShownBy,
+};
+pub use log::{AppendedSeqs, FeedScope, FramePage, LogPage, PageSize, StreamState, StreamView};
+pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
+pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
+pub use team::{MessageRow, PeerFilter, PeerRow, TaskFilter, TaskRow, TokenRow};
+pub use tool_call::{ToolCall, ToolCallCount};

@@ -1,0 +1,43 @@
+//! Settings of connections. They are per connection and have to be given each time.
+
+use std::{path::Path, str::FromStr as _};
+
+use sqlx::{
+    ConnectOptions as _, SqliteConnection,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
+};
+
+use crate::{domain::limits, store::StoreError};
+
+/// Settings that writers and readers share.
+fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    Ok(SqliteConnectOptions::from_str("sqlite:")?
+        .filename(path)
+        .foreign_keys(true)
+        .busy_timeout(limits::BUSY_TIMEOUT)
+        .pragma("temp_store", "memory")
+        // A log line for each statement costs more than the statement.
+        .disable_statement_logging())
+}
+
+pub(super) fn writer_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    Ok(options(path)?
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .pragma("journal_size_limit", limits::WAL_BYTES.to_string())
+        .optimize_on_close(true, 400))
+}
+
+pub(super) fn reader_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    Ok(options(path)?.read_only(true).row_buffer_size(1024))
+}
+
+/// Bounds the size of the file; writes beyond it fail as on a full disk.
+pub(super) async fn limit_size(conn: &mut SqliteConnection, bytes: u64) -> Result<(), StoreError> {
+    let page = sqlx::query_scalar::<_, i64>("pragma page_size").fetch_one(&mut *conn).await?;
+    let pages = i64::try_from(bytes).unwrap_or(i64::MAX) / page.max(1);
+    let statement = format!("pragma max_page_count = {pages}");
+    sqlx::query(sqlx::AssertSqlSafe(statement)).execute(conn).await?;
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! What SQLite's result codes mean for a caller.
+
+use std::sync::Arc;
+
+use crate::store::StoreError;
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        // Primary result codes (sqlite.org/rescode.html); the low byte of the extended code.
+        let code = error
+            .as_database_error()
+            .and_then(sqlx::error::DatabaseError::code)
+            .and_then(|code| code.parse::<i32>().ok())
+            .map(|code| code & 0xff);
+        let error = Arc::new(error);
+        match code {
+            Some(5 | 6) => Self::Busy(error),
+            Some(8 | 14) => Self::ReadOnly(error),
+            Some(11 | 26) => Self::Corrupt(error),
+            Some(10 | 13) => Self::Full(error),
+            _ => Self::Database(error),
+        }
+    }
+}
+
+/// Checks that a statement changed the row of every one of `expected` ids.
+pub(super) fn all_changed(
+    rows: u64,
+    expected: usize,
+    table: &'static str,
+) -> Result<(), StoreError> {
+    if usize::try_from(rows) != Ok(expected) {
+        let id = format!("for {} of {expected} ids", expected.saturating_sub(rows as usize));
+        return Err(StoreError::NothingChanged { table, id });
+    }
+    Ok(())
+}
+
+/// Checks that a statement changed the row that it is about.
+pub(super) fn changed(rows: u64, table: &'static str, id: &str) -> Result<(), StoreError> {
+    if rows == 0 {
+        return Err(StoreError::NothingChanged { table, id: id.to_owned() });
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! The writer under jobs that fail, panic, repeat themselves or lose their caller.
+
+use crate::{
+    domain::{NewEvent, Seq, StreamName},
+    store::{
+        Store, StoreError, WriteTx,
+        testing::{TestStore, append, event},
+    },
+};
+
+fn name() -> StreamName {
+    StreamName::of("task", "t")
+}
+
+async fn seqs(store: &Store) -> Vec<Seq> {
+    let view = store.view(&name()).await.unwrap().unwrap();
+    let events = store
+        .events(view.id, &name(), 0, None, crate::store::PageSize::rows(10_000))
+        .await
+        .unwrap()
+        .events;
+    events.iter().map(|event| event.seq).collect()
+}
+
+/// What a job does that is to be undone: an append, a new stream, and the end of an old one.
+async fn spoil(tx: &mut WriteTx) -> Result<(), StoreError> {
+    let other = StreamName::of("task", "spoilt");
+    tx.open_stream(&other).await?;
+    tx.append(&other, vec![event("frame", "{}")]).await?;
+    tx.append(&name(), vec![event("frame", "{}"), event("frame", "{}")]).await?;
+    tx.close_stream(&name()).await
+}
+
+#[tokio::test]
+async fn a_failing_job_undoes_only_itself() {
+    let test = TestStore::open().await;
+    let store = &test.store;
+    append(store, &name(), vec![event("frame", "{}")]).await;
+    let before = store.stats().commits;
+    // Handed over together, so that they share commits.
+    let jobs = (0..30).map(|n| async move {
+        match n % 3 {
+            0 => store.append(name(), vec![event("frame", "{}")]).await.is_ok(),
+            1 => {
+                let failed: Result<(), StoreError> = store
+                    .write(|tx| {
+                        Box::pin(async move {
+                            spoil(tx).await?;
+                            Err(StoreError::NoStream)
+                        })
+                    })
+                    .await;
+                matches!(failed, Err(StoreError::NoStream))
+            }
+            _ => {
+                let panicked: Result<(), StoreError> = store
+                    .write(|tx| {
+                        Box::pin(async move {
+                            spoil(tx).await?;
+                            panic!("a job that panics on purpose")
+                        })
+                    })
+                    .await;
+                matches!(panicked, Err(StoreError::Panicked))
+            }
+        }
+    });
+    let outcomes = futures_util::future::join_all(jobs).await;
+    assert!(outcomes.iter().all(|&as_expected| as_expected), "{outcomes:?}");
+    let commits = store.stats().commits - before;
+    assert!(commits < 30, "the jobs shared commits: {commits}");
+    assert_eq!(seqs(store).await, (1..=11).collect::<Vec<_>>());
+    let spoilt = store.view(&StreamName::of("task", "spoilt")).await.unwrap();
+    assert_eq!(spoilt, None);
+}
+
+#[tokio::test]
+async fn a_dropped_caller_neither_tears_nor_blocks() {
+    let test = TestStore::open().await;
+    let store = &test.store;
+    append(store, &name(), vec![event("frame", "{}")]).await;
+    for _ in 0..50 {
+        let one = store.append(name(), vec![event("frame", "{}"), event("frame", "{}")]);
+        // Polled once, so that the job is handed over, and dropped.
+        drop(futures_util::poll!(Box::pin(one)));
+    }
+    store.append(name(), vec![event("frame", "{}")]).await.unwrap();
+    assert_eq!(seqs(store).await, (1..=102).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_repeat_is_answered_with_the_first_places() {
+    let test = TestStore::open().await;
+    let store = &test.store;
+    append(store, &name(), vec![event("frame", "{}")]).await;
+    let with_id = |id: &str| NewEvent { producer_id: Some(id.into()), ..event("frame", "{}") };
+    let places = |ids: &[&str]| {
+        let events: Vec<_> = ids.iter().map(|id| with_id(id)).collect();
+        async move { store.append(name(), events).await.map(|it| (it.first, it.last)) }
+    };
+    assert_eq!(places(&["a", "b"]).await.unwrap(), (2, 3));
+    assert_eq!(places(&["a", "b"]).await.unwrap(), (2, 3));
+    assert_eq!(places(&["b", "c"]).await.unwrap(), (3, 4));
+    assert_eq!(places(&["d", "d"]).await.unwrap(), (5, 5));
+    // At the same time, within one commit.
+    let same = futures_util::future::join_all((0..10).map(|_| places(&["e"]))).await;
+    assert!(same.iter().all(|it| it.as_ref().unwrap() == &(6, 6)));
+    let closed: Result<(), StoreError> =
+        store.write(|tx| Box::pin(async move { tx.close_stream(&name()).await })).await;
+    closed.unwrap();
+    assert_eq!(places(&["a", "e"]).await.unwrap(), (2, 6));
+    assert!(matches!(places(&["f"]).await, Err(StoreError::StreamClosed)));
+    assert!(matches!(places(&["a", "f"]).await, Err(StoreError::StreamClosed)));
+    let test = test.restart().await;
+    assert_eq!(seqs(&test.store).await, (1..=6).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn large_appends_take_several_statements_and_one_commit() {
+    let test = TestStore::open().await;
+    let store = &test.store;
+    append(store, &name(), vec![event("frame", "{}")]).await;
+    let many = |n: usize| (0..n).map(|_| event("frame", "{}")).collect::<Vec<_>>();
+    let jobs = [1, 2, 3, 511, 512, 513, 1000, 1024, 1025, 2049]
+        .map(|n| async move { store.append(name(), many(n)).await.unwrap() });
+    let places = futures_util::future::join_all(jobs).await;
+    let mut end = 1;
+    for place in places {
+        assert_eq!(place.first, end + 1, "appends of one producer stay in order");
+        end = place.last;
+    }
+    assert_eq!(seqs(store).await, (1..=end).collect::<Vec<_>>());
+    assert_eq!(store.log_bounds().await.unwrap().1, end);
+}
