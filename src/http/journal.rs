@@ -20,7 +20,7 @@ use crate::{
     },
     service::{
         Error,
-        hooks::Awaited,
+        hooks::{MailWait, MailWaiter},
         journal::{Imported, OldGhap},
         search::ExperienceQuery,
     },
@@ -143,12 +143,12 @@ async fn wait(
         return Err(Error::invalid("seconds", "must be from 1 to 25").into());
     }
     let bound = Duration::from_secs(seconds.into());
-    let waiter = (input.waiter.as_str(), input.lost);
+    let waiter = MailWaiter { id: input.waiter, lost: input.lost };
     Ok(Json(match app.services.hooks.await_mail(&caller, &id, waiter, bound).await? {
-        Awaited::Message(text) => Waited::Message { text },
-        Awaited::Nothing => Waited::Nothing,
-        Awaited::Retired => Waited::Retired,
-        Awaited::Over => Waited::Over,
+        MailWait::Message(text) => Waited::Message { text },
+        MailWait::Nothing => Waited::Nothing,
+        MailWait::Retired => Waited::Retired,
+        MailWait::Over => Waited::Over,
     }))
 }
 

@@ -8,7 +8,7 @@ use super::{Call, Failure, Tool, ToolError, schema::NOT_BLANK};
 use crate::{
     domain::{
         Timestamp,
-        hook::{self, HookClient, HookFormat, Missing},
+        hook::{self, HookClient, HookFormat, HookTiming, MissingField},
         limits,
     },
     service::hooks::HookCall,
@@ -112,23 +112,23 @@ async fn event(call: Call, input: Event) -> Result<Printed, Failure> {
         }
     }
     let payload = Value::Object(payload);
-    let hook = hook::read(input.client, input.event.as_deref(), &payload).map_err(
-        |Missing { field, place }| {
+    let event = hook::read(input.client, input.event.as_deref(), &payload).map_err(
+        |MissingField { field, names }| {
             ToolError::invalid(
                 field,
-                format!("{field}: is missing, and the payload has no {place}"),
+                format!("{field}: is missing, and the payload has no {names}"),
             )
         },
     )?;
-    let about = HookCall {
+    let hook_call = HookCall {
         id: input.id,
         pid: input.pid,
         tmux_pane: input.tmux_pane,
-        at: input.at,
+        timing: input.at.map_or(HookTiming::Live, |happened_at| HookTiming::Late { happened_at }),
         lost: input.lost.unwrap_or_default(),
     };
-    let said = call.services.hooks.hook(&call.caller, hook.clone(), about).await?;
-    Ok(Printed(said.render(&hook, input.format.unwrap_or_default())))
+    let reply = call.services.hooks.hook(&call.caller, event.clone(), hook_call).await?;
+    Ok(Printed(reply.render(&event, input.format.unwrap_or_default())))
 }
 
 #[cfg(test)]

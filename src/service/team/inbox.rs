@@ -17,7 +17,7 @@ use crate::{
     domain::{
         Caller, Delivery, DeliveryState, Ids, Message, MessageId, MessageType, NewEvent,
         NewMessage, Peer, PeerId, StreamName, limits,
-        stamp::{self, Sender, neutralised},
+        stamp::{self, MessageSender, neutralised},
     },
     service::{Error, ResourceKind, check},
     store::{StoreError, WriteTx},
@@ -177,7 +177,7 @@ impl Team {
             .await?
             .ok_or_else(|| Error::not_found(ResourceKind::Peer, peer))?
             .peer;
-        let mut senders: HashMap<String, Sender> = HashMap::new();
+        let mut senders: HashMap<String, MessageSender> = HashMap::new();
         let mut stamped = Vec::with_capacity(messages.len());
         for mut message in messages {
             if !senders.contains_key(&message.from_peer) {
@@ -185,7 +185,7 @@ impl Team {
                     Some(id) => self.core.store.peer(&id).await?.map(|row| row.peer),
                     None => None,
                 };
-                let sender = Sender::new(&message.from_peer, peer.as_ref());
+                let sender = MessageSender::new(&message.from_peer, peer.as_ref());
                 senders.insert(message.from_peer.clone(), sender);
             }
             let stamp = stamp_of(&message, &senders[&message.from_peer], &to);
@@ -342,7 +342,7 @@ async fn accept(
 }
 
 /// The stamp on a message for a peer.
-pub(in crate::service) fn stamp_of(message: &Message, from: &Sender, to: &Peer) -> String {
+pub(in crate::service) fn stamp_of(message: &Message, from: &MessageSender, to: &Peer) -> String {
     let tool = if message.kind == MessageType::Broadcast { "peer_broadcast" } else { "peer_send" };
     stamp::stamp(from, &stamp::address(to), "peer", tool)
 }

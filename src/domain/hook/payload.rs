@@ -1,29 +1,35 @@
-//! Payloads of clients, read.
+//! Reads the payloads of clients.
 
 use serde_json::Value;
 
-use super::{Hook, HookClient, Moment, Ran, ToolUse};
+use super::{CheckedRun, HookClient, HookEvent, HookMoment, HookToolUse};
 use crate::domain::{journal::SessionSource, outcome};
 
-/// What a payload does not say.
+/// A field that a payload does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Missing {
-    /// The argument that could say it.
+pub struct MissingField {
+    /// The argument of the tool that could stand for it.
     pub field: &'static str,
-    /// Where it is looked for.
-    pub place: &'static str,
+    /// Its names in the payloads of the clients.
+    pub names: &'static str,
 }
 
-const EVENT: Missing = Missing { field: "event", place: "hook_event_name, or for opencode hook" };
-const SESSION: Missing =
-    Missing { field: "session_id", place: "session_id, or for opencode sessionID" };
-const TOOL: Missing = Missing { field: "tool_name", place: "tool_name, or for opencode tool" };
+const EVENT: MissingField =
+    MissingField { field: "event", names: "hook_event_name, or for opencode hook" };
+const SESSION: MissingField =
+    MissingField { field: "session_id", names: "session_id, or for opencode sessionID" };
+const TOOL: MissingField =
+    MissingField { field: "tool_name", names: "tool_name, or for opencode tool" };
 
 /// Reads what a client's hook was given. `event` stands for the name in the payload where there is none.
 ///
 /// # Errors
-/// Says what is missing.
-pub fn read(client: HookClient, event: Option<&str>, payload: &Value) -> Result<Hook, Missing> {
+/// [`MissingField`] if the payload does not name its event, its session or its tool.
+pub fn read(
+    client: HookClient,
+    event: Option<&str>,
+    payload: &Value,
+) -> Result<HookEvent, MissingField> {
     match client {
         HookClient::Opencode => opencode(event, payload),
         _ => common(client, event, payload),
@@ -34,7 +40,8 @@ pub fn read(client: HookClient, event: Option<&str>, payload: &Value) -> Result<
 pub fn session_of(client: HookClient, payload: &Value) -> Option<String> {
     match client {
         HookClient::Opencode => {
-            let properties = payload.get("event").map_or(&payload["input"], |it| &it["properties"]);
+            let properties =
+                payload.get("event").map_or(&payload["input"], |event| &event["properties"]);
             opencode_session(properties, payload)
         }
         _ => text(payload, "session_id"),
@@ -48,32 +55,37 @@ fn opencode_session(properties: &Value, payload: &Value) -> Option<String> {
 }
 
 /// Claude Code, Codex and Gemini: one object, with the event's name in it.
-fn common(client: HookClient, event: Option<&str>, payload: &Value) -> Result<Hook, Missing> {
+fn common(
+    client: HookClient,
+    event: Option<&str>,
+    payload: &Value,
+) -> Result<HookEvent, MissingField> {
     let event = text(payload, "hook_event_name").or_else(|| event.map(str::to_owned));
     let event = event.ok_or(EVENT)?;
     let session_id = text(payload, "session_id").ok_or(SESSION)?;
     let moment = match event.as_str() {
-        "SessionStart" => Moment::Start { source: source(payload) },
+        "SessionStart" => HookMoment::Start { source: source(payload) },
         "UserPromptSubmit" | "BeforeAgent" => {
-            Moment::Prompt { text: text(payload, "prompt").unwrap_or_default() }
+            HookMoment::Prompt { text: text(payload, "prompt").unwrap_or_default() }
         }
-        "PreToolUse" | "BeforeTool" => Moment::ToolStart(tool_use(payload)?),
-        "PostToolUse" | "PostToolUseFailure" | "AfterTool" => {
-            Moment::ToolEnd(ToolUse { ran: ran(client, payload), ..tool_use(payload)? })
-        }
-        "Stop" | "AfterAgent" => Moment::Stop { again: is_true(payload, "stop_hook_active") },
-        "StopFailure" | "Interrupt" => Moment::Waiting,
+        "PreToolUse" | "BeforeTool" => HookMoment::ToolStart(tool_use(payload)?),
+        "PostToolUse" | "PostToolUseFailure" | "AfterTool" => HookMoment::ToolEnd(HookToolUse {
+            run: checked_run(client, payload),
+            ..tool_use(payload)?
+        }),
+        "Stop" | "AfterAgent" => HookMoment::Stop { again: is_true(payload, "stop_hook_active") },
+        "StopFailure" | "Interrupt" => HookMoment::Waiting,
         "Notification" => match text(payload, "notification_type").as_deref() {
-            Some("idle_prompt" | "permission_prompt") => Moment::Waiting,
-            _ => Moment::Other,
+            Some("idle_prompt" | "permission_prompt") => HookMoment::Waiting,
+            _ => HookMoment::Other,
         },
-        "PostCompact" => Moment::Compacted,
-        "SessionEnd" => Moment::End { reason: text(payload, "reason") },
-        _ => Moment::Other,
+        "PostCompact" => HookMoment::Compacted,
+        "SessionEnd" => HookMoment::End { reason: text(payload, "reason") },
+        _ => HookMoment::Other,
     };
-    Ok(Hook {
+    Ok(HookEvent {
         client,
-        event,
+        name: event,
         session_id,
         agent_id: text(payload, "agent_id").unwrap_or_default(),
         cwd: text(payload, "cwd"),
@@ -81,23 +93,23 @@ fn common(client: HookClient, event: Option<&str>, payload: &Value) -> Result<Ho
     })
 }
 
-fn tool_use(payload: &Value) -> Result<ToolUse, Missing> {
-    Ok(ToolUse {
+fn tool_use(payload: &Value) -> Result<HookToolUse, MissingField> {
+    Ok(HookToolUse {
         tool: text(payload, "tool_name").ok_or(TOOL)?,
         use_id: text(payload, "tool_use_id"),
         arguments: payload.get("tool_input").cloned().unwrap_or_default(),
-        ran: None,
+        run: None,
     })
 }
 
-/// What a shell command came to, if it was a test, a build or a check.
-fn ran(client: HookClient, payload: &Value) -> Option<Ran> {
+/// The run that is over, if the tool was a shell and the command a test, a build or a check.
+fn checked_run(client: HookClient, payload: &Value) -> Option<CheckedRun> {
     let run = outcome::run_of_tool(client, payload)?;
-    Some(Ran { verdict: outcome::judge(&run)?, command: run.command })
+    Some(CheckedRun { verdict: outcome::judge(&run)?, command: run.command })
 }
 
-/// opencode: what its plugin was called with.
-fn opencode(event: Option<&str>, payload: &Value) -> Result<Hook, Missing> {
+/// opencode: the arguments of its plugin.
+fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingField> {
     let hook = text(payload, "hook").or_else(|| event.map(str::to_owned));
     let hook = hook.ok_or(EVENT)?;
     let (event, properties) = match payload.get("event") {
@@ -105,31 +117,31 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<Hook, Missing> {
         _ => (hook, &payload["input"]),
     };
     let session_id = opencode_session(properties, payload).ok_or(SESSION)?;
-    let tool_use = |arguments: &Value| -> Result<ToolUse, Missing> {
-        Ok(ToolUse {
+    let tool_use = |arguments: &Value| -> Result<HookToolUse, MissingField> {
+        Ok(HookToolUse {
             tool: text(properties, "tool").ok_or(TOOL)?,
             use_id: text(properties, "callID"),
             arguments: arguments.clone(),
-            ran: None,
+            run: None,
         })
     };
     let moment = match event.as_str() {
-        "session.created" => Moment::Start { source: source(payload) },
-        "chat.message" => Moment::Prompt { text: parts(&payload["output"]["parts"]) },
-        "tool.execute.before" => Moment::ToolStart(tool_use(&payload["output"]["args"])?),
-        "tool.execute.after" => Moment::ToolEnd(ToolUse {
-            ran: ran(HookClient::Opencode, payload),
+        "session.created" => HookMoment::Start { source: source(payload) },
+        "chat.message" => HookMoment::Prompt { text: parts(&payload["output"]["parts"]) },
+        "tool.execute.before" => HookMoment::ToolStart(tool_use(&payload["output"]["args"])?),
+        "tool.execute.after" => HookMoment::ToolEnd(HookToolUse {
+            run: checked_run(HookClient::Opencode, payload),
             ..tool_use(&properties["args"])?
         }),
-        "session.idle" => Moment::Stop { again: false },
-        "session.error" => Moment::Waiting,
-        "session.compacted" => Moment::Compacted,
-        "session.deleted" => Moment::End { reason: Some("deleted".to_owned()) },
-        _ => Moment::Other,
+        "session.idle" => HookMoment::Stop { again: false },
+        "session.error" => HookMoment::Waiting,
+        "session.compacted" => HookMoment::Compacted,
+        "session.deleted" => HookMoment::End { reason: Some("deleted".to_owned()) },
+        _ => HookMoment::Other,
     };
-    Ok(Hook {
+    Ok(HookEvent {
         client: HookClient::Opencode,
-        event,
+        name: event,
         session_id,
         agent_id: text(payload, "agent_id").unwrap_or_default(),
         cwd: text(payload, "cwd").or_else(|| text(&properties["info"], "directory")),
@@ -137,7 +149,7 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<Hook, Missing> {
     })
 }
 
-/// What a person typed; parts that are no text are files and the like.
+/// The texts that a person typed. Other parts are files, or made by the client.
 fn parts(parts: &Value) -> String {
     let parts = parts.as_array().map_or(&[][..], Vec::as_slice);
     let texts = parts.iter().filter(|part| part["type"] == "text" && part["synthetic"] != true);
@@ -145,19 +157,19 @@ fn parts(parts: &Value) -> String {
 }
 
 fn source(payload: &Value) -> SessionSource {
-    // One that is not known yet begins a session all the same.
+    // A source that is not known yet begins a session all the same.
     payload
         .get("source")
         .and_then(|source| serde_json::from_value(source.clone()).ok())
         .unwrap_or(SessionSource::Startup)
 }
 
-/// A text that says something: a handler that has nothing to put there sends an empty one.
+/// A text that is not empty: a handler without a value for a field sends an empty text.
 fn text(object: &Value, key: &str) -> Option<String> {
     object.get(key)?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-/// A handler that can only send texts writes the word.
+/// Whether a member is true. A handler that can only send texts writes the word.
 fn is_true(object: &Value, key: &str) -> bool {
     object.get(key).is_some_and(|value| *value == true || *value == "true")
 }
@@ -193,9 +205,9 @@ mod tests {
             "session_id": "s", "agent_id": "", "cwd": "", "stop_hook_active": "true", "reason": "",
         });
         let hook = read(HookClient::ClaudeCode, Some("Stop"), &payload).unwrap();
-        assert_eq!(hook.moment, Moment::Stop { again: true });
+        assert_eq!(hook.moment, HookMoment::Stop { again: true });
         assert_eq!((hook.cwd, hook.agent_id.as_str()), (None, ""));
         let hook = read(HookClient::ClaudeCode, Some("SessionEnd"), &payload).unwrap();
-        assert_eq!(hook.moment, Moment::End { reason: None });
+        assert_eq!(hook.moment, HookMoment::End { reason: None });
     }
 }

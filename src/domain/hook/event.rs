@@ -1,0 +1,146 @@
+//! An event of a client's session, in one vocabulary for all clients.
+
+use super::HookClient;
+use crate::domain::{PeerStatus, journal::SessionSource, outcome::Verdict};
+
+/// Something that happened in a client's session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HookEvent {
+    /// Which client.
+    pub client: HookClient,
+    /// The client's own name of the event.
+    pub name: String,
+    /// The client's own id of the session.
+    pub session_id: String,
+    /// The sub-agent in which it happened; empty for the session itself.
+    pub agent_id: String,
+    /// The working folder.
+    pub cwd: Option<String>,
+    /// What happened.
+    pub moment: HookMoment,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HookMoment {
+    /// The session begins, or begins again.
+    Start {
+        /// How it begins.
+        source: SessionSource,
+    },
+    /// A person, or whoever plays one, said something.
+    Prompt {
+        /// The words.
+        text: String,
+    },
+    /// A tool is about to run.
+    ToolStart(HookToolUse),
+    /// A tool has run, or failed.
+    ToolEnd(HookToolUse),
+    /// The turn is over.
+    Stop {
+        /// Whether this turn goes on only because a hook wanted it to.
+        again: bool,
+    },
+    /// The session waits for a person.
+    Waiting,
+    /// The client replaced the model's context by a summary.
+    Compacted,
+    /// The session is over.
+    End {
+        /// The client's word for why.
+        reason: Option<String>,
+    },
+    /// Anything else: a sign of life.
+    Other,
+}
+
+/// One use of a tool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HookToolUse {
+    /// The tool, by the client's name for it.
+    pub tool: String,
+    /// The client's id of this use.
+    pub use_id: Option<String>,
+    /// Its arguments.
+    pub arguments: serde_json::Value,
+    /// Set once the use is over, if it was a test, a build or a check.
+    pub run: Option<CheckedRun>,
+}
+
+/// A test, a build or a check that a session ran.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckedRun {
+    /// The command.
+    pub command: String,
+    /// How it went.
+    pub verdict: Verdict,
+}
+
+impl HookToolUse {
+    /// Whether it calls this tool of ours: `mcp_svc_peer_list` and `svc_peer_list` are `peer_list`.
+    pub fn calls(&self, ours: &str) -> bool {
+        let prefix = self.tool.strip_suffix(ours);
+        prefix.is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('_'))
+    }
+}
+
+impl HookMoment {
+    /// The status that the session's peer has from now on; `None` if the event says nothing about that.
+    pub fn peer_status(&self) -> Option<PeerStatus> {
+        match self {
+            Self::Start { .. } => Some(PeerStatus::Online),
+            Self::Prompt { .. } | Self::ToolStart(_) | Self::ToolEnd(_) => Some(PeerStatus::Busy),
+            Self::Stop { .. } | Self::Waiting => Some(PeerStatus::Idle),
+            Self::End { .. } => Some(PeerStatus::Offline),
+            Self::Compacted | Self::Other => None,
+        }
+    }
+}
+
+impl HookEvent {
+    /// Whether it happened in a sub-agent.
+    pub fn is_of_sub_agent(&self) -> bool {
+        !self.agent_id.is_empty()
+    }
+
+    /// Whether the session begins, or begins again.
+    pub fn is_start(&self) -> bool {
+        matches!(self.moment, HookMoment::Start { .. })
+    }
+
+    /// The tool call that this event counts: of a use's start and end, the one at which the client takes context, so that
+    /// a reminder reaches the model. Gemini drops what comes before a tool, and opencode takes nothing there.
+    pub fn counted_tool(&self) -> Option<&HookToolUse> {
+        match (self.client, &self.moment) {
+            (HookClient::ClaudeCode | HookClient::Codex, HookMoment::ToolStart(tool))
+            | (HookClient::Gemini | HookClient::Opencode, HookMoment::ToolEnd(tool)) => Some(tool),
+            _ => None,
+        }
+    }
+
+    /// The test, build or check that is over with this event.
+    pub fn finished_run(&self) -> Option<(&HookToolUse, &CheckedRun)> {
+        match &self.moment {
+            HookMoment::ToolEnd(tool) => Some((tool, tool.run.as_ref()?)),
+            _ => None,
+        }
+    }
+
+    /// Whether what is said in return would reach the model.
+    pub fn takes_context(&self) -> bool {
+        use HookMoment::{Prompt, Start, Stop, ToolEnd, ToolStart};
+        match (self.client, &self.moment) {
+            (_, Start { .. } | Prompt { .. } | ToolEnd(_)) => {
+                self.client != HookClient::Opencode
+                    || matches!(self.moment, Prompt { .. } | ToolEnd(_))
+            }
+            (HookClient::ClaudeCode | HookClient::Codex, ToolStart(_)) => true,
+            // Once in a turn, or two agents that write to each other would go on for ever.
+            (HookClient::ClaudeCode | HookClient::Codex | HookClient::Gemini, Stop { again }) => {
+                !again
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! In which session an MCP tool is called. Clients do not say it, or each says it in its own way; their hooks know the
+//! session, and have told of the same call a moment before.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::domain::{Timestamp, hook::HookToolUse};
+
+/// Calls that are remembered, over all sessions. A call follows its hook within moments, so few are open at a time.
+const REMEMBERED: usize = 1024;
+/// A call that comes later than this after its hook is another.
+const SOON: Duration = Duration::from_mins(1);
+
+/// Tool calls that hooks have announced, the latest last.
+#[derive(Debug, Default)]
+pub struct CallTies(Mutex<VecDeque<AnnouncedCall>>);
+
+#[derive(Debug)]
+struct AnnouncedCall {
+    session: Arc<str>,
+    tool: HookToolUse,
+    at: Timestamp,
+}
+
+impl CallTies {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<AnnouncedCall>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a tool is about to be called in this session.
+    pub(super) fn expect(&self, session: &str, tool: &HookToolUse, now: Timestamp) {
+        let mut calls = self.lock();
+        let is_old = |call: &AnnouncedCall| now.since(call.at) > SOON;
+        while calls.len() >= REMEMBERED || calls.front().is_some_and(is_old) {
+            calls.pop_front();
+        }
+        calls.push_back(AnnouncedCall { session: session.into(), tool: tool.clone(), at: now });
+    }
+
+    /// The session in which this call was made: by the client's id of the call, or else by the tool and its arguments,
+    /// unless two sessions are about to make the same call.
+    pub fn session_of(
+        &self,
+        use_id: Option<&str>,
+        tool: &str,
+        arguments: &Value,
+        now: Timestamp,
+    ) -> Option<Arc<str>> {
+        let mut calls = self.lock();
+        let is_fresh = |call: &AnnouncedCall| now.since(call.at) <= SOON;
+        if let Some(id) = use_id {
+            let has_id =
+                |call: &&AnnouncedCall| call.tool.use_id.as_deref() == Some(id) && is_fresh(call);
+            return calls.iter().find(has_id).map(|call| Arc::clone(&call.session));
+        }
+        let is_same = |call: &AnnouncedCall| {
+            is_fresh(call) && call.tool.calls(tool) && call.tool.arguments == *arguments
+        };
+        let mut matching = calls.iter().enumerate().filter(|(_, call)| is_same(call));
+        let (index, first) = matching.next()?;
+        if matching.any(|(_, other)| other.session != first.session) {
+            return None;
+        }
+        let session = Arc::clone(&first.session);
+        calls.remove(index);
+        Some(session)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tool_use(tool: &str, use_id: Option<&str>, arguments: Value) -> HookToolUse {
+        let use_id = use_id.map(str::to_owned);
+        HookToolUse { tool: tool.to_owned(), use_id, arguments, run: None }
+    }
+
+    #[test]
+    fn a_call_is_known_by_its_id_or_by_its_tool_and_arguments() {
+        let ties = CallTies::default();
+        let now = Timestamp::from_millis(1_000_000);
+        let of = |use_id, tool, arguments: Value| {
+            ties.session_of(use_id, tool, &arguments, now).map(|session| session.to_string())
+        };
+        let by_claude = tool_use("mcp__svc__get_session", Some("toolu_1"), json!({}));
+        ties.expect("claude", &by_claude, now);
+        ties.expect("gemini", &tool_use("mcp_svc_get_session", None, json!({ "a": 1 })), now);
+        assert_eq!(of(Some("toolu_1"), "get_session", json!({})).as_deref(), Some("claude"));
+        assert_eq!(of(Some("toolu_2"), "get_session", json!({})), None);
+        assert_eq!(of(None, "end_session", json!({ "a": 1 })), None, "another tool");
+        assert_eq!(of(None, "get_session", json!({ "a": 2 })), None, "other arguments");
+        assert_eq!(of(None, "get_session", json!({ "a": 1 })).as_deref(), Some("gemini"));
+        assert_eq!(of(None, "get_session", json!({ "a": 1 })), None, "each tells of one call");
+    }
+
+    #[test]
+    fn two_sessions_with_the_same_call_are_not_mixed_up() {
+        let ties = CallTies::default();
+        let now = Timestamp::from_millis(1_000_000);
+        ties.expect("one", &tool_use("svc_peer_list", None, json!({})), now);
+        ties.expect("two", &tool_use("svc_peer_list", None, json!({})), now);
+        assert_eq!(ties.session_of(None, "peer_list", &json!({}), now), None);
+        let later = now.plus(Duration::from_secs(61));
+        ties.expect("two", &tool_use("svc_peer_list", None, json!({})), later);
+        assert_eq!(ties.session_of(None, "peer_list", &json!({}), later).as_deref(), Some("two"));
+    }
+}

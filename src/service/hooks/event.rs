@@ -1,0 +1,259 @@
+//! One event: the session is recognised, what follows is written in one commit, and the reply is composed.
+
+use std::{path::Path, sync::Arc};
+
+use super::{
+    room::Hooks,
+    unseen,
+    write_job::{HookWriteJob, HookWrites},
+};
+use crate::{
+    domain::{
+        Caller, Peer, PeerStatus, Timestamp,
+        hook::{
+            self, HookAudience, HookClient, HookEvent, HookMoment, HookNote, HookReply, HookTiming,
+            ReplyParts,
+        },
+        journal::{Session, SessionSource},
+        limits,
+    },
+    service::{
+        Error, check,
+        journal::context::ContextRequest,
+        team::{ActingSession, project_root},
+    },
+    telemetry,
+};
+
+/// What comes with an event, beside the client's own payload.
+#[derive(Debug, Clone, Default)]
+pub struct HookCall {
+    /// Names the event: one that is sent again counts once. A late repeat shows that nobody saw the first reply.
+    pub id: Option<String>,
+    /// The client's process on the daemon's machine.
+    pub pid: Option<u32>,
+    /// The tmux pane that it runs in.
+    pub tmux_pane: Option<String>,
+    /// Whether the hook waits for the reply.
+    pub timing: HookTiming,
+    /// Ids of this session's events whose replies nobody saw, or will see.
+    pub lost: Vec<String>,
+}
+
+/// What is known of the session when an event arrives.
+struct KnownSession {
+    acting: ActingSession,
+    session: Option<Session>,
+    peer: Option<Peer>,
+    arrived: Timestamp,
+}
+
+/// What an event may write of a session that is not known yet or begins.
+struct SessionProfile {
+    /// Root of its project.
+    project: Option<String>,
+    /// The name of its peer, if it has none yet.
+    peer_name: Option<String>,
+}
+
+impl Hooks {
+    /// Takes in an event, and composes the reply.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] if a session's token tells of another session.
+    pub async fn hook(
+        &self,
+        caller: &Caller,
+        event: HookEvent,
+        call: HookCall,
+    ) -> Result<HookReply, Error> {
+        let known = self.recognise(caller, &event).await?;
+        check_call(&event, &call)?;
+        if let (HookMoment::ToolStart(tool), HookTiming::Live) = (&event.moment, call.timing) {
+            self.ties.expect(&event.session_id, tool, known.arrived);
+        }
+        if call.lost.is_empty() && self.changes_nothing(&event, &known).await? {
+            return Ok(HookReply::default());
+        }
+        let event = Arc::new(event);
+        let hook_id = call.id.clone();
+        let writes = self.write(caller, &event, &known, call).await?;
+        self.access.forget(&writes.ended_tokens);
+        self.reply(caller, &event, &known, hook_id, writes).await
+    }
+
+    /// The session of an event, and its peer, as they are known so far.
+    async fn recognise(&self, caller: &Caller, event: &HookEvent) -> Result<KnownSession, Error> {
+        let arrived = self.core.now();
+        let sub_agent = event.is_of_sub_agent().then_some(event.agent_id.as_str());
+        let session_id = &event.session_id;
+        let acting = self.team.acting_session(caller, None, Some(session_id), sub_agent).await?;
+        let peer = self.core.store.peer_of_session(session_id).await?.map(|row| row.peer);
+        let session = self.core.store.session(session_id).await?;
+        Ok(KnownSession { acting, session, peer, arrived })
+    }
+
+    /// Whether an event changes nothing that is worth a commit.
+    async fn changes_nothing(
+        &self,
+        event: &HookEvent,
+        known: &KnownSession,
+    ) -> Result<bool, Error> {
+        let (Some(session), Some(peer)) = (&known.session, &known.peer) else { return Ok(false) };
+        Ok(hook::is_sign_of_life(event, session, peer, known.arrived)
+            && !self.core.store.has_mail(&peer.peer_id).await?)
+    }
+
+    /// Writes all that follows from an event, in one commit.
+    async fn write(
+        &self,
+        caller: &Caller,
+        event: &Arc<HookEvent>,
+        known: &KnownSession,
+        call: HookCall,
+    ) -> Result<HookWrites, Error> {
+        let SessionProfile { project, peer_name } = self.profile(event, known).await?;
+        let job = HookWriteJob {
+            caller: caller.clone(),
+            event: Arc::clone(event),
+            acting: known.acting.clone(),
+            arrived: known.arrived,
+            id: call.id,
+            timing: call.timing,
+            lost: call.lost,
+            project,
+            peer_name,
+            pid: call.pid,
+            tmux_pane: call.tmux_pane,
+            ids: self.core.ids.clone(),
+            lease: self.core.tuning.lease,
+            policy: self.policy,
+        };
+        self.core.store.write(move |tx| Box::pin(job.run(tx))).await
+    }
+
+    async fn profile(
+        &self,
+        event: &HookEvent,
+        known: &KnownSession,
+    ) -> Result<SessionProfile, Error> {
+        // Finding a project's root looks at the disk, and a known session has its project already.
+        let is_new = known.session.is_none() || known.peer.is_none() || event.is_start();
+        let project = event.cwd.as_deref().filter(|_| is_new).map(project_root);
+        let peer_name = if known.peer.is_none() && !event.is_of_sub_agent() {
+            Some(self.free_peer_name(event.client, project.as_deref()).await?)
+        } else {
+            None
+        };
+        Ok(SessionProfile { project, peer_name })
+    }
+
+    /// A name for a session's peer: client and folder, with a number if a peer that is here has that name.
+    async fn free_peer_name(
+        &self,
+        client: HookClient,
+        project: Option<&str>,
+    ) -> Result<String, Error> {
+        let folder = project.map(Path::new).and_then(Path::file_name);
+        let client = client.as_str();
+        let base = match folder {
+            Some(folder) => format!("{client}@{}", folder.to_string_lossy()),
+            None => client.to_owned(),
+        };
+        let mut name = base.clone();
+        for number in 2..100 {
+            let others = self.core.store.peers_named(&name, 1).await?;
+            if others.iter().all(|other| other.peer.status == PeerStatus::Offline) {
+                break;
+            }
+            name = format!("{base}-{number}");
+        }
+        Ok(name)
+    }
+
+    /// Composes the reply for whoever reads it.
+    async fn reply(
+        &self,
+        caller: &Caller,
+        event: &HookEvent,
+        known: &KnownSession,
+        hook_id: Option<String>,
+        writes: HookWrites,
+    ) -> Result<HookReply, Error> {
+        let (reminder, run) = (writes.reminder, writes.run);
+        match writes.audience {
+            HookAudience::Nobody => Ok(HookReply::default()),
+            HookAudience::SubAgent => {
+                Ok(ReplyParts { reminder, run, ..ReplyParts::default() }.into())
+            }
+            HookAudience::Session => {
+                let record = match hook::session_source_of_start(event, known.peer.as_ref()) {
+                    Some(source) => self.open_record(&known.acting, source).await?,
+                    None => None,
+                };
+                let context = self.context_of_prompt(caller, event, hook_id).await;
+                let (is_start, mail) = (event.is_start(), writes.mail);
+                Ok(ReplyParts { is_start, record, reminder, run, mail, context }.into())
+            }
+        }
+    }
+
+    /// An open record that a session should know of when it begins: its own, or one that was left open in its project.
+    async fn open_record(
+        &self,
+        acting: &ActingSession,
+        source: SessionSource,
+    ) -> Result<Option<HookNote>, Error> {
+        if let Some(own) = self.core.store.active_ghap(&acting.session_id).await? {
+            return Ok(Some(hook::own_record_note(&own)));
+        }
+        if !matches!(source, SessionSource::Startup | SessionSource::Clear | SessionSource::Resume)
+        {
+            return Ok(None);
+        }
+        let orphans = self.journal.orphans(acting).await?;
+        Ok(orphans.first().map(hook::abandoned_record_note))
+    }
+
+    /// What the team knows about a prompt, as Markdown; nothing for most.
+    async fn context_of_prompt(
+        &self,
+        caller: &Caller,
+        event: &HookEvent,
+        hook_id: Option<String>,
+    ) -> Option<String> {
+        let HookMoment::Prompt { text } = &event.moment else { return None };
+        if !self.policy.context || text.trim().is_empty() || !event.takes_context() {
+            return None;
+        }
+        let request = ContextRequest {
+            query: text.chars().take(limits::SEARCH_QUERY_CHARS).collect(),
+            session_id: Some(event.session_id.clone()),
+            project: None,
+            kinds: Vec::new(),
+            limit: limits::HOOK_CONTEXT_ITEMS,
+            budget: limits::HOOK_CONTEXT_BYTES,
+            unasked: true,
+            repeat: false,
+            remember: true,
+            hook_id,
+        };
+        match self.journal.assemble_context(caller, &request).await {
+            Ok(context) => (!context.markdown.is_empty()).then_some(context.markdown),
+            // The messages in the same reply count as handed over, so the reply goes out without context.
+            Err(error) => {
+                let error = telemetry::chain(&error);
+                tracing::warn!(error, "cannot look for what a prompt brings up");
+                None
+            }
+        }
+    }
+}
+
+fn check_call(event: &HookEvent, call: &HookCall) -> Result<(), Error> {
+    for (field, text) in [("id", &call.id), ("tmux_pane", &call.tmux_pane)] {
+        check::short(field, text.as_deref())?;
+    }
+    unseen::check_lost(&call.lost)?;
+    check::key("cwd", event.cwd.as_deref())
+}

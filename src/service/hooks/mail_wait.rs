@@ -1,0 +1,101 @@
+//! Waiting for mail on behalf of an idle session: a hook cannot, as its client waits for it.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::{mail, room::Hooks, unseen};
+use crate::{
+    domain::{Caller, Peer, StreamName, hook::MailOffer},
+    service::{Error, ResourceKind},
+};
+
+/// A process that waits for a session's mail.
+#[derive(Debug, Clone)]
+pub struct MailWaiter {
+    /// Names the waiter, and its question. The greatest id of a session waits, so ids begin with a time.
+    pub id: String,
+    /// Names of its earlier questions whose answers nobody saw.
+    pub lost: Vec<String>,
+}
+
+/// How a wait for mail ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MailWait {
+    /// Messages, as text for the session's model. They are `offered` from now on.
+    Message(String),
+    /// Nothing came: ask again.
+    Nothing,
+    /// A later process waits for this session by now.
+    Retired,
+    /// The session is over.
+    Over,
+}
+
+impl Hooks {
+    /// Waits until there is a message for a session's peer, for at most `bound`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the session has no peer.
+    pub async fn await_mail(
+        &self,
+        caller: &Caller,
+        session_id: &str,
+        waiter: MailWaiter,
+        bound: Duration,
+    ) -> Result<MailWait, Error> {
+        let session = self.team.acting_session(caller, None, Some(session_id), None).await?;
+        let session_id = session.session_id;
+        unseen::check_lost(&waiter.lost)?;
+        if !waiter.lost.is_empty() {
+            self.take_back(session_id.clone(), waiter.lost).await?;
+        }
+        let Some(mut latest) = self.waiters.enter(&session_id, &waiter.id) else {
+            return Ok(MailWait::Retired);
+        };
+        let end = Instant::now() + bound;
+        let store = &self.core.store;
+        let unknown = || Error::not_found(ResourceKind::PeerOfSession, &session_id);
+        let peer = store.peer_of_session(&session_id).await?.ok_or_else(unknown)?.peer;
+        let stream = StreamName::of("peer", &peer.peer_id);
+        // Listen before looking, or a message that comes in between wakes nobody.
+        let mut listener = store.bus().listen(&stream);
+        loop {
+            let view = store.view(&stream).await?;
+            let view =
+                view.ok_or_else(|| Error::not_found(ResourceKind::Stream, stream.as_str()))?;
+            let session = store.session(&session_id).await?;
+            if session.is_some_and(|session| session.ended_at.is_some()) {
+                return Ok(MailWait::Over);
+            }
+            if let Some(text) = self.mail_for(&peer, &waiter.id).await? {
+                return Ok(MailWait::Message(text));
+            }
+            // Only this wait is cut short: messages that were handed over must be answered.
+            tokio::select! {
+                () = listener.wait(view.head) => {}
+                _ = latest.changed() => return Ok(MailWait::Retired),
+                () = sleep_until(end) => return Ok(MailWait::Nothing),
+            }
+        }
+    }
+
+    async fn mail_for(&self, peer: &Peer, waiter: &str) -> Result<Option<String>, Error> {
+        if !self.core.store.has_mail(&peer.peer_id).await? {
+            return Ok(None);
+        }
+        let (peer, waiter, lease) = (peer.clone(), waiter.to_owned(), self.core.tuning.lease);
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    if tx.is_lost(&waiter).await? {
+                        return Ok(None);
+                    }
+                    tx.remember_hook(&waiter).await?;
+                    mail::hand_over(tx, &peer, &waiter, MailOffer::New, lease).await
+                })
+            })
+            .await
+    }
+}

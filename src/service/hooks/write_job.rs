@@ -1,0 +1,241 @@
+//! All that one event writes, in one commit.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{mail, unseen};
+use crate::{
+    domain::{
+        Caller, Ids, Peer, PeerId, RegisterInput, Timestamp, TokenId,
+        hook::{
+            self, EarlierRun, HookAudience, HookEvent, HookIdHistory, HookMoment, HookNote,
+            HookPolicy, HookReception, HookTiming, PresenceChange, SessionEffect, ToolCountEffect,
+        },
+        limits,
+    },
+    service::{
+        Error,
+        journal::{NewOutcome, put_outcome},
+        team::{self, ActingSession},
+    },
+    store::{PeerRow, SessionStart, StoreError, WriteTx},
+};
+
+/// What an event writes, and with what.
+pub(super) struct HookWriteJob {
+    pub(super) caller: Caller,
+    pub(super) event: Arc<HookEvent>,
+    pub(super) acting: ActingSession,
+    /// When the event arrived, before it waited for the writer.
+    pub(super) arrived: Timestamp,
+    pub(super) id: Option<String>,
+    pub(super) timing: HookTiming,
+    pub(super) lost: Vec<String>,
+    /// Root of the project, if the session begins or is not known.
+    pub(super) project: Option<String>,
+    /// A free name for the session's peer, if it has none.
+    pub(super) peer_name: Option<String>,
+    pub(super) pid: Option<u32>,
+    pub(super) tmux_pane: Option<String>,
+    pub(super) ids: Ids,
+    pub(super) lease: Duration,
+    pub(super) policy: HookPolicy,
+}
+
+/// What the job gives to the reply, and what is to be done after the commit.
+#[derive(Default)]
+pub(super) struct HookWrites {
+    pub(super) audience: HookAudience,
+    pub(super) reminder: Option<HookNote>,
+    pub(super) run: Option<HookNote>,
+    /// Messages that this reply hands over.
+    pub(super) mail: Option<String>,
+    /// Tokens of the session that the event ended.
+    pub(super) ended_tokens: Vec<TokenId>,
+}
+
+/// What was done to the session's row.
+struct AppliedSession {
+    effect: SessionEffect,
+    ended_tokens: Vec<TokenId>,
+}
+
+impl HookWriteJob {
+    pub(super) async fn run(self, tx: &mut WriteTx) -> Result<HookWrites, Error> {
+        let timing = match self.settle(tx).await? {
+            HookReception::New(timing) => timing,
+            HookReception::Repeated { .. } => return Ok(HookWrites::default()),
+        };
+        let AppliedSession { effect, ended_tokens } = self.apply_session(tx, timing).await?;
+        let reminder = self.count_tool(tx, timing).await?;
+        let run = self.record_run(tx).await?;
+        let peer = self.apply_presence(tx, timing, &effect).await?;
+        let mail = match peer {
+            Some(peer) if timing.is_live() => self.hand_over_mail(tx, &peer).await?,
+            _ => None,
+        };
+        let audience = hook::audience(&self.event, timing, self.policy);
+        Ok(HookWrites { audience, reminder, run, mail, ended_tokens })
+    }
+
+    /// Takes back what earlier hooks of the session did not print, before anything is given or taken for seen, and
+    /// remembers the event.
+    async fn settle(&self, tx: &mut WriteTx) -> Result<HookReception, StoreError> {
+        let session_id = &self.event.session_id;
+        unseen::take_back(tx, session_id, &self.lost).await?;
+        let history = match &self.id {
+            None => HookIdHistory::New,
+            Some(id) if !tx.remember_hook(id).await? => HookIdHistory::Repeated,
+            Some(id) if tx.is_lost(id).await? => HookIdHistory::GivenUp,
+            Some(_) => HookIdHistory::New,
+        };
+        let reception = hook::reception(history, self.timing, tx.now());
+        if let (HookReception::Repeated { first_reply_unseen: true }, Some(id)) =
+            (reception, &self.id)
+        {
+            unseen::take_back(tx, session_id, std::slice::from_ref(id)).await?;
+        }
+        Ok(reception)
+    }
+
+    /// Writes the session's row, and its events.
+    async fn apply_session(
+        &self,
+        tx: &mut WriteTx,
+        timing: HookTiming,
+    ) -> Result<AppliedSession, Error> {
+        let session_id = &self.event.session_id;
+        let known = tx.session(session_id).await?;
+        let effect = hook::session_effect(&self.event, timing, known.as_ref());
+        let mut ended_tokens = Vec::new();
+        match &effect {
+            SessionEffect::Keep { .. } => return Ok(AppliedSession { effect, ended_tokens }),
+            SessionEffect::Touch => tx.touch_session(session_id, &self.caller.subject()).await?,
+            SessionEffect::End { reason } => {
+                ended_tokens = team::end(tx, session_id, reason.as_deref()).await?.tokens;
+            }
+            SessionEffect::Begin(source) => {
+                let start = SessionStart {
+                    session_id: session_id.clone(),
+                    project: self.project.clone(),
+                    client: Some(self.event.client.as_str().to_owned()),
+                    source: *source,
+                    created_by: self.caller.subject(),
+                };
+                team::begin(tx, &start).await?;
+            }
+        }
+        if let HookTiming::Late { happened_at } = timing {
+            // With the time of now the row would be younger than the events that come after this one.
+            tx.date_session(session_id, happened_at, known.is_none()).await?;
+        }
+        Ok(AppliedSession { effect, ended_tokens })
+    }
+
+    /// Counts a tool call, and gives the reminder that is due with it.
+    async fn count_tool(
+        &self,
+        tx: &mut WriteTx,
+        timing: HookTiming,
+    ) -> Result<Option<HookNote>, StoreError> {
+        let Some(tool) = self.event.counted_tool() else { return Ok(None) };
+        let ActingSession { session_id, agent_id } = &self.acting;
+        let at = timing.time(tx.now());
+        let count = tx.count_tool(session_id, agent_id, &tool.tool, at).await?;
+        match hook::tool_count_effect(&self.event, tool, timing, self.policy, count) {
+            ToolCountEffect::Keep => return Ok(None),
+            ToolCountEffect::Reset => {
+                tx.reset_tool_count(session_id, agent_id).await?;
+                return Ok(None);
+            }
+            ToolCountEffect::ResetAndRemind => tx.reset_tool_count(session_id, agent_id).await?,
+        }
+        let Some(record) = tx.active_ghap(session_id).await? else { return Ok(None) };
+        if let Some(id) = &self.id {
+            tx.note_reminder(id, agent_id, count).await?;
+        }
+        Ok(Some(HookNote::Reminder(record.reminder(count))))
+    }
+
+    /// Records the outcome of a test, a build or a check, and gives what it says about the session's record.
+    async fn record_run(&self, tx: &mut WriteTx) -> Result<Option<HookNote>, Error> {
+        let Some((tool, run)) = self.event.finished_run() else { return Ok(None) };
+        let session_id = &self.acting.session_id;
+        let earlier: Vec<_> = tx
+            .last_verdicts(session_id, 2)
+            .await?
+            .into_iter()
+            .map(|(verdict, at)| EarlierRun { verdict, at })
+            .collect();
+        let new = NewOutcome {
+            command: run.command.chars().take(limits::GHAP_LONG_TEXT_CHARS).collect(),
+            verdict: run.verdict.verdict,
+            summary: run.verdict.summary.clone(),
+            tool_use_id: tool.use_id.clone(),
+        };
+        let (outcome, is_new) = put_outcome(tx, &self.ids, &self.acting, new).await?;
+        if !is_new || !hook::is_evidence(run.verdict.kind, run.verdict.verdict) {
+            return Ok(None);
+        }
+        let active = tx.active_ghap(session_id).await?;
+        Ok(hook::run_note(&outcome, &earlier, active.as_ref()))
+    }
+
+    /// Writes the session's peer, and its events; `None` if the event changes nothing about it.
+    async fn apply_presence(
+        &self,
+        tx: &mut WriteTx,
+        timing: HookTiming,
+        session: &SessionEffect,
+    ) -> Result<Option<Peer>, Error> {
+        let known = tx.peer_of_session(&self.event.session_id).await?;
+        let known_peer = known.as_ref().map(|row| &row.peer);
+        let (mut peer, status) =
+            match hook::presence_change(&self.event, timing, session, known_peer) {
+                PresenceChange::Keep => return Ok(None),
+                PresenceChange::Register(status) => (self.register(tx, known).await?, status),
+                PresenceChange::Report(status) => match known {
+                    Some(row) => (row.peer, status),
+                    None => return Ok(None),
+                },
+            };
+        peer.last_seen = timing.time(tx.now());
+        team::set_status(tx, &mut peer, status, "hook").await?;
+        Ok(Some(peer))
+    }
+
+    async fn register(&self, tx: &mut WriteTx, known: Option<PeerRow>) -> Result<Peer, Error> {
+        let client = self.event.client.as_str();
+        let known_name = known.as_ref().map(|row| row.peer.display_name.clone());
+        let name = known_name.or_else(|| self.peer_name.clone());
+        let input = RegisterInput {
+            display_name: name.unwrap_or_else(|| client.to_owned()),
+            backend: client.to_owned(),
+            path: self.project.clone(),
+            circle: None,
+            role: None,
+            session_id: Some(self.event.session_id.clone()),
+            tmux_pane: self.tmux_pane.clone(),
+            pid: self.pid,
+            metadata: None,
+        };
+        if let Some(row) = known {
+            return team::update(tx, &self.caller, row, input).await;
+        }
+        let id = PeerId::new(&self.ids, tx.now());
+        team::create(tx, &self.caller, id, input).await
+    }
+
+    /// Notes which messages the session has, and gives those that go into the reply.
+    async fn hand_over_mail(&self, tx: &mut WriteTx, peer: &Peer) -> Result<Option<String>, Error> {
+        if matches!(self.event.moment, HookMoment::Compacted) {
+            // What it was given is not in its context any more.
+            tx.forget_seen(&self.event.session_id).await?;
+        }
+        let handover = hook::mail_handover(&self.event);
+        if handover.confirms_given {
+            mail::confirm_given(tx, &peer.peer_id, self.arrived).await?;
+        }
+        let hook_id = self.id.as_deref().unwrap_or_default();
+        mail::hand_over(tx, peer, hook_id, handover.offer, self.lease).await
+    }
+}
