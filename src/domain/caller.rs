@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::TokenId;
+use super::{Principal, TokenId};
 
 /// The identity of a caller. It comes from the token and never from a body or a header that the caller chooses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,11 +31,23 @@ impl Caller {
         }
     }
 
-    /// The caller in one word, for rows that say who made them.
-    pub fn subject(&self) -> String {
+    /// Who the caller is, without its rights: what rows keep of it.
+    pub fn principal(&self) -> Principal {
         match self {
-            Self::Operator => "operator".to_owned(),
-            Self::Session { key, .. } => format!("session:{key}"),
+            Self::Operator => Principal::Operator,
+            Self::Session { key, .. } => Principal::Session(Arc::clone(key)),
+        }
+    }
+
+    /// The caller on whose behalf work goes on after a restart. It has no scopes: those were the credential's.
+    pub fn recovered(principal: &Principal) -> Self {
+        match principal {
+            Principal::Operator => Self::Operator,
+            Principal::Session(key) => Self::Session {
+                key: Arc::clone(key),
+                token: TokenId::from(String::new()),
+                scopes: Arc::from([]),
+            },
         }
     }
 

@@ -16,6 +16,7 @@ pub mod mcp;
 mod message;
 pub mod outcome;
 mod peer;
+mod principal;
 pub mod quote;
 pub mod sse;
 pub mod stamp;
@@ -32,6 +33,7 @@ pub use id::{
 };
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
 pub use peer::{Peer, PeerRole, PeerStatus, RegisterInput};
+pub use principal::Principal;
 pub use task::{
     Frame, FrameKind, NewTask, Reply, ReplyKind, Runner, Task, TaskEvent, TaskEventBody,
     TaskStatus, Verdict,

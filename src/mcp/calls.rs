@@ -24,7 +24,7 @@ use super::{
     tasks,
 };
 use crate::{
-    domain::{CallId, Caller, McpSessionId, StreamName, Timestamp, TokenId, limits, mcp::Revision},
+    domain::{CallId, Caller, McpSessionId, StreamName, Timestamp, limits, mcp::Revision},
     service::{self, mcp::CallEnd},
     store::{CallRow, CallState, McpTransport},
     telemetry,
@@ -454,7 +454,7 @@ impl Mcp {
     pub(super) async fn recover_calls(&self) -> Result<(), service::Error> {
         for row in self.services.mcp.open_calls().await? {
             let id = row.call_id.clone();
-            let caller = caller_of(&row.principal);
+            let caller = row.principal.as_ref().map(Caller::recovered);
             let transport = match &row.session_id {
                 None => Some(McpTransport::Http),
                 Some(session) => self.services.mcp.mcp_transport(session).await?,
@@ -466,8 +466,13 @@ impl Mcp {
                 continue;
             }
             let rpc_id = RawValue::from_string(row.rpc_id.clone()).ok();
-            let tool = self.catalogue.find(&caller, &row.tool).filter(|tool| tool.is_repeatable());
-            let (Some(tool), Some(rpc_id)) = (tool, rpc_id.clone()) else {
+            // Nobody's call, or one whose parameters cannot be read, is never run again.
+            let again =
+                caller.zip(serde_json::from_str(&row.params).ok()).and_then(|(caller, params)| {
+                    let tool = self.catalogue.find(&caller, &row.tool)?;
+                    tool.is_repeatable().then_some((caller, params, tool))
+                });
+            let (Some((caller, params, tool)), Some(rpc_id)) = (again, rpc_id.clone()) else {
                 tracing::info!(call = %id, tool = row.tool, "a call was cut off by the restart");
                 let error = cut_off(&row.tool);
                 let end = if row.is_task {
@@ -481,7 +486,7 @@ impl Mcp {
                 continue;
             };
             tracing::info!(call = %id, tool = row.tool, "a call goes on after the restart");
-            self.resume_call(caller, row, stream, tool, rpc_id).await?;
+            self.resume_call(caller, row, params, stream, tool, rpc_id).await?;
         }
         Ok(())
     }
@@ -490,11 +495,11 @@ impl Mcp {
         &self,
         caller: Caller,
         row: CallRow,
+        params: Map<String, Value>,
         stream: StreamName,
         tool: Arc<Tool>,
         rpc_id: Box<RawValue>,
     ) -> Result<(), service::Error> {
-        let params: Map<String, Value> = serde_json::from_str(&row.params).unwrap_or_default();
         let arguments =
             params.get("arguments").and_then(Value::as_object).cloned().unwrap_or_default();
         let draft = Draft {
@@ -701,18 +706,6 @@ pub(super) fn stream_of(call: &CallId, session: &Session) -> StreamName {
     match session.transport {
         McpTransport::Http => StreamName::of("mcp", call),
         McpTransport::Sse => StreamName::of("mcp", &session.id),
-    }
-}
-
-/// The caller that a row names, with no more rights than that.
-fn caller_of(principal: &str) -> Caller {
-    match principal.strip_prefix("session:") {
-        None => Caller::Operator,
-        Some(key) => Caller::Session {
-            key: key.into(),
-            token: TokenId::from(String::new()),
-            scopes: Arc::from([]),
-        },
     }
 }
 

@@ -181,7 +181,7 @@ impl Wire {
     }
 
     pub(super) fn principal(&self) -> String {
-        self.caller.subject()
+        self.caller.principal().to_string()
     }
 
     pub(super) fn progress_token(&self) -> Option<&Value> {

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Mcp;
 use crate::{
-    domain::{Caller, McpSessionId, Timestamp, limits, mcp::Revision},
+    domain::{Caller, McpSessionId, Principal, Timestamp, limits, mcp::Revision},
     service::{self, mcp::NewMcpSession},
     store::{McpSessionRow, McpTransport},
     telemetry,
@@ -26,7 +26,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: McpSessionId,
-    pub(super) principal: String,
+    /// Who opened it: nobody else may use it, and `None` is nobody.
+    pub(super) principal: Option<Principal>,
     pub(super) transport: McpTransport,
     facts: Mutex<Facts>,
     seen_at: AtomicI64,
@@ -165,7 +166,7 @@ impl Mcp {
                 None => return Ok(None),
             },
         };
-        if known.principal != caller.subject() || known.closed.is_cancelled() {
+        if known.principal != Some(caller.principal()) || known.closed.is_cancelled() {
             return Ok(None);
         }
         let seen = Timestamp::from_millis(known.seen_at.load(Relaxed));

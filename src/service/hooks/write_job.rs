@@ -109,7 +109,7 @@ impl HookWriteJob {
         let mut ended_tokens = Vec::new();
         match &effect {
             SessionEffect::Keep { .. } => return Ok(AppliedSession { effect, ended_tokens }),
-            SessionEffect::Touch => tx.touch_session(session_id, &self.caller.subject()).await?,
+            SessionEffect::Touch => tx.touch_session(session_id, &self.caller.principal().to_string()).await?,
             SessionEffect::End { reason } => {
                 ended_tokens = team::end(tx, session_id, reason.as_deref()).await?.tokens;
             }
@@ -119,7 +119,7 @@ impl HookWriteJob {
                     project: self.project.clone(),
                     client: Some(self.event.client.as_str().to_owned()),
                     source: *source,
-                    created_by: self.caller.subject(),
+                    created_by: self.caller.principal().to_string(),
                 };
                 team::begin(tx, &start).await?;
             }

@@ -147,7 +147,7 @@ impl Journal {
             check_old(old)
                 .map_err(|(field, why)| Error::invalid(format!("ghap[{place}].{field}"), why))?;
         }
-        let (subject, ids) = (caller.subject(), self.core.ids.clone());
+        let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
         self.core
             .store
             .write(move |tx| {

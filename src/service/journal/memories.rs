@@ -60,7 +60,7 @@ impl Journal {
         let tags = tidy(new.tags)?;
         let digest = check::hex(&Sha256::digest(&new.content));
         let terms = text::terms(&new.content);
-        let (subject, ids) = (caller.subject(), self.core.ids.clone());
+        let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
         self.core
             .store
             .write(move |tx| {
@@ -149,7 +149,7 @@ impl Journal {
         let id = MemoryId::parse(id).ok_or_else(|| {
             Error::invalid("memory_id", "must be a UUID, as store_memory gives it")
         })?;
-        let subject = caller.subject();
+        let subject = caller.principal().to_string();
         self.core
             .store
             .write(move |tx| {

@@ -122,7 +122,7 @@ impl Journal {
             text_of(field, text, limits::GHAP_TEXT_CHARS)?;
         }
         check_probability(new.probability)?;
-        let (subject, ids) = (caller.subject(), self.core.ids.clone());
+        let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
         self.core
             .store
             .write(move |tx| {
@@ -355,7 +355,7 @@ impl Journal {
         id: Option<&str>,
     ) -> Result<(Ghap, String), Error> {
         let orphan = self.one_orphan(&acting, id).await?;
-        let subject = caller.subject();
+        let subject = caller.principal().to_string();
         let stale = self.core.now().minus(limits::SESSION_STALE);
         self.core
             .store
@@ -430,7 +430,7 @@ impl Journal {
     ) -> Result<Outcome, Error> {
         text_of("command", &new.command, limits::GHAP_LONG_TEXT_CHARS)?;
         check::key("tool_use_id", new.tool_use_id.as_deref())?;
-        let (subject, ids) = (caller.subject(), self.core.ids.clone());
+        let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
         self.core
             .store
             .write(move |tx| {

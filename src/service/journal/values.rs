@@ -159,7 +159,7 @@ impl Journal {
             return Err(Error::invalid("text", too_far(&validity.metrics)));
         }
         let terms = text::terms(&text);
-        let (subject, ids) = (caller.subject(), self.core.ids.clone());
+        let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
         self.core
             .store
             .write(move |tx| {

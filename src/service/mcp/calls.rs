@@ -67,7 +67,7 @@ impl Mcp {
         caller: &Caller,
         new: NewMcpSession,
     ) -> Result<McpSessionRow, Error> {
-        let (principal, ids) = (caller.subject(), self.core.ids.clone());
+        let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
         self.core
             .store
             .write(move |tx| {
@@ -104,7 +104,7 @@ impl Mcp {
         let row = self.core.store.mcp_session(&id).await?;
         // One that was silent for too long is over, whether the sweep has come by or not.
         let alive = |seen| self.core.now().since(seen) < limits::MCP_SESSION_IDLE;
-        Ok(row.filter(|row| row.principal == caller.subject() && alive(row.last_seen_at)))
+        Ok(row.filter(|row| row.principal == Some(caller.principal()) && alive(row.last_seen_at)))
     }
 
     /// What `initialize` says of a session that was opened before it.
@@ -216,7 +216,7 @@ impl Mcp {
         new: NewCall,
         first: Option<String>,
     ) -> Result<(CallRow, StreamName), Error> {
-        let (principal, ids) = (caller.subject(), self.core.ids.clone());
+        let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
         self.core
             .store
             .write(move |tx| {
@@ -312,7 +312,7 @@ impl Mcp {
     pub async fn call(&self, caller: &Caller, id: &str) -> Result<Option<CallRow>, Error> {
         let Some(id) = CallId::parse(id) else { return Ok(None) };
         let row = self.core.store.call(&id).await?;
-        Ok(row.filter(|row| row.principal == caller.subject()))
+        Ok(row.filter(|row| row.principal == Some(caller.principal())))
     }
 
     /// Calls that are not over, the oldest first: at a start, those that the last stop or crash cut off.

@@ -64,7 +64,7 @@ impl Tasks {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let made_by = caller.subject();
+                    let made_by = caller.principal().to_string();
                     if let Some(key) = &input.idempotency_key
                         && let Some(row) = tx.task_by_key(&made_by, key).await?
                     {
@@ -451,7 +451,7 @@ async fn asker(
         return Ok(named);
     };
     let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id.as_str().to_owned());
-    let own = own.unwrap_or_else(|| caller.subject());
+    let own = own.unwrap_or_else(|| caller.principal().to_string());
     match named {
         Some(named) if named != own => {
             Err(Error::Forbidden(format!("from: this token asks as {own} and as nobody else")))

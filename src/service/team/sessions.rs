@@ -119,7 +119,7 @@ impl Team {
             project: new.cwd.as_deref().map(project_root),
             client: new.client,
             source: new.source,
-            created_by: caller.subject(),
+            created_by: caller.principal().to_string(),
         };
         self.core
             .store
@@ -208,7 +208,7 @@ impl Team {
     ) -> Result<ToolCallCount, Error> {
         check::key("tool_name", tool_name.as_deref())?;
         let ActingSession { session_id, agent_id } = acting;
-        let created_by = caller.subject();
+        let created_by = caller.principal().to_string();
         let call = ToolCall { session_id, agent_id, tool_name, created_by, frequency };
         Ok(self.core.store.count_tool(call).await?)
     }
@@ -225,7 +225,7 @@ impl Team {
         caller: &Caller,
         acting: ActingSession,
     ) -> Result<(), Error> {
-        let subject = caller.subject();
+        let subject = caller.principal().to_string();
         self.core
             .store
             .write(move |tx| {

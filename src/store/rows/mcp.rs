@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{CallId, McpSessionId, StreamName, Timestamp, mcp::Revision};
+use crate::domain::{CallId, McpSessionId, Principal, StreamName, Timestamp, mcp::Revision};
 
 /// A session of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpSessionRow {
     /// What the client sends to be known again.
     pub session_id: McpSessionId,
-    /// The caller that opened it.
-    pub principal: String,
+    /// Who opened it; `None` if the row does not say so in a form that we know: then it is nobody's.
+    pub principal: Option<Principal>,
     /// How its messages travel.
     pub transport: McpTransport,
     /// What was agreed on.
@@ -80,8 +80,8 @@ pub struct CallRow {
     pub call_id: CallId,
     /// The session that it came in; `None` where requests stand for themselves.
     pub session_id: Option<McpSessionId>,
-    /// Who called.
-    pub principal: String,
+    /// Who called; `None` if the row does not say so in a form that we know: then it is nobody's.
+    pub principal: Option<Principal>,
     /// For whom the tool acts.
     pub acts_for: Option<String>,
     /// The revision that it came in.

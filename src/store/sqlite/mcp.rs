@@ -2,7 +2,7 @@
 
 use super::{db::Store, errors::changed, json::to_json, tx::WriteTx};
 use crate::{
-    domain::{CallId, McpSessionId, Timestamp, mcp::Revision},
+    domain::{CallId, McpSessionId, Principal, Timestamp, mcp::Revision},
     store::{CallRow, CallState, McpSessionRow, McpTransport, StoreError},
 };
 
@@ -26,7 +26,7 @@ impl TryFrom<RawSession> for McpSessionRow {
         let revision = revision("mcp_session", &raw.session_id, &raw.revision)?;
         Ok(Self {
             session_id: raw.session_id.into(),
-            principal: raw.principal,
+            principal: Principal::parse(&raw.principal),
             transport: raw.transport,
             revision,
             client: raw.client,
@@ -64,7 +64,7 @@ impl TryFrom<RawCall> for CallRow {
         Ok(Self {
             call_id: raw.call_id.into(),
             session_id: raw.session_id.map(McpSessionId::from),
-            principal: raw.principal,
+            principal: Principal::parse(&raw.principal),
             acts_for: raw.acts_for,
             revision,
             rpc_id: raw.rpc_id,
@@ -105,12 +105,13 @@ impl WriteTx {
     /// Stores a new session.
     pub async fn insert_mcp_session(&mut self, row: &McpSessionRow) -> Result<(), StoreError> {
         let (id, revision) = (row.session_id.as_str(), row.revision.as_str());
+        let principal = row.principal.as_ref().map(ToString::to_string);
         sqlx::query!(
             "insert into mcp_session (session_id, principal, transport, revision, client, capabilities, log_level,
                 tools, created_at, last_seen_at)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
-            row.principal,
+            principal,
             row.transport,
             revision,
             row.client,
@@ -254,13 +255,14 @@ impl WriteTx {
         let (id, session) =
             (row.call_id.as_str(), row.session_id.as_ref().map(McpSessionId::as_str));
         let revision = row.revision.as_str();
+        let principal = row.principal.as_ref().map(ToString::to_string);
         sqlx::query!(
             "insert into mcp_call (call_id, session_id, principal, acts_for, revision, rpc_id, tool, params, is_task,
                 state, asks, answers, started_at, updated_at)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             session,
-            row.principal,
+            principal,
             row.acts_for,
             revision,
             row.rpc_id,
@@ -351,7 +353,7 @@ impl Store {
         session: &str,
         since: Timestamp,
     ) -> Result<bool, StoreError> {
-        let principal = format!("session:{session}");
+        let principal = Principal::Session(session.into()).to_string();
         let open = sqlx::query_scalar!(
             r#"select exists (select 1 from mcp_session
                 where closed_at is null and last_seen_at >= ?1
