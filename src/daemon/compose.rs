@@ -19,7 +19,7 @@ use crate::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
 use crate::mcp::{self, Mcp, McpMetrics, McpParts, StreamResources};
 use crate::service::{Services, Tokens, hooks::HookPolicy};
 use crate::store::{OpenOptions, Store, StoreError, Writer};
-use crate::{telemetry, tools};
+use crate::{telemetry, tools, web::Beat};
 
 /// How many threads the daemon's runtime has.
 ///
@@ -77,12 +77,14 @@ pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&str)) -> anyhow
     let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
     let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
     mcp_metrics.register(metrics.registry());
+    let beat = Beat::new(services.tuning().sse_keep_alive);
     let mcp = Mcp::start(McpParts {
         services: services.clone(),
         catalogue: Arc::clone(&tools),
         resources: vec![Box::new(StreamResources)],
         prompts: mcp::builtin_prompts(),
         metrics: mcp_metrics,
+        beat: beat.clone(),
         stop: lifecycle.soft.clone(),
     })
     .await?;
@@ -91,6 +93,7 @@ pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&str)) -> anyhow
         tools: Arc::clone(&tools),
         metrics,
         identity,
+        beat,
         stop: lifecycle.soft.clone(),
     });
     edge.ready(app, mcp::router(mcp.clone()));

@@ -1,12 +1,11 @@
 //! A subscription as a response body.
 
-use std::{convert::Infallible, pin::Pin, time::Duration};
+use std::{convert::Infallible, pin::Pin};
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue, header};
-use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::{App, Problem};
@@ -14,19 +13,17 @@ use crate::{
     domain::{limits, sse},
     service::log::{Chunk, Subscription},
     telemetry,
+    web::Pulse,
 };
 
 /// The response that follows `subscription` until its end, the client's, or ours. `from` is where it begins, if the
 /// client does not know: it is told, so that a connection that breaks before the first event is resumed there.
 pub(super) fn response(app: &App, subscription: Subscription, from: Option<i64>) -> Response {
-    let keep_alive = app.services.tuning().sse_keep_alive;
     let feed = Feed {
         from,
         subscription,
         stop: Box::pin(app.stop.clone().cancelled_owned()),
-        silence: Box::pin(tokio::time::sleep(keep_alive)),
-        keep_alive,
-        last: Instant::now(),
+        pulse: app.beat.pulse(),
         begun: false,
     };
     // Pulled by the connection: nothing is read for a client that does not take it.
@@ -72,17 +69,14 @@ struct Feed {
     from: Option<i64>,
     subscription: Subscription,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
-    silence: Pin<Box<Sleep>>,
-    keep_alive: Duration,
-    /// When the last chunk went out. The timer is not touched for each: it looks here when it fires.
-    last: Instant,
+    pulse: Pulse,
     begun: bool,
 }
 
 impl Feed {
     async fn next(&mut self) -> Option<Bytes> {
         let chunk = self.chunk().await;
-        self.last = Instant::now();
+        self.pulse.spoke();
         chunk
     }
 
@@ -94,30 +88,20 @@ impl Feed {
             let from = self.from.map(|id| format!("id: {id}\n\n")).unwrap_or_default();
             return Some(Bytes::from(format!("retry: {retry}\n\n{from}")));
         }
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut self.stop => return None,
-                next = self.subscription.next() => return match next {
-                    Ok(Some(Chunk::Frames(frames))) => Some(frames),
-                    Ok(Some(Chunk::Gap(gap))) => Some(sse::notice("gap", &gap).into()),
-                    Ok(None) => None,
-                    Err(error) => {
-                        // The client comes back with its last id, and finds out then whether it is still so.
-                        tracing::error!(error = telemetry::chain(&error), "a stream broke off");
-                        None
-                    }
-                },
-                () = &mut self.silence => {
-                    let due = self.last + self.keep_alive;
-                    let now = Instant::now();
-                    let over = due <= now;
-                    self.silence.as_mut().reset(if over { now + self.keep_alive } else { due });
-                    if over {
-                        return Some(Bytes::from_static(sse::KEEP_ALIVE.as_bytes()));
-                    }
+        tokio::select! {
+            biased;
+            () = &mut self.stop => None,
+            next = self.subscription.next() => match next {
+                Ok(Some(Chunk::Frames(frames))) => Some(frames),
+                Ok(Some(Chunk::Gap(gap))) => Some(sse::notice("gap", &gap).into()),
+                Ok(None) => None,
+                Err(error) => {
+                    // The client comes back with its last id, and finds out then whether it is still so.
+                    tracing::error!(error = telemetry::chain(&error), "a stream broke off");
+                    None
                 }
-            }
+            },
+            () = self.pulse.due() => Some(Bytes::from_static(sse::KEEP_ALIVE.as_bytes())),
         }
     }
 }

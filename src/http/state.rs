@@ -10,6 +10,7 @@ use crate::{
     domain::{Caller, Timestamp},
     service::Services,
     tools::Catalogue,
+    web::Beat,
 };
 
 /// What handlers share. Cheap to clone: each request does so several times.
@@ -27,6 +28,8 @@ pub struct Parts {
     pub metrics: Metrics,
     /// Which process this is.
     pub identity: Identity,
+    /// Says when a silent stream sends a comment.
+    pub beat: Beat,
     /// Ends the streams.
     pub stop: CancellationToken,
 }

@@ -140,7 +140,7 @@ where
         said,
         pending: Some(pending),
         done: Some(done),
-        pulse: mcp.beat.pulse(mcp.silence),
+        pulse: mcp.beat.pulse(),
         stop: mcp.stop.clone(),
         begun: false,
         events: accept.streams(),
@@ -246,7 +246,7 @@ impl CallStream {
             primed: self.session.revision() >= Revision::V2025_11_25,
             retry_said: false,
             begun: false,
-            pulse: mcp.beat.pulse(mcp.silence),
+            pulse: mcp.beat.pulse(),
             stop: mcp.stop.clone(),
             stream: self,
         };
@@ -390,7 +390,7 @@ pub(super) async fn standalone(
         number,
         subscriptions,
         notices: Box::new(notices),
-        pulse: mcp.beat.pulse(mcp.silence),
+        pulse: mcp.beat.pulse(),
         session,
     };
     Ok(event_stream(body, Standalone::next))
@@ -490,7 +490,7 @@ pub(super) struct Listen {
 impl Listen {
     /// The response that it comes in.
     pub(super) fn response(self, mcp: &Mcp) -> Response {
-        let pulse = mcp.beat.pulse(mcp.silence);
+        let pulse = mcp.beat.pulse();
         event_stream((self, pulse, mcp.stop.clone()), |(listen, pulse, stop)| {
             listen.next(pulse, stop)
         })
@@ -541,7 +541,7 @@ pub(super) fn session_stream(
         mcp: mcp.clone(),
         follow,
         notices: Box::new(notices),
-        pulse: mcp.beat.pulse(mcp.silence),
+        pulse: mcp.beat.pulse(),
         session,
     };
     event_stream(body, SessionBody::next)

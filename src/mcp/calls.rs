@@ -713,24 +713,23 @@ pub(super) fn stream_of(call: &CallId, session: &Session) -> StreamName {
 mod tests {
     use super::*;
     use crate::{
-        domain::{Ids, mcp::TASKS_EXTENSION},
+        domain::mcp::TASKS_EXTENSION,
         mcp::{McpMetrics, McpParts, ladder::Modern},
-        service::{Services, Tokens, Tuning},
+        service::testing::services,
         store::testing::TestStore,
         tools::Catalogue,
+        web::Beat,
     };
 
     async fn server() -> (TestStore, Mcp) {
         let test = TestStore::open().await;
-        let tokens = Tokens::open(&test.folder().join("token")).unwrap();
-        let (store, clock) = (test.store.clone(), Arc::clone(&test.clock) as _);
-        let services = Services::new(store, clock, Ids::counting(), Tuning::default(), tokens);
         let mcp = Mcp::start(McpParts {
-            services,
+            services: services(&test),
             catalogue: Arc::new(Catalogue::new([])),
             resources: Vec::new(),
             prompts: Vec::new(),
             metrics: McpMetrics::default(),
+            beat: Beat::new(limits::SSE_KEEP_ALIVE),
             stop: CancellationToken::new(),
         });
         (test, mcp.await.unwrap())

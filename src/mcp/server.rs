@@ -28,6 +28,8 @@ pub struct McpParts {
     pub prompts: Vec<Prompt>,
     /// What was counted.
     pub metrics: McpMetrics,
+    /// Says when a silent stream sends a comment.
+    pub beat: Beat,
     /// Ends the streams, and leaves what is running to the next start.
     pub stop: CancellationToken,
 }
@@ -66,8 +68,8 @@ impl Deref for Mcp {
 impl Mcp {
     /// Puts a server together, and takes up the calls that the last stop or crash cut off.
     pub async fn start(parts: McpParts) -> Result<Self, crate::service::Error> {
-        let key = parts.services.mcp.secret("mcp.request_state").await?;
         let silence = parts.services.tuning().sse_keep_alive;
+        let key = parts.services.mcp.secret("mcp.request_state").await?;
         let mcp = Self(Arc::new(Parts {
             services: parts.services,
             catalogue: parts.catalogue,
@@ -79,7 +81,7 @@ impl Mcp {
             calls: Calls::default(),
             questions: Questions::default(),
             seal: Seal::new(key),
-            beat: Beat::new(silence),
+            beat: parts.beat,
             silence,
             resources_changed: watch::Sender::new(0),
             tasks_changed: watch::Sender::new(0),

@@ -20,6 +20,8 @@ mod read_cache;
 pub mod search;
 pub mod tasks;
 pub mod team;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::sync::Arc;
 

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use super::{Call, Catalogue, ErrorType, Failure, Output, ToolError};
 use crate::{
-    domain::{Caller, Ids, NewTask, Scope, TokenId},
-    service::{Services, Tokens, Tuning},
+    domain::{Caller, NewTask, Scope, TokenId},
+    service::{Services, testing::services},
     store::testing::TestStore,
 };
 
@@ -20,10 +20,7 @@ pub(super) struct World {
 impl World {
     pub(super) async fn open() -> Self {
         let test = TestStore::open().await;
-        let tokens = Tokens::open(&test.folder().join("token")).unwrap();
-        let clock = Arc::clone(&test.clock) as _;
-        let store = test.store.clone();
-        let services = Services::new(store, clock, Ids::counting(), Tuning::default(), tokens);
+        let services = services(&test);
         Self { test, services, catalogue: super::catalogue() }
     }
 

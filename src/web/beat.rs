@@ -1,38 +1,33 @@
-//! One clock for all idle streams.
+//! One timer for all idle streams.
 //!
-//! A stream that says nothing for long is given up by clients and proxies, so it says a comment. A timer for each of
-//! a thousand streams would be a thousand timers: one ticks for all, at half the silence that is allowed, and a stream
-//! that was silent since the last tick says its comment at the next.
+//! A stream that is silent for long is given up by clients and proxies, so it sends a comment. A timer for each of a
+//! thousand streams would be a thousand timers. One ticks for all, at half the silence that is allowed, and at a tick
+//! each stream that has been silent for that half sends its comment: after a half at the earliest and the whole at the
+//! latest, and from then on once in each whole.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::{
     sync::watch,
-    task::AbortHandle,
     time::{Instant, MissedTickBehavior},
 };
+use tokio_util::sync::ReusableBoxFuture;
 
-/// Ticks for all streams, as long as there is one of it. Cheap to clone.
+/// Ticks for all streams until the last of its clones and pulses is gone. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Beat(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    ticks: watch::Receiver<Instant>,
-    task: AbortHandle,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-/// One stream's view of the beat.
-#[derive(Debug)]
-pub struct Pulse {
+pub struct Beat {
     ticks: watch::Receiver<Instant>,
     half: Duration,
+}
+
+/// The beat, as one stream hears it.
+#[derive(Debug)]
+pub struct Pulse {
+    /// Waits for the next tick. Kept from one wait to the next: a stream that is busy does not register with the
+    /// beat at each of its chunks.
+    tick: ReusableBoxFuture<'static, (Option<Instant>, watch::Receiver<Instant>)>,
+    half: Duration,
+    /// When the stream sent something last.
     last: Instant,
 }
 
@@ -44,39 +39,54 @@ impl Beat {
     pub fn new(silence: Duration) -> Self {
         let half = (silence / 2).max(Duration::from_millis(1));
         let (sender, ticks) = watch::channel(Instant::now());
-        let task = tokio::spawn(async move {
+        tokio::spawn(async move {
             let mut interval = tokio::time::interval(half);
             interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
-                let now = interval.tick().await;
-                sender.send_replace(now);
+                tokio::select! {
+                    tick = interval.tick() => drop(sender.send_replace(tick)),
+                    () = sender.closed() => return,
+                }
             }
         });
-        Self(Arc::new(Inner { ticks, task: task.abort_handle() }))
+        Self { ticks, half }
     }
 
-    /// The beat for one stream, which has just said something.
-    pub fn pulse(&self, silence: Duration) -> Pulse {
-        let mut ticks = self.0.ticks.clone();
+    /// The beat for one stream, which has just sent something.
+    pub fn pulse(&self) -> Pulse {
+        let mut ticks = self.ticks.clone();
         ticks.mark_unchanged();
-        Pulse { ticks, half: silence / 2, last: Instant::now() }
+        Pulse {
+            tick: ReusableBoxFuture::new(next_tick(ticks)),
+            half: self.half,
+            last: Instant::now(),
+        }
     }
 }
 
+async fn next_tick(
+    mut ticks: watch::Receiver<Instant>,
+) -> (Option<Instant>, watch::Receiver<Instant>) {
+    let tick = ticks.changed().await.is_ok().then(|| *ticks.borrow_and_update());
+    (tick, ticks)
+}
+
 impl Pulse {
-    /// The stream has said something.
+    /// The stream has sent something.
     pub fn spoke(&mut self) {
         self.last = Instant::now();
     }
 
-    /// Waits until it is time for a comment.
+    /// Waits until it is time for a comment. Dropping the future loses nothing.
     pub async fn due(&mut self) {
         loop {
-            if self.ticks.changed().await.is_err() {
-                // The beat is gone with the daemon.
-                std::future::pending::<()>().await;
-            }
-            if self.last.elapsed() >= self.half {
+            let (tick, ticks) = self.tick.get_pin().await;
+            self.tick.set(next_tick(ticks));
+            let Some(tick) = tick else {
+                // The runtime shuts down.
+                return std::future::pending().await;
+            };
+            if tick.saturating_duration_since(self.last) >= self.half {
                 return;
             }
         }

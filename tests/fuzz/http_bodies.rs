@@ -10,10 +10,11 @@ use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use libfuzzer_sys::fuzz_target;
 use svc::{
-    domain::{Clock, Ids, ManualClock, Timestamp},
+    domain::{Clock, Ids, ManualClock, Timestamp, limits},
     http::{App, Edge, EntryRules, Identity, Metrics, Parts},
     service::{Services, Tokens, Tuning},
     store::{OpenOptions, Store},
+    web::Beat,
 };
 use tokio::runtime::Runtime;
 
@@ -47,6 +48,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
                 pid: 1,
                 started_at: Timestamp::from_millis(1),
             },
+            beat: Beat::new(limits::SSE_KEEP_ALIVE),
             stop: tokio_util::sync::CancellationToken::new(),
         });
         edge.ready(app, axum::Router::new());

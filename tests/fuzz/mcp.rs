@@ -17,11 +17,12 @@ use libfuzzer_sys::fuzz_target;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use svc::{
-    domain::{Clock, Ids, ManualClock, Timestamp},
+    domain::{Clock, Ids, ManualClock, Timestamp, limits},
     http::{App, Edge, EntryRules, Identity, Metrics, Parts},
     mcp::{self, Mcp, McpMetrics, McpParts, StreamResources},
     service::{Services, Tokens, Tuning},
     store::{OpenOptions, Store},
+    web::Beat,
 };
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -52,18 +53,21 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         let tuning = Tuning { mcp_task_after: LISTEN / 2, ..Tuning::default() };
         let services = Services::new(store, clock, Ids::counting(), tuning, tokens);
         let (tools, stop) = (svc::tools::catalogue(), CancellationToken::new());
+        let beat = Beat::new(limits::SSE_KEEP_ALIVE);
         let mcp = Mcp::start(McpParts {
             services: services.clone(),
             catalogue: Arc::clone(&tools),
             resources: vec![Box::new(StreamResources)],
             prompts: mcp::builtin_prompts(),
             metrics: McpMetrics::default(),
+            beat: beat.clone(),
             stop: stop.clone(),
         });
         let mcp = mcp.await.expect("a server");
         let identity =
             Identity { boot_id: "fuzz".to_owned(), pid: 1, started_at: Timestamp::from_millis(1) };
-        let app = App::new(Parts { services, tools, metrics: Metrics::default(), identity, stop });
+        let metrics = Metrics::default();
+        let app = App::new(Parts { services, tools, metrics, identity, beat, stop });
         edge.ready(app, mcp::router(mcp));
         open(&edge).await
     });

@@ -50,20 +50,12 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::{
-        domain::{Ids, StreamName},
-        service::{Services, Tokens, Tuning},
+        domain::StreamName,
+        service::testing::services,
         store::testing::{TestStore, append, event},
     };
-
-    fn services(test: &TestStore) -> Services {
-        let tokens = Tokens::open(&test.folder().join("token")).unwrap();
-        let clock = Arc::clone(&test.clock) as _;
-        Services::new(test.store.clone(), clock, Ids::counting(), Tuning::default(), tokens)
-    }
 
     /// Large rows go one by one as small ones do: the limit is one of bytes.
     #[tokio::test]

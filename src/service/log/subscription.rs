@@ -506,21 +506,10 @@ fn join(frames: Vec<Bytes>) -> Bytes {
 mod tests {
     use super::*;
     use crate::{
-        domain::{Ids, TokenId},
-        service::{Services, Tokens, Tuning},
+        domain::TokenId,
+        service::testing::services,
         store::testing::{TestStore, append, event},
     };
-
-    fn services(test: &TestStore) -> Services {
-        let tokens = Tokens::open(&test.folder().join("token")).unwrap();
-        Services::new(
-            test.store.clone(),
-            Arc::clone(&test.clock) as _,
-            Ids::counting(),
-            Tuning::default(),
-            tokens,
-        )
-    }
 
     fn name() -> StreamName {
         StreamName::of("task", "t")

@@ -398,16 +398,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        domain::{Ids, NewMessage, journal::SessionSource},
-        service::{Services, Tokens, Tuning, team::NewSession},
+        domain::{NewMessage, journal::SessionSource},
+        service::{team::NewSession, testing::services},
         store::testing::TestStore,
     };
-
-    fn services(test: &TestStore) -> Services {
-        let tokens = Tokens::open(&test.folder().join("token")).unwrap();
-        let clock = Arc::clone(&test.clock) as _;
-        Services::new(test.store.clone(), clock, Ids::counting(), Tuning::default(), tokens)
-    }
 
     fn input(name: &str) -> RegisterInput {
         let input = serde_json::json!({ "display_name": name, "backend": "test", "path": name });

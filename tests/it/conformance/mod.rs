@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
-use svc::domain::{Clock, Ids, SystemClock, Timestamp};
+use svc::domain::{Clock, Ids, SystemClock, Timestamp, limits};
 use svc::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
 use svc::mcp::{self, Mcp, McpMetrics, McpParts};
 use svc::service::{Services, Tokens, Tuning};
 use svc::store::{OpenOptions, Store};
 use svc::tools::Catalogue;
+use svc::web::Beat;
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -45,12 +46,14 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
     tokio::spawn(http::serve(listener, edge.clone(), stop.clone(), TaskTracker::new()));
     let handle = Arc::new(OnceLock::new());
     let catalogue = Arc::new(Catalogue::new(fixtures::tools(&handle)));
+    let beat = Beat::new(limits::SSE_KEEP_ALIVE);
     let mcp = Mcp::start(McpParts {
         services: services.clone(),
         catalogue: Arc::clone(&catalogue),
         resources: vec![Box::new(fixtures::Resources), Box::new(mcp::StreamResources)],
         prompts: fixtures::prompts(),
         metrics: McpMetrics::default(),
+        beat: beat.clone(),
         stop: stop.clone(),
     })
     .await
@@ -66,6 +69,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
         metrics: Metrics::default(),
         tools: catalogue,
         identity,
+        beat,
         stop: stop.clone(),
     });
     edge.ready(app, mcp::router(mcp));
