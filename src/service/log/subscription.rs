@@ -506,7 +506,7 @@ fn join(frames: Vec<Bytes>) -> Bytes {
 mod tests {
     use super::*;
     use crate::{
-        domain::TokenId,
+        domain::{Ids, TokenId},
         service::testing::services,
         store::testing::{TestStore, append, event},
     };

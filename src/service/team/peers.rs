@@ -394,8 +394,6 @@ fn given_owned(text: Option<String>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::{
         domain::{NewMessage, journal::SessionSource},
