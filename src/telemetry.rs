@@ -4,15 +4,21 @@
 //! message or payload is ever logged.
 
 use std::{
-    fmt::Write as _, fs::OpenOptions, io::IsTerminal as _, os::unix::fs::OpenOptionsExt as _,
-    path::PathBuf, sync::Mutex,
+    fmt::Write as _,
+    io::{self, IsTerminal as _},
+    path::PathBuf,
+    sync::Mutex,
 };
 
-use file_rotate::{ContentLimit, FileRotate, compression::Compression, suffix::AppendCount};
 use tracing_subscriber::{
-    EnvFilter, Layer as _, fmt::writer::BoxMakeWriter, layer::SubscriberExt as _,
+    Layer as _,
+    filter::{ParseError, Targets},
+    fmt::writer::BoxMakeWriter,
+    layer::SubscriberExt as _,
     util::SubscriberInitExt as _,
 };
+
+use crate::log_file::LogFile;
 
 /// An error and all that caused it, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
@@ -36,28 +42,29 @@ pub struct LogOptions {
     pub file: Option<PathBuf>,
 }
 
-/// Size at which a log file is put aside, in bytes.
-const LOG_BYTES: usize = 8 * 1024 * 1024;
-/// How many are kept beside the present one.
-const LOG_FILES: usize = 3;
+/// Why the log cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// The filter has no meaning.
+    #[error("log_level {0:?} has no meaning")]
+    Filter(String, #[source] ParseError),
+    /// The log's file cannot be opened.
+    #[error("the log file cannot be opened")]
+    File(#[from] io::Error),
+}
 
 /// Sets the log up, once for the process.
 ///
 /// # Errors
-/// If the filter has no meaning.
-pub fn init(options: &LogOptions) -> Result<(), tracing_subscriber::filter::ParseError> {
-    let filter = EnvFilter::builder().parse(&options.filter)?;
+/// If the filter has no meaning, or the file cannot be opened.
+pub fn init(options: &LogOptions) -> Result<(), InitError> {
+    let filter: Targets =
+        options.filter.parse().map_err(|error| InitError::Filter(options.filter.clone(), error))?;
     let writer = match &options.file {
-        None => BoxMakeWriter::new(std::io::stderr),
-        Some(path) => BoxMakeWriter::new(Mutex::new(FileRotate::new(
-            path,
-            AppendCount::new(LOG_FILES),
-            ContentLimit::BytesSurpassed(LOG_BYTES),
-            Compression::None,
-            Some(private_append()),
-        ))),
+        None => BoxMakeWriter::new(io::stderr),
+        Some(path) => BoxMakeWriter::new(Mutex::new(LogFile::open(path.clone())?)),
     };
-    let colours = options.file.is_none() && std::io::stderr().is_terminal();
+    let colours = options.file.is_none() && io::stderr().is_terminal();
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colours);
     let layer = if options.json { layer.json().boxed() } else { layer.boxed() };
     // A second call, as in a test of this process, keeps the first log.
@@ -66,10 +73,4 @@ pub fn init(options: &LogOptions) -> Result<(), tracing_subscriber::filter::Pars
         tracing::error!(location = panic.location().map(ToString::to_string), "{panic}");
     }));
     Ok(())
-}
-
-fn private_append() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).create(true).append(true).mode(0o600);
-    options
 }

@@ -4,8 +4,6 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context as _;
-
 use super::migrate::with_advice;
 use super::{ALREADY_RUNNING, MIGRATIONS_PENDING, output};
 use crate::config::{Config, Env, LogFormat, Paths};
@@ -31,8 +29,7 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
             LogFormat::Auto => config.log_file.is_some(),
         },
         file: config.log_file.clone(),
-    })
-    .with_context(|| format!("log_level {:?} has no meaning", config.log_level.value))?;
+    })?;
     let _lock = match DatabaseLock::acquire(&paths.lock) {
         Ok(lock) => lock,
         Err(LockError::Held) => return Ok(already_running(paths)),

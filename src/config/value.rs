@@ -61,7 +61,7 @@ pub(super) fn origin(text: &str) -> Result<String, String> {
 
 /// Log filter directives, such as `info` or `svc=debug,warn`.
 pub(super) fn log_level(text: &str) -> Result<String, String> {
-    tracing_subscriber::EnvFilter::try_new(text)
+    text.parse::<tracing_subscriber::filter::Targets>()
         .map(|_| text.to_owned())
         .map_err(|_| format!("`{text}` is not a log level (error, warn, info, debug, trace) or a list such as svc=debug,warn"))
 }
