@@ -40,10 +40,9 @@ impl StreamName {
         &self.0
     }
 
-    /// Whether it is for the operator and for whoever it is about, and for nobody else: answers to MCP clients may
-    /// hold what others must not read.
-    pub fn is_private(&self) -> bool {
-        self.0.starts_with("mcp/")
+    /// What the stream is of: `task` in `task/<id>`; empty for a stream of the daemon's own.
+    pub fn kind(&self) -> &str {
+        self.0.split_once('/').map_or("", |(kind, _)| kind)
     }
 
     /// The text, shared.

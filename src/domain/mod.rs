@@ -23,6 +23,7 @@ pub mod stamp;
 mod task;
 pub mod text;
 mod time;
+mod visibility;
 
 pub use caller::{Caller, Scope};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
@@ -39,3 +40,4 @@ pub use task::{
     TaskStatus, Verdict,
 };
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
+pub use visibility::{StreamReader, StreamVisibility};

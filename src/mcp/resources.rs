@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::RpcError;
 use crate::{
-    domain::{Caller, StreamName, limits, sse::push_item},
+    domain::{Caller, StreamName, StreamReader, StreamVisibility, limits, sse::push_item},
     service::{Services, log::Selector},
 };
 
@@ -133,9 +133,6 @@ impl ResourceProvider for StreamResources {
     ) -> BoxFuture<'a, Result<Option<Vec<Value>>, RpcError>> {
         Box::pin(async move {
             let Some((name, query)) = parse(uri) else { return Ok(None) };
-            if name.is_private() {
-                return Ok(None);
-            }
             let (mut after, mut limit) = (None, 100_u32);
             for (key, value) in form_urlencoded::parse(query.as_bytes()) {
                 let bad = || {
@@ -151,7 +148,7 @@ impl ResourceProvider for StreamResources {
                     _ => {}
                 }
             }
-            let Some(end) = services.log.stream_end(&name).await? else { return Ok(None) };
+            let Some(end) = services.log.team_stream_end(&name).await? else { return Ok(None) };
             let after = after.unwrap_or_else(|| (end.head - i64::from(limit)).max(0));
             let selector = Selector::Stream(name.as_str().to_owned());
             let page = services.log.event_page(caller, &selector, after, None, Some(limit)).await?;
@@ -175,7 +172,10 @@ impl ResourceProvider for StreamResources {
     }
 
     fn stream_of(&self, uri: &str) -> Option<StreamName> {
-        parse(uri).map(|(name, _)| name).filter(|name| !name.is_private())
+        // The stream may not be there yet. What a subscriber hears is decided by the stream as it was opened.
+        let is_readable =
+            |name: &StreamName| StreamReader::Team.may_read(StreamVisibility::of_new(name));
+        parse(uri).map(|(name, _)| name).filter(is_readable)
     }
 
     fn complete<'a>(

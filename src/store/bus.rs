@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use crate::domain::{Event, Framing, Seq, StreamName, limits, sse};
+use crate::domain::{Event, Framing, Seq, StreamName, StreamVisibility, limits, sse};
 
 /// What one commit appended to one stream.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub struct Batch {
     pub positions: (i64, i64),
     /// Whether the commit also closed the stream.
     pub closed: bool,
+    /// Who may read the stream.
+    pub visibility: StreamVisibility,
     /// The events.
     pub events: Box<[Event]>,
     bytes: usize,
@@ -33,13 +35,18 @@ pub struct Batch {
 }
 
 impl Batch {
-    pub(in crate::store) fn new(events: Vec<Event>, closed: bool) -> Option<Self> {
+    pub(in crate::store) fn new(
+        events: Vec<Event>,
+        closed: bool,
+        visibility: StreamVisibility,
+    ) -> Option<Self> {
         let (first, last) = (events.first()?, events.last()?);
         Some(Self {
             stream: first.stream.clone(),
             seqs: (first.seq, last.seq),
             positions: (first.position, last.position),
             closed,
+            visibility,
             bytes: events.iter().map(sse::frame_len).sum(),
             events: events.into(),
             frames: Default::default(),
@@ -94,12 +101,12 @@ impl Bus {
         Listener::new(Arc::clone(&self.everything), None)
     }
 
-    /// Counts commits in which a public stream began.
+    /// Counts commits in which a stream began that every caller may read.
     pub fn opened(&self) -> watch::Receiver<u64> {
         self.opened.subscribe()
     }
 
-    /// Tells that a public stream has begun.
+    /// Tells that a stream has begun that every caller may read.
     pub(in crate::store) fn tell_opened(&self) {
         self.opened.send_modify(|count| *count += 1);
     }
@@ -291,7 +298,7 @@ mod tests {
             data: "x".repeat(size).into(),
             at: Timestamp::from_millis(0),
         });
-        Batch::new(events.collect(), closed).unwrap()
+        Batch::new(events.collect(), closed, StreamVisibility::Team).unwrap()
     }
 
     fn heard(listener: &Listener<Batch>, cursor: i64, budget: usize) -> Option<(i64, i64)> {

@@ -57,7 +57,10 @@ fn older_database(home: &Home, level: usize) {
     file.execute_batch(
         "insert into stream (id, name, created_at) values (77, 'note/old', 1577934245678);
          insert into event (position, stream_id, seq, kind, data, at)
-         values (5, 77, 1, 'note.made', '{\"words\":\"from long ago\"}', 1577934245678);",
+         values (5, 77, 1, 'note.made', '{\"words\":\"from long ago\"}', 1577934245678);
+         insert into stream (id, name, created_at) values (76, 'mcp/old', 1577934245678);
+         insert into event (position, stream_id, seq, kind, data, at)
+         values (4, 76, 1, 'message', '{\"for\":\"one session\"}', 1577934245678);",
     )
     .expect("the log is in the first migration");
 }
@@ -86,6 +89,12 @@ fn every_earlier_database_is_backed_up_and_brought_up_to_date() {
         assert_eq!(kept[0]["data"], json!({ "words": "from long ago" }), "level {level}");
         assert_eq!(kept[0]["at"], "2020-01-02T03:04:05.678Z");
         assert_eq!(kept[0]["position"], 5);
+        let session = d.session("s-1");
+        session.get("/v1/events?stream=note/old").ok(200);
+        assert_eq!(session.get("/v1/events?stream=mcp/old").status(), 404, "as private as it was");
+        let all = page(&session.get("/v1/events?limit=500"), "events").to_vec();
+        assert!(all.iter().all(|event| event["stream"] != "mcp/old"), "{all:?}");
+        assert_eq!(page(&d.get("/v1/events?stream=mcp/old"), "events").len(), 1);
         new_task(&d);
         let after = page(&d.get("/v1/events?stream_prefix=task/"), "events");
         assert!(after[0]["position"].as_u64() > Some(5), "the log goes on behind it");
@@ -98,8 +107,11 @@ fn every_earlier_database_is_backed_up_and_brought_up_to_date() {
         let rows: i64 =
             file.query_row("select count(*) from _sqlx_migrations", [], |row| row.get(0)).unwrap();
         assert_eq!(rows, i64::try_from(level).unwrap(), "it is from before");
-        let words: String =
-            file.query_row("select data ->> 'words' from event", [], |row| row.get(0)).unwrap();
+        let words: String = file
+            .query_row("select data ->> 'words' from event where position = 5", [], |row| {
+                row.get(0)
+            })
+            .unwrap();
         assert_eq!(words, "from long ago");
 
         d.restart();

@@ -6,10 +6,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     Log,
-    subscription::{After, Gap, Selector, begin, visible},
+    subscription::{After, Gap, Selector, begin},
 };
 use crate::{
-    domain::{Event, StreamName, limits},
+    domain::{Event, StreamName, StreamReader, limits},
     service::{Error, check},
     store::{Batch, Commit, FeedScope, Heard, Listener, PageSize},
 };
@@ -45,12 +45,12 @@ impl Log {
         // Listen first and look after, or what is committed in between is waited for in vain.
         let mut ear = match selector {
             Selector::Stream(name) => {
-                let name = visible(false, name)?;
+                let (name, _) = self.readable(StreamReader::Team, name).await?;
                 let listener = self.core.store.bus().listen(&name);
                 Ear::Stream(name, listener)
             }
             Selector::Prefix(prefix) => {
-                let scope = FeedScope::prefix(prefix, false);
+                let scope = FeedScope::prefix(prefix, StreamReader::Team);
                 Ear::Feed(scope, self.core.store.bus().listen_all())
             }
         };
@@ -62,7 +62,7 @@ impl Log {
         loop {
             // The end is looked at before the page, so that what is passed over for its kind was seen.
             let ((_, head), closed) = self.bounds(&ear).await?;
-            let page = self.page_after(selector, false, place, kind, take).await?;
+            let page = self.page_after(selector, StreamReader::Team, place, kind, take).await?;
             if let Some(next_after) = page.next {
                 return Ok(Reading { events: page.events, next_after, gap, closed: false });
             }
@@ -123,7 +123,7 @@ impl Ear {
                     for batch in commits.iter().flat_map(|commit| commit.iter()) {
                         // A listener that came while a commit was being told may see a part of it.
                         let whole = batch.positions.0 == *place + 1;
-                        let ours = scope.contains(&batch.stream);
+                        let ours = scope.contains(batch);
                         if !whole || (ours && wanted(batch)) {
                             return;
                         }

@@ -1,5 +1,7 @@
 //! Which of some streams have got new events.
 //!
+//! It is for clients that subscribe to resources, which are the streams that every caller may read.
+//!
 //! A level and not an edge: it names the streams that have moved since a position of the log and the last position of
 //! each. So nothing is kept for a reader that is away.
 
@@ -9,7 +11,7 @@ use tokio::sync::watch;
 
 use super::Log;
 use crate::{
-    domain::{Seq, StreamName},
+    domain::{Seq, StreamName, StreamReader},
     service::Error,
     store::{Commit, Heard, Listener},
 };
@@ -44,7 +46,7 @@ impl Log {
         let head = self.log_head().await?;
         let after = from.unwrap_or(head).min(head);
         let missed = if after < head {
-            self.core.store.moved_streams(&names, after).await?
+            self.core.store.moved_streams(StreamReader::Team, &names, after).await?
         } else {
             Vec::new()
         };
@@ -56,9 +58,17 @@ impl Log {
         Ok(self.core.store.log_bounds().await?.1)
     }
 
-    /// Where a stream ends; `None` if there is none of that name.
+    /// Where a stream ends, whoever may read it: the caller has checked whose it is. `None` if there is none of that
+    /// name.
     pub async fn stream_end(&self, name: &StreamName) -> Result<Option<StreamEnd>, Error> {
         let view = self.core.store.view(name).await?;
+        Ok(view.map(|view| StreamEnd { head: view.head, closed: view.closed }))
+    }
+
+    /// Where a stream ends that every caller may read; `None` if there is none.
+    pub async fn team_stream_end(&self, name: &StreamName) -> Result<Option<StreamEnd>, Error> {
+        let view = self.core.store.view(name).await?;
+        let view = view.filter(|view| StreamReader::Team.may_read(view.visibility));
         Ok(view.map(|view| StreamEnd { head: view.head, closed: view.closed }))
     }
 
@@ -90,7 +100,8 @@ impl StreamMoves {
                 let mut moved = BTreeMap::new();
                 for batch in commits.iter().flat_map(|commit| commit.iter()) {
                     self.cursor = self.cursor.max(batch.positions.1);
-                    if streams.contains_key(batch.stream.as_str()) {
+                    let is_readable = StreamReader::Team.may_read(batch.visibility);
+                    if is_readable && streams.contains_key(batch.stream.as_str()) {
                         moved.insert(batch.stream.as_str(), batch.positions.1);
                     }
                 }
@@ -99,7 +110,12 @@ impl StreamMoves {
             Heard::Behind => {
                 let names: Vec<String> = streams.keys().cloned().collect();
                 let head = self.log.log_head().await?;
-                let moved = self.log.core.store.moved_streams(&names, self.cursor).await?;
+                let moved = self
+                    .log
+                    .core
+                    .store
+                    .moved_streams(StreamReader::Team, &names, self.cursor)
+                    .await?;
                 self.cursor = head;
                 Ok(moved)
             }

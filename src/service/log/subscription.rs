@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::Log;
 use crate::{
-    domain::{Caller, Event, Framing, Seq, StreamName, limits},
+    domain::{Caller, Event, Framing, Seq, StreamName, StreamReader, limits},
     service::{Error, ResourceKind, check},
     store::{
         Batch, Commit, FeedScope, FramePage, Heard, Listener, LogPage, PageSize, Store, StoreError,
@@ -71,7 +71,7 @@ pub enum Chunk {
 }
 
 impl Log {
-    /// A page of events after a place. Private streams are shown to the operator alone.
+    /// A page of events after a cursor, of streams that the caller may read.
     pub async fn event_page(
         &self,
         caller: &Caller,
@@ -81,26 +81,25 @@ impl Log {
         limit: Option<u32>,
     ) -> Result<EventPage, Error> {
         let take = PageSize::rows(check::limit(limit)?);
-        self.page_after(selector, caller.is_operator(), after, kind, take).await
+        self.page_after(selector, StreamReader::of(caller), after, kind, take).await
     }
 
-    /// A page of events after a place, with or without what is private.
+    /// A page of events after a cursor, of streams that the reader may read.
     pub(in crate::service) async fn page_after(
         &self,
         selector: &Selector,
-        private: bool,
+        reader: StreamReader,
         after: i64,
         kind: Option<&str>,
         take: PageSize,
     ) -> Result<EventPage, Error> {
         let LogPage { events, more } = match selector {
             Selector::Stream(name) => {
-                let name = visible(private, name)?;
-                let view = self.view(&name).await?;
+                let (name, view) = self.readable(reader, name).await?;
                 self.core.store.events(view.id, &name, after, kind, take).await?
             }
             Selector::Prefix(prefix) => {
-                let scope = FeedScope::prefix(prefix, private);
+                let scope = FeedScope::prefix(prefix, reader);
                 self.core.store.feed_events(&scope, after, i64::MAX, kind, take).await?
             }
         };
@@ -112,8 +111,8 @@ impl Log {
         Ok(EventPage { events, next })
     }
 
-    /// Follows a stream, or several, from a place on and without end. Private streams are shown to the operator
-    /// alone.
+    /// Follows a stream, or several, from a cursor on and without end, as far as the caller may
+    /// read them.
     pub async fn subscribe(
         &self,
         caller: &Caller,
@@ -124,12 +123,12 @@ impl Log {
         match selector {
             Selector::Stream(name) => {
                 let framing = Framing::ItemBySeq;
-                visible(caller.is_operator(), name)?;
+                self.readable(StreamReader::of(caller), name).await?;
                 let feed = self.subscribe_stream(name, after, framing, kind).await?;
                 Ok(Subscription { endless: true, ..feed })
             }
             Selector::Prefix(prefix) => {
-                let scope = FeedScope::prefix(prefix, caller.is_operator());
+                let scope = FeedScope::prefix(prefix, StreamReader::of(caller));
                 self.subscribe_feed(scope, after, kind).await
             }
         }
@@ -220,17 +219,23 @@ impl Log {
         Ok(Follow { store, id: view.id, name, listener, cursor: after, closed: view.closed })
     }
 
+    /// A stream that the reader may read. One that it may not is not there.
+    pub(in crate::service) async fn readable(
+        &self,
+        reader: StreamReader,
+        name: &str,
+    ) -> Result<(StreamName, StreamView), Error> {
+        let unknown = || Error::not_found(ResourceKind::Stream, name);
+        let stream = StreamName::parse(name).ok_or_else(unknown)?;
+        let view = self.core.store.view(&stream).await?;
+        let view = view.filter(|view| reader.may_read(view.visibility)).ok_or_else(unknown)?;
+        Ok((stream, view))
+    }
+
     pub(in crate::service) async fn view(&self, name: &StreamName) -> Result<StreamView, Error> {
         let view = self.core.store.view(name).await?;
         view.ok_or_else(|| Error::not_found(ResourceKind::Stream, name.as_str()))
     }
-}
-
-/// The name of a stream that may be shown.
-pub(in crate::service) fn visible(private: bool, name: &str) -> Result<StreamName, Error> {
-    StreamName::parse(name)
-        .filter(|name| private || !name.is_private())
-        .ok_or_else(|| Error::not_found(ResourceKind::Stream, name))
 }
 
 /// The cursor to begin with, and what the log cannot give any more.
@@ -459,7 +464,7 @@ impl Subscription {
                             return Told::Behind;
                         }
                         expected = batch.positions.1 + 1;
-                        if scope.contains(&batch.stream) {
+                        if scope.contains(batch) {
                             frames.push(self.frames_of(batch));
                         }
                     }

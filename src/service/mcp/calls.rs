@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::Mcp;
 use crate::{
     domain::{
-        CallId, Caller, McpSessionId, NewEvent, StreamName, Timestamp, limits, mcp::Revision,
+        CallId, Caller, McpSessionId, NewEvent, StreamName, StreamReader, Timestamp, limits,
+        mcp::Revision,
     },
     service::{Error, check},
     store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, StoreError, WriteTx},
@@ -344,7 +345,8 @@ impl Mcp {
         limit: u32,
     ) -> Result<(Vec<String>, Option<String>), Error> {
         let before: i64 = check::cursor(cursor)?.unwrap_or(i64::MAX);
-        let mut rows = self.core.store.public_streams(before, limit + 1).await?;
+        let mut rows =
+            self.core.store.latest_streams(StreamReader::Team, before, limit + 1).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
         let next = rows.last().filter(|_| more).map(|(id, _)| check::make_cursor(id));
@@ -353,7 +355,7 @@ impl Mcp {
 
     /// Names of streams that everybody may see and that begin so.
     pub async fn stream_names(&self, prefix: &str, limit: u32) -> Result<Vec<String>, Error> {
-        Ok(self.core.store.stream_names(prefix, limit).await?)
+        Ok(self.core.store.stream_names(StreamReader::Team, prefix, limit).await?)
     }
 
     /// A key of the daemon's own, made at the first use and kept with the database.

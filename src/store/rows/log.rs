@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 
-use crate::domain::{Event, Seq, StreamName, limits};
+use crate::{
+    domain::{Event, Seq, StreamReader, StreamVisibility, limits},
+    store::bus::Batch,
+};
 
 /// What the writer knows of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +16,8 @@ pub struct StreamState {
     pub head: Seq,
     /// Whether nothing may follow.
     pub closed: bool,
+    /// Who may read it.
+    pub visibility: StreamVisibility,
 }
 
 /// Seqs of appended events.
@@ -35,6 +40,8 @@ pub struct StreamView {
     pub head: Seq,
     /// Whether nothing follows.
     pub closed: bool,
+    /// Who may read it.
+    pub visibility: StreamVisibility,
 }
 
 /// A page of a replay.
@@ -82,18 +89,23 @@ pub struct LogPage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeedScope {
     prefix: String,
-    pub(in crate::store) private: bool,
+    reader: StreamReader,
 }
 
 impl FeedScope {
-    /// Streams whose name begins with `prefix`; all of them if it is empty. `private` ones only if asked for.
-    pub fn prefix(prefix: &str, private: bool) -> Self {
-        Self { prefix: prefix.to_owned(), private }
+    /// Streams whose name begins with `prefix`, all if it is empty, as far as `reader` may read them.
+    pub fn prefix(prefix: &str, reader: StreamReader) -> Self {
+        Self { prefix: prefix.to_owned(), reader }
     }
 
-    /// Whether `stream` belongs to it.
-    pub fn contains(&self, stream: &StreamName) -> bool {
-        stream.as_str().starts_with(&self.prefix) && (self.private || !stream.is_private())
+    /// Whether a commit's events belong to it.
+    pub fn contains(&self, batch: &Batch) -> bool {
+        batch.stream.as_str().starts_with(&self.prefix) && self.reader.may_read(batch.visibility)
+    }
+
+    /// The visibilities that belong to it.
+    pub(in crate::store) fn visibilities(&self) -> Vec<StreamVisibility> {
+        self.reader.readable()
     }
 
     /// Names from here up belong to it …

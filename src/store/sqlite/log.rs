@@ -17,7 +17,7 @@ use super::{
     tx::{PendingEvent, Undo, WriteTx},
 };
 use crate::{
-    domain::{Event, NewEvent, Seq, StreamName},
+    domain::{Event, NewEvent, Seq, StreamName, StreamReader, StreamVisibility},
     store::{AppendedSeqs, Batch, StoreError, StreamState},
 };
 
@@ -29,7 +29,7 @@ impl WriteTx {
         }
         let text = name.as_str();
         let row = sqlx::query!(
-            r#"select id, closed_at,
+            r#"select id, closed_at, visibility as "visibility: StreamVisibility",
                 (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
             from stream where name = ?"#,
             text
@@ -40,6 +40,7 @@ impl WriteTx {
             id: row.id,
             head: row.head,
             closed: row.closed_at.is_some(),
+            visibility: row.visibility,
         });
         if let Some(state) = state {
             self.streams.insert(name.shared(), state);
@@ -52,15 +53,16 @@ impl WriteTx {
         if let Some(state) = self.stream(name).await? {
             return Ok(state);
         }
-        let text = name.as_str();
+        let (text, visibility) = (name.as_str(), StreamVisibility::of_new(name));
         let id = sqlx::query_scalar!(
-            r#"insert into stream (name, created_at) values (?, ?) returning id as "id!: i64""#,
+            r#"insert into stream (name, created_at, visibility) values (?, ?, ?) returning id as "id!: i64""#,
             text,
-            self.now
+            self.now,
+            visibility
         )
         .fetch_one(&mut self.conn)
         .await?;
-        let state = StreamState { id, head: 0, closed: false };
+        let state = StreamState { id, head: 0, closed: false, visibility };
         self.undo.push(Undo::Forget(name.shared()));
         self.streams.insert(name.shared(), state);
         Ok(state)
@@ -106,6 +108,7 @@ impl WriteTx {
                 self.pending.push(PendingEvent {
                     stream: Arc::clone(&shared),
                     stream_id: state.id,
+                    visibility: state.visibility,
                     seq: state.head,
                     kind: event.kind,
                     data: event.data,
@@ -212,7 +215,7 @@ impl WriteTx {
         let is_new = groups.iter().any(|(_, len)| {
             let first = &self.pending[began];
             began += len;
-            first.seq == 1 && !first.stream.starts_with("mcp/")
+            first.seq == 1 && StreamReader::Team.may_read(first.visibility)
         });
         if is_new {
             self.bus.tell_opened();
@@ -226,8 +229,9 @@ impl WriteTx {
         let mut batches = Vec::new();
         let mut pending = self.pending.drain(..);
         for ((_, len), wanted) in groups.into_iter().zip(wanted) {
-            let group = pending.by_ref().take(len);
-            if wanted {
+            let mut group = pending.by_ref().take(len).peekable();
+            let visibility = group.peek().map(|first| first.visibility);
+            if let Some(visibility) = visibility.filter(|_| wanted) {
                 let events: Vec<Event> = group
                     .map(|row| {
                         position += 1;
@@ -244,7 +248,7 @@ impl WriteTx {
                 let closed = events.last().is_some_and(|last| {
                     self.streams.get(last.stream.as_str()).is_some_and(|state| state.closed)
                 });
-                batches.extend(Batch::new(events, closed));
+                batches.extend(Batch::new(events, closed, visibility));
             } else {
                 position += i64::try_from(group.count()).unwrap_or(0);
             }

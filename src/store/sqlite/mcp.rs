@@ -1,6 +1,6 @@
 //! Rows of the Model Context Protocol: sessions, subscriptions, and calls that take time.
 
-use super::{db::Store, errors::changed, json::to_json, tx::WriteTx};
+use super::{db::Store, errors::changed, tx::WriteTx};
 use crate::{
     domain::{CallId, McpSessionId, Principal, Timestamp, mcp::Revision},
     store::{CallRow, CallState, McpSessionRow, McpTransport, StoreError},
@@ -395,57 +395,5 @@ impl Store {
             .fetch_all(&self.readers)
             .await?;
         raw.into_iter().map(CallRow::try_from).collect()
-    }
-
-    /// Which of these streams have something after the position `after`: their names, and the last position of each.
-    pub async fn moved_streams(
-        &self,
-        names: &[String],
-        after: i64,
-    ) -> Result<Vec<(String, i64)>, StoreError> {
-        let names = to_json(names);
-        let rows = sqlx::query!(
-            r#"select name as "name!: String", head as "head!: i64" from (
-                select s.name, (select position from event e where e.stream_id = s.id order by seq desc limit 1) as head
-                from stream s where s.name in (select value from json_each(?1))
-            ) where head > ?2 order by head"#,
-            names,
-            after
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows.into_iter().map(|row| (row.name, row.head)).collect())
-    }
-
-    /// Streams that everybody may see, the latest made first: those made before the stream with the row id `before`.
-    pub async fn public_streams(
-        &self,
-        before: i64,
-        limit: u32,
-    ) -> Result<Vec<(i64, String)>, StoreError> {
-        let rows = sqlx::query!(
-            r#"select id, name from stream where id < ?1 and (name < 'mcp/' or name >= 'mcp0')
-            order by id desc limit ?2"#,
-            before,
-            limit
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
-    }
-
-    /// Names of streams that everybody may see and that begin so, in their order.
-    pub async fn stream_names(&self, prefix: &str, limit: u32) -> Result<Vec<String>, StoreError> {
-        let beyond = format!("{prefix}\x7f");
-        let names = sqlx::query_scalar!(
-            r#"select name from stream where name >= ?1 and name < ?2 and (name < 'mcp/' or name >= 'mcp0')
-            order by name limit ?3"#,
-            prefix,
-            beyond,
-            limit
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(names)
     }
 }

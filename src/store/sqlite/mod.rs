@@ -25,6 +25,7 @@ mod peer;
 mod replay;
 mod search;
 mod seen;
+mod streams;
 mod tally;
 mod task;
 #[cfg(test)]

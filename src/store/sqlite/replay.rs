@@ -7,9 +7,9 @@
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt as _};
 
-use super::db::Store;
+use super::{db::Store, json::to_json};
 use crate::{
-    domain::{Event, Framing, Seq, StreamName, Timestamp, limits},
+    domain::{Event, Framing, Seq, StreamName, StreamVisibility, Timestamp, limits},
     store::{FeedScope, FramePage, LogPage, PageSize, StoreError, StreamView, render},
 };
 
@@ -36,7 +36,7 @@ impl Store {
     pub async fn view(&self, name: &StreamName) -> Result<Option<StreamView>, StoreError> {
         let text = name.as_str();
         let row = sqlx::query!(
-            r#"select id, closed_at,
+            r#"select id, closed_at, visibility as "visibility: StreamVisibility",
                 (select coalesce(min(seq), 1) - 1 from event where stream_id = stream.id) as "floor!: i64",
                 (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
             from stream where name = ?"#,
@@ -49,6 +49,7 @@ impl Store {
             floor: row.floor,
             head: row.head,
             closed: row.closed_at.is_some(),
+            visibility: row.visibility,
         }))
     }
 
@@ -105,12 +106,13 @@ impl Store {
         take: PageSize,
     ) -> Result<LogPage, StoreError> {
         let (lowest, beyond, limit) = (scope.lowest(), scope.beyond(), take.limit());
+        let visibilities = to_json(&scope.visibilities());
         let rows = sqlx::query!(
             r#"select e.position as "position!", s.name, e.seq, e.kind, e.data, e.at as "at: Timestamp"
             from event e
             cross join stream s on s.id = e.stream_id
             where e.position > ?1 and s.name >= ?2 and s.name < ?3 and (?4 is null or e.kind = ?4)
-                and e.position <= ?6 and (?7 or s.name < 'mcp/' or s.name >= 'mcp0')
+                and e.position <= ?6 and s.visibility in (select value from json_each(?7))
             order by e.position limit ?5"#,
             after,
             lowest,
@@ -118,7 +120,7 @@ impl Store {
             kind,
             limit,
             until,
-            scope.private
+            visibilities
         )
         .fetch(&self.readers)
         .map_ok(|row| Event {
@@ -227,6 +229,7 @@ impl Store {
         }
         let until = head.min(after.saturating_add(limits::SCAN_POSITIONS));
         let (lowest, beyond) = (scope.lowest(), scope.beyond());
+        let visibilities = to_json(&scope.visibilities());
         let row = sqlx::query!(
             r#"select max(position) as "cursor: i64", count(*) as "rows!: i64", cast(group_concat(
                 'id: ' || position || char(10) || 'event: ' || kind || char(10)
@@ -243,14 +246,15 @@ impl Store {
                 where e.position > ?1 and e.position <= ?2 and e.position < coalesce(
                         (select min(position) from event where position > ?1 and length(data) > 8192),
                         9223372036854775807)
-                    and s.name >= ?3 and s.name < ?4 and (?5 or s.name < 'mcp/' or s.name >= 'mcp0')
+                    and s.name >= ?3 and s.name < ?4
+                    and s.visibility in (select value from json_each(?5))
                 order by e.position limit 256
             )"#,
             after,
             until,
             lowest,
             beyond,
-            scope.private
+            visibilities
         )
         .fetch_one(&self.readers)
         .await?;
@@ -292,7 +296,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        domain::{NewEvent, sse},
+        domain::{NewEvent, StreamReader, sse},
         store::testing::{TestStore, append, event},
     };
 
@@ -309,7 +313,7 @@ mod tests {
 
     async fn fed(store: &Store, prefix: &str, after: i64) -> String {
         let (_, head) = store.log_bounds().await.unwrap();
-        let scope = FeedScope::prefix(prefix, true);
+        let scope = FeedScope::prefix(prefix, StreamReader::Operator);
         let (mut text, mut cursor) = (String::new(), after);
         while let Some(page) = store.feed_frames(&scope, cursor, head).await.unwrap() {
             assert!(page.cursor > cursor && page.cursor <= head, "a page moves the cursor");
@@ -345,7 +349,13 @@ mod tests {
             append(store, if n % 3 == 0 { &two } else { &one }, events).await;
         }
         let all = store
-            .feed_events(&FeedScope::prefix("", true), 0, i64::MAX, None, PageSize::rows(1000))
+            .feed_events(
+                &FeedScope::prefix("", StreamReader::Operator),
+                0,
+                i64::MAX,
+                None,
+                PageSize::rows(1000),
+            )
             .await
             .unwrap()
             .events;

@@ -73,7 +73,7 @@ mod model {
 
     use super::{TestStore, append, event};
     use crate::{
-        domain::{Framing, NewEvent, Seq, StreamName},
+        domain::{Framing, NewEvent, Seq, StreamName, StreamReader},
         store::{FeedScope, StoreError},
     };
 
@@ -219,7 +219,7 @@ mod model {
         let feed = test
             .store
             .feed_events(
-                &FeedScope::prefix("", true),
+                &FeedScope::prefix("", StreamReader::Operator),
                 0,
                 i64::MAX,
                 None,

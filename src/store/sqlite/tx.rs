@@ -6,7 +6,7 @@ use sqlx::SqliteConnection;
 
 use super::tally::Tally;
 use crate::{
-    domain::{EventKind, Seq, Timestamp},
+    domain::{EventKind, Seq, StreamVisibility, Timestamp},
     store::{Bus, StoreError, StreamState},
 };
 
@@ -37,6 +37,7 @@ pub struct WriteTx {
 pub(super) struct PendingEvent {
     pub(super) stream: Arc<str>,
     pub(super) stream_id: i64,
+    pub(super) visibility: StreamVisibility,
     pub(super) seq: Seq,
     pub(super) kind: EventKind,
     pub(super) data: Arc<str>,

@@ -401,6 +401,72 @@ fn nobody_but_the_operator_sees_the_streams_of_calls() {
     assert_eq!(stored, 1);
 }
 
+/// The name of a stream does not say who may read it: the column does that was filled when it was opened.
+#[test]
+fn a_stream_stays_as_private_as_it_was_opened() {
+    let mut d = Daemon::start();
+    let (secret, open) = (new_task(&d), new_task(&d));
+    d.stop();
+    let name = format!("task/{secret}");
+    let file = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database");
+    let changed = file
+        .execute("update stream set visibility = 'operator' where name = ?1", [&name])
+        .expect("an update");
+    assert_eq!(changed, 1);
+    drop(file);
+    d.restart();
+
+    let other = d.session("s-1");
+    let mut feed = other.follow("/v1/events?stream_prefix=task/");
+    let mut all = d.follow("/v1/events?stream_prefix=task/");
+    for task in [&secret, &open] {
+        crate::expect::append(&d, task, &json!([crate::expect::frame("a line")]));
+    }
+    let said = |event: &Value| event["stream"].as_str().unwrap_or_default().to_owned();
+    loop {
+        let event = feed.event().data;
+        assert_ne!(said(&event), name, "in a feed, replayed and live");
+        if said(&event) == format!("task/{open}") && event["kind"] == "frame" {
+            break;
+        }
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    while seen.len() < 2 {
+        seen.insert(said(&all.event().data));
+    }
+    assert!(seen.contains(&name), "the operator reads all: {seen:?}");
+
+    let by_name = format!("/v1/events?stream={name}");
+    assert_eq!(other.get(&by_name).status(), 404);
+    let refused = other.try_follow(&by_name, None).expect("an answer").err();
+    assert_eq!(refused.map(|reply| reply.status()), Some(404));
+    d.get(&by_name).ok(200);
+    let page = other.get("/v1/events?stream_prefix=task/&limit=500").ok(200).to_string();
+    assert!(page.contains(&open) && !page.contains(&secret), "{page}");
+
+    let client = Client::open(&other, "2025-11-25");
+    let listed = client.ask("resources/list", &json!({})).to_string();
+    assert!(listed.contains(&open) && !listed.contains(&secret), "{listed}");
+    let reference = json!({ "type": "ref/resource", "uri": "svc://stream/{+name}" });
+    let argument = json!({ "name": "name", "value": "task/" });
+    let complete = json!({ "ref": reference, "argument": argument });
+    let names = client.ask("completion/complete", &complete).to_string();
+    assert!(names.contains(&open) && !names.contains(&secret), "{names}");
+    for caller in [&other, &*d] {
+        let client = Client::open(caller, "2025-11-25");
+        let uri = format!("svc://stream/{name}");
+        let asked = client.post(&request(1, "resources/read", &json!({ "uri": uri })));
+        super::refused(&asked.send(), 200, -32002);
+        let read = |arguments: &Value| {
+            let body = request(1, "tools/call", &tool("events_read", arguments));
+            result(&post(caller, &body).send()).to_string()
+        };
+        assert!(read(&json!({ "stream": name })).contains("not_found"));
+        let text = read(&json!({ "prefix": "task/", "limit": 500 }));
+        assert!(text.contains(&open) && !text.contains(&secret), "{text}");
+    }
+}
+
 /// An answer that is on record is an event. Were it in the next answer, that would be in the one after it, each time
 /// with more backslashes: ten calls were eleven megabytes.
 #[test]
