@@ -29,8 +29,8 @@ use crate::{
     store::{CallRow, CallState, McpTransport},
     telemetry,
     tools::{
-        Answers, Call, ErrorType, Failure, FarEnd, LogLevel, Nobody, Output, Pace, Progress, Tool,
-        ToolError,
+        Call, ClientAnswers, ErrorType, Failure, FarEnd, LogLevel, NoFarEnd, Output, Pace, Tool,
+        ToolError, ToolProgress,
     },
 };
 
@@ -151,7 +151,7 @@ impl Mcp {
         let line = match origin {
             Origin::Bare => {
                 let arguments = arguments_of(request.params.remove("arguments"))?;
-                let call = self.call(caller, acts_for, started_at, Arc::new(Nobody));
+                let call = self.call(caller, acts_for, started_at, Arc::new(NoFarEnd));
                 let run =
                     async move { conclude(&request.id, tool.call(call, arguments).await, None) };
                 return Ok(Reply::Pending(Pending { answer: run.boxed(), messages: None }));
@@ -527,7 +527,7 @@ impl Mcp {
         };
         let out = Out::Task(row.call_id.clone());
         let wire = Wire::new(self.clone(), caller.clone(), Line::Modern(modern), draft, out);
-        let answers: Option<Answers> =
+        let answers: Option<ClientAnswers> =
             row.answers.as_deref().and_then(|it| serde_json::from_str(it).ok());
         wire.remember(answers.unwrap_or_default(), None);
         wire.detached.cancel();
@@ -695,9 +695,10 @@ fn first_message(draft: &Draft, revision: Revision) -> Option<String> {
     }
     let message = format!("{} has begun", draft.tool);
     Some(match progress_token(&draft.params) {
-        Some(token) => {
-            progress_text(token, &Progress { progress: 0.0, total: None, message: Some(message) })
-        }
+        Some(token) => progress_text(
+            token,
+            &ToolProgress { progress: 0.0, total: None, message: Some(message) },
+        ),
         None => log_text(LogLevel::Debug, &json!(message)),
     })
 }

@@ -16,7 +16,7 @@ use crate::{
         Caller, limits,
         mcp::{Revision, TASKS_EXTENSION, meta},
     },
-    tools::{ErrorType, Failure, FarEnd, LogLevel, Nobody},
+    tools::{ErrorType, Failure, FarEnd, LogLevel, NoFarEnd},
 };
 
 /// What clients tell their models of us. Some cut it after a few hundred characters, so the point comes first.
@@ -182,7 +182,7 @@ impl Mcp {
         };
         let far_end: Arc<dyn FarEnd> = match &wire {
             Some(wire) => Arc::new(End(Arc::clone(wire))),
-            None => Arc::new(Nobody),
+            None => Arc::new(NoFarEnd),
         };
         let call = self.call(&context.caller, draft.acts_for.clone(), draft.started_at, far_end);
         let messages = match (prompt.messages(call, arguments).await, &wire) {

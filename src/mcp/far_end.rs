@@ -19,7 +19,10 @@ use crate::{
     service::mcp::NewCall,
     store::McpTransport,
     telemetry,
-    tools::{Answers, Ask, ErrorType, Failure, FarEnd, LogLevel, Progress, ToolError},
+    tools::{
+        ClientAnswers, ClientQuestion, ErrorType, Failure, FarEnd, LogLevel, ToolError,
+        ToolProgress,
+    },
 };
 
 /// One call's line to its client.
@@ -62,9 +65,9 @@ pub(super) struct Draft {
 #[derive(Debug)]
 struct State {
     out: Out,
-    answers: Answers,
+    answers: ClientAnswers,
     /// What the client is asked: of a task what it waits for, else what the tool stopped at.
-    asks: Vec<Ask>,
+    asks: Vec<ClientQuestion>,
     kept: Option<Value>,
     /// The tool is done, and its outcome is on its way to whoever waits: it is too late for a task.
     is_over: bool,
@@ -131,7 +134,7 @@ impl Wire {
             draft,
             state: Mutex::new(State {
                 out,
-                answers: Answers::new(),
+                answers: ClientAnswers::new(),
                 asks: Vec::new(),
                 kept: None,
                 is_over: false,
@@ -149,14 +152,14 @@ impl Wire {
     }
 
     /// What the client has answered already, and what the tool kept in an earlier round.
-    pub(super) fn remember(&self, answers: Answers, kept: Option<Value>) {
+    pub(super) fn remember(&self, answers: ClientAnswers, kept: Option<Value>) {
         let mut state = self.state();
         state.answers.extend(answers);
         state.kept = kept;
     }
 
     /// What the tool stopped at, what was answered before, and what it wants to have again.
-    pub(super) fn round(&self) -> (Vec<Ask>, Answers, Option<Value>) {
+    pub(super) fn round(&self) -> (Vec<ClientQuestion>, ClientAnswers, Option<Value>) {
         let state = self.state();
         (state.asks.clone(), state.answers.clone(), state.kept.clone())
     }
@@ -212,14 +215,17 @@ impl Wire {
         }
         if let Some(token) = self.progress_token() {
             let message = format!("{} goes on", self.draft.tool);
-            let progress =
-                Progress { progress: elapsed.as_secs_f64(), total: None, message: Some(message) };
+            let progress = ToolProgress {
+                progress: elapsed.as_secs_f64(),
+                total: None,
+                message: Some(message),
+            };
             self.send(progress_text(token, &progress)).await;
         }
     }
 
     /// Takes in what a client answers to a task's questions.
-    pub(super) async fn answer(&self, given: Answers) -> Result<(), crate::service::Error> {
+    pub(super) async fn answer(&self, given: ClientAnswers) -> Result<(), crate::service::Error> {
         let (id, asks, answers) = {
             let mut state = self.state();
             let Out::Task(id) = state.out.clone() else { return Ok(()) };
@@ -239,8 +245,12 @@ impl Wire {
         Ok(())
     }
 
-    async fn ask_legacy(&self, session: &Session, asks: Vec<Ask>) -> Result<Answers, Failure> {
-        let mut answers = Answers::new();
+    async fn ask_legacy(
+        &self,
+        session: &Session,
+        asks: Vec<ClientQuestion>,
+    ) -> Result<ClientAnswers, Failure> {
+        let mut answers = ClientAnswers::new();
         for ask in asks {
             let id = format!("svc-{}", crate::service::new_secret().split_at(24).0);
             let (reply, answer) = oneshot::channel();
@@ -264,7 +274,7 @@ impl Wire {
         Ok(answers)
     }
 
-    async fn ask_modern(&self, asks: Vec<Ask>) -> Result<Answers, Failure> {
+    async fn ask_modern(&self, asks: Vec<ClientQuestion>) -> Result<ClientAnswers, Failure> {
         let keys: Vec<String> = asks.iter().map(|ask| ask.key.clone()).collect();
         let task = {
             let mut state = self.state();
@@ -341,12 +351,12 @@ impl Draft {
     }
 }
 
-fn all_of(keys: &[String], answers: &Answers) -> Option<Answers> {
+fn all_of(keys: &[String], answers: &ClientAnswers) -> Option<ClientAnswers> {
     keys.iter().map(|key| Some((key.clone(), answers.get(key)?.clone()))).collect()
 }
 
 /// Questions as `inputRequests`.
-pub(super) fn asks_json(asks: &[Ask]) -> Value {
+pub(super) fn asks_json(asks: &[ClientQuestion]) -> Value {
     asks.iter()
         .map(|ask| (ask.key.clone(), json!({ "method": ask.method, "params": ask.params })))
         .collect()
@@ -357,7 +367,7 @@ pub(super) fn progress_token(params: &Map<String, Value>) -> Option<&Value> {
     (token.is_string() || token.is_number()).then_some(token)
 }
 
-pub(super) fn progress_text(token: &Value, progress: &Progress) -> String {
+pub(super) fn progress_text(token: &Value, progress: &ToolProgress) -> String {
     let mut params = json!({ "progressToken": token, "progress": progress.progress });
     if let Some(total) = progress.total {
         params["total"] = json!(total);
@@ -378,7 +388,7 @@ pub(super) fn log_text(level: LogLevel, data: &Value) -> String {
 pub(super) struct End(pub(super) Arc<Wire>);
 
 impl FarEnd for End {
-    fn progress(&self, progress: Progress) -> BoxFuture<'_, ()> {
+    fn progress(&self, progress: ToolProgress) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.0.reported.store(true, Relaxed);
             if let Some(token) = self.0.progress_token() {
@@ -399,7 +409,7 @@ impl FarEnd for End {
         })
     }
 
-    fn ask(&self, asks: Vec<Ask>) -> BoxFuture<'_, Result<Answers, Failure>> {
+    fn ask(&self, asks: Vec<ClientQuestion>) -> BoxFuture<'_, Result<ClientAnswers, Failure>> {
         Box::pin(async move {
             let capabilities = self.capabilities();
             for ask in &asks {

@@ -1,4 +1,4 @@
-//! What a running tool knows of its caller, and what it may say to it.
+//! One call of a tool: who makes it, and how the tool speaks to the client on the way.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
 /// One call of a tool. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// What the system does.
+    /// The rooms that do the work.
     pub services: Services,
     /// Who calls, by credential.
     pub caller: Caller,
@@ -24,56 +24,56 @@ pub struct Call {
     /// When the call came in. One that is run again after a restart keeps its time, so that a bound on waiting holds
     /// across it.
     pub started_at: Timestamp,
-    /// The other end.
+    /// The client.
     pub far_end: Arc<dyn FarEnd>,
 }
 
 impl Call {
-    /// A call with nobody to talk to on the way.
+    /// A call whose client cannot be spoken to on the way.
     pub fn alone(services: Services, caller: Caller) -> Self {
         let session = caller.session().map(Arc::from);
         let started_at = services.now();
-        Self { services, caller, session, started_at, far_end: Arc::new(Nobody) }
+        Self { services, caller, session, started_at, far_end: Arc::new(NoFarEnd) }
     }
 
-    /// What is left of a bound on waiting, which counts from when the call came in: one that is run again waits no
-    /// longer for that.
+    /// What is left of a bound on waiting. The bound counts from when the call came in, so a call that is run again waits no
+    /// longer.
     pub fn time_left(&self, bound: Duration) -> Duration {
         bound.saturating_sub(self.services.now().since(self.started_at))
     }
 
-    /// Says how far the tool has come. Clients that did not ask for it are not bothered.
-    pub async fn progress(&self, progress: Progress) {
+    /// Says how far the tool has come, to a client that asked for it.
+    pub async fn progress(&self, progress: ToolProgress) {
         self.far_end.progress(progress).await;
     }
 
-    /// Sends a log message to the client, if it wants such.
+    /// Sends a log message to a client that wants messages of this level.
     pub async fn log(&self, level: LogLevel, data: Value) {
         self.far_end.log(level, data).await;
     }
 
-    /// Asks the client (a person, a model, a list of roots) and answers what it said, by the keys of `asks`.
+    /// Asks the client (a person, a model, a list of roots), and gives its answers by the keys of the questions.
     ///
-    /// Depending on the client's revision the tool waits here, or is run again from its beginning with the answers at
-    /// hand: so what stands before the question must be harmless to repeat, and a failure must be passed on with `?`.
-    pub async fn ask(&self, asks: Vec<Ask>) -> Result<Answers, Failure> {
+    /// Depending on the client's revision the tool waits here, or is run again from its beginning with the answers. So
+    /// what stands before the question must be harmless to repeat, and a failure must be passed on with `?`.
+    pub async fn ask(&self, asks: Vec<ClientQuestion>) -> Result<ClientAnswers, Failure> {
         self.far_end.ask(asks).await
     }
 
-    /// Goes on in the background: the client gets a task to look after, if it can. What follows may take long.
+    /// Goes on in the background: a client that can gets a task in place of the result. What follows may take long.
     pub async fn detach(&self) -> Result<(), Failure> {
         self.far_end.detach().await
     }
 }
 
-/// How far a tool has come.
+/// How far a tool has come, as the protocol tells it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Progress {
-    /// Grows from one report to the next.
+pub struct ToolProgress {
+    /// Grows from one notification to the next.
     pub progress: f64,
     /// What it grows to, if known.
     pub total: Option<f64>,
-    /// What is going on.
+    /// The present step, for people.
     pub message: Option<String>,
 }
 
@@ -83,21 +83,21 @@ pub struct Progress {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// For who develops.
+    /// For developers.
     Debug,
-    /// In the course of things.
+    /// Normal operation.
     Info,
-    /// In the course of things, and of note.
+    /// Normal, but significant.
     Notice,
     /// May become a fault.
     Warning,
     /// A fault.
     Error,
-    /// A fault of a part.
+    /// A part has failed.
     Critical,
-    /// Somebody has to act.
+    /// Somebody has to act at once.
     Alert,
-    /// Nothing works.
+    /// The system is unusable.
     Emergency,
 }
 
@@ -117,46 +117,46 @@ impl LogLevel {
     }
 }
 
-/// A question to the client.
+/// A question of a tool to the client.
 #[derive(Debug, Clone)]
-pub struct Ask {
-    /// Names the answer.
+pub struct ClientQuestion {
+    /// The key of its answer.
     pub key: String,
     /// `elicitation/create`, `sampling/createMessage` or `roots/list`.
     pub method: &'static str,
-    /// As the protocol has it for that method.
+    /// The parameters of that method.
     pub params: Value,
 }
 
-/// What the client answered, by key.
-pub type Answers = Map<String, Value>;
+/// The answers of the client, by the keys of the questions.
+pub type ClientAnswers = Map<String, Value>;
 
-/// The other end of a call, as a tool sees it.
+/// The client at the other end of a call, as a tool sees it.
 pub trait FarEnd: fmt::Debug + Send + Sync {
     /// See [`Call::progress`].
-    fn progress(&self, progress: Progress) -> BoxFuture<'_, ()>;
+    fn progress(&self, progress: ToolProgress) -> BoxFuture<'_, ()>;
     /// See [`Call::log`].
     fn log(&self, level: LogLevel, data: Value) -> BoxFuture<'_, ()>;
     /// See [`Call::ask`].
-    fn ask(&self, asks: Vec<Ask>) -> BoxFuture<'_, Result<Answers, Failure>>;
+    fn ask(&self, asks: Vec<ClientQuestion>) -> BoxFuture<'_, Result<ClientAnswers, Failure>>;
     /// See [`Call::detach`].
     fn detach(&self) -> BoxFuture<'_, Result<(), Failure>>;
     /// Closes the connection that waits for the answer, which the client comes back for (SEP-1699).
     fn hang_up(&self) -> BoxFuture<'_, ()>;
-    /// What the tool wants to have again when it is run again after a question.
+    /// Keeps a state for the run after a question.
     fn keep(&self, state: Value);
-    /// What was kept.
+    /// The state that an earlier run kept.
     fn kept(&self) -> Option<Value>;
-    /// What the client can do: an object of client capabilities.
+    /// The client's capabilities, as an object.
     fn capabilities(&self) -> Value;
 }
 
-/// Nobody at the other end: a hook, `curl`, a test.
+/// A client that cannot be spoken to on the way: a hook, `curl`, a test.
 #[derive(Debug)]
-pub struct Nobody;
+pub struct NoFarEnd;
 
-impl FarEnd for Nobody {
-    fn progress(&self, _: Progress) -> BoxFuture<'_, ()> {
+impl FarEnd for NoFarEnd {
+    fn progress(&self, _: ToolProgress) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
@@ -164,7 +164,7 @@ impl FarEnd for Nobody {
         Box::pin(std::future::ready(()))
     }
 
-    fn ask(&self, _: Vec<Ask>) -> BoxFuture<'_, Result<Answers, Failure>> {
+    fn ask(&self, _: Vec<ClientQuestion>) -> BoxFuture<'_, Result<ClientAnswers, Failure>> {
         let error = ToolError::new(
             super::ErrorType::Unavailable,
             "this tool has to ask the client something, and a call without a session cannot be asked",

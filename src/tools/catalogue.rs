@@ -1,4 +1,4 @@
-//! All tools together.
+//! The list of tools.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::{Annotations, Tool};
 use crate::domain::Caller;
 
-/// The tools that there are, by name. They may come and go: whoever shows a list is told.
+/// The tools by name. They may come and go, and readers of the list can watch its changes.
 #[derive(Debug)]
 pub struct Catalogue {
     tools: RwLock<Arc<BTreeMap<String, Arc<Tool>>>>,
@@ -44,7 +44,7 @@ pub struct Descriptor {
 }
 
 impl Catalogue {
-    /// These tools.
+    /// A catalogue of these tools.
     pub fn new(tools: impl IntoIterator<Item = Tool>) -> Self {
         let tools =
             tools.into_iter().map(|tool| (tool.name().to_owned(), Arc::new(tool))).collect();
@@ -67,7 +67,7 @@ impl Catalogue {
         self.all().values().filter(|tool| tool.is_open_to(caller)).cloned().collect()
     }
 
-    /// Adds a tool, or puts it in the place of the one with its name.
+    /// Adds a tool; it replaces the one with its name.
     pub fn add(&self, tool: Tool) {
         self.change(|tools| {
             tools.insert(tool.name().to_owned(), Arc::new(tool));
@@ -88,17 +88,17 @@ impl Catalogue {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// A number that is another one after each change of the list, in this process.
+    /// A number that grows with each change of the list in this process.
     pub fn version(&self) -> u64 {
         *self.changes.borrow()
     }
 
-    /// Counts changes of the list.
+    /// The version, to wait for its next change.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// A number for the whole list as it is declared: the same list has the same one, also after a restart.
+    /// A hash of all declarations: the same list has the same one, also after a restart.
     pub fn fingerprint(&self) -> i64 {
         let mut hash = Sha256::new();
         for tool in self.all().values() {
@@ -110,7 +110,7 @@ impl Catalogue {
 }
 
 impl Descriptor {
-    /// Of a tool.
+    /// The descriptor of a tool.
     pub fn of(tool: &Tool) -> Self {
         Self {
             name: tool.name().to_owned(),

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Call, Failure, Tool, schema::NOT_BLANK, sessions::place};
+use super::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session};
 use crate::{
     domain::{
         journal::{Domain, Strategy},
@@ -107,7 +107,7 @@ fn budget(max_tokens: Option<usize>, max_bytes: Option<usize>) -> usize {
 }
 
 async fn assemble(call: Call, input: Assemble) -> Result<Assembled, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
     let request = ContextRequest {
         query: input.query,
         session_id: Some(place.session_id),
@@ -147,7 +147,7 @@ struct Premortem {
 }
 
 async fn premortem(call: Call, input: Premortem) -> Result<Assembled, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
     let request = PremortemRequest {
         domain: input.domain,
         strategy: input.strategy,

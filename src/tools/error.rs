@@ -53,24 +53,24 @@ pub struct ToolError {
 }
 
 impl ToolError {
-    /// A failure of this kind.
+    /// An error of this kind.
     pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { kind, message, field: None, allowed: None, have: None, need: None }
     }
 
-    /// The argument `field` breaks a rule.
+    /// An error about the argument `field`.
     pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { field: Some(field.into()), ..Self::new(ErrorType::ValidationError, message) }
     }
 
-    /// The same, saying what it may be.
+    /// Adds what the argument may be.
     #[must_use]
     pub fn allowed(self, allowed: impl Into<Value>) -> Self {
         Self { allowed: Some(allowed.into()), ..self }
     }
 
-    /// A fault of the daemon, of which the caller sees no more than that.
+    /// A fault of the daemon. The caller sees no more than that.
     pub fn internal() -> Self {
         Self::new(ErrorType::InternalError, "internal error: the daemon's log says more")
     }
@@ -117,10 +117,10 @@ fn tool_hint(error: &service::Error) -> &'static str {
     }
 }
 
-/// Why a tool does not go on.
+/// Why a tool gives no result.
 #[derive(Debug)]
 pub enum Failure {
-    /// It failed, and the model is told.
+    /// It failed, and the model is told why.
     Tool(ToolError),
     /// It needs an answer from the client first. The protocol asks, and runs the tool again with it: see
     /// [`Call::ask`](super::Call::ask).
@@ -139,7 +139,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The client has to declare the tasks extension.
+    /// The client did not declare the tasks extension, which the tool needs.
     pub fn needs_tasks() -> Self {
         Self::MissingCapability(serde_json::json!({ "extensions": { mcp::TASKS_EXTENSION: {} } }))
     }

@@ -35,7 +35,7 @@ next event if there is none yet; no events after that time is no failure.";
 /// Which events.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Read {
+struct EventsReadArguments {
     /// One stream.
     #[schemars(regex(pattern = NOT_BLANK))]
     stream: Option<String>,
@@ -44,7 +44,7 @@ struct Read {
     /// Only events of this kind, such as `frame` or `peer.status`.
     #[schemars(regex(pattern = NOT_BLANK))]
     kind: Option<String>,
-    /// Begin after this place: `next_after` of the call before.
+    /// Begin after this position: `next_after` of the call before.
     #[schemars(extend("default" = 0))]
     after: Option<u64>,
     /// How many at most. Large ones are fewer: `next_after` goes on.
@@ -55,17 +55,17 @@ struct Read {
     wait_s: Option<u64>,
 }
 
-/// What follows the place.
+/// The events after the cursor.
 #[derive(Serialize, JsonSchema)]
-struct Events {
-    events: Vec<Item>,
+struct EventsReadResult {
+    events: Vec<ReadEvent>,
     /// How many there are.
     count: usize,
     /// Goes into `after` the next time.
     next_after: i64,
     /// What was asked for and the log does not have any more.
     #[serde(skip_serializing_if = "Option::is_none")]
-    gap: Option<Missing>,
+    gap: Option<LogGap>,
     /// The stream is over: nothing will follow.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     closed: bool,
@@ -73,11 +73,11 @@ struct Events {
 
 /// An event.
 #[derive(Serialize, JsonSchema)]
-struct Item {
-    /// Its place in the whole log.
+struct ReadEvent {
+    /// Its position in the whole log.
     position: i64,
     stream: String,
-    /// Its place in its stream.
+    /// Its number in its stream.
     seq: i64,
     /// What happened.
     kind: String,
@@ -88,17 +88,17 @@ struct Item {
 
 /// A part of the log that is not there.
 #[derive(Serialize, JsonSchema)]
-struct Missing {
+struct LogGap {
     requested: u64,
-    /// The oldest place there is.
+    /// The oldest position there is.
     oldest: i64,
-    /// The latest place there is.
+    /// The latest position there is.
     latest: i64,
     /// `pruned`: removed by age or size. `ahead`: the log was set back to a backup, and is given from its start.
     reason: &'static str,
 }
 
-async fn read(call: Call, input: Read) -> Result<Events, Failure> {
+async fn read(call: Call, input: EventsReadArguments) -> Result<EventsReadResult, Failure> {
     let selector = match (input.stream, input.prefix) {
         (Some(_), Some(_)) => {
             return Err(ToolError::invalid("prefix", "prefix: does not go with stream").into());
@@ -109,23 +109,23 @@ async fn read(call: Call, input: Read) -> Result<Events, Failure> {
     let wait = call.time_left(Duration::from_secs(input.wait_s.unwrap_or(0)));
     let (after, kind) = (input.after.unwrap_or(0), input.kind.as_deref());
     let reading = call.services.log.read_events(&selector, after, kind, input.limit, wait).await?;
-    let events: Vec<Item> = reading.events.iter().map(item).collect::<Result<_, _>>()?;
-    let gap = reading.gap.map(|Gap { requested, oldest, latest, reason }| Missing {
+    let events: Vec<ReadEvent> = reading.events.iter().map(item).collect::<Result<_, _>>()?;
+    let gap = reading.gap.map(|Gap { requested, oldest, latest, reason }| LogGap {
         requested,
         oldest,
         latest,
         reason,
     });
     let (count, next_after, closed) = (events.len(), reading.next_after, reading.closed);
-    Ok(Events { events, count, next_after, gap, closed })
+    Ok(EventsReadResult { events, count, next_after, gap, closed })
 }
 
-fn item(event: &Event) -> Result<Item, ToolError> {
+fn item(event: &Event) -> Result<ReadEvent, ToolError> {
     let data = RawValue::from_string(event.data.to_string()).map_err(|error| {
         tracing::error!(position = event.position, %error, "an event in the log is not JSON");
         ToolError::internal()
     })?;
-    Ok(Item {
+    Ok(ReadEvent {
         position: event.position,
         stream: event.stream.as_str().to_owned(),
         seq: event.seq,
@@ -136,140 +136,4 @@ fn item(event: &Event) -> Result<Item, ToolError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use serde_json::{Value, json};
-
-    use super::super::{
-        ErrorType,
-        testing::{World, each, eventually, nothing},
-    };
-    use crate::{
-        domain::StreamName,
-        store::testing::{append, event},
-    };
-
-    async fn add(world: &World, stream: &'static str, kind: &str) {
-        append(&world.services.store(), &StreamName::fixed(stream), vec![event(kind, "{\"n\":1}")])
-            .await;
-    }
-
-    #[tokio::test]
-    async fn a_cursor_walks_through_everything_once() {
-        let world = World::open().await;
-        let call = world.operator(None);
-        for n in 0..10 {
-            add(&world, if n % 2 == 0 { "team" } else { "task/t" }, if n < 6 { "a" } else { "b" })
-                .await;
-        }
-        for (filter, total, last) in [
-            (nothing(), 10, 10),
-            (json!({ "prefix": "" }), 10, 10),
-            (json!({ "prefix": "ta" }), 5, 10),
-            (json!({ "prefix": "none" }), 0, 10),
-            (json!({ "stream": "team" }), 5, 5),
-            (json!({ "stream": "team", "kind": "b" }), 2, 5),
-            (json!({ "kind": "a" }), 6, 10),
-            (json!({ "kind": "none" }), 0, 10),
-        ] {
-            let (mut seen, mut after) = (Vec::new(), json!(0));
-            loop {
-                let mut arguments = filter.clone();
-                arguments["after"] = after.clone();
-                arguments["limit"] = json!(2);
-                let page = world.call(&call, "events_read", arguments).await;
-                after = page["next_after"].clone();
-                assert_eq!(page["count"], json!(page["events"].as_array().unwrap().len()));
-                if page["count"] == 0 {
-                    break;
-                }
-                seen.extend(each(&page["events"], "position"));
-            }
-            let mut sorted = seen.clone();
-            sorted.sort_by_key(Value::as_i64);
-            sorted.dedup();
-            assert_eq!((seen.len(), &seen), (total, &sorted), "{filter}");
-            assert_eq!(after, last, "{filter}: what was passed over is not looked at again");
-        }
-    }
-
-    #[tokio::test]
-    async fn what_cannot_be_read_is_said() {
-        let world = World::open().await;
-        let call = world.operator(None);
-        add(&world, "team", "a").await;
-        let both = json!({ "stream": "team", "prefix": "t" });
-        let error = world.refuse(&call, "events_read", both, ErrorType::ValidationError).await;
-        assert_eq!(error.field.as_deref(), Some("prefix"));
-        for unknown in ["none", "task/../x", "ä", "a\"b"] {
-            let arguments = json!({ "stream": unknown });
-            world.refuse(&call, "events_read", arguments, ErrorType::NotFound).await;
-        }
-        // A cursor from a later life of the log begins anew, and is told so.
-        for arguments in
-            [json!({ "after": 99, "wait_s": 60 }), json!({ "after": u64::MAX, "stream": "team" })]
-        {
-            let page = world.call(&call, "events_read", arguments).await;
-            assert_eq!(
-                (&page["gap"]["reason"], &page["count"], &page["next_after"]),
-                (&json!("ahead"), &json!(1), &json!(1))
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn waiting_gives_what_comes_and_passes_over_the_rest() {
-        let world = Arc::new(World::open().await);
-        add(&world, "team", "a").await;
-        for (filter, after) in [
-            (json!({ "stream": "team", "kind": "b" }), 1),
-            (json!({ "prefix": "te", "kind": "b" }), 1),
-            (json!({ "kind": "b" }), 0),
-        ] {
-            let bound = world.call(&world.operator(None), "events_read", filter.clone()).await["next_after"].clone();
-            assert!(bound.as_i64() >= Some(after), "{filter}");
-            let mut arguments = filter.clone();
-            arguments["after"] = bound;
-            arguments["wait_s"] = json!(60);
-            let waiting = tokio::spawn({
-                let (world, call) = (Arc::clone(&world), world.operator(None));
-                async move { world.call(&call, "events_read", arguments).await }
-            });
-            eventually(|| world.services.store().bus().listeners() == 1).await;
-            for _ in 0..20 {
-                add(&world, "team", "a").await;
-                add(&world, "daemon", "a").await;
-            }
-            assert!(!waiting.is_finished(), "{filter}");
-            add(&world, "team", "b").await;
-            let page = waiting.await.unwrap();
-            assert_eq!(each(&page["events"], "kind"), ["b"], "{filter}");
-        }
-        assert_eq!(world.services.store().bus().listeners(), 0);
-    }
-
-    #[tokio::test]
-    async fn nobody_waits_for_what_cannot_come() {
-        let world = World::open().await;
-        let call = world.operator(None);
-        let id = world.task().await;
-        world.call(&call, "TaskCancel", json!({ "task_id": id })).await;
-        let stream = format!("task/{id}");
-        let page = world.call(&call, "events_read", json!({ "stream": stream })).await;
-        assert_eq!((&page["count"], &page["closed"]), (&json!(2), &json!(true)));
-        let after = json!({ "stream": stream, "after": 2, "wait_s": 60 });
-        let page = world.call(&call, "events_read", after).await;
-        assert_eq!(
-            (&page["count"], &page["closed"], &page["next_after"]),
-            (&json!(0), &json!(true), &json!(2))
-        );
-        // A call that is run again has no more time than it had.
-        let old = super::Call {
-            started_at: call.started_at.minus(std::time::Duration::from_mins(1)),
-            ..call
-        };
-        let page = world.call(&old, "events_read", json!({ "after": 2, "wait_s": 60 })).await;
-        assert_eq!((&page["count"], page.get("closed")), (&json!(0), None));
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Call, Failure, Tool, ToolError, schema::NOT_BLANK, sessions::place};
+use super::{Call, Failure, Tool, ToolError, schema::NOT_BLANK, sessions::acting_session};
 use crate::{
     domain::{
         GhapId, OutcomeId, Timestamp,
@@ -101,7 +101,7 @@ impl Written {
 }
 
 async fn start(call: Call, input: Start) -> Result<Written, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
     let new = NewGhap {
         domain: input.domain,
         strategy: input.strategy,
@@ -157,7 +157,7 @@ struct Updated {
 }
 
 async fn update(call: Call, input: Update) -> Result<Updated, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
     let change = GhapChange {
         domain: input.domain,
         strategy: input.strategy,
@@ -203,7 +203,7 @@ struct Resolve {
 }
 
 async fn resolve(call: Call, input: Resolve) -> Result<Written, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
     let end = Resolution {
         verdict: input.status,
         result: input.result,
@@ -243,7 +243,7 @@ struct Active {
 }
 
 async fn get_active(call: Call, input: Whose) -> Result<Active, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
     let ghap = call.services.journal.active_ghap(&place).await?;
     let ghap = ghap.as_ref();
     Ok(Active {
@@ -409,7 +409,7 @@ struct Orphan {
 }
 
 async fn get_orphan(call: Call, input: Whose) -> Result<Orphan, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
     let orphans = call.services.journal.orphans(&place).await?;
     let more = orphans.len().checked_sub(1);
     let orphan = orphans.into_iter().next();
@@ -457,7 +457,7 @@ struct Adopt {
 }
 
 async fn adopt(call: Call, input: Adopt) -> Result<Written, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
     let (ghap, from) =
         call.services.journal.adopt_ghap(&call.caller, place, input.id.as_deref()).await?;
     Ok(Written { adopted_from: Some(from), ..Written::of(ghap) })
@@ -482,7 +482,7 @@ struct Abandon {
 }
 
 async fn abandon(call: Call, input: Abandon) -> Result<Written, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
     let id = input.id.as_deref();
     Ok(Written::of(call.services.journal.abandon_orphan(place, id, input.reason).await?))
 }
@@ -620,7 +620,7 @@ async fn search(call: Call, input: Search) -> Result<Experiences, Failure> {
         return Ok(Experiences { results: Vec::new(), count: 0 });
     }
     let axis = input.axis.unwrap_or_default();
-    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
     let project = call.services.team.project_of(&place).await?;
     let found = call
         .services
@@ -678,7 +678,8 @@ struct Recorded {
 }
 
 async fn record_outcome(call: Call, input: RecordOutcome) -> Result<Recorded, Failure> {
-    let place = place(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
+    let place =
+        acting_session(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
     let new = NewOutcome {
         command: input.command,
         verdict: input.verdict,

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Call, Failure, Tool, schema::NOT_BLANK, sessions::place};
+use super::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session};
 use crate::{
     domain::{
         Timestamp,
@@ -72,7 +72,7 @@ struct Stored {
 }
 
 async fn store(call: Call, input: Store) -> Result<Stored, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
     let new = NewMemory {
         content: input.content,
         category: input.category,
@@ -131,7 +131,7 @@ struct Found {
 }
 
 async fn retrieve(call: Call, input: Retrieve) -> Result<Retrieved, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
     let project = call.services.team.project_of(&place).await?;
     let filter = MemoryFilter {
         category: input.category,
@@ -262,7 +262,7 @@ struct Deleted {
 }
 
 async fn delete(call: Call, input: Delete) -> Result<Deleted, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
     let id = call.services.journal.delete_memory(&call.caller, place, &input.memory_id).await?;
     Ok(Deleted { deleted: true, id })
 }

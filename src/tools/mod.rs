@@ -3,8 +3,10 @@
 //! `GET /v1/tools` and in the search, and the generated tests.
 //!
 //! Reading order: `tool` is a declaration, `schema` what follows from its types, `call` what a running tool may say
-//! to its caller, `error` how it fails, `catalogue` all of them together. Then one file for each family, and `search`.
+//! to its caller, `error` how it fails, `catalogue` all of them together. Then one file for each family, and `search`; `builtin` lists
+//! them.
 
+mod builtin;
 mod call;
 mod catalogue;
 mod context;
@@ -25,35 +27,9 @@ mod testing;
 mod tool;
 mod values;
 
-pub use call::{Answers, Ask, Call, FarEnd, LogLevel, Nobody, Progress};
+pub use builtin::{builtin, catalogue};
+pub use call::{Call, ClientAnswers, ClientQuestion, FarEnd, LogLevel, NoFarEnd, ToolProgress};
 pub use catalogue::{Catalogue, Descriptor};
 pub use error::{ErrorType, Failure, ToolError};
 pub use schema::{HeaderParam, ParamKind};
 pub use tool::{Annotations, Output, Pace, Tool};
-
-use std::sync::Arc;
-
-/// The tools that the daemon has by itself, and the one that finds them.
-pub fn catalogue() -> Arc<Catalogue> {
-    Arc::new_cyclic(|weak| {
-        Catalogue::new(builtin().into_iter().chain([search::tool(weak.clone())]))
-    })
-}
-
-/// The tools that stand for themselves.
-pub fn builtin() -> Vec<Tool> {
-    [
-        peers::tools(),
-        tasks::tools(),
-        events::tools(),
-        sessions::tools(),
-        ghap::tools(),
-        context::tools(),
-        hooks::tools(),
-        memory::tools(),
-        values::tools(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
-}

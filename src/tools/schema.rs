@@ -12,7 +12,7 @@ use crate::domain::mcp::PARAM_ANNOTATION;
 /// The schema of a tool's arguments.
 pub(super) struct Input {
     pub(super) json: Value,
-    /// Made by the first call: ninety patterns, compiled at once, were two thirds of the daemon's start.
+    /// Compiled by the first call: compiling all ninety patterns took two thirds of the daemon's start.
     validator: OnceLock<Validator>,
     /// Arguments that a header repeats (SEP-2243).
     pub(super) headers: Vec<HeaderParam>,
@@ -23,16 +23,16 @@ pub(super) struct Input {
 pub struct HeaderParam {
     /// What follows `Mcp-Param-`.
     pub header: String,
-    /// Where the argument stands.
+    /// The names of the members that lead to the argument.
     pub path: Vec<String>,
-    /// How its value is compared.
+    /// How the two are compared.
     pub kind: ParamKind,
 }
 
-/// Type of an argument that a header repeats.
+/// Type of an argument that a header repeats, which says how the two are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParamKind {
-    /// As it is.
+    /// Byte for byte.
     String,
     /// As a number.
     Integer,
@@ -49,8 +49,8 @@ impl fmt::Debug for Input {
 /// The schema of a type as tools show it: nothing by reference, no names of Rust types, no formats of numbers that
 /// JSON Schema does not know, a list of words as an `enum`.
 pub(super) fn of<T: JsonSchema>() -> Value {
-    // All that knows of `T`: what follows is compiled once, not once for each of two hundred types. (Without names
-    // there is nothing that `SchemaGenerator::root_schema_for` would add.)
+    // Nothing else depends on `T`, so the rest is compiled once and not for each of two hundred types. (Without names
+    // `SchemaGenerator::root_schema_for` would add nothing.)
     shown(T::json_schema)
 }
 
@@ -59,15 +59,15 @@ fn shown(schema: fn(&mut SchemaGenerator) -> Schema) -> Value {
     settings.inline_subschemas = true;
     let mut schema = schema(&mut settings.into_generator()).to_value();
     if let Some(root) = schema.as_object_mut() {
-        // Its description is that of the Rust type; the tool has its own.
+        // The description of the Rust type; the tool has its own.
         root.remove("description");
     }
     tidy(&mut schema);
     schema
 }
 
-/// The schema of what a tool gives: a `T`, or an error in its place. A failed call has structured content, too, and
-/// clients check that against the same schema.
+/// The schema of a tool's result: a `T`, or an error. A failed call has structured content, too, and clients check that
+/// against the same schema.
 pub(super) fn of_result<T: JsonSchema>() -> Value {
     or_error(of::<T>())
 }
@@ -133,7 +133,8 @@ fn words(object: &mut Map<String, Value>) {
     }
 }
 
-/// An optional argument may be absent; that it may also be `null` is understood, and some clients cannot read it.
+/// Removes `null` from the types of optional arguments: that an argument may be `null` is understood, and some clients
+/// cannot read it.
 fn without_null(schema: &mut Value) {
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
         return;
@@ -166,7 +167,7 @@ fn without_null(schema: &mut Value) {
 }
 
 impl Input {
-    /// From the type that the arguments become.
+    /// The schema of the type that the arguments become.
     pub(super) fn of<T: JsonSchema>() -> Self {
         Self::of_arguments(of::<T>())
     }
@@ -179,7 +180,7 @@ impl Input {
         Self::from_json(schema)
     }
 
-    /// From a schema as it stands.
+    /// A schema as it stands.
     pub(super) fn from_json(json: Value) -> Self {
         let mut headers = Vec::new();
         find_headers(&json, &mut Vec::new(), &mut headers);
@@ -189,12 +190,12 @@ impl Input {
     /// Checks the arguments. A `null` stands for an absent one.
     ///
     /// # Panics
-    /// If the schema is none: it comes from the program.
+    /// If the schema is not valid: it comes from the program.
     pub(super) fn check(&self, arguments: &mut Map<String, Value>) -> Result<(), ToolError> {
         arguments.retain(|_, value| !value.is_null());
         let value = Value::Object(std::mem::take(arguments));
         let validator = self.validator.get_or_init(|| {
-            // Not `options().build(…)`, which is generic: all of the crate would be compiled with ours, for speed.
+            // `options().build(…)` is generic, so all of that crate would be compiled again with ours.
             jsonschema::validator_for(&self.json).expect("a tool's schema is one")
         });
         let checked = validator.validate(&value).map_err(|error| self.explain(&error));
@@ -204,7 +205,7 @@ impl Input {
         checked
     }
 
-    /// The one shape of what is wrong with an argument.
+    /// The error about an argument, in the one shape for all tools.
     fn explain(&self, error: &ValidationError<'_>) -> ToolError {
         use ValidationErrorKind as Kind;
         let at = field_of(error.instance_path().as_str());

@@ -30,8 +30,8 @@ pub(super) fn tools() -> Vec<Tool> {
     .collect()
 }
 
-/// The session that a call is about.
-pub(super) async fn place(
+/// The session that a call acts in: the named one, or the call's own.
+pub(super) async fn acting_session(
     call: &Call,
     named: Option<&str>,
     agent_id: Option<&str>,
@@ -53,7 +53,7 @@ own mean the one that was started last.";
 /// A session that begins.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Start {
+struct StartSessionArguments {
     /// The client's own id of the session; one is made if it is left out.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
@@ -69,12 +69,12 @@ struct Start {
 
 /// A session that has begun.
 #[derive(Serialize, JsonSchema)]
-struct Started {
+struct StartSessionResult {
     session_id: String,
     started_at: Timestamp,
 }
 
-async fn start(call: Call, input: Start) -> Result<Started, Failure> {
+async fn start(call: Call, input: StartSessionArguments) -> Result<StartSessionResult, Failure> {
     let new = NewSession {
         session_id: input.session_id,
         cwd: input.cwd,
@@ -83,7 +83,7 @@ async fn start(call: Call, input: Start) -> Result<Started, Failure> {
     };
     let session =
         call.services.team.start_session(&call.caller, call.session.as_deref(), new).await?;
-    Ok(Started { session_id: session.session_id, started_at: session.started_at })
+    Ok(StartSessionResult { session_id: session.session_id, started_at: session.started_at })
 }
 
 const END: &str = "\
@@ -93,7 +93,7 @@ adopt; the session that begins again under the same id has it back.";
 /// Which session ends.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct End {
+struct EndSessionArguments {
     /// The session; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
@@ -104,7 +104,7 @@ struct End {
 
 /// A session that is over.
 #[derive(Serialize, JsonSchema)]
-struct Ended {
+struct EndSessionResult {
     session_id: String,
     ended_at: Option<Timestamp>,
     /// The record that it left open.
@@ -112,10 +112,14 @@ struct Ended {
     orphaned_ghap: Option<GhapId>,
 }
 
-async fn end(call: Call, input: End) -> Result<Ended, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
-    let (session, orphaned_ghap) = call.services.team.end_session(place, input.reason).await?;
-    Ok(Ended { session_id: session.session_id, ended_at: session.ended_at, orphaned_ghap })
+async fn end(call: Call, input: EndSessionArguments) -> Result<EndSessionResult, Failure> {
+    let session = acting_session(&call, input.session_id.as_deref(), None).await?;
+    let (session, orphaned_ghap) = call.services.team.end_session(session, input.reason).await?;
+    Ok(EndSessionResult {
+        session_id: session.session_id,
+        ended_at: session.ended_at,
+        orphaned_ghap,
+    })
 }
 
 const COUNT: &str = "\
@@ -125,7 +129,7 @@ check_in does this and the check in one step.";
 /// A tool call.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Count {
+struct IncrementToolCountArguments {
     /// The tool.
     #[schemars(regex(pattern = NOT_BLANK))]
     tool_name: Option<String>,
@@ -139,15 +143,19 @@ struct Count {
 
 /// How many tool calls there were.
 #[derive(Serialize, JsonSchema)]
-struct Counted {
+struct ToolCountResult {
     /// Since the last check-in, update or reset.
     tool_count: i64,
 }
 
-async fn increment(call: Call, input: Count) -> Result<Counted, Failure> {
-    let place = place(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
-    let tool_count = call.services.team.count_tool(&call.caller, place, input.tool_name).await?;
-    Ok(Counted { tool_count })
+async fn increment(
+    call: Call,
+    input: IncrementToolCountArguments,
+) -> Result<ToolCountResult, Failure> {
+    let session =
+        acting_session(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
+    let tool_count = call.services.team.count_tool(&call.caller, session, input.tool_name).await?;
+    Ok(ToolCountResult { tool_count })
 }
 
 const SHOULD: &str = "\
@@ -157,7 +165,7 @@ decides and resets in one step.";
 /// How often.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Should {
+struct ShouldCheckInArguments {
     /// After how many tool calls.
     #[schemars(range(min = 1, max = limits::CHECK_IN_MAX), extend("default" = limits::CHECK_IN))]
     frequency: Option<i64>,
@@ -168,14 +176,16 @@ struct Should {
 
 /// Whether it is time.
 #[derive(Serialize, JsonSchema)]
-struct Due {
+struct ShouldCheckInResult {
     should_check_in: bool,
 }
 
-async fn should(call: Call, input: Should) -> Result<Due, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
-    let count = call.services.team.tool_count(place).await?;
-    Ok(Due { should_check_in: count >= input.frequency.unwrap_or(limits::CHECK_IN) })
+async fn should(call: Call, input: ShouldCheckInArguments) -> Result<ShouldCheckInResult, Failure> {
+    let session = acting_session(&call, input.session_id.as_deref(), None).await?;
+    let count = call.services.team.tool_count(session).await?;
+    Ok(ShouldCheckInResult {
+        should_check_in: count >= input.frequency.unwrap_or(limits::CHECK_IN),
+    })
 }
 
 const RESET: &str = "Counts the tool calls of a session from zero again.";
@@ -183,16 +193,16 @@ const RESET: &str = "Counts the tool calls of a session from zero again.";
 /// Whose.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Whose {
+struct SessionArguments {
     /// The session; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
 }
 
-async fn reset(call: Call, input: Whose) -> Result<Counted, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
-    call.services.team.reset_tool_count(&call.caller, place).await?;
-    Ok(Counted { tool_count: 0 })
+async fn reset(call: Call, input: SessionArguments) -> Result<ToolCountResult, Failure> {
+    let session = acting_session(&call, input.session_id.as_deref(), None).await?;
+    call.services.team.reset_tool_count(&call.caller, session).await?;
+    Ok(ToolCountResult { tool_count: 0 })
 }
 
 const CHECK_IN: &str = "\
@@ -202,7 +212,7 @@ of many calls at one moment exactly one is told.";
 /// A tool call, and how often to check in.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CheckIn {
+struct CheckInArguments {
     /// The tool.
     #[schemars(regex(pattern = NOT_BLANK))]
     tool_name: Option<String>,
@@ -219,7 +229,7 @@ struct CheckIn {
 
 /// What a check-in says.
 #[derive(Serialize, JsonSchema)]
-struct CheckedIn {
+struct CheckInResult {
     /// Tool calls since the last one, this one included.
     tool_count: i64,
     /// Whether it is time.
@@ -229,12 +239,14 @@ struct CheckedIn {
     reminder: Option<String>,
 }
 
-async fn check_in(call: Call, input: CheckIn) -> Result<CheckedIn, Failure> {
-    let place = place(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
+async fn check_in(call: Call, input: CheckInArguments) -> Result<CheckInResult, Failure> {
+    let session =
+        acting_session(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
     let frequency = input.frequency.unwrap_or(limits::CHECK_IN);
-    let said = call.services.team.check_in(&call.caller, place, input.tool_name, frequency).await?;
-    let reminder = said.active.as_ref().map(|ghap| ghap.reminder(said.tool_count));
-    Ok(CheckedIn { tool_count: said.tool_count, due: said.due, reminder })
+    let check_in =
+        call.services.team.check_in(&call.caller, session, input.tool_name, frequency).await?;
+    let reminder = check_in.active.as_ref().map(|ghap| ghap.reminder(check_in.tool_count));
+    Ok(CheckInResult { tool_count: check_in.tool_count, due: check_in.due, reminder })
 }
 
 const GET: &str = "\
@@ -242,7 +254,7 @@ Gives a session: its project, when it began and was last heard of, how often it 
 
 /// A session with its counters.
 #[derive(Serialize, JsonSchema)]
-struct Found {
+struct GetSessionResult {
     #[serde(flatten)]
     session: Session,
     /// How often each tool was called, the most called first; those of sub-agents apart.
@@ -252,10 +264,14 @@ struct Found {
     active_ghap: Option<Ghap>,
 }
 
-async fn get(call: Call, input: Whose) -> Result<Found, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
-    let detail = call.services.team.session_detail(&place.session_id).await?;
-    Ok(Found { session: detail.session, tools: detail.tools, active_ghap: detail.active })
+async fn get(call: Call, input: SessionArguments) -> Result<GetSessionResult, Failure> {
+    let session = acting_session(&call, input.session_id.as_deref(), None).await?;
+    let detail = call.services.team.session_detail(&session.session_id).await?;
+    Ok(GetSessionResult {
+        session: detail.session,
+        tools: detail.tools,
+        active_ghap: detail.active,
+    })
 }
 
 const LIST: &str = "Lists sessions, those heard of last first.";
@@ -263,7 +279,7 @@ const LIST: &str = "Lists sessions, those heard of last first.";
 /// Which sessions.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct List {
+struct ListSessionsArguments {
     /// Only of this project.
     project: Option<String>,
     /// Only of this client.
@@ -279,113 +295,19 @@ struct List {
 
 /// A page of sessions.
 #[derive(Serialize, JsonSchema)]
-struct Page {
+struct ListSessionsResult {
     sessions: Vec<Session>,
     count: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
-async fn list(call: Call, input: List) -> Result<Page, Failure> {
+async fn list(call: Call, input: ListSessionsArguments) -> Result<ListSessionsResult, Failure> {
     let filter = SessionFilter { project: input.project, client: input.client, open: input.open };
     let (sessions, next_cursor) =
         call.services.team.sessions(&filter, input.cursor.as_deref(), input.limit).await?;
-    Ok(Page { count: sessions.len(), sessions, next_cursor })
+    Ok(ListSessionsResult { count: sessions.len(), sessions, next_cursor })
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::super::testing::World;
-    use crate::tools::ErrorType;
-
-    #[tokio::test]
-    async fn sessions_count_apart_and_sub_agents_too() {
-        let world = World::open().await;
-        let (one, two) = (world.operator(Some("one")), world.operator(Some("two")));
-        for _ in 0..3 {
-            world.call(&one, "increment_tool_count", json!({ "tool_name": "Bash" })).await;
-        }
-        let counted = world.call(&two, "increment_tool_count", json!({})).await;
-        assert_eq!(counted["tool_count"], 1);
-        let beneath = json!({ "tool_name": "Bash", "agent_id": "a1" });
-        assert_eq!(world.call(&one, "increment_tool_count", beneath).await["tool_count"], 1);
-        let due = async |frequency: i64| {
-            world.call(&one, "should_check_in", json!({ "frequency": frequency })).await["should_check_in"].clone()
-        };
-        assert_eq!((due(3).await, due(4).await), (json!(true), json!(false)));
-        assert_eq!(world.call(&one, "reset_tool_count", json!({})).await["tool_count"], 0);
-        assert_eq!(due(1).await, json!(false));
-        let found = world.call(&one, "get_session", json!({})).await;
-        assert_eq!((&found["tool_calls"], &found["tool_count"]), (&json!(3), &json!(0)));
-        assert_eq!(found["tools"][0]["count"], 3);
-        assert_eq!(found["tools"][1]["agent_id"], "a1");
-        let list = world.call(&one, "list_sessions", json!({ "open": true })).await;
-        assert_eq!(list["count"], 2);
-    }
-
-    #[tokio::test]
-    async fn of_many_check_ins_at_one_moment_one_in_ten_is_due() {
-        let world = World::open().await;
-        let call = world.operator(Some("s"));
-        let calls = (0..50).map(|_| world.call(&call, "check_in", json!({ "tool_name": "Read" })));
-        let said = futures_util::future::join_all(calls).await;
-        assert_eq!(said.iter().filter(|said| said["due"] == true).count(), 5);
-        assert!(
-            said.iter().all(|said| said["reminder"].is_null()),
-            "there is nothing to be reminded of"
-        );
-        assert_eq!(world.call(&call, "get_session", json!({})).await["tool_calls"], 50);
-    }
-
-    #[tokio::test]
-    async fn a_check_in_shows_the_record_once() {
-        let world = World::open().await;
-        let call = world.operator(Some("s"));
-        let start = json!({
-            "domain": "testing", "strategy": "ask-user", "goal": "say \"no\" to\nnewlines",
-            "hypothesis": "the quote is not escaped in the template", "action": "escape", "prediction": "it parses",
-        });
-        world.call(&call, "start_ghap", start).await;
-        let mut reminders = Vec::new();
-        for _ in 0..10 {
-            let said = world.call(&call, "check_in", json!({ "frequency": 10 })).await;
-            reminders.extend(said["reminder"].as_str().map(str::to_owned));
-        }
-        assert_eq!(reminders.len(), 1);
-        assert!(reminders[0].contains("say \"no\" to\nnewlines"), "{reminders:?}");
-        // A change of the record counts as a look at it.
-        for _ in 0..9 {
-            world.call(&call, "check_in", json!({})).await;
-        }
-        world.call(&call, "update_ghap", json!({ "note": "n" })).await;
-        assert_eq!(world.call(&call, "check_in", json!({})).await["tool_count"], 1);
-    }
-
-    #[tokio::test]
-    async fn which_session_is_meant() {
-        let world = World::open().await;
-        let bare = world.operator(None);
-        let count = async || {
-            world.call(&bare, "increment_tool_count", json!({})).await["tool_count"].clone()
-        };
-        assert_eq!(count().await, 1);
-        assert_eq!(world.call(&bare, "get_session", json!({})).await["session_id"], "default");
-        let started = world.call(&bare, "start_session", json!({})).await;
-        assert_eq!(started["session_id"].as_str().unwrap().len(), 36);
-        assert_eq!(count().await, 1, "the one that was started last");
-        let named = json!({ "session_id": "default" });
-        assert_eq!(world.call(&bare, "increment_tool_count", named.clone()).await["tool_count"], 2);
-        let token = world.session("mine");
-        world.call(&token, "increment_tool_count", json!({})).await;
-        assert_eq!(world.call(&token, "get_session", json!({})).await["session_id"], "mine");
-        world.refuse(&token, "get_session", named, ErrorType::Forbidden).await;
-        let odd = json!({ "session_id": "with a \"quote\", ünd so" });
-        world.call(&bare, "start_session", odd.clone()).await;
-        assert_eq!(
-            world.call(&bare, "get_session", json!({})).await["session_id"],
-            odd["session_id"]
-        );
-    }
-}
+mod tests;

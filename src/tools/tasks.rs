@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Call, Failure, Progress, Tool, ToolError, peers::own_peer, schema::NOT_BLANK};
+use super::{Call, Failure, Tool, ToolError, ToolProgress, peers::own_peer, schema::NOT_BLANK};
 use crate::{
     domain::{FrameKind, ReplyKind, Seq, Task, TaskId, TaskStatus, Timestamp, limits},
     store::TaskFilter,
@@ -38,7 +38,7 @@ Use it to look once; to wait for the end use TaskWait. With frames it also gives
 /// Which task.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Get {
+struct TaskGetArguments {
     /// The task.
     #[schemars(regex(pattern = NOT_BLANK))]
     task_id: String,
@@ -49,10 +49,10 @@ struct Get {
 
 /// A task, and the end of its output.
 #[derive(Serialize, JsonSchema)]
-struct Found {
+struct TaskGetResult {
     task: Arc<Task>,
     /// The last lines of its output, in order.
-    frames: Vec<Line>,
+    frames: Vec<OutputLine>,
     /// Lines that were asked for were left out because of their size.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     frames_cut: bool,
@@ -60,7 +60,7 @@ struct Found {
 
 /// A line of output.
 #[derive(Serialize, JsonSchema)]
-struct Line {
+struct OutputLine {
     /// The id of its event in the stream `task/<task_id>`.
     id: Seq,
     line: String,
@@ -69,10 +69,10 @@ struct Line {
     ts: Timestamp,
 }
 
-async fn get(call: Call, input: Get) -> Result<Found, Failure> {
+async fn get(call: Call, input: TaskGetArguments) -> Result<TaskGetResult, Failure> {
     let task = call.services.tasks.task(&input.task_id).await?;
     let (frames, frames_cut) = lines(&call, &task.task_id, input.frames).await?;
-    Ok(Found { task, frames, frames_cut })
+    Ok(TaskGetResult { task, frames, frames_cut })
 }
 
 /// The last lines of a task, and whether some were left out.
@@ -80,20 +80,20 @@ async fn lines(
     call: &Call,
     task: &TaskId,
     count: Option<u32>,
-) -> Result<(Vec<Line>, bool), Failure> {
+) -> Result<(Vec<OutputLine>, bool), Failure> {
     #[derive(Deserialize)]
-    struct Stored {
+    struct StoredFrame {
         line: String,
         kind: FrameKind,
         ts: Timestamp,
     }
     let last = call.services.tasks.last_frames(task, count.unwrap_or(0)).await?;
     let lines = last.frames.into_iter().map(|(id, data)| {
-        let Stored { line, kind, ts } = serde_json::from_str(&data).map_err(|error| {
+        let StoredFrame { line, kind, ts } = serde_json::from_str(&data).map_err(|error| {
             tracing::error!(%task, id, %error, "a frame in the log is not one");
             ToolError::internal()
         })?;
-        Ok(Line { id, line, kind, ts })
+        Ok(OutputLine { id, line, kind, ts })
     });
     Ok((lines.collect::<Result<_, ToolError>>()?, last.cut))
 }
@@ -107,7 +107,7 @@ match.";
 /// Which tasks.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct List {
+struct TaskListArguments {
     /// Only tasks in this state.
     status: Option<TaskStatus>,
     /// Only tasks for this agent.
@@ -125,7 +125,7 @@ struct List {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Tasks {
+struct TaskListResult {
     tasks: Vec<Task>,
     /// How many are on this page.
     count: usize,
@@ -134,7 +134,7 @@ struct Tasks {
     next_cursor: Option<String>,
 }
 
-async fn list(call: Call, input: List) -> Result<Tasks, Failure> {
+async fn list(call: Call, input: TaskListArguments) -> Result<TaskListResult, Failure> {
     let filter = TaskFilter {
         status: input.status,
         agent: input.agent,
@@ -143,7 +143,7 @@ async fn list(call: Call, input: List) -> Result<Tasks, Failure> {
     };
     let page = call.services.tasks.tasks(&filter, input.cursor.as_deref(), input.limit).await?;
     let (count, next_cursor) = (page.tasks.len(), page.next_cursor);
-    Ok(Tasks { tasks: page.tasks, count, next_cursor })
+    Ok(TaskListResult { tasks: page.tasks, count, next_cursor })
 }
 
 const WAIT: &str = "\
@@ -156,7 +156,7 @@ once. For several tasks use TaskNotify.";
 /// Which task, and for how long.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Wait {
+struct TaskWaitArguments {
     /// The task.
     #[schemars(regex(pattern = NOT_BLANK))]
     task_id: String,
@@ -170,18 +170,18 @@ struct Wait {
 
 /// A task that was waited for.
 #[derive(Serialize, JsonSchema)]
-struct Waited {
+struct TaskWaitResult {
     task: Arc<Task>,
     /// It was not over in time.
     timed_out: bool,
     /// The last lines of its output, in order.
-    frames: Vec<Line>,
+    frames: Vec<OutputLine>,
     /// Lines that were asked for were left out because of their size.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     frames_cut: bool,
 }
 
-async fn wait(call: Call, input: Wait) -> Result<Waited, Failure> {
+async fn wait(call: Call, input: TaskWaitArguments) -> Result<TaskWaitResult, Failure> {
     let left = call.time_left(Duration::from_secs(input.timeout_s.unwrap_or(300)));
     let mut watch = call.services.tasks.watch_tasks(std::slice::from_ref(&input.task_id)).await?;
     let ended = match timeout(left, watch.next()).await {
@@ -193,7 +193,7 @@ async fn wait(call: Call, input: Wait) -> Result<Waited, Failure> {
         None => call.services.tasks.task(&input.task_id).await?,
     };
     let (frames, frames_cut) = lines(&call, &task.task_id, input.frames).await?;
-    Ok(Waited { timed_out: !task.status.is_terminal(), task, frames, frames_cut })
+    Ok(TaskWaitResult { timed_out: !task.status.is_terminal(), task, frames, frames_cut })
 }
 
 const NOTIFY: &str = "\
@@ -206,7 +206,7 @@ there is, with timed_out = true: that is no failure. An id that no task has fail
 /// Which tasks, and for how long.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Notify {
+struct TaskNotifyArguments {
     /// The tasks. An id that stands here twice counts once.
     #[schemars(length(min = 1, max = limits::WATCHED_TASKS), inner(regex(pattern = NOT_BLANK)))]
     task_ids: Vec<String>,
@@ -215,13 +215,13 @@ struct Notify {
     timeout_s: Option<u64>,
     /// `any`: the first end is enough. `all`: every task has to be over.
     #[schemars(extend("default" = "any"))]
-    mode: Option<Mode>,
+    mode: Option<TaskNotifyMode>,
 }
 
 /// How many of the tasks have to be over.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Mode {
+enum TaskNotifyMode {
     /// One is enough.
     Any,
     /// All of them.
@@ -230,7 +230,7 @@ enum Mode {
 
 /// What became of the tasks.
 #[derive(Serialize, JsonSchema)]
-struct Notified {
+struct TaskNotifyResult {
     /// The tasks that were waited for.
     watched_ids: Vec<String>,
     /// Those that are over, in the order of their ends as far as this call has seen them.
@@ -241,15 +241,15 @@ struct Notified {
     timed_out: bool,
 }
 
-async fn notify(call: Call, input: Notify) -> Result<Notified, Failure> {
+async fn notify(call: Call, input: TaskNotifyArguments) -> Result<TaskNotifyResult, Failure> {
     let until =
         Instant::now() + call.time_left(Duration::from_secs(input.timeout_s.unwrap_or(600)));
     let mut known = HashSet::new();
     let mut watched_ids = input.task_ids;
     watched_ids.retain(|id| known.insert(id.clone()));
-    let enough = match input.mode.unwrap_or(Mode::Any) {
-        Mode::Any => 1,
-        Mode::All => watched_ids.len(),
+    let enough = match input.mode.unwrap_or(TaskNotifyMode::Any) {
+        TaskNotifyMode::Any => 1,
+        TaskNotifyMode::All => watched_ids.len(),
     };
     let mut watch = call.services.tasks.watch_tasks(&watched_ids).await?;
     let mut finished: Vec<Task> = Vec::new();
@@ -264,13 +264,13 @@ async fn notify(call: Call, input: Notify) -> Result<Notified, Failure> {
         let message = format!("task {} is {}", task.task_id, task.status.as_str());
         finished.push(task);
         let (progress, total) = (count(finished.len()), Some(count(watched_ids.len())));
-        call.progress(Progress { progress, total, message: Some(message) }).await;
+        call.progress(ToolProgress { progress, total, message: Some(message) }).await;
     }
     let over: HashSet<&str> = finished.iter().map(|task| task.task_id.as_str()).collect();
     let pending_ids =
         watched_ids.iter().filter(|id| !over.contains(id.as_str())).cloned().collect();
     let timed_out = finished.len() < enough;
-    Ok(Notified { watched_ids, finished, pending_ids, timed_out })
+    Ok(TaskNotifyResult { watched_ids, finished, pending_ids, timed_out })
 }
 
 /// A small number as progress has it.
@@ -287,7 +287,7 @@ is `cancelled` when it has: TaskWait tells. A task that is over already cannot b
 /// Which task.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Cancel {
+struct TaskCancelArguments {
     /// The task.
     #[schemars(regex(pattern = NOT_BLANK))]
     task_id: String,
@@ -295,15 +295,15 @@ struct Cancel {
 
 /// What came of it.
 #[derive(Serialize, JsonSchema)]
-struct Cancelled {
+struct TaskCancelResult {
     task: Task,
     /// It is over; if not, its runner was asked to stop.
     at_once: bool,
 }
 
-async fn cancel(call: Call, input: Cancel) -> Result<Cancelled, Failure> {
+async fn cancel(call: Call, input: TaskCancelArguments) -> Result<TaskCancelResult, Failure> {
     let cancelled = call.services.tasks.cancel_task(&input.task_id).await?;
-    Ok(Cancelled { task: cancelled.task, at_once: cancelled.at_once })
+    Ok(TaskCancelResult { task: cancelled.task, at_once: cancelled.at_once })
 }
 
 const REPLY: &str = "\
@@ -316,7 +316,7 @@ runner's exit does. It is refused when the task is over (conflict).";
 /// A reply to a task.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Say {
+struct TaskReplyArguments {
     /// The task.
     #[schemars(regex(pattern = NOT_BLANK))]
     task_id: String,
@@ -330,14 +330,14 @@ struct Say {
 
 /// A reply that is in the log.
 #[derive(Serialize, JsonSchema)]
-struct Said {
+struct TaskReplyResult {
     task_id: String,
     /// The id of its event in the stream `task/<task_id>`.
     event_id: Seq,
     kind: ReplyKind,
 }
 
-async fn reply(call: Call, input: Say) -> Result<Said, Failure> {
+async fn reply(call: Call, input: TaskReplyArguments) -> Result<TaskReplyResult, Failure> {
     // A session's peer is found by the service; the operator speaks for the peer of the session that it names.
     let named = if call.caller.is_operator() { own_peer(&call).await? } else { None };
     let kind = input.kind.unwrap_or_default();
@@ -346,294 +346,8 @@ async fn reply(call: Call, input: Say) -> Result<Said, Failure> {
         .tasks
         .reply_to_task(&call.caller, named, &input.task_id, kind, input.body)
         .await?;
-    Ok(Said { task_id: input.task_id, event_id, kind })
+    Ok(TaskReplyResult { task_id: input.task_id, event_id, kind })
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use serde_json::{Value, json};
-
-    use super::{
-        super::{
-            ErrorType,
-            testing::{World, each, eventually, nothing, text},
-        },
-        *,
-    };
-    use crate::domain::{Caller, NewTask, TaskEvent, TaskEventBody, Verdict};
-
-    async fn frame(world: &World, task: &str, line: &str) {
-        let body =
-            TaskEventBody::Frame { line: line.to_owned(), kind: FrameKind::Stdout, ts: None };
-        let events = vec![TaskEvent { producer_id: None, body }];
-        world.services.tasks.append_task_events(task, events).await.unwrap();
-    }
-
-    async fn end(world: &World, task: &str, status: TaskStatus) {
-        let verdict =
-            Verdict { status, exit_code: Some(0), signal: None, error: None, runner: None };
-        let events = vec![TaskEvent { producer_id: None, body: TaskEventBody::Terminal(verdict) }];
-        world.services.tasks.append_task_events(task, events).await.unwrap();
-    }
-
-    fn listeners(world: &World) -> usize {
-        world.services.store().bus().listeners()
-    }
-
-    #[tokio::test]
-    async fn a_task_is_given_with_the_end_of_its_output() {
-        let world = World::open().await;
-        let call = world.operator(None);
-        let id = world.task().await;
-        for n in 0..5 {
-            frame(&world, &id, &n.to_string()).await;
-        }
-        let found = world.call(&call, "TaskGet", json!({ "task_id": id })).await;
-        assert_eq!(
-            (text(&found["task"], "status"), &found["frames"]),
-            ("pending".into(), &json!([]))
-        );
-        let found = world.call(&call, "TaskGet", json!({ "task_id": id, "frames": 2 })).await;
-        assert_eq!(each(&found["frames"], "line"), ["3", "4"]);
-        assert_eq!(each(&found["frames"], "id"), [5, 6]);
-        assert_eq!(found.get("frames_cut"), None);
-        frame(&world, &id, &"x".repeat(200 * 1024)).await;
-        frame(&world, &id, &"y".repeat(200 * 1024)).await;
-        let found = world.call(&call, "TaskGet", json!({ "task_id": id, "frames": 500 })).await;
-        assert_eq!(
-            (found["frames"].as_array().unwrap().len(), &found["frames_cut"]),
-            (1, &json!(true))
-        );
-        for unknown in ["task_x", "..", "a b"] {
-            for name in ["TaskGet", "TaskWait", "TaskCancel"] {
-                world.refuse(&call, name, json!({ "task_id": unknown }), ErrorType::NotFound).await;
-            }
-            let arguments = json!({ "task_id": unknown, "body": "a" });
-            world.refuse(&call, "TaskReply", arguments, ErrorType::NotFound).await;
-        }
-    }
-
-    #[tokio::test]
-    async fn lists_filter_and_have_pages() {
-        let world = World::open().await;
-        let call = world.operator(None);
-        for agent in ["a", "b"] {
-            let task = NewTask {
-                agent: Some(agent.to_owned()),
-                from: Some("me".to_owned()),
-                ..NewTask::default()
-            };
-            world.services.tasks.create_task(&Caller::Operator, task).await.unwrap();
-        }
-        for (filter, expected) in [
-            (nothing(), 2),
-            (json!({ "agent": "a", "from": "me", "status": "pending" }), 1),
-            (json!({ "status": "done" }), 0),
-            (json!({ "since": "2999-01-01T00:00:00Z" }), 0),
-            (json!({ "limit": 1 }), 1),
-        ] {
-            let page = world.call(&call, "TaskList", filter.clone()).await;
-            assert_eq!(page["count"], expected, "{filter}");
-            assert_eq!(page["next_cursor"].is_string(), filter.get("limit").is_some());
-        }
-        let since = json!({ "since": "yesterday" });
-        let error = world.refuse(&call, "TaskList", since, ErrorType::ValidationError).await;
-        assert_eq!(error.field.as_deref(), Some("since"));
-    }
-
-    #[tokio::test]
-    async fn waiting_ends_with_the_task_or_with_the_time() {
-        let world = Arc::new(World::open().await);
-        let call = world.operator(None);
-        let id = world.task().await;
-        let now = world.call(&call, "TaskWait", json!({ "task_id": id, "timeout_s": 0 })).await;
-        assert_eq!(
-            (&now["timed_out"], text(&now["task"], "status")),
-            (&json!(true), "pending".into())
-        );
-        // A call that is run again has no more time than it had.
-        let old =
-            Call { started_at: call.started_at.minus(Duration::from_secs(301)), ..call.clone() };
-        let late = world.call(&old, "TaskWait", json!({ "task_id": id })).await;
-        assert_eq!(late["timed_out"], true);
-        assert_eq!(listeners(&world), 0);
-
-        let waiting = tokio::spawn({
-            let (world, call, id) = (Arc::clone(&world), call.clone(), id.clone());
-            async move { world.call(&call, "TaskWait", json!({ "task_id": id, "frames": 1 })).await }
-        });
-        eventually(|| listeners(&world) == 1).await;
-        frame(&world, &id, "last words").await;
-        end(&world, &id, TaskStatus::Failed).await;
-        let waited = waiting.await.unwrap();
-        assert_eq!(
-            (&waited["timed_out"], text(&waited["task"], "status")),
-            (&json!(false), "failed".into())
-        );
-        assert_eq!(each(&waited["frames"], "line"), ["last words"]);
-        let again = world.call(&call, "TaskWait", json!({ "task_id": id, "timeout_s": 0 })).await;
-        assert_eq!((&again["timed_out"], &again["task"]), (&json!(false), &waited["task"]));
-        assert_eq!(listeners(&world), 0);
-    }
-
-    #[tokio::test]
-    async fn the_first_end_is_told_or_all_of_them() {
-        let world = Arc::new(World::open().await);
-        let call = world.operator(None);
-        let mut ids = Vec::new();
-        for _ in 0..64 {
-            ids.push(world.task().await);
-        }
-        let start = |arguments: Value| {
-            let (world, call) = (Arc::clone(&world), call.clone());
-            tokio::spawn(async move { world.call(&call, "TaskNotify", arguments).await })
-        };
-        let any = start(json!({ "task_ids": ids }));
-        let all = start(json!({ "task_ids": [ids[7], ids[9], ids[7]], "mode": "all" }));
-        eventually(|| listeners(&world) == 66).await;
-        frame(&world, &ids[7], "not yet").await;
-        end(&world, &ids[7], TaskStatus::Done).await;
-        let any = any.await.unwrap();
-        assert_eq!(each(&any["finished"], "task_id"), [json!(ids[7])]);
-        assert_eq!(any["watched_ids"], json!(ids));
-        assert_eq!(
-            (any["pending_ids"].as_array().unwrap().len(), &any["timed_out"]),
-            (63, &json!(false))
-        );
-        assert!(!any["pending_ids"].as_array().unwrap().contains(&json!(ids[7])));
-        assert!(!all.is_finished());
-        end(&world, &ids[9], TaskStatus::Cancelled).await;
-        let all = all.await.unwrap();
-        assert_eq!(each(&all["finished"], "status"), ["done", "cancelled"]);
-        assert_eq!(
-            (&all["watched_ids"], &all["pending_ids"]),
-            (&json!([ids[7], ids[9]]), &json!([]))
-        );
-
-        // What is over already is told at once, all of it; what is not leaves the rest waiting until the time is up.
-        let arguments = json!({ "task_ids": [ids[9], ids[0], ids[7]] });
-        let now = world.call(&call, "TaskNotify", arguments).await;
-        assert_eq!(each(&now["finished"], "task_id"), [json!(ids[9]), json!(ids[7])]);
-        assert_eq!((&now["pending_ids"], &now["timed_out"]), (&json!([ids[0]]), &json!(false)));
-        let arguments = json!({ "task_ids": [ids[9], ids[0]], "mode": "all", "timeout_s": 0 });
-        let late = world.call(&call, "TaskNotify", arguments).await;
-        assert_eq!(
-            (each(&late["finished"], "task_id"), &late["timed_out"]),
-            (vec![json!(ids[9])], &json!(true))
-        );
-
-        let arguments = json!({ "task_ids": [ids[0], "task_x"] });
-        world.refuse(&call, "TaskNotify", arguments, ErrorType::NotFound).await;
-        assert_eq!(listeners(&world), 0);
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn an_end_at_any_moment_is_heard() {
-        let world = Arc::new(World::open().await);
-        for n in 0..200 {
-            let id = world.task().await;
-            let (name, arguments) = match n % 3 {
-                0 => ("TaskWait", json!({ "task_id": id, "timeout_s": 20 })),
-                1 => ("TaskNotify", json!({ "task_ids": [id], "timeout_s": 20 })),
-                _ => {
-                    let stream = format!("task/{id}");
-                    ("events_read", json!({ "stream": stream, "after": 1, "wait_s": 20 }))
-                }
-            };
-            let waiting = tokio::spawn({
-                let (world, call) = (Arc::clone(&world), world.operator(None));
-                async move { world.call(&call, name, arguments).await }
-            });
-            end(&world, &id, TaskStatus::Done).await;
-            let heard = waiting.await.unwrap();
-            let timed_out = heard["timed_out"] == true || heard["count"] == 0;
-            assert!(!timed_out, "{name}: {heard}");
-        }
-        assert_eq!(listeners(&world), 0);
-    }
-
-    #[tokio::test]
-    async fn a_wait_that_is_given_up_leaves_nothing_behind() {
-        let world = Arc::new(World::open().await);
-        let id = world.task().await;
-        for (name, arguments) in [
-            ("TaskWait", json!({ "task_id": id })),
-            ("TaskNotify", json!({ "task_ids": [id] })),
-            ("events_read", json!({ "stream": format!("task/{id}"), "after": 1, "wait_s": 60 })),
-            ("events_read", json!({ "after": 1, "wait_s": 60 })),
-        ] {
-            let waiting = tokio::spawn({
-                let (world, call) = (Arc::clone(&world), world.operator(None));
-                async move { world.call(&call, name, arguments).await }
-            });
-            eventually(|| listeners(&world) == 1).await;
-            waiting.abort();
-            waiting.await.unwrap_err();
-            assert_eq!(listeners(&world), 0, "{name}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_task_is_cancelled_once() {
-        let world = World::open().await;
-        let call = world.operator(None);
-        let (nobody, begun) = (world.task().await, world.task().await);
-        let cancelled = world.call(&call, "TaskCancel", json!({ "task_id": nobody })).await;
-        assert_eq!(
-            (&cancelled["at_once"], text(&cancelled["task"], "status")),
-            (&json!(true), "cancelled".into())
-        );
-        world.refuse(&call, "TaskCancel", json!({ "task_id": nobody }), ErrorType::Conflict).await;
-        frame(&world, &begun, "a").await;
-        let asked = world.call(&call, "TaskCancel", json!({ "task_id": begun })).await;
-        assert_eq!(
-            (&asked["at_once"], asked["task"]["cancel_requested_at"].is_string()),
-            (&json!(false), true)
-        );
-    }
-
-    #[tokio::test]
-    async fn a_reply_stands_in_the_stream_with_the_name_of_who_gave_it() {
-        let world = World::open().await;
-        let id = world.task().await;
-        let register = json!({ "display_name": "ann", "backend": "test" });
-        let ann = world.call(&world.session("ann"), "peer_register", register.clone()).await;
-        let mcp = world.operator(Some("mcp-1"));
-        let mine = world.call(&mcp, "peer_register", register).await;
-        let mut seq = 1;
-        for (call, from, kind) in [
-            (world.session("ann"), text(&ann, "peer_id"), "progress"),
-            (world.session("bob"), "session:bob".to_owned(), "result"),
-            (world.operator(None), "operator".to_owned(), "error"),
-            (mcp, text(&mine, "peer_id"), "clarification"),
-        ] {
-            seq += 1;
-            let mut arguments = json!({ "task_id": id, "body": "so far" });
-            if kind != "progress" {
-                arguments["kind"] = json!(kind);
-            }
-            let said = world.call(&call, "TaskReply", arguments).await;
-            assert_eq!(said, json!({ "task_id": id, "event_id": seq, "kind": kind }));
-            let stream =
-                json!({ "stream": format!("task/{id}"), "after": seq - 1, "kind": "reply" });
-            let read = world.call(&call, "events_read", stream).await;
-            let data = &read["events"][0]["data"];
-            assert_eq!(
-                (text(data, "from"), text(data, "kind"), text(data, "body")),
-                (from, kind.into(), "so far".into())
-            );
-            assert!(data["ts"].is_string());
-        }
-        let call = world.operator(None);
-        let task = world.call(&call, "TaskGet", json!({ "task_id": id })).await;
-        assert_eq!(text(&task["task"], "status"), "pending", "a result is no end");
-        let long = json!({ "task_id": id, "body": "ü".repeat(200 * 1024) });
-        let error = world.refuse(&call, "TaskReply", long, ErrorType::ValidationError).await;
-        assert_eq!(error.field.as_deref(), Some("body"));
-        end(&world, &id, TaskStatus::Done).await;
-        let late = json!({ "task_id": id, "body": "wait" });
-        world.refuse(&call, "TaskReply", late, ErrorType::Conflict).await;
-    }
-}
+mod tests;

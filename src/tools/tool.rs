@@ -16,7 +16,7 @@ use crate::domain::Caller;
 type Run =
     dyn Fn(Call, Map<String, Value>) -> BoxFuture<'static, Result<Output, Failure>> + Send + Sync;
 
-/// A tool: what it is called, what it takes and gives, what it does.
+/// A tool: its name, its schemas, and the function that runs it.
 pub struct Tool {
     name: Cow<'static, str>,
     title: Option<Cow<'static, str>>,
@@ -36,7 +36,7 @@ pub struct Tool {
 pub enum Pace {
     /// It answers at once.
     Fast,
-    /// It may wait, for minutes perhaps: its answer is a stream that can be resumed, or a task.
+    /// It may wait for minutes: its answer is a stream that can be resumed, or a task.
     Slow,
 }
 
@@ -55,12 +55,12 @@ pub struct Annotations {
     pub open_world_hint: bool,
 }
 
-/// What a tool gives.
+/// The result of a tool.
 #[derive(Debug, Clone)]
 pub enum Output {
     /// One JSON object.
     Object(Box<RawValue>),
-    /// Content as the protocol has it.
+    /// Content in the protocol's form.
     Content {
         /// Blocks of content.
         content: Vec<Value>,
@@ -78,7 +78,7 @@ impl fmt::Debug for Tool {
 }
 
 impl Tool {
-    /// A tool that takes `A` and gives `R`, each a struct.
+    /// A tool with arguments `A` and result `R`, each a struct.
     ///
     /// The first line of `description` is what a person reads in a list; a model reads all of it. Unless told
     /// otherwise, the tool answers at once, changes something, and destroys nothing.
@@ -89,7 +89,7 @@ impl Tool {
         F: Fn(Call, A) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, Failure>> + Send + 'static,
     {
-        // Thin, as there is one of it for each tool: the arguments are read before there is a future to keep them.
+        // The compiler makes one of these for each tool, so it is thin: the arguments are read before the future begins.
         let run = move |call: Call, arguments: Map<String, Value>| {
             let running = read::<A>(&arguments).map(|arguments| run(call, arguments));
             async move { Output::of(&running?.await?) }.boxed()
@@ -101,9 +101,9 @@ impl Tool {
         }
     }
 
-    /// A tool whose schema and content are what the caller of this function says.
+    /// A tool with its own schema and content.
     ///
-    /// If `input` is no JSON schema, every call fails.
+    /// If `input` is not a JSON schema, every call fails.
     pub fn raw<F, Fut>(
         name: impl Into<Cow<'static, str>>,
         description: impl Into<Cow<'static, str>>,
@@ -145,13 +145,13 @@ impl Tool {
         }
     }
 
-    /// What people call it.
+    /// Sets the name for people.
     #[must_use]
     pub fn title(self, title: &'static str) -> Self {
         Self { title: Some(title.into()), ..self }
     }
 
-    /// Which tools it belongs to.
+    /// Sets the group of tools that it belongs to.
     #[must_use]
     pub fn family(self, family: &'static str) -> Self {
         Self { family, ..self }
@@ -202,17 +202,17 @@ impl Tool {
         &self.name
     }
 
-    /// What people call it.
+    /// Its name for people.
     pub fn title_text(&self) -> Option<&str> {
         self.title.as_deref()
     }
 
-    /// What it does.
+    /// Its description for models; the first line is for people.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// Which tools it belongs to.
+    /// The group of tools that it belongs to.
     pub fn family_name(&self) -> &'static str {
         self.family
     }
@@ -261,7 +261,9 @@ impl Tool {
     pub fn is_open_to(&self, caller: &Caller) -> bool {
         match (self.scope, caller) {
             (None, _) | (Some(_), Caller::Operator) => true,
-            (Some(scope), Caller::Session { scopes, .. }) => scopes.iter().any(|it| it.0 == scope),
+            (Some(scope), Caller::Session { scopes, .. }) => {
+                scopes.iter().any(|granted| granted.0 == scope)
+            }
         }
     }
 
@@ -303,8 +305,8 @@ impl Tool {
 
 /// The arguments as their type. The schema has checked them; what is still wrong is named by the argument it is in.
 fn read<A: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<A, ToolError> {
-    // Which one is being read is all that is kept: to read a type once more, with all of its path in mind, doubles the
-    // code of every tool for what hardly ever happens.
+    // Only the name of the argument is kept. A path into it would double the code of every tool, for an error that
+    // hardly ever happens.
     let current = Cell::new("arguments");
     let entries = arguments.iter().map(|(name, value)| {
         current.set(name);
@@ -319,8 +321,8 @@ fn misfit(field: &str, error: &serde_json::Error) -> ToolError {
 
 impl Output {
     /// One JSON object.
-    fn of(answer: &impl Serialize) -> Result<Self, Failure> {
-        let json = serde_json::value::to_raw_value(answer).map_err(|_| ToolError::internal())?;
+    fn of(result: &impl Serialize) -> Result<Self, Failure> {
+        let json = serde_json::value::to_raw_value(result).map_err(|_| ToolError::internal())?;
         Ok(Self::Object(json))
     }
 
@@ -342,14 +344,13 @@ impl Output {
         matches!(self, Self::Content { is_error: true, .. })
     }
 
-    /// The members of a `CallToolResult`, without its braces: what else belongs to it depends on the revision.
-    ///
-    /// There is room for `more` bytes after them.
+    /// The members of a `CallToolResult` without its braces, as further members depend on the revision. The string has
+    /// capacity for `more` bytes after them.
     pub fn members(&self, more: usize) -> String {
         match self {
             Self::Object(object) => {
                 let object = object.get();
-                // The object twice, once as a string: of its bytes about every sixth is a quote.
+                // The object stands there twice, once as a string, in which about every sixth byte is an escaped quote.
                 let room = object.len() * 2 + object.len() / 4 + 64 + more;
                 let mut members = Vec::with_capacity(room);
                 members.extend_from_slice(br#""content":[{"type":"text","text":"#);

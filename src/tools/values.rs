@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Call, Failure, Tool, schema::NOT_BLANK, sessions::place};
+use super::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session};
 use crate::{
     domain::{
         GhapId, Timestamp, ValueId,
@@ -264,7 +264,7 @@ struct Stored {
 }
 
 async fn store(call: Call, input: Store) -> Result<Stored, Failure> {
-    let place = place(&call, input.session_id.as_deref(), None).await?;
+    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
     let stored = call
         .services
         .journal

@@ -11,7 +11,9 @@ use svc::mcp::{
     RpcError,
 };
 use svc::service::Services;
-use svc::tools::{Ask, Call, ErrorType, Failure, LogLevel, Output, Progress, Tool, ToolError};
+use svc::tools::{
+    Call, ClientQuestion, ErrorType, Failure, LogLevel, Output, Tool, ToolError, ToolProgress,
+};
 
 /// A red dot.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
@@ -46,24 +48,24 @@ fn text_of(arguments: &Map<String, Value>, name: &str) -> String {
     arguments.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-fn elicit(key: &str, message: &str, field: &str, kind: &str) -> Ask {
+fn elicit(key: &str, message: &str, field: &str, kind: &str) -> ClientQuestion {
     let schema =
         json!({ "type": "object", "properties": { field: { "type": kind } }, "required": [field] });
-    Ask {
+    ClientQuestion {
         key: key.to_owned(),
         method: "elicitation/create",
         params: json!({ "mode": "form", "message": message, "requestedSchema": schema }),
     }
 }
 
-fn sample(key: &str, prompt: &str, tokens: u32) -> Ask {
+fn sample(key: &str, prompt: &str, tokens: u32) -> ClientQuestion {
     let message = json!({ "role": "user", "content": { "type": "text", "text": prompt } });
     let params = json!({ "messages": [message], "maxTokens": tokens });
-    Ask { key: key.to_owned(), method: "sampling/createMessage", params }
+    ClientQuestion { key: key.to_owned(), method: "sampling/createMessage", params }
 }
 
-fn roots(key: &str) -> Ask {
-    Ask { key: key.to_owned(), method: "roots/list", params: json!({}) }
+fn roots(key: &str) -> ClientQuestion {
+    ClientQuestion { key: key.to_owned(), method: "roots/list", params: json!({}) }
 }
 
 async fn pause() {
@@ -143,7 +145,8 @@ fn plain() -> Vec<Tool> {
         }),
         tool("test_tool_with_progress", nothing(), async |call: Call, _| {
             for done in [0.0, 50.0, 100.0] {
-                call.progress(Progress { progress: done, total: Some(100.0), message: None }).await;
+                call.progress(ToolProgress { progress: done, total: Some(100.0), message: None })
+                    .await;
                 pause().await;
             }
             Ok(Output::text("done"))
@@ -191,7 +194,8 @@ fn legacy() -> Vec<Tool> {
     let asking = |name: &'static str, schema: Value| {
         tool(name, nothing(), move |call: Call, _| {
             let params = json!({ "message": "Please answer", "requestedSchema": schema });
-            let ask = Ask { key: "answer".to_owned(), method: "elicitation/create", params };
+            let ask =
+                ClientQuestion { key: "answer".to_owned(), method: "elicitation/create", params };
             async move {
                 let answers = call.ask(vec![ask]).await?;
                 let answer = &answers["answer"];
@@ -232,7 +236,8 @@ fn legacy() -> Vec<Tool> {
             });
             let params =
                 json!({ "message": text_of(&arguments, "message"), "requestedSchema": schema });
-            let ask = Ask { key: "answer".to_owned(), method: "elicitation/create", params };
+            let ask =
+                ClientQuestion { key: "answer".to_owned(), method: "elicitation/create", params };
             let answers = call.ask(vec![ask]).await?;
             let answer = &answers["answer"];
             let text = format!(
