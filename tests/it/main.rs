@@ -25,6 +25,7 @@ mod mcp_rmcp;
 mod messages;
 mod migrate;
 mod model;
+mod pages;
 mod peers;
 #[cfg(target_os = "linux")]
 mod service_unit;

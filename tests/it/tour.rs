@@ -1,54 +1,72 @@
-//! The README's tour, run line by line as it stands there.
+//! The commands that pages show: each block is run, or it says why it cannot be and names only commands that exist.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
-use crate::daemon::{Home, Running};
+use crate::daemon::{Home, Ran, Running, svc};
+use crate::pages::{Page, pages, root, wrong_with};
 
-/// Everything between the fences that are marked as the tour.
-fn tour() -> String {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let text = fs::read_to_string(readme).expect("the README");
-    let blocks: Vec<&str> = text
-        .split("```sh tour\n")
-        .skip(1)
-        .map(|rest| rest.split("```").next().unwrap_or_default())
-        .collect();
-    assert!(blocks.len() > 3, "the tour has several parts");
-    blocks.concat()
+/// How the first block of the README is marked, which `.ci/run` reads.
+const OPENING: &str = "cargo run --release -- serve\ncargo test --locked\n";
+
+/// What pages need beside `svc`.
+const TOOLS: [&str; 4] = ["bash", "curl", "jq", "sqlite3"];
+
+fn is_run(info: &str) -> bool {
+    matches!(info, "sh tour" | "sh check")
 }
 
-fn is_installed(tool: &str) -> bool {
-    Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success())
+/// The runnable blocks of a page, in order, as one script.
+fn script(page: &Page) -> String {
+    let blocks = page.blocks();
+    blocks.iter().filter(|block| is_run(&block.info)).map(|block| block.text.as_str()).collect()
 }
 
-#[test]
-fn the_tour_in_the_readme_works_as_printed() {
-    let missing: Vec<_> =
-        ["bash", "curl", "jq", "sqlite3"].into_iter().filter(|tool| !is_installed(tool)).collect();
-    if !missing.is_empty() {
-        println!("skipped: the README's tour was not taken ({missing:?} not installed)");
-        return;
-    }
+/// Runs a page in a home of its own, where nothing listens on a port that somebody else may have.
+fn run(page: &Page) -> (Home, Ran) {
     let home = Home::new();
-    // The scratch folder is ours, so that what the tour starts ends with the test.
-    let script = format!(
-        "set -euo pipefail\nmktemp() {{ mkdir -p \"$HOME/svc\"; echo \"$HOME/svc\"; }}\n{}",
-        tour()
-    );
+    // The data folder is `~/.local/share/svc`, as pages say, and at the same time the one that a test's home cleans up.
+    std::fs::create_dir_all(home.user().join(".local")).expect("a folder");
+    std::os::unix::fs::symlink(home.user(), home.user().join(".local/share")).expect("a link");
+    let setting = "set -euo pipefail\n\
+                   mktemp() { mkdir -p \"$HOME/svc\"; echo \"$HOME/svc\"; }\n\
+                   trap 'svc stop >/dev/null 2>&1 || true' EXIT\n";
     let binary = Path::new(env!("CARGO_BIN_EXE_svc")).parent().expect("a folder");
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new("bash");
     command
-        .args(["-c", &script])
+        .args(["-c", &format!("{setting}{}", script(page))])
         .env_clear()
         .env("PATH", format!("{}:{path}", binary.display()))
         .env("HOME", home.user())
+        .env("SVC_LISTEN", "127.0.0.1:0")
+        // A build without optimisation on a busy machine is no measure of a hook's time.
+        .env("SVC_HOOK_DEADLINE_MS", "20000")
         .current_dir(home.user());
-    let ran = Running::spawn(command).wait(Duration::from_mins(1));
-    let said = ran.ok();
+    let finished = Running::spawn(command).wait(Duration::from_mins(2));
+    (home, finished)
+}
+
+fn tools_are_missing() -> bool {
+    let is_installed = |tool: &str| {
+        Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success())
+    };
+    let missing: Vec<_> = TOOLS.into_iter().filter(|tool| !is_installed(tool)).collect();
+    if !missing.is_empty() {
+        println!("skipped: the commands of the pages were not run ({missing:?} not installed)");
+    }
+    !missing.is_empty()
+}
+
+#[test]
+fn the_tour_works_as_printed() {
+    if tools_are_missing() {
+        return;
+    }
+    let (home, finished) = run(&Page::named("docs/guide/tour.md"));
+    let printed = finished.ok();
     for expected in [
         "is main green?",
         "\"acked\"",
@@ -59,11 +77,159 @@ fn the_tour_in_the_readme_works_as_printed() {
         "peer.registered",
         "daemon.started",
     ] {
-        assert!(said.contains(expected), "{expected:?} in {ran:?}");
+        assert!(printed.contains(expected), "{expected:?} in {finished:?}");
     }
     // After the crash the watcher resumed behind what it had, and the repeated line was not doubled.
-    let resumed = said.rsplit("retry: 1000").next().unwrap_or_default();
+    let resumed = printed.rsplit("retry: 1000").next().unwrap_or_default();
     assert!(!resumed.contains("\"line\":\"one\""), "{resumed}");
     assert!(!resumed.contains("id: 6\n"), "five events and no sixth: {resumed}");
     assert!(!home.path("daemon.json").exists(), "the tour ends with the daemon stopped");
+}
+
+#[test]
+fn what_the_readme_shows_survives_the_kill() {
+    if tools_are_missing() {
+        return;
+    }
+    let (home, finished) = run(&Page::named("README.md"));
+    let printed = finished.ok();
+    let (before, after) = printed.rsplit_once("started: ").expect("it starts twice");
+    assert!(before.contains("started: "), "{finished:?}");
+    for (part, name) in [(before, "before"), (after, "after")] {
+        assert!(part.contains("Please run the tests of web."), "{name} the kill: {finished:?}");
+    }
+    assert!(after.contains("building\ndone"), "{finished:?}");
+    assert!(!home.path("daemon.json").exists(), "it ends with the daemon stopped");
+}
+
+#[test]
+fn every_command_of_every_other_page_works_as_printed() {
+    if tools_are_missing() {
+        return;
+    }
+    let known = ["docs/guide/tour.md", "README.md"];
+    let pages: Vec<Page> =
+        pages().into_iter().filter(|page| !known.contains(&page.name.as_str())).collect();
+    let runnable: Vec<&Page> = pages.iter().filter(|page| !script(page).is_empty()).collect();
+    assert!(runnable.len() > 6, "the guide shows commands");
+    // A few at a time: each has a daemon.
+    for some in runnable.chunks(3) {
+        thread::scope(|scope| {
+            for page in some {
+                scope.spawn(|| {
+                    let (home, finished) = run(page);
+                    assert!(finished.code == Some(0), "{}: {finished:?}", page.name);
+                    assert!(!home.path("daemon.json").exists(), "{} leaves a daemon", page.name);
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_block_of_commands_is_run_or_says_why_it_cannot_be() {
+    let mut problems = Vec::new();
+    for page in pages() {
+        for block in page.blocks() {
+            let place = format!("{}:{}", page.name, block.line);
+            let language = block.info.split(' ').next().unwrap_or_default();
+            let reason = block.info.strip_prefix("sh manual:").map(str::trim);
+            match language {
+                "sh" if is_run(&block.info) => {}
+                "sh" if reason.is_some_and(|reason| reason.len() > 5) => {
+                    problems.extend(wrong_lines(&block.text).map(|it| format!("{place}: {it}")));
+                }
+                "sh" if page.name == "README.md" && block.text == OPENING => {}
+                "json" => {
+                    let parsed = serde_json::from_str::<serde_json::Value>(&block.text);
+                    problems.extend(parsed.err().map(|error| format!("{place}: {error}")));
+                }
+                "toml" => problems.extend(wrong_settings(&block.text).map(|it| format!("{place}: {it}"))),
+                "text" | "http" | "sql" => {}
+                _ => problems.push(format!("{place}: marked `{}`, and so not checked", block.info)),
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// What is wrong with the calls of `svc` in a block.
+fn wrong_lines(block: &str) -> impl Iterator<Item = String> {
+    let whole = block.replace("\\\n", " ");
+    let calls: Vec<String> = whole
+        .lines()
+        .flat_map(|line| line.split(['|', ';', '&']))
+        .map(|call| call.trim().to_owned())
+        .filter(|call| call.starts_with("svc "))
+        .collect();
+    calls.into_iter().filter_map(|call| wrong_with(&call))
+}
+
+/// What is wrong with an example of a configuration file.
+fn wrong_settings(text: &str) -> Option<String> {
+    let home = Home::new();
+    home.write("config.toml", text);
+    let path = home.path("config.toml");
+    let path = path.to_str().expect("UTF-8");
+    let checked = svc(&home, &["config", "check", path]);
+    (checked.code != Some(0)).then(|| format!("{checked:?}"))
+}
+
+#[test]
+fn inline_commands_exist() {
+    let mut problems = Vec::new();
+    let mut count = 0;
+    for page in pages() {
+        for code in page.inline_code().filter(|code| code.starts_with("svc ")) {
+            count += 1;
+            problems.extend(wrong_with(code).map(|it| format!("{}: {it} ({code})", page.name)));
+        }
+    }
+    assert!(count > 50, "{count}");
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut problems = Vec::new();
+    let pages = pages();
+    for page in &pages {
+        for line in page.prose() {
+            for link in line.split("](").skip(1) {
+                let target = link.split(')').next().unwrap_or_default();
+                if target.contains("://") {
+                    continue;
+                }
+                let (file, fragment) = target.split_once('#').unwrap_or((target, ""));
+                let path = match file {
+                    "" => root().join(&page.name),
+                    file => page.folder().join(file),
+                };
+                let Ok(path) = path.canonicalize() else {
+                    problems.push(format!("{}: {target} is not there", page.name));
+                    continue;
+                };
+                let real_root = root().canonicalize().expect("the root");
+                let name = path.strip_prefix(&real_root).expect("links stay inside").display().to_string();
+                let has = |page: &Page| page.anchors().iter().any(|it| it == fragment);
+                if !fragment.is_empty() && !pages.iter().any(|it| it.name == name && has(it)) {
+                    problems.push(format!("{}: {target} has no such heading", page.name));
+                }
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn every_page_is_reached_from_the_contents() {
+    let contents = Page::named("docs/README.md");
+    for page in pages() {
+        if let Some(below) = page.name.strip_prefix("docs/").filter(|name| *name != "README.md") {
+            assert!(contents.text.contains(&format!("({below})")), "{} is not listed", page.name);
+        }
+    }
+    let readme = Page::named("README.md");
+    assert!(readme.text.contains("docs/README.md"), "the README leads to the contents");
+    assert!(readme.text.lines().count() <= 150, "the README is one screen and a start");
 }
