@@ -27,6 +27,7 @@ mod migrate;
 mod model;
 mod pages;
 mod peers;
+mod reference;
 #[cfg(target_os = "linux")]
 mod service_unit;
 mod sse;

@@ -127,7 +127,11 @@ impl Page {
     pub(crate) fn rows(&self) -> Vec<Vec<String>> {
         let cells = |line: &str| -> Vec<String> {
             let inner = line.trim().trim_start_matches('|').trim_end_matches('|');
-            inner.replace("\\|", "\u{1}").split('|').map(|it| it.trim().replace('\u{1}', "|")).collect()
+            inner
+                .replace("\\|", "\u{1}")
+                .split('|')
+                .map(|it| it.trim().replace('\u{1}', "|"))
+                .collect()
         };
         let lines: Vec<&str> = self.prose().collect();
         let is_rule = |line: &str| line.starts_with("|-") || line.starts_with("| -");
@@ -184,10 +188,18 @@ fn anchor(heading: &str) -> String {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Described {
     pub(crate) subcommands: Vec<String>,
-    /// Option names such as `--json` and `-n`, each with the name of its value or nothing.
-    pub(crate) options: BTreeMap<String, Option<String>>,
+    /// By names such as `--json` and `-n`.
+    pub(crate) options: BTreeMap<String, Opt>,
     /// Names of positional arguments.
     pub(crate) arguments: Vec<String>,
+}
+
+/// An option of a command.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Opt {
+    /// Name of its value.
+    pub(crate) value: Option<String>,
+    pub(crate) default: Option<String>,
 }
 
 /// Every command by its words, without `svc` and without `help`. The root has the empty name.
@@ -213,6 +225,8 @@ pub(crate) fn commands() -> &'static BTreeMap<String, Described> {
 fn describe(help: &str) -> Described {
     let mut described = Described::default();
     let mut part = "";
+    let mut present: Vec<String> = Vec::new();
+    let mut about = String::new();
     for line in help.lines() {
         if line.ends_with(':') && !line.starts_with(' ') {
             part = line;
@@ -238,11 +252,22 @@ fn describe(help: &str) -> Described {
                     .next()
                     .filter(|word| word.starts_with('<'))
                     .map(|word| word.trim_matches(['<', '>']).to_owned());
+                present = names.iter().map(|name| (*name).to_owned()).collect();
+                about = text.to_owned();
                 for name in names {
-                    described.options.insert(name.to_owned(), value.clone());
+                    let option = Opt { value: value.clone(), default: None };
+                    described.options.insert(name.to_owned(), option);
                 }
             }
+            "Options:" => {
+                about.push(' ');
+                about.push_str(text);
+            }
             _ => {}
+        }
+        let default = about.split("[default: ").nth(1).and_then(|rest| rest.split_once(']'));
+        for option in present.iter().filter_map(|name| described.options.get_mut(name)) {
+            option.default = default.map(|(default, _)| default.to_owned());
         }
     }
     described
@@ -251,7 +276,8 @@ fn describe(help: &str) -> Described {
 /// What is wrong with a line that begins with `svc`: a command or an option that is not there.
 pub(crate) fn wrong_with(line: &str) -> Option<String> {
     let commands = commands();
-    let mut words = line.split_whitespace().map(|word| word.trim_matches(['"', '\'', ')', '('])).skip(1);
+    let mut words =
+        line.split_whitespace().map(|word| word.trim_matches(['"', '\'', ')', '('])).skip(1);
     let mut name = String::new();
     let is_name = |word: &str| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
     while let Some(word) = words.next() {

@@ -144,7 +144,9 @@ fn a_block_of_commands_is_run_or_says_why_it_cannot_be() {
                     let parsed = serde_json::from_str::<serde_json::Value>(&block.text);
                     problems.extend(parsed.err().map(|error| format!("{place}: {error}")));
                 }
-                "toml" => problems.extend(wrong_settings(&block.text).map(|it| format!("{place}: {it}"))),
+                "toml" => {
+                    problems.extend(wrong_settings(&block.text).map(|it| format!("{place}: {it}")))
+                }
                 "text" | "http" | "sql" => {}
                 _ => problems.push(format!("{place}: marked `{}`, and so not checked", block.info)),
             }
@@ -210,7 +212,8 @@ fn every_link_leads_somewhere() {
                     continue;
                 };
                 let real_root = root().canonicalize().expect("the root");
-                let name = path.strip_prefix(&real_root).expect("links stay inside").display().to_string();
+                let name =
+                    path.strip_prefix(&real_root).expect("links stay inside").display().to_string();
                 let has = |page: &Page| page.anchors().iter().any(|it| it == fragment);
                 if !fragment.is_empty() && !pages.iter().any(|it| it.name == name && has(it)) {
                     problems.push(format!("{}: {target} has no such heading", page.name));
