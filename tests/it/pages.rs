@@ -242,7 +242,7 @@ fn describe(help: &str) -> Described {
             "Arguments:" if indent == 2 => {
                 described.arguments.push(first.trim_matches(['<', '>', '[', ']', '.']).to_owned());
             }
-            "Options:" if text.starts_with('-') => {
+            "Options:" if text.starts_with('-') && !text.starts_with("- ") => {
                 let mut words = text.split([' ', ',']).filter(|word| !word.is_empty()).peekable();
                 let mut names = Vec::new();
                 while let Some(name) = words.next_if(|word| word.starts_with('-')) {
@@ -266,8 +266,10 @@ fn describe(help: &str) -> Described {
             _ => {}
         }
         let default = about.split("[default: ").nth(1).and_then(|rest| rest.split_once(']'));
-        for option in present.iter().filter_map(|name| described.options.get_mut(name)) {
-            option.default = default.map(|(default, _)| default.to_owned());
+        for name in &present {
+            if let Some(option) = described.options.get_mut(name) {
+                option.default = default.map(|(default, _)| default.to_owned());
+            }
         }
     }
     described
@@ -283,7 +285,7 @@ pub(crate) fn wrong_with(line: &str) -> Option<String> {
     while let Some(word) = words.next() {
         let present = &commands[&name];
         let below = format!("{name} {word}").trim().to_owned();
-        if word == "--" || word.starts_with('#') {
+        if matches!(word, "--" | "help") || word.starts_with('#') {
             return None;
         }
         if word.starts_with('-') {

@@ -113,16 +113,28 @@ fn every_command_of_every_other_page_works_as_printed() {
     let runnable: Vec<&Page> = pages.iter().filter(|page| !script(page).is_empty()).collect();
     assert!(runnable.len() > 6, "the guide shows commands");
     // A few at a time: each has a daemon.
-    for some in runnable.chunks(3) {
-        thread::scope(|scope| {
-            for page in some {
-                scope.spawn(|| {
-                    let (home, finished) = run(page);
-                    assert!(finished.code == Some(0), "{}: {finished:?}", page.name);
-                    assert!(!home.path("daemon.json").exists(), "{} leaves a daemon", page.name);
-                });
-            }
-        });
+    let problems: Vec<String> = runnable
+        .chunks(3)
+        .flat_map(|some| {
+            thread::scope(|scope| {
+                let running: Vec<_> =
+                    some.iter().map(|page| scope.spawn(move || problem_of(page))).collect();
+                let ended = running.into_iter().map(|it| it.join().expect("a page was run"));
+                ended.flatten().collect::<Vec<String>>()
+            })
+        })
+        .collect();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Runs a page and says what is wrong with it.
+fn problem_of(page: &Page) -> Option<String> {
+    let (home, finished) = run(page);
+    let leaves_a_daemon = home.path("daemon.json").exists();
+    match finished.code {
+        Some(0) if leaves_a_daemon => Some(format!("{} leaves a daemon", page.name)),
+        Some(0) => None,
+        _ => Some(format!("{}: {finished:?}", page.name)),
     }
 }
 
