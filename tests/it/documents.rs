@@ -111,7 +111,7 @@ fn every_route_that_is_described_is_served_and_the_other_way_round() {
         let pointer = format!("/components/{}", reference.split('"').next().unwrap_or_default());
         assert!(described.pointer(&pointer).is_some(), "{pointer} is missing");
     }
-    // What the README lists is there.
+    // What clients have built upon is there.
     for path in [
         "/v1/peers/register",
         "/v1/biam/subscribe",

@@ -49,10 +49,11 @@ fn run(page: &Page) -> (Home, Ran) {
     (home, finished)
 }
 
+fn is_installed(tool: &str) -> bool {
+    Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
 fn tools_are_missing() -> bool {
-    let is_installed = |tool: &str| {
-        Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success())
-    };
     let missing: Vec<_> = TOOLS.into_iter().filter(|tool| !is_installed(tool)).collect();
     if !missing.is_empty() {
         println!("skipped: the commands of the pages were not run ({missing:?} not installed)");
@@ -136,6 +137,26 @@ fn problem_of(page: &Page) -> Option<String> {
         Some(0) => None,
         _ => Some(format!("{}: {finished:?}", page.name)),
     }
+}
+
+#[test]
+fn the_scene_is_what_the_program_prints() {
+    let missing: Vec<_> =
+        ["python3", "jq"].into_iter().filter(|tool| !is_installed(tool)).collect();
+    if !missing.is_empty() {
+        println!("skipped: docs/scene.svg was not compared ({missing:?} not installed)");
+        return;
+    }
+    let home = Home::new();
+    let mut command = Command::new(root().join("docs/record"));
+    command
+        .args(["--check", "--svc", env!("CARGO_BIN_EXE_svc")])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", home.user())
+        .env("TMPDIR", home.user());
+    let compared = Running::spawn(command).wait(Duration::from_mins(1));
+    assert_eq!(compared.code, Some(0), "docs/record makes it anew\n{compared:?}");
 }
 
 #[test]
