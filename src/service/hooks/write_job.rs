@@ -109,7 +109,9 @@ impl HookWriteJob {
         let mut ended_tokens = Vec::new();
         match &effect {
             SessionEffect::Keep { .. } => return Ok(AppliedSession { effect, ended_tokens }),
-            SessionEffect::Touch => tx.touch_session(session_id, &self.caller.principal().to_string()).await?,
+            SessionEffect::Touch => {
+                tx.touch_session(session_id, &self.caller.principal().to_string()).await?
+            }
             SessionEffect::End { reason } => {
                 ended_tokens = team::end(tx, session_id, reason.as_deref()).await?.tokens;
             }
