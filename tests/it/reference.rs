@@ -389,22 +389,29 @@ fn every_view_is_in_the_reference_with_its_columns() {
     differences.none();
 }
 
-/// Every text literal of the code below `folders`, without comments.
-fn literals(folders: &[&str]) -> BTreeSet<String> {
+/// The lines of code below these folders of `src`, without comments.
+fn code(folders: &[&str]) -> Vec<String> {
     let mut paths: Vec<_> = folders.iter().map(|folder| root().join("src").join(folder)).collect();
-    let mut literals = BTreeSet::new();
+    let mut lines = Vec::new();
     while let Some(path) = paths.pop() {
         if path.is_dir() {
             let entries = fs::read_dir(&path).expect("a folder");
             paths.extend(entries.map(|entry| entry.expect("an entry").path()));
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path).expect("a source file");
-            for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
-                literals.extend(line.split('"').skip(1).step_by(2).map(str::to_owned));
-            }
+            let is_code = |line: &&str| !line.trim_start().starts_with("//");
+            lines.extend(text.lines().filter(is_code).map(str::to_owned));
         }
     }
-    literals
+    lines
+}
+
+/// Every text literal of that code.
+fn literals(folders: &[&str]) -> BTreeSet<String> {
+    let of_line = |line: &String| -> Vec<String> {
+        line.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    code(folders).iter().flat_map(of_line).collect()
 }
 
 #[test]
@@ -573,4 +580,122 @@ fn every_file_that_a_page_names_is_there() {
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn every_error_of_mcp_is_in_the_reference() {
+    let page = Page::named("docs/reference/mcp.md");
+    let sections = page.sections(2);
+    let mut differences = Differences::default();
+
+    let mut codes = Vec::new();
+    for line in code(&["mcp"]) {
+        let number = line.split("i64 = ").nth(1).map(|it| it.trim_end_matches(';').to_owned());
+        codes.extend(number.filter(|it| it.starts_with("-32")));
+    }
+    assert!(codes.len() > 8, "{codes:?}");
+    let described: Vec<String> =
+        sections["JSON-RPC errors"].rows().into_iter().map(|row| row[0].clone()).collect();
+    differences.names("JSON-RPC errors", &codes, &described);
+
+    let lines = code(&["tools"]);
+    let declared = lines.iter().skip_while(|line| !line.contains("pub enum ErrorType {")).skip(1);
+    let types: Vec<String> = declared
+        .take_while(|line| line.trim() != "}")
+        .filter_map(|line| line.trim().strip_suffix(',').map(snake_case))
+        .collect();
+    assert!(types.len() > 5, "{types:?}");
+    differences.names("errors of tools", &types, sections["Errors of tools"].rows_by_name().keys());
+    differences.none();
+}
+
+#[test]
+fn every_metric_is_in_the_guide() {
+    let d = Daemon::start();
+    let accept = "application/openmetrics-text; version=1.0.0";
+    let reply = d.request("GET", "/metrics").header("Accept", accept).send();
+    let text = String::from_utf8(reply.body).expect("UTF-8");
+    let mut metrics = BTreeMap::new();
+    for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let (name, kind) = line.split_once(' ').expect("a kind");
+        metrics.insert(name.to_owned(), kind.to_owned());
+    }
+    assert!(metrics.len() > 8, "{text}");
+    let rows = Page::named("docs/guide/operating.md").sections(2)["Metrics"].rows_by_name();
+    let mut differences = Differences::default();
+    differences.names("metrics", metrics.keys(), rows.keys());
+    for (name, kind) in metrics {
+        if let Some(row) = rows.get(&name) {
+            differences.cell(&name, row, 1, &[kind]);
+        }
+    }
+    differences.none();
+}
+
+#[test]
+fn every_environment_variable_is_in_the_reference() {
+    /// What tests shorten, which no help text names.
+    const FOR_TESTS: [&str; 9] = [
+        "SVC_BODY_TIMEOUT_MS",
+        "SVC_INBOX_MAX",
+        "SVC_LEASE_MS",
+        "SVC_LIST_CHANGED_MS",
+        "SVC_MAINTENANCE_MS",
+        "SVC_MCP_TASK_AFTER_MS",
+        "SVC_PEER_TIMEOUT_MS",
+        "SVC_RUNNER_GRACE_MS",
+        "SVC_SSE_KEEPALIVE_MS",
+    ];
+    let page = Page::named("docs/reference/configuration.md");
+    let literals = literals(&[""]);
+    let is_variable = |text: &&String| {
+        text.strip_prefix("SVC_").is_some_and(|rest| {
+            !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
+        })
+    };
+    let read: Vec<&String> = literals.iter().filter(is_variable).collect();
+    assert!(read.len() > FOR_TESTS.len() + 4, "{read:?}");
+    let named: BTreeSet<&str> =
+        page.inline_code().filter_map(|code| code.split(['=', ' ']).next()).collect();
+    for variable in &read {
+        let is_named = named.contains(variable.as_str());
+        assert_ne!(is_named, FOR_TESTS.contains(&variable.as_str()), "{variable}");
+    }
+    let rows = page.sections(2)["Environment variables"].rows_by_name();
+    for variable in rows.keys().filter(is_variable) {
+        assert!(read.contains(&variable), "nothing reads {variable}");
+    }
+}
+
+#[test]
+fn every_client_of_install_is_in_the_guide() {
+    let home = Home::new();
+    let help = svc(&home, &["help", "install"]);
+    let listed = help.ok().lines().filter_map(|line| line.trim().strip_prefix("- "));
+    let clients: BTreeSet<String> = listed
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, _)| name.to_owned())
+        .filter(|name| !["user", "project"].contains(&name.as_str()))
+        .collect();
+    assert!(clients.len() > 8, "{help:?}");
+    let section = &Page::named("docs/guide/agents.md").sections(2)["Files that are changed"];
+    let rows = section.rows();
+    let quoted = |row: &Vec<String>| -> Vec<String> {
+        row[0].split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let described: Vec<String> = rows.iter().flat_map(quoted).collect();
+    let mut differences = Differences::default();
+    differences.names("clients", &clients, &described);
+    differences.none();
+}
+
+fn snake_case(name: &str) -> String {
+    let mut text = String::new();
+    for (n, c) in name.chars().enumerate() {
+        if c.is_uppercase() && n > 0 {
+            text.push('_');
+        }
+        text.extend(c.to_lowercase());
+    }
+    text
 }
