@@ -4,38 +4,50 @@ use serde_json::Value;
 
 use crate::client::{Discovery, Follower, Item, with_query};
 
-/// Returns when the task carries a cancel request; never if there is none.
-///
-/// Follows only the task's own events and not its output, of which we are the source.
-pub(crate) async fn requested(discovery: Discovery, task_id: String) {
-    let stream = format!("task/{task_id}");
-    let query = [("stream", Some(stream.as_str())), ("kind", Some("task"))];
-    let mut narrow = Follower::new(discovery.clone(), with_query("/v1/events", &query)).patient();
-    if follow(&mut narrow).await {
-        return;
-    }
-    // Someone who may not read the log may still follow the task.
-    let query = [("task_id", Some(task_id.as_str()))];
-    let mut wide = Follower::new(discovery, with_query("/v1/biam/subscribe", &query)).patient();
-    if !follow(&mut wide).await {
-        std::future::pending::<()>().await;
-    }
+/// Follows a task until someone asks it to stop.
+#[derive(Debug)]
+pub(super) struct CancelWatcher {
+    discovery: Discovery,
 }
 
-/// `true` for a cancel request, `false` if the stream is over or refused.
-async fn follow(follower: &mut Follower) -> bool {
-    while let Ok(Some(item)) = follower.next().await {
-        if let Item::Event { data, .. } = item
-            && asks(&data)
-        {
-            return true;
+impl CancelWatcher {
+    /// Looks for the daemon as `discovery` says.
+    pub(super) fn new(discovery: Discovery) -> Self {
+        Self { discovery }
+    }
+
+    /// Returns when the task carries a cancel request; never if there is none.
+    ///
+    /// Follows the task's own events and not its output, which this process sends.
+    pub(super) async fn requested(self, task_id: &str) {
+        let stream = format!("task/{task_id}");
+        let query = [("stream", Some(stream.as_str())), ("kind", Some("task"))];
+        if self.follow(with_query("/v1/events", &query)).await {
+            return;
+        }
+        // Someone who may not read the log may still follow the task.
+        let query = [("task_id", Some(task_id))];
+        if !self.follow(with_query("/v1/biam/subscribe", &query)).await {
+            std::future::pending::<()>().await;
         }
     }
-    false
+
+    /// `true` for a cancel request, `false` if the stream is over or refused.
+    async fn follow(&self, path: String) -> bool {
+        let mut follower = Follower::new(self.discovery.clone(), path).patient();
+        while let Ok(Some(item)) = follower.next().await {
+            if let Item::Event { data, .. } = item
+                && has_request(&data)
+            {
+                return true;
+            }
+        }
+        false
+    }
 }
 
-/// Whether an event shows the request: in the task itself, or in the item of the log that holds it.
-fn asks(data: &str) -> bool {
+/// Whether an event carries the request: in the task itself, or in the item of the log that holds the task.
+fn has_request(data: &str) -> bool {
     let Ok(event) = serde_json::from_str::<Value>(data) else {
         return false;
     };
@@ -57,7 +69,7 @@ mod tests {
             ("nonsense", false),
         ];
         for (data, expected) in cases {
-            assert_eq!(asks(data), expected, "{data}");
+            assert_eq!(has_request(data), expected, "{data}");
         }
     }
 }

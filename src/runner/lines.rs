@@ -1,22 +1,22 @@
 //! Bytes into lines.
 
-/// Longest line of one frame, in bytes of JSON text: a request has room for several.
-pub(crate) const MAX_LINE: usize = 256 * 1024;
+/// Longest line of one frame, in bytes of JSON text. A request has room for several.
+const MAX_LINE: usize = 256 * 1024;
 
 /// Cuts a stream of bytes into lines, wherever the pieces begin and end.
 ///
 /// A line ends at a line feed, a carriage return before it is dropped, and the last line needs neither. What is not
 /// UTF-8 becomes U+FFFD. A line over [`MAX_LINE`] comes in several pieces that together are the line.
 #[derive(Debug, Default)]
-pub(crate) struct OutputLines {
+pub(super) struct OutputLines {
     rest: Vec<u8>,
-    /// Whether the line so far was given out in pieces already, so that nothing more of it is no line.
+    /// Whether a piece of the present line was given out already, so that an empty rest is no line of its own.
     continued: bool,
 }
 
 impl OutputLines {
     /// Takes the next bytes and appends the lines that they complete.
-    pub(crate) fn push(&mut self, bytes: &[u8], lines: &mut Vec<String>) {
+    pub(super) fn push(&mut self, bytes: &[u8], lines: &mut Vec<String>) {
         let mut bytes = bytes;
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             self.extend(&bytes[..end], lines);
@@ -29,8 +29,8 @@ impl OutputLines {
         self.extend(bytes, lines);
     }
 
-    /// The stream is over: what is left is a line.
-    pub(crate) fn finish(&mut self, lines: &mut Vec<String>) {
+    /// The stream is over: an unfinished line is a line too.
+    pub(super) fn finish(&mut self, lines: &mut Vec<String>) {
         if !self.rest.is_empty() {
             self.end(lines);
         }
@@ -55,7 +55,7 @@ impl OutputLines {
     }
 }
 
-/// The last place at or before `at` where a character may begin.
+/// The last index at or before `at` where a character may begin.
 fn char_start(bytes: &[u8], at: usize) -> usize {
     (at.saturating_sub(3)..=at).rev().find(|at| bytes[*at] & 0xC0 != 0x80).unwrap_or(at)
 }

@@ -1,25 +1,30 @@
-//! Runs a program and sends what it prints to the daemon.
+//! Runs a program as a task: what it prints and how it ends become events of the daemon's log.
 //!
-//! A line goes from the pipe through [`OutputLines`] into the [`Spool`] file, and from there through [`EventSender`] to
-//! the daemon. The spool is the buffer: the program never waits for the daemon, and a line that the daemon has not
-//! acknowledged is on the disk. Every event carries an id of ours, so the daemon knows a repeat as one.
+//! A line goes from the program's pipe through [`lines`] into the [`Spool`](spool::Spool) file, and from there through
+//! [`EventSender`] to the daemon. The spool is the buffer: the program never waits for the daemon, and a line that the
+//! daemon has not acknowledged is on the disk. Every event carries an id of ours, so the daemon knows a repeat as one.
 //!
-//! Nothing here prints: whoever runs a program gets a [`RunNotice`] and says it in its own way.
+//! Nothing here prints: the caller of a run watches it as a [`RunObserver`].
 
 mod cancel;
 mod child;
+mod document;
 mod event;
+mod exit;
 mod lines;
-mod notice;
+mod observer;
+mod output;
+mod run;
 mod sender;
+mod signals;
 mod spool;
 mod supervise;
 
-pub(crate) use cancel::requested;
-pub(crate) use child::{Ended, exit_code_of, find, spawn};
-pub(crate) use event::{Frame, Numbering, Pipe, active, terminal, timestamp};
-pub(crate) use lines::OutputLines;
-pub(crate) use notice::RunNotice;
-pub(crate) use sender::{EventSender, Outcome, Progress};
-pub(crate) use spool::{Header, Spool, open};
-pub(crate) use supervise::{Signals, supervise};
+pub(crate) use child::{RunnerChild, find_program};
+pub(crate) use document::TaskDocument;
+pub(crate) use event::OutputFrame;
+pub(crate) use observer::{RunNotice, RunObserver};
+pub(crate) use run::{Run, RunReport};
+pub(crate) use sender::{EventSender, SendOutcome};
+pub(crate) use signals::Signals;
+pub(crate) use spool::{LeftoverSpool, SpoolHeader};

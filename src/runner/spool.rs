@@ -1,14 +1,13 @@
-//! The file between the command and the daemon: a header line, then one event per line.
+//! The file between the program and the daemon: a header line, then one event per line.
 //!
-//! Written at the end, read from the front, removed when the daemon has it all. Held under a lock while a run writes
-//! it, so that a resend keeps away.
+//! A run appends to it, the sender reads it from the front, and it is removed when the daemon has acknowledged
+//! everything. The run holds a lock on it, so that nobody else sends it meanwhile.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -17,19 +16,73 @@ use serde_json::Value;
 use crate::private_file;
 
 /// Most events in one request.
-pub(crate) const MAX_EVENTS: usize = 1000;
+const MAX_EVENTS: usize = 1000;
 /// Most bytes in one request, far enough below the daemon's limit of 1 MiB.
-pub(crate) const MAX_BYTES: usize = 512 * 1024;
+const MAX_BYTES: usize = 512 * 1024;
 
 /// The first line of a spool file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Header {
-    /// The format; 1.
+pub(crate) struct SpoolHeader {
+    /// The format: [`SpoolHeader::VERSION`].
     pub(crate) version: u32,
-    /// The run's unique name, which begins the id of every event.
+    /// The run's unique name. The id of every event begins with it.
     pub(crate) run: String,
     /// The body of the request that makes the task, with an idempotency key.
     pub(crate) create: Value,
+}
+
+/// A spool file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SpoolError {
+    /// The file or its folder cannot be created.
+    #[error("cannot create {path}")]
+    Create {
+        /// The file or folder.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A new file cannot be locked.
+    #[error("cannot lock the spool file")]
+    Lock(#[source] io::Error),
+    /// The file cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file cannot be written.
+    #[error("cannot write {path}: {error}")]
+    Write {
+        /// The file.
+        path: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A run that still goes on holds the file.
+    #[error("{path} belongs to a `svc task run` that is still at it; it sends the rest itself")]
+    InUse {
+        /// The file.
+        path: String,
+    },
+    /// The first line is no header.
+    #[error("{path} is not a spool file")]
+    NotASpool {
+        /// The file.
+        path: String,
+        /// What is wrong with the first line.
+        source: serde_json::Error,
+    },
+    /// Another version of the program wrote the file.
+    #[error("{path} is of format {version}, this program knows {known}", known = SpoolHeader::VERSION)]
+    UnknownFormat {
+        /// The file.
+        path: String,
+        /// Its format.
+        version: u32,
+    },
 }
 
 /// The writing end.
@@ -42,36 +95,57 @@ pub(crate) struct Spool {
 
 /// The reading end: requests in order.
 #[derive(Debug)]
-pub(crate) struct Batches {
+pub(crate) struct SpoolReader {
     file: File,
+    /// Bytes that the daemon has acknowledged, the header included.
     offset: u64,
-    /// Bytes in one request from now on; halved when the daemon finds one too large.
+    /// Bytes in one request from now on; halved when the daemon finds a request too large.
     limit: usize,
 }
 
 /// One request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Batch {
+pub(super) struct EventBatch {
     /// A JSON array of events.
-    pub(crate) body: Bytes,
+    pub(super) body: Bytes,
     /// How many there are.
-    pub(crate) events: usize,
+    pub(super) events: usize,
+    /// The offset after the last of them.
     end: u64,
+}
+
+/// A spool file that a run left behind.
+#[derive(Debug)]
+pub(crate) struct LeftoverSpool {
+    pub(crate) header: SpoolHeader,
+    pub(crate) reader: SpoolReader,
+    /// Bytes up to the end of the last whole line; what follows was cut off by a crash.
+    pub(crate) written: u64,
+    /// Keeps everyone else from sending it.
+    pub(crate) lock: File,
+}
+
+impl SpoolHeader {
+    /// The format that this program writes and reads.
+    pub(crate) const VERSION: u32 = 1;
 }
 
 impl Spool {
     /// Creates the file of a run, mode 0600, in a folder that is made if it is missing.
-    pub(crate) fn create(folder: &Path, header: &Header) -> anyhow::Result<Self> {
-        private_file::create_folder(folder)
-            .with_context(|| format!("cannot create {}", folder.display()))?;
+    pub(crate) fn create(folder: &Path, header: &SpoolHeader) -> Result<Self, SpoolError> {
+        let create = |path: &Path| {
+            let path = path.display().to_string();
+            move |source| SpoolError::Create { path, source }
+        };
+        private_file::create_folder(folder).map_err(create(folder))?;
         let path = folder.join(format!("{}.ndjson", header.run));
-        let mut line = serde_json::to_vec(header)?;
+        let mut line =
+            serde_json::to_vec(header).map_err(io::Error::other).map_err(create(&path))?;
         line.push(b'\n');
-        private_file::create_new(&path, &line)
-            .with_context(|| format!("cannot create {}", path.display()))?;
-        let file = private_file::append(&path)?;
+        private_file::create_new(&path, &line).map_err(create(&path))?;
+        let file = private_file::append(&path).map_err(create(&path))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .context("cannot lock the spool file")?;
+            .map_err(|error| SpoolError::Lock(error.into()))?;
         Ok(Self { file, path, written: line.len() as u64 })
     }
 
@@ -79,61 +153,82 @@ impl Spool {
     ///
     /// After a failure the file ends where it ended before, if that can be arranged; else in a torn line that no
     /// reader takes.
-    pub(crate) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+    pub(super) fn append(&mut self, lines: &[u8]) -> Result<(), SpoolError> {
         if let Err(error) = self.file.write_all(lines) {
             self.file.set_len(self.written).ok();
-            return Err(error);
+            return Err(SpoolError::Write { path: self.path.display().to_string(), error });
         }
         self.written += lines.len() as u64;
         Ok(())
     }
 
     /// How many bytes a reader may read.
-    pub(crate) fn written(&self) -> u64 {
+    pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// The file's place.
-    pub(crate) fn path(&self) -> &Path {
+    /// Where the file is.
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
+    /// Removes the file: nothing in it is of use any more.
+    pub(crate) fn discard(self) {
+        std::fs::remove_file(&self.path).ok();
+    }
+
     /// The reading end.
-    pub(crate) fn reader(&self) -> io::Result<Batches> {
+    pub(super) fn reader(&self) -> Result<SpoolReader, SpoolError> {
+        let open = || {
+            let mut line = Vec::new();
+            BufReader::new(File::open(&self.path)?).read_until(b'\n', &mut line)?;
+            Ok(SpoolReader::new(File::open(&self.path)?, line.len() as u64))
+        };
+        open().map_err(read_failed(&self.path))
+    }
+}
+
+impl LeftoverSpool {
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// If a run still writes it, or it is no spool file.
+    pub(crate) fn open(path: &Path) -> Result<Self, SpoolError> {
+        let shown = || path.display().to_string();
+        let file = File::open(path).map_err(read_failed(path))?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(SpoolError::InUse { path: shown() });
+        }
         let mut line = Vec::new();
-        BufReader::new(File::open(&self.path)?).read_until(b'\n', &mut line)?;
-        Ok(Batches { file: File::open(&self.path)?, offset: line.len() as u64, limit: MAX_BYTES })
+        // No header of ours is larger than a request's body.
+        BufReader::new(&file)
+            .take(1024 * 1024)
+            .read_until(b'\n', &mut line)
+            .map_err(read_failed(path))?;
+        let header: SpoolHeader = serde_json::from_slice(&line)
+            .map_err(|source| SpoolError::NotASpool { path: shown(), source })?;
+        if header.version != SpoolHeader::VERSION {
+            return Err(SpoolError::UnknownFormat { path: shown(), version: header.version });
+        }
+        let offset = line.len() as u64;
+        let reader = SpoolReader::new(File::open(path).map_err(read_failed(path))?, offset);
+        let written = last_line_end(&reader.file, offset).map_err(read_failed(path))?;
+        Ok(Self { header, reader, written, lock: file })
     }
 }
 
-/// Opens a file that a run left behind: its header, its requests, and up to where it is whole.
-///
-/// Fails if a run still writes it or it is no spool file.
-pub(crate) fn open(path: &Path) -> anyhow::Result<(Header, Batches, u64, File)> {
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        bail!(
-            "{} belongs to a `svc task run` that is still at it; it sends the rest itself",
-            path.display()
-        );
-    }
-    let mut line = Vec::new();
-    // No header of ours is larger than a request's body.
-    BufReader::new(&file).take(1024 * 1024).read_until(b'\n', &mut line)?;
-    let header: Header = serde_json::from_slice(&line)
-        .with_context(|| format!("{} is not a spool file", path.display()))?;
-    if header.version != 1 {
-        bail!("{} is of format {}, this program knows 1", path.display(), header.version);
-    }
-    let offset = line.len() as u64;
-    let batches = Batches { file: File::open(path)?, offset, limit: MAX_BYTES };
-    let whole = last_line_end(&batches.file, offset)?;
-    Ok((header, batches, whole, file))
+fn read_failed(path: &Path) -> impl FnOnce(io::Error) -> SpoolError {
+    let path = path.display().to_string();
+    move |source| SpoolError::Read { path, source }
 }
 
-impl Batches {
+impl SpoolReader {
+    fn new(file: File, offset: u64) -> Self {
+        Self { file, offset, limit: MAX_BYTES }
+    }
+
     /// The next request, of the whole lines before `written`; `None` if all were acknowledged.
-    pub(crate) fn next(&self, written: u64) -> io::Result<Option<Batch>> {
+    pub(super) fn next(&self, written: u64) -> io::Result<Option<EventBatch>> {
         let available = usize::try_from(written.saturating_sub(self.offset)).unwrap_or(usize::MAX);
         let mut size = self.limit;
         loop {
@@ -152,26 +247,26 @@ impl Batches {
         }
     }
 
-    /// The daemon has this one.
-    pub(crate) fn acknowledge(&mut self, batch: &Batch) {
+    /// The daemon has this request.
+    pub(super) fn acknowledge(&mut self, batch: &EventBatch) {
         self.offset = batch.end;
     }
 
-    /// Makes smaller requests from now on; `false` if they could not be smaller.
-    pub(crate) fn shrink(&mut self) -> bool {
+    /// Makes smaller requests from now on; `false` if they cannot be smaller.
+    pub(super) fn shrink(&mut self) -> bool {
         self.limit /= 2;
         self.limit > 0
     }
 
-    fn batch(&self, lines: &[u8], events: usize) -> Batch {
+    fn batch(&self, lines: &[u8], events: usize) -> EventBatch {
         let mut body = Vec::with_capacity(lines.len() + 2);
         body.push(b'[');
-        // JSON text has no line feed of its own, so each one ends an event.
+        // JSON text has no line feed of its own, so each line feed ends an event.
         body.extend(
             lines[..lines.len() - 1].iter().map(|byte| if *byte == b'\n' { b',' } else { *byte }),
         );
         body.push(b']');
-        Batch { body: body.into(), events, end: self.offset + lines.len() as u64 }
+        EventBatch { body: body.into(), events, end: self.offset + lines.len() as u64 }
     }
 }
 
@@ -203,21 +298,21 @@ mod tests {
 
     use super::*;
 
-    fn header() -> Header {
-        Header {
+    fn header() -> SpoolHeader {
+        SpoolHeader {
             version: 1,
             run: "run_x".to_owned(),
             create: json!({ "idempotency_key": "run_x" }),
         }
     }
 
-    fn drain(batches: &mut Batches, written: u64) -> Vec<Vec<Value>> {
+    fn drain(reader: &mut SpoolReader, written: u64) -> Vec<Vec<Value>> {
         let mut all = Vec::new();
-        while let Some(batch) = batches.next(written).expect("reads") {
+        while let Some(batch) = reader.next(written).expect("reads") {
             let events: Vec<Value> = serde_json::from_slice(&batch.body).expect("is JSON");
             assert_eq!(events.len(), batch.events);
-            assert!(batch.body.len() <= batches.limit + 2 || batch.events == 1);
-            batches.acknowledge(&batch);
+            assert!(batch.body.len() <= reader.limit + 2 || batch.events == 1);
+            reader.acknowledge(&batch);
             all.push(events);
         }
         all
@@ -233,13 +328,13 @@ mod tests {
         ) {
             let folder = tempfile::tempdir().expect("a folder");
             let mut spool = Spool::create(folder.path(), &header()).expect("creates");
-            let mut batches = spool.reader().expect("opens");
-            batches.limit = limit;
+            let mut reader = spool.reader().expect("opens");
+            reader.limit = limit;
             for (number, size) in sizes.iter().enumerate() {
                 let line = format!("{}\n", json!([number, "x".repeat(*size)]));
                 spool.append(line.as_bytes()).expect("writes");
             }
-            let got: Vec<u64> = drain(&mut batches, spool.written())
+            let got: Vec<u64> = drain(&mut reader, spool.written())
                 .concat()
                 .iter()
                 .map(|event| event[0].as_u64().expect("a number"))
@@ -252,12 +347,12 @@ mod tests {
     fn a_batch_has_at_most_a_thousand_events_and_is_the_same_until_acknowledged() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut spool = Spool::create(folder.path(), &header()).expect("creates");
-        let mut batches = spool.reader().expect("opens");
-        assert_eq!(batches.next(spool.written()).expect("reads"), None);
+        let mut reader = spool.reader().expect("opens");
+        assert_eq!(reader.next(spool.written()).expect("reads"), None);
         spool.append("1\n".repeat(2500).as_bytes()).expect("writes");
-        let first = batches.next(spool.written()).expect("reads");
-        assert_eq!(batches.next(spool.written()).expect("reads"), first);
-        let sizes: Vec<usize> = drain(&mut batches, spool.written()).iter().map(Vec::len).collect();
+        let first = reader.next(spool.written()).expect("reads");
+        assert_eq!(reader.next(spool.written()).expect("reads"), first);
+        let sizes: Vec<usize> = drain(&mut reader, spool.written()).iter().map(Vec::len).collect();
         assert_eq!(sizes, [1000, 1000, 500]);
     }
 
@@ -267,7 +362,8 @@ mod tests {
         let mut spool = Spool::create(folder.path(), &header()).expect("creates");
         spool.append(b"1\n2\n").expect("writes");
         let path = spool.path().to_path_buf();
-        assert!(open(&path).expect_err("is locked").to_string().contains("still at it"));
+        let held = LeftoverSpool::open(&path).expect_err("is locked");
+        assert!(held.to_string().contains("still at it"), "{held}");
         drop(spool);
         OpenOptions::new()
             .append(true)
@@ -275,11 +371,13 @@ mod tests {
             .expect("opens")
             .write_all(b"3 cut o")
             .expect("writes");
-        let (found, mut batches, whole, lock) = open(&path).expect("opens");
-        assert_eq!(found.run, "run_x");
-        assert_eq!(drain(&mut batches, whole).concat(), [json!(1), json!(2)]);
+        let mut leftover = LeftoverSpool::open(&path).expect("opens");
+        assert_eq!(leftover.header.run, "run_x");
+        let events = drain(&mut leftover.reader, leftover.written).concat();
+        assert_eq!(events, [json!(1), json!(2)]);
         std::fs::write(&path, "{}\n").expect("writes");
-        drop(lock);
-        open(&path).expect_err("is no spool file");
+        drop(leftover);
+        let other = LeftoverSpool::open(&path).expect_err("is no spool file");
+        assert!(matches!(other, SpoolError::NotASpool { .. }), "{other}");
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The command keeps running when the daemon goes away or refuses; it is never started without one.
 
-mod echo;
-mod notices;
+mod claim;
+mod printer;
 mod resend;
 mod run;
 

@@ -1,19 +1,19 @@
-//! `svc task resend FILE`: what a run could not send.
+//! `svc task resend FILE`: sends what a run could not.
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use serde_json::{Value, json};
-use tokio::sync::watch;
+use serde_json::json;
 
 use super::super::{Context, output};
-use super::notices::notify;
+use super::printer::{PrintMode, RunPrinter};
 use super::run::patience;
-use crate::runner::{self, EventSender, Outcome, Progress};
+use crate::runner::{EventSender, LeftoverSpool, SendOutcome};
 
-/// How long the daemon may be away: someone sits at the terminal, and the file does not run off.
+/// How long the daemon may be away: someone sits at the terminal, and the file stays.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Sends a spool file that a run left behind, and removes it.
@@ -24,43 +24,34 @@ pub(in crate::cli) async fn resend(
     file: &Path,
     new: bool,
 ) -> anyhow::Result<ExitCode> {
-    let (mut header, batches, written, _lock) = runner::open(file)?;
+    let LeftoverSpool { mut header, reader, written, lock: _lock } = LeftoverSpool::open(file)?;
     if new {
         header.create["idempotency_key"] = json!(format!("{}-new", header.run));
     }
-    let (task, task_seen) = watch::channel(None);
-    // The sending end stays in this scope: its being dropped would say that the run has crashed.
-    let (_progress, progress) =
-        watch::channel(Progress { written, finished: true, abandoned: false });
     let sender = EventSender {
         discovery: context.discovery()?,
         create: header.create,
-        batches,
+        reader,
         patience: patience(context, PATIENCE)?,
-        may_be_active: true,
-        task,
-        progress,
-        notify,
+        accept_begun: true,
+        observer: Arc::new(RunPrinter::new(PrintMode::Quiet)),
     };
-    match sender.run().await {
-        Outcome::Complete => {}
-        Outcome::Refused { problem, keep: false } => bail!(
+    let (outcome, task) = sender.run_to_end(written).await;
+    match outcome {
+        SendOutcome::Complete => {}
+        SendOutcome::TaskClosed(problem) => bail!(
             "{problem}; `svc task resend --new {}` records the whole run as a new task",
             file.display()
         ),
-        Outcome::NoTask(problem) | Outcome::Refused { problem, .. } => {
+        SendOutcome::NoTask(problem) | SendOutcome::Refused(problem) => {
             bail!("{problem}; {} is left as it is", file.display())
         }
-        Outcome::GaveUp(problem) => {
+        SendOutcome::GaveUp(problem) => {
             bail!("{problem}; {} is left as it is, try again later", file.display())
         }
     }
     std::fs::remove_file(file)?;
-    let id = task_seen
-        .borrow()
-        .as_ref()
-        .map(|task: &Value| output::cell(task, "task_id"))
-        .unwrap_or_default();
+    let id = task.as_ref().map(|task| task.id()).unwrap_or_default();
     if context.json {
         output::json(&json!({ "task_id": id, "removed": file }))?;
     } else {

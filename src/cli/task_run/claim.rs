@@ -1,0 +1,54 @@
+//! What is asked of the daemon before the command starts.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use crate::client::{Client, ClientError, Discovery};
+use crate::runner::{SpoolHeader, TaskDocument};
+
+/// How long a daemon that is just starting is waited for.
+pub(super) const STARTING: Duration = Duration::from_secs(5);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Whether a task could be made now. It is better to fail before the command has done anything.
+pub(super) async fn check_reachable(discovery: &Discovery) -> anyhow::Result<()> {
+    let is_starting = |error: &ClientError| error.status() == Some(StatusCode::SERVICE_UNAVAILABLE);
+    request(discovery, Method::GET, "/v1/tasks?limit=1", None, is_starting).await.map(drop)
+}
+
+/// Makes the task of a run that has a key. Gives the task that was there already, if it is another run's.
+pub(super) async fn claim(
+    discovery: &Discovery,
+    header: &SpoolHeader,
+) -> anyhow::Result<Option<TaskDocument>> {
+    let body = Bytes::from(serde_json::to_vec(&header.create)?);
+    let is_transient = ClientError::is_transient;
+    let task = request(discovery, Method::POST, "/v1/tasks", Some(body), is_transient).await?;
+    // The answer to a first try may have been lost: then the task is there and this run's all the same.
+    let is_ours = task["metadata"] == header.create["metadata"];
+    Ok((!is_ours).then_some(TaskDocument(task)))
+}
+
+/// Tries again, for as long as a daemon may take to start, after a failure that `may_pass`.
+async fn request(
+    discovery: &Discovery,
+    method: Method,
+    path: &str,
+    body: Option<Bytes>,
+    may_pass: fn(&ClientError) -> bool,
+) -> anyhow::Result<Value> {
+    let deadline = Instant::now() + STARTING;
+    loop {
+        let client = Client::new(discovery.target()?);
+        match client.request(method.clone(), path, body.clone()).await {
+            Ok(reply) => return Ok(reply.json()?),
+            Err(error) if may_pass(&error) && Instant::now() < deadline => sleep(PAUSE).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
