@@ -1,8 +1,8 @@
-//! What hooks could not tell the daemon, because it was away: one line of JSON for each event, in a file beside the
-//! database, until the daemon takes them in. So nothing that happened in a session is lost with a daemon that is not there.
+//! Two files beside the database through which hooks and the daemon speak when they cannot reach each other.
 //!
-//! Beside it, in `hooks.lost`: which hooks could not print what the daemon may have answered. The next hook of the session
-//! says so before its event can be taken for a sign that the answer was seen; the daemon looks for itself now and then.
+//! `hooks.spool` has the events that the daemon did not get, one line of JSON for each, until the daemon has taken them
+//! in. `hooks.lost` has the events whose answers were not printed. The next hook of the session names them to the daemon
+//! before its own event can be taken for a sign that the answers were seen; the daemon also reads the file now and then.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -13,112 +13,136 @@ use serde::{Deserialize, Serialize};
 
 use crate::private_file;
 
-/// Most bytes that wait. Whoever does without the daemon for so long does without it.
-const MOST: u64 = 16 * 1024 * 1024;
-/// Most bytes of `hooks.lost`, which each hook reads if it is there: some 500 lines. Then it begins anew.
-const MOST_LOST: u64 = 64 * 1024;
+/// Largest `hooks.spool`, in bytes. Events beyond it are dropped.
+const MAX_SPOOL: u64 = 16 * 1024 * 1024;
+/// Largest `hooks.lost`, in bytes: some 500 lines. Beyond it the file begins anew, as each hook reads all of it.
+const MAX_UNPRINTED: u64 = 64 * 1024;
 
-/// A hook whose answer nobody saw.
+/// `hooks.spool`: events for a daemon that comes later.
+#[derive(Debug)]
+pub(crate) struct HookSpool {
+    path: PathBuf,
+    /// The lines that a daemon has begun to take in.
+    taken: PathBuf,
+}
+
+/// `hooks.lost`: events whose answers were not printed.
+#[derive(Debug)]
+pub(crate) struct UnprintedAnswers(PathBuf);
+
+/// An event whose answer was not printed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Lost {
+pub(crate) struct UnprintedAnswer {
     /// The client's session.
     pub(crate) session: String,
     /// The id of the event.
     pub(crate) id: String,
 }
 
-fn waiting(home: &Path) -> PathBuf {
-    home.join("hooks.spool")
-}
+/// The text of `hooks.lost` at one moment.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct UnprintedText(String);
 
-fn taken(home: &Path) -> PathBuf {
-    home.join("hooks.spool.taken")
-}
-
-fn lost_at(home: &Path) -> PathBuf {
-    home.join("hooks.lost")
-}
-
-/// Adds a line, which has no end of line in it. `false` if too much waits already.
-pub(crate) fn put(home: &Path, line: &str) -> io::Result<bool> {
-    let mut file = open_locked(&waiting(home))?;
-    if file.metadata()?.len() + line.len() as u64 > MOST {
-        return Ok(false);
+impl HookSpool {
+    /// The spool of a data folder. The file need not exist.
+    pub(crate) fn in_home(home: &Path) -> Self {
+        Self { path: home.join("hooks.spool"), taken: home.join("hooks.spool.taken") }
     }
-    file.write_all(format!("{line}\n").as_bytes())?;
-    Ok(true)
-}
 
-/// Opens a file for appending, and has it to itself.
-fn open_locked(path: &Path) -> io::Result<File> {
-    loop {
-        let file = private_file::append(path)?;
-        file.lock()?;
-        // It may have been taken between being opened and being locked.
-        if is_at(&file, path) {
-            return Ok(file);
+    /// Adds a line, which has no line feed in it. `false` if the spool is full.
+    pub(crate) fn append(&self, line: &str) -> io::Result<bool> {
+        let mut file = open_locked(&self.path)?;
+        if file.metadata()?.len() + line.len() as u64 > MAX_SPOOL {
+            return Ok(false);
+        }
+        file.write_all(format!("{line}\n").as_bytes())?;
+        Ok(true)
+    }
+
+    /// Takes the lines, in order, out of the way of those who append.
+    ///
+    /// They stay in a file of their own until [`Self::remove_taken`], so that the next daemon finds them if this one is
+    /// killed meanwhile.
+    pub(crate) fn take(&self) -> io::Result<Vec<String>> {
+        if !self.taken.try_exists()? {
+            let file = match File::open(&self.path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+                Err(error) => return Err(error),
+            };
+            file.lock()?;
+            fs::rename(&self.path, &self.taken)?;
+        }
+        // A full disk may have torn a line; the others count.
+        let bytes = fs::read(&self.taken)?;
+        Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
+    }
+
+    /// Removes the lines that were taken.
+    pub(crate) fn remove_taken(&self) -> io::Result<()> {
+        match fs::remove_file(&self.taken) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
         }
     }
 }
 
-/// Notes that nobody saw what the daemon may have answered to a hook.
-pub(crate) fn put_lost(home: &Path, lost: &Lost) -> io::Result<()> {
-    let line = serde_json::to_string(lost)?;
-    if line.len() as u64 >= MOST_LOST {
-        return Err(io::Error::other("the session's id is too long"));
+impl UnprintedAnswers {
+    /// The file of a data folder. It need not exist.
+    pub(crate) fn in_home(home: &Path) -> Self {
+        Self(home.join("hooks.lost"))
     }
-    let mut file = open_locked(&lost_at(home))?;
-    if file.metadata()?.len() + line.len() as u64 > MOST_LOST {
-        file.set_len(0)?;
+
+    /// Adds an event.
+    pub(crate) fn append(&self, answer: &UnprintedAnswer) -> io::Result<()> {
+        let line = serde_json::to_string(answer)?;
+        if line.len() as u64 >= MAX_UNPRINTED {
+            return Err(io::Error::other("the session's id is too long"));
+        }
+        let mut file = open_locked(&self.0)?;
+        if file.metadata()?.len() + line.len() as u64 > MAX_UNPRINTED {
+            file.set_len(0)?;
+        }
+        file.write_all(format!("{line}\n").as_bytes())
     }
-    file.write_all(format!("{line}\n").as_bytes())
-}
 
-/// What nobody saw, as it stands there: for [`Lost`] and for [`forget_lost`].
-pub(crate) fn read_lost(home: &Path) -> io::Result<String> {
-    match fs::read(lost_at(home)) {
-        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-        Err(error) => Err(error),
+    /// What the file has now; nothing if there is no file.
+    pub(crate) fn read(&self) -> io::Result<UnprintedText> {
+        match fs::read(&self.0) {
+            Ok(bytes) => Ok(UnprintedText(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(UnprintedText::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes the file, unless something was added after `read`.
+    pub(crate) fn remove(&self, read: &UnprintedText) -> io::Result<()> {
+        let _locked = open_locked(&self.0)?;
+        if self.read()? == *read { fs::remove_file(&self.0) } else { Ok(()) }
     }
 }
 
-/// The lines that make sense, in order.
-pub(crate) fn parse_lost(text: &str) -> impl Iterator<Item = Lost> {
-    text.lines().filter_map(|line| serde_json::from_str(line).ok())
+impl UnprintedText {
+    /// The events of every line that can be read, in order.
+    pub(crate) fn answers(&self) -> impl Iterator<Item = UnprintedAnswer> {
+        self.0.lines().filter_map(|line| serde_json::from_str(line).ok())
+    }
+
+    /// Whether the file was empty or not there.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
-/// Says that the daemon knows all of this, unless more has come since.
-pub(crate) fn forget_lost(home: &Path, known: &str) -> io::Result<()> {
-    let path = lost_at(home);
-    let _locked = open_locked(&path)?;
-    if read_lost(home)? == known { fs::remove_file(&path) } else { Ok(()) }
-}
-
-/// Takes what waits out of the way of those who add to it: the lines, in order. They stay in a file until
-/// [`forget`], so that a daemon that is killed meanwhile finds them again.
-pub(crate) fn take(home: &Path) -> io::Result<Vec<String>> {
-    let taken = taken(home);
-    if !taken.try_exists()? {
-        let path = waiting(home);
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
+/// Opens a file for appending, under an exclusive lock.
+fn open_locked(path: &Path) -> io::Result<File> {
+    loop {
+        let file = private_file::append(path)?;
         file.lock()?;
-        fs::rename(&path, &taken)?;
-    }
-    // A line may be torn if a disk was full; the others count.
-    let bytes = fs::read(&taken)?;
-    Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
-}
-
-/// Says that what was taken is done with.
-pub(crate) fn forget(home: &Path) -> io::Result<()> {
-    match fs::remove_file(taken(home)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+        // The file may have been renamed or removed between being opened and being locked.
+        if is_at(&file, path) {
+            return Ok(file);
+        }
     }
 }
 
@@ -134,71 +158,74 @@ mod tests {
     #[test]
     fn lines_are_taken_once_and_survive_their_taker() {
         let folder = tempfile::tempdir().expect("a folder");
-        let home = folder.path();
-        assert_eq!(take(home).unwrap(), Vec::<String>::new());
-        assert!(put(home, "1").unwrap() && put(home, "2").unwrap());
-        assert_eq!(take(home).unwrap(), ["1", "2"]);
-        assert!(put(home, "3").unwrap());
-        // It was killed: the same again.
-        assert_eq!(take(home).unwrap(), ["1", "2"]);
-        forget(home).unwrap();
-        assert_eq!(take(home).unwrap(), ["3"]);
-        forget(home).unwrap();
-        forget(home).unwrap();
-        assert_eq!(take(home).unwrap(), Vec::<String>::new());
+        let spool = HookSpool::in_home(folder.path());
+        assert_eq!(spool.take().unwrap(), Vec::<String>::new());
+        assert!(spool.append("1").unwrap() && spool.append("2").unwrap());
+        assert_eq!(spool.take().unwrap(), ["1", "2"]);
+        assert!(spool.append("3").unwrap());
+        // The daemon was killed: the same again.
+        assert_eq!(spool.take().unwrap(), ["1", "2"]);
+        spool.remove_taken().unwrap();
+        assert_eq!(spool.take().unwrap(), ["3"]);
+        spool.remove_taken().unwrap();
+        spool.remove_taken().unwrap();
+        assert_eq!(spool.take().unwrap(), Vec::<String>::new());
     }
 
     #[test]
-    fn what_nobody_saw_is_there_until_all_of_it_is_known() {
+    fn unprinted_answers_are_there_until_all_of_them_are_known() {
         let folder = tempfile::tempdir().expect("a folder");
-        let home = folder.path();
-        let lost = |id: &str| Lost { session: "a\n\"b".to_owned(), id: id.to_owned() };
-        let all = || parse_lost(&read_lost(home).unwrap()).collect::<Vec<_>>();
+        let file = UnprintedAnswers::in_home(folder.path());
+        let answer =
+            |id: &str| UnprintedAnswer { session: "a\n\"b".to_owned(), id: id.to_owned() };
+        let all = || file.read().unwrap().answers().collect::<Vec<_>>();
         assert_eq!(all(), []);
-        put_lost(home, &lost("1")).unwrap();
-        let known = read_lost(home).unwrap();
-        put_lost(home, &lost("2")).unwrap();
-        forget_lost(home, &known).unwrap();
-        assert_eq!(all(), [lost("1"), lost("2")]);
-        forget_lost(home, &read_lost(home).unwrap()).unwrap();
-        assert!(!home.join("hooks.lost").exists());
+        file.append(&answer("1")).unwrap();
+        let read = file.read().unwrap();
+        file.append(&answer("2")).unwrap();
+        file.remove(&read).unwrap();
+        assert_eq!(all(), [answer("1"), answer("2")]);
+        file.remove(&file.read().unwrap()).unwrap();
+        let path = folder.path().join("hooks.lost");
+        assert!(!path.exists());
         for n in 0..5_000 {
-            put_lost(home, &lost(&n.to_string())).unwrap();
+            file.append(&answer(&n.to_string())).unwrap();
         }
-        assert!(fs::metadata(home.join("hooks.lost")).unwrap().len() <= MOST_LOST + 1);
-        assert_eq!(all().last(), Some(&lost("4999")));
-        assert!(put_lost(home, &lost(&"x".repeat(100_000))).is_err());
+        assert!(fs::metadata(path).unwrap().len() <= MAX_UNPRINTED + 1);
+        assert_eq!(all().last(), Some(&answer("4999")));
+        assert!(file.append(&answer(&"x".repeat(100_000))).is_err());
     }
 
     #[test]
     fn many_writers_and_a_taker_lose_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
-        let home = folder.path();
-        let mut found = Vec::new();
+        let spool = HookSpool::in_home(folder.path());
+        let mut lines = Vec::new();
         std::thread::scope(|scope| {
+            let spool = &spool;
             let writers: Vec<_> = (0..4)
                 .map(|writer| {
                     scope.spawn(move || {
                         for number in 0..200 {
-                            assert!(put(home, &format!("{writer}-{number}")).unwrap());
+                            assert!(spool.append(&format!("{writer}-{number}")).unwrap());
                         }
                     })
                 })
                 .collect();
             while !writers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-                found.extend(take(home).unwrap());
-                forget(home).unwrap();
+                lines.extend(spool.take().unwrap());
+                spool.remove_taken().unwrap();
             }
         });
-        found.extend(take(home).unwrap());
-        assert_eq!(found.len(), 800);
+        lines.extend(spool.take().unwrap());
+        assert_eq!(lines.len(), 800);
     }
 
     #[test]
-    fn there_is_an_end_to_it() {
+    fn a_full_spool_takes_no_more() {
         let folder = tempfile::tempdir().expect("a folder");
+        let spool = HookSpool::in_home(folder.path());
         let line = "x".repeat(1024 * 1024 - 1);
-        let put = || put(folder.path(), &line).unwrap();
-        assert_eq!((0..20).filter(|_| put()).count(), 16);
+        assert_eq!((0..20).filter(|_| spool.append(&line).unwrap()).count(), 16);
     }
 }

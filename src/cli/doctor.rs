@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::daemon::{Found, find, probe};
+use super::daemon::{DaemonProbe, find_daemon, probe};
 use super::{Context, install, output};
 use crate::client::{Client, ClientError, DaemonFile, Token, Url};
 use crate::config::{Config, Flags};
@@ -226,9 +226,9 @@ fn wal(context: &Context) -> Option<Finding> {
 
 async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     const CHECK: &str = "daemon";
-    let (daemon, health) = match find(context).await {
-        Found::Nothing => return vec![warn(CHECK, "not running".to_owned(), "svc start")],
-        Found::Silent(daemon, problem) => {
+    let (daemon, health) = match find_daemon(context).await {
+        DaemonProbe::Absent => return vec![warn(CHECK, "not running".to_owned(), "svc start")],
+        DaemonProbe::Silent(daemon, problem) => {
             let advice = format!("`svc logs`; if it hangs, `kill {}` and `svc start`", daemon.pid);
             return vec![fail(
                 CHECK,
@@ -236,7 +236,7 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
                 &advice,
             )];
         }
-        Found::Running(daemon, health) => (daemon, health),
+        DaemonProbe::Running(daemon, health) => (daemon, health),
     };
     let mut findings = vec![if health.is_healthy() {
         ok(CHECK, format!("running at {} (pid {})", daemon.url, daemon.pid))

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::daemon::{Found, find};
+use super::daemon::{DaemonProbe, find_daemon};
 use super::{Context, output};
 use crate::client::Token;
 use crate::config::Flags;
@@ -56,11 +56,11 @@ fn show(context: &Context) -> anyhow::Result<ExitCode> {
 async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
     let path = context.config(&Flags::default())?.token_file.value;
     let discovery = context.discovery()?;
-    let is_running = match find(context).await {
+    let is_running = match find_daemon(context).await {
         _ if discovery.is_fixed() => true,
-        Found::Running(..) => true,
-        Found::Nothing => false,
-        Found::Silent(daemon, problem) => bail!(
+        DaemonProbe::Running(..) => true,
+        DaemonProbe::Absent => false,
+        DaemonProbe::Silent(daemon, problem) => bail!(
             "a daemon (pid {}) seems to run but does not answer ({problem}), so the token stays as it is",
             daemon.pid
         ),

@@ -1,5 +1,4 @@
-//! The daemon's side of the spool: events that hooks could not tell it while it was away, and answers that they could not
-//! print.
+//! Takes in what hooks left in `hooks.spool` and `hooks.lost` while they could not reach the daemon.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,56 +6,60 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::domain::Caller;
-use crate::hook_spool;
+use crate::hook_spool::{HookSpool, UnprintedAnswers};
 use crate::service::Services;
 use crate::tools::{Call, Catalogue, ErrorType, Failure};
 
-/// Takes in what waits. An event that makes no sense is passed over: it would make none the next time.
+/// Takes in every event that waits, and gives their number. An event that cannot be read or is refused is passed over:
+/// the next time would end the same way.
 pub(super) async fn drain_hook_spool(
     services: &Services,
     catalogue: &Catalogue,
     home: &Path,
 ) -> std::io::Result<usize> {
-    take_back(services, home).await?;
+    take_back_unprinted(services, home).await?;
     let Some(tool) = catalogue.find(&Caller::Operator, "hook_event") else { return Ok(0) };
-    let mut told = 0;
+    let spool = HookSpool::in_home(home);
+    let mut count = 0;
     loop {
-        // What a daemon that was killed had taken comes first, and what has come since after it.
-        let lines = hook_spool::take(home)?;
+        // The lines that a killed daemon had taken come first, and those appended since come after them.
+        let lines = spool.take()?;
         if lines.is_empty() {
-            return Ok(told);
+            return Ok(count);
         }
         for line in &lines {
             let Ok(Value::Object(arguments)) = serde_json::from_str(line) else {
-                tracing::warn!("a hook's event that waited cannot be read");
+                tracing::warn!("an event in the hooks' spool cannot be read");
                 continue;
             };
             let call = Call::alone(services.clone(), Caller::Operator);
             match tool.call(call, arguments).await {
-                Ok(_) => told += 1,
-                // A disk that is full, perhaps: it waits on, and what was told already counts once.
+                Ok(_) => count += 1,
+                // The disk may be full: the events stay, and those taken in already count once.
                 Err(Failure::Tool(error)) if error.kind == ErrorType::Unavailable => {
                     return Err(std::io::Error::other(error.message));
                 }
-                Err(_) => tracing::warn!("a hook's event that waited makes no sense"),
+                Err(_) => tracing::warn!("an event in the hooks' spool is refused"),
             }
         }
-        hook_spool::forget(home)?;
+        spool.remove_taken()?;
     }
 }
 
-/// Takes back what nobody saw. It stands in the file until it is done: a hook that begins meanwhile says it as well.
-async fn take_back(services: &Services, home: &Path) -> std::io::Result<()> {
-    let known = hook_spool::read_lost(home)?;
-    if known.is_empty() {
+/// Takes back the answers that were not printed. The file stays until that is done, as a hook that begins meanwhile names
+/// them too.
+async fn take_back_unprinted(services: &Services, home: &Path) -> std::io::Result<()> {
+    let file = UnprintedAnswers::in_home(home);
+    let read = file.read()?;
+    if read.is_empty() {
         return Ok(());
     }
     let mut sessions: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for lost in hook_spool::parse_lost(&known) {
-        sessions.entry(lost.session).or_default().push(lost.id);
+    for answer in read.answers() {
+        sessions.entry(answer.session).or_default().push(answer.id);
     }
-    for (session, calls) in sessions {
-        services.hooks.take_back(session, calls).await.map_err(std::io::Error::other)?;
+    for (session, events) in sessions {
+        services.hooks.take_back(session, events).await.map_err(std::io::Error::other)?;
     }
-    hook_spool::forget_lost(home, &known)
+    file.remove(&read)
 }

@@ -14,9 +14,9 @@ use tokio::time::sleep;
 
 use super::super::{Context, output};
 
-/// A file gives no notice of growth that is worth the trouble here.
+/// How often a followed file is looked at.
 const POLL: Duration = Duration::from_millis(200);
-/// How much is read at once, in bytes.
+/// Bytes read at once.
 const BLOCK: usize = 64 * 1024;
 
 /// Arguments of `svc logs`.
@@ -52,7 +52,7 @@ pub(in crate::cli) async fn logs(context: &Context, args: &LogsArgs) -> anyhow::
         }
         sleep(POLL).await;
         if let Some(newer) = rotated(path, &mut file) {
-            // What was written between the last look and the rotation.
+            // Lines written between the last look and the rotation.
             copy(context, &mut file, &mut rest)?;
             file = newer;
         }
@@ -63,7 +63,7 @@ pub(in crate::cli) async fn logs(context: &Context, args: &LogsArgs) -> anyhow::
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints every complete line up to the end; what is left stays in `rest`.
+/// Prints every complete line up to the end. An incomplete one stays in `rest`.
 fn copy(context: &Context, file: &mut File, rest: &mut Vec<u8>) -> anyhow::Result<()> {
     let mut block = vec![0; BLOCK];
     loop {
@@ -86,7 +86,7 @@ fn show(context: &Context, line: &[u8]) -> anyhow::Result<()> {
     if context.json { output::ndjson(&json!({ "line": text })) } else { output::line(&text) }
 }
 
-/// The file that now has the name, if it is another one or was cut.
+/// The file that now has the name, if it is another one or was truncated.
 fn rotated(path: &Path, file: &mut File) -> Option<File> {
     let newer = File::open(path).ok()?;
     let (old, new) = (file.metadata().ok()?, newer.metadata().ok()?);
@@ -96,7 +96,7 @@ fn rotated(path: &Path, file: &mut File) -> Option<File> {
     (!is_same).then_some(newer)
 }
 
-/// Leaves the file at the start of its last `lines` lines.
+/// Seeks to the start of the last `lines` lines.
 fn seek_to_last(file: &mut File, lines: usize) -> std::io::Result<()> {
     let mut start = file.seek(SeekFrom::End(0))?;
     let (end, mut missing) = (start, lines);

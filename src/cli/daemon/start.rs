@@ -1,4 +1,4 @@
-//! `svc start`: this program once more, as `svc serve`, in a session of its own.
+//! `svc start`: runs this program once more, as `svc serve`, in a session of its own.
 
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::super::{ALREADY_RUNNING, Context, ServeArgs, output};
-use super::{Found, find};
+use super::probe::{DaemonProbe, find_daemon};
 use crate::client::DaemonFile;
 use crate::config::Origin;
 use crate::private_file;
 
 /// How long the daemon may take until it answers.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is looked for. A process that becomes ready has no way to tell one that may be gone by then.
+/// How often the daemon is looked for. It has no way to tell a process that may be gone by then.
 const POLL: Duration = Duration::from_millis(20);
 /// How much of the log is shown after a failure, in lines.
 const TAIL: usize = 20;
@@ -25,57 +25,58 @@ const TAIL: usize = 20;
 /// Starts the daemon in the background and waits until it answers. Exit code 0 if it runs already.
 pub(in crate::cli) async fn start(context: &Context, args: &ServeArgs) -> anyhow::Result<ExitCode> {
     match ensure(context, args).await? {
-        Ensured::Started(daemon) => report(context, &daemon, true),
-        Ensured::Found(daemon) => report(context, &daemon, false),
+        EnsuredDaemon::Started(daemon) => report(context, &daemon, true),
+        EnsuredDaemon::AlreadyRunning(daemon) => report(context, &daemon, false),
     }
 }
 
 /// A daemon that answers.
 #[derive(Debug)]
-pub(in crate::cli) enum Ensured {
+pub(in crate::cli) enum EnsuredDaemon {
     /// It was started just now.
     Started(DaemonFile),
-    /// It was there, or someone else was quicker.
+    /// It was there before, or another start was quicker.
     Found(DaemonFile),
 }
 
-/// The same without a word on standard output.
-pub(in crate::cli) async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<Ensured> {
-    // What is wrong with the configuration is said here and not in a log.
+/// Starts the daemon unless it runs, and waits until it answers. Prints nothing on standard output.
+async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDaemon> {
+    // A mistake in the configuration is reported here and not in a log.
     let config = context.config(&args.flags())?;
-    match find(context).await {
-        Found::Running(daemon, _) => return Ok(Ensured::Found(daemon)),
-        Found::Silent(daemon, problem) => bail!(
+    match find_daemon(context).await {
+        DaemonProbe::Running(daemon, _) => return Ok(EnsuredDaemon::AlreadyRunning(daemon)),
+        DaemonProbe::Silent(daemon, problem) => bail!(
             "a daemon (pid {}) seems to run but does not answer: {problem}; see `svc logs`, or end it with `kill {}`",
             daemon.pid,
             daemon.pid
         ),
-        Found::Nothing => {}
+        DaemonProbe::Absent => {}
     }
     let home = &context.paths.home;
     private_file::create_folder(home)
         .with_context(|| format!("cannot create {}", home.display()))?;
     let log = args.log_file.as_deref().unwrap_or(&context.paths.log).to_path_buf();
     let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
-    let mut daemon = Starting::spawn(context, args, log, token)?;
+    let mut daemon = StartingDaemon::spawn(context, args, log, token)?;
     let ensured = daemon.wait(context).await;
-    // Whoever lives longer than the daemon has to collect it, or it would seem to exist for ever.
+    // If this process outlives the daemon it has to collect it, or the daemon would seem to exist for ever.
     std::thread::spawn(move || daemon.child.wait());
     ensured
 }
 
-/// Starts a daemon and leaves it to itself: for who has no time to wait.
+/// Starts a daemon and does not wait for it.
 pub(in crate::cli) fn start_unattended(context: &Context) -> anyhow::Result<()> {
     let args = ServeArgs::default();
     let config = context.config(&args.flags())?;
     private_file::create_folder(&context.paths.home)?;
     let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
-    Starting::spawn(context, &args, context.paths.log.clone(), token).map(drop)
+    StartingDaemon::spawn(context, &args, context.paths.log.clone(), token).map(drop)
 }
 
-/// The same by a process of its own, which ends: so the daemon is nobody's child. Some clients end the children of what
-/// they have started, and theirs, and a daemon is not there for one of them alone.
-pub(in crate::cli) async fn ensure_apart(context: &Context) -> anyhow::Result<Ensured> {
+/// Starts the daemon through a process that ends, so that the daemon is nobody's child.
+///
+/// Some clients end all descendants of the processes that they have started, and the daemon serves others too.
+pub(in crate::cli) async fn ensure_apart(context: &Context) -> anyhow::Result<EnsuredDaemon> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let mut command = tokio::process::Command::new(&program);
     command.args(["start", "--json"]).stdin(Stdio::null()).kill_on_drop(true);
@@ -85,23 +86,25 @@ pub(in crate::cli) async fn ensure_apart(context: &Context) -> anyhow::Result<En
     let ran =
         command.output().await.with_context(|| format!("cannot run {}", program.display()))?;
     if !ran.status.success() {
-        let said = String::from_utf8_lossy(&ran.stderr);
-        bail!("{}", said.trim().trim_start_matches("error: "));
+        let errors = String::from_utf8_lossy(&ran.stderr);
+        bail!("{}", errors.trim().trim_start_matches("error: "));
     }
     let was_started = serde_json::from_slice::<Value>(&ran.stdout)
         .is_ok_and(|answer| answer.get("started") == Some(&json!(true)));
     let daemon = DaemonFile::read_live(&context.paths.daemon_json)
         .context("the daemon was started, and is gone again; see `svc logs`")?;
-    Ok(if was_started { Ensured::Started(daemon) } else { Ensured::Found(daemon) })
+    Ok(if was_started { EnsuredDaemon::Started(daemon) } else { EnsuredDaemon::AlreadyRunning(daemon) })
 }
 
-struct Starting {
+/// A daemon that was started and may not answer yet.
+struct StartingDaemon {
     child: Child,
     log: PathBuf,
+    /// Size of the log before the start, in bytes.
     log_start: u64,
 }
 
-impl Starting {
+impl StartingDaemon {
     fn spawn(
         context: &Context,
         args: &ServeArgs,
@@ -112,7 +115,7 @@ impl Starting {
             .with_context(|| format!("cannot write to {}", log.display()))?;
         let log_start = errors.metadata()?.len();
         let program = std::env::current_exe().context("cannot tell where this program is")?;
-        // Paths given relative to here mean something else in the data folder.
+        // A path relative to this folder means something else in the data folder.
         let args = ServeArgs { token_file: token, ..args.clone() };
         let mut command = Command::new(&program);
         command
@@ -134,7 +137,7 @@ impl Starting {
         Ok(Self { child, log, log_start })
     }
 
-    async fn wait(&mut self, context: &Context) -> anyhow::Result<Ensured> {
+    async fn wait(&mut self, context: &Context) -> anyhow::Result<EnsuredDaemon> {
         let deadline = Instant::now() + PATIENCE;
         let mut ended: Option<ExitStatus> = None;
         loop {
@@ -142,10 +145,10 @@ impl Starting {
                 ended = self.child.try_wait()?;
             }
             match ended {
-                // Someone else's start was quicker; theirs is as good as ours once it answers.
+                // Another start was quicker; its daemon will do once it answers.
                 Some(status) if status.code() == Some(i32::from(ALREADY_RUNNING)) => {
-                    if let Found::Running(daemon, _) = find(context).await {
-                        return Ok(Ensured::Found(daemon));
+                    if let DaemonProbe::Running(daemon, _) = find_daemon(context).await {
+                        return Ok(EnsuredDaemon::AlreadyRunning(daemon));
                     }
                 }
                 Some(status) => {
@@ -153,11 +156,11 @@ impl Starting {
                     bail!("the daemon did not start ({status}); its log is {}", self.log.display());
                 }
                 None => {
-                    if let Found::Running(daemon, health) = find(context).await
+                    if let DaemonProbe::Running(daemon, health) = find_daemon(context).await
                         && health.is_healthy()
                         && daemon.pid.cast_unsigned() == self.child.id()
                     {
-                        return Ok(Ensured::Started(daemon));
+                        return Ok(EnsuredDaemon::Started(daemon));
                     }
                 }
             }
@@ -192,16 +195,16 @@ fn report(context: &Context, daemon: &DaemonFile, started: bool) -> anyhow::Resu
             "version": daemon.version,
         }))?;
     } else {
-        let what = if started { "started" } else { "is already running" };
+        let verb = if started { "started" } else { "is already running" };
         output::line(&format!(
-            "svc {} {what}: {} (pid {})",
+            "svc {} {verb}: {} (pid {})",
             daemon.version, daemon.url, daemon.pid
         ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What stands in the log after `start`, or all of it if it was rotated meanwhile.
+/// The log after byte `start`, or all of it if it was rotated meanwhile.
 fn written_since(path: &Path, start: u64) -> std::io::Result<String> {
     let mut file = std::fs::File::open(path)?;
     if file.metadata()?.len() >= start {

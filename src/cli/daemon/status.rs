@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 
 use super::super::{Context, output};
-use super::{Found, Health, find, probe};
+use super::probe::{DaemonProbe, HealthAnswer, find_daemon, probe};
 use crate::client::{Client, Target};
 
 /// Whether the daemon runs; exit code 0 if it does, else 1.
@@ -22,13 +22,13 @@ pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode
             Err(error) => (Map::new(), Some(error.to_string())),
         }
     } else {
-        match find(context).await {
-            Found::Running(_, health) => (describe(discovery.target()?, &health).await, None),
-            Found::Silent(daemon, problem) => (
+        match find_daemon(context).await {
+            DaemonProbe::Running(_, health) => (describe(discovery.target()?, &health).await, None),
+            DaemonProbe::Silent(daemon, problem) => (
                 Map::new(),
                 Some(format!("process {} exists but does not answer: {problem}", daemon.pid)),
             ),
-            Found::Nothing => (Map::new(), None),
+            DaemonProbe::Absent => (Map::new(), None),
         }
     };
     let running = !report.is_empty();
@@ -56,7 +56,7 @@ pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode
 pub(in crate::cli) async fn health(context: &Context) -> anyhow::Result<ExitCode> {
     let target = context.discovery()?.target()?;
     let result = probe(target.url.clone()).await;
-    let healthy = result.as_ref().is_ok_and(Health::is_healthy);
+    let healthy = result.as_ref().is_ok_and(HealthAnswer::is_healthy);
     let text = match &result {
         Ok(health) if healthy => {
             format!("healthy: svc {} at {}", health.document.version, target.url)
@@ -76,8 +76,8 @@ pub(in crate::cli) async fn health(context: &Context) -> anyhow::Result<ExitCode
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What anyone may know from `/health`, and what a token adds to it.
-async fn describe(target: Target, health: &Health) -> Map<String, Value> {
+/// What `/health` tells anyone, and what `/v1/health` adds for a token.
+async fn describe(target: Target, health: &HealthAnswer) -> Map<String, Value> {
     let document = &health.document;
     let mut report = Map::new();
     report.insert("url".to_owned(), json!(target.url.to_string()));
@@ -89,10 +89,10 @@ async fn describe(target: Target, health: &Health) -> Map<String, Value> {
         report.insert("started_at".to_owned(), json!(started_at));
     }
     if let Ok(more) = Client::new(target).get::<Value>("/v1/health").await {
-        let known =
+        let fields =
             [("uptime_seconds", "/uptime_seconds"), ("db", "/store/path"), ("tail", "/store/head")];
-        for (name, place) in known {
-            if let Some(value) = more.pointer(place) {
+        for (name, pointer) in fields {
+            if let Some(value) = more.pointer(pointer) {
                 report.insert(name.to_owned(), value.clone());
             }
         }

@@ -1,4 +1,4 @@
-//! `svc stop`: ask the daemon to end, and wait until it has.
+//! `svc stop` and `svc restart`: ask the daemon to end, and wait until it has.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,14 +8,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::super::{Context, output};
-use super::{Found, find};
+use super::super::{Context, ServeArgs, output};
+use super::probe::{DaemonProbe, find_daemon};
+use super::start::start;
 use crate::client::process_exists;
 
-/// How long a polite end may take: the daemon itself drains for 10 s.
-const POLITE: Duration = Duration::from_secs(15);
+/// How long the end may take after the first signal: the daemon itself drains for 10 s.
+const FIRST_SIGNAL: Duration = Duration::from_secs(15);
 /// How long the end may take after the second signal, which drops everything.
-const FIRM: Duration = Duration::from_secs(5);
+const SECOND_SIGNAL: Duration = Duration::from_secs(5);
 /// A process that is not our child gives no notice of its end.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -33,15 +34,23 @@ pub(in crate::cli) async fn stop(context: &Context) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
+/// Stops the daemon if it runs, and starts it with these flags.
+pub(in crate::cli) async fn restart(context: &Context, args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    // A flag that start would refuse must not cost the daemon that runs.
+    context.config(&args.flags())?;
+    stop_running(context).await?;
+    start(context, args).await
+}
+
 /// Stops the daemon and gives its pid; `None` if none runs.
 ///
 /// Fails, without a signal to anyone, if the process in `daemon.json` does not answer as the daemon.
-pub(super) async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
-    let daemon = match find(context).await {
-        Found::Nothing => return Ok(None),
-        Found::Running(daemon, _) => daemon,
-        // It may have been on its way out.
-        Found::Silent(daemon, problem) => {
+async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
+    let daemon = match find_daemon(context).await {
+        DaemonProbe::Absent => return Ok(None),
+        DaemonProbe::Running(daemon, _) => daemon,
+        // It may be about to end.
+        DaemonProbe::Silent(daemon, problem) => {
             if gone(daemon.pid, Duration::from_secs(1)).await {
                 return Ok(None);
             }
@@ -54,7 +63,7 @@ pub(super) async fn stop_running(context: &Context) -> anyhow::Result<Option<i32
         }
     };
     let pid = Pid::from_raw(daemon.pid).context("daemon.json names no process")?;
-    for (patience, next) in [(POLITE, "asking again"), (FIRM, "giving up")] {
+    for (patience, next) in [(FIRST_SIGNAL, "asking again"), (SECOND_SIGNAL, "giving up")] {
         match kill_process(pid, Signal::TERM) {
             Ok(()) => {}
             Err(rustix::io::Errno::SRCH) => return Ok(Some(daemon.pid)),

@@ -9,28 +9,34 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::context::Context;
-use super::{away, input, print, report::Report};
+use super::hook_log::HookLog;
+use super::{offline, payload, print};
+use crate::cli::context::Context;
 use crate::client::{Client, ClientError, backoff, encode};
 use crate::config::Env;
 use crate::domain::{Clock as _, HookId, Ids, SystemClock};
 
-/// What Claude Code takes for "wake up".
+/// The exit code that Claude Code takes for "wake up".
 const WAKE: u8 = 2;
-/// What Claude Code names its sessions that run from a program: `claude -p` and the Agent SDK. They end only when all
-/// hooks have, so a waiter would keep them for ever.
+/// Prefix of the entry points of sessions that a program runs: `claude -p` and the Agent SDK. Such a session ends only
+/// when all its hooks have, so a waiter would keep it for ever.
 const HEADLESS: &str = "sdk-";
-/// Of questions that nobody answered, how many are remembered.
-const KEPT: usize = 500;
-/// How often it is looked whether the client still lives.
-const LOOK: Duration = Duration::from_secs(2);
+/// How many requests without an answer are remembered.
+const MAX_UNANSWERED: usize = 500;
+/// How often the waiter looks whether its client still runs.
+const PARENT_POLL: Duration = Duration::from_secs(2);
 
+/// The daemon's answer to one request.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-enum Waited {
+enum WaitAnswer {
+    /// A message came for the session.
     Message { text: String },
+    /// None came within the daemon's time limit.
     Nothing,
+    /// Another waiter has taken this one's place.
     Retired,
+    /// The session is over.
     Over,
 }
 
@@ -39,8 +45,8 @@ pub(super) fn run(context: &Context) -> ExitCode {
     if is_headless(&context.env) {
         return ExitCode::SUCCESS;
     }
-    let report = Report::of(context);
-    let woken = input::read().and_then(|payload| {
+    let log = HookLog::of(context);
+    let result = payload::read().and_then(|payload| {
         let session = payload.get("session_id").and_then(Value::as_str).map(str::to_owned);
         let session = session.ok_or("the payload has no session_id")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -48,33 +54,33 @@ pub(super) fn run(context: &Context) -> ExitCode {
         runtime
             .block_on(async {
                 tokio::select! {
-                    text = wait(context, &session) => text,
+                    wake_up = wait(context, &session) => wake_up,
                     () = orphaned() => Ok(None),
                 }
             })
-            .map(|woken| woken.map(|woken| (session, woken)))
+            .map(|wake_up| wake_up.map(|wake_up| (session, wake_up)))
     });
-    match woken {
-        Ok(Some((session, Woken { text, question }))) => {
-            if let Err(error) = print::whole(std::io::stderr(), &text) {
-                report.note("wait", &format!("standard error: {error}"));
-                away::note_lost(&context.paths.home, &session, &question, &report);
+    match result {
+        Ok(Some((session, WakeUp { text, request }))) => {
+            if let Err(error) = print::print_line(std::io::stderr(), &text) {
+                log.note("wait", &format!("standard error: {error}"));
+                offline::note_unprinted(&context.paths.home, &session, &request, &log);
             }
             ExitCode::from(WAKE)
         }
         Ok(None) => ExitCode::SUCCESS,
         Err(problem) => {
-            report.note("wait", &problem);
+            log.note("wait", &problem);
             ExitCode::SUCCESS
         }
     }
 }
 
-/// Whether nobody would type the next prompt. `SVC_HOOK_WAIT=always` is for programs that keep such a session open, and
-/// end it themselves.
+/// Whether a program runs the session. `SVC_HOOK_WAIT=always` is for programs that keep such a session open and end it
+/// themselves.
 fn is_headless(env: &Env) -> bool {
     let text = |name: &str| env.text(name).ok().flatten();
-    text("CLAUDE_CODE_ENTRYPOINT").is_some_and(|it| it.starts_with(HEADLESS))
+    text("CLAUDE_CODE_ENTRYPOINT").is_some_and(|entry| entry.starts_with(HEADLESS))
         && text("SVC_HOOK_WAIT") != Some("always")
 }
 
@@ -82,49 +88,49 @@ fn is_headless(env: &Env) -> bool {
 async fn orphaned() {
     let parent = rustix::process::getppid();
     while rustix::process::getppid() == parent {
-        sleep(LOOK).await;
+        sleep(PARENT_POLL).await;
     }
 }
 
-/// A message came.
+/// A message that ends the wait.
 #[derive(Debug)]
-struct Woken {
+struct WakeUp {
     text: String,
-    /// Which question it is the answer to.
-    question: String,
+    /// The id of the request that it answers.
+    request: String,
 }
 
-async fn wait(context: &Context, session: &str) -> Result<Option<Woken>, String> {
-    // Begins with the time, so that a later waiter's is greater; and of one waiter, a later question's.
+async fn wait(context: &Context, session: &str) -> Result<Option<WakeUp>, String> {
+    // The id begins with the time, so that a later waiter's is greater; so is a later request's of one waiter.
     let waiter = HookId::new(&Ids::random(), SystemClock.now());
-    let mut question = waiter.to_string();
-    // Questions that the daemon may have answered, and nobody heard it.
-    let mut lost = away::lost(&context.paths.home, session);
+    let mut request = waiter.to_string();
+    // Requests that the daemon may have answered without being heard.
+    let mut unanswered = offline::unprinted(&context.paths.home, session);
     let path = format!("/v1/sessions/{}/wait", encode(session));
-    let (mut failures, mut unheard) = (0, 0);
+    let (mut failures, mut renewals) = (0, 0);
     loop {
-        let body = json!({ "waiter": question, "lost": lost });
-        let error = match ask(context, &path, &body).await {
-            Ok(Waited::Message { text }) => return Ok(Some(Woken { text, question })),
-            Ok(Waited::Nothing) => {
+        let body = json!({ "waiter": request, "lost": unanswered });
+        let error = match post(context, &path, &body).await {
+            Ok(WaitAnswer::Message { text }) => return Ok(Some(WakeUp { text, request })),
+            Ok(WaitAnswer::Nothing) => {
                 failures = 0;
-                lost.clear();
+                unanswered.clear();
                 continue;
             }
-            Ok(Waited::Retired | Waited::Over) => return Ok(None),
+            Ok(WaitAnswer::Retired | WaitAnswer::Over) => return Ok(None),
             Err(error) => error,
         };
         if let ClientError::Connection { sent: true, .. }
         | ClientError::Timeout { .. }
         | ClientError::Unexpected { .. } = error
         {
-            unheard += 1;
-            let next = format!("{waiter}.{unheard:06}");
-            lost.truncate(KEPT);
-            lost.insert(0, std::mem::replace(&mut question, next));
+            renewals += 1;
+            let next = format!("{waiter}.{renewals:06}");
+            unanswered.truncate(MAX_UNANSWERED);
+            unanswered.insert(0, std::mem::replace(&mut request, next));
         }
-        // The daemon is away, or has not heard of the session's start yet.
-        if !error.is_transient() && !is_unknown(&error) {
+        // The daemon is away, or does not know of the session's start yet.
+        if !error.is_transient() && !is_unknown_session(&error) {
             return Err(error.to_string());
         }
         sleep(backoff(failures, error.retry_after())).await;
@@ -132,7 +138,7 @@ async fn wait(context: &Context, session: &str) -> Result<Option<Woken>, String>
     }
 }
 
-async fn ask(context: &Context, path: &str, body: &Value) -> Result<Waited, ClientError> {
+async fn post(context: &Context, path: &str, body: &Value) -> Result<WaitAnswer, ClientError> {
     let unusable = |error: anyhow::Error| ClientError::NotRunning { url: format!("{error:#}") };
     let discovery = context.discovery().map_err(unusable)?;
     let target = discovery.target()?;
@@ -142,7 +148,7 @@ async fn ask(context: &Context, path: &str, body: &Value) -> Result<Waited, Clie
     Client::new(target).post(path, body).await
 }
 
-fn is_unknown(error: &ClientError) -> bool {
+fn is_unknown_session(error: &ClientError) -> bool {
     matches!(error, ClientError::Problem(problem) if problem.status == StatusCode::NOT_FOUND)
 }
 

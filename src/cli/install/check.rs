@@ -17,7 +17,7 @@ use super::file::Read;
 use super::program::Program;
 use super::record::Record;
 use super::{apply, trust};
-use crate::cli::daemon::{Found as Daemon, find};
+use crate::cli::daemon::{DaemonProbe, find_daemon};
 use crate::cli::{Context, output};
 use crate::client::{DaemonFile, Token, Url};
 use crate::config::Flags;
@@ -116,7 +116,7 @@ pub(in crate::cli) async fn drift(context: &Context) -> anyhow::Result<(usize, V
 
 /// Whether what was installed works now: the server is started as a client would, if a daemon runs.
 pub(super) async fn connection(context: &Context) -> String {
-    if matches!(find(context).await, Daemon::Nothing) {
+    if matches!(find_daemon(context).await, DaemonProbe::Absent) {
         // Asked, it would start one, and who installs may want other flags.
         return "the daemon does not run: `svc start` (a client's first session starts it, too)"
             .to_owned();

@@ -15,7 +15,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::daemon::{Found, find};
+use super::daemon::{DaemonProbe, find_daemon};
 use super::{Context, output};
 use crate::config::Flags;
 use crate::private_file;
@@ -65,9 +65,9 @@ pub(super) async fn run(context: &Context, command: ServiceCommand) -> anyhow::R
 
 /// The process of a daemon that runs in this data folder, whoever started it.
 async fn daemon_pid(context: &Context) -> Option<i32> {
-    match find(context).await {
-        Found::Running(daemon, _) | Found::Silent(daemon, _) => Some(daemon.pid),
-        Found::Nothing => None,
+    match find_daemon(context).await {
+        DaemonProbe::Running(daemon, _) | DaemonProbe::Silent(daemon, _) => Some(daemon.pid),
+        DaemonProbe::Absent => None,
     }
 }
 
@@ -168,7 +168,7 @@ async fn wait(context: &Context, unit: &Unit) -> anyhow::Result<State> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let state = unit.state()?;
-        if let Found::Running(daemon, health) = find(context).await
+        if let DaemonProbe::Running(daemon, health) = find_daemon(context).await
             && health.is_healthy()
             && state.pid.is_none_or(|pid| pid == daemon.pid)
         {

@@ -160,11 +160,11 @@ impl DaemonLink {
             state.start_tried = Some(Instant::now());
         }
         match daemon::ensure_apart(&self.context).await {
-            Ok(daemon::Ensured::Started(daemon)) => output::note(&format!(
+            Ok(daemon::EnsuredDaemon::Started(daemon)) => output::note(&format!(
                 "svc: started the daemon: {} (pid {})",
                 daemon.url, daemon.pid
             )),
-            Ok(daemon::Ensured::Found(_)) => {}
+            Ok(daemon::EnsuredDaemon::AlreadyRunning(_)) => {}
             Err(error) => output::note(&format!("svc: {error:#}")),
         }
     }

@@ -1,41 +1,42 @@
-//! `hooks.log`: what went wrong in hooks, as nobody looks at what they print. Never what a payload says.
+//! `hooks.log`: what went wrong in hooks, whose standard error nobody reads. It never has a payload's text.
 
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use super::super::context::Context;
+use crate::cli::context::Context;
 use crate::config::{Env, Paths};
 use crate::domain::{Clock as _, SystemClock};
 use crate::private_file;
 
-/// How long it may get, in bytes; the one before it is kept beside it.
-const MOST: u64 = 256 * 1024;
-/// Of one line, in characters.
-const LINE: usize = 500;
+/// Size in bytes at which a new file begins; the one before it is kept beside it.
+const MAX_BYTES: u64 = 256 * 1024;
+/// Longest line, in characters.
+const MAX_LINE: usize = 500;
 
-/// Where it is.
+/// The file, if the data folder is known.
 #[derive(Debug, Clone)]
-pub(super) struct Report(Option<PathBuf>);
+pub(super) struct HookLog(Option<PathBuf>);
 
-impl Report {
+impl HookLog {
+    /// The log in the data folder of a command.
     pub(super) fn of(context: &Context) -> Self {
         Self(Some(context.paths.home.join("hooks.log")))
     }
 
-    /// Where it is if nothing was said of it.
-    pub(super) fn here() -> Self {
+    /// The log in the data folder that the environment names, for a command line that cannot be read.
+    pub(super) fn in_default_home() -> Self {
         let paths = Paths::resolve(&Env::from_process(), None);
         Self(paths.ok().map(|paths| paths.home.join("hooks.log")))
     }
 
-    /// Adds a line. What cannot be written is nobody's loss.
-    pub(super) fn note(&self, what: &str, problem: &str) {
+    /// Adds a line. A failure to write it is ignored.
+    pub(super) fn note(&self, topic: &str, problem: &str) {
         let Some(path) = &self.0 else { return };
-        let text = format!("{what}: {problem}");
+        let text = format!("{topic}: {problem}");
         let text: String =
-            text.chars().take(LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
+            text.chars().take(MAX_LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
         let line = format!("{} {text}\n", SystemClock.now());
-        if std::fs::metadata(path).is_ok_and(|file| file.len() > MOST) {
+        if std::fs::metadata(path).is_ok_and(|file| file.len() > MAX_BYTES) {
             std::fs::rename(path, path.with_extension("log.1")).ok();
         }
         if let Some(home) = path.parent() {
@@ -53,15 +54,15 @@ mod tests {
     fn it_has_an_end_and_one_line_for_each_trouble() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("home/hooks.log");
-        let report = Report(Some(path.clone()));
+        let log = HookLog(Some(path.clone()));
         for _ in 0..1_200 {
-            report.note("claude-code Stop", &"two\nlines ".repeat(60));
+            log.note("claude-code Stop", &"two\nlines ".repeat(60));
         }
         let size =
             |name: &str| std::fs::metadata(folder.path().join("home").join(name)).unwrap().len();
-        assert!(size("hooks.log") <= MOST + 1_000 && size("hooks.log.1") <= MOST + 1_000);
+        assert!(size("hooks.log") <= MAX_BYTES + 1_000 && size("hooks.log.1") <= MAX_BYTES + 1_000);
         let text = std::fs::read_to_string(path).unwrap();
         assert!(text.lines().all(|line| line.contains("claude-code Stop: two lines")), "{text}");
-        assert!(text.lines().all(|line| line.chars().count() <= LINE + 30));
+        assert!(text.lines().all(|line| line.chars().count() <= MAX_LINE + 30));
     }
 }

@@ -1,19 +1,18 @@
-//! What a client gives to its hook.
+//! The payload that a client gives to its hook on standard input.
 
 use std::io::Read as _;
 
 use serde_json::Value;
 
-/// The most that is read, in bytes.
-const MOST: usize = 16 * 1024 * 1024;
-/// A payload up to this size goes as it is.
-const PLAIN: usize = 256 * 1024;
-/// What is kept of a long text in a larger one, at its beginning and at its end: what a test says of itself stands at
-/// the end.
+/// Largest payload, in bytes.
+const MAX_BYTES: usize = 16 * 1024 * 1024;
+/// A payload up to this size, in bytes, is not shortened.
+const MAX_WHOLE: usize = 256 * 1024;
+/// Bytes kept at the beginning and at the end of a long text. The result of a test run stands at the end.
 const HEAD: usize = 48 * 1024;
 const TAIL: usize = 16 * 1024;
 
-/// Reads standard input: to its end, or until it is one whole JSON object, as some do not close it.
+/// Reads standard input to its end, or until it is one whole JSON object: some clients do not close it.
 pub(super) fn read() -> Result<Value, String> {
     let mut input = std::io::stdin().lock();
     let mut bytes = Vec::new();
@@ -21,39 +20,41 @@ pub(super) fn read() -> Result<Value, String> {
     loop {
         let count = input.read(&mut chunk).map_err(|error| format!("standard input: {error}"))?;
         bytes.extend_from_slice(&chunk[..count]);
-        let ends = count == 0;
-        if ends || bytes.trim_ascii_end().ends_with(b"}") {
+        let is_end = count == 0;
+        if is_end || bytes.trim_ascii_end().ends_with(b"}") {
             match serde_json::from_slice::<Value>(&bytes) {
-                Ok(value @ Value::Object(_)) => return Ok(trimmed(value, bytes.len())),
+                Ok(value @ Value::Object(_)) => return Ok(shortened(value, bytes.len())),
                 Ok(_) => return Err("standard input: is no JSON object".to_owned()),
-                // Not whole, or not text: what cannot be read as UTF-8 is replaced, once all is there.
-                Err(error) if ends => return mended(&bytes, &error.to_string()),
+                // Not whole, or not UTF-8. Which one is known only at the end.
+                Err(error) if is_end => return decode_lossy(&bytes, &error.to_string()),
                 Err(_) => {}
             }
         }
-        if bytes.len() > MOST {
-            return Err(format!("standard input: is longer than {MOST} bytes"));
+        if bytes.len() > MAX_BYTES {
+            return Err(format!("standard input: is longer than {MAX_BYTES} bytes"));
         }
     }
 }
 
-fn mended(bytes: &[u8], problem: &str) -> Result<Value, String> {
+/// Reads a payload again with U+FFFD for what is not UTF-8; `problem` is why it could not be read as it is.
+fn decode_lossy(bytes: &[u8], problem: &str) -> Result<Value, String> {
     if bytes.trim_ascii().is_empty() {
         return Err("standard input: is empty".to_owned());
     }
     match serde_json::from_str(&String::from_utf8_lossy(bytes)) {
-        Ok(value @ Value::Object(_)) => Ok(trimmed(value, bytes.len())),
+        Ok(value @ Value::Object(_)) => Ok(shortened(value, bytes.len())),
         _ => Err(format!("standard input: {problem}")),
     }
 }
 
-fn trimmed(mut value: Value, size: usize) -> Value {
-    if size > PLAIN {
+fn shortened(mut value: Value, size: usize) -> Value {
+    if size > MAX_WHOLE {
         cut(&mut value);
     }
     value
 }
 
+/// Cuts the middle out of every long text.
 fn cut(value: &mut Value) {
     match value {
         Value::String(text) if text.len() > HEAD + TAIL + 64 => {
@@ -77,18 +78,18 @@ mod tests {
     fn long_texts_keep_their_beginning_and_their_end() {
         let text = format!("begin{}1 failed", "ü".repeat(200_000));
         let value =
-            trimmed(json!({ "tool_response": { "stdout": text, "n": 1 }, "short": "s" }), 400_000);
+            shortened(json!({ "tool_response": { "stdout": text, "n": 1 }, "short": "s" }), 400_000);
         let kept = value["tool_response"]["stdout"].as_str().unwrap();
         assert!(kept.len() < 70_000 && kept.starts_with("begin") && kept.ends_with("1 failed"));
         assert_eq!(value["short"], "s");
     }
 
     #[test]
-    fn what_is_no_text_is_mended() {
+    fn what_is_no_text_is_decode_lossy() {
         let mut bytes = br#"{"prompt":"a"#.to_vec();
         bytes.extend([0xff, b'"', b'}']);
-        assert_eq!(mended(&bytes, "").unwrap()["prompt"], "a\u{fffd}");
-        assert!(mended(b" \n", "").unwrap_err().contains("empty"));
-        assert!(mended(b"[1]", "p").unwrap_err().contains('p'));
+        assert_eq!(decode_lossy(&bytes, "").unwrap()["prompt"], "a\u{fffd}");
+        assert!(decode_lossy(b" \n", "").unwrap_err().contains("empty"));
+        assert!(decode_lossy(b"[1]", "p").unwrap_err().contains('p'));
     }
 }

@@ -1,0 +1,217 @@
+//! One event, from the payload to the daemon's answer, within a deadline.
+//!
+//! A thread reads and delivers. The main thread waits for it until the deadline, and keeps what the daemon may not have.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::args::PrintFormat;
+use super::deliver::{DeliveryError, deliver};
+use super::hook_log::HookLog;
+use super::offline::{self, PendingEvent};
+use super::payload;
+use crate::cli::context::Context;
+use crate::cli::process;
+use crate::config::Env;
+use crate::domain::hook::{HookClient, session_of};
+use crate::domain::{Clock as _, HookId, Ids, SystemClock};
+
+/// How often the main thread looks whether the event's name is known, which sets the deadline.
+const DEADLINE_POLL: Duration = Duration::from_millis(20);
+/// Events at which a person waits for the session, so that a daemon is started for it.
+const STARTING_EVENTS: [&str; 4] = ["SessionStart", "UserPromptSubmit", "BeforeAgent", "chat.message"];
+
+/// What a hook is to do.
+#[derive(Debug)]
+pub(super) struct HookJob {
+    pub(super) context: Context,
+    pub(super) client: HookClient,
+    /// The client's name of the event, if the command line says it.
+    pub(super) event_name: Option<String>,
+    pub(super) format: PrintFormat,
+    /// The id under which the event was delivered before.
+    pub(super) again: Option<String>,
+}
+
+/// The daemon's answer to an event.
+#[derive(Debug)]
+pub(super) struct HookAnswer {
+    /// What is to be printed, if anything is.
+    pub(super) text: Option<String>,
+    pub(super) event: Option<PendingEvent>,
+}
+
+/// Why there is no answer. The log has the details.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum HookFailure {
+    /// The deadline passed.
+    DeadlinePassed,
+    /// The request failed.
+    RequestFailed,
+}
+
+impl HookFailure {
+    /// In a word, for scripts.
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Self::DeadlinePassed => "server_timeout",
+            Self::RequestFailed => "request_failed",
+        }
+    }
+}
+
+/// What the thread has done so far.
+#[derive(Debug, Default)]
+struct AttemptState {
+    /// The client's name of the event.
+    event_name: Option<String>,
+    /// The event, once the payload is read.
+    event: Option<PendingEvent>,
+    receipt: Receipt,
+}
+
+/// Whether the daemon has the event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Receipt {
+    /// It may have it, and may have answered.
+    #[default]
+    Unknown,
+    /// It does not have it.
+    NotReceived,
+    /// It has it and refuses it, so that delivering it again would change nothing.
+    Refused,
+}
+
+/// Delivers the event; gives the answer if there is one before the deadline, counted from `started`.
+pub(super) fn attempt(
+    job: HookJob,
+    log: &HookLog,
+    started: Instant,
+) -> Result<HookAnswer, HookFailure> {
+    let home = job.context.paths.home.clone();
+    let env = job.context.env.clone();
+    let client = job.client.as_str();
+    let state = AttemptState { event_name: job.event_name.clone(), ..AttemptState::default() };
+    let state = Arc::new(Mutex::new(state));
+    let (sender, outcome) = mpsc::channel();
+    let shared = Arc::clone(&state);
+    std::thread::spawn(move || sender.send(work(&job, &shared)).ok());
+    let result = wait_for(&outcome, || deadline(&env, lock(&state).event_name.as_deref()), started);
+    let mut state = lock(&state);
+    let event = state.event.take();
+    match result {
+        Ok(text) => Ok(HookAnswer { text, event }),
+        Err((failure, problem)) => {
+            match (event, state.receipt) {
+                (Some(event), Receipt::Unknown) => offline::keep_unprinted(&home, &event, log),
+                (Some(event), Receipt::NotReceived) => offline::keep(&home, &event, log),
+                (None, _) | (_, Receipt::Refused) => {}
+            }
+            log.note(&format!("{client} {}", state.event_name.as_deref().unwrap_or("?")), &problem);
+            Err(failure)
+        }
+    }
+}
+
+/// What the thread sends, or why it sends nothing in time.
+fn wait_for<T>(
+    outcome: &mpsc::Receiver<Result<T, String>>,
+    deadline: impl Fn() -> Duration,
+    started: Instant,
+) -> Result<T, (HookFailure, String)> {
+    loop {
+        let deadline = deadline();
+        let left = deadline.saturating_sub(started.elapsed());
+        let step = left.min(DEADLINE_POLL);
+        match outcome.recv_timeout(step) {
+            Ok(result) => return result.map_err(|problem| (HookFailure::RequestFailed, problem)),
+            Err(RecvTimeoutError::Timeout) if left > step => {}
+            Err(RecvTimeoutError::Timeout) => {
+                let problem = format!("not done within {deadline:?}");
+                return Err((HookFailure::DeadlinePassed, problem));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err((HookFailure::RequestFailed, "it panicked".to_owned()));
+            }
+        }
+    }
+}
+
+fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<Option<String>, String> {
+    let payload = payload::read()?;
+    let in_payload = payload.get("hook_event_name").or_else(|| payload.get("hook"));
+    let event_name = in_payload.and_then(Value::as_str).map(str::to_owned);
+    let event_name = event_name.or_else(|| job.event_name.clone());
+    let (arguments, event) = arguments(job, payload);
+    {
+        let mut state = lock(state);
+        state.event = Some(event);
+        state.event_name.clone_from(&event_name);
+    }
+    match deliver(&job.context, &arguments) {
+        Ok(text) => Ok(text),
+        Err(DeliveryError::Unanswered(problem)) => Err(problem),
+        Err(DeliveryError::Refused(problem)) => {
+            lock(state).receipt = Receipt::Refused;
+            Err(problem)
+        }
+        Err(DeliveryError::NotSent(problem)) => {
+            lock(state).receipt = Receipt::NotReceived;
+            if event_name.is_some_and(|name| STARTING_EVENTS.contains(&name.as_str())) {
+                offline::start_daemon(&job.context)
+                    .map_err(|error| format!("{problem}; {error:#}"))?;
+            }
+            Err(problem)
+        }
+    }
+}
+
+/// The arguments of the tool call, and the event for the case that the daemon does not get it now.
+fn arguments(job: &HookJob, payload: Value) -> (Value, PendingEvent) {
+    let now = SystemClock.now();
+    let id = job.again.clone().unwrap_or_else(|| HookId::new(&Ids::random(), now).to_string());
+    let session = session_of(job.client, &payload).unwrap_or_default();
+    let mut arguments = json!({ "client": job.client, "id": id, "payload": payload });
+    for (name, value) in [
+        ("event", job.event_name.clone().map(Value::from)),
+        ("format", (job.format == PrintFormat::Spec).then(|| json!("spec"))),
+        ("tmux_pane", text_of(&job.context.env, "TMUX_PANE").map(Value::from)),
+        ("pid", process::client().map(Value::from)),
+    ] {
+        if let Some(value) = value {
+            arguments[name] = value;
+        }
+    }
+    let mut dated = arguments.clone();
+    dated["at"] = json!(now);
+    if job.again.is_some() {
+        // An event with a time gets no answer, and nothing is printed for a repeat.
+        arguments.clone_from(&dated);
+    }
+    let unprinted = offline::unprinted(&job.context.paths.home, &session);
+    if !unprinted.is_empty() {
+        arguments["lost"] = json!(unprinted);
+    }
+    (arguments, PendingEvent { session, id, arguments: dated })
+}
+
+fn lock(state: &Mutex<AttemptState>) -> MutexGuard<'_, AttemptState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn text_of<'a>(env: &'a Env, name: &str) -> Option<&'a str> {
+    env.text(name).ok().flatten()
+}
+
+/// How long a hook may take, from its start. `SVC_HOOK_DEADLINE_MS` is for slow machines.
+fn deadline(env: &Env, event_name: Option<&str>) -> Duration {
+    let given = text_of(env, "SVC_HOOK_DEADLINE_MS").and_then(|text| text.parse().ok());
+    Duration::from_millis(given.unwrap_or(match event_name {
+        Some("SessionStart" | "session.created") => 80,
+        Some("SessionEnd" | "session.deleted") => 300,
+        _ => 150,
+    }))
+}

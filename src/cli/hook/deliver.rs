@@ -1,0 +1,90 @@
+//! The one request of a hook.
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::cli::context::Context;
+use crate::client::{Client, ClientError};
+
+/// Why an event has no answer. The texts are for the log.
+#[derive(Debug)]
+pub(super) enum DeliveryError {
+    /// Nothing was sent: no daemon is there.
+    NotSent(String),
+    /// It may have been sent, and there was no answer, or the daemon says that something went wrong with itself.
+    Unanswered(String),
+    /// The daemon refuses the event.
+    Refused(String),
+}
+
+/// Delivers an event, and gives what is to be printed.
+pub(super) fn deliver(
+    context: &Context,
+    arguments: &Value,
+) -> Result<Option<String>, DeliveryError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| DeliveryError::NotSent(error.to_string()))?;
+    runtime.block_on(request(context, arguments))
+}
+
+async fn request(context: &Context, arguments: &Value) -> Result<Option<String>, DeliveryError> {
+    let discovery =
+        context.discovery().map_err(|error| DeliveryError::NotSent(format!("{error:#}")))?;
+    let target = discovery.target().map_err(|error| DeliveryError::NotSent(error.to_string()))?;
+    // Without a daemon.json, whoever listens at the configured address may be anybody.
+    if !discovery.is_fixed() && target.daemon.is_none() {
+        return Err(DeliveryError::NotSent("no daemon runs".to_owned()));
+    }
+    let body = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": { "name": "hook_event", "arguments": arguments },
+    });
+    let reply = Client::new(target)
+        .exchange(Method::POST, "/mcp", Some(body.to_string().into()))
+        .await
+        .map_err(|error| match error {
+            ClientError::Connection { sent: false, .. } | ClientError::NotRunning { .. } => {
+                DeliveryError::NotSent(error.to_string())
+            }
+            error => DeliveryError::Unanswered(error.to_string()),
+        })?;
+    if reply.status == StatusCode::SERVICE_UNAVAILABLE {
+        return Err(DeliveryError::Unanswered("the daemon is not ready".to_owned()));
+    }
+    if reply.status.is_server_error() {
+        return Err(DeliveryError::Unanswered(reply.problem().to_string()));
+    }
+    if !reply.status.is_success() {
+        return Err(DeliveryError::Refused(reply.problem().to_string()));
+    }
+    let response: Value =
+        reply.json().map_err(|error| DeliveryError::Refused(error.to_string()))?;
+    printed(&response)
+}
+
+/// What a JSON-RPC response has for standard output.
+fn printed(response: &Value) -> Result<Option<String>, DeliveryError> {
+    let result = &response["result"];
+    if result["isError"] == true || result.is_null() {
+        let error = &result["structuredContent"]["error"];
+        let message =
+            error["message"].as_str().or_else(|| response["error"]["message"].as_str());
+        let message = message.unwrap_or("the answer is none").to_owned();
+        // These may happen after the event was taken in.
+        let is_the_daemons =
+            ["internal_error", "unavailable"].iter().any(|kind| error["type"] == **kind);
+        return Err(if is_the_daemons {
+            DeliveryError::Unanswered(message)
+        } else {
+            DeliveryError::Refused(message)
+        });
+    }
+    Ok(match &result["structuredContent"] {
+        Value::Object(output) if !output.is_empty() => {
+            Some(Value::from(output.clone()).to_string())
+        }
+        _ => None,
+    })
+}
