@@ -176,8 +176,7 @@ mod tests {
     fn unprinted_answers_are_there_until_all_of_them_are_known() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = UnprintedAnswers::in_home(folder.path());
-        let answer =
-            |id: &str| UnprintedAnswer { session: "a\n\"b".to_owned(), id: id.to_owned() };
+        let answer = |id: &str| UnprintedAnswer { session: "a\n\"b".to_owned(), id: id.to_owned() };
         let all = || file.read().unwrap().answers().collect::<Vec<_>>();
         assert_eq!(all(), []);
         file.append(&answer("1")).unwrap();

@@ -12,9 +12,9 @@ pub(crate) fn create_new(path: &Path, contents: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Puts a file in the place of another at once: a reader sees the old one or the new one, also after a power cut.
+/// Replaces a file atomically: a reader sees the old one or the new one, also after a power cut.
 pub(crate) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
-    put(path, contents, File::sync_all)?;
+    replace_then(path, contents, File::sync_all)?;
     match path.parent() {
         Some(folder) if folder.as_os_str().is_empty() => File::open(".")?.sync_all(),
         Some(folder) => File::open(folder)?.sync_all(),
@@ -22,15 +22,15 @@ pub(crate) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The same for a file that means nothing after a power cut: it waits for no disk.
+/// Replaces a file atomically without waiting for the disk, for a file that means nothing after a power cut.
 pub(crate) fn replace_fleeting(path: &Path, contents: &[u8]) -> io::Result<()> {
-    put(path, contents, |_| Ok(()))
+    replace_then(path, contents, |_| Ok(()))
 }
 
-fn put(
+fn replace_then(
     path: &Path,
     contents: &[u8],
-    settle: impl FnOnce(&File) -> io::Result<()>,
+    sync: impl FnOnce(&File) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
@@ -41,7 +41,7 @@ fn put(
         .open(&temporary)
         .and_then(|mut file| {
             file.write_all(contents)?;
-            settle(&file)
+            sync(&file)
         })
         .and_then(|()| std::fs::rename(&temporary, path));
     if written.is_err() {
@@ -55,7 +55,7 @@ pub(crate) fn append(path: &Path) -> io::Result<File> {
     options().append(true).create(true).open(path)
 }
 
-/// Creates a folder with mode 0700, and its parents; fine if it exists.
+/// Creates a folder with mode 0700, and its parents. A folder that exists is left as it is.
 pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

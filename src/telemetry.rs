@@ -1,7 +1,7 @@
-//! Logs: what is written where, and how an error is told.
+//! The log: where it is written, in which format, and how an error looks in it.
 //!
-//! A line reads alone and its fields can be searched: dotted names by entity, units as a suffix. No token, prompt,
-//! message or payload is ever logged.
+//! Each line stands alone. Its fields have dotted names by entity, with the unit as a suffix. No token, prompt, message
+//! or payload is ever logged.
 
 use std::{
     fmt::Write as _,
@@ -20,7 +20,7 @@ use tracing_subscriber::{
 
 use crate::log_file::LogFile;
 
-/// An error and all that caused it, in one line.
+/// An error and all its causes, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -53,7 +53,7 @@ pub enum InitError {
     File(#[from] io::Error),
 }
 
-/// Sets the log up, once for the process.
+/// Sets up the log, once for the process.
 ///
 /// # Errors
 /// If the filter has no meaning, or the file cannot be opened.

@@ -11,11 +11,12 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
-use super::{ALREADY_RUNNING, Context, output};
+use super::database_lock::lock_database;
+use super::{Context, output};
 use crate::private_file;
 use crate::{
     domain::{Clock as _, SystemClock},
-    store::{self, DatabaseLock, LockError, Migrations},
+    store::{self, Migrations},
 };
 
 /// Arguments of `svc backup`.
@@ -59,13 +60,9 @@ pub fn restore(context: &Context, args: &RestoreArgs) -> anyhow::Result<ExitCode
     let (from, to) = (&args.path, &context.paths.db);
     anyhow::ensure!(from.is_file(), "there is no file {}", from.display());
     private_file::create_folder(&context.paths.home)?;
-    let _lock = match DatabaseLock::acquire(&context.paths.lock) {
+    let _lock = match lock_database(&context.paths, Some("`svc stop` first"))? {
         Ok(lock) => lock,
-        Err(LockError::Held) => {
-            output::note("error: a daemon is running on this database: `svc stop` first");
-            return Ok(ALREADY_RUNNING.into());
-        }
-        Err(error) => return Err(error.into()),
+        Err(code) => return Ok(code),
     };
     let mut beside = to.as_os_str().to_owned();
     beside.push(".restoring");

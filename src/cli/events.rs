@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::{Context, UsageError, output};
-use crate::client::{Follower, Item, with_query};
+use crate::client::{FollowItem, Follower, with_query};
 
 const COLUMNS: &[(&str, &str)] = &[
     ("POSITION", "position"),
@@ -104,7 +104,7 @@ async fn tail(context: &Context, select: &Select) -> anyhow::Result<ExitCode> {
     let mut follower = Follower::new(context.discovery()?, select.path(None));
     while let Some(item) = follower.next().await? {
         match item {
-            Item::Event { data, .. } => {
+            FollowItem::Event { data, .. } => {
                 let item: Value = serde_json::from_str(&data)?;
                 if context.json {
                     output::ndjson(&item)?;
@@ -124,19 +124,21 @@ fn sentence(item: &Value) -> String {
     format!("{} {} #{} {} {}", cell("at"), cell("stream"), cell("seq"), cell("kind"), cell("data"))
 }
 
-/// Tells on standard error what a follower met besides events.
-pub(super) fn note(item: &Item) {
+/// Prints on standard error what a follower met besides events.
+pub(super) fn note(item: &FollowItem) {
     match item {
-        Item::Event { .. } => {}
-        Item::Gap(gap) if gap.reason == "ahead" => output::note(&format!(
+        FollowItem::Event { .. } => {}
+        FollowItem::Gap(gap) if gap.is_set_back() => output::note(&format!(
             "svc: the log was set back (asked for what follows {}, it ends at {}); everything follows from its start",
             gap.requested, gap.latest
         )),
-        Item::Gap(gap) => output::note(&format!(
+        FollowItem::Gap(gap) => output::note(&format!(
             "svc: events after {} and before {} are gone ({})",
             gap.requested, gap.oldest, gap.reason
         )),
-        Item::Lost { .. } => output::note("svc: lost the daemon; resuming as soon as it answers"),
-        Item::Resumed => output::note("svc: resumed"),
+        FollowItem::Disconnected { .. } => {
+            output::note("svc: lost the daemon; resuming as soon as it answers")
+        }
+        FollowItem::Resumed => output::note("svc: resumed"),
     }
 }

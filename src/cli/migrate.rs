@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 
-use super::{ALREADY_RUNNING, Context, MIGRATIONS_PENDING, output};
+use super::database_lock::lock_database;
+use super::{Context, MIGRATIONS_PENDING, output};
 use crate::private_file;
-use crate::store::{DatabaseLock, LockError, MigrateError, Migrations, StoreError};
+use crate::store::{MigrateError, Migrations, StoreError};
 
 /// Arguments of `svc migrate`.
 #[derive(Debug, Clone, Args)]
@@ -30,16 +31,10 @@ pub fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result<ExitCode> {
         return Ok(if pending { MIGRATIONS_PENDING.into() } else { ExitCode::SUCCESS });
     }
     private_file::create_folder(&context.paths.home)?;
-    let _lock = match DatabaseLock::acquire(&context.paths.lock) {
+    let advice = "`svc stop` first (it migrates by itself when it starts)";
+    let _lock = match lock_database(&context.paths, Some(advice))? {
         Ok(lock) => lock,
-        Err(LockError::Held) => {
-            output::note(&format!(
-                "error: a daemon is running on {}: `svc stop` first (it migrates by itself when it starts)",
-                path.display()
-            ));
-            return Ok(ALREADY_RUNNING.into());
-        }
-        Err(error) => return Err(error.into()),
+        Err(code) => return Ok(code),
     };
     let migrations = runtime
         .block_on(Migrations::apply_file(path))

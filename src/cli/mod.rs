@@ -11,6 +11,7 @@ mod completions;
 mod config;
 mod context;
 mod daemon;
+mod database_lock;
 mod doctor;
 mod events;
 mod exit;

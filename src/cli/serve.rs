@@ -4,20 +4,18 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::database_lock::lock_database;
 use super::migrate::with_advice;
-use super::{ALREADY_RUNNING, MIGRATIONS_PENDING, output};
-use crate::config::{Config, Env, LogFormat, Paths};
+use super::{MIGRATIONS_PENDING, output};
+use crate::config::{Config, Env, LogFormat};
 use crate::daemon;
 use crate::private_file;
-use crate::store::{DatabaseLock, LockError, MigrateError};
+use crate::store::MigrateError;
 use crate::telemetry::{self, LogOptions};
-
-/// How long a daemon that has the lock may take to say who it is, before it is called a process.
-const INTRODUCTION: Duration = Duration::from_secs(2);
 
 /// Runs the daemon until a signal.
 pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
-    // Whatever is made from here on is for its owner alone.
+    // Every file made from here on is for its owner alone.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let paths = &config.paths;
     private_file::create_folder(&paths.home)?;
@@ -30,10 +28,9 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
         },
         file: config.log_file.clone(),
     })?;
-    let _lock = match DatabaseLock::acquire(&paths.lock) {
+    let _lock = match lock_database(paths, None)? {
         Ok(lock) => lock,
-        Err(LockError::Held) => return Ok(already_running(paths)),
-        Err(error) => return Err(error.into()),
+        Err(code) => return Ok(code),
     };
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -53,7 +50,7 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A subscriber is a descriptor, and the usual soft limit is that of a program that has none.
+/// Every subscriber takes a file descriptor, and the usual soft limit is made for programs without subscribers.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -63,7 +60,7 @@ fn raise_file_limit() {
     }
 }
 
-/// Whoever started us in a pipe waits for this line.
+/// Prints the readiness line, for which a parent process may wait.
 fn print_ready(url: &str) {
     let mut stdout = io::stdout().lock();
     let version = env!("CARGO_PKG_VERSION");
@@ -71,19 +68,4 @@ fn print_ready(url: &str) {
     if let Err(error) = written {
         tracing::debug!(error = telemetry::chain(&error), "nobody reads the readiness line");
     }
-}
-
-/// Names the daemon that has the lock.
-fn already_running(paths: &Paths) -> ExitCode {
-    let text = match daemon::lock_holder(paths, INTRODUCTION) {
-        Some(file) => format!(
-            "a daemon already runs on {}: pid {}, {}",
-            paths.db.display(),
-            file.pid,
-            file.url
-        ),
-        None => format!("another svc process is at work on {}", paths.db.display()),
-    };
-    output::note(&format!("error: {text}"));
-    ExitCode::from(ALREADY_RUNNING)
 }

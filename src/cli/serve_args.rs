@@ -43,7 +43,7 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// The flags as the configuration takes them.
+    /// The flags as the configuration reads them.
     pub fn flags(&self) -> Flags {
         Flags {
             listen: self.listen.clone(),

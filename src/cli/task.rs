@@ -1,4 +1,4 @@
-//! `svc task`: work that someone runs and everyone may watch. Running a command is in [`super::task_run`].
+//! `svc task`: work that someone runs and everyone may watch. [`super::task_run`] runs commands.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::events::note;
 use super::peer::metadata;
 use super::{Context, output, task_run};
-use crate::client::{Client, Follower, Item, encode, with_query};
+use crate::client::{Client, FollowItem, Follower, encode, with_query};
 
 const COLUMNS: &[(&str, &str)] = &[
     ("TASK", "task_id"),
@@ -129,7 +129,7 @@ pub(super) struct ListArgs {
 
 /// The part of a frame that is printed.
 #[derive(Debug, Deserialize)]
-struct Frame {
+struct PrintedFrame {
     line: String,
     #[serde(default)]
     kind: String,
@@ -183,9 +183,9 @@ async fn list(context: &Context, args: &ListArgs) -> anyhow::Result<ExitCode> {
 async fn watch(context: &Context, id: &str, after: Option<u64>) -> anyhow::Result<ExitCode> {
     let mut follower = subscription(context, id, after)?;
     while let Some(item) = follower.next().await? {
-        let Item::Event { id, kind, data } = item else {
+        let FollowItem::Event { id, kind, data } = item else {
             if context.json
-                && let Item::Gap(gap) = &item
+                && let FollowItem::Gap(gap) = &item
             {
                 output::ndjson(&serde_json::json!({ "kind": "gap", "data": gap }))?;
             }
@@ -197,23 +197,26 @@ async fn watch(context: &Context, id: &str, after: Option<u64>) -> anyhow::Resul
         if context.json {
             output::ndjson(&serde_json::json!({ "id": id, "kind": kind, "data": data }))?;
         } else if kind == "frame" {
-            show(&Frame::deserialize(&data).context("the daemon sent a frame without a line")?)?;
+            show(
+                &PrintedFrame::deserialize(&data)
+                    .context("the daemon sent a frame without a line")?,
+            )?;
         } else if kind == "reply" {
-            output::note(&spoken(&data));
+            output::note(&reply_text(&data));
         }
         if kind == "terminal" {
             if !context.json {
                 output::note(&format!("svc: {}", ending(&data)));
             }
-            return Ok(verdict(&data));
+            return Ok(exit_code(&data));
         }
     }
-    // Asked to start after the end.
-    Ok(verdict(&fetch(&context.client()?, id).await?))
+    // The stream was to start after its end.
+    Ok(exit_code(&fetch(&context.client()?, id).await?))
 }
 
 async fn wait(context: &Context, id: &str, timeout: Option<u64>) -> anyhow::Result<ExitCode> {
-    let ended = end_of(context, id);
+    let ended = wait_for_end(context, id);
     let task = match timeout {
         None => ended.await?,
         Some(seconds) => match tokio::time::timeout(Duration::from_secs(seconds), ended).await {
@@ -222,11 +225,11 @@ async fn wait(context: &Context, id: &str, timeout: Option<u64>) -> anyhow::Resu
         },
     };
     print(context, &task)?;
-    Ok(verdict(&task))
+    Ok(exit_code(&task))
 }
 
-/// The task once it is terminal. What it printed before is not read.
-async fn end_of(context: &Context, id: &str) -> anyhow::Result<Value> {
+/// The task once it is terminal. Its earlier output is not read.
+async fn wait_for_end(context: &Context, id: &str) -> anyhow::Result<Value> {
     let task = fetch(&context.client()?, id).await?;
     if is_terminal(&task) {
         return Ok(task);
@@ -234,7 +237,7 @@ async fn end_of(context: &Context, id: &str) -> anyhow::Result<Value> {
     let last = task.get("last_id").and_then(Value::as_u64);
     let mut follower = subscription(context, id, last)?;
     while let Some(item) = follower.next().await? {
-        if let Item::Event { kind, data, .. } = &item
+        if let FollowItem::Event { kind, data, .. } = &item
             && kind == "terminal"
         {
             return Ok(serde_json::from_str(data)?);
@@ -256,9 +259,9 @@ async fn fetch(client: &Client, id: &str) -> anyhow::Result<Value> {
     Ok(client.get(&format!("/v1/tasks/{}", encode(id))).await?)
 }
 
-fn show(frame: &Frame) -> anyhow::Result<()> {
+fn show(frame: &PrintedFrame) -> anyhow::Result<()> {
     if frame.kind == "stderr" {
-        // As the command did: to the other output, and nothing to be done if that is closed.
+        // The command wrote it to standard error, too. A closed one is ignored.
         writeln!(std::io::stderr().lock(), "{}", frame.line).ok();
         return Ok(());
     }
@@ -275,8 +278,8 @@ fn print(context: &Context, task: &Value) -> anyhow::Result<()> {
     )
 }
 
-/// What somebody said of a task, which is no output of it.
-fn spoken(reply: &Value) -> String {
+/// A reply to a task, which is no output of it.
+fn reply_text(reply: &Value) -> String {
     let cell = |key| output::cell(reply, key);
     let head = output::visible(&format!("svc: {} from {}:", cell("kind"), cell("from")));
     let body = cell("body").lines().map(output::visible).collect::<Vec<_>>().join("\n  ");
@@ -302,7 +305,7 @@ fn is_terminal(task: &Value) -> bool {
     )
 }
 
-fn verdict(task: &Value) -> ExitCode {
+fn exit_code(task: &Value) -> ExitCode {
     if task.get("status").and_then(Value::as_str) == Some("done") {
         ExitCode::SUCCESS
     } else {

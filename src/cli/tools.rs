@@ -11,7 +11,7 @@ use http::HeaderValue;
 use serde_json::{Map, Value, json};
 
 use super::{Context, UsageError, output};
-use crate::client::{Answer, Client, ClientError, mcp, with_query};
+use crate::client::{Client, ClientError, McpReply, mcp, with_query};
 
 /// `svc tools …`.
 #[derive(Debug, Subcommand)]
@@ -184,14 +184,14 @@ async fn call(context: &Context, args: CallArgs) -> anyhow::Result<ExitCode> {
         "params": { "name": args.name, "arguments": arguments },
     });
     let body = Bytes::from(serde_json::to_vec(&body)?);
-    let mut request = mcp::post(body, mcp::Setting::default());
+    let mut request = mcp::post(body, mcp::RequestSetting::default());
     request.headers.extend(session.map(|value| (http::HeaderName::from_static(SESSION), value)));
     let answer = ask(&client, &request).await?;
     tell(context, &answer)
 }
 
 /// Sends the request and finds the response to it.
-async fn ask(client: &Client, request: &mcp::Outgoing) -> anyhow::Result<Value> {
+async fn ask(client: &Client, request: &mcp::McpRequest) -> anyhow::Result<Value> {
     let stream = client.open("/mcp", request).await?;
     if !stream.status.is_success() {
         let reply = stream.collect().await?;
@@ -201,7 +201,7 @@ async fn ask(client: &Client, request: &mcp::Outgoing) -> anyhow::Result<Value> 
             _ => Err(ClientError::Problem(Box::new(reply.problem())).into()),
         };
     }
-    let mut answer = Answer::new(stream);
+    let mut answer = McpReply::new(stream);
     while let Some(message) = answer.next().await? {
         let message: Value =
             serde_json::from_str(&message).context("the daemon sent a message that is not JSON")?;

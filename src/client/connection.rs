@@ -16,14 +16,15 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::mcp::Outgoing;
-use super::{ClientError, Problem, Target};
+use super::discover::Target;
+use super::error::{ClientError, ClientProblem};
+use super::mcp::McpRequest;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long an answer may take, head and body each.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Largest JSON answer that is read, in bytes.
+/// Largest JSON answer, in bytes.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
 
 /// Talks to one daemon. Cheap to clone; clones share one kept-alive connection and take turns on it.
@@ -35,7 +36,7 @@ pub struct Client {
 
 /// An answer.
 #[derive(Debug)]
-pub struct Reply {
+pub struct HttpReply {
     /// The status.
     pub status: StatusCode,
     /// The headers.
@@ -47,7 +48,7 @@ pub struct Reply {
 
 /// An answer whose body is still arriving.
 #[derive(Debug)]
-pub struct Streaming {
+pub struct StreamingReply {
     /// The status: 2xx, unless it came from [`Client::open`].
     pub status: StatusCode,
     /// The headers.
@@ -93,7 +94,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<Bytes>,
-    ) -> Result<Reply, ClientError> {
+    ) -> Result<HttpReply, ClientError> {
         let reply = self.exchange(method, path, body).await?;
         if reply.status.is_success() {
             return Ok(reply);
@@ -101,16 +102,16 @@ impl Client {
         Err(ClientError::Problem(Box::new(reply.problem())))
     }
 
-    /// The same with any status an answer.
+    /// Sends a request and gives the answer, whatever its status.
     ///
-    /// A request is sent again, on a new connection, only if the kept-alive one turned out to be closed before
+    /// The request is sent again, on a new connection, only if the kept-alive connection turned out to be closed before
     /// anything was written.
     pub async fn exchange(
         &self,
         method: Method,
         path: &str,
         body: Option<Bytes>,
-    ) -> Result<Reply, ClientError> {
+    ) -> Result<HttpReply, ClientError> {
         let mut request = self.build(method, path, body, &accept("application/json"))?;
         let mut idle = self.idle.lock().await;
         let response = loop {
@@ -147,7 +148,7 @@ impl Client {
             }
         };
         drop(idle);
-        Ok(Reply {
+        Ok(HttpReply {
             status: parts.status,
             headers: parts.headers,
             body,
@@ -160,7 +161,7 @@ impl Client {
         &self,
         path: &str,
         headers: &[(&'static str, String)],
-    ) -> Result<Streaming, ClientError> {
+    ) -> Result<StreamingReply, ClientError> {
         let mut all = accept("text/event-stream");
         for (name, value) in headers {
             let value =
@@ -178,15 +179,19 @@ impl Client {
 
     /// Sends a request to an MCP server on a connection of its own; any status is an answer.
     ///
-    /// Only connecting has a time limit: a tool may think for as long as its caller lets it. The connection closes
-    /// when the answer is dropped, or this future is.
-    pub async fn open(&self, path: &str, outgoing: &Outgoing) -> Result<Streaming, ClientError> {
-        let Outgoing { method, headers, body } = outgoing;
+    /// Only connecting has a time limit: a tool may take as long as its caller allows. The connection closes when the
+    /// answer or this future is dropped.
+    pub async fn open(
+        &self,
+        path: &str,
+        outgoing: &McpRequest,
+    ) -> Result<StreamingReply, ClientError> {
+        let McpRequest { method, headers, body } = outgoing;
         let body = (!body.is_empty()).then(|| body.clone());
         self.send(self.build(method.clone(), path, body, headers)?).await
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Streaming, ClientError> {
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<StreamingReply, ClientError> {
         let mut sender = self.connect().await?;
         let response = sender.try_send_request(request).await.map_err(|mut failed| {
             let unsent = failed.take_message().is_some();
@@ -194,7 +199,7 @@ impl Client {
         })?;
         let (parts, body) = response.into_parts();
         let target = Arc::clone(&self.target);
-        Ok(Streaming { status: parts.status, headers: parts.headers, body, target })
+        Ok(StreamingReply { status: parts.status, headers: parts.headers, body, target })
     }
 
     fn build(
@@ -267,7 +272,7 @@ impl Client {
     }
 }
 
-impl Reply {
+impl HttpReply {
     /// Decodes the body.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
         serde_json::from_slice(&self.body).map_err(|error| ClientError::Unexpected {
@@ -276,9 +281,9 @@ impl Reply {
         })
     }
 
-    /// What an answer that refuses says of itself.
-    pub fn problem(&self) -> Problem {
-        Problem::parse(
+    /// The error that the body describes.
+    pub fn problem(&self) -> ClientProblem {
+        ClientProblem::parse(
             self.status,
             retry_after(&self.headers),
             &self.body,
@@ -287,7 +292,7 @@ impl Reply {
     }
 }
 
-impl Streaming {
+impl StreamingReply {
     /// The next bytes, or `None` at the end of the body.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
         while let Some(frame) = self.body.frame().await {
@@ -304,14 +309,14 @@ impl Streaming {
     }
 
     /// The rest of the body at once.
-    pub async fn collect(self) -> Result<Reply, ClientError> {
+    pub async fn collect(self) -> Result<HttpReply, ClientError> {
         let Self { status, headers, body, target } = self;
         let body = collect(body).await.map_err(|problem| ClientError::Connection {
             url: target.url.to_string(),
             problem,
             sent: true,
         })?;
-        Ok(Reply { status, headers, body, target })
+        Ok(HttpReply { status, headers, body, target })
     }
 
     /// How long the server asked to wait before the next try.
@@ -349,7 +354,7 @@ async fn collect(mut body: Incoming) -> Result<Bytes, String> {
     Ok(bytes.freeze())
 }
 
-/// Seconds only: no daemon of ours sends a date, and a minute is as long as it is worth waiting blindly.
+/// Only seconds are read, as no daemon sends a date. A minute is the longest wait.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(60)))
@@ -359,14 +364,14 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::fake::{Fake, answer, target};
+    use super::super::fake_daemon::{FakeDaemon, answer, target};
     use super::*;
 
     #[tokio::test]
     async fn one_connection_serves_many_requests_and_a_closed_one_is_replaced() {
         let fine = || answer("200 OK", "", "{\"n\":1}");
         // The first connection ends after two answers without a word of warning.
-        let fake = Fake::start(vec![vec![fine(), fine()], vec![fine()]]).await;
+        let fake = FakeDaemon::start(vec![vec![fine(), fine()], vec![fine()]]).await;
         let client = Client::new(target(&fake));
         for _ in 0..3 {
             let value: Value = client.post("/v1/x", &json!({ "a": 1 })).await.expect("answers");
@@ -389,9 +394,12 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_says_why_and_when_to_come_back() {
         let body = r#"{"code":"unavailable","detail":"the daemon is starting","retryable":true}"#;
-        let fake =
-            Fake::start(vec![vec![answer("503 Service Unavailable", "retry-after: 7\r\n", body)]])
-                .await;
+        let fake = FakeDaemon::start(vec![vec![answer(
+            "503 Service Unavailable",
+            "retry-after: 7\r\n",
+            body,
+        )]])
+        .await;
         let error =
             Client::new(target(&fake)).get::<Value>("/v1/x").await.expect_err("is a refusal");
         assert_eq!(error.to_string(), "the daemon is starting; try again in 7 s");
@@ -403,7 +411,7 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_there_is_said_with_the_remedy() {
-        let fake = Fake::start(Vec::new()).await;
+        let fake = FakeDaemon::start(Vec::new()).await;
         let client = Client::new(target(&fake));
         // The fake's listener goes away with its script.
         let error = loop {
@@ -419,7 +427,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_cut_short_is_an_error_and_not_a_shorter_answer() {
         let cut = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{}".to_owned();
-        let fake = Fake::start(vec![vec![cut]]).await;
+        let fake = FakeDaemon::start(vec![vec![cut]]).await;
         let error = Client::new(target(&fake)).get::<Value>("/v1/x").await.expect_err("is cut");
         assert!(matches!(error, ClientError::Connection { sent: true, .. }), "{error:?}");
     }

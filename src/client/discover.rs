@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClientError, Url};
+use super::error::ClientError;
+use super::token_source::TokenSource;
+use super::url::Url;
 use crate::config::{Config, Env};
 
 /// Longest token file worth reading, in bytes; anything larger is not a token.
 const MAX_TOKEN_FILE: u64 = 4096;
 
-/// How to find the daemon; asked anew for every connection, since a restart may change the port and the token.
+/// How to find the daemon. It is applied again for every connection, as a restart may change the port and the token.
 #[derive(Debug, Clone)]
 pub struct Discovery {
     fixed: Option<Url>,
@@ -22,7 +24,7 @@ pub struct Discovery {
     token_file: PathBuf,
 }
 
-/// Where the daemon is and what to say to it.
+/// Where the daemon is, and the credential for it.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// The daemon's base URL.
@@ -38,19 +40,6 @@ pub struct Target {
 /// A bearer token; `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
-
-/// Where a token came from, so that an error can say so.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TokenSource {
-    /// `SVC_TOKEN`.
-    Env,
-    /// The token file.
-    File(PathBuf),
-    /// The token file does not exist.
-    Missing(PathBuf),
-    /// The request is one that carries none.
-    Withheld,
-}
 
 /// `daemon.json`: written by the daemon once it listens, removed when it exits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,13 +112,15 @@ impl Discovery {
 }
 
 impl Target {
-    /// Whether this is where a daemon seen through `daemon.json` may be looked for again. While it restarts that file
-    /// is away, and the configured address may belong to another daemon altogether.
+    /// Whether a connection may go here after one to `previous`.
+    ///
+    /// A daemon that was found through `daemon.json` is looked for there again. While it restarts the file is not there,
+    /// and the configured address may belong to another daemon.
     pub fn may_follow(&self, previous: Option<&Self>) -> bool {
         self.daemon.is_some() || previous.is_none_or(|previous| previous.daemon.is_none())
     }
 
-    /// The same place without the credential, for what needs none.
+    /// The same URL without the credential, for a request that needs none.
     #[must_use]
     pub fn without_token(self) -> Self {
         Self { token: None, token_source: TokenSource::Withheld, ..self }
@@ -137,17 +128,17 @@ impl Target {
 }
 
 impl Token {
-    /// Takes a token from text; `place` is for the message.
+    /// Takes a token from text; `source`, a file or a variable's name, is for the message.
     ///
     /// Fails if it is blank or could not stand in a header.
-    pub fn parse(text: &str, place: &Path) -> Result<Self, ClientError> {
+    pub fn parse(text: &str, source: &Path) -> Result<Self, ClientError> {
         let token = text.trim();
-        let fine = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
-        if fine {
+        let is_valid = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+        if is_valid {
             return Ok(Self(token.to_owned()));
         }
         Err(ClientError::TokenFile {
-            path: place.to_path_buf(),
+            path: source.to_path_buf(),
             problem: "it holds no token (one line of letters and digits)".to_owned(),
         })
     }
@@ -185,15 +176,14 @@ impl DaemonFile {
         serde_json::from_slice(&std::fs::read(path).ok()?).ok()
     }
 
-    /// The same, if the process it names exists: what a killed daemon left behind must not draw a token to whoever
-    /// took its port.
+    /// Reads the file of a daemon whose process exists. A killed daemon leaves its file behind, and whoever has its port
+    /// by now must not get a token.
     pub fn read_live(path: &Path) -> Option<Self> {
         Self::read(path).filter(|daemon| process_exists(daemon.pid))
     }
 }
 
-/// Whether a process with this id exists and still runs. One that has ended and only waits to be collected by its
-/// parent does not count.
+/// Whether a process with this id exists and runs. A zombie does not.
 pub fn process_exists(pid: i32) -> bool {
     let Some(process) = rustix::process::Pid::from_raw(pid).filter(|_| pid > 0) else {
         return false;

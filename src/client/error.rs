@@ -1,4 +1,4 @@
-//! What a caller of the daemon can meet, in words for the person at the terminal.
+//! The errors of a client, in words for the person at the terminal.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,9 +7,10 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::Deserialize;
 
-use super::{SseError, TokenSource};
+use super::sse::SseError;
+use super::token_source::TokenSource;
 
-/// A request that brought no usable answer.
+/// A request without a usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nothing listens where the daemon should be.
@@ -23,7 +24,7 @@ pub enum ClientError {
     Connection {
         /// The daemon's URL.
         url: String,
-        /// What the system or the protocol said.
+        /// What the system or the HTTP library reports.
         problem: String,
         /// Whether the request may have been carried out.
         sent: bool,
@@ -33,12 +34,12 @@ pub enum ClientError {
     Timeout {
         /// The daemon's URL.
         url: String,
-        /// How long was waited, in seconds.
+        /// The time limit, in seconds.
         seconds: u64,
     },
     /// The daemon answered with an error.
     #[error("{0}")]
-    Problem(Box<Problem>),
+    Problem(Box<ClientProblem>),
     /// The answer was not what this version of the protocol promises.
     #[error("{url} answered in an unexpected way: {problem}; is it an svc daemon of this version?")]
     Unexpected {
@@ -84,7 +85,7 @@ impl ClientError {
     }
 
     /// The daemon's answer, if it was one.
-    pub fn problem(&self) -> Option<&Problem> {
+    pub fn problem(&self) -> Option<&ClientProblem> {
         match self {
             Self::Problem(problem) => Some(problem),
             _ => None,
@@ -102,11 +103,11 @@ impl ClientError {
     }
 }
 
-/// An RFC 9457 answer, or what can be said of an answer that should have been one.
+/// An error answer: an RFC 9457 document, or the little that another body tells.
 ///
 /// `Display` gives the detail and, where there is one, the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct ClientProblem {
     /// The HTTP status.
     pub status: StatusCode,
     /// The stable code, such as `not_found`.
@@ -123,8 +124,9 @@ pub struct Problem {
     pub token: TokenSource,
 }
 
+/// The body as RFC 9457 and earlier daemons have it.
 #[derive(Deserialize)]
-struct Wire {
+struct ProblemDocument {
     code: Option<String>,
     detail: Option<String>,
     title: Option<String>,
@@ -133,15 +135,15 @@ struct Wire {
     request_id: Option<String>,
 }
 
-impl Problem {
-    /// Reads a problem from an answer's body; any body will do.
+impl ClientProblem {
+    /// Reads a problem from an answer's body, whatever its format.
     pub(super) fn parse(
         status: StatusCode,
         retry_after: Option<Duration>,
         body: &[u8],
         token: TokenSource,
     ) -> Self {
-        let wire: Option<Wire> = serde_json::from_slice(body).ok();
+        let wire: Option<ProblemDocument> = serde_json::from_slice(body).ok();
         let fallback = status.canonical_reason().unwrap_or("error").to_owned();
         let Some(wire) = wire else {
             let text = String::from_utf8_lossy(body);
@@ -211,7 +213,7 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ClientProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.detail.trim_end_matches('.'))?;
         if let Some(field) = &self.field
@@ -258,8 +260,12 @@ mod tests {
         ];
         for (status, body, expected) in cases {
             let status = StatusCode::from_u16(*status).expect("a status");
-            let problem =
-                Problem::parse(status, None, body.as_bytes(), TokenSource::File(path.clone()));
+            let problem = ClientProblem::parse(
+                status,
+                None,
+                body.as_bytes(),
+                TokenSource::File(path.clone()),
+            );
             assert!(problem.to_string().contains(expected), "{problem}");
         }
     }

@@ -1,7 +1,7 @@
 //! A subscription that resumes by itself.
 //!
 //! It reconnects with `Last-Event-ID` when the stream breaks or the daemon restarts (perhaps on another port), and it
-//! never yields an id twice. What the daemon says was pruned is reported as a [`Gap`], never passed over in silence.
+//! never yields an id twice. Events that the daemon has pruned are reported as a [`FollowGap`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,12 +10,15 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Client, ClientError, Discovery, Parser, SseEvent, Streaming, Target};
+use super::connection::{Client, StreamingReply};
+use super::discover::{Discovery, Target};
+use super::error::ClientError;
+use super::sse::{SseEvent, SseParser};
 
-/// First and longest wait between two tries.
+/// First and longest wait between two tries, before jitter.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// Longest wait that a daemon may ask for.
-const MAX_ASKED: Duration = Duration::from_mins(1);
+/// Longest wait that a daemon may request.
+const MAX_REQUESTED: Duration = Duration::from_mins(1);
 /// Silence after which a stream counts as broken: the daemon comments every 15 s.
 const SILENCE: Duration = Duration::from_secs(45);
 
@@ -24,22 +27,29 @@ const SILENCE: Duration = Duration::from_secs(45);
 pub struct Follower {
     discovery: Discovery,
     path: String,
+    /// Whether the first connection may wait for a daemon.
     patient: bool,
+    /// The id to resume after.
     cursor: Option<u64>,
+    /// Where the daemon was last.
     target: Option<Target>,
-    open: Option<(Streaming, Parser)>,
-    queue: VecDeque<Item>,
-    last_gap: Option<Gap>,
-    lost: bool,
+    open: Option<(StreamingReply, SseParser)>,
+    queue: VecDeque<FollowItem>,
+    last_gap: Option<FollowGap>,
+    /// The stream broke and has not been resumed.
+    is_broken: bool,
+    /// The daemon said that the stream is over.
     ended: bool,
+    /// Failed tries since the last event.
     failures: u32,
-    asked: Option<Duration>,
+    /// The reconnection time that the stream requested last.
+    retry: Option<Duration>,
     not_before: Option<Instant>,
 }
 
-/// What a subscription yields.
+/// An item of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Item {
+pub enum FollowItem {
     /// An event. Ids rise strictly; an event without an id passes as it is.
     Event {
         /// The SSE id.
@@ -50,19 +60,19 @@ pub enum Item {
         data: String,
     },
     /// Events that the daemon no longer has.
-    Gap(Gap),
+    Gap(FollowGap),
     /// The stream broke; it will be resumed.
-    Lost {
+    Disconnected {
         /// Why, for people.
         problem: String,
     },
-    /// The stream is back after [`Item::Lost`].
+    /// The stream is back after [`FollowItem::Disconnected`].
     Resumed,
 }
 
-/// The daemon's word on what a reader cannot have.
+/// Events that a reader cannot have, as the daemon describes them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gap {
+pub struct FollowGap {
     /// The id that was resumed from.
     #[serde(default)]
     pub requested: u64,
@@ -72,9 +82,16 @@ pub struct Gap {
     /// The newest.
     #[serde(default)]
     pub latest: u64,
-    /// `pruned`, or `ahead`: the daemon's log was set back, and everything follows from the start.
+    /// `pruned`, or `ahead` if the log was set back.
     #[serde(default)]
     pub reason: String,
+}
+
+impl FollowGap {
+    /// Whether the log ends before the id that was resumed from, so that everything follows from the start.
+    pub fn is_set_back(&self) -> bool {
+        self.reason == "ahead"
+    }
 }
 
 impl Follower {
@@ -89,10 +106,10 @@ impl Follower {
             open: None,
             queue: VecDeque::new(),
             last_gap: None,
-            lost: false,
+            is_broken: false,
             ended: false,
             failures: 0,
-            asked: None,
+            retry: None,
             not_before: None,
         }
     }
@@ -109,7 +126,7 @@ impl Follower {
         Self { patient: true, ..self }
     }
 
-    /// The id of the last event, or where the daemon said to resume from.
+    /// The id of the last event, or the one that the daemon said to resume after.
     pub fn cursor(&self) -> Option<u64> {
         self.cursor
     }
@@ -117,7 +134,7 @@ impl Follower {
     /// The next item, or `None` when the daemon says that the stream is over (204). May be dropped at any await.
     ///
     /// Fails when trying again cannot help: refused, unknown, or not an event stream.
-    pub async fn next(&mut self) -> Result<Option<Item>, ClientError> {
+    pub async fn next(&mut self) -> Result<Option<FollowItem>, ClientError> {
         loop {
             if let Some(item) = self.queue.pop_front() {
                 return Ok(Some(item));
@@ -147,20 +164,20 @@ impl Follower {
                         problem: format!("{} is not an event stream", self.path),
                     });
                 }
-                self.open = Some((stream, Parser::new()));
-                if std::mem::take(&mut self.lost) {
-                    self.queue.push_back(Item::Resumed);
+                self.open = Some((stream, SseParser::new()));
+                if std::mem::take(&mut self.is_broken) {
+                    self.queue.push_back(FollowItem::Resumed);
                 }
             }
             Err(error) if error.is_transient() && (self.patient || self.target.is_some()) => {
-                self.lose(error.to_string(), error.retry_after());
+                self.disconnect(error.to_string(), error.retry_after());
             }
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    async fn try_connect(&mut self) -> Result<Streaming, ClientError> {
+    async fn try_connect(&mut self) -> Result<StreamingReply, ClientError> {
         let target = self.discovery.target()?;
         if !target.may_follow(self.target.as_ref()) {
             return Err(ClientError::NotRunning { url: target.url.to_string() });
@@ -185,17 +202,17 @@ impl Follower {
                 let mut events = Vec::new();
                 let fed = parser.feed(&bytes, &mut events);
                 let url = stream.url();
-                self.asked = parser.retry();
+                self.retry = parser.retry();
                 // A block with an id and no data moves the cursor: so a daemon can say where `latest` is.
-                let said = parser.last_event_id().parse().ok();
+                let last_id = parser.last_event_id().parse().ok();
                 for event in events {
                     self.take(event);
                 }
-                self.cursor = self.cursor.max(said);
+                self.cursor = self.cursor.max(last_id);
                 fed.map_err(|source| ClientError::Stream { url, source })?;
             }
-            Ok(None) => self.lose("the daemon closed the stream".to_owned(), None),
-            Err(error) => self.lose(error.to_string(), None),
+            Ok(None) => self.disconnect("the daemon closed the stream".to_owned(), None),
+            Err(error) => self.disconnect(error.to_string(), None),
         }
         Ok(())
     }
@@ -205,7 +222,7 @@ impl Follower {
         let id: Option<u64> = event.id.as_deref().and_then(|id| id.parse().ok());
         match id {
             None if event.event == "gap" => {
-                if let Ok(gap) = serde_json::from_str::<Gap>(&event.data) {
+                if let Ok(gap) = serde_json::from_str::<FollowGap>(&event.data) {
                     self.take_gap(gap);
                 }
                 return;
@@ -214,44 +231,45 @@ impl Follower {
             Some(id) => self.cursor = Some(id),
             None => {}
         }
-        self.queue.push_back(Item::Event { id, kind: event.event, data: event.data });
+        self.queue.push_back(FollowItem::Event { id, kind: event.event, data: event.data });
     }
 
     /// Reports a gap once, although every reconnection before the next event meets it again.
-    fn take_gap(&mut self, gap: Gap) {
-        if gap.reason == "ahead" {
+    fn take_gap(&mut self, gap: FollowGap) {
+        if gap.is_set_back() {
             self.cursor = Some(0);
         }
         if self.last_gap.as_ref() != Some(&gap) {
             self.last_gap = Some(gap.clone());
-            self.queue.push_back(Item::Gap(gap));
+            self.queue.push_back(FollowItem::Gap(gap));
         }
     }
 
-    fn lose(&mut self, problem: String, retry_after: Option<Duration>) {
+    fn disconnect(&mut self, problem: String, retry_after: Option<Duration>) {
         self.open = None;
-        if !std::mem::replace(&mut self.lost, true) {
-            self.queue.push_back(Item::Lost { problem });
+        if !std::mem::replace(&mut self.is_broken, true) {
+            self.queue.push_back(FollowItem::Disconnected { problem });
         }
-        let wait = wait(self.failures, self.asked.max(retry_after));
+        let wait = backoff(self.failures, self.retry.max(retry_after));
         self.failures = self.failures.saturating_add(1);
         self.not_before = Some(Instant::now() + wait);
     }
 }
 
-/// Doubles from 50 ms to 2 s, never sooner than asked, plus up to a quarter so that a thousand readers of a daemon
-/// that restarts do not come back in one instant.
-pub(crate) fn wait(failures: u32, asked: Option<Duration>) -> Duration {
-    let backoff = BACKOFF.0.saturating_mul(1 << failures.min(10)).min(BACKOFF.1);
-    let base = backoff.max(asked.unwrap_or_default().min(MAX_ASKED));
-    // Without randomness there is merely no jitter.
+/// The wait before the next try: doubles from 50 ms to 2 s, and is at least as long as the daemon requests.
+///
+/// Up to a quarter is added, so that a thousand readers of a daemon that restarts do not reconnect at one instant.
+pub(crate) fn backoff(failures: u32, requested: Option<Duration>) -> Duration {
+    let doubled = BACKOFF.0.saturating_mul(1 << failures.min(10)).min(BACKOFF.1);
+    let base = doubled.max(requested.unwrap_or_default().min(MAX_REQUESTED));
+    // Without randomness there is no jitter.
     let jitter = getrandom::u32().unwrap_or(0);
     base + base.mul_f64(f64::from(jitter) / f64::from(u32::MAX) / 4.0)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{Fake, answer, discovery, stream};
+    use super::super::fake_daemon::{FakeDaemon, answer, discovery, stream};
     use super::*;
 
     fn event(id: u64) -> String {
@@ -262,19 +280,19 @@ mod tests {
         let mut seen = Vec::new();
         while let Some(item) = follower.next().await.expect("goes on") {
             seen.push(match item {
-                Item::Event { id, data, .. } => {
+                FollowItem::Event { id, data, .. } => {
                     assert_eq!(id.map(|id| id.to_string()).as_deref(), Some(data.as_str()));
                     data
                 }
-                Item::Gap(gap) => format!("gap {} {}", gap.reason, gap.oldest),
-                Item::Lost { .. } => "lost".to_owned(),
-                Item::Resumed => "resumed".to_owned(),
+                FollowItem::Gap(gap) => format!("gap {} {}", gap.reason, gap.oldest),
+                FollowItem::Disconnected { .. } => "lost".to_owned(),
+                FollowItem::Resumed => "resumed".to_owned(),
             });
         }
         seen
     }
 
-    fn cursors(fake: &Fake) -> Vec<Option<String>> {
+    fn cursors(fake: &FakeDaemon) -> Vec<Option<String>> {
         let header = |request: &String| {
             request.lines().find_map(|line| {
                 line.to_ascii_lowercase().strip_prefix("last-event-id: ").map(str::to_owned)
@@ -287,7 +305,7 @@ mod tests {
     async fn resumes_where_it_was_and_yields_no_id_twice() {
         let home = tempfile::tempdir().expect("a folder");
         let half = format!("{}{}id: 3\nda", event(1), event(2));
-        let fake = Fake::start(vec![
+        let fake = FakeDaemon::start(vec![
             vec![stream(&half)],
             vec![answer("503 Service Unavailable", "", "")],
             vec![stream(&[event(2), event(3)].concat())],
@@ -304,30 +322,32 @@ mod tests {
     #[tokio::test]
     async fn finds_a_daemon_that_comes_back_on_another_port() {
         let home = tempfile::tempdir().expect("a folder");
-        let first = Fake::start(vec![vec![stream(&event(1))]]).await;
+        let first = FakeDaemon::start(vec![vec![stream(&event(1))]]).await;
         first.write_daemon_json(home.path());
         let mut follower = Follower::new(discovery(home.path()), "/v1/x".to_owned());
-        let kind = |item: Option<Item>| format!("{item:?}");
+        let kind = |item: Option<FollowItem>| format!("{item:?}");
         assert!(kind(follower.next().await.expect("goes on")).contains("Event"));
         assert!(kind(follower.next().await.expect("goes on")).contains("Lost"));
         std::fs::remove_file(home.path().join("daemon.json")).expect("was there");
-        let second =
-            Fake::start(vec![vec![stream(&event(2))], vec![answer("204 No Content", "", "")]])
-                .await;
+        let second = FakeDaemon::start(vec![
+            vec![stream(&event(2))],
+            vec![answer("204 No Content", "", "")],
+        ])
+        .await;
         second.write_daemon_json(home.path());
         assert_eq!(all(&mut follower).await, ["resumed", "2", "lost"]);
         assert_eq!(cursors(&second)[0].as_deref(), Some("1"));
     }
 
     #[tokio::test]
-    async fn gaps_are_told_once_and_a_log_set_back_is_read_from_its_start() {
+    async fn gaps_are_reported_once_and_a_log_set_back_is_read_from_its_start() {
         let home = tempfile::tempdir().expect("a folder");
         let gap = |reason: &str| {
             format!(
                 "event: gap\ndata: {{\"requested\":9,\"oldest\":5,\"latest\":6,\"reason\":\"{reason}\"}}\n\n"
             )
         };
-        let fake = Fake::start(vec![
+        let fake = FakeDaemon::start(vec![
             vec![stream(&gap("pruned"))],
             vec![stream(&[gap("pruned"), event(12)].concat())],
             vec![stream(&[gap("ahead"), event(1), event(2)].concat())],
@@ -358,7 +378,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a folder");
         let start = |path: &str| Follower::new(discovery(home.path()), path.to_owned());
         start("/v1/x").next().await.expect_err("there is no daemon");
-        let fake = Fake::start(vec![
+        let fake = FakeDaemon::start(vec![
             vec![answer("404 Not Found", "", r#"{"code":"not_found","detail":"no task t"}"#)],
             vec![answer("200 OK", "content-type: application/json\r\n", "{}")],
         ])
@@ -371,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_and_are_never_shorter_than_asked() {
+    fn waits_grow_and_are_never_shorter_than_requested() {
         let cases = [
             (0, None, 50),
             (1, None, 100),
@@ -381,12 +401,12 @@ mod tests {
             (0, Some(3000), 3000),
             (0, Some(999_000), 60_000),
         ];
-        for (failures, asked, expected) in cases {
+        for (failures, requested, expected) in cases {
             let least = Duration::from_millis(expected);
-            let waited = wait(failures, asked.map(Duration::from_millis));
+            let waited = backoff(failures, requested.map(Duration::from_millis));
             assert!(
                 least <= waited && waited <= least.mul_f64(1.25),
-                "{failures} {asked:?} {waited:?}"
+                "{failures} {requested:?} {waited:?}"
             );
         }
     }

@@ -1,7 +1,7 @@
 //! Requests to an MCP server over Streamable HTTP, with the headers that repeat what stands in the body (SEP-2243).
 //!
-//! Whatever of ours posts to an MCP server makes its request by [`post`], so that the headers follow from the body in
-//! one place. Revisions with sessions do not know most of them and pass over them.
+//! Every request to an MCP server is made by [`post`], so that one function derives the headers from the body. Revisions
+//! with sessions ignore most of them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,9 +20,9 @@ use crate::domain::mcp::{
 /// Header that names the last event that was seen of a stream.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// A request without its address, to be sent as often as it takes by [`Client::open`](super::Client::open).
+/// A request without its address, which can be sent again by [`Client::open`](super::Client::open).
 #[derive(Debug, Clone)]
-pub struct Outgoing {
+pub struct McpRequest {
     /// `POST`, `GET` or `DELETE`.
     pub method: Method,
     /// Everything but what belongs to the connection and the credential.
@@ -31,9 +31,9 @@ pub struct Outgoing {
     pub body: Bytes,
 }
 
-/// What the headers of a request need to know beside its body.
+/// What the headers of a request depend on beside its body.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Setting<'a> {
+pub struct RequestSetting<'a> {
     /// The revision in force: the one negotiated by `initialize`, or the one that the caller speaks. A body that names
     /// one in `params._meta` speaks for itself, also if we do not know that revision.
     pub revision: Option<Revision>,
@@ -42,15 +42,15 @@ pub struct Setting<'a> {
     /// For `tools/call`, the tool's `inputSchema`, if the caller knows it: it says which arguments are repeated in
     /// headers.
     pub input_schema: Option<&'a Value>,
-    /// The client's process, if it is on this machine: it says whose session this is where nothing else does.
+    /// The client's process, if it is on this machine. The daemon finds the session by it where nothing else names one.
     pub process: Option<u32>,
 }
 
-/// The envelope of a JSON-RPC message. What it carries is not looked into, so nothing of it is lost.
+/// The envelope of a JSON-RPC message. Its contents stay as they are written.
 ///
 /// A `null` counts as absent.
 #[derive(Debug, Deserialize)]
-pub struct Message<'a> {
+pub struct JsonRpcEnvelope<'a> {
     /// The id, as it is written.
     #[serde(borrow, default)]
     pub id: Option<&'a RawValue>,
@@ -68,7 +68,7 @@ pub struct Message<'a> {
     pub error: Option<&'a RawValue>,
 }
 
-impl<'a> Message<'a> {
+impl<'a> JsonRpcEnvelope<'a> {
     /// Reads one message, which is an object and no batch.
     pub fn parse(text: &'a [u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(text)
@@ -105,34 +105,34 @@ impl<'a> Message<'a> {
 ///
 /// Notifications, responses and batches carry no `Mcp-Method` and no `Mcp-Name`: these are defined for requests. A body
 /// that is no JSON gets the headers that need none of it; the server says what is wrong.
-pub fn post(body: Bytes, setting: Setting<'_>) -> Outgoing {
+pub fn post(body: Bytes, setting: RequestSetting<'_>) -> McpRequest {
     let mut headers = both_kinds();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let message = Message::parse(&body).ok();
-    let named = message.as_ref().and_then(Message::revision);
+    let message = JsonRpcEnvelope::parse(&body).ok();
+    let named = message.as_ref().and_then(JsonRpcEnvelope::revision);
     add_setting(&mut headers, setting, named.as_deref());
-    if let Some(message) = message.filter(Message::is_request) {
+    if let Some(message) = message.filter(JsonRpcEnvelope::is_request) {
         add_copies(&mut headers, &message, setting.input_schema);
     }
-    Outgoing { method: Method::POST, headers, body }
+    McpRequest { method: Method::POST, headers, body }
 }
 
 /// A `GET` of a session's stream, resumed after an event if there is one.
-pub fn get(setting: Setting<'_>, last_event_id: Option<&str>) -> Outgoing {
+pub fn get(setting: RequestSetting<'_>, last_event_id: Option<&str>) -> McpRequest {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
     add_setting(&mut headers, setting, None);
     if let Some(id) = last_event_id {
         add(&mut headers, LAST_EVENT_ID, id);
     }
-    Outgoing { method: Method::GET, headers, body: Bytes::new() }
+    McpRequest { method: Method::GET, headers, body: Bytes::new() }
 }
 
 /// The `DELETE` that ends a session.
-pub fn delete(setting: Setting<'_>) -> Outgoing {
+pub fn delete(setting: RequestSetting<'_>) -> McpRequest {
     let mut headers = both_kinds();
     add_setting(&mut headers, setting, None);
-    Outgoing { method: Method::DELETE, headers, body: Bytes::new() }
+    McpRequest { method: Method::DELETE, headers, body: Bytes::new() }
 }
 
 fn both_kinds() -> HeaderMap {
@@ -140,7 +140,7 @@ fn both_kinds() -> HeaderMap {
     HeaderMap::from_iter([(ACCEPT, both)])
 }
 
-fn add_setting(headers: &mut HeaderMap, setting: Setting<'_>, named: Option<&str>) {
+fn add_setting(headers: &mut HeaderMap, setting: RequestSetting<'_>, named: Option<&str>) {
     if let Some(revision) = named.or(setting.revision.map(Revision::as_str)) {
         add(headers, HeaderName::from_static(PROTOCOL_VERSION), revision);
     }
@@ -153,7 +153,7 @@ fn add_setting(headers: &mut HeaderMap, setting: Setting<'_>, named: Option<&str
 }
 
 /// The headers that repeat parts of a request.
-fn add_copies(headers: &mut HeaderMap, message: &Message<'_>, schema: Option<&Value>) {
+fn add_copies(headers: &mut HeaderMap, message: &JsonRpcEnvelope<'_>, schema: Option<&Value>) {
     let Some(method) = &message.method else {
         return;
     };
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     /// The headers of interest as text, sorted.
-    fn shown(outgoing: &Outgoing) -> Vec<String> {
+    fn shown(outgoing: &McpRequest) -> Vec<String> {
         let mut lines: Vec<String> = outgoing
             .headers
             .iter()
@@ -267,13 +267,13 @@ mod tests {
         lines
     }
 
-    fn posted(body: &str, setting: Setting<'_>) -> Vec<String> {
+    fn posted(body: &str, setting: RequestSetting<'_>) -> Vec<String> {
         shown(&post(Bytes::copy_from_slice(body.as_bytes()), setting))
     }
 
     #[test]
     fn every_post_says_what_it_brings_and_takes() {
-        let outgoing = post(Bytes::from_static(b"{}"), Setting::default());
+        let outgoing = post(Bytes::from_static(b"{}"), RequestSetting::default());
         assert_eq!(outgoing.method, Method::POST);
         assert_eq!(outgoing.headers[CONTENT_TYPE], "application/json");
         assert_eq!(outgoing.headers[ACCEPT], "application/json, text/event-stream");
@@ -329,18 +329,18 @@ mod tests {
             ("{\"id\":1,\"method\":\"a\\nb\"}".to_owned(), vec![]),
         ];
         for (body, expected) in cases {
-            assert_eq!(posted(&body, Setting::default()), expected, "{body}");
+            assert_eq!(posted(&body, RequestSetting::default()), expected, "{body}");
         }
     }
 
     #[test]
     fn a_session_and_its_revision_go_with_everything() {
         let id = HeaderValue::from_static("s1");
-        let setting = Setting {
+        let setting = RequestSetting {
             revision: Some(Revision::V2025_06_18),
             session: Some(&id),
             process: Some(7),
-            ..Setting::default()
+            ..RequestSetting::default()
         };
         let common =
             ["mcp-protocol-version: 2025-06-18", "mcp-session-id: s1", "svc-client-process: 7"];
@@ -369,7 +369,7 @@ mod tests {
             "empty": string(""),
             "one": string("Same"),
             "two": string("sAME"),
-            "list": { "type": "array", "items": string("Item") },
+            "list": { "type": "array", "items": string("FollowItem") },
             "either": { "anyOf": [{ "properties": { "x": string("Either") } }] },
             "x-mcp-header": { "type": "string" },
         } });
@@ -393,7 +393,7 @@ mod tests {
             ),
             (json!(null), vec![]),
         ];
-        let setting = Setting { input_schema: Some(&schema), ..Setting::default() };
+        let setting = RequestSetting { input_schema: Some(&schema), ..RequestSetting::default() };
         for (arguments, expected) in cases {
             let call = json!({ "id": 1, "method": "tools/call", "params": { "name": "t", "arguments": arguments } });
             let mut params = posted(&call.to_string(), setting);

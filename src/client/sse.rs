@@ -12,7 +12,7 @@ const BOM: &[u8] = b"\xEF\xBB\xBF";
 /// One dispatched event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SseEvent {
-    /// The `id` of this very block, if it had one. [`Parser::last_event_id`] is the one that carries over.
+    /// The `id` of this very block, if it had one. [`SseParser::last_event_id`] is the one that carries over.
     pub id: Option<String>,
     /// The event's type; `message` if the block named none.
     pub event: String,
@@ -30,7 +30,7 @@ pub enum SseError {
 
 /// The parser's state between two pieces of input.
 #[derive(Debug, Default)]
-pub struct Parser {
+pub struct SseParser {
     /// Whether the first line is over: only that may begin with a byte order mark.
     started: bool,
     line: Vec<u8>,
@@ -42,7 +42,7 @@ pub struct Parser {
     retry: Option<Duration>,
 }
 
-impl Parser {
+impl SseParser {
     /// A parser at the start of a stream.
     pub fn new() -> Self {
         Self::default()
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     fn parse(chunks: &[&[u8]]) -> (Vec<SseEvent>, String, Option<Duration>) {
-        let (mut parser, mut events) = (Parser::new(), Vec::new());
+        let (mut parser, mut events) = (SseParser::new(), Vec::new());
         for chunk in chunks {
             parser.feed(chunk, &mut events).expect("is small");
         }
@@ -223,10 +223,10 @@ mod tests {
     #[test]
     fn what_is_too_large_is_refused_and_not_kept() {
         let piece = vec![b'x'; 1024 * 1024];
-        let mut parser = Parser::new();
+        let mut parser = SseParser::new();
         let result = (0..9).try_for_each(|_| parser.feed(&piece, &mut Vec::new()));
         assert_eq!(result, Err(SseError::TooLarge));
-        let mut parser = Parser::new();
+        let mut parser = SseParser::new();
         let line = [b"data: ".as_slice(), &piece, b"\n"].concat();
         let result = (0..9).try_for_each(|_| parser.feed(&line, &mut Vec::new()));
         assert_eq!(result, Err(SseError::TooLarge));

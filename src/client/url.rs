@@ -1,9 +1,9 @@
-//! The little of URLs that this client needs.
+//! Base URLs, percent-encoding and queries.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::ClientError;
+use super::error::ClientError;
 
 /// The daemon's base URL: `http://host:port`, perhaps with a path prefix, never with a trailing slash.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use super::ConfigError;
 #[derive(Clone, Default)]
 pub struct Env(BTreeMap<OsString, OsString>);
 
-/// The names only: a value may be a token.
+/// Shows the names only: a value may be a token.
 impl std::fmt::Debug for Env {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
@@ -36,7 +36,7 @@ impl Env {
         self.os(name)
             .map(|value| {
                 value.to_str().ok_or_else(|| ConfigError::Invalid {
-                    place: format!("environment variable {name}"),
+                    source_name: format!("environment variable {name}"),
                     problem: "is not valid UTF-8".to_owned(),
                     advice: "set it to plain text, or unset it".to_owned(),
                 })

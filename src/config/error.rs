@@ -1,8 +1,8 @@
-//! What can be wrong with a configuration, in words that say what to do.
+//! The errors of a configuration, in words that say what to do.
 
 use std::path::PathBuf;
 
-/// A configuration that cannot be used. Every message names the place, the key and the remedy.
+/// A configuration that cannot be used. Every message names the source, the key and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// Neither `SVC_HOME` nor `XDG_DATA_HOME` nor `HOME` says where the data lives.
@@ -15,7 +15,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
         source: std::io::Error,
     },
     /// The file is not TOML, or has a key that does not exist or a value of the wrong type.
@@ -23,14 +23,14 @@ pub enum ConfigError {
     File {
         /// The file.
         path: PathBuf,
-        /// The parser's words: line, column, key.
+        /// The parser's message, with line, column and key.
         problem: String,
     },
     /// A value that was read but makes no sense.
-    #[error("{place} {problem}; {advice}")]
+    #[error("{source_name} {problem}; {advice}")]
     Invalid {
         /// Which flag, variable, or key of which file.
-        place: String,
+        source_name: String,
         /// What is wrong with it.
         problem: String,
         /// What to do.

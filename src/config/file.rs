@@ -58,11 +58,11 @@ pub struct RetentionSection {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HooksSection {
-    /// After how many tool calls a session is asked to look at its record.
+    /// The number of tool calls after which a session is asked to review its record.
     pub check_in: Option<u64>,
-    /// Whether prompts bring up what is known that has to do with them.
+    /// Whether prompts are answered with records that fit them.
     pub context: Option<bool>,
-    /// Whether sub-agents are asked and told, too.
+    /// Whether both also hold for sub-agents.
     pub sub_agents: Option<bool>,
 }
 
@@ -79,10 +79,10 @@ impl FileConfig {
     /// Parses the text of a file; `path` is for the message and for relative paths in it.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let bad = |problem: String| ConfigError::File { path: path.to_path_buf(), problem };
-        let document = toml::Deserializer::parse(text).map_err(|error| bad(tidy(&error)))?;
+        let document = toml::Deserializer::parse(text).map_err(|error| bad(trimmed(&error)))?;
         let mut file: Self = serde_path_to_error::deserialize(document).map_err(|error| {
             let key = error.path().to_string();
-            let problem = tidy(error.inner());
+            let problem = trimmed(error.inner());
             if key == "." { bad(problem) } else { bad(format!("key `{key}`: {problem}")) }
         })?;
         if let (Some(token), Some(folder)) = (&file.token_file, path.parent()) {
@@ -92,7 +92,7 @@ impl FileConfig {
     }
 }
 
-fn tidy(error: &toml::de::Error) -> String {
+fn trimmed(error: &toml::de::Error) -> String {
     error.to_string().trim_end().to_owned()
 }
 

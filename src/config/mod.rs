@@ -2,8 +2,8 @@
 //!
 //! [`Config::resolve`] is the only place that knows the precedence; every value keeps its [`Origin`] so that
 //! `svc config show` can say where it came from. The process environment is read once, at the edge, into an [`Env`]
-//! that is passed in as a value. Nothing here touches the network, and nothing here ever holds a secret: the operator
-//! token is named by its path only.
+//! that is passed in as a value. Nothing here uses the network or holds a secret: the operator token is named by its
+//! path only.
 
 mod env;
 mod error;
@@ -16,5 +16,5 @@ pub use env::Env;
 pub use error::ConfigError;
 pub use file::{FileConfig, RetentionSection, StoreSection};
 pub use paths::Paths;
-pub use resolve::{Config, DEFAULT_LISTEN, Flags, Origin, Row, Setting};
+pub use resolve::{Config, ConfigRow, DEFAULT_LISTEN, Flags, Origin, Setting};
 pub use value::LogFormat;

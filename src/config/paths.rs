@@ -1,4 +1,4 @@
-//! Where everything lives.
+//! The files of a daemon.
 
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,9 @@ pub struct Paths {
     pub db: PathBuf,
     /// The lock that keeps one daemon per database, `svc.db.lock`.
     pub lock: PathBuf,
-    /// The operator token's default place, `token` (`token_file` in the configuration moves it).
+    /// The operator token's default file, `token` (`token_file` in the configuration moves it).
     pub token: PathBuf,
-    /// What the running daemon says of itself, `daemon.json`.
+    /// The running daemon's pid and URL, `daemon.json`.
     pub daemon_json: PathBuf,
     /// The log of background runs, `svc.log`.
     pub log: PathBuf,

@@ -13,7 +13,7 @@ use super::{ConfigError, Env, FileConfig, LogFormat, Paths, value};
 /// Where the daemon listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:6334";
 
-/// Tool calls between two looks at a session's record.
+/// Tool calls between two reviews of a session's record.
 const CHECK_IN: u64 = 10;
 
 /// The resolved configuration: concrete values, each with its origin.
@@ -41,11 +41,11 @@ pub struct Config {
     pub retention_max_age_days: Setting<Option<u64>>,
     /// Bytes of events beyond which the oldest are pruned, if limited.
     pub retention_max_bytes: Setting<Option<u64>>,
-    /// After how many tool calls hooks ask a session to look at its record.
+    /// The number of tool calls after which hooks ask a session to review its record.
     pub hooks_check_in: Setting<u64>,
-    /// Whether prompts bring up what is known that has to do with them.
+    /// Whether prompts are answered with records that fit them.
     pub hooks_context: Setting<bool>,
-    /// Whether sub-agents are asked and told, too.
+    /// Whether both also hold for sub-agents.
     pub hooks_sub_agents: Setting<bool>,
     /// Write the log to this file, rotated by size, and not to stderr. A flag only: `svc start` gives it.
     pub log_file: Option<PathBuf>,
@@ -53,7 +53,7 @@ pub struct Config {
     pub no_migrate: bool,
 }
 
-/// What the command line said. Empty lists and `None` mean that a flag was not given.
+/// The flags of the command line. Empty lists and `None` mean that a flag was not given.
 #[derive(Debug, Clone, Default)]
 pub struct Flags {
     /// `--listen`, repeatable.
@@ -76,7 +76,7 @@ pub struct Flags {
     pub no_migrate: bool,
 }
 
-/// A value and where it came from.
+/// A value with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting<T> {
     /// The value.
@@ -101,7 +101,7 @@ pub enum Origin {
 
 /// One line of `svc config show`.
 #[derive(Debug, Clone, Serialize)]
-pub struct Row {
+pub struct ConfigRow {
     /// The key as written in the file, dotted.
     pub key: &'static str,
     /// The value in use.
@@ -113,21 +113,21 @@ pub struct Row {
 impl Config {
     /// Resolves the configuration, reading the file that `paths` names if it exists.
     ///
-    /// Fails if any source holds a value that makes no sense, even one that a stronger source overrides: a mistake
-    /// that is hidden today bites on the day the override goes.
+    /// Fails if any source has an invalid value, even one that a stronger source overrides: the mistake would show only
+    /// when the override goes.
     pub fn resolve(paths: Paths, env: &Env, flags: &Flags) -> Result<Self, ConfigError> {
         let file = FileConfig::load(&paths.config_file)?;
         Self::from_sources(paths, env, flags, &file)
     }
 
-    /// The same, from a file that was read already. Does no I/O.
+    /// Resolves the configuration from a file that was read already. Does no I/O.
     pub fn from_sources(
         paths: Paths,
         env: &Env,
         flags: &Flags,
         file: &FileConfig,
     ) -> Result<Self, ConfigError> {
-        let sources = Sources { env, file: &paths.config_file };
+        let sources = SettingSources { env, file: &paths.config_file };
         let list = |items: &[String]| (!items.is_empty()).then(|| items.to_vec());
         let default_token = paths.token.clone();
         let config = Self {
@@ -203,7 +203,7 @@ impl Config {
     }
 
     /// Every key with its value and origin, in the order of the documentation.
-    pub fn rows(&self) -> Vec<Row> {
+    pub fn rows(&self) -> Vec<ConfigRow> {
         let listen: Vec<String> = self.listen.iter().map(ToString::to_string).collect();
         vec![
             row("listen", json!(listen), &self.listen),
@@ -230,7 +230,7 @@ impl Config {
     fn check(&self) -> Result<(), ConfigError> {
         if self.listen.is_empty() {
             return Err(ConfigError::Invalid {
-                place: format!("listen ({})", self.listen.origin),
+                source_name: format!("listen ({})", self.listen.origin),
                 problem: "is empty".to_owned(),
                 advice: format!("name at least one address, such as {DEFAULT_LISTEN}"),
             });
@@ -265,7 +265,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// An IPv4 loopback address in IPv6 clothes is one too.
+/// An IPv4 loopback address mapped into IPv6 counts too.
 fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
@@ -275,14 +275,14 @@ fn own(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-fn row<T>(key: &'static str, value: Value, setting: &Setting<T>) -> Row {
-    Row { key, value, origin: setting.origin }
+fn row<T>(key: &'static str, value: Value, setting: &Setting<T>) -> ConfigRow {
+    ConfigRow { key, value, origin: setting.origin }
 }
 
-/// A value that no source may have given.
-struct Found<T>(Option<Setting<T>>);
+/// A value that some source may have given.
+struct GivenSetting<T>(Option<Setting<T>>);
 
-impl<T> Found<T> {
+impl<T> GivenSetting<T> {
     fn or_default(self, default: impl FnOnce() -> T) -> Setting<T> {
         self.0.unwrap_or_else(|| Setting { value: default(), origin: Origin::Default })
     }
@@ -296,12 +296,12 @@ impl<T> Found<T> {
 }
 
 /// Takes the strongest source of a key, and checks all of them.
-struct Sources<'a> {
+struct SettingSources<'a> {
     env: &'a Env,
     file: &'a Path,
 }
 
-impl Sources<'_> {
+impl SettingSources<'_> {
     fn text<R, T>(
         &self,
         key: &str,
@@ -309,10 +309,10 @@ impl Sources<'_> {
         file: Option<R>,
         from_env: impl Fn(&str) -> Result<R, String>,
         check: impl Fn(R) -> Result<T, String>,
-    ) -> Result<Found<T>, ConfigError> {
+    ) -> Result<GivenSetting<T>, ConfigError> {
         let name = env_name(key);
         let env = self.env.text(&name)?;
-        let mut found = None;
+        let mut strongest = None;
         let given = [
             (Origin::Flag, flag.map(Ok)),
             (Origin::Env, env.map(from_env)),
@@ -322,9 +322,9 @@ impl Sources<'_> {
             let Some(raw) = raw else { continue };
             let value =
                 raw.and_then(&check).map_err(|problem| self.invalid(key, origin, &problem))?;
-            found.get_or_insert(Setting { value, origin });
+            strongest.get_or_insert(Setting { value, origin });
         }
-        Ok(Found(found))
+        Ok(GivenSetting(strongest))
     }
 
     fn list<T>(
@@ -333,7 +333,7 @@ impl Sources<'_> {
         flag: Option<Vec<String>>,
         file: Option<Vec<String>>,
         parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Result<Found<Vec<T>>, ConfigError> {
+    ) -> Result<GivenSetting<Vec<T>>, ConfigError> {
         self.text(
             key,
             flag,
@@ -343,25 +343,23 @@ impl Sources<'_> {
         )
     }
 
-    fn number(&self, key: &str, file: Option<u64>) -> Result<Found<u64>, ConfigError> {
+    fn number(&self, key: &str, file: Option<u64>) -> Result<GivenSetting<u64>, ConfigError> {
         let parse =
             |text: &str| text.trim().parse().map_err(|_| format!("`{text}` is not a whole number"));
         self.text(key, None, file, parse, value::positive)
     }
 
     fn invalid(&self, key: &str, origin: Origin, problem: &str) -> ConfigError {
-        let (place, thing) = match origin {
-            Origin::Flag => (format!("--{}:", key.replace('_', "-")), "the flag"),
-            Origin::Env => (format!("environment variable {}:", env_name(key)), "the variable"),
+        let (source_name, fix) = match origin {
+            Origin::Flag => (format!("--{}:", key.replace('_', "-")), "correct the flag"),
+            Origin::Env => {
+                (format!("environment variable {}:", env_name(key)), "correct the variable")
+            }
             Origin::File | Origin::Default => {
-                (format!("{}, key `{key}`:", self.file.display()), "the file")
+                (format!("{}, key `{key}`:", self.file.display()), "correct the file")
             }
         };
-        ConfigError::Invalid {
-            place,
-            problem: problem.to_owned(),
-            advice: format!("correct {thing}"),
-        }
+        ConfigError::Invalid { source_name, problem: problem.to_owned(), advice: fix.to_owned() }
     }
 }
 
@@ -414,16 +412,16 @@ mod tests {
             ("[::]:1", false),
             ("192.168.1.4:1", false),
         ];
-        for (address, fine) in cases {
+        for (address, is_allowed) in cases {
             let flags = Flags { no_auth: true, ..listening(address) };
-            assert_eq!(resolve(&[], &flags, "").is_ok(), fine, "{address}");
+            assert_eq!(resolve(&[], &flags, "").is_ok(), is_allowed, "{address}");
             let alone = Flags { no_auth: false, ..flags };
             assert!(resolve(&[], &alone, "").is_ok(), "{address} without no_auth");
         }
     }
 
     #[test]
-    fn a_bad_value_names_its_place() {
+    fn a_bad_value_names_its_source() {
         let bad_flag = listening("6334");
         let cases = [
             (resolve(&[], &bad_flag, ""), "--listen:"),

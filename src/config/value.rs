@@ -1,4 +1,4 @@
-//! Values that parse once and are trusted from then on.
+//! Parsers of the values.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

@@ -1,25 +1,25 @@
-//! Going down: the first signal asks, the second insists.
+//! The end of the daemon: the first signal drains, the second drops.
 
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// The tasks of the daemon and the two words that end them. Cheap to clone.
+/// The tasks of the daemon and the two tokens that end them. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lifecycle {
-    /// First signal: take nothing new, end the streams, finish what is under way.
+    /// First signal: take no new requests, end the streams, finish the requests under way.
     pub(super) soft: CancellationToken,
-    /// Second signal, or the end of patience: drop the rest.
+    /// Second signal: drop the rest.
     pub(super) hard: CancellationToken,
-    /// Connections, so that the end can wait for them.
+    /// Connections. The end waits for them.
     pub(super) connections: TaskTracker,
-    /// Background work. It ends by itself only if something is wrong.
+    /// Background work. It ends by itself only after a fault.
     pub(super) background: TaskTracker,
 }
 
 impl Lifecycle {
-    /// Listens to SIGTERM, SIGINT and, unless whoever started us has it ignored, SIGHUP from now on.
+    /// Listens to SIGTERM, SIGINT and, unless this process was started with it ignored, SIGHUP.
     pub(super) fn listen_to_signals(&self) -> std::io::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -45,8 +45,8 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Runs `work` until the soft end. If it ends earlier, or panics, the daemon goes down: half a daemon is worse
-    /// than none.
+    /// Runs `work` until the soft end. If it ends earlier, or panics, the daemon goes down: half a daemon is worse than
+    /// none.
     pub(super) fn run(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
         let soft = self.soft.clone();
         self.background.spawn(async move {
@@ -64,20 +64,20 @@ impl Lifecycle {
         });
     }
 
-    /// Waits for the connections to finish, no longer than `patience` and not after the hard end.
-    pub(super) async fn drain(&self, patience: Duration) {
+    /// Waits for the connections to finish, for `timeout` at most and not after the hard end.
+    pub(super) async fn drain(&self, timeout: Duration) {
         self.connections.close();
         tokio::select! {
             () = self.connections.wait() => {}
             () = self.hard.cancelled() => {}
-            () = tokio::time::sleep(patience) => {
+            () = tokio::time::sleep(timeout) => {
                 tracing::warn!(open = self.connections.len(), "connections did not end in time");
             }
         }
     }
 }
 
-/// The next of these signals; never if there is nothing to listen to.
+/// The next signal; never if there is no stream.
 async fn next(signals: Option<&mut Signal>) {
     match signals {
         Some(signals) => drop(signals.recv().await),
@@ -85,7 +85,7 @@ async fn next(signals: Option<&mut Signal>) {
     }
 }
 
-/// Whether we were started by `nohup` or the like, and are to outlive the terminal. Known on Linux alone.
+/// Whether this process was started by `nohup` or the like, and is to outlive the terminal. Known on Linux only.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

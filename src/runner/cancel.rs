@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::client::{Discovery, Follower, Item, with_query};
+use crate::client::{Discovery, FollowItem, Follower, with_query};
 
 /// Follows a task until someone asks it to stop.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl CancelWatcher {
     async fn follow(&self, path: String) -> bool {
         let mut follower = Follower::new(self.discovery.clone(), path).patient();
         while let Ok(Some(item)) = follower.next().await {
-            if let Item::Event { data, .. } = item
+            if let FollowItem::Event { data, .. } = item
                 && has_request(&data)
             {
                 return true;

@@ -10,13 +10,14 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, Once, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::wire::Caller;
 
@@ -93,6 +94,7 @@ impl Home {
 
     /// The binary with a clean environment in this home.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
+        catch_ignored_signals();
         let mut command = Command::new(env!("CARGO_BIN_EXE_svc"));
         command
             .args(args)
@@ -103,6 +105,33 @@ impl Home {
             .current_dir(self.user());
         command
     }
+}
+
+/// Makes children begin with the default action of SIGINT and SIGHUP, as they do under a shell with a terminal.
+///
+/// A signal that this process ignores, as it does under `nohup` or as a background job of a shell, stays ignored in its
+/// children. A signal that it catches gets its default action there. So a handler is set, and only for what is ignored:
+/// elsewhere it would keep Ctrl-C from ending the tests.
+fn catch_ignored_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.expect("a runtime");
+        let ignored = ignored_signals();
+        for (kind, number) in [(SignalKind::hangup(), 1), (SignalKind::interrupt(), 2)] {
+            if ignored & (1 << (number - 1)) != 0 {
+                // The handler outlives what is returned here.
+                runtime.block_on(async { drop(signal(kind).expect("a handler can be set")) });
+            }
+        }
+    });
+}
+
+/// The signals that this process ignores, signal 1 as the lowest bit. Known on Linux only.
+fn ignored_signals() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
 
 impl Folder {

@@ -206,14 +206,6 @@ fn of_several_that_start_at_once_all_but_one_name_it() {
 /// A terminal that is closed ends the daemon as a service manager would, unless it was told to outlive it.
 #[test]
 fn a_hangup_is_a_clean_end_except_under_nohup() {
-    // Whoever runs the tests under nohup hands that down.
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    if ignored.is_some_and(|mask| mask & 1 != 0) {
-        println!("skipped: what a hangup does (it is ignored here, as under nohup)");
-        return;
-    }
     for (trap, survives) in [("", false), ("trap '' HUP; ", true)] {
         let home = Home::new();
         let serve = format!("{trap}exec {} serve --listen 127.0.0.1:0", env!("CARGO_BIN_EXE_svc"));

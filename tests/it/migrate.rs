@@ -43,7 +43,9 @@ fn migrating_beside_a_running_daemon_is_refused() {
     let d = Daemon::start();
     let ran = svc(&d.home, &["migrate"]);
     assert_eq!(ran.code, Some(3), "{ran:?}");
-    assert!(ran.stderr.contains("svc stop"), "it says what to do: {ran:?}");
+    for part in [format!("pid {}", d.pid()), d.url(), "svc stop".to_owned()] {
+        assert!(ran.stderr.contains(&part), "it names the daemon and says what to do: {ran:?}");
+    }
     new_task(&d);
 }
 

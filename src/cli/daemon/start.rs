@@ -36,7 +36,7 @@ pub(in crate::cli) enum EnsuredDaemon {
     /// It was started just now.
     Started(DaemonFile),
     /// It was there before, or another start was quicker.
-    Found(DaemonFile),
+    AlreadyRunning(DaemonFile),
 }
 
 /// Starts the daemon unless it runs, and waits until it answers. Prints nothing on standard output.
@@ -93,7 +93,11 @@ pub(in crate::cli) async fn ensure_apart(context: &Context) -> anyhow::Result<En
         .is_ok_and(|answer| answer.get("started") == Some(&json!(true)));
     let daemon = DaemonFile::read_live(&context.paths.daemon_json)
         .context("the daemon was started, and is gone again; see `svc logs`")?;
-    Ok(if was_started { EnsuredDaemon::Started(daemon) } else { EnsuredDaemon::AlreadyRunning(daemon) })
+    Ok(if was_started {
+        EnsuredDaemon::Started(daemon)
+    } else {
+        EnsuredDaemon::AlreadyRunning(daemon)
+    })
 }
 
 /// A daemon that was started and may not answer yet.

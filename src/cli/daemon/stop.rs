@@ -35,7 +35,10 @@ pub(in crate::cli) async fn stop(context: &Context) -> anyhow::Result<ExitCode> 
 }
 
 /// Stops the daemon if it runs, and starts it with these flags.
-pub(in crate::cli) async fn restart(context: &Context, args: &ServeArgs) -> anyhow::Result<ExitCode> {
+pub(in crate::cli) async fn restart(
+    context: &Context,
+    args: &ServeArgs,
+) -> anyhow::Result<ExitCode> {
     // A flag that start would refuse must not cost the daemon that runs.
     context.config(&args.flags())?;
     stop_running(context).await?;

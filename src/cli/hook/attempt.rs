@@ -22,7 +22,8 @@ use crate::domain::{Clock as _, HookId, Ids, SystemClock};
 /// How often the main thread looks whether the event's name is known, which sets the deadline.
 const DEADLINE_POLL: Duration = Duration::from_millis(20);
 /// Events at which a person waits for the session, so that a daemon is started for it.
-const STARTING_EVENTS: [&str; 4] = ["SessionStart", "UserPromptSubmit", "BeforeAgent", "chat.message"];
+const STARTING_EVENTS: [&str; 4] =
+    ["SessionStart", "UserPromptSubmit", "BeforeAgent", "chat.message"];
 
 /// What a hook is to do.
 #[derive(Debug)]

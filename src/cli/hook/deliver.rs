@@ -69,8 +69,7 @@ fn printed(response: &Value) -> Result<Option<String>, DeliveryError> {
     let result = &response["result"];
     if result["isError"] == true || result.is_null() {
         let error = &result["structuredContent"]["error"];
-        let message =
-            error["message"].as_str().or_else(|| response["error"]["message"].as_str());
+        let message = error["message"].as_str().or_else(|| response["error"]["message"].as_str());
         let message = message.unwrap_or("the answer is none").to_owned();
         // These may happen after the event was taken in.
         let is_the_daemons =

@@ -77,8 +77,10 @@ mod tests {
     #[test]
     fn long_texts_keep_their_beginning_and_their_end() {
         let text = format!("begin{}1 failed", "ü".repeat(200_000));
-        let value =
-            shortened(json!({ "tool_response": { "stdout": text, "n": 1 }, "short": "s" }), 400_000);
+        let value = shortened(
+            json!({ "tool_response": { "stdout": text, "n": 1 }, "short": "s" }),
+            400_000,
+        );
         let kept = value["tool_response"]["stdout"].as_str().unwrap();
         assert!(kept.len() < 70_000 && kept.starts_with("begin") && kept.ends_with("1 failed"));
         assert_eq!(value["short"], "s");

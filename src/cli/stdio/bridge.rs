@@ -15,8 +15,8 @@ use super::lines::LineWriter;
 use super::link::{DaemonLink, Effort, LinkError};
 use super::session::{CurrentSession, LegacySession};
 use super::tools::{ToolCache, ToolPage};
-use crate::client::mcp::{self, Message, Setting};
-use crate::client::{Answer, Streaming, backoff};
+use crate::client::mcp::{self, JsonRpcEnvelope, RequestSetting};
+use crate::client::{McpReply, StreamingReply, backoff};
 use crate::domain::mcp::SESSION_ID;
 
 /// How often a request is sent again that brings no answer. A request that brings the daemon down must not do so for ever.
@@ -53,13 +53,13 @@ impl Bridge {
         &self,
         request: &Bytes,
     ) -> Result<(Option<HeaderValue>, Box<RawValue>), String> {
-        let outgoing = mcp::post(request.clone(), Setting::default());
+        let outgoing = mcp::post(request.clone(), RequestSetting::default());
         let mut repeats = 0;
         loop {
             let problem = match self.link.open(&outgoing, Effort::Demand).await {
                 Ok(stream) if stream.status.is_success() => {
                     let granted = stream.headers.get(SESSION_ID).cloned();
-                    match own_answer(Answer::new(stream)).await {
+                    match own_answer(McpReply::new(stream)).await {
                         Ok(answer) => return answer.map(|result| (granted, result)),
                         Err(problem) => problem,
                     }
@@ -145,7 +145,7 @@ impl Bridge {
     }
 
     /// Says on standard error that the daemon refused something, where there is no request to answer.
-    pub(super) async fn note_refusal(&self, answer: Streaming) {
+    pub(super) async fn note_refusal(&self, answer: StreamingReply) {
         let Ok(reply) = answer.collect().await else {
             return;
         };
@@ -159,9 +159,9 @@ impl Bridge {
 }
 
 /// The answer to a request of the bridge's own. The outer error is one that another attempt may mend.
-async fn own_answer(mut answer: Answer) -> Result<Result<Box<RawValue>, String>, String> {
+async fn own_answer(mut answer: McpReply) -> Result<Result<Box<RawValue>, String>, String> {
     while let Some(text) = answer.next().await.map_err(|error| error.to_string())? {
-        let Ok(message) = Message::parse(text.as_bytes()) else {
+        let Ok(message) = JsonRpcEnvelope::parse(text.as_bytes()) else {
             continue;
         };
         match (message.method, message.result, message.error) {

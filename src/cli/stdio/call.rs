@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::client::mcp::Message;
+use crate::client::mcp::JsonRpcEnvelope;
 
 const PARSE_ERROR: i32 = -32700;
 const INVALID_REQUEST: i32 = -32600;
@@ -109,9 +109,9 @@ impl ClientLine {
             return Err(invalid("an empty batch"));
         }
         // The daemon refuses elements that are no message.
-        let messages: Vec<Message<'_>> = elements
+        let messages: Vec<JsonRpcEnvelope<'_>> = elements
             .iter()
-            .filter_map(|element| Message::parse(element.get().as_bytes()).ok())
+            .filter_map(|element| JsonRpcEnvelope::parse(element.get().as_bytes()).ok())
             .collect();
         let owed: Vec<OwedAnswer> = messages.iter().filter_map(OwedAnswer::of).collect();
         if owed.is_empty() {
@@ -129,7 +129,7 @@ impl ClientLine {
 }
 
 fn single(line: &Bytes) -> Result<ClientLine, String> {
-    let message = Message::parse(line).map_err(|error| invalid(&error.to_string()))?;
+    let message = JsonRpcEnvelope::parse(line).map_err(|error| invalid(&error.to_string()))?;
     let modern = message.revision().is_some();
     if let Some(owed) = OwedAnswer::of(&message) {
         let kind = match message.method.as_deref() {
@@ -170,7 +170,7 @@ pub(super) fn too_long(limit: usize) -> String {
 }
 
 impl OwedAnswer {
-    fn of(message: &Message<'_>) -> Option<Self> {
+    fn of(message: &JsonRpcEnvelope<'_>) -> Option<Self> {
         let id = message.id.filter(|_| message.is_request())?;
         let is_tool = message.method.as_deref() == Some("tools/call");
         Some(Self { key: key(id), id: id.to_owned(), is_tool })
@@ -199,7 +199,7 @@ impl ClientCall {
         let elements: Vec<&RawValue> =
             serde_json::from_str(raw.get()).unwrap_or_else(|_| vec![raw]);
         for element in elements {
-            let Ok(message) = Message::parse(element.get().as_bytes()) else {
+            let Ok(message) = JsonRpcEnvelope::parse(element.get().as_bytes()) else {
                 return Settlement::Garbage;
             };
             match (message.id, message.method.as_deref()) {
@@ -271,7 +271,7 @@ impl OwedAnswer {
     }
 }
 
-fn tool(message: &Message<'_>) -> Option<String> {
+fn tool(message: &JsonRpcEnvelope<'_>) -> Option<String> {
     // A call without a name is still a call of something.
     (message.is_request() && message.method.as_deref() == Some("tools/call"))
         .then(|| message.text_param("name").unwrap_or_default())

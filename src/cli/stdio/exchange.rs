@@ -12,8 +12,8 @@ use super::bridge::{Bridge, REPEATS, note_garbage};
 use super::call::{CallFailure, CallKind, ClientCall, OneWayMessage, Settlement};
 use super::link::{Effort, LinkError};
 use super::session::LegacySession;
-use crate::client::mcp::{self, Message, Setting};
-use crate::client::{Answer, Streaming, backoff, one_line};
+use crate::client::mcp::{self, JsonRpcEnvelope, RequestSetting};
+use crate::client::{McpReply, StreamingReply, backoff, one_line};
 use crate::domain::mcp::SESSION_ID;
 
 /// The error of a server that misses an argument in the headers.
@@ -86,7 +86,7 @@ impl Bridge {
         loop {
             let session = (call.kind == CallKind::Legacy).then(|| self.session.get()).flatten();
             let tool = call.tools.first().and_then(|name| self.tools.get(name));
-            let setting = Setting {
+            let setting = RequestSetting {
                 input_schema: tool.as_ref().map(|tool| &tool.input_schema),
                 ..session.as_deref().map(LegacySession::setting).unwrap_or_default()
             };
@@ -125,12 +125,12 @@ impl Bridge {
     async fn follow(
         &self,
         call: &mut ClientCall,
-        stream: Streaming,
+        stream: StreamingReply,
         session: Option<&LegacySession>,
         attempts: &mut Attempts,
     ) -> Result<(), AnswerError> {
         let granted = stream.headers.get(SESSION_ID).cloned();
-        let (mut answer, mut last, mut failures) = (Answer::new(stream), None::<String>, 0);
+        let (mut answer, mut last, mut failures) = (McpReply::new(stream), None::<String>, 0);
         loop {
             let problem = loop {
                 match answer.next().await {
@@ -161,7 +161,7 @@ impl Bridge {
                 failures += 1;
                 match self.link.open(&request, Effort::Demand).await {
                     Ok(stream) if stream.status == StatusCode::OK && stream.is_event_stream() => {
-                        break Answer::new(stream);
+                        break McpReply::new(stream);
                     }
                     Ok(stream) => {
                         return Err(AnswerError::Over(format!(
@@ -200,7 +200,7 @@ impl Bridge {
     async fn refused(
         &self,
         call: &mut ClientCall,
-        answer: Streaming,
+        answer: StreamingReply,
         session: Option<Arc<LegacySession>>,
         attempts: &mut Attempts,
     ) -> Result<(), CallFailure> {
@@ -220,7 +220,7 @@ impl Bridge {
         if is_farewell(&reply.body) {
             return self.may_repeat(call, attempts, "the daemon went down".to_owned()).await;
         }
-        let message = Message::parse(&reply.body).ok();
+        let message = JsonRpcEnvelope::parse(&reply.body).ok();
         let Some(error) =
             message.and_then(|message| message.error).filter(|error| code(error).is_some())
         else {
@@ -264,7 +264,7 @@ fn code(error: &RawValue) -> Option<i64> {
 
 /// Whether this is the error by which a daemon that goes down refuses to answer.
 fn is_farewell(message: &[u8]) -> bool {
-    let error = Message::parse(message).ok().and_then(|message| message.error);
+    let error = JsonRpcEnvelope::parse(message).ok().and_then(|message| message.error);
     let error = error.and_then(|error| serde_json::from_str::<Value>(error.get()).ok());
     error.is_some_and(|error| error.pointer("/data/retryable") == Some(&Value::Bool(true)))
 }

@@ -8,8 +8,10 @@ use http::StatusCode;
 use tokio::time::{Instant, sleep};
 
 use super::super::{Context, daemon, output};
-use crate::client::mcp::Outgoing;
-use crate::client::{Client, ClientError, Discovery, Problem, Streaming, Target, backoff};
+use crate::client::mcp::McpRequest;
+use crate::client::{
+    Client, ClientError, ClientProblem, Discovery, StreamingReply, Target, backoff,
+};
 
 /// Where the daemon serves MCP.
 const PATH: &str = "/mcp";
@@ -73,9 +75,9 @@ impl DaemonLink {
     /// Sends a request and gives the head of its answer, of any status but 503.
     pub(super) async fn open(
         &self,
-        outgoing: &Outgoing,
+        outgoing: &McpRequest,
         effort: Effort,
-    ) -> Result<Streaming, LinkError> {
+    ) -> Result<StreamingReply, LinkError> {
         let (since, mut failures) = (Instant::now(), 0);
         loop {
             let (problem, retry_after) = match self.try_open(outgoing, effort).await {
@@ -106,7 +108,7 @@ impl DaemonLink {
     }
 
     /// Says on standard error that the token was refused: once, until a request is accepted again.
-    pub(super) fn note_unauthorized(&self, problem: &Problem) {
+    pub(super) fn note_unauthorized(&self, problem: &ClientProblem) {
         if !std::mem::replace(&mut self.state().unauthorized, true) {
             output::note(&format!("svc: the daemon refuses the token: {problem}"));
         }
@@ -114,9 +116,9 @@ impl DaemonLink {
 
     async fn try_open(
         &self,
-        outgoing: &Outgoing,
+        outgoing: &McpRequest,
         effort: Effort,
-    ) -> Result<Streaming, ClientError> {
+    ) -> Result<StreamingReply, ClientError> {
         let target = self.locate(effort).await?;
         let stream = Client::new(target.clone()).open(PATH, outgoing).await?;
         if stream.status != StatusCode::SERVICE_UNAVAILABLE {

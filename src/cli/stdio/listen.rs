@@ -10,7 +10,7 @@ use super::bridge::Bridge;
 use super::link::{Effort, LinkError};
 use super::session::LegacySession;
 use crate::client::mcp;
-use crate::client::{Answer, backoff};
+use crate::client::{McpReply, backoff};
 
 impl Bridge {
     /// Passes on the messages of the session's own stream. Ends only if there is no session, or the daemon has no such
@@ -31,7 +31,7 @@ impl Bridge {
             match self.link.open(&request, Effort::Background).await {
                 Ok(stream) if stream.status == StatusCode::OK && stream.is_event_stream() => {
                     renewed = false;
-                    let mut answer = Answer::new(stream);
+                    let mut answer = McpReply::new(stream);
                     while let Ok(Some(message)) = answer.next().await {
                         failures = 0;
                         self.pass(message).await;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::super::process;
-use crate::client::mcp::{Message, Setting};
+use crate::client::mcp::{JsonRpcEnvelope, RequestSetting};
 use crate::domain::mcp::Revision;
 
 /// A session as its requests need it.
@@ -33,8 +33,8 @@ pub(super) struct CurrentSession {
 impl LegacySession {
     /// The session that an answer to `initialize` grants; `None` if it refuses.
     pub(super) fn granted(request: &[u8], answer: &str, id: Option<HeaderValue>) -> Option<Self> {
-        let result = Message::parse(answer.as_bytes()).ok()?.result?;
-        let params = Message::parse(request).ok()?.params;
+        let result = JsonRpcEnvelope::parse(answer.as_bytes()).ok()?.result?;
+        let params = JsonRpcEnvelope::parse(request).ok()?.params;
         Some(Self::new(id, result, params))
     }
 
@@ -56,9 +56,14 @@ impl LegacySession {
     }
 
     /// What its requests have in their headers.
-    pub(super) fn setting(&self) -> Setting<'_> {
+    pub(super) fn setting(&self) -> RequestSetting<'_> {
         let session = self.id.as_ref();
-        Setting { revision: self.revision, session, input_schema: None, process: self.process }
+        RequestSetting {
+            revision: self.revision,
+            session,
+            input_schema: None,
+            process: self.process,
+        }
     }
 }
 

@@ -1,41 +1,43 @@
-//! What an MCP server answers: JSON-RPC messages, in one document or in a stream of events.
+//! The answer of an MCP server: JSON-RPC messages, in one document or in a stream of events.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::{ClientError, Parser, SseEvent, Streaming};
+use super::connection::StreamingReply;
+use super::error::ClientError;
+use super::sse::{SseEvent, SseParser};
 
 /// Silence after which a stream counts as broken: the daemon comments every 15 s.
 const SILENCE: Duration = Duration::from_mins(1);
 
-/// The messages of one answer, whichever way it is written.
+/// The messages of one answer, in either form.
 #[derive(Debug)]
-pub struct Answer(Body);
+pub struct McpReply(McpReplyBody);
 
 #[derive(Debug)]
-enum Body {
-    Document(Option<Streaming>),
-    Events { stream: Streaming, parser: Parser, queue: VecDeque<SseEvent> },
+enum McpReplyBody {
+    Document(Option<StreamingReply>),
+    Events { stream: StreamingReply, parser: SseParser, queue: VecDeque<SseEvent> },
 }
 
-impl Answer {
-    /// Reads this answer, whose status the caller has looked at.
-    pub fn new(stream: Streaming) -> Self {
+impl McpReply {
+    /// Reads an answer whose status the caller has checked.
+    pub fn new(stream: StreamingReply) -> Self {
         if stream.is_event_stream() {
-            let (parser, queue) = (Parser::new(), VecDeque::new());
-            return Self(Body::Events { stream, parser, queue });
+            let (parser, queue) = (SseParser::new(), VecDeque::new());
+            return Self(McpReplyBody::Events { stream, parser, queue });
         }
-        Self(Body::Document(Some(stream)))
+        Self(McpReplyBody::Document(Some(stream)))
     }
 
-    /// The next message as it was sent, but on one line; `None` at the end.
+    /// The next message, unchanged but for line breaks; `None` at the end.
     ///
-    /// Comments are passed over, and so are events without data, which only carry an id.
+    /// Comments are skipped, and so are events without data, which only carry an id.
     pub async fn next(&mut self) -> Result<Option<String>, ClientError> {
         match &mut self.0 {
-            Body::Document(stream) => {
+            McpReplyBody::Document(stream) => {
                 let Some(stream) = stream.take() else {
                     return Ok(None);
                 };
@@ -45,7 +47,7 @@ impl Answer {
                     .map_err(|error| ClientError::Unexpected { url, problem: error.to_string() })?;
                 Ok((!text.trim().is_empty()).then(|| one_line(text)))
             }
-            Body::Events { stream, parser, queue } => loop {
+            McpReplyBody::Events { stream, parser, queue } => loop {
                 if let Some(event) = queue.pop_front() {
                     if event.data.is_empty() {
                         continue;
@@ -70,24 +72,26 @@ impl Answer {
     /// The id to resume after, if the stream gave one.
     pub fn last_event_id(&self) -> Option<&str> {
         match &self.0 {
-            Body::Document(_) => None,
-            Body::Events { parser, .. } => Some(parser.last_event_id()).filter(|id| !id.is_empty()),
+            McpReplyBody::Document(_) => None,
+            McpReplyBody::Events { parser, .. } => {
+                Some(parser.last_event_id()).filter(|id| !id.is_empty())
+            }
         }
     }
 
     /// The reconnection time that the stream asked for last.
     pub fn retry(&self) -> Option<Duration> {
         match &self.0 {
-            Body::Document(_) => None,
-            Body::Events { parser, .. } => parser.retry(),
+            McpReplyBody::Document(_) => None,
+            McpReplyBody::Events { parser, .. } => parser.retry(),
         }
     }
 }
 
 /// JSON on one line.
 ///
-/// Within JSON a line break is blank space between tokens, for in a string it is escaped. So a blank can take its place
-/// and every other byte stays as it is.
+/// In JSON a line break only stands between tokens, as a string has it escaped. So a space can replace it, and every
+/// other byte stays.
 pub fn one_line(text: String) -> String {
     let text = if text.contains(['\n', '\r']) { text.replace(['\n', '\r'], " ") } else { text };
     let trimmed = text.trim();
@@ -100,16 +104,17 @@ mod tests {
     use http::StatusCode;
 
     use super::super::Client;
-    use super::super::fake::{Fake, answer, stream, target};
-    use super::super::mcp::{Setting, post};
+    use super::super::fake_daemon::{FakeDaemon, answer, stream, target};
+    use super::super::mcp::{RequestSetting, post};
     use super::*;
 
     async fn read(raw: String) -> (StatusCode, Vec<String>, Option<String>, bool) {
-        let fake = Fake::start(vec![vec![raw]]).await;
-        let ping = post(Bytes::from_static(br#"{"id":1,"method":"ping"}"#), Setting::default());
+        let fake = FakeDaemon::start(vec![vec![raw]]).await;
+        let ping =
+            post(Bytes::from_static(br#"{"id":1,"method":"ping"}"#), RequestSetting::default());
         let opened = Client::new(target(&fake)).open("/mcp", &ping).await.expect("answers");
         let status = opened.status;
-        let (mut answer, mut seen) = (Answer::new(opened), Vec::new());
+        let (mut answer, mut seen) = (McpReply::new(opened), Vec::new());
         let clean = loop {
             match answer.next().await {
                 Ok(Some(message)) => seen.push(message),

@@ -1,4 +1,4 @@
-//! A daemon for tests that says what it was told to say.
+//! A daemon for tests that answers by a script.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,12 +11,12 @@ use super::{DaemonFile, Discovery, Target};
 use crate::config::{Config, Env, Flags, Paths};
 
 /// Answers one connection after the other, each with its script: one string per request, then it hangs up.
-pub(super) struct Fake {
+pub(super) struct FakeDaemon {
     pub(super) address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
 }
 
-impl Fake {
+impl FakeDaemon {
     pub(super) async fn start(scripts: Vec<Vec<String>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("is bound");
@@ -42,7 +42,7 @@ impl Fake {
         self.requests.lock().expect("no test panics in here").clone()
     }
 
-    /// Lets `home` say that this is the daemon; the process is this one, so that it exists.
+    /// Writes a `daemon.json` into `home` that names this daemon, and this process, as that exists.
     pub(super) fn write_daemon_json(&self, home: &Path) {
         let daemon = DaemonFile {
             pid: i32::try_from(std::process::id()).expect("fits"),
@@ -57,7 +57,7 @@ impl Fake {
     }
 }
 
-/// Looks for a daemon in `home`, and nowhere else.
+/// Looks for a daemon in `home` only.
 pub(super) fn discovery(home: &Path) -> Discovery {
     let env: Env = [("SVC_LISTEN", "127.0.0.1:0"), ("SVC_TOKEN", "tok")].into_iter().collect();
     let paths = Paths::resolve(&env, Some(home)).expect("a home is given");
@@ -65,7 +65,7 @@ pub(super) fn discovery(home: &Path) -> Discovery {
     Discovery::new(&config, &env, None).expect("is valid")
 }
 
-pub(super) fn target(fake: &Fake) -> Target {
+pub(super) fn target(fake: &FakeDaemon) -> Target {
     let home = tempfile::tempdir().expect("a folder");
     fake.write_daemon_json(home.path());
     discovery(home.path()).target().expect("found")
