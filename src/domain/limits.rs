@@ -68,6 +68,16 @@ pub const TOKEN_TTL_MAX: Duration = Duration::from_hours(720);
 /// How exact a token's last use is recorded: a write for each request would cost more than the request.
 pub const TOKEN_USE_RESOLUTION: Duration = Duration::from_mins(1);
 
+/// Copies of a broadcast that one write job stores: six rows each, with states and event.
+pub const COPIES_PER_JOB: u32 = 50;
+/// Bytes of their texts together, unless one has more.
+pub const COPY_BYTES_PER_JOB: usize = 256 * 1024;
+/// Records that one write job imports: the index of words makes each costly.
+pub const IMPORTS_PER_JOB: usize = 16;
+/// Rows that one write job imports, unless one record has more: records, their former texts and notes.
+pub const IMPORT_ROWS_PER_JOB: usize = 100;
+/// Most notes, and most former texts, of one record that is imported: a record is stored by one write job.
+pub const IMPORT_NOTES: usize = 500;
 /// Write jobs that share one commit at most. Bounds the time that the first of them waits.
 pub const JOBS_PER_COMMIT: usize = 512;
 /// Write jobs that may queue before callers wait to hand theirs over.
@@ -92,9 +102,9 @@ pub const INDEX_MERGE_PAGES: i64 = 64;
 /// Such jobs in one round of maintenance, for each index. The next round goes on.
 pub const INDEX_MERGES: u32 = 16;
 /// Events that retention removes in one write job. Bounds how long it holds up other writers.
-pub const TRIM_BATCH: usize = 4096;
+pub const TRIM_BATCH: usize = 1000;
 /// Bytes of rows that it removes in one: every page of a large row is touched.
-pub const TRIM_BYTES: u64 = 8 * 1024 * 1024;
+pub const TRIM_BYTES: u64 = 2 * 1024 * 1024;
 /// What the row of an event takes beside its texts, about, in bytes: its numbers, and those in two indexes.
 pub const EVENT_ROW_BYTES: u64 = 40;
 

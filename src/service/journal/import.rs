@@ -1,12 +1,14 @@
 //! Records of earlier systems, taken in as they are.
 
+use std::iter::Peekable;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Journal;
 use crate::{
     domain::{
-        Caller, GhapId, Timestamp,
+        Caller, GhapId, Ids, Timestamp,
         journal::{
             Domain, Ghap, GhapStatus, Iteration, Lesson, RootCause, RootCauseCategory,
             SessionSource, Strategy, Tier, Verdict, tier,
@@ -14,7 +16,7 @@ use crate::{
         limits,
     },
     service::{Error, check, team::project_root},
-    store::SessionStart,
+    store::{SessionStart, WriteTx},
 };
 
 /// A record as earlier systems wrote it, a line each, and as `svc ghap export` does.
@@ -129,8 +131,10 @@ pub struct Imported {
 }
 
 impl Journal {
-    /// Takes in records of earlier systems, all of them or, if one is wrong, none. One that was active there is
-    /// abandoned here: nobody is at it.
+    /// Imports records of earlier systems; none of them if one breaks a rule. One that was active there is abandoned here:
+    /// nobody is at it.
+    ///
+    /// It takes a write job for each few records. After a failure some are here; a repeat knows them and imports the rest.
     pub async fn import_ghaps(
         &self,
         caller: &Caller,
@@ -147,52 +151,81 @@ impl Journal {
             check_old(old)
                 .map_err(|(field, why)| Error::invalid(format!("ghap[{place}].{field}"), why))?;
         }
-        let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let mut became = Imported::default();
-                    for old in all {
-                        let from = format!("{}/{}", old.session_id, old.id);
-                        if tx.is_imported(&from).await? || is_ours(tx, &old.id).await? {
-                            became.known += 1;
-                            continue;
-                        }
-                        if tx.session(&old.session_id).await?.is_none() {
-                            let start = SessionStart {
-                                session_id: old.session_id.clone(),
-                                project: old.project.as_deref().map(project_root),
-                                client: Some("import".to_owned()),
-                                source: SessionSource::Startup,
-                                created_by: subject.clone(),
-                            };
-                            tx.begin_session(&start).await?;
-                            tx.end_session(&old.session_id, Some("imported")).await?;
-                        }
-                        let (history, notes) = (old.history.clone(), old.notes.clone());
-                        let ghap = record(GhapId::new(&ids, old.created_at), old);
-                        tx.insert_ghap(&ghap, Some(&from)).await?;
-                        for (iteration, said) in (1..).zip(history) {
-                            let said = Iteration {
-                                iteration,
-                                hypothesis: said.hypothesis,
-                                action: said.action,
-                                prediction: said.prediction,
-                                at: said.timestamp,
-                            };
-                            tx.insert_iteration(&ghap.id, &said).await?;
-                        }
-                        for note in notes {
-                            tx.insert_note(&ghap.id, &note, ghap.updated_at).await?;
-                        }
-                        became.imported += 1;
-                    }
-                    Ok(became)
+        let subject = caller.principal().to_string();
+        let (mut rest, mut became) = (all.into_iter().peekable(), Imported::default());
+        while let Some(batch) = next_batch(&mut rest) {
+            let (subject, ids) = (subject.clone(), self.core.ids.clone());
+            let done = self
+                .core
+                .store
+                .write(move |tx| {
+                    Box::pin(async move { import_batch(tx, &ids, &subject, batch).await })
                 })
-            })
-            .await
+                .await?;
+            became.imported += done.imported;
+            became.known += done.known;
+        }
+        Ok(became)
     }
+}
+
+/// The records for one write job: few, and of few rows.
+fn next_batch(rest: &mut Peekable<std::vec::IntoIter<OldGhap>>) -> Option<Vec<OldGhap>> {
+    let mut batch = vec![rest.next()?];
+    let mut rows = batch[0].rows();
+    while batch.len() < limits::IMPORTS_PER_JOB {
+        let fits = |next: &OldGhap| rows + next.rows() <= limits::IMPORT_ROWS_PER_JOB;
+        let Some(next) = rest.next_if(fits) else { break };
+        rows += next.rows();
+        batch.push(next);
+    }
+    Some(batch)
+}
+
+/// Stores records that are not here yet, with their sessions.
+async fn import_batch(
+    tx: &mut WriteTx,
+    ids: &Ids,
+    subject: &str,
+    batch: Vec<OldGhap>,
+) -> Result<Imported, Error> {
+    let mut became = Imported::default();
+    for old in batch {
+        let from = format!("{}/{}", old.session_id, old.id);
+        if tx.is_imported(&from).await? || is_ours(tx, &old.id).await? {
+            became.known += 1;
+            continue;
+        }
+        if tx.session(&old.session_id).await?.is_none() {
+            let start = SessionStart {
+                session_id: old.session_id.clone(),
+                project: old.project.as_deref().map(project_root),
+                client: Some("import".to_owned()),
+                source: SessionSource::Startup,
+                created_by: subject.to_owned(),
+            };
+            tx.begin_session(&start).await?;
+            tx.end_session(&old.session_id, Some("imported")).await?;
+        }
+        let (history, notes) = (old.history.clone(), old.notes.clone());
+        let ghap = record(GhapId::new(ids, old.created_at), old);
+        tx.insert_ghap(&ghap, Some(&from)).await?;
+        for (iteration, former) in (1..).zip(history) {
+            let former = Iteration {
+                iteration,
+                hypothesis: former.hypothesis,
+                action: former.action,
+                prediction: former.prediction,
+                at: former.timestamp,
+            };
+            tx.insert_iteration(&ghap.id, &former).await?;
+        }
+        for note in notes {
+            tx.insert_note(&ghap.id, &note, ghap.updated_at).await?;
+        }
+        became.imported += 1;
+    }
+    Ok(became)
 }
 
 impl Journal {
@@ -221,7 +254,7 @@ impl Journal {
 }
 
 /// A record that this very daemon exported.
-async fn is_ours(tx: &mut crate::store::WriteTx, id: &str) -> Result<bool, Error> {
+async fn is_ours(tx: &mut WriteTx, id: &str) -> Result<bool, Error> {
     match GhapId::parse(id) {
         Some(id) => Ok(tx.ghap(&id).await?.is_some()),
         None => Ok(false),
@@ -248,6 +281,11 @@ fn check_old(old: &OldGhap) -> Result<(), (&'static str, String)> {
     }
     if old.probability.is_some_and(|probability| !(0.0..=1.0).contains(&probability)) {
         return Err(("probability", "must be from 0 to 1".to_owned()));
+    }
+    for (field, entries) in [("history", old.history.len()), ("notes", old.notes.len())] {
+        if entries > limits::IMPORT_NOTES {
+            return Err((field, format!("must have at most {} entries", limits::IMPORT_NOTES)));
+        }
     }
     Ok(())
 }
@@ -295,6 +333,11 @@ fn record(id: GhapId, old: OldGhap) -> Ghap {
 }
 
 impl OldGhap {
+    /// Rows that it takes.
+    fn rows(&self) -> usize {
+        1 + self.history.len() + self.notes.len()
+    }
+
     /// The form in which a record leaves: what `svc ghap import` takes.
     pub fn of(ghap: Ghap, history: Vec<Iteration>, notes: Vec<String>) -> Self {
         let status = match ghap.status {
@@ -344,5 +387,43 @@ impl OldGhap {
             confidence_tier: ghap.confidence_tier,
             notes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{service::testing::services, store::testing::TestStore};
+
+    fn old(number: usize, notes: usize) -> OldGhap {
+        serde_json::from_value(serde_json::json!({
+            "id": format!("old_{number}"), "session_id": "s", "created_at": "2024-01-02T03:04:05Z",
+            "domain": "debugging", "strategy": "read-the-error", "goal": "the build is green",
+            "hypothesis": "a lock file is stale", "action": "remove it", "prediction": "it builds",
+            "notes": vec!["a note"; notes],
+        }))
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_large_import_is_many_small_jobs() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let mut all: Vec<OldGhap> = (0..70).map(|number| old(number, 3)).collect();
+        all.push(old(70, limits::IMPORT_NOTES));
+        let import = async |all: Vec<OldGhap>| {
+            let before = test.store.stats().jobs;
+            let became = services.journal.import_ghaps(&Caller::Operator, all).await;
+            (became, test.store.stats().jobs - before)
+        };
+        let (became, jobs) = import(all.clone()).await;
+        assert_eq!(became.unwrap(), Imported { imported: 71, known: 0 });
+        assert_eq!(jobs, 6, "sixteen records each, and one alone that has many notes");
+        let (became, _) = import(all.clone()).await;
+        assert_eq!(became.unwrap(), Imported { imported: 0, known: 71 });
+        all.push(old(71, limits::IMPORT_NOTES + 1));
+        let (refused, jobs) = import(all).await;
+        assert!(matches!(refused, Err(Error::Invalid { field, .. }) if field == "ghap[71].notes"));
+        assert_eq!(jobs, 0, "none of them is imported");
     }
 }

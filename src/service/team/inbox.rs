@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     collections::{BTreeSet, HashMap},
+    sync::Arc,
 };
 
 use schemars::JsonSchema;
@@ -84,6 +85,9 @@ impl Team {
 
     /// Puts a message into every inbox but the sender's, or into those of a circle. Answers how many took it; of each
     /// other there is a message that was refused.
+    ///
+    /// It takes a write job for each few receivers, so that other writers come between. After a failure some have the
+    /// message and some do not; a repeat with the same key reaches the rest.
     pub async fn broadcast(
         &self,
         caller: &Caller,
@@ -91,30 +95,33 @@ impl Team {
         input: NewMessage,
     ) -> Result<u64, Error> {
         check_message(&input)?;
-        let (caller, ids, bound) =
-            (caller.clone(), self.core.ids.clone(), self.core.tuning.inbox_max);
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
-                    let mut delivered = 0;
-                    for to in tx.peer_ids(circle.as_deref()).await? {
-                        if to.as_str() == from {
-                            continue;
-                        }
-                        let kind = MessageType::Broadcast;
-                        let took =
-                            deliver(tx, &ids, &from, to.clone(), kind, &input, bound).await?;
-                        match took {
-                            Some(_) => delivered += 1,
-                            None => refuse(tx, &ids, &from, to, kind, &input).await?,
-                        }
-                    }
-                    Ok(delivered)
+        let limit = copies_per_job(input.text.len());
+        let (caller, circle, input) = (Arc::new(caller.clone()), Arc::new(circle), Arc::new(input));
+        let (mut after, mut delivered): (Option<PeerId>, u64) = (None, 0);
+        loop {
+            let (caller, circle, input) =
+                (Arc::clone(&caller), Arc::clone(&circle), Arc::clone(&input));
+            let (ids, bound) = (self.core.ids.clone(), self.core.tuning.inbox_max);
+            let (took, last) = self
+                .core
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+                        let mut to = tx.peer_ids(circle.as_deref(), after.as_ref(), limit).await?;
+                        let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
+                        to.retain(|peer| peer.as_str() != from);
+                        let took = deliver_copies(tx, &ids, &from, to, &input, bound).await?;
+                        Ok::<_, Error>((took, last))
+                    })
                 })
-            })
-            .await
+                .await?;
+            delivered += took;
+            if last.is_none() {
+                return Ok(delivered);
+            }
+            after = last;
+        }
     }
 
     /// Takes waiting messages out on lease: they come again after it unless they are acknowledged.
@@ -302,18 +309,74 @@ async fn deliver(
     Ok(Some(message))
 }
 
-/// Stores that a full inbox did not take a message. Without the message's key: a repeat may find room.
-async fn refuse(
+/// How many copies of a text one write job stores: few rows, and few bytes.
+fn copies_per_job(text_bytes: usize) -> u32 {
+    let fit = limits::COPY_BYTES_PER_JOB / text_bytes.max(1);
+    u32::try_from(fit).unwrap_or(u32::MAX).clamp(1, limits::COPIES_PER_JOB)
+}
+
+/// Stores a broadcast for each of these receivers; answers how many have it now.
+async fn deliver_copies(
     tx: &mut WriteTx,
     ids: &Ids,
     from: &str,
-    to: PeerId,
-    kind: MessageType,
+    mut to: Vec<PeerId>,
     input: &NewMessage,
+    bound: u32,
+) -> Result<u64, StoreError> {
+    let receivers = to.len();
+    let key = input.idempotency_key.as_deref();
+    if let Some(key) = key {
+        let known = tx.receivers_of_key(from, &to, key).await?;
+        to.retain(|peer| !known.contains(peer));
+    }
+    let full = tx.full_inboxes(&to, bound).await?;
+    to.retain(|peer| !full.contains(peer));
+    let refused = full.len();
+    accept_copies(tx, ids, from, to, input, key, (DeliveryState::Queued, None)).await?;
+    // Without the message's key: a repeat may find room.
+    let refusal = (DeliveryState::Refused, Some("the inbox is full"));
+    accept_copies(tx, ids, from, full, input, None, refusal).await?;
+    Ok((receivers - refused) as u64)
+}
+
+/// Stores a broadcast for each of these receivers, and moves the deliveries on to `state` for `reason`.
+async fn accept_copies(
+    tx: &mut WriteTx,
+    ids: &Ids,
+    from: &str,
+    to: Vec<PeerId>,
+    input: &NewMessage,
+    key: Option<&str>,
+    (state, reason): (DeliveryState, Option<&'static str>),
 ) -> Result<(), StoreError> {
-    let mut message = accept(tx, ids, from, &to, kind, input, None).await?;
-    let reason = Some("the inbox is full");
-    advance(tx, &to, std::slice::from_mut(&mut message), DeliveryState::Refused, reason).await
+    let now = tx.now();
+    let copies: Vec<(MessageId, PeerId)> =
+        to.into_iter().map(|peer| (MessageId::new(ids, now), peer)).collect();
+    let Some((first, receiver)) = copies.first() else { return Ok(()) };
+    let mut message = Message {
+        id: first.clone(),
+        kind: MessageType::Broadcast,
+        from_peer: from.to_owned(),
+        to_peer: receiver.clone(),
+        text: input.text.clone(),
+        correlation_id: input.correlation_id.clone(),
+        timestamp: now,
+        state: DeliveryState::Accepted,
+    };
+    tx.insert_copies(&message, &copies, key).await?;
+    let message_ids: Vec<MessageId> = copies.iter().map(|(id, _)| id.clone()).collect();
+    let path = [&[message.state][..], message.state.path_to(state)].concat();
+    tx.advance_messages(&message_ids, &path[..1], None).await?;
+    tx.advance_messages(&message_ids, &path[1..], reason).await?;
+    message.state = state;
+    for (id, peer) in copies {
+        message.id = id;
+        message.to_peer = peer;
+        let event = told(&message, reason);
+        say(tx, &message.to_peer, vec![event]).await?;
+    }
+    Ok(())
 }
 
 /// Stores the message that the daemon makes of what a sender gave it: its first state.
@@ -428,4 +491,78 @@ pub(in crate::service) async fn give_up(
 ) -> Result<(), StoreError> {
     let mut messages = tx.waiting_messages(peer).await?;
     advance(tx, peer, &mut messages, DeliveryState::Undeliverable, Some(reason)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{service::testing::services, store::testing::TestStore};
+
+    #[tokio::test]
+    async fn a_broadcast_is_many_small_jobs_and_reaches_each_inbox_once() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let count = limits::COPIES_PER_JOB * 2 + 20;
+        let mut peers = Vec::new();
+        for number in 0..count {
+            let input = json!({ "display_name": number.to_string(), "backend": "test", "path": number.to_string() });
+            let input = serde_json::from_value(input).unwrap();
+            peers.push(services.team.register_peer(&Caller::Operator, input).await.unwrap());
+        }
+        let broadcast = async |from: &Peer, key: Option<&str>, text: &str| {
+            let before = test.store.stats().jobs;
+            let input = json!({ "text": text, "from_peer": from.peer_id, "idempotency_key": key });
+            let input = serde_json::from_value(input).unwrap();
+            let reached = services.team.broadcast(&Caller::Operator, None, input).await.unwrap();
+            (reached, test.store.stats().jobs - before)
+        };
+        let others = u64::from(count) - 1;
+        assert_eq!(broadcast(&peers[0], Some("k"), "hello").await, (others, 3));
+        assert_eq!(broadcast(&peers[0], Some("k"), "hello").await, (others, 3), "a repeat");
+        let large = "x".repeat(limits::COPY_BYTES_PER_JOB / 10);
+        let (reached, jobs) = broadcast(&peers[1], None, &large).await;
+        assert_eq!((reached, jobs), (others, u64::from(count / 10) + 1), "few bytes in each");
+        for (index, peer) in peers.iter().enumerate() {
+            let inbox =
+                services.team.peek_messages(&Caller::Operator, peer.peer_id.as_str(), None, None);
+            let messages = inbox.await.unwrap().messages;
+            assert_eq!(messages.len(), if index < 2 { 1 } else { 2 }, "peer {index}");
+            for message in messages {
+                let detail =
+                    services.team.message(&Caller::Operator, message.id.as_str()).await.unwrap();
+                let states: Vec<_> = detail.states.iter().map(|delivery| delivery.state).collect();
+                assert_eq!(states, [DeliveryState::Accepted, DeliveryState::Queued]);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_full_inbox_refuses_its_copy_of_a_broadcast() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let input = json!({ "display_name": "a", "backend": "test", "path": "a" });
+        let peer =
+            services.team.register_peer(&Caller::Operator, serde_json::from_value(input).unwrap());
+        let peer = peer.await.unwrap();
+        let to = [peer.peer_id.clone()];
+        let text: NewMessage = serde_json::from_value(json!({ "text": "hello" })).unwrap();
+        for (bound, took) in [(1, 1), (1, 0), (2, 1)] {
+            let (ids, text, to) = (services.team.core.ids.clone(), text.clone(), to.to_vec());
+            let done: Result<u64, StoreError> = test
+                .store
+                .write(move |tx| {
+                    Box::pin(
+                        async move { deliver_copies(tx, &ids, "operator", to, &text, bound).await },
+                    )
+                })
+                .await;
+            assert_eq!(done.unwrap(), took, "at most {bound}");
+        }
+        let stream = StreamName::of("peer", &peer.peer_id);
+        let view = test.store.view(&stream).await.unwrap().unwrap();
+        let take = crate::store::PageSize::rows(10);
+        let page = test.store.events(view.id, &stream, 0, None, take).await.unwrap();
+        let kinds: Vec<&str> = page.events.iter().map(|event| &*event.kind).collect();
+        assert_eq!(kinds.iter().filter(|kind| **kind == "message.refused").count(), 1, "{kinds:?}");
+    }
 }

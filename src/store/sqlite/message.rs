@@ -74,6 +74,32 @@ impl WriteTx {
         Ok(())
     }
 
+    /// Stores a message once for each of these receivers, under an id of its own. `message` says what the copies have in
+    /// common.
+    pub async fn insert_copies(
+        &mut self,
+        message: &Message,
+        copies: &[(MessageId, PeerId)],
+        idempotency_key: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let list = to_json(copies);
+        sqlx::query!(
+            "insert into message (message_id, type, from_peer, to_peer, text, correlation_id, idempotency_key, \
+                state, at) select value ->> 0, ?, ?, value ->> 1, ?, ?, ?, ?, ? from json_each(?)",
+            message.kind,
+            message.from_peer,
+            message.text,
+            message.correlation_id,
+            idempotency_key,
+            message.state,
+            message.timestamp,
+            list
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
     /// Moves messages through `states`, the last of which is their state from now on. Two statements, however many
     /// messages: a full inbox holds up nobody else.
     pub async fn advance_messages(
@@ -154,6 +180,48 @@ impl WriteTx {
                 .fetch_optional(&mut self.conn)
                 .await?;
         Ok(raw.map(|raw| MessageRow::from(raw).message))
+    }
+
+    /// Those of these receivers that have a message of this key from this sender.
+    pub async fn receivers_of_key(
+        &mut self,
+        from: &str,
+        receivers: &[PeerId],
+        key: &str,
+    ) -> Result<Vec<PeerId>, StoreError> {
+        let receivers = to_json(receivers);
+        let known = sqlx::query_scalar!(
+            r#"select to_peer as "to_peer!: PeerId" from message
+            where from_peer = ? and to_peer in (select value from json_each(?)) and idempotency_key = ?"#,
+            from,
+            receivers,
+            key
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(known)
+    }
+
+    /// Those of these receivers in whose inbox at least `bound` messages wait.
+    pub async fn full_inboxes(
+        &mut self,
+        receivers: &[PeerId],
+        bound: u32,
+    ) -> Result<Vec<PeerId>, StoreError> {
+        let (receivers, last) = (to_json(receivers), bound.saturating_sub(1));
+        let full = sqlx::query_scalar!(
+            r#"select coalesce(j.value, '') as "to_peer!: PeerId" from json_each(?1) j
+            where exists (
+                select 1 from message
+                where to_peer = j.value and state in ('accepted', 'queued', 'offered', 'injected')
+                order by id limit 1 offset ?2
+            )"#,
+            receivers,
+            last
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(full)
     }
 
     /// Whether at least `bound` messages wait in an inbox.

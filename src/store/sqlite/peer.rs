@@ -186,11 +186,20 @@ impl WriteTx {
         changed(done.rows_affected(), "peer", id)
     }
 
-    /// Ids of all peers, or of those in `circle`.
-    pub async fn peer_ids(&mut self, circle: Option<&str>) -> Result<Vec<PeerId>, StoreError> {
+    /// Ids of peers, or of those in `circle`, in their order: those after `after`, at most `limit`.
+    pub async fn peer_ids(
+        &mut self,
+        circle: Option<&str>,
+        after: Option<&PeerId>,
+        limit: u32,
+    ) -> Result<Vec<PeerId>, StoreError> {
+        let after = after.map_or("", PeerId::as_str);
         let ids = sqlx::query_scalar!(
-            r#"select peer_id as "peer_id!" from peer where ?1 is null or circle = ?1 order by peer_id"#,
-            circle
+            r#"select peer_id as "peer_id!" from peer where (?1 is null or circle = ?1) and peer_id > ?2
+            order by peer_id limit ?3"#,
+            circle,
+            after,
+            limit
         )
         .fetch_all(&mut self.conn)
         .await?;
