@@ -1,9 +1,9 @@
-//! Waking readers: after a commit, each stream that it touched and that somebody listens to is told.
+//! Waking readers: after a commit, the listeners of each stream that it touched are notified.
 //!
-//! What is told is a level, the place of the last event, so there is nothing that a listener could miss. Beside it
-//! stands the stream's tail: the events of the last commits, and their frames once one listener has asked, so that a
-//! thousand subscribers cost one rendering and no read. Whoever is behind the tail goes to the table, which is always
-//! right. No producer ever waits for a reader, and a reader keeps nothing but its cursor.
+//! A notification is a level, the seq or position of the last event, so a listener cannot miss one. Beside it the channel
+//! keeps the stream's tail: the events of the last commits, and their frames once a listener has asked for them, so that
+//! a thousand subscribers cost one rendering and no read. A reader that is behind the tail reads the table, which is
+//! always right. No producer waits for a reader, and a reader keeps nothing but its cursor.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -106,12 +106,12 @@ impl Bus {
         self.opened.subscribe()
     }
 
-    /// Tells that a stream has begun that every caller may read.
+    /// Notifies that a stream has begun that every caller may read.
     pub(in crate::store) fn tell_opened(&self) {
         self.opened.send_modify(|count| *count += 1);
     }
 
-    /// Tells that nothing will follow in a stream, after what was told of it.
+    /// Notifies that nothing follows in a stream after its last event.
     pub(in crate::store) fn tell_closed(&self, stream: &str) {
         if let Some(channel) = self.lock().get(stream) {
             channel.level.send_modify(|level| level.closed = true);
@@ -124,28 +124,28 @@ impl Bus {
         streams + self.everything.level.receiver_count()
     }
 
-    /// Tells which of `streams` anybody listens to. With a listener to everything, that is each.
+    /// Which of `streams` have a listener. With a listener to everything, that is each.
     pub(in crate::store) fn wanted<'a>(&self, streams: impl Iterator<Item = &'a str>) -> Vec<bool> {
         let everything = self.everything.level.receiver_count() > 0;
         let listened = self.lock();
         streams.map(|name| everything || listened.contains_key(name)).collect()
     }
 
-    /// Tells of a commit: the batches of the wanted streams, by position.
+    /// Notifies of a commit: the batches of the wanted streams, by position.
     pub(in crate::store) fn publish(&self, batches: Vec<Batch>) {
         let batches: Commit = batches.into_iter().map(Arc::new).collect();
         let (Some(first), Some(last)) = (batches.first(), batches.last()) else { return };
-        let places = (first.positions.0, last.positions.1);
+        let positions = (first.positions.0, last.positions.1);
         let listened = self.lock();
         for batch in &batches {
             if let Some(channel) = listened.get(batch.stream.as_str()) {
-                channel.tell(batch.seqs, batch.bytes, batch.closed, Arc::clone(batch));
+                channel.publish(batch.seqs, batch.bytes, batch.closed, Arc::clone(batch));
             }
         }
         drop(listened);
         if self.everything.level.receiver_count() > 0 {
             let bytes = batches.iter().map(|batch| batch.bytes).sum();
-            self.everything.tell(places, bytes, false, Arc::new(batches));
+            self.everything.publish(positions, bytes, false, Arc::new(batches));
         }
     }
 
@@ -158,14 +158,14 @@ impl Bus {
 /// The level and the tail of one stream, or of all.
 #[derive(Debug)]
 struct Channel<T> {
-    level: watch::Sender<Level>,
+    level: watch::Sender<StreamLevel>,
     tail: Mutex<Tail<T>>,
 }
 
 /// How far a stream has come.
 #[derive(Debug, Clone, Copy, Default)]
-struct Level {
-    /// Place of the last event that was told.
+struct StreamLevel {
+    /// Seq or position of the last event that was published.
     last: i64,
     /// Nothing follows it.
     closed: bool,
@@ -173,14 +173,15 @@ struct Level {
 
 #[derive(Debug)]
 struct Tail<T> {
-    /// Contiguous or not: a listener that came in the middle of a commit's telling sees a hole.
-    items: VecDeque<Told<T>>,
+    /// Not always contiguous: a listener that comes while a commit is being published sees a hole.
+    items: VecDeque<TailItem<T>>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Told<T> {
-    places: (i64, i64),
+struct TailItem<T> {
+    /// First and last seq or position.
+    range: (i64, i64),
     bytes: usize,
     item: Arc<T>,
 }
@@ -195,16 +196,16 @@ impl<T> Default for Channel<T> {
 }
 
 impl<T> Channel<T> {
-    fn tell(&self, places: (i64, i64), bytes: usize, closed: bool, item: Arc<T>) {
+    fn publish(&self, range: (i64, i64), bytes: usize, closed: bool, item: Arc<T>) {
         let mut tail = self.tail();
-        tail.items.push_back(Told { places, bytes, item });
+        tail.items.push_back(TailItem { range, bytes, item });
         tail.bytes += bytes;
         while tail.bytes > limits::TAIL_BYTES {
             let Some(oldest) = tail.items.pop_front() else { break };
             tail.bytes -= oldest.bytes;
         }
         drop(tail);
-        self.level.send_replace(Level { last: places.1, closed });
+        self.level.send_replace(StreamLevel { last: range.1, closed });
     }
 
     fn tail(&self) -> MutexGuard<'_, Tail<T>> {
@@ -215,9 +216,9 @@ impl<T> Channel<T> {
 /// A reader's end of a channel.
 #[derive(Debug)]
 pub struct Listener<T> {
-    level: watch::Receiver<Level>,
+    level: watch::Receiver<StreamLevel>,
     channel: Arc<Channel<T>>,
-    /// Where the channel is to be removed from when nobody listens any more.
+    /// The bus that drops the channel with its last listener, and the key of the channel there.
     home: Option<(Arc<str>, Arc<Bus>)>,
 }
 
@@ -258,16 +259,16 @@ impl<T: Send + Sync> Listener<T> {
             return if level.closed { Heard::Closed } else { Heard::Nothing };
         }
         let tail = self.channel.tail();
-        let from = tail.items.partition_point(|told| told.places.1 <= cursor);
+        let from = tail.items.partition_point(|entry| entry.range.1 <= cursor);
         let (mut expected, mut bytes) = (cursor + 1, 0);
         let mut items = Vec::new();
-        for told in tail.items.range(from..) {
-            if told.places.0 != expected || (bytes > 0 && bytes + told.bytes > budget) {
+        for entry in tail.items.range(from..) {
+            if entry.range.0 != expected || (bytes > 0 && bytes + entry.bytes > budget) {
                 break;
             }
-            expected = told.places.1 + 1;
-            bytes += told.bytes;
-            items.push(Arc::clone(&told.item));
+            expected = entry.range.1 + 1;
+            bytes += entry.bytes;
+            items.push(Arc::clone(&entry.item));
         }
         if items.is_empty() { Heard::Behind } else { Heard::Items(items) }
     }
@@ -335,7 +336,7 @@ mod tests {
         assert_eq!(heard(&listener, 6, 1_000_000), Some((7, 7)));
         assert!(matches!(listener.hear(5, 1000), Heard::Behind), "in the middle of a commit");
         assert!(matches!(listener.hear(7, 1000), Heard::Nothing));
-        // A commit that the tail cannot hold is told all the same.
+        // A commit that is larger than the tail is published all the same.
         bus.publish(vec![batch(8..=8, limits::TAIL_BYTES + 1, true)]);
         assert!(matches!(listener.hear(7, 1000), Heard::Behind));
         assert!(matches!(listener.hear(8, 1000), Heard::Closed));

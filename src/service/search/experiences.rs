@@ -157,7 +157,7 @@ async fn gather(
     let mut worth: Vec<(i64, f64)> = Vec::new();
     let terms: Vec<&str> = look.chosen.keys().copied().collect();
     if !terms.is_empty() {
-        for (term, ids) in index.places(&terms, filter).await? {
+        for (term, ids) in index.postings(&terms, filter).await? {
             let value = look.chosen.get(term.as_str()).copied().unwrap_or(0.0);
             worth.extend(ids.into_iter().map(|id| (id, value)));
         }

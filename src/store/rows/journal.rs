@@ -1,4 +1,4 @@
-//! What lists of the journal are filtered by, and what is summed up from its records.
+//! Filters for lists of the journal, and sums over its records.
 
 use crate::domain::{
     Timestamp,
@@ -31,7 +31,7 @@ pub struct SessionFilter {
     pub open: Option<bool>,
 }
 
-/// What is to be known of a session that begins.
+/// A session that begins.
 #[derive(Debug, Clone)]
 pub struct SessionStart {
     /// The client's own id.
@@ -40,25 +40,25 @@ pub struct SessionStart {
     pub project: Option<String>,
     /// Which program it is; `None` leaves it as it is.
     pub client: Option<String>,
-    /// How it begins.
+    /// The client's reason for the start.
     pub source: SessionSource,
-    /// The caller that makes it known.
+    /// The caller that reports it.
     pub created_by: String,
 }
 
-/// Which records have something to tell.
+/// Which records hold a lesson for another attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LessonKind {
-    /// What did not work.
+    /// Those whose prediction was wrong.
     Falsified,
-    /// What came otherwise than expected.
+    /// Those with a surprise.
     Surprising,
 }
 
-/// How often a strategy came true.
+/// How often the predictions of a strategy came true.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HitRate {
-    /// Which.
+    /// The strategy.
     pub strategy: Strategy,
     /// Records with a verdict.
     pub records: i64,
@@ -66,19 +66,19 @@ pub struct HitRate {
     pub confirmed: i64,
 }
 
-/// How well predictions came true.
+/// How well the predictions of a client came true in a domain.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalibrationRow {
-    /// Whose.
+    /// The client.
     pub client: Option<String>,
-    /// Of which domain.
+    /// The domain.
     pub domain: Domain,
-    /// How many records ended with a verdict.
+    /// Records with a verdict.
     pub records: i64,
-    /// The share of those that were confirmed.
+    /// Share of them that were confirmed, 0 to 1.
     pub hit_rate: f64,
-    /// How many of them stated a probability.
+    /// Those of them that stated a probability.
     pub with_probability: i64,
-    /// Mean squared error of those.
+    /// Mean squared error of those probabilities.
     pub brier: Option<f64>,
 }

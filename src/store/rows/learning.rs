@@ -15,13 +15,13 @@ pub struct MemoryFilter {
     pub category: Option<MemoryCategory>,
     /// Only of this project.
     pub project: Option<String>,
-    /// Only those that are filed under one of these; empty for all.
+    /// Only those with one of these tags; empty for all.
     pub tags: Vec<String>,
     /// Only those of at least this importance.
     pub min_importance: f64,
 }
 
-/// A version of something that a session may be given.
+/// A version of a record, value or memory, which a session sees once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SeenItem {
     /// `experience`, `value` or `memory`.
@@ -46,7 +46,7 @@ impl From<&Memory> for SeenItem {
     }
 }
 
-/// A record or a memory that a session was given, of another session's.
+/// A record or memory of another session, which a session was given.
 #[derive(Debug, Clone)]
 pub struct GivenItem {
     /// Its id.
@@ -61,33 +61,33 @@ pub struct GivenItem {
     pub rest: String,
 }
 
-/// How it shows that something helped.
+/// The evidence that a record or memory helped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShownBy {
-    /// It is named.
+    /// The session's own record names it.
     Name,
-    /// It was given to the session before, and is about the same.
+    /// The session was given it before, and its record is about the same.
     Subject,
 }
 
-/// How the records were grouped last.
+/// The last grouping of the records on an axis.
 #[derive(Debug, Clone)]
 pub struct Clustering {
-    /// What the records were like then.
+    /// Fingerprint of the records that were grouped; another one means that they have changed.
     pub state: String,
-    /// How many were looked at.
+    /// Records that were compared.
     pub records: i64,
-    /// How many of them are like no others.
+    /// Those of them that are in no cluster.
     pub noise: i64,
 }
 
-/// Records that are alike, about to be stored.
+/// A cluster that is to be stored.
 #[derive(Debug, Clone)]
 pub struct NewCluster {
-    /// How far they can be trusted on average.
+    /// Mean weight of its records, 0 to 1: how far they can be trusted.
     pub avg_weight: f64,
-    /// Each with its cosine to the middle.
+    /// Its records, each with the cosine to the centroid.
     pub members: Vec<(GhapId, f64)>,
 }
 
@@ -98,11 +98,11 @@ pub struct ClusterRow {
     pub cluster_id: String,
     /// Its number on its axis.
     pub label: i64,
-    /// How many records it has.
+    /// Records in it.
     pub size: i64,
-    /// How far they can be trusted on average.
+    /// Mean weight of its records, 0 to 1: how far they can be trusted.
     pub avg_weight: f64,
-    /// The goal of the record that is nearest to its middle.
+    /// The goal of the record that is nearest to its centroid.
     pub goal: String,
 }
 
@@ -111,16 +111,16 @@ pub struct ClusterRow {
 pub struct MemberRow {
     /// The record.
     pub id: GhapId,
-    /// What it is about.
+    /// Its domain.
     pub domain: Domain,
-    /// How it goes about it.
+    /// Its strategy.
     pub strategy: Strategy,
-    /// What became of it.
+    /// Its verdict.
     pub status: GhapStatus,
-    /// How far it can be trusted.
+    /// How far the record can be trusted.
     pub tier: Option<Tier>,
-    /// What was to be reached.
+    /// The goal of the record.
     pub goal: String,
-    /// Cosine to the middle of the cluster.
+    /// Cosine to the centroid of the cluster.
     pub similarity: f64,
 }

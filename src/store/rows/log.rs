@@ -47,9 +47,9 @@ pub struct StreamView {
 /// A page of a replay.
 #[derive(Debug, Clone)]
 pub struct FramePage {
-    /// The frames, one after the other. Empty if none of what was looked at matched.
+    /// The frames, one after the other. Empty if no event that was read matched.
     pub bytes: Bytes,
-    /// Where the next page begins: the last place that this one looked at.
+    /// The cursor to read on from: the last position or seq that was read.
     pub cursor: i64,
     /// Whether there was more to read.
     pub more: bool,

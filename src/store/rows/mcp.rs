@@ -43,20 +43,20 @@ pub enum McpTransport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallState {
-    /// The tool is at it.
+    /// The tool runs.
     Working,
     /// The tool waits for the client's answer.
     InputRequired,
     /// It has a result, which may be that the tool failed.
     Completed,
-    /// It has an error in place of a result.
+    /// It ended with an error and has no result.
     Failed,
-    /// The client wanted no result any more.
+    /// The client cancelled it.
     Cancelled,
 }
 
 impl CallState {
-    /// The word for it.
+    /// Its text form.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Working => "working",
@@ -107,7 +107,7 @@ pub struct CallRow {
 }
 
 impl CallRow {
-    /// Where its messages are.
+    /// The stream of its messages.
     pub fn stream(&self, transport: McpTransport) -> StreamName {
         match (&self.session_id, transport) {
             (Some(session), McpTransport::Sse) => StreamName::of("mcp", session),

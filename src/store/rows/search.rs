@@ -1,4 +1,4 @@
-//! What a search asks the index for, and what it gets.
+//! Filters of a search, and its candidates.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ pub enum GhapPart {
 }
 
 impl SearchFilter {
-    /// How many entries of the index a search may go through. One that leaves out most of what it passes may go further.
+    /// How many entries of the index a search may read: more with a filter, which leaves out most of them.
     pub fn postings(&self) -> i64 {
         match (self.domain, self.status, self.part) {
             (None, None, None) => limits::SEARCH_POSTINGS,
@@ -41,19 +41,19 @@ impl SearchFilter {
 /// A record that has some of the terms.
 #[derive(Debug, Clone, Deserialize)]
 pub struct SearchCandidate {
-    /// Its place in the table.
+    /// Its row.
     pub id: i64,
     /// Its id.
     pub ghap_id: String,
     /// Its project; "" if it has none.
     pub project: String,
-    /// What became of it.
+    /// Its verdict.
     pub status: GhapStatus,
     /// How far it can be trusted.
     pub tier: Option<Tier>,
     /// When it was resolved, in milliseconds since the unix epoch.
     pub at_ms: i64,
-    /// Confirmed records of other sessions that it has helped to.
+    /// Confirmed records of other sessions that it helped.
     pub confirmed_again: i64,
     /// Terms of goal and hypothesis.
     pub aim: String,

@@ -7,7 +7,7 @@ use crate::domain::{Message, Peer, PeerStatus, Task, TaskStatus, Timestamp, Toke
 /// A peer with what only the daemon knows of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerRow {
-    /// What everybody sees.
+    /// What every caller sees.
     pub peer: Peer,
     /// Session key of the token that registered it; `None` for the operator.
     pub owner: Option<String>,
@@ -26,19 +26,19 @@ pub struct PeerFilter {
     pub path: Option<String>,
 }
 
-/// A message with its place in the order of arrival.
+/// A message with its rank in the order of arrival.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageRow {
-    /// Place in the order of arrival.
+    /// Rank in the order of arrival.
     pub id: i64,
-    /// What everybody sees.
+    /// What every caller sees.
     pub message: Message,
 }
 
 /// A task with what only the daemon knows of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskRow {
-    /// What everybody sees.
+    /// What every caller sees.
     pub task: Task,
     /// The process that runs it, on this machine.
     pub runner_pid: Option<u32>,
@@ -51,9 +51,9 @@ pub struct TaskRow {
 pub struct TaskFilter {
     /// Present state.
     pub status: Option<TaskStatus>,
-    /// Who is to do it.
+    /// The agent that it is for.
     pub agent: Option<String>,
-    /// Who asked for it.
+    /// The peer that asked for it.
     pub from: Option<String>,
     /// Made at this time or later.
     pub since: Option<Timestamp>,
@@ -70,10 +70,10 @@ pub struct TokenRow {
     pub scopes: Vec<String>,
     /// When it was made.
     pub created_at: Timestamp,
-    /// When it ends by itself.
+    /// When it expires.
     pub expires_at: Timestamp,
     /// When it was last used, give or take a minute.
     pub last_used_at: Option<Timestamp>,
-    /// When it was taken back.
+    /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
 }

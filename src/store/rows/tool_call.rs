@@ -1,4 +1,4 @@
-//! Tool calls, to be counted.
+//! Tool calls of sessions, and their counts.
 
 use crate::domain::journal::Ghap;
 
@@ -9,15 +9,15 @@ pub struct ToolCall {
     pub session_id: String,
     /// The sub-agent; empty for the session itself.
     pub agent_id: String,
-    /// The tool, if it is to be counted by itself, too.
+    /// The tool, if its own counter goes up as well.
     pub tool_name: Option<String>,
-    /// Who makes the session known, if nobody has.
+    /// The caller, for the session's row if there is none.
     pub created_by: String,
     /// After how many calls a check-in is due; then they are counted from zero again.
     pub frequency: Option<i64>,
 }
 
-/// What became of it.
+/// The count after a tool call.
 #[derive(Debug, Clone)]
 pub struct ToolCallCount {
     /// Calls since the last reset, this one included.

@@ -92,16 +92,7 @@ mod tests {
     }
 
     async fn run(at: &TestStore, sql: &'static str) {
-        let done: Result<(), StoreError> = at
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    sqlx::query(sql).execute(&mut tx.conn).await?;
-                    Ok(())
-                })
-            })
-            .await;
-        done.unwrap();
+        at.execute(sql).await;
     }
 
     #[tokio::test]

@@ -11,7 +11,7 @@ use super::{
     db::Store,
     json::{from_json, to_json},
     tx::WriteTx,
-    writer::Job,
+    writer::WriterJob,
 };
 use crate::{
     domain::Timestamp,
@@ -40,7 +40,7 @@ impl Store {
     /// Counts a tool call, and answers when that is on the disk. Of many calls at one moment exactly one is told that a
     /// check-in is due.
     pub async fn count_tool(&self, call: ToolCall) -> Result<ToolCallCount, StoreError> {
-        self.hand_over(|reply| Job::Count { call, reply }).await
+        self.hand_over(|reply| WriterJob::Count { call, reply }).await
     }
 }
 
@@ -52,12 +52,12 @@ impl WriteTx {
     ) -> Result<Vec<ToolCallCount>, StoreError> {
         let mut sessions: BTreeMap<&str, &str> = BTreeMap::new();
         let mut counters: Vec<Counter<'_>> = Vec::new();
-        let mut places: HashMap<(&str, &str), usize> = HashMap::new();
+        let mut slots: HashMap<(&str, &str), usize> = HashMap::new();
         let mut tools: BTreeMap<(&str, &str, &str), i64> = BTreeMap::new();
         for call in calls {
             let (session_id, agent_id) = (call.session_id.as_str(), call.agent_id.as_str());
             sessions.entry(session_id).or_insert(&call.created_by);
-            places.entry((session_id, agent_id)).or_insert_with(|| {
+            slots.entry((session_id, agent_id)).or_insert_with(|| {
                 counters.push(Counter { session_id, agent_id, calls: 0, since: 0 });
                 counters.len() - 1
             });
@@ -74,13 +74,13 @@ impl WriteTx {
             }
         }
         if !all_known {
-            for (place, since) in self.tool_counts(&to_json(&counters)).await? {
-                counters[place].since = since;
+            for (slot, since) in self.tool_counts(&to_json(&counters)).await? {
+                counters[slot].since = since;
             }
         }
         let mut counted = Vec::with_capacity(calls.len());
         for call in calls {
-            let counter = &mut counters[places[&(&*call.session_id, &*call.agent_id)]];
+            let counter = &mut counters[slots[&(&*call.session_id, &*call.agent_id)]];
             counter.calls += 1;
             counter.since += 1;
             let since = counter.since;
@@ -151,7 +151,7 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Calls since the last reset, of those counters that there are: the place of each in the list, and how many.
+    /// Calls since the last reset, of those counters that there are: the slot of each in the list, and how many.
     async fn tool_counts(&mut self, counters: &str) -> Result<Vec<(usize, i64)>, StoreError> {
         // One row of JSON: with each row, the writer wakes and waits anew.
         let counts = sqlx::query_scalar!(

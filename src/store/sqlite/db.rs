@@ -17,7 +17,7 @@ use super::{
     tally::Tally,
     tx::WriteTx,
     version::Version,
-    writer::{self, Closure, Job, WriterCounters},
+    writer::{self, ClosureJob, WriterCounters, WriterJob},
 };
 use crate::{
     domain::{Clock, NewEvent, StreamName, Timestamp, limits},
@@ -27,7 +27,7 @@ use crate::{
 /// The database. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Store {
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<WriterJob>,
     pub(super) readers: SqlitePool,
     bus: Arc<Bus>,
     counters: Arc<WriterCounters>,
@@ -104,7 +104,7 @@ impl Store {
         E: From<StoreError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let job = Job::Run(Box::new(Closure { work: Some(work), outcome: None, reply }));
+        let job = WriterJob::Run(Box::new(ClosureJob { work: Some(work), outcome: None, reply }));
         self.jobs.send(job).await.map_err(|_| StoreError::Stopped)?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
@@ -122,20 +122,20 @@ impl Store {
         events: Vec<NewEvent>,
     ) -> Result<AppendedSeqs, StoreError> {
         assert!(!events.is_empty(), "an append has at least one event");
-        self.hand_over(|reply| Job::Append { stream, events, reply }).await
+        self.hand_over(|reply| WriterJob::Append { stream, events, reply }).await
     }
 
     /// Hands a job to the writer and waits for its answer.
     pub(super) async fn hand_over<T>(
         &self,
-        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Job,
+        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> WriterJob,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.jobs.send(job(reply)).await.map_err(|_| StoreError::Stopped)?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 
-    /// The channels that tell of commits.
+    /// The channels that notify of commits.
     pub fn bus(&self) -> &Arc<Bus> {
         &self.bus
     }
@@ -167,9 +167,9 @@ impl Writer {
     /// store are gone by then, or their writes answer [`StoreError::Stopped`].
     pub async fn close(self, store: Store) -> Result<(), StoreError> {
         let Store { jobs, readers, .. } = store;
-        // Clones may still be about, so the channel is told to end rather than waited for.
+        // Clones of the store may still exist, so the writer gets a job that closes the channel.
         let (reply, closed) = oneshot::channel();
-        jobs.send(Job::Stop { reply }).await.map_err(|_| StoreError::Stopped)?;
+        jobs.send(WriterJob::Stop { reply }).await.map_err(|_| StoreError::Stopped)?;
         closed.await.map_err(|_| StoreError::Stopped)?;
         readers.close().await;
         let mut tx = self.0.await.map_err(|_| StoreError::Panicked)?;

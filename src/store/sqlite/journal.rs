@@ -1,63 +1,16 @@
-//! Rows of the journal: sessions, their counters, outcomes, and records of attempts.
+//! Records of attempts, with their former texts and notes.
 
 use super::{columns::non_empty, db::Store, errors::changed, tx::WriteTx};
 use crate::{
     domain::{
         GhapId, OutcomeId, Timestamp,
         journal::{
-            Domain, Ghap, GhapStatus, Iteration, Lesson, Outcome, OutcomeVerdict, RootCause,
-            RootCauseCategory, Session, SessionSource, Strategy, Tier, ToolUse,
+            Domain, Ghap, GhapStatus, Iteration, Lesson, RootCause, RootCauseCategory, Strategy,
+            Tier,
         },
     },
-    store::{
-        CalibrationRow, GhapFilter, HitRate, LessonKind, SessionFilter, SessionStart, StoreError,
-    },
+    store::{GhapFilter, LessonKind, StoreError},
 };
-
-struct RawSession {
-    session_id: String,
-    project: String,
-    client: Option<String>,
-    source: SessionSource,
-    started_at: Timestamp,
-    last_seen_at: Timestamp,
-    ended_at: Option<Timestamp>,
-    end_reason: Option<String>,
-    tool_calls: i64,
-    tool_count: i64,
-}
-
-impl From<RawSession> for Session {
-    fn from(raw: RawSession) -> Self {
-        Self {
-            session_id: raw.session_id,
-            project: non_empty(raw.project),
-            client: raw.client,
-            source: raw.source,
-            started_at: raw.started_at,
-            last_seen_at: raw.last_seen_at,
-            ended_at: raw.ended_at,
-            end_reason: raw.end_reason,
-            tool_calls: raw.tool_calls,
-            tool_count: raw.tool_count,
-        }
-    }
-}
-
-macro_rules! sessions {
-    ($tail:literal $(, $arg:expr)*) => {
-        sqlx::query_as!(
-            RawSession,
-            r#"select s.session_id as "session_id!", s.project, s.client, s.source as "source: SessionSource",
-                s.started_at as "started_at: Timestamp", s.last_seen_at as "last_seen_at: Timestamp",
-                s.ended_at as "ended_at: Timestamp", s.end_reason,
-                coalesce(c.total, 0) as "tool_calls!: i64", coalesce(c.since, 0) as "tool_count!: i64"
-            from session s
-            left join session_counter c on c.session_id = s.session_id and c.agent_id = '' "# + $tail
-            $(, $arg)*
-        )
-    };
-}
 
 struct RawGhap {
     ghap_id: String,
@@ -134,219 +87,17 @@ macro_rules! ghaps {
     };
 }
 
-/// Records by their places in the table, which are an array in JSON; in any order.
+/// Records by their rows, which are an array in JSON; in any order.
 pub(super) async fn ghaps_at(
     conn: &mut sqlx::SqliteConnection,
-    places: &str,
+    rows: &str,
 ) -> Result<Vec<Ghap>, StoreError> {
     let raw =
-        ghaps!("where g.id in (select value from json_each(?))", places).fetch_all(conn).await?;
+        ghaps!("where g.id in (select value from json_each(?))", rows).fetch_all(conn).await?;
     Ok(raw.into_iter().map(Ghap::from).collect())
 }
 
-struct RawOutcome {
-    outcome_id: String,
-    session_id: String,
-    command: String,
-    verdict: OutcomeVerdict,
-    summary: String,
-    at: Timestamp,
-}
-
-impl From<RawOutcome> for Outcome {
-    fn from(raw: RawOutcome) -> Self {
-        Self {
-            outcome_id: raw.outcome_id.into(),
-            session_id: raw.session_id,
-            command: raw.command,
-            verdict: raw.verdict,
-            summary: raw.summary,
-            at: raw.at,
-        }
-    }
-}
-
 impl WriteTx {
-    /// Begins a session, or begins it again.
-    pub async fn begin_session(&mut self, start: &SessionStart) -> Result<(), StoreError> {
-        sqlx::query!(
-            "insert into session (session_id, project, client, source, created_by, started_at, last_seen_at)
-            values (?1, coalesce(?2, ''), ?3, ?4, ?5, ?6, ?6)
-            on conflict (session_id) do update set
-                project = coalesce(?2, project), client = coalesce(?3, client), source = ?4, last_seen_at = ?6,
-                ended_at = null, end_reason = null",
-            start.session_id,
-            start.project,
-            start.client,
-            start.source,
-            start.created_by,
-            self.now
-        )
-        .execute(&mut self.conn)
-        .await?;
-        Ok(())
-    }
-
-    /// Makes sure that a session has a row, and notes that it is alive. One that was over goes on.
-    pub async fn touch_session(
-        &mut self,
-        session_id: &str,
-        created_by: &str,
-    ) -> Result<(), StoreError> {
-        sqlx::query!(
-            "insert into session (session_id, source, created_by, started_at, last_seen_at)
-            values (?1, 'startup', ?2, ?3, ?3)
-            on conflict (session_id) do update set last_seen_at = ?3, ended_at = null, end_reason = null",
-            session_id,
-            created_by,
-            self.now
-        )
-        .execute(&mut self.conn)
-        .await?;
-        Ok(())
-    }
-
-    /// A session by its id.
-    pub async fn session(&mut self, session_id: &str) -> Result<Option<Session>, StoreError> {
-        let raw =
-            sessions!("where s.session_id = ?", session_id).fetch_optional(&mut self.conn).await?;
-        Ok(raw.map(Session::from))
-    }
-
-    /// Ends a session.
-    pub async fn end_session(
-        &mut self,
-        session_id: &str,
-        reason: Option<&str>,
-    ) -> Result<(), StoreError> {
-        let done = sqlx::query!(
-            "update session set ended_at = ?, end_reason = ?, last_seen_at = ? where session_id = ?",
-            self.now,
-            reason,
-            self.now,
-            session_id
-        )
-        .execute(&mut self.conn)
-        .await?;
-        changed(done.rows_affected(), "session", session_id)
-    }
-
-    /// Dates what was last written of a session to when it happened: it is told late, because the daemon was away.
-    pub async fn date_session(
-        &mut self,
-        session_id: &str,
-        at: Timestamp,
-        is_new: bool,
-    ) -> Result<(), StoreError> {
-        let done = sqlx::query!(
-            "update session set last_seen_at = ?2, started_at = iif(?3, ?2, started_at),
-                ended_at = iif(ended_at is null, null, ?2)
-            where session_id = ?1",
-            session_id,
-            at,
-            is_new
-        )
-        .execute(&mut self.conn)
-        .await?;
-        changed(done.rows_affected(), "session", session_id)
-    }
-
-    /// Counts from zero again.
-    pub async fn reset_tool_count(
-        &mut self,
-        session_id: &str,
-        agent_id: &str,
-    ) -> Result<(), StoreError> {
-        sqlx::query!(
-            "update session_counter set since = 0 where session_id = ? and agent_id = ?",
-            session_id,
-            agent_id
-        )
-        .execute(&mut self.conn)
-        .await?;
-        Ok(())
-    }
-
-    /// Remembers a fact about the daemon as a whole.
-    pub async fn put_setting(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
-        sqlx::query!(
-            "insert into setting (name, value) values (?1, ?2) on conflict (name) do update set value = ?2",
-            name,
-            value
-        )
-        .execute(&mut self.conn)
-        .await?;
-        Ok(())
-    }
-
-    /// The verdicts of a session's last outcomes, the latest first, and when they came.
-    pub async fn last_verdicts(
-        &mut self,
-        session_id: &str,
-        limit: u32,
-    ) -> Result<Vec<(OutcomeVerdict, Timestamp)>, StoreError> {
-        let rows = sqlx::query!(
-            r#"select verdict as "verdict: OutcomeVerdict", at as "at: Timestamp"
-            from outcome where session_id = ? order by at desc, outcome_id desc limit ?"#,
-            session_id,
-            limit
-        )
-        .fetch_all(&mut self.conn)
-        .await?;
-        Ok(rows.into_iter().map(|row| (row.verdict, row.at)).collect())
-    }
-
-    /// Stores an outcome, or finds the one that was stored for the same tool call.
-    pub async fn insert_outcome(
-        &mut self,
-        outcome: &Outcome,
-        agent_id: &str,
-        project: &str,
-        tool_use_id: Option<&str>,
-    ) -> Result<Outcome, StoreError> {
-        if let Some(tool_use_id) = tool_use_id {
-            let known = sqlx::query_as!(
-                RawOutcome,
-                r#"select outcome_id as "outcome_id!", session_id, command, verdict as "verdict: OutcomeVerdict", summary,
-                    at as "at: Timestamp"
-                from outcome where session_id = ? and tool_use_id = ?"#,
-                outcome.session_id,
-                tool_use_id
-            )
-            .fetch_optional(&mut self.conn)
-            .await?;
-            if let Some(known) = known {
-                return Ok(known.into());
-            }
-        }
-        let id = outcome.outcome_id.as_str();
-        sqlx::query!(
-            "insert into outcome (outcome_id, session_id, agent_id, project, tool_use_id, command, verdict, summary, at)
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            id,
-            outcome.session_id,
-            agent_id,
-            project,
-            tool_use_id,
-            outcome.command,
-            outcome.verdict,
-            outcome.summary,
-            self.now
-        )
-        .execute(&mut self.conn)
-        .await?;
-        Ok(Outcome { at: self.now, ..outcome.clone() })
-    }
-
-    /// The session that an outcome was seen in.
-    pub async fn outcome_session(&mut self, id: &str) -> Result<Option<String>, StoreError> {
-        let session =
-            sqlx::query_scalar!("select session_id from outcome where outcome_id = ?", id)
-                .fetch_optional(&mut self.conn)
-                .await?;
-        Ok(session)
-    }
-
     /// Stores a new record.
     pub async fn insert_ghap(
         &mut self,
@@ -510,66 +261,6 @@ impl WriteTx {
 }
 
 impl Store {
-    /// A session by its id.
-    pub async fn session(&self, session_id: &str) -> Result<Option<Session>, StoreError> {
-        let raw =
-            sessions!("where s.session_id = ?", session_id).fetch_optional(&self.readers).await?;
-        Ok(raw.map(Session::from))
-    }
-
-    /// A page of sessions, those heard of last first.
-    pub async fn sessions(
-        &self,
-        filter: &SessionFilter,
-        before: Option<(Timestamp, &str)>,
-        limit: u32,
-    ) -> Result<Vec<Session>, StoreError> {
-        let (at, id) = before.unzip();
-        let raw = sessions!(
-            "where (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
-                and (?3 is null or (s.ended_at is null) = ?3)
-                and (?4 is null or (s.last_seen_at, s.session_id) < (?4, ?5))
-            order by s.last_seen_at desc, s.session_id desc limit ?6",
-            filter.project,
-            filter.client,
-            filter.open,
-            at,
-            id,
-            limit
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(raw.into_iter().map(Session::from).collect())
-    }
-
-    /// How often each tool was called in a session, the most called first.
-    pub async fn tool_uses(&self, session_id: &str) -> Result<Vec<ToolUse>, StoreError> {
-        let rows = sqlx::query!(
-            r#"select tool_name, agent_id, count, last_at as "last_at: Timestamp" from tool_use
-            where session_id = ? order by agent_id, count desc, tool_name"#,
-            session_id
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| ToolUse {
-                tool_name: row.tool_name,
-                agent_id: non_empty(row.agent_id),
-                count: row.count,
-                last_at: row.last_at,
-            })
-            .collect())
-    }
-
-    /// A fact about the daemon as a whole.
-    pub async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
-        let value = sqlx::query_scalar!("select value from setting where name = ?", name)
-            .fetch_optional(&self.readers)
-            .await?;
-        Ok(value)
-    }
-
     /// The active record of a session.
     pub async fn active_ghap(&self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
         let raw = ghaps!("where g.session_id = ? and g.status = 'active'", session_id)
@@ -682,21 +373,6 @@ impl Store {
         Ok(notes)
     }
 
-    /// Outcomes of a session, the latest first.
-    pub async fn outcomes(&self, session_id: &str, limit: u32) -> Result<Vec<Outcome>, StoreError> {
-        let rows = sqlx::query_as!(
-            RawOutcome,
-            r#"select outcome_id as "outcome_id!", session_id, command, verdict as "verdict: OutcomeVerdict", summary,
-                at as "at: Timestamp"
-            from outcome where session_id = ? order by at desc, outcome_id desc limit ?"#,
-            session_id,
-            limit
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows.into_iter().map(Outcome::from).collect())
-    }
-
     /// The latest records that are over.
     pub async fn latest_resolved(&self, limit: u32) -> Result<Vec<Ghap>, StoreError> {
         let raw = ghaps!("where g.status <> 'active' order by g.id desc limit ?", limit)
@@ -705,7 +381,7 @@ impl Store {
         Ok(raw.into_iter().map(Ghap::from).collect())
     }
 
-    /// Records of a kind that have something to tell to another attempt: those of `project` first, then those with a
+    /// Records of a kind that hold a lesson for another attempt: those of `project` first, then those with a
     /// lesson, then the latest.
     pub async fn telling(
         &self,
@@ -729,72 +405,5 @@ impl Store {
         .fetch_all(&self.readers)
         .await?;
         Ok(raw.into_iter().map(Ghap::from).collect())
-    }
-
-    /// How often each strategy came true in a domain, the one asked for first, then the most used.
-    pub async fn hit_rates(
-        &self,
-        domain: Domain,
-        strategy: Option<Strategy>,
-    ) -> Result<Vec<HitRate>, StoreError> {
-        let rows = sqlx::query_as!(
-            HitRate,
-            r#"select strategy as "strategy!: Strategy", count(*) as "records!: i64",
-                sum(status = 'confirmed') as "confirmed!: i64"
-            from ghap where domain = ?1 and status in ('confirmed', 'falsified')
-            group by strategy order by coalesce(strategy = ?2, 0) desc, count(*) desc, strategy"#,
-            domain,
-            strategy
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows)
-    }
-
-    /// Why predictions of a domain were wrong, the most frequent cause first.
-    pub async fn root_causes(
-        &self,
-        domain: Domain,
-        strategy: Option<Strategy>,
-    ) -> Result<Vec<(RootCauseCategory, i64)>, StoreError> {
-        let rows = sqlx::query!(
-            r#"select root_cause_category as "category!: RootCauseCategory", count(*) as "count!: i64"
-            from ghap
-            where domain = ?1 and (?2 is null or strategy = ?2) and status = 'falsified'
-                and root_cause_category is not null
-            group by root_cause_category order by count(*) desc, root_cause_category"#,
-            domain,
-            strategy
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows.into_iter().map(|row| (row.category, row.count)).collect())
-    }
-
-    /// How well predictions came true, by client and domain.
-    pub async fn calibration(
-        &self,
-        project: Option<&str>,
-        client: Option<&str>,
-        domain: Option<Domain>,
-    ) -> Result<Vec<CalibrationRow>, StoreError> {
-        let rows = sqlx::query_as!(
-            CalibrationRow,
-            r#"select s.client, g.domain as "domain!: Domain", count(*) as "records!: i64",
-                avg(g.status = 'confirmed') as "hit_rate!: f64", count(g.probability) as "with_probability!: i64",
-                avg((g.probability - (g.status = 'confirmed')) * (g.probability - (g.status = 'confirmed')))
-                    as "brier: f64"
-            from ghap g
-            join session s on s.session_id = g.session_id
-            where g.status in ('confirmed', 'falsified') and (?1 is null or g.project = ?1)
-                and (?2 is null or s.client = ?2) and (?3 is null or g.domain = ?3)
-            group by s.client, g.domain order by s.client, g.domain"#,
-            project,
-            client,
-            domain
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows)
     }
 }

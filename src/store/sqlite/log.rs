@@ -1,6 +1,6 @@
 //! Appending to the log.
 //!
-//! An append gives its events their places at once, in memory, and leaves the writing to the end of the commit:
+//! An append gives its events their seqs at once, in memory, and leaves the writing to the end of the commit:
 //! then all events of all its jobs go in one statement. One statement for each event would cost a round trip to
 //! SQLite's thread each, which is five to fifteen times slower.
 
@@ -69,7 +69,7 @@ impl WriteTx {
     }
 
     /// Appends to a stream that exists and is open. Events whose producer id the stream has already are not
-    /// appended again; they are answered with the place they have, also when the stream is closed by now.
+    /// appended again; they are answered with the seq they have, also when the stream is closed by now.
     ///
     /// # Errors
     /// [`StoreError::NoStream`]; [`StoreError::StreamClosed`] if there is anything new.
@@ -85,7 +85,7 @@ impl WriteTx {
         let mut state = self.stream(name).await?.ok_or(StoreError::NoStream)?;
         let before = state;
         let shared = name.shared();
-        let mut places = AppendedSeqs { first: Seq::MAX, last: 0 };
+        let mut seqs = AppendedSeqs { first: Seq::MAX, last: 0 };
         let mut fresh: HashMap<Arc<str>, Seq> = HashMap::new();
         let mark = self.pending.len();
         for event in events {
@@ -116,12 +116,12 @@ impl WriteTx {
                 });
                 state.head
             };
-            places.first = places.first.min(seq);
-            places.last = places.last.max(seq);
+            seqs.first = seqs.first.min(seq);
+            seqs.last = seqs.last.max(seq);
         }
-        assert!(places.last > 0, "an append has at least one event");
+        assert!(seqs.last > 0, "an append has at least one event");
         self.put_state(shared, before, state);
-        Ok(places)
+        Ok(seqs)
     }
 
     /// Says that nothing may follow in this stream.

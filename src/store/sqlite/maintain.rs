@@ -200,7 +200,7 @@ mod tests {
         let found = async || {
             let mut index = at.store.index().await.unwrap();
             let filter = SearchFilter::default();
-            index.places(&["token", "word7"], &filter).await.unwrap()
+            index.postings(&["token", "word7"], &filter).await.unwrap()
         };
         let pieces = async |index: &TextIndex| -> i64 {
             sqlx::query_scalar(index.pieces).fetch_one(&at.store.readers).await.unwrap()

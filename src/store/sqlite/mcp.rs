@@ -6,7 +6,7 @@ use crate::{
     store::{CallRow, CallState, McpSessionRow, McpTransport, StoreError},
 };
 
-struct RawSession {
+struct RawMcpSession {
     session_id: String,
     principal: String,
     transport: McpTransport,
@@ -19,10 +19,10 @@ struct RawSession {
     last_seen_at: Timestamp,
 }
 
-impl TryFrom<RawSession> for McpSessionRow {
+impl TryFrom<RawMcpSession> for McpSessionRow {
     type Error = StoreError;
 
-    fn try_from(raw: RawSession) -> Result<Self, StoreError> {
+    fn try_from(raw: RawMcpSession) -> Result<Self, StoreError> {
         let revision = revision("mcp_session", &raw.session_id, &raw.revision)?;
         Ok(Self {
             session_id: raw.session_id.into(),
@@ -335,7 +335,7 @@ impl Store {
     ) -> Result<Option<McpSessionRow>, StoreError> {
         let id = id.as_str();
         let raw = sqlx::query_as!(
-            RawSession,
+            RawMcpSession,
             r#"select session_id as "session_id!", principal, transport as "transport: McpTransport", revision, client,
                 capabilities, log_level, tools, client_session, last_seen_at as "last_seen_at: Timestamp"
             from mcp_session where session_id = ? and closed_at is null"#,

@@ -255,21 +255,8 @@ mod tests {
         };
         assert_eq!((found("cach").await, found("tenant").await), ((2, 2), (1, 1)));
         // By hand, as a person with `sqlite3` may.
-        let done: Result<(), StoreError> = at
-            .store
-            .write(|tx| {
-                Box::pin(async move {
-                    for sql in [
-                        "update memory set terms = 'clock' where content = 'the tenant cache'",
-                        "insert into memory_fts (memory_fts, rank) values ('integrity-check', 1)",
-                    ] {
-                        sqlx::query(sql).execute(&mut tx.conn).await?;
-                    }
-                    Ok(())
-                })
-            })
-            .await;
-        done.unwrap();
+        at.execute("update memory set terms = 'clock' where content = 'the tenant cache'").await;
+        at.execute("insert into memory_fts (memory_fts, rank) values ('integrity-check', 1)").await;
         assert_eq!((found("cach").await, found("clock").await), ((1, 1), (1, 1)));
         let (all, total) = at.store.memories(&MemoryFilter::default(), 0, 10).await.unwrap();
         assert_eq!((all.len(), total, at.store.memory_count().await.unwrap()), (2, 2, 2));

@@ -6,7 +6,7 @@ use crate::{
     store::{MessageRow, StoreError},
 };
 
-struct Raw {
+struct RawMessage {
     id: i64,
     message_id: String,
     kind: MessageType,
@@ -18,8 +18,8 @@ struct Raw {
     at: Timestamp,
 }
 
-impl From<Raw> for MessageRow {
-    fn from(raw: Raw) -> Self {
+impl From<RawMessage> for MessageRow {
+    fn from(raw: RawMessage) -> Self {
         Self {
             id: raw.id,
             message: Message {
@@ -39,7 +39,7 @@ impl From<Raw> for MessageRow {
 macro_rules! messages {
     ($tail:literal $(, $arg:expr)*) => {
         sqlx::query_as!(
-            Raw,
+            RawMessage,
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, text, correlation_id,
                 state as "state: DeliveryState", at as "at: Timestamp"
             from message "# + $tail
@@ -373,7 +373,7 @@ impl Store {
         Ok(states)
     }
 
-    /// Waiting messages of an inbox after the place `after`, leased ones too, at most `limit`.
+    /// Waiting messages of an inbox after the rank `after`, leased ones too, at most `limit`.
     pub async fn inbox(
         &self,
         to: &PeerId,

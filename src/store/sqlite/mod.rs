@@ -4,6 +4,7 @@
 //! and `replay` reads the log. One file for each family of tables holds the rest. `columns` says how values of the
 //! domain are stored.
 
+mod calibration;
 mod columns;
 mod confirmation;
 mod connect;
@@ -21,10 +22,14 @@ mod mcp;
 mod memory;
 mod message;
 mod migrate;
+mod outcome;
 mod peer;
 mod replay;
+#[cfg(test)]
+mod row_check_tests;
 mod search;
 mod seen;
+mod session;
 mod streams;
 mod tally;
 mod task;

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The columns of a peer, as SQLite gives them.
-struct Raw {
+struct RawPeer {
     peer_id: String,
     display_name: String,
     path: String,
@@ -26,10 +26,10 @@ struct Raw {
     last_seen: Timestamp,
 }
 
-impl TryFrom<Raw> for PeerRow {
+impl TryFrom<RawPeer> for PeerRow {
     type Error = StoreError;
 
-    fn try_from(raw: Raw) -> Result<Self, StoreError> {
+    fn try_from(raw: RawPeer) -> Result<Self, StoreError> {
         let bad = |why: String| StoreError::BadRow { table: "peer", id: raw.peer_id.clone(), why };
         let metadata: Option<BTreeMap<String, String>> = raw
             .metadata
@@ -65,7 +65,7 @@ impl TryFrom<Raw> for PeerRow {
 macro_rules! peers {
     ($tail:literal $(, $arg:expr)*) => {
         sqlx::query_as!(
-            Raw,
+            RawPeer,
             r#"select peer_id as "peer_id!", display_name, path, backend, circle, role as "role: PeerRole",
                 status as "status: PeerStatus", session_id, tmux_pane, pid, metadata, owner,
                 registered_at as "registered_at!: Timestamp", last_seen as "last_seen!: Timestamp"
@@ -83,7 +83,7 @@ impl WriteTx {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// The peer with this identity: the session if there is one, else the place. What is empty matches only what
+    /// The peer with this identity: the session if there is one, else the location. What is empty matches only what
     /// is empty.
     pub async fn peer_by_identity(
         &mut self,
@@ -228,12 +228,12 @@ impl Store {
 
     /// The session that a client's process works for: of several, the one that was heard of last.
     pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>, StoreError> {
-        let found = sqlx::query_scalar!(
+        let latest = sqlx::query_scalar!(
             "select session_id from peer where pid = ? and session_id <> '' and status <> 'offline' \
             order by last_seen desc, peer_id desc limit 1",
             pid
         );
-        Ok(found.fetch_optional(&self.readers).await?)
+        Ok(latest.fetch_optional(&self.readers).await?)
     }
 
     /// Peers with exactly this name in the order of lists, at most `limit`.
@@ -248,7 +248,7 @@ impl Store {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Peers in the order of lists (state, name, id) after the place `after`, at most `limit`.
+    /// Peers in the order of lists (state, name, id) after the rank `after`, at most `limit`.
     pub async fn peers(
         &self,
         filter: &PeerFilter,

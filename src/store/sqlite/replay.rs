@@ -399,8 +399,8 @@ mod tests {
         assert_eq!(bounds(store.view(&one).await.unwrap().unwrap()), (10, 20));
         assert_eq!(bounds(store.view(&two).await.unwrap().unwrap()), (0, 1));
         assert_eq!(store.log_bounds().await.unwrap(), (11, 21));
-        let places = store.append(two.clone(), vec![event("frame", "{}")]).await.unwrap();
-        assert_eq!(places.last, 2, "a seq is never used twice");
+        let appended = store.append(two.clone(), vec![event("frame", "{}")]).await.unwrap();
+        assert_eq!(appended.last, 2, "a seq is never used twice");
         assert!(fed(store, "", 0).await.starts_with("id: 1\n"));
     }
 
@@ -413,12 +413,12 @@ mod tests {
         append(&test.store, &name, events.collect()).await;
         append(&test.store, &name, vec![event("other", "{}")]).await;
         let view = test.store.view(&name).await.unwrap().unwrap();
-        let found = test
+        let page = test
             .store
             .events(view.id, &name, 0, Some("peer.status"), PageSize::rows(10))
             .await
             .unwrap()
             .events;
-        assert_eq!(found.len(), 3);
+        assert_eq!(page.len(), 3);
     }
 }

@@ -1,4 +1,4 @@
-//! What records are found by: their terms, and where those stand.
+//! The index of records: their terms, and the records that each term stands in.
 
 use sqlx::{Sqlite, pool::PoolConnection};
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl WriteTx {
-    /// Writes what a resolved record is found by; an active one is not looked for.
+    /// Writes the terms of a resolved record; an active one is not in the index.
     pub(super) async fn index_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         if ghap.status == GhapStatus::Active {
             return Ok(());
@@ -121,14 +121,14 @@ impl SearchIndex {
         Ok(((row.all, from_json(&row.each)?), from_json(&row.like)?))
     }
 
-    /// The records that each term stands in, by their places in the table.
-    pub async fn places(
+    /// The rows of the records that each term stands in.
+    pub async fn postings(
         &mut self,
         terms: &[&str],
         filter: &SearchFilter,
     ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
         let terms = to_json(terms);
-        let places = sqlx::query_scalar!(
+        let postings = sqlx::query_scalar!(
             r#"select json_group_array(json_array(j.value, (
                 select json_group_array(f.rowid) from ghap_fts f
                 where f.ghap_fts match '"' || replace(j.value, '"', '""') || '"'
@@ -137,7 +137,7 @@ impl SearchIndex {
                         where g.id = f.rowid and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
                             and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
                     ))
-            ))) as "places!: String"
+            ))) as "postings!: String"
             from json_each(?1) j"#,
             terms,
             filter.domain,
@@ -146,7 +146,7 @@ impl SearchIndex {
         )
         .fetch_one(&mut *self.conn)
         .await?;
-        from_json(&places)
+        from_json(&postings)
     }
 
     /// The latest records that a term stands in, however many those are.
@@ -173,7 +173,7 @@ impl SearchIndex {
         Ok(ids)
     }
 
-    /// Records by their places, with their terms.
+    /// Records by their rows, with their terms.
     pub async fn candidates(&mut self, ids: &[i64]) -> Result<Vec<SearchCandidate>, StoreError> {
         let ids = to_json(ids);
         let candidates = sqlx::query_scalar!(
@@ -189,7 +189,7 @@ impl SearchIndex {
         from_json(&candidates)
     }
 
-    /// Records by their places, whole, in any order.
+    /// Records by their rows, whole, in any order.
     pub async fn ghaps(&mut self, ids: &[i64]) -> Result<Vec<Ghap>, StoreError> {
         ghaps_at(&mut self.conn, &to_json(ids)).await
     }
@@ -220,10 +220,10 @@ mod tests {
         *,
     };
 
-    async fn found(at: &TestStore, term: &str) -> usize {
+    async fn matches(at: &TestStore, term: &str) -> usize {
         let mut index = at.store.index().await.unwrap();
-        let places = index.places(&[term], &SearchFilter::default()).await.unwrap();
-        places[0].1.len()
+        let postings = index.postings(&[term], &SearchFilter::default()).await.unwrap();
+        postings[0].1.len()
     }
 
     async fn frequency(at: &TestStore, term: &str) -> i64 {
@@ -256,15 +256,15 @@ mod tests {
         let mut ghap = record(&at, 1, "The tokenizer hangs on computeCartTotal").await;
         put(&at, vec![ghap.clone()], true).await;
         for term in ["token", "hang", "cart", "computecarttot"] {
-            assert_eq!((found(&at, term).await, frequency(&at, term).await), (1, 1), "{term}");
+            assert_eq!((matches(&at, term).await, frequency(&at, term).await), (1, 1), "{term}");
         }
         ghap.goal = "Another parser".to_owned();
         put(&at, vec![ghap.clone()], false).await;
-        assert_eq!((found(&at, "hang").await, frequency(&at, "hang").await), (0, 0));
-        assert_eq!((found(&at, "parser").await, frequency(&at, "parser").await), (1, 1));
+        assert_eq!((matches(&at, "hang").await, frequency(&at, "hang").await), (0, 0));
+        assert_eq!((matches(&at, "parser").await, frequency(&at, "parser").await), (1, 1));
         put(&at, vec![ghap], false).await;
         assert_eq!(
-            (found(&at, "parser").await, frequency(&at, "parser").await),
+            (matches(&at, "parser").await, frequency(&at, "parser").await),
             (1, 1),
             "no change"
         );
@@ -282,7 +282,7 @@ mod tests {
         let mut ghap = record(&at, 1, "The tokenizer hangs").await;
         ghap.status = GhapStatus::Active;
         put(&at, vec![ghap], true).await;
-        assert_eq!(found(&at, "hang").await, 0);
+        assert_eq!(matches(&at, "hang").await, 0);
     }
 
     #[tokio::test]
@@ -291,7 +291,7 @@ mod tests {
         let ghap = record(&at, 1, "foo-bar").await;
         put(&at, vec![ghap], true).await;
         for term in ["a\"b", "NEAR(", "foo-bar", "col:val", "*", "'", "^a", "AND", "🦀"] {
-            found(&at, term).await;
+            matches(&at, term).await;
             let mut index = at.store.index().await.unwrap();
             index.latest(term, &SearchFilter::default(), 1).await.unwrap();
             index.known(&[term], &[(term, text::any_of([term]))]).await.unwrap();

@@ -1,4 +1,4 @@
-//! What a session was given already.
+//! What each session was given already, so that it is not given it twice.
 
 use super::{db::Store, json::to_json, tx::WriteTx};
 use crate::{

@@ -9,7 +9,7 @@ use crate::{
     store::{StoreError, StreamState, TaskFilter, TaskRow},
 };
 
-struct Raw {
+struct RawTask {
     task_id: String,
     title: Option<String>,
     agent: Option<String>,
@@ -29,10 +29,10 @@ struct Raw {
     last_id: Seq,
 }
 
-impl TryFrom<Raw> for TaskRow {
+impl TryFrom<RawTask> for TaskRow {
     type Error = StoreError;
 
-    fn try_from(raw: Raw) -> Result<Self, StoreError> {
+    fn try_from(raw: RawTask) -> Result<Self, StoreError> {
         let bad = |what: &str, error: String| StoreError::BadRow {
             table: "task",
             id: raw.task_id.clone(),
@@ -82,7 +82,7 @@ impl TryFrom<Raw> for TaskRow {
 macro_rules! tasks {
     ($tail:literal $(, $arg:expr)*) => {
         sqlx::query_as!(
-            Raw,
+            RawTask,
             r#"select t.task_id as "task_id!", t.title, t.agent, t.prompt, t.from_peer, t.metadata,
                 t.status as "status: TaskStatus", t.exit_code, t.signal, t.error, t.runner_pid, t.runner_started,
                 t.cancel_requested_at as "cancel_requested_at: Timestamp",
@@ -117,7 +117,7 @@ impl WriteTx {
     }
 
     /// Events of the present commit are not in the table yet, so the last id is the one that the writer knows.
-    async fn with_head(&mut self, raw: Option<Raw>) -> Result<Option<TaskRow>, StoreError> {
+    async fn with_head(&mut self, raw: Option<RawTask>) -> Result<Option<TaskRow>, StoreError> {
         let Some(mut row) = raw.map(TaskRow::try_from).transpose()? else {
             return Ok(None);
         };
@@ -192,7 +192,7 @@ impl Store {
         raw.map(TaskRow::try_from).transpose()
     }
 
-    /// Tasks, the latest first, before the place `before` (time of making and id), at most `limit`.
+    /// Tasks, the latest first, before the cursor `before` (time of making and id), at most `limit`.
     pub async fn tasks(
         &self,
         filter: &TaskFilter,

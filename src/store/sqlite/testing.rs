@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use super::db::{Store, Writer};
+use sqlx::{ConnectOptions as _, Connection as _};
+
+use super::{
+    connect::writer_options,
+    db::{Store, Writer},
+};
 use crate::{
     domain::{Clock, ManualClock, NewEvent, StreamName, Timestamp},
     store::{OpenOptions, StoreError},
@@ -34,6 +39,13 @@ impl TestStore {
 
     pub(crate) fn folder(&self) -> &std::path::Path {
         self.folder.path()
+    }
+
+    /// Changes the file beside the writer, as a person with another program may.
+    pub(crate) async fn execute(&self, sql: &'static str) {
+        let mut conn = writer_options(self.store.path()).unwrap().connect().await.unwrap();
+        sqlx::query(sql).execute(&mut conn).await.unwrap();
+        conn.close().await.unwrap();
     }
 
     /// Closes and opens again.

@@ -6,7 +6,7 @@ use crate::{
     store::{StoreError, TokenRow},
 };
 
-struct Raw {
+struct RawToken {
     token_id: String,
     session: String,
     scopes: String,
@@ -16,10 +16,10 @@ struct Raw {
     revoked_at: Option<Timestamp>,
 }
 
-impl TryFrom<Raw> for TokenRow {
+impl TryFrom<RawToken> for TokenRow {
     type Error = StoreError;
 
-    fn try_from(raw: Raw) -> Result<Self, StoreError> {
+    fn try_from(raw: RawToken) -> Result<Self, StoreError> {
         let scopes = serde_json::from_str(&raw.scopes).map_err(|error| StoreError::BadRow {
             table: "token",
             id: raw.token_id.clone(),
@@ -40,7 +40,7 @@ impl TryFrom<Raw> for TokenRow {
 macro_rules! tokens {
     ($tail:literal $(, $arg:expr)*) => {
         sqlx::query_as!(
-            Raw,
+            RawToken,
             r#"select token_id as "token_id!", session, scopes, created_at as "created_at: Timestamp",
                 expires_at as "expires_at: Timestamp", last_used_at as "last_used_at: Timestamp",
                 revoked_at as "revoked_at: Timestamp"

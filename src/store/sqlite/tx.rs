@@ -32,7 +32,7 @@ pub struct WriteTx {
     pub(super) now: Timestamp,
 }
 
-/// An event with its place in its stream, not yet written.
+/// An event with its seq, not yet written.
 #[derive(Debug)]
 pub(super) struct PendingEvent {
     pub(super) stream: Arc<str>,

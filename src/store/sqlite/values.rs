@@ -293,3 +293,54 @@ fn with_terms(mut raw: RawValue) -> (Value, String) {
     let terms = std::mem::take(&mut raw.terms);
     (raw.into(), terms)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::testing::{TestStore, journal::record},
+        *,
+    };
+
+    #[tokio::test]
+    async fn clusters_are_replaced_and_keep_their_names() {
+        let at = TestStore::open().await;
+        for number in 0..60 {
+            let ghap = record(&at, number, "a goal").await;
+            let done: Result<(), StoreError> = at
+                .store
+                .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap, None).await }))
+                .await;
+            done.unwrap();
+        }
+        let group = async |sizes: &[(usize, usize)]| -> Vec<(String, i64, f64)> {
+            let member = |number| (GhapId::from(format!("ghap_{number}")), 0.5);
+            let groups: Vec<NewCluster> = sizes
+                .iter()
+                .map(|(from, to)| NewCluster {
+                    avg_weight: 0.8,
+                    members: (*from..*to).map(member).collect(),
+                })
+                .collect();
+            let clustering = Clustering { state: "state".to_owned(), records: 60, noise: 0 };
+            let done: Result<(), StoreError> = at
+                .store
+                .write(move |tx| {
+                    Box::pin(async move { tx.put_clusters(Axis::Full, &clustering, &groups).await })
+                })
+                .await;
+            done.unwrap();
+            let clusters = at.store.clusters(Axis::Full).await.unwrap();
+            clusters.into_iter().map(|row| (row.cluster_id, row.size, row.avg_weight)).collect()
+        };
+        let row = |id: &str, size| (id.to_owned(), size, 0.8);
+        assert_eq!(group(&[(0, 40), (40, 60)]).await, [row("full_0", 40), row("full_1", 20)]);
+        // The second group is now the larger one, and there is one more; record 60 does not exist.
+        assert_eq!(
+            group(&[(10, 20), (20, 30), (30, 61)]).await,
+            [row("full_1", 30), row("full_0", 10), row("full_2", 10)]
+        );
+        let members = at.store.cluster_members("full_1", 100).await.unwrap();
+        assert_eq!(members.len(), 30);
+        assert!(members.iter().all(|member| (member.similarity - 0.5).abs() < 1e-9));
+    }
+}

@@ -1,4 +1,4 @@
-//! Numbers the states of the database, so that what was read once may be told again while nothing has changed.
+//! Numbers the states of the database, so that a cached read may be used while nothing has changed.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -16,7 +16,7 @@ impl Version {
         self.0.fetch_add(1, SeqCst);
     }
 
-    /// The commit is there, or it failed. Before anybody is told which.
+    /// The commit is there, or it failed. Called before any caller gets its answer.
     pub(super) fn end(&self) {
         self.0.fetch_add(1, SeqCst);
     }

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// What a caller hands to the writer.
-pub(super) enum Job {
+pub(super) enum WriterJob {
     /// Events for one stream: the common case, which needs no statement of its own.
     Append {
         stream: StreamName,
@@ -31,13 +31,13 @@ pub(super) enum Job {
     /// A tool call: those of a group are counted together.
     Count { call: ToolCall, reply: oneshot::Sender<Result<ToolCallCount, StoreError>> },
     /// Anything else.
-    Run(Box<dyn Run>),
+    Run(Box<dyn WriteJob>),
     /// No more: what comes after this is not taken.
     Stop { reply: oneshot::Sender<()> },
 }
 
 /// A write job whose types are its caller's business.
-pub(super) trait Run: Send {
+pub(super) trait WriteJob: Send {
     /// Does the work; tells whether to keep it.
     fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool>;
     /// Answers the caller. `committed` is what became of the commit; a job that failed is answered with its own
@@ -46,13 +46,13 @@ pub(super) trait Run: Send {
 }
 
 /// A job made of a closure.
-pub(super) struct Closure<F, T, E> {
+pub(super) struct ClosureJob<F, T, E> {
     pub(super) work: Option<F>,
     pub(super) outcome: Option<Result<T, E>>,
     pub(super) reply: oneshot::Sender<Result<T, E>>,
 }
 
-impl<F, T, E> Run for Closure<F, T, E>
+impl<F, T, E> WriteJob for ClosureJob<F, T, E>
 where
     F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send,
     T: Send,
@@ -100,16 +100,16 @@ impl WriterCounters {
     }
 }
 
-/// Runs until it is told to stop, or nobody can tell it anything any more; then gives the connection back.
+/// Runs until a job stops it, or all senders are gone; then gives the connection back.
 pub(super) async fn run(
     mut tx: WriteTx,
-    mut jobs: mpsc::Receiver<Job>,
+    mut jobs: mpsc::Receiver<WriterJob>,
     clock: Arc<dyn Clock>,
     (counters, version): (Arc<WriterCounters>, Arc<Version>),
 ) -> WriteTx {
     let mut group = Vec::with_capacity(limits::JOBS_PER_COMMIT);
     while let Some(first) = jobs.recv().await {
-        if let Job::Stop { reply } = first {
+        if let WriterJob::Stop { reply } = first {
             // Closed, the channel still gives what is in it.
             jobs.close();
             reply.send(()).ok();
@@ -121,7 +121,7 @@ pub(super) async fn run(
         tokio::task::yield_now().await;
         while group.len() < limits::JOBS_PER_COMMIT {
             match jobs.try_recv() {
-                Ok(Job::Stop { reply }) => {
+                Ok(WriterJob::Stop { reply }) => {
                     jobs.close();
                     reply.send(()).ok();
                 }
@@ -146,17 +146,17 @@ pub(super) async fn run(
 }
 
 /// A job that did its part and waits for the commit.
-enum Done {
+enum FinishedJob {
     Append(oneshot::Sender<Result<AppendedSeqs, StoreError>>, AppendedSeqs),
     Count(oneshot::Sender<Result<ToolCallCount, StoreError>>, ToolCallCount),
-    Run(Box<dyn Run>),
+    Run(Box<dyn WriteJob>),
 }
 
-impl Done {
+impl FinishedJob {
     fn answer(self, committed: Result<(), StoreError>) {
         // The caller may have gone away; the commit stands all the same.
         match self {
-            Self::Append(reply, places) => drop(reply.send(committed.map(|()| places))),
+            Self::Append(reply, seqs) => drop(reply.send(committed.map(|()| seqs))),
             Self::Count(reply, counted) => drop(reply.send(committed.map(|()| counted))),
             Self::Run(job) => job.answer(committed),
         }
@@ -167,10 +167,11 @@ impl Done {
 type ToCount = (ToolCall, oneshot::Sender<Result<ToolCallCount, StoreError>>);
 
 /// Runs the jobs of `group` in one transaction and answers each. False if nothing was committed.
-async fn commit(tx: &mut WriteTx, group: &mut Vec<Job>, version: &Version) -> bool {
+async fn commit(tx: &mut WriteTx, group: &mut Vec<WriterJob>, version: &Version) -> bool {
     // Appends alone need no transaction of their own: they end up in one statement, which is one.
-    let events: usize = group.iter().map(Job::events).sum();
-    let explicit = events > 1024 || group.iter().any(|job| !matches!(job, Job::Append { .. }));
+    let events: usize = group.iter().map(WriterJob::events).sum();
+    let explicit =
+        events > 1024 || group.iter().any(|job| !matches!(job, WriterJob::Append { .. }));
     let alone = group.len() == 1;
     let mut done = Vec::with_capacity(group.len());
     let outcome = async {
@@ -180,9 +181,9 @@ async fn commit(tx: &mut WriteTx, group: &mut Vec<Job>, version: &Version) -> bo
         let mut calls = Vec::new();
         for job in group.drain(..) {
             match job {
-                Job::Count { call, reply } => calls.push((call, reply)),
+                WriterJob::Count { call, reply } => calls.push((call, reply)),
                 // It may ask for what was counted before it, and change it.
-                Job::Run(_) => {
+                WriterJob::Run(_) => {
                     count(tx, &mut calls, &mut done).await?;
                     step(tx, job, alone, &mut done).await?;
                     tx.tally.forget();
@@ -220,20 +221,20 @@ async fn commit(tx: &mut WriteTx, group: &mut Vec<Job>, version: &Version) -> bo
 /// Runs one job. Its own failure undoes only itself; an error here is the transaction's.
 async fn step(
     tx: &mut WriteTx,
-    job: Job,
+    job: WriterJob,
     alone: bool,
-    done: &mut Vec<Done>,
+    done: &mut Vec<FinishedJob>,
 ) -> Result<(), StoreError> {
     let mark = tx.mark();
     match job {
-        Job::Append { stream, events, reply } => match tx.append(&stream, events).await {
-            Ok(places) => done.push(Done::Append(reply, places)),
+        WriterJob::Append { stream, events, reply } => match tx.append(&stream, events).await {
+            Ok(seqs) => done.push(FinishedJob::Append(reply, seqs)),
             Err(error) => {
                 tx.rewind(mark);
                 reply.send(Err(error)).ok();
             }
         },
-        Job::Run(mut job) => {
+        WriterJob::Run(mut job) => {
             if !alone {
                 execute(tx, "savepoint job").await?;
             }
@@ -245,15 +246,15 @@ async fn step(
                 (false, false) => execute(tx, "rollback to job; release job").await,
             };
             if keep {
-                done.push(Done::Run(job));
+                done.push(FinishedJob::Run(job));
             } else {
                 tx.rewind(mark);
                 job.answer(Ok(()));
             }
             settled?;
         }
-        // ToolCallCount with the others, and told to the receiver's loop.
-        Job::Count { .. } | Job::Stop { .. } => {}
+        // Calls are counted together, and the receiver's loop handles the stop.
+        WriterJob::Count { .. } | WriterJob::Stop { .. } => {}
     }
     Ok(())
 }
@@ -262,7 +263,7 @@ async fn step(
 async fn count(
     tx: &mut WriteTx,
     calls: &mut Vec<ToCount>,
-    done: &mut Vec<Done>,
+    done: &mut Vec<FinishedJob>,
 ) -> Result<(), StoreError> {
     if calls.is_empty() {
         return Ok(());
@@ -271,7 +272,9 @@ async fn count(
     match tx.count_tools(&each).await {
         Ok(counted) => {
             let replies = calls.drain(..).map(|(_, reply)| reply);
-            done.extend(replies.zip(counted).map(|(reply, counted)| Done::Count(reply, counted)));
+            done.extend(
+                replies.zip(counted).map(|(reply, counted)| FinishedJob::Count(reply, counted)),
+            );
             Ok(())
         }
         Err(error) => {
@@ -288,8 +291,8 @@ async fn fail(
     tx: &mut WriteTx,
     explicit: bool,
     error: StoreError,
-    done: Vec<Done>,
-    rest: impl Iterator<Item = Job>,
+    done: Vec<FinishedJob>,
+    rest: impl Iterator<Item = WriterJob>,
 ) {
     tracing::error!(error = crate::telemetry::chain(&error), "a commit failed");
     if explicit {
@@ -304,14 +307,14 @@ async fn fail(
     }
     for job in rest {
         match job {
-            Job::Append { reply, .. } => {
+            WriterJob::Append { reply, .. } => {
                 reply.send(Err(error.clone())).ok();
             }
-            Job::Count { reply, .. } => {
+            WriterJob::Count { reply, .. } => {
                 reply.send(Err(error.clone())).ok();
             }
-            Job::Run(job) => job.answer(Err(error.clone())),
-            Job::Stop { .. } => {}
+            WriterJob::Run(job) => job.answer(Err(error.clone())),
+            WriterJob::Stop { .. } => {}
         }
     }
 }
@@ -321,7 +324,7 @@ async fn execute(tx: &mut WriteTx, statement: &'static str) -> Result<(), StoreE
     Ok(())
 }
 
-impl Job {
+impl WriterJob {
     fn events(&self) -> usize {
         match self {
             Self::Append { events, .. } => events.len(),

@@ -89,28 +89,28 @@ async fn a_dropped_caller_neither_tears_nor_blocks() {
 }
 
 #[tokio::test]
-async fn a_repeat_is_answered_with_the_first_places() {
+async fn a_repeat_is_answered_with_the_first_seqs() {
     let test = TestStore::open().await;
     let store = &test.store;
     append(store, &name(), vec![event("frame", "{}")]).await;
     let with_id = |id: &str| NewEvent { producer_id: Some(id.into()), ..event("frame", "{}") };
-    let places = |ids: &[&str]| {
+    let appended = |ids: &[&str]| {
         let events: Vec<_> = ids.iter().map(|id| with_id(id)).collect();
         async move { store.append(name(), events).await.map(|it| (it.first, it.last)) }
     };
-    assert_eq!(places(&["a", "b"]).await.unwrap(), (2, 3));
-    assert_eq!(places(&["a", "b"]).await.unwrap(), (2, 3));
-    assert_eq!(places(&["b", "c"]).await.unwrap(), (3, 4));
-    assert_eq!(places(&["d", "d"]).await.unwrap(), (5, 5));
+    assert_eq!(appended(&["a", "b"]).await.unwrap(), (2, 3));
+    assert_eq!(appended(&["a", "b"]).await.unwrap(), (2, 3));
+    assert_eq!(appended(&["b", "c"]).await.unwrap(), (3, 4));
+    assert_eq!(appended(&["d", "d"]).await.unwrap(), (5, 5));
     // At the same time, within one commit.
-    let same = futures_util::future::join_all((0..10).map(|_| places(&["e"]))).await;
+    let same = futures_util::future::join_all((0..10).map(|_| appended(&["e"]))).await;
     assert!(same.iter().all(|it| it.as_ref().unwrap() == &(6, 6)));
     let closed: Result<(), StoreError> =
         store.write(|tx| Box::pin(async move { tx.close_stream(&name()).await })).await;
     closed.unwrap();
-    assert_eq!(places(&["a", "e"]).await.unwrap(), (2, 6));
-    assert!(matches!(places(&["f"]).await, Err(StoreError::StreamClosed)));
-    assert!(matches!(places(&["a", "f"]).await, Err(StoreError::StreamClosed)));
+    assert_eq!(appended(&["a", "e"]).await.unwrap(), (2, 6));
+    assert!(matches!(appended(&["f"]).await, Err(StoreError::StreamClosed)));
+    assert!(matches!(appended(&["a", "f"]).await, Err(StoreError::StreamClosed)));
     let test = test.restart().await;
     assert_eq!(seqs(&test.store).await, (1..=6).collect::<Vec<_>>());
 }
@@ -123,11 +123,11 @@ async fn large_appends_take_several_statements_and_one_commit() {
     let many = |n: usize| (0..n).map(|_| event("frame", "{}")).collect::<Vec<_>>();
     let jobs = [1, 2, 3, 511, 512, 513, 1000, 1024, 1025, 2049]
         .map(|n| async move { store.append(name(), many(n)).await.unwrap() });
-    let places = futures_util::future::join_all(jobs).await;
+    let appended = futures_util::future::join_all(jobs).await;
     let mut end = 1;
-    for place in places {
-        assert_eq!(place.first, end + 1, "appends of one producer stay in order");
-        end = place.last;
+    for seqs_of_job in appended {
+        assert_eq!(seqs_of_job.first, end + 1, "appends of one producer stay in order");
+        end = seqs_of_job.last;
     }
     assert_eq!(seqs(store).await, (1..=end).collect::<Vec<_>>());
     assert_eq!(store.log_bounds().await.unwrap().1, end);

@@ -1,0 +1,76 @@
+//! Sums over records: how often predictions came true, and why they did not.
+
+use super::db::Store;
+use crate::{
+    domain::journal::{Domain, RootCauseCategory, Strategy},
+    store::{CalibrationRow, HitRate, StoreError},
+};
+
+impl Store {
+    /// How often each strategy came true in a domain, the one asked for first, then the most used.
+    pub async fn hit_rates(
+        &self,
+        domain: Domain,
+        strategy: Option<Strategy>,
+    ) -> Result<Vec<HitRate>, StoreError> {
+        let rows = sqlx::query_as!(
+            HitRate,
+            r#"select strategy as "strategy!: Strategy", count(*) as "records!: i64",
+                sum(status = 'confirmed') as "confirmed!: i64"
+            from ghap where domain = ?1 and status in ('confirmed', 'falsified')
+            group by strategy order by coalesce(strategy = ?2, 0) desc, count(*) desc, strategy"#,
+            domain,
+            strategy
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows)
+    }
+
+    /// Why predictions of a domain were wrong, the most frequent cause first.
+    pub async fn root_causes(
+        &self,
+        domain: Domain,
+        strategy: Option<Strategy>,
+    ) -> Result<Vec<(RootCauseCategory, i64)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select root_cause_category as "category!: RootCauseCategory", count(*) as "count!: i64"
+            from ghap
+            where domain = ?1 and (?2 is null or strategy = ?2) and status = 'falsified'
+                and root_cause_category is not null
+            group by root_cause_category order by count(*) desc, root_cause_category"#,
+            domain,
+            strategy
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.category, row.count)).collect())
+    }
+
+    /// How well predictions came true, by client and domain.
+    pub async fn calibration(
+        &self,
+        project: Option<&str>,
+        client: Option<&str>,
+        domain: Option<Domain>,
+    ) -> Result<Vec<CalibrationRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            CalibrationRow,
+            r#"select s.client, g.domain as "domain!: Domain", count(*) as "records!: i64",
+                avg(g.status = 'confirmed') as "hit_rate!: f64", count(g.probability) as "with_probability!: i64",
+                avg((g.probability - (g.status = 'confirmed')) * (g.probability - (g.status = 'confirmed')))
+                    as "brier: f64"
+            from ghap g
+            join session s on s.session_id = g.session_id
+            where g.status in ('confirmed', 'falsified') and (?1 is null or g.project = ?1)
+                and (?2 is null or s.client = ?2) and (?3 is null or g.domain = ?3)
+            group by s.client, g.domain order by s.client, g.domain"#,
+            project,
+            client,
+            domain
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows)
+    }
+}

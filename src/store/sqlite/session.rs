@@ -1,0 +1,231 @@
+//! Sessions of clients with their counters, and settings of the daemon.
+
+use super::{columns::non_empty, db::Store, errors::changed, tx::WriteTx};
+use crate::{
+    domain::{
+        Timestamp,
+        journal::{Session, SessionSource, ToolUse},
+    },
+    store::{SessionFilter, SessionStart, StoreError},
+};
+
+struct RawSession {
+    session_id: String,
+    project: String,
+    client: Option<String>,
+    source: SessionSource,
+    started_at: Timestamp,
+    last_seen_at: Timestamp,
+    ended_at: Option<Timestamp>,
+    end_reason: Option<String>,
+    tool_calls: i64,
+    tool_count: i64,
+}
+
+impl From<RawSession> for Session {
+    fn from(raw: RawSession) -> Self {
+        Self {
+            session_id: raw.session_id,
+            project: non_empty(raw.project),
+            client: raw.client,
+            source: raw.source,
+            started_at: raw.started_at,
+            last_seen_at: raw.last_seen_at,
+            ended_at: raw.ended_at,
+            end_reason: raw.end_reason,
+            tool_calls: raw.tool_calls,
+            tool_count: raw.tool_count,
+        }
+    }
+}
+
+macro_rules! sessions {
+    ($tail:literal $(, $arg:expr)*) => {
+        sqlx::query_as!(
+            RawSession,
+            r#"select s.session_id as "session_id!", s.project, s.client, s.source as "source: SessionSource",
+                s.started_at as "started_at: Timestamp", s.last_seen_at as "last_seen_at: Timestamp",
+                s.ended_at as "ended_at: Timestamp", s.end_reason,
+                coalesce(c.total, 0) as "tool_calls!: i64", coalesce(c.since, 0) as "tool_count!: i64"
+            from session s
+            left join session_counter c on c.session_id = s.session_id and c.agent_id = '' "# + $tail
+            $(, $arg)*
+        )
+    };
+}
+
+impl WriteTx {
+    /// Begins a session, or begins it again.
+    pub async fn begin_session(&mut self, start: &SessionStart) -> Result<(), StoreError> {
+        sqlx::query!(
+            "insert into session (session_id, project, client, source, created_by, started_at, last_seen_at)
+            values (?1, coalesce(?2, ''), ?3, ?4, ?5, ?6, ?6)
+            on conflict (session_id) do update set
+                project = coalesce(?2, project), client = coalesce(?3, client), source = ?4, last_seen_at = ?6,
+                ended_at = null, end_reason = null",
+            start.session_id,
+            start.project,
+            start.client,
+            start.source,
+            start.created_by,
+            self.now
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Makes sure that a session has a row, and notes that it is alive. One that was over goes on.
+    pub async fn touch_session(
+        &mut self,
+        session_id: &str,
+        created_by: &str,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "insert into session (session_id, source, created_by, started_at, last_seen_at)
+            values (?1, 'startup', ?2, ?3, ?3)
+            on conflict (session_id) do update set last_seen_at = ?3, ended_at = null, end_reason = null",
+            session_id,
+            created_by,
+            self.now
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// A session by its id.
+    pub async fn session(&mut self, session_id: &str) -> Result<Option<Session>, StoreError> {
+        let raw =
+            sessions!("where s.session_id = ?", session_id).fetch_optional(&mut self.conn).await?;
+        Ok(raw.map(Session::from))
+    }
+
+    /// Ends a session.
+    pub async fn end_session(
+        &mut self,
+        session_id: &str,
+        reason: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let done = sqlx::query!(
+            "update session set ended_at = ?, end_reason = ?, last_seen_at = ? where session_id = ?",
+            self.now,
+            reason,
+            self.now,
+            session_id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        changed(done.rows_affected(), "session", session_id)
+    }
+
+    /// Sets the times that this job wrote to when the event happened: it was reported late, as the daemon was away.
+    pub async fn date_session(
+        &mut self,
+        session_id: &str,
+        at: Timestamp,
+        is_new: bool,
+    ) -> Result<(), StoreError> {
+        let done = sqlx::query!(
+            "update session set last_seen_at = ?2, started_at = iif(?3, ?2, started_at),
+                ended_at = iif(ended_at is null, null, ?2)
+            where session_id = ?1",
+            session_id,
+            at,
+            is_new
+        )
+        .execute(&mut self.conn)
+        .await?;
+        changed(done.rows_affected(), "session", session_id)
+    }
+
+    /// Counts from zero again.
+    pub async fn reset_tool_count(
+        &mut self,
+        session_id: &str,
+        agent_id: &str,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "update session_counter set since = 0 where session_id = ? and agent_id = ?",
+            session_id,
+            agent_id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Stores a setting of the daemon.
+    pub async fn put_setting(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
+        sqlx::query!(
+            "insert into setting (name, value) values (?1, ?2) on conflict (name) do update set value = ?2",
+            name,
+            value
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// A session by its id.
+    pub async fn session(&self, session_id: &str) -> Result<Option<Session>, StoreError> {
+        let raw =
+            sessions!("where s.session_id = ?", session_id).fetch_optional(&self.readers).await?;
+        Ok(raw.map(Session::from))
+    }
+
+    /// A page of sessions, those heard of last first.
+    pub async fn sessions(
+        &self,
+        filter: &SessionFilter,
+        before: Option<(Timestamp, &str)>,
+        limit: u32,
+    ) -> Result<Vec<Session>, StoreError> {
+        let (at, id) = before.unzip();
+        let raw = sessions!(
+            "where (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
+                and (?3 is null or (s.ended_at is null) = ?3)
+                and (?4 is null or (s.last_seen_at, s.session_id) < (?4, ?5))
+            order by s.last_seen_at desc, s.session_id desc limit ?6",
+            filter.project,
+            filter.client,
+            filter.open,
+            at,
+            id,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(raw.into_iter().map(Session::from).collect())
+    }
+
+    /// How often each tool was called in a session, the most called first.
+    pub async fn tool_uses(&self, session_id: &str) -> Result<Vec<ToolUse>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select tool_name, agent_id, count, last_at as "last_at: Timestamp" from tool_use
+            where session_id = ? order by agent_id, count desc, tool_name"#,
+            session_id
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| ToolUse {
+                tool_name: row.tool_name,
+                agent_id: non_empty(row.agent_id),
+                count: row.count,
+                last_at: row.last_at,
+            })
+            .collect())
+    }
+
+    /// A setting of the daemon.
+    pub async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let value = sqlx::query_scalar!("select value from setting where name = ?", name)
+            .fetch_optional(&self.readers)
+            .await?;
+        Ok(value)
+    }
+}
