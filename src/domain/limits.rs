@@ -87,7 +87,7 @@ pub const WRITE_QUEUE: usize = 4096;
 pub const STREAMS_CACHED: usize = 65_536;
 /// Read connections.
 pub const READERS: u32 = 4;
-/// How long SQLite waits for a lock that another process holds (a backup, the `sqlite3` shell).
+/// How long the store waits for a lock that another process holds, such as a backup or a database shell.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// What the write-ahead log is cut back to after a checkpoint, in bytes.
 pub const WAL_BYTES: u64 = 64 * 1024 * 1024;
@@ -115,7 +115,7 @@ pub const AGENT_PAGE_BYTES: usize = 128 * 1024;
 /// Bytes of results of one kind of read that are kept for as long as nothing is written.
 pub const READS_BYTES: usize = 1024 * 1024;
 
-/// Rows in one page of a replay. The same number stands in the text of the queries of `store/replay.rs`.
+/// Rows in one page of a replay. The same number stands in the queries of `store/sqlite/replay.rs`.
 pub const REPLAY_ROWS: u32 = 256;
 /// Characters of `data` above which a row is replayed alone. The same number stands in `migrations/0001_log.sql`.
 pub const REPLAY_LARGE: u32 = 8192;

@@ -1,4 +1,4 @@
-//! What was read lately. A read costs a few hand-overs to a thread of SQLite's; agents that look at the same thing
+//! What was read lately. A read costs a few hand-overs to a thread of the store's; agents that look at the same thing
 //! again and again, as they do, are told from here for as long as nothing was written.
 
 use std::{

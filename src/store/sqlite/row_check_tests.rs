@@ -43,32 +43,32 @@ fn task() -> TaskRow {
 #[tokio::test]
 async fn a_write_that_finds_no_row_is_an_error_and_is_undone() {
     let writes: [(&str, Write); 14] = [
-        ("mcp_session", |tx| Box::pin(async { tx.touch_mcp_session(&id()).await })),
+        ("mcp_session", |tx| Box::pin(async move { tx.touch_mcp_session(&id()).await })),
         ("mcp_session", |tx| {
-            Box::pin(async {
+            Box::pin(async move {
                 let id: McpSessionId = id();
                 tx.describe_mcp_session(&id, Revision::V2025_11_25, None, "{}").await
             })
         }),
-        ("mcp_session", |tx| Box::pin(async { tx.set_mcp_log_level(&id(), "info").await })),
-        ("mcp_session", |tx| Box::pin(async { tx.set_mcp_tools(&id(), 1).await })),
-        ("mcp_session", |tx| Box::pin(async { tx.tie_mcp_session(&id(), "s").await })),
+        ("mcp_session", |tx| Box::pin(async move { tx.set_mcp_log_level(&id(), "info").await })),
+        ("mcp_session", |tx| Box::pin(async move { tx.set_mcp_tools(&id(), 1).await })),
+        ("mcp_session", |tx| Box::pin(async move { tx.tie_mcp_session(&id(), "s").await })),
         ("mcp_call", |tx| {
-            Box::pin(async {
+            Box::pin(async move {
                 tx.update_call(&id::<CallId>(), CallState::Completed, None, None).await
             })
         }),
-        ("hook_seen", |tx| Box::pin(async { tx.note_reminder("unknown", "", 1).await })),
-        ("task", |tx| Box::pin(async { tx.update_task(&task()).await })),
-        ("token", |tx| Box::pin(async { tx.use_token(&id::<TokenId>()).await })),
-        ("session", |tx| Box::pin(async { tx.end_session("unknown", None).await })),
-        ("session", |tx| Box::pin(async { tx.date_session("unknown", AT, false).await })),
+        ("hook_seen", |tx| Box::pin(async move { tx.note_reminder("unknown", "", 1).await })),
+        ("task", |tx| Box::pin(async move { tx.update_task(&task()).await })),
+        ("token", |tx| Box::pin(async move { tx.use_token(&id::<TokenId>()).await })),
+        ("session", |tx| Box::pin(async move { tx.end_session("unknown", None).await })),
+        ("session", |tx| Box::pin(async move { tx.date_session("unknown", AT, false).await })),
         ("peer", |tx| {
-            Box::pin(async { tx.touch_peer(&id::<PeerId>(), PeerStatus::Busy, AT).await })
+            Box::pin(async move { tx.touch_peer(&id::<PeerId>(), PeerStatus::Busy, AT).await })
         }),
-        ("peer", |tx| Box::pin(async { tx.delete_peer(&id::<PeerId>()).await })),
+        ("peer", |tx| Box::pin(async move { tx.delete_peer(&id::<PeerId>()).await })),
         ("message", |tx| {
-            Box::pin(async { tx.lease_messages(&[id::<MessageId>()], AT, None).await })
+            Box::pin(async move { tx.lease_messages(&[id::<MessageId>()], AT, None).await })
         }),
     ];
     let test = TestStore::open().await;
