@@ -137,7 +137,7 @@ impl SearchIndex {
                         where g.id = f.rowid and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
                             and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
                     ))
-            ))) as "postings!: String"
+            ))) as "places!: String"
             from json_each(?1) j"#,
             terms,
             filter.domain,
