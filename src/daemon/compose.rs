@@ -14,10 +14,12 @@ use tokio::net::TcpListener;
 use super::lifecycle::Lifecycle;
 use super::{daemon_file, sweeps, tuning};
 use crate::config::{Config, Env};
-use crate::domain::{Clock, Ids, NewEvent, StreamName, SystemClock, TokenId, limits};
+use crate::domain::{
+    Clock, Ids, NewEvent, StreamName, SystemClock, TokenId, hook::HookPolicy, limits,
+};
 use crate::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
 use crate::mcp::{self, Mcp, McpMetrics, McpParts, StreamResources};
-use crate::service::{Services, Tokens, hooks::HookPolicy};
+use crate::service::{Services, Tokens};
 use crate::store::{OpenOptions, Store, StoreError, Writer};
 use crate::{telemetry, tools, web::Beat};
 

@@ -82,7 +82,7 @@ impl NewEvent {
     ///
     /// # Panics
     /// If `data` does not serialise, which types of ours with string keys always do.
-    pub fn new(kind: &'static str, data: &impl serde::Serialize) -> Self {
+    pub fn new(kind: impl Into<EventKind>, data: &impl serde::Serialize) -> Self {
         let data = serde_json::to_string(data).expect("a value of ours has a JSON form");
         Self { kind: kind.into(), data: data.into(), producer_id: None }
     }

@@ -1,10 +1,10 @@
-//! Texts of others, fit to stand in a line of ours.
+//! Texts of others, made safe to stand in a line of ours.
 //!
-//! What somebody wrote into a record comes before a model again later. It has to come as data: it must not end the list that
-//! it stands in, begin a heading or a block of code, or look like a tag of whoever puts it before the model.
+//! A model reads later what somebody wrote into a record. It has to read it as data: the text must not end the list that it
+//! stands in, begin a heading or a block of code, or look like a tag of the client.
 
-/// A text on one line of Markdown, of at most `most` bytes; `…` stands for what is left out.
-pub fn line(text: &str, most: usize) -> String {
+/// A text as one line of Markdown of at most `max_bytes`; `…` stands for what is left out.
+pub fn line(text: &str, max_bytes: usize) -> String {
     let mut line = String::new();
     let mut rest = blanks_to_spaces(text).peekable();
     while let Some(c) = rest.next() {
@@ -19,53 +19,53 @@ pub fn line(text: &str, most: usize) -> String {
             '<' if next.is_some_and(|next| next.is_alphabetic() || "/!?".contains(next)) => {
                 line.push('‹');
             }
-            // Links and pictures, which some would fetch.
+            // Links and pictures, which a client might fetch.
             '(' if line.ends_with(']') => line.push_str(" ("),
             c => line.push(c),
         }
-        // All that is left out was read for nothing.
-        if line.len() > most {
+        // The rest is cut off anyway.
+        if line.len() > max_bytes {
             break;
         }
     }
-    cut(&mut line, most, str::len);
+    cut(&mut line, max_bytes, str::len);
     line
 }
 
-/// The beginning of a text on one line, of at most `most` bytes in JSON.
-pub fn excerpt(text: &str, most: usize) -> String {
+/// The beginning of a text on one line, of at most `max_bytes` as JSON.
+pub fn excerpt(text: &str, max_bytes: usize) -> String {
     let mut line = String::new();
     for c in blanks_to_spaces(text) {
         line.push(c);
-        if line.len() > most {
+        if line.len() > max_bytes {
             break;
         }
     }
-    cut(&mut line, most, |text| {
+    cut(&mut line, max_bytes, |text| {
         text.len() + text.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count()
     });
     line
 }
 
-/// Shortens a text to `most` as `size` counts, marking that it did.
-fn cut(text: &mut String, most: usize, size: impl Fn(&str) -> usize) {
+/// Shortens a text to `max_bytes` as `size` counts them, and marks the cut.
+fn cut(text: &mut String, max_bytes: usize, size: impl Fn(&str) -> usize) {
     const MARK: char = '…';
     let whole = text.trim_end().len();
     text.truncate(whole);
-    if size(text) <= most {
+    if size(text) <= max_bytes {
         return;
     }
-    while !text.is_empty() && size(text) + MARK.len_utf8() > most {
+    while !text.is_empty() && size(text) + MARK.len_utf8() > max_bytes {
         text.pop();
     }
     let whole = text.trim_end().len();
     text.truncate(whole);
-    if MARK.len_utf8() <= most {
+    if MARK.len_utf8() <= max_bytes {
         text.push(MARK);
     }
 }
 
-/// Each run of blanks, controls and characters that nobody sees as one space; none at the beginning.
+/// Makes one space of each run of blanks, controls and invisible characters, and removes those at the beginning.
 fn blanks_to_spaces(text: &str) -> impl Iterator<Item = char> {
     let mut was_blank = true;
     text.chars().filter_map(move |c| {
@@ -81,7 +81,7 @@ fn is_blank(c: char) -> bool {
         || c.is_control()
         || matches!(
             c,
-            // Breadth without width, marks of direction, separators of lines, and what is called tags.
+            // Characters without width, marks of direction, separators of lines, and tag characters.
             '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}'
         )
 }

@@ -1,4 +1,4 @@
-//! The stamp on a message from one agent to another: who it is from, by the sender's credential and not by what it says.
+//! The stamp on a message from one agent to another: its sender by credential, whatever the text says.
 
 use std::borrow::Cow;
 
@@ -11,14 +11,14 @@ const TARGET: &str = "Agent 2 (target)";
 /// Who sent a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageSender {
-    /// What people call it.
+    /// Its name for people.
     pub name: String,
-    /// `agent:<id>:<key>`; `None` for one that is no agent.
+    /// Its [`address`]; `None` if it is not an agent.
     pub session: Option<String>,
 }
 
 impl MessageSender {
-    /// The sender that a message names, and the peer behind that name.
+    /// The sender with the id `from`, which is `peer` if it is a peer.
     pub fn new(from: &str, peer: Option<&Peer>) -> Self {
         match peer {
             Some(peer) => Self {
@@ -30,16 +30,16 @@ impl MessageSender {
     }
 }
 
-/// `agent:<kind>:<session>`: how a session is called between agents.
+/// `agent:<backend>:<session>`: the name of a session between agents.
 ///
-/// No two sessions have the same: the kind, which a peer chooses for itself, has no colon in it, and what could end the word
-/// is percent-encoded.
+/// No two sessions have the same. A peer chooses its backend, so a colon in that is percent-encoded, as is in both parts
+/// what could end the word.
 pub fn address(peer: &Peer) -> String {
     let key = peer.session_id.as_deref().unwrap_or(peer.peer_id.as_str());
     format!("agent:{}:{}", one_word(&peer.backend, ":"), one_word(key, ""))
 }
 
-/// The stamp of a message: whose it is, whose it is not, and how it came.
+/// The stamp of a message: its sender, its receiver, and the tool by which it came.
 pub fn stamp(from: &MessageSender, target: &str, channel: &str, tool: &str) -> String {
     let session = from.session.as_deref();
     let requester = session.map(|session| format!("{REQUESTER} session: {session}.\n"));
@@ -55,16 +55,16 @@ pub fn stamp(from: &MessageSender, target: &str, channel: &str, tool: &str) -> S
     )
 }
 
-/// A text without what only the daemon may write: that is made harmless.
+/// A text in which the signs that only the daemon may write are changed.
 pub fn neutralised(text: &str) -> Cow<'_, str> {
-    // The last is how a message begins where several follow each other.
+    // The last begins each message where several follow each other.
     const SIGNS: [&str; 4] =
         ["inter-session message", "agent 1 (requester)", "agent 2 (target)", "--- message "];
     let lower = text.to_ascii_lowercase();
     if !SIGNS.iter().any(|sign| lower.contains(sign)) {
         return Cow::Borrowed(text);
     }
-    // Case changes no length in ASCII, so places are the same in both.
+    // ASCII case changes no length, so an offset is the same in both texts.
     let mut out = String::with_capacity(text.len() + 16);
     let mut at = 0;
     while at < text.len() {
@@ -83,7 +83,7 @@ pub fn neutralised(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// As one word, from which the text can be told again. `reserved` has a meaning where the word stands.
+/// Percent-encodes a text into one word, reversibly. `reserved` are characters with a meaning around the word.
 fn one_word(text: &str, reserved: &str) -> String {
     let mut word = String::with_capacity(text.len());
     for c in text.chars() {

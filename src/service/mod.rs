@@ -31,7 +31,7 @@ pub use error::{Error, ResourceKind};
 
 use access::Access;
 use core::Core;
-use hooks::{HookPolicy, Hooks};
+use hooks::Hooks;
 use journal::Journal;
 use log::Log;
 use mcp::Mcp;
@@ -40,7 +40,7 @@ use tasks::Tasks;
 use team::Team;
 
 use crate::{
-    domain::{Clock, Ids, Timestamp},
+    domain::{Clock, Ids, Timestamp, hook::HookPolicy},
     store::Store,
 };
 

@@ -158,7 +158,7 @@ struct PeerHeartbeatArguments {
 }
 
 async fn heartbeat(call: Call, input: PeerHeartbeatArguments) -> Result<Peer, Failure> {
-    let id = own_or(&call, input.peer_id).await?;
+    let id = named_or_own_peer(&call, input.peer_id).await?;
     Ok(call.services.team.heartbeat(&call.caller, &id, input.status).await?)
 }
 
@@ -246,7 +246,7 @@ async fn inbox(call: Call, input: PeerInboxArguments) -> Result<PeerInboxResult,
     if input.cursor.is_some() && !peek {
         return Err(ToolError::invalid("cursor", "cursor: goes with peek = true").into());
     }
-    let id = own_or(&call, input.peer_id).await?;
+    let id = named_or_own_peer(&call, input.peer_id).await?;
     let page = if peek {
         let cursor = input.cursor.as_deref();
         call.services.team.peek_messages(&call.caller, &id, cursor, input.limit).await?
@@ -281,7 +281,7 @@ struct PeerAckResult {
 }
 
 async fn ack(call: Call, input: PeerAckArguments) -> Result<PeerAckResult, Failure> {
-    let id = own_or(&call, input.peer_id).await?;
+    let id = named_or_own_peer(&call, input.peer_id).await?;
     let acked = call.services.team.ack_messages(&call.caller, &id, input.ids).await?;
     Ok(PeerAckResult { acked })
 }
@@ -338,33 +338,33 @@ async fn broadcast(
     Ok(PeerBroadcastResult { delivered_to })
 }
 
-/// The peer that is named, or the caller's own.
-async fn own_or(call: &Call, named: Option<String>) -> Result<String, Failure> {
+/// The id of the named peer, or of the caller's own.
+async fn named_or_own_peer(call: &Call, named: Option<String>) -> Result<String, Failure> {
     match named {
         Some(id) => Ok(id),
-        None => own_peer(call).await?.ok_or_else(|| nobody(call).into()),
+        None => own_peer(call).await?.ok_or_else(|| no_peer_error(call).into()),
     }
 }
 
-/// The caller's own peer, if it has one: the one registered with its session.
+/// The id of the caller's own peer: the one that is registered with its session.
 pub(super) async fn own_peer(call: &Call) -> Result<Option<String>, Failure> {
     let Some(session) = &call.session else { return Ok(None) };
     let peer = call.services.team.peer_of_session(session).await?;
     Ok(peer.map(|peer| peer.peer_id.as_str().to_owned()))
 }
 
-/// Whom a message is from. The service sees to it that a session sends as its own peer and as nobody else.
+/// The sender of a message. The service refuses a session that names another peer than its own.
 async fn sender(call: &Call, named: Option<String>) -> Result<Option<String>, Failure> {
     if call.caller.is_operator() && named.is_some() {
         return Ok(named);
     }
     match own_peer(call).await? {
-        None if !call.caller.is_operator() => Err(nobody(call).into()),
+        None if !call.caller.is_operator() => Err(no_peer_error(call).into()),
         own => Ok(named.or(own)),
     }
 }
 
-fn nobody(call: &Call) -> ToolError {
+fn no_peer_error(call: &Call) -> ToolError {
     let message = match &call.session {
         Some(session) => format!("session {session:?} has no peer yet: call peer_register first"),
         None => "this call belongs to no session, and so to no peer: call peer_register first, and pass the peer_id \
@@ -374,7 +374,7 @@ fn nobody(call: &Call) -> ToolError {
     ToolError::new(ErrorType::Conflict, message)
 }
 
-/// The id of the peer that is named by its id or by its name: models write names.
+/// The id of a peer that is named by its id or by its display name. Models write names.
 async fn receiver(call: &Call, to: &str) -> Result<String, Failure> {
     let named = match call.services.team.peer(to).await {
         Ok(peer) => return Ok(peer.peer_id.as_str().to_owned()),

@@ -71,12 +71,12 @@ struct OutputLine {
 
 async fn get(call: Call, input: TaskGetArguments) -> Result<TaskGetResult, Failure> {
     let task = call.services.tasks.task(&input.task_id).await?;
-    let (frames, frames_cut) = lines(&call, &task.task_id, input.frames).await?;
+    let (frames, frames_cut) = last_lines(&call, &task.task_id, input.frames).await?;
     Ok(TaskGetResult { task, frames, frames_cut })
 }
 
 /// The last lines of a task, and whether some were left out.
-async fn lines(
+async fn last_lines(
     call: &Call,
     task: &TaskId,
     count: Option<u32>,
@@ -192,7 +192,7 @@ async fn wait(call: Call, input: TaskWaitArguments) -> Result<TaskWaitResult, Fa
         Some(task) => Arc::new(task),
         None => call.services.tasks.task(&input.task_id).await?,
     };
-    let (frames, frames_cut) = lines(&call, &task.task_id, input.frames).await?;
+    let (frames, frames_cut) = last_lines(&call, &task.task_id, input.frames).await?;
     Ok(TaskWaitResult { timed_out: !task.status.is_terminal(), task, frames, frames_cut })
 }
 
@@ -273,7 +273,7 @@ async fn notify(call: Call, input: TaskNotifyArguments) -> Result<TaskNotifyResu
     Ok(TaskNotifyResult { watched_ids, finished, pending_ids, timed_out })
 }
 
-/// A small number as progress has it.
+/// A number of tasks in the type of MCP progress.
 fn count(tasks: usize) -> f64 {
     u32::try_from(tasks).map_or(f64::MAX, f64::from)
 }

@@ -14,7 +14,6 @@ mod unseen;
 mod waiters;
 mod write_job;
 
-pub use crate::domain::hook::HookPolicy;
 pub use event::HookCall;
 pub use mail_wait::{MailWait, MailWaiter};
 pub use room::Hooks;

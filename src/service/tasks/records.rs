@@ -3,7 +3,6 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
-use serde::Serialize;
 
 use super::Tasks;
 use crate::{
@@ -427,19 +426,12 @@ fn frame_event(id: &TaskId, event: TaskEvent, now: Timestamp) -> NewEvent {
         unreachable!("the caller has only frames")
     };
     let frame = Frame { task_id: id, line, kind: *kind, ts: ts.unwrap_or(now) };
-    NewEvent {
-        producer_id: event.producer_id.map(Into::into),
-        data: to_json(&frame).into(),
-        kind: FRAME.clone(),
-    }
+    let producer_id = event.producer_id.map(Into::into);
+    NewEvent { producer_id, ..NewEvent::new(FRAME.clone(), &frame) }
 }
 
 static FRAME: std::sync::LazyLock<crate::domain::EventKind> =
     std::sync::LazyLock::new(|| "frame".into());
-
-fn to_json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("a value of ours has a JSON form")
-}
 
 /// Who asks for a task: the caller's own peer, or whom the operator names.
 async fn asker(
