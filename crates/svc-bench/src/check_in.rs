@@ -69,9 +69,9 @@ struct CheckIns {
 impl Append for CheckIns {
     async fn append(&self, stream: usize) -> anyhow::Result<()> {
         let session_id = format!("session-{}", stream % self.sessions);
-        let place = ActingSession { session_id, agent_id: String::new() };
+        let session = ActingSession { session_id, agent_id: String::new() };
         let tool = Some("Bash".to_owned());
-        self.services.team.check_in(&Caller::Operator, place, tool, limits::CHECK_IN).await?;
+        self.services.team.check_in(&Caller::Operator, session, tool, limits::CHECK_IN).await?;
         Ok(())
     }
 }

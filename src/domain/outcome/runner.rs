@@ -32,7 +32,7 @@ pub struct Runner {
 
 /// A runner in a command, and what the command's status says of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct NamedRunner {
     pub(super) runner: Runner,
     /// What of the command's status is its own.
     pub(super) its: Its,
@@ -60,16 +60,16 @@ pub fn runner_of(command: &str) -> Option<Runner> {
 }
 
 /// The first of the greatest kind.
-pub(super) fn foremost(found: &[Found]) -> Option<&Found> {
+pub(super) fn foremost(found: &[NamedRunner]) -> Option<&NamedRunner> {
     found.iter().rev().max_by_key(|found| found.runner.kind)
 }
 
 /// All runners in `command`, in their order.
-pub(super) fn runners_in(command: &str) -> Vec<Found> {
+pub(super) fn runners_in(command: &str) -> Vec<NamedRunner> {
     runners_within(command, MAX_WRAPPERS)
 }
 
-fn runners_within(command: &str, wrappers: usize) -> Vec<Found> {
+fn runners_within(command: &str, wrappers: usize) -> Vec<NamedRunner> {
     let commands = simple_commands(command);
     let line = Line::of(&commands);
     let mut all = Vec::new();
@@ -130,7 +130,7 @@ impl<'a> Line<'a> {
         let pipefail = sets('\0', "pipefail");
         let errexit = sets('e', "errexit");
 
-        // The shallowest place of an operator that hides what is before it, from the end on.
+        // The shallowest depth of an operator that hides what is before it, from the end on.
         let (mut hides, mut pipes) = (usize::MAX, usize::MAX);
         let mut another = usize::MAX;
         let mut hidden = vec![false; commands.len()];
@@ -280,8 +280,8 @@ fn skip_options<'a>(mut words: &'a [String], valued: &[&str]) -> &'a [String] {
     words
 }
 
-fn one(name: &'static str, kind: RunKind) -> Vec<Found> {
-    vec![Found {
+fn one(name: &'static str, kind: RunKind) -> Vec<NamedRunner> {
+    vec![NamedRunner {
         runner: Runner { name, kind },
         its: Its { success: true, failure: true },
         timed: false,
@@ -291,7 +291,7 @@ fn one(name: &'static str, kind: RunKind) -> Vec<Found> {
 }
 
 /// The runners of a simple command, seen through `env`, `timeout`, `uv run`, `bash -c` and their like.
-fn unwrap(words: &[String], wrappers: usize) -> Vec<Found> {
+fn unwrap(words: &[String], wrappers: usize) -> Vec<NamedRunner> {
     let Some(at) = words.iter().position(|word| !is_assignment(word)) else {
         return Vec::new();
     };
@@ -343,7 +343,7 @@ fn unwrap(words: &[String], wrappers: usize) -> Vec<Found> {
 }
 
 /// `docker compose exec app pytest`, `docker run image pytest`, `kubectl exec pod -- pytest`.
-fn in_container(args: &[String], wrappers: usize) -> Vec<Found> {
+fn in_container(args: &[String], wrappers: usize) -> Vec<NamedRunner> {
     const VALUED: &[&str] = &[
         "-e",
         "--env",
@@ -378,7 +378,7 @@ fn in_container(args: &[String], wrappers: usize) -> Vec<Found> {
 }
 
 /// Programs that run others in an environment: `poetry run pytest`, `bundle exec rspec`.
-fn of_environment(name: &str, args: &[String], wrappers: usize) -> Vec<Found> {
+fn of_environment(name: &str, args: &[String], wrappers: usize) -> Vec<NamedRunner> {
     const VALUED: &[&str] = &[
         "-n",
         "--name",
@@ -461,7 +461,7 @@ fn script_kind(name: &str) -> Option<RunKind> {
 }
 
 /// The package managers of JavaScript: scripts of the project, or programs that it has installed.
-fn of_scripts(name: &str, args: &[String], wrappers: usize) -> Vec<Found> {
+fn of_scripts(name: &str, args: &[String], wrappers: usize) -> Vec<NamedRunner> {
     const VALUED: &[&str] = &[
         "--prefix",
         "-w",
@@ -519,7 +519,7 @@ fn of_scripts(name: &str, args: &[String], wrappers: usize) -> Vec<Found> {
     }
 }
 
-fn of_node(args: &[String], wrappers: usize) -> Vec<Found> {
+fn of_node(args: &[String], wrappers: usize) -> Vec<NamedRunner> {
     const VALUED: &[&str] = &[
         "-r",
         "--require",
@@ -559,7 +559,7 @@ fn is_python(name: &str) -> bool {
         || rest.is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.'))
 }
 
-fn of_python(args: &[String], wrappers: usize) -> Vec<Found> {
+fn of_python(args: &[String], wrappers: usize) -> Vec<NamedRunner> {
     let mut rest = args;
     while let Some((word, after)) = rest.split_first() {
         match word.as_str() {
@@ -593,7 +593,7 @@ fn of_python(args: &[String], wrappers: usize) -> Vec<Found> {
     Vec::new()
 }
 
-fn module_run(module: &str, args: &[String]) -> Vec<Found> {
+fn module_run(module: &str, args: &[String]) -> Vec<NamedRunner> {
     let found = if module == "unittest" {
         one("unittest", RunKind::Test)
     } else {
@@ -603,7 +603,7 @@ fn module_run(module: &str, args: &[String]) -> Vec<Found> {
 }
 
 /// Nothing, if the words ask the runner about itself or for a list, and do not make it run.
-fn not_a_question(args: &[String], found: Vec<Found>) -> Vec<Found> {
+fn not_a_question(args: &[String], found: Vec<NamedRunner>) -> Vec<NamedRunner> {
     const QUESTIONS: &[&str] = &[
         "--help",
         "--version",
@@ -632,7 +632,7 @@ fn not_a_question(args: &[String], found: Vec<Found>) -> Vec<Found> {
 }
 
 /// A program that is a runner itself.
-fn direct(name: &str, args: &[String]) -> Vec<Found> {
+fn direct(name: &str, args: &[String]) -> Vec<NamedRunner> {
     use RunKind::{Build, Check, Test};
     let has = |words: &[&str]| args.iter().any(|arg| words.contains(&arg.as_str()));
     let verb = args.iter().map(String::as_str).find(|word| !word.starts_with('-'));
@@ -771,7 +771,7 @@ fn verb_after<'a>(args: &'a [String], verb: &str) -> Option<&'a str> {
     args.get(at + 1).map(String::as_str)
 }
 
-fn of_cargo(args: &[String]) -> Vec<Found> {
+fn of_cargo(args: &[String]) -> Vec<NamedRunner> {
     use RunKind::{Build, Check, Test};
     const VALUED: &[&str] =
         &["--color", "--config", "-C", "-Z", "--manifest-path", "--target-dir", "-p", "--package"];
@@ -800,7 +800,7 @@ fn of_cargo(args: &[String]) -> Vec<Found> {
     }
 }
 
-fn of_maven(args: &[String]) -> Vec<Found> {
+fn of_maven(args: &[String]) -> Vec<NamedRunner> {
     let skips = args.iter().any(|arg| {
         matches!(
             arg.as_str(),
@@ -828,7 +828,7 @@ fn of_maven(args: &[String]) -> Vec<Found> {
     }
 }
 
-fn of_gradle(args: &[String]) -> Vec<Found> {
+fn of_gradle(args: &[String]) -> Vec<NamedRunner> {
     if args.iter().any(|arg| arg == "-m") {
         return Vec::new();
     }
@@ -866,7 +866,7 @@ fn of_gradle(args: &[String]) -> Vec<Found> {
     kind.map_or_else(Vec::new, |kind| one("gradle", kind))
 }
 
-fn of_make(name: &str, args: &[String]) -> Vec<Found> {
+fn of_make(name: &str, args: &[String]) -> Vec<NamedRunner> {
     let mut targets = Vec::new();
     let mut words = args.iter();
     while let Some(word) = words.next() {

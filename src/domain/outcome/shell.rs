@@ -51,7 +51,7 @@ struct Reader<'a> {
     text: &'a [u8],
     at: usize,
     found: Vec<Simple>,
-    /// The groups around this place; true where a status is lost.
+    /// The groups that enclose this position; true where a status is lost.
     groups: Vec<bool>,
     /// The delimiters of here-documents that begin at the next line.
     here: Vec<Vec<u8>>,

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::counts::{self, Report};
-use super::runner::{Found, RunKind, Runner, foremost, runners_in};
+use super::counts::{self, RunReport};
+use super::runner::{NamedRunner, RunKind, Runner, foremost, runners_in};
 use crate::domain::journal::OutcomeVerdict;
 
 /// The longest summary, in bytes.
@@ -74,7 +74,7 @@ enum Status {
 pub fn judge(run: &ToolRun) -> Option<Verdict> {
     let all = runners_in(&run.command);
     let best = foremost(&all)?;
-    let mut read: Vec<(&Found, Report)> = Vec::new();
+    let mut read: Vec<(&NamedRunner, RunReport)> = Vec::new();
     for found in &all {
         if read.len() < MAX_RUNNERS && read.iter().all(|(other, _)| other.runner != found.runner) {
             read.push((found, counts::read(found.runner.name, &run.output)));
@@ -102,7 +102,11 @@ pub fn judge(run: &ToolRun) -> Option<Verdict> {
 }
 
 /// The verdict, and what there is to say of it beside the counts.
-fn weigh(run: &ToolRun, found: &Found, report: &Report) -> (OutcomeVerdict, Option<String>) {
+fn weigh(
+    run: &ToolRun,
+    found: &NamedRunner,
+    report: &RunReport,
+) -> (OutcomeVerdict, Option<String>) {
     use OutcomeVerdict::{Fail, Pass, Unknown};
     let says = |why: &str| Some(why.to_owned());
     let status = status(run, found);
@@ -141,7 +145,7 @@ fn weigh(run: &ToolRun, found: &Found, report: &Report) -> (OutcomeVerdict, Opti
     }
 }
 
-fn status(run: &ToolRun, found: &Found) -> Status {
+fn status(run: &ToolRun, found: &NamedRunner) -> Status {
     let echoed = found.echoed.as_deref().and_then(|before| echoed_status(&run.output, before));
     if let Some(code) = echoed {
         return if code == 0 { Status::Succeeded } else { Status::Failed(Some(code)) };
@@ -192,7 +196,7 @@ fn sums_up_once(runner: &str) -> bool {
 fn summary(
     runner: Runner,
     verdict: OutcomeVerdict,
-    report: &Report,
+    report: &RunReport,
     why: Option<String>,
 ) -> String {
     let Runner { name, kind } = runner;

@@ -1,11 +1,11 @@
 //! Compilers, linters and what runs other tools.
 
-use super::Report;
 use super::line::{after, before, is_of_msbuild, is_problem};
+use super::report::RunReport;
 
 /// `error[E0308]: mismatched types`, then `  --> src/lib.rs:12:22`; `warning: … generated 2 warnings`.
-pub(super) fn rustc(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn rustc(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     let mut message = None;
     for line in lines {
         if let Some(rest) = line.strip_prefix("error: could not compile ") {
@@ -16,9 +16,9 @@ pub(super) fn rustc(lines: &[&str]) -> Report {
         } else if is_of_rustc(line) {
             report.problems += 1;
             message.get_or_insert(*line);
-        } else if let Some(place) = line.trim_start().strip_prefix("--> ") {
+        } else if let Some(location) = line.trim_start().strip_prefix("--> ") {
             if let Some(message) = message {
-                report.first(&format!("{place}: {message}"));
+                report.first(&format!("{location}: {message}"));
             }
         } else if let Some((_, count)) = line.split_once(" generated ") {
             report.warnings += before(count, &["warning", "warnings"]).unwrap_or(0);
@@ -31,7 +31,7 @@ pub(super) fn rustc(lines: &[&str]) -> Report {
         }
     }
     if report.problems > 0 && lines.iter().any(|line| super::line::did_not_start(line)) {
-        return Report { nothing: true, ..Report::default() };
+        return RunReport { nothing: true, ..RunReport::default() };
     }
     report.first(message.unwrap_or_default());
     report
@@ -48,8 +48,8 @@ fn is_of_rustc(line: &str) -> bool {
 }
 
 /// `a.ts(1,7): error TS2322: …`, in colours `a.ts:1:7 - error TS2322: …`.
-pub(super) fn tsc(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn tsc(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     for line in lines {
         if line.contains(" error TS")
             || line.starts_with("error TS")
@@ -63,8 +63,8 @@ pub(super) fn tsc(lines: &[&str]) -> Report {
 }
 
 /// `✖ 2 problems (2 errors, 0 warnings)`
-pub(super) fn eslint(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn eslint(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     let mut file = "";
     for line in lines {
         if let Some(rest) = line.strip_prefix("✖ ")
@@ -77,9 +77,9 @@ pub(super) fn eslint(lines: &[&str]) -> Report {
         } else if line.starts_with(['/', '.']) || line.get(1..3) == Some(":\\") {
             file = line;
         } else if !file.is_empty()
-            && let Some((place, message)) = line.trim_start().split_once(" error ")
+            && let Some((location, message)) = line.trim_start().split_once(" error ")
         {
-            report.first(&format!("{file}:{}: {}", place.trim(), message.trim()));
+            report.first(&format!("{file}:{}: {}", location.trim(), message.trim()));
         }
     }
     if report.problems == 0 {
@@ -89,8 +89,8 @@ pub(super) fn eslint(lines: &[&str]) -> Report {
 }
 
 /// `Found 2 errors.`, `All checks passed!`, `1 file would be reformatted`
-pub(super) fn ruff(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn ruff(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     let mut rule = None;
     for line in lines {
         if let Some(errors) =
@@ -105,9 +105,9 @@ pub(super) fn ruff(lines: &[&str]) -> Report {
             report.problems += before(count, &["file", "files"]).unwrap_or(0);
         } else if let Some(path) = line.strip_prefix("Would reformat: ") {
             report.first(path);
-        } else if let Some(place) = line.trim_start().strip_prefix("--> ") {
+        } else if let Some(location) = line.trim_start().strip_prefix("--> ") {
             if let Some(rule) = rule {
-                report.first(&format!("{place}: {rule}"));
+                report.first(&format!("{location}: {rule}"));
             }
         } else if line.starts_with(|c: char| c.is_ascii_alphabetic()) {
             rule = Some(line);
@@ -122,8 +122,8 @@ pub(super) fn ruff(lines: &[&str]) -> Report {
 }
 
 /// `Found 2 errors in 1 file (checked 1 source file)`, `Success: no issues found in 1 source file`
-pub(super) fn mypy(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn mypy(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     for line in lines {
         if line.starts_with("Found ") && line.contains(" in ") && line.contains(" file") {
             report.problems += before(line, &["error", "errors"]).unwrap_or(0);
@@ -140,8 +140,8 @@ pub(super) fn mypy(lines: &[&str]) -> Report {
 }
 
 /// `2 errors, 1 warning, 0 informations`
-pub(super) fn pyright(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn pyright(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     for line in lines {
         if line.contains("error")
             && line.contains("warning")
@@ -159,8 +159,8 @@ pub(super) fn pyright(lines: &[&str]) -> Report {
 }
 
 /// `./cart.go:3:2: undefined: x`
-pub(super) fn go(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn go(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     for line in lines {
         if line.contains(".go:") && is_problem(line, ": ") && !line.starts_with(char::is_whitespace)
         {
@@ -172,8 +172,8 @@ pub(super) fn go(lines: &[&str]) -> Report {
 }
 
 /// `Build FAILED.`, `    2 Error(s)`
-pub(super) fn dotnet(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn dotnet(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     for line in lines {
         let trimmed = line.trim();
         if trimmed == "Build FAILED." || trimmed.starts_with("Build failed with ") {
@@ -190,8 +190,8 @@ pub(super) fn dotnet(lines: &[&str]) -> Report {
 }
 
 /// `cart.c:3:5: error: …`, as compilers of C and their kin say it.
-pub(super) fn cc(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn cc(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     for line in lines {
         if is_problem(line, ": error: ") || is_problem(line, ": fatal error: ") {
             report.problems += 1;
@@ -204,8 +204,8 @@ pub(super) fn cc(lines: &[&str]) -> Report {
 }
 
 /// What runs other tools and says that one of them failed: make, just, npm and its kin, tox, nox.
-pub(super) fn wrapper(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn wrapper(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     for line in lines {
         let trimmed = line.trim();
         let failed = (trimmed.starts_with("make") && trimmed.contains("]: *** [")

@@ -69,12 +69,12 @@ pub(super) fn did_not_start(line: &str) -> bool {
         || line.contains(": not found") && line.contains("sh: ")
 }
 
-/// A line of a compiler: `path:3:5: error: …` and the like. What `marks` stands between place and message.
+/// A line of a compiler: `path:3:5: error: …` and the like. What `marks` stands between location and message.
 pub(super) fn is_problem(line: &str, mark: &str) -> bool {
     line.find(mark).is_some_and(|at| {
-        let place = &line[..at];
-        place.contains(['.', '/'])
-            && (place.ends_with(')') || place.ends_with(|c: char| c.is_ascii_digit()))
+        let location = &line[..at];
+        location.contains(['.', '/'])
+            && (location.ends_with(')') || location.ends_with(|c: char| c.is_ascii_digit()))
     })
 }
 

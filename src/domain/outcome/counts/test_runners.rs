@@ -1,11 +1,11 @@
 //! Tools that run tests.
 
-use super::Report;
 use super::line::{after, before, has_extension, is_count, is_of_msbuild, is_problem};
+use super::report::RunReport;
 
 /// `== 2 failed, 1 passed, 1 error in 0.02s ==`, then or before it `FAILED path::name - why`.
-pub(super) fn pytest(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn pytest(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     let (mut failed, mut errors) = (0, 0);
     for line in lines {
         if let Some(counts) = pytest_summary(line) {
@@ -98,8 +98,8 @@ fn pytest_summary(line: &str) -> Option<&str> {
 }
 
 /// `Ran 3 tests in 0.001s`, then `OK (skipped=1)` or `FAILED (failures=1, errors=1)`.
-pub(super) fn unittest(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn unittest(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     let mut ran = None;
     for line in lines {
         if let Some(rest) = line.strip_prefix("Ran ")
@@ -140,8 +140,8 @@ pub(super) fn unittest(lines: &[&str]) -> Report {
 }
 
 /// `Tests:       1 failed, 1 skipped, 2 passed, 4 total`, also of Pest and Artisan (`… (3 assertions)`).
-pub(super) fn jest(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn jest(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     let mut file = None;
     for line in lines {
         let line = line.trim_end();
@@ -179,8 +179,8 @@ pub(super) fn jest(lines: &[&str]) -> Report {
 }
 
 /// ` Tests  1 failed | 2 passed | 1 skipped (4)`
-pub(super) fn vitest(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn vitest(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     for line in lines {
         let trimmed = line.trim();
         if let Some(rest) = trimmed.strip_prefix("Tests  ").map(str::trim) {
@@ -212,8 +212,8 @@ pub(super) fn vitest(lines: &[&str]) -> Report {
 }
 
 /// `  2 passing (8ms)`, `  1 failing`, and below it `  1) suite`, `       name:`.
-pub(super) fn mocha(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn mocha(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     let mut failing = false;
     let mut name: Option<String> = None;
     for line in lines {
@@ -243,8 +243,8 @@ pub(super) fn mocha(lines: &[&str]) -> Report {
 }
 
 /// `  2 passed (2.1s)`, `  1 failed`, `    [chromium] › a.spec.ts:3:5 › name`.
-pub(super) fn playwright(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn playwright(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     for line in lines {
         if let Some(passed) = is_count(line, "passed") {
             report.count(passed, 0, 0, 0);
@@ -265,8 +265,8 @@ pub(super) fn playwright(lines: &[&str]) -> Report {
 }
 
 /// The Test Anything Protocol and what node's own runner sums up: `# pass 1`, `ℹ fail 2`.
-pub(super) fn tap(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn tap(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     let (mut good, mut bad, mut skipped) = (0, 0, 0);
     let mut planned = false;
     let mut summed = false;
@@ -309,7 +309,7 @@ pub(super) fn tap(lines: &[&str]) -> Report {
     }
     if !summed {
         if !planned {
-            return Report::default();
+            return RunReport::default();
         }
         report.count(good, bad, 0, skipped);
     }
@@ -320,8 +320,8 @@ pub(super) fn tap(lines: &[&str]) -> Report {
 }
 
 /// `FAILED | 1 passed | 1 failed (22ms)`
-pub(super) fn deno(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn deno(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     for line in lines {
         if line.starts_with("ok | ") || line.starts_with("FAILED | ") {
             let of = |words: &[&str]| before(line, words).unwrap_or(0);
@@ -343,11 +343,11 @@ pub(super) fn deno(lines: &[&str]) -> Report {
 }
 
 /// ` 2 pass`, ` 1 fail`, `Ran 3 tests across 1 file.`
-pub(super) fn bun(lines: &[&str]) -> Report {
+pub(super) fn bun(lines: &[&str]) -> RunReport {
     if !lines.iter().any(|line| line.starts_with("Ran ") && line.contains(" across ")) {
-        return Report::default();
+        return RunReport::default();
     }
-    let mut report = Report::default();
+    let mut report = RunReport::default();
     for line in lines {
         if let Some(passed) = is_count(line, "pass") {
             report.count(passed, 0, 0, 0);
@@ -366,8 +366,8 @@ pub(super) fn bun(lines: &[&str]) -> Report {
 }
 
 /// `test result: FAILED. 1 passed; 1 failed; 1 ignored; …`, once for each target.
-pub(super) fn cargo(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn cargo(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     let mut first_error = None;
     for line in lines {
         if let Some(rest) = line.strip_prefix("test result: ") {
@@ -403,8 +403,8 @@ pub(super) fn cargo(lines: &[&str]) -> Report {
 }
 
 /// `Summary [   0.177s] 4 tests run: 2 passed, 2 failed, 1 skipped`
-pub(super) fn nextest(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn nextest(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     let mut failing = None;
     for line in lines {
         let trimmed = line.trim_start();
@@ -449,8 +449,8 @@ pub(super) fn nextest(lines: &[&str]) -> Report {
 }
 
 /// `ok  pkg 0.1s`, `FAIL pkg [build failed]` with tabs, `--- FAIL: TestName (0.00s)`; tests that pass are named with `-v` only.
-pub(super) fn go(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn go(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     let (mut passed, mut failed, mut skipped) = (0_u64, 0_u64, 0_u64);
     let (mut good, mut bad) = (0_u64, 0_u64);
     let mut first_error = None;
@@ -489,7 +489,7 @@ pub(super) fn go(lines: &[&str]) -> Report {
         }
     }
     if good + bad + passed + failed == 0 && first_error.is_none() {
-        return Report { nothing: report.nothing, ..Report::default() };
+        return RunReport { nothing: report.nothing, ..RunReport::default() };
     }
     report.fine = good > 0 && bad + failed == 0;
     if passed + failed > 0 {
@@ -508,8 +508,8 @@ pub(super) fn go(lines: &[&str]) -> Report {
 }
 
 /// `5 examples, 1 failure, 1 pending`, `rspec ./spec/cart_spec.rb:3 # Cart adds`
-pub(super) fn rspec(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn rspec(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     for line in lines {
         if let (Some(examples), Some(failed)) =
             (before(line, &["example", "examples"]), before(line, &["failure", "failures"]))
@@ -537,8 +537,8 @@ pub(super) fn rspec(lines: &[&str]) -> Report {
 }
 
 /// `3 runs, 3 assertions, 1 failures, 0 errors, 0 skips`
-pub(super) fn minitest(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn minitest(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     let mut named = false;
     for line in lines {
         let trimmed = line.trim();
@@ -572,9 +572,9 @@ pub(super) fn minitest(lines: &[&str]) -> Report {
 
 /// `Failed!  - Failed:     1, Passed:     2, Skipped:     0, Total: …` for each assembly, or
 /// `Test summary: total: 3, failed: 1, succeeded: 2, skipped: 0, duration: 1.2s`.
-pub(super) fn dotnet(lines: &[&str]) -> Report {
-    let mut report = Report::default();
-    let mut vstest = Report::default();
+pub(super) fn dotnet(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
+    let mut vstest = RunReport::default();
     // The name stands in the line below the error.
     let mut named = false;
     for line in lines {
@@ -620,9 +620,9 @@ pub(super) fn dotnet(lines: &[&str]) -> Report {
 }
 
 /// `[ERROR] Tests run: 3, Failures: 1, Errors: 0, Skipped: 1` for each module, without the time that classes have.
-pub(super) fn maven(lines: &[&str]) -> Report {
-    let mut report = Report::default();
-    let mut classes = Report::default();
+pub(super) fn maven(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
+    let mut classes = RunReport::default();
     let mut listed = false;
     for line in lines {
         let level =
@@ -664,8 +664,8 @@ pub(super) fn maven(lines: &[&str]) -> Report {
 }
 
 /// `CartTest > total() FAILED`, `3 tests completed, 1 failed, 1 skipped`, `BUILD FAILED in 2s`
-pub(super) fn gradle(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn gradle(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     for line in lines {
         if let Some(tests) = before(line, &["tests", "test"])
             && line.contains("completed, ")
@@ -699,8 +699,8 @@ pub(super) fn gradle(lines: &[&str]) -> Report {
 }
 
 /// `OK (3 tests, 3 assertions)`, `Tests: 3, Assertions: 3, Failures: 1.`
-pub(super) fn phpunit(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn phpunit(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     for line in lines {
         if line.starts_with("OK (")
             && let Some(tests) = before(line, &["test", "tests"])
@@ -731,14 +731,14 @@ pub(super) fn phpunit(lines: &[&str]) -> Report {
 }
 
 /// `PHPUnit`, or Pest and Artisan, which sum up as Jest does.
-pub(super) fn phpunit_or_pest(lines: &[&str]) -> Report {
+pub(super) fn phpunit_or_pest(lines: &[&str]) -> RunReport {
     let report = phpunit(lines);
     if report.says_something() { report } else { jest(lines) }
 }
 
 /// `50% tests passed, 1 tests failed out of 2`; the version 4 leaves out that none failed.
-pub(super) fn ctest(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn ctest(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     let mut listed = false;
     for line in lines {
         if let Some((_, rest)) = line.split_once("% tests passed") {
@@ -763,8 +763,8 @@ pub(super) fn ctest(lines: &[&str]) -> Report {
 
 /// `Executed 3 tests, with 1 failure (0 unexpected) in 0.1 (0.1) seconds`, the last of which is of all, and
 /// `Test run with 3 tests in 1 suite failed after 0.1 seconds with 1 issue.`
-pub(super) fn swift(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn swift(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     let mut last = None;
     for line in lines {
         let trimmed = line.trim_start();
@@ -803,8 +803,8 @@ pub(super) fn swift(lines: &[&str]) -> Report {
 }
 
 /// `//shop:cart_test   PASSED in 0.3s`
-pub(super) fn bazel(lines: &[&str]) -> Report {
-    let mut report = Report::default();
+pub(super) fn bazel(lines: &[&str]) -> RunReport {
+    let mut report = RunReport::default();
     for line in lines {
         if line.starts_with("//") && line.contains(" PASSED in ") {
             report.count(1, 0, 0, 0);
