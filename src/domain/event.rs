@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use super::{Timestamp, limits};
 
-/// Place of an event within its stream: 1, 2, 3 …, without a hole. 0 is the place before the first.
+/// Number of an event within its stream: 1, 2, 3 …, without a hole. As a cursor, 0 is before the first.
 pub type Seq = i64;
 
 /// Name of a stream, such as `task/<id>` or `team`.
@@ -27,7 +27,8 @@ impl StreamName {
         Self(name.into())
     }
 
-    /// What a caller wrote where a stream's name belongs; `None` if no stream can have it.
+    /// Reads a name that a caller gave. `None` if it is empty, longer than [`limits::ID_BYTES`] + 16, or has
+    /// characters other than printable ASCII without quotation mark and backslash.
     pub fn parse(text: &str) -> Option<Self> {
         let fits = !text.is_empty()
             && text.len() <= limits::ID_BYTES + 16
@@ -40,7 +41,7 @@ impl StreamName {
         &self.0
     }
 
-    /// What the stream is of: `task` in `task/<id>`; empty for a stream of the daemon's own.
+    /// The part before the slash: `task` in `task/<id>`. Empty for a stream of the daemon's own.
     pub fn kind(&self) -> &str {
         self.0.split_once('/').map_or("", |(kind, _)| kind)
     }
@@ -63,7 +64,7 @@ impl From<Arc<str>> for StreamName {
     }
 }
 
-/// What happened, in one word of ours: `frame`, `peer.status`. Shared, because a commit has hundreds of the same.
+/// Kind of an event, such as `frame` or `peer.status`. Shared, because a commit has hundreds of one kind.
 pub type EventKind = Arc<str>;
 
 /// An event that is to be appended.
@@ -91,11 +92,11 @@ impl NewEvent {
 /// A committed event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Place in the whole log. Never used twice.
+    /// Orders the whole log. Never used twice.
     pub position: i64,
-    /// The stream it stands in.
+    /// Stream that it belongs to.
     pub stream: StreamName,
-    /// Place in its stream.
+    /// Orders its stream.
     pub seq: Seq,
     /// What happened.
     pub kind: EventKind,

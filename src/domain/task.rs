@@ -11,24 +11,24 @@ use super::{Seq, TaskId, Timestamp};
 pub struct Task {
     /// Given by the daemon. Its output is the stream `task/<task_id>`.
     pub task_id: TaskId,
-    /// What people call it.
+    /// Name for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Who is to do it.
+    /// Name of the agent that is to run it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// What is to be done.
+    /// Instructions for the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// Who asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Whatever its maker wants to keep with it.
+    /// Kept as it is, for its maker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Map<String, Value>>,
     /// Present state.
     pub status: TaskStatus,
-    /// What the process returned.
+    /// Exit code of the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// The signal that ended the process.
@@ -37,14 +37,14 @@ pub struct Task {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Somebody asked the runner to stop.
+    /// When the runner was asked to stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel_requested_at: Option<Timestamp>,
     /// When it was made.
     pub created_at: Timestamp,
     /// The time of the last event of its stream.
     pub updated_at: Timestamp,
-    /// When it ended.
+    /// When it reached a terminal status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub closed_at: Option<Timestamp>,
     /// The id of the last event of its stream.
@@ -54,15 +54,15 @@ pub struct Task {
 /// A task to be made.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 pub struct NewTask {
-    /// What people call it.
+    /// Name for people.
     pub title: Option<String>,
-    /// Who is to do it.
+    /// Name of the agent that is to run it.
     pub agent: Option<String>,
-    /// What is to be done.
+    /// Instructions for the agent.
     pub prompt: Option<String>,
     /// Who asks for it, which only the operator may choose.
     pub from: Option<String>,
-    /// Whatever its maker wants to keep with it.
+    /// Kept as it is, for its maker.
     pub metadata: Option<Map<String, Value>>,
     /// A repeat with the same key is answered with the task first made.
     pub idempotency_key: Option<String>,
@@ -72,17 +72,17 @@ pub struct NewTask {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskStatus {
-    /// Nobody has begun.
+    /// No runner has begun.
     Pending,
-    /// Somebody is at it.
+    /// A runner has begun.
     Active,
     /// Ended well.
     Done,
     /// Ended badly.
     Failed,
-    /// Stopped because somebody asked for it.
+    /// Stopped on request.
     Cancelled,
-    /// Nothing was heard of it for too long.
+    /// Silent for 24 h.
     Expired,
 }
 
@@ -123,12 +123,12 @@ pub struct Runner {
     pub pid: u32,
 }
 
-/// How a task ended, or where it stands: the `data` of a `task` or `terminal` event as a producer sends it.
+/// A change of a task's status: the `data` of a `task` or `terminal` event as a producer sends it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 pub struct Verdict {
-    /// The state from now on.
+    /// Status from now on.
     pub status: TaskStatus,
-    /// What the process returned.
+    /// Exit code of the process.
     pub exit_code: Option<i32>,
     /// The signal that ended the process.
     pub signal: Option<String>,

@@ -1,0 +1,212 @@
+//! The house rules that no compiler checks: which floor may know which, that files import each other in no circle, that
+//! rooms of one floor meet at their doors, and where SQL may stand.
+
+mod imports;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use imports::{Arrow, Crate, circles, collect};
+
+/// The floors from the lowest up. A room may name what stands on the floors below its own, and nothing beside it.
+const FLOORS: [&[&str]; 9] = [
+    &["private_file", "telemetry"],
+    &["domain"],
+    &["config", "hook_spool", "store"],
+    &["client", "service"],
+    &["runner", "tools"],
+    &["web"],
+    &["http", "mcp"],
+    &["daemon"],
+    &["cli"],
+];
+
+/// Names that a floor below offers and that one above has no business with.
+const NOT_FOR: [(&str, &[&str]); 4] = [
+    // A client and a host are small programs: they know neither rows nor services.
+    ("client", &["store"]),
+    ("runner", &["store", "service"]),
+    // Adapters ask services.
+    ("web", &["store"]),
+    ("cli", &["service", "tools", "web", "http", "mcp"]),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
+}
+
+/// Folders of sources: the program's, and those of the packages beside it.
+fn packages() -> Vec<PathBuf> {
+    let mut all = vec![root().join("src")];
+    for entry in std::fs::read_dir(root().join("crates")).expect("crates/") {
+        all.push(entry.expect("an entry").path().join("src"));
+    }
+    all
+}
+
+/// The first part of a file's name: the room, or the leaf that stands alone.
+fn room(file: &str) -> &str {
+    file.split(['/', '.']).next().unwrap_or_default()
+}
+
+fn floor(room: &str) -> Option<usize> {
+    FLOORS.iter().position(|rooms| rooms.contains(&room))
+}
+
+fn describe(arrow: &Arrow) -> String {
+    format!("src/{}:{} names {}, which is in {}", arrow.from, arrow.line, arrow.path, arrow.to)
+}
+
+#[test]
+fn no_floor_knows_one_above_it() {
+    let arrows = Crate::read(&root().join("src")).arrows();
+    assert!(arrows.len() > 500, "imports are seen: {}", arrows.len());
+    let mut strays = Vec::new();
+    for arrow in &arrows {
+        let (from, to) = (room(&arrow.from), room(&arrow.to));
+        if from == to || from == "main" || from == "lib" {
+            continue;
+        }
+        let above = floor(from).unwrap_or_else(|| panic!("src/{from} stands on no floor"));
+        let below = floor(to).unwrap_or_else(|| panic!("src/{to} stands on no floor"));
+        let barred = NOT_FOR.iter().any(|(room, names)| *room == from && names.contains(&to));
+        if below >= above || barred {
+            strays.push(describe(arrow));
+        }
+    }
+    assert!(strays.is_empty(), "these point up:\n{}", strays.join("\n"));
+}
+
+#[test]
+fn files_import_each_other_in_no_circle() {
+    for src in packages() {
+        let found = circles(&Crate::read(&src).arrows());
+        let told: Vec<String> = found.iter().map(|circle| circle.join(", ")).collect();
+        assert!(told.is_empty(), "circles in {}:\n{}", src.display(), told.join("\n"));
+    }
+}
+
+/// In every folder of the program two files are taken that know each other one way, and the way back is planted in each
+/// form that the language has.
+#[test]
+fn a_circle_planted_in_any_room_is_found() {
+    let tree = Crate::read(&root().join("src"));
+    let arrows = tree.arrows();
+    let mut folders = BTreeSet::new();
+    for arrow in &arrows {
+        let folder = |file: &str| file.rsplit_once('/').map(|(folder, _)| folder.to_owned());
+        let (Some(home), is_same) = (folder(&arrow.from), folder(&arrow.from) == folder(&arrow.to))
+        else {
+            continue;
+        };
+        let is_module = |file: &str| file.ends_with("/mod.rs");
+        if !is_same || is_module(&arrow.to) || is_module(&arrow.from) || !folders.insert(home) {
+            continue;
+        }
+        let stem = |file: &str| {
+            let name = file.rsplit('/').next().unwrap_or_default();
+            name.trim_end_matches(".rs").to_owned()
+        };
+        let (upper, path) =
+            (stem(&arrow.from), arrow.from.trim_end_matches(".rs").replace('/', "::"));
+        for planted in [
+            format!("use crate::{path}::Planted;"),
+            format!("use super::{upper}::{{self as planted, Planted}};"),
+            format!("use super::{{{upper}}};\nfn planted() {{ {upper}::planted() }}"),
+            format!("fn planted() {{ assert!(super::{upper}::planted()); }}"),
+            format!("fn planted(_: &crate::{path}::Planted) {{}}"),
+        ] {
+            let mut planted_in = tree.clone();
+            planted_in.plant(&arrow.from, "pub struct Planted;\npub fn planted() {}");
+            planted_in.plant(&arrow.to, &planted);
+            let mut arrows = arrows.clone();
+            arrows.extend(planted_in.arrows_from(|file| *file == *arrow.to));
+            let found = circles(&arrows);
+            let is_found =
+                found.iter().any(|it| it.contains(&arrow.from) && it.contains(&arrow.to));
+            assert!(is_found, "{planted:?} in {} is not seen as a circle", arrow.to);
+        }
+    }
+    assert!(folders.len() > 15, "{folders:?}");
+}
+
+#[test]
+fn a_reexport_counts_as_the_file_that_defines_the_name() {
+    let files = BTreeMap::from(
+        [
+            ("lib.rs", "mod room;\nmod other;"),
+            ("room/mod.rs", "mod low;\nmod high;\npub use low::Low;\npub use high::*;"),
+            ("room/low.rs", "use super::high_one;\npub struct Low;"),
+            ("room/high.rs", "use crate::room::Low;\npub fn high_one() {}"),
+            ("other.rs", "#[cfg(test)]\nmod tests { use crate::room::Low; }"),
+        ]
+        .map(|(name, text)| (name.to_owned(), text.to_owned())),
+    );
+    let tree = Crate::parse(&files);
+    assert_eq!(circles(&tree.arrows()), [["room/high.rs", "room/low.rs"]]);
+    assert!(tree.arrows().iter().all(|arrow| arrow.from != "other.rs"), "tests do not count");
+}
+
+/// Rooms of `service` know each other by what their `mod.rs` shows, and not by the files behind it.
+#[test]
+fn rooms_of_one_floor_meet_at_their_doors() {
+    let mut strays = Vec::new();
+    for arrow in Crate::read(&root().join("src")).arrows() {
+        let inner = |file: &str| {
+            let mut parts = file.strip_prefix("service/")?.split('/');
+            let room = parts.next()?.to_owned();
+            parts.next().map(|_| room)
+        };
+        if let (Some(from), Some(to)) = (inner(&arrow.from), inner(&arrow.to))
+            && from != to
+            && arrow.through != ["service".to_owned(), to.clone()]
+        {
+            strays.push(describe(&arrow));
+        }
+    }
+    assert!(strays.is_empty(), "these go behind a door:\n{}", strays.join("\n"));
+}
+
+/// Every line of code with where it stands, without comments.
+fn code() -> Vec<(String, usize, String)> {
+    let mut lines = Vec::new();
+    for src in packages() {
+        let mut files = BTreeMap::new();
+        collect(&src, &src, &mut files);
+        let name = src.strip_prefix(root()).expect("below the root").display().to_string();
+        for (file, text) in files {
+            for (n, line) in text.lines().enumerate() {
+                if !line.trim_start().starts_with("//") {
+                    lines.push((format!("{name}/{file}"), n + 1, line.to_owned()));
+                }
+            }
+        }
+    }
+    assert!(!lines.is_empty(), "there is something to look at");
+    lines
+}
+
+#[test]
+fn sql_stands_in_the_engine_alone() {
+    let mut strays = Vec::new();
+    for (file, n, line) in code() {
+        // The load generator measures bare SQLite beside us, which is what it is for.
+        let own = file.starts_with("src/store/sqlite/") || file.starts_with("crates/svc-bench/");
+        if !own && (line.contains("sqlx::") || line.contains("rusqlite::")) {
+            strays.push(format!("{file}:{n}: {}", line.trim()));
+        }
+    }
+    assert!(strays.is_empty(), "SQL outside src/store/sqlite:\n{}", strays.join("\n"));
+}
+
+#[test]
+fn exceptions_from_lints_are_expected_and_not_allowed() {
+    let (allow, inner) = (["#", "[allow("].concat(), ["#!", "[allow("].concat());
+    let mut strays = Vec::new();
+    for (file, n, line) in code() {
+        if line.contains(&allow) || line.contains(&inner) {
+            strays.push(format!("{file}:{n}: {}", line.trim()));
+        }
+    }
+    assert!(strays.is_empty(), "use `expect` with a reason:\n{}", strays.join("\n"));
+}
