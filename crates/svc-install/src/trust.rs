@@ -1,6 +1,6 @@
-//! Codex runs a hook only when its person has trusted the hash of its definition, and passes over the others without a
-//! word. The hashes are Codex's own business, so we ask its app server for them; with the person's consent we write
-//! them where `/hooks` would.
+//! Codex runs a hook only if the person has trusted the hash of its definition, and skips the others silently. Only Codex
+//! can compute the hashes, so its app server is asked for them; with the person's consent they are written where Codex's
+//! `/hooks` writes them.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -12,46 +12,54 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::clients::Places;
 use super::edit::is_our_handler;
+use super::locations::ClientLocations;
 
-/// How long Codex may take to say what hooks it sees.
+/// How long Codex may take to list its hooks.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// One of our hooks, as Codex sees it.
+/// A hook of svc, as Codex lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Hook {
-    /// Its name in `hooks.state`: file, event, group, place.
-    pub(super) key: String,
+pub struct CodexHook {
+    /// Its key in `hooks.state`: file, event, index of the group, index in it.
+    pub key: String,
     /// The hash of its definition.
-    pub(super) hash: String,
+    pub hash: String,
     /// Whether this hash is trusted.
-    pub(super) trusted: bool,
+    pub trusted: bool,
 }
 
-/// Asks Codex for the hooks of ours that it sees from this project's folder. `None` if there is no Codex to ask.
-pub(super) async fn hooks(places: &Places) -> Option<anyhow::Result<Vec<Hook>>> {
-    let codex = places.find("codex")?;
-    Some(match timeout(PATIENCE, ask(&codex, places)).await {
+/// Asks Codex for the hooks of svc that it reads in this project's folder. `None` if there is no Codex on the PATH.
+/// `version` is that of svc, which Codex is told.
+pub async fn hooks(
+    locations: &ClientLocations,
+    version: &str,
+) -> Option<anyhow::Result<Vec<CodexHook>>> {
+    let codex = locations.find("codex")?;
+    Some(match timeout(PATIENCE, ask(&codex, locations, version)).await {
         Ok(answer) => answer,
         Err(_) => Err(anyhow::anyhow!("codex did not answer within {} s", PATIENCE.as_secs())),
     })
 }
 
-async fn ask(codex: &Path, places: &Places) -> anyhow::Result<Vec<Hook>> {
-    let mut server = Server::start(codex, places)?;
-    let us = json!({ "name": "svc", "title": "svc", "version": env!("CARGO_PKG_VERSION") });
-    server.request(1, "initialize", &json!({ "clientInfo": us })).await?;
+async fn ask(
+    codex: &Path,
+    locations: &ClientLocations,
+    version: &str,
+) -> anyhow::Result<Vec<CodexHook>> {
+    let mut server = AppServer::start(codex, locations)?;
+    let info = json!({ "name": "svc", "title": "svc", "version": version });
+    server.request(1, "initialize", &json!({ "clientInfo": info })).await?;
     server.send(&json!({ "method": "initialized" })).await?;
-    let answer = server.request(2, "hooks/list", &json!({ "cwds": [places.project] })).await?;
+    let answer = server.request(2, "hooks/list", &json!({ "cwds": [locations.project] })).await?;
     let data = answer.get("data").and_then(Value::as_array).context("codex lists no hooks")?;
-    let all = data.iter().filter_map(|it| it.get("hooks")?.as_array()).flatten();
+    let all = data.iter().filter_map(|folder| folder.get("hooks")?.as_array()).flatten();
     Ok(all.filter(|hook| is_our_handler(hook)).filter_map(hook).collect())
 }
 
-fn hook(value: &Value) -> Option<Hook> {
+fn hook(value: &Value) -> Option<CodexHook> {
     let text = |name: &str| value.get(name).and_then(Value::as_str);
-    Some(Hook {
+    Some(CodexHook {
         key: text("key")?.to_owned(),
         hash: text("currentHash")?.to_owned(),
         trusted: matches!(text("trustStatus")?, "trusted" | "managed"),
@@ -59,18 +67,18 @@ fn hook(value: &Value) -> Option<Hook> {
 }
 
 /// `codex app-server`, a line of JSON for each message.
-struct Server {
+struct AppServer {
     /// Ended when this is dropped.
     _child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
 }
 
-impl Server {
-    fn start(codex: &Path, places: &Places) -> anyhow::Result<Self> {
+impl AppServer {
+    fn start(codex: &Path, locations: &ClientLocations) -> anyhow::Result<Self> {
         let mut child = Command::new(codex)
             .arg("app-server")
-            .current_dir(&places.project)
+            .current_dir(&locations.project)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -7,11 +7,12 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::apply::{Outcome, Work};
-use super::clients::{Change, Client, Scope};
-use super::document::{Document, Format};
-use super::edit::{self, Done, Edit, Found, Problem, is_our_handler, is_our_server};
-use super::record::Record;
+use super::apply::{FileOutcome, Installer};
+use super::change::FileChange;
+use super::client::{InstallScope, KnownClient};
+use super::document::{ConfigDocument, FileFormat};
+use super::edit::{self, Edit, EditError, EditState, UndoInfo, is_our_handler, is_our_server};
+use super::record::InstallRecord;
 
 fn server() -> Edit {
     let entry = json!({ "type": "stdio", "command": "/opt/svc", "args": ["stdio"] });
@@ -31,18 +32,19 @@ fn hooks() -> Edit {
     Edit::Hooks { groups: vec![group("PreToolUse"), group("Stop")] }
 }
 
-fn value(format: Format, text: &str) -> Value {
-    Document::parse(format, text).expect("parses").value()
+fn value(format: FileFormat, text: &str) -> Value {
+    ConfigDocument::parse(format, text).expect("parses").value()
 }
 
 /// Applies an edit twice and undoes it; the second time must change nothing.
 #[track_caller]
-fn there_and_back(text: &str, format: Format, edit: &Edit) -> (String, String) {
-    let (after, done) = edit::apply(text, format, edit).expect("applies");
-    assert_eq!(edit::find(&after, format, edit), Ok(Found::Same), "{after}");
+fn there_and_back(text: &str, format: FileFormat, edit: &Edit) -> (String, String) {
+    let (after, undo_info) = edit::apply(text, format, edit).expect("applies");
+    assert_eq!(edit::find(&after, format, edit), Ok(EditState::Same), "{after}");
     let (again, nothing) = edit::apply(&after, format, edit).expect("applies again");
-    assert_eq!((again.as_str(), &nothing), (after.as_str(), &Done::default()));
-    let back = edit::undo(&after, format, edit, &done).expect("undoes").expect("is not ours alone");
+    assert_eq!((again.as_str(), &nothing), (after.as_str(), &UndoInfo::default()));
+    let back =
+        edit::undo(&after, format, edit, &undo_info).expect("undoes").expect("is not ours alone");
     (after, back)
 }
 
@@ -71,7 +73,7 @@ fn a_server_stands_beside_the_others_in_the_style_of_the_file() {
         ),
     ];
     for (before, wanted) in cases {
-        let (after, back) = there_and_back(before, Format::Json, &server());
+        let (after, back) = there_and_back(before, FileFormat::Json, &server());
         assert_eq!(after, wanted);
         assert_eq!(back, before);
     }
@@ -79,17 +81,17 @@ fn a_server_stands_beside_the_others_in_the_style_of_the_file() {
 
 #[test]
 fn line_ends_indentation_and_byte_order_marks_stay() {
-    let (after, back) = there_and_back("{\r\n\t\"a\": 1\r\n}\r\n", Format::Json, &server());
+    let (after, back) = there_and_back("{\r\n\t\"a\": 1\r\n}\r\n", FileFormat::Json, &server());
     assert!(after.contains("\r\n\t\"mcpServers\": {\r\n\t\t\"svc\": {\r\n"), "{after:?}");
     assert!(!after.replace("\r\n", "").contains('\n'), "{after:?}");
     assert_eq!(back, "{\r\n\t\"a\": 1\r\n}\r\n");
     let before = "# mine\r\nmodel = \"gpt-5\"\r\n\r\n[mcp_servers.a]\r\ncommand = \"x\"\r\n";
-    let (after, back) = there_and_back(before, Format::Toml, &toml_server());
+    let (after, back) = there_and_back(before, FileFormat::Toml, &toml_server());
     assert!(after.starts_with(before) && after.contains("[mcp_servers.svc]\r\n"), "{after:?}");
     assert!(!after.replace("\r\n", "").contains('\n'), "{after:?}");
     assert_eq!(back, before);
     let marked = "\u{feff}{\n    \"a\": 1\n}\n";
-    let (after, back) = there_and_back(marked, Format::Json, &server());
+    let (after, back) = there_and_back(marked, FileFormat::Json, &server());
     assert!(after.starts_with("\u{feff}{\n    \"a\": 1,\n    \"mcpServers\""), "{after:?}");
     assert_eq!(back, marked);
 }
@@ -97,25 +99,25 @@ fn line_ends_indentation_and_byte_order_marks_stay() {
 #[test]
 fn toml_keeps_its_comments_and_gets_one_more_table() {
     let before = "# mine\nmodel = \"gpt-5\"  # the good one\n\n[mcp_servers.a]\ncommand = \"x\"\n\n[profiles.b]\nmodel = \"y\"\n";
-    let (after, back) = there_and_back(before, Format::Toml, &toml_server());
+    let (after, back) = there_and_back(before, FileFormat::Toml, &toml_server());
     assert_eq!(
         after,
         "# mine\nmodel = \"gpt-5\"  # the good one\n\n[mcp_servers.a]\ncommand = \"x\"\n\n[mcp_servers.svc]\ncommand = \"/opt/svc\"\nargs = [\"stdio\"]\n\n[profiles.b]\nmodel = \"y\"\n"
     );
     assert_eq!(back, before);
     let inline = "mcp_servers = { a = { command = \"x\" } }\n";
-    let (after, back) = there_and_back(inline, Format::Toml, &toml_server());
+    let (after, back) = there_and_back(inline, FileFormat::Toml, &toml_server());
     assert_eq!(
-        value(Format::Toml, &after)["mcp_servers"]["svc"],
+        value(FileFormat::Toml, &after)["mcp_servers"]["svc"],
         json!({ "command": "/opt/svc", "args": ["stdio"] })
     );
-    assert_eq!(value(Format::Toml, &back), value(Format::Toml, inline));
+    assert_eq!(value(FileFormat::Toml, &back), value(FileFormat::Toml, inline));
 }
 
 #[test]
 fn an_entry_in_toml_is_put_right_where_it_stands() {
     let before = "[mcp_servers.a]\ncommand = \"x\"\n\n# ours\n[mcp_servers.svc]\ncommand = \"/old/svc\"\nargs = [\"stdio\"]\nstartup_timeout_sec = 20\n\n[profiles.b]\nmodel = \"y\"\n";
-    let (after, back) = there_and_back(before, Format::Toml, &toml_server());
+    let (after, back) = there_and_back(before, FileFormat::Toml, &toml_server());
     assert_eq!(
         after,
         before.replace(
@@ -123,16 +125,16 @@ fn an_entry_in_toml_is_put_right_where_it_stands() {
             "/opt/svc\"\nargs = [\"stdio\"]\nstartup_timeout_sec = 20"
         )
     );
-    assert_eq!(value(Format::Toml, &back), value(Format::Toml, before));
+    assert_eq!(value(FileFormat::Toml, &back), value(FileFormat::Toml, before));
 }
 
 #[test]
 fn hooks_go_into_toml_where_a_person_has_them_there() {
     let before =
-        "[[hooks.Stop]]\n[[hooks.Stop.hooks]]\ntype = \"command\"\ncommand = \"say done\"\n";
-    let (after, back) = there_and_back(before, Format::Toml, &hooks());
-    let hooks = &value(Format::Toml, &after)["hooks"];
-    assert_eq!(hooks["Stop"][0]["hooks"][0]["command"], "say done");
+        "[[hooks.Stop]]\n[[hooks.Stop.hooks]]\ntype = \"command\"\ncommand = \"say undo_info\"\n";
+    let (after, back) = there_and_back(before, FileFormat::Toml, &hooks());
+    let hooks = &value(FileFormat::Toml, &after)["hooks"];
+    assert_eq!(hooks["Stop"][0]["hooks"][0]["command"], "say undo_info");
     assert_eq!(hooks["Stop"][1]["hooks"][0]["command"], "/opt/svc hook codex");
     assert_eq!(hooks["PreToolUse"][0]["hooks"][0]["timeout"], 5);
     assert_eq!(back, before);
@@ -141,37 +143,37 @@ fn hooks_go_into_toml_where_a_person_has_them_there() {
 #[test]
 fn what_does_not_parse_or_has_another_shape_is_refused() {
     let cases = [
-        (Format::Json, "{", &server()),
-        (Format::Json, "{'a': 1}", &server()),
-        (Format::Json, "{\"a\": 1 \"b\": 2}", &server()),
-        (Format::Json, "[]", &server()),
-        (Format::Json, "{\"mcpServers\": []}", &server()),
-        (Format::Json, "{\"hooks\": {\"Stop\": {}}}", &hooks()),
-        (Format::Toml, "a = ", &toml_server()),
-        (Format::Toml, "mcp_servers = 3", &toml_server()),
+        (FileFormat::Json, "{", &server()),
+        (FileFormat::Json, "{'a': 1}", &server()),
+        (FileFormat::Json, "{\"a\": 1 \"b\": 2}", &server()),
+        (FileFormat::Json, "[]", &server()),
+        (FileFormat::Json, "{\"mcpServers\": []}", &server()),
+        (FileFormat::Json, "{\"hooks\": {\"Stop\": {}}}", &hooks()),
+        (FileFormat::Toml, "a = ", &toml_server()),
+        (FileFormat::Toml, "mcp_servers = 3", &toml_server()),
     ];
     for (format, text, edit) in cases {
         let refused = edit::apply(text, format, edit);
-        assert!(matches!(refused, Err(Problem::Document(_))), "{text}: {refused:?}");
+        assert!(matches!(refused, Err(EditError::Document(_))), "{text}: {refused:?}");
     }
 }
 
 #[test]
 fn an_entry_of_ours_is_put_right_and_a_persons_additions_to_it_stay() {
     let before = r#"{"mcpServers":{"svc":{"type":"http","url":"http://127.0.0.1:7000/mcp","headers":{"Authorization":"Bearer x"},"timeout":9}}}"#;
-    let (after, done) = edit::apply(before, Format::Json, &server()).expect("applies");
+    let (after, undo_info) = edit::apply(before, FileFormat::Json, &server()).expect("applies");
     assert_eq!(
-        value(Format::Json, &after)["mcpServers"]["svc"],
+        value(FileFormat::Json, &after)["mcpServers"]["svc"],
         json!({ "type": "stdio", "command": "/opt/svc", "args": ["stdio"], "timeout": 9 })
     );
-    let back = edit::undo(&after, Format::Json, &server(), &done).expect("undoes");
-    assert_eq!(value(Format::Json, &back.expect("stays")), value(Format::Json, before));
+    let back = edit::undo(&after, FileFormat::Json, &server(), &undo_info).expect("undoes");
+    assert_eq!(value(FileFormat::Json, &back.expect("stays")), value(FileFormat::Json, before));
 }
 
 #[test]
 fn an_entry_that_is_put_right_keeps_its_comments() {
     let before = "{\n  \"mcpServers\": {\n    // ours\n    \"svc\": {\n      \"type\": \"stdio\",\n      \"command\": \"/old/svc\", // from cargo\n      \"args\": [\"stdio\"]\n    }\n  }\n}\n";
-    let (after, back) = there_and_back(before, Format::Json, &server());
+    let (after, back) = there_and_back(before, FileFormat::Json, &server());
     assert_eq!(after, before.replace("/old/svc", "/opt/svc"));
     assert_eq!(back, before);
 }
@@ -179,9 +181,9 @@ fn an_entry_that_is_put_right_keeps_its_comments() {
 #[test]
 fn a_server_that_only_has_our_name_is_nobodys_to_replace() {
     let before = r#"{"mcpServers":{"svc":{"command":"/opt/other","args":["stdio"]}}}"#;
-    assert_eq!(edit::apply(before, Format::Json, &server()), Err(Problem::NameTaken));
-    let done = Done::default();
-    let left = edit::undo(before, Format::Json, &server(), &done);
+    assert_eq!(edit::apply(before, FileFormat::Json, &server()), Err(EditError::NameTaken));
+    let undo_info = UndoInfo::default();
+    let left = edit::undo(before, FileFormat::Json, &server(), &undo_info);
     assert_eq!(left, Ok(Some(before.to_owned())));
 }
 
@@ -189,28 +191,29 @@ fn a_server_that_only_has_our_name_is_nobodys_to_replace() {
 fn our_handlers_are_known_wherever_they_were_moved() {
     let before = json!({ "hooks": {
         "Stop": [{ "matcher": "", "hooks": [
-            { "type": "command", "command": "say done" },
+            { "type": "command", "command": "say undo_info" },
             { "type": "command", "command": "'/old place/svc' hook codex", "timeout": 5 },
         ]}],
         "SessionEnd": [{ "hooks": [{ "type": "command", "command": "/opt/svc hook codex" }] }],
     }});
     let text = serde_json::to_string_pretty(&before).expect("is JSON");
-    assert_eq!(edit::find(&text, Format::Json, &hooks()), Ok(Found::Differs));
-    let (after, done) = edit::apply(&text, Format::Json, &hooks()).expect("applies");
-    let hooks_now = &value(Format::Json, &after)["hooks"];
+    assert_eq!(edit::find(&text, FileFormat::Json, &hooks()), Ok(EditState::Differs));
+    let (after, undo_info) = edit::apply(&text, FileFormat::Json, &hooks()).expect("applies");
+    let hooks_now = &value(FileFormat::Json, &after)["hooks"];
     // The old ones are gone, the person's is where it was.
     assert_eq!(
         hooks_now["Stop"][0]["hooks"],
-        json!([{ "type": "command", "command": "say done" }])
+        json!([{ "type": "command", "command": "say undo_info" }])
     );
     assert_eq!(hooks_now["Stop"][1]["hooks"][0]["command"], "/opt/svc hook codex");
     assert_eq!(hooks_now["Stop"].as_array().map(Vec::len), Some(2));
-    let back = edit::undo(&after, Format::Json, &hooks(), &done).expect("undoes").expect("stays");
+    let back =
+        edit::undo(&after, FileFormat::Json, &hooks(), &undo_info).expect("undoes").expect("stays");
     assert_eq!(
-        value(Format::Json, &back)["hooks"]["Stop"],
-        json!([{ "matcher": "", "hooks": [{ "type": "command", "command": "say done" }] }])
+        value(FileFormat::Json, &back)["hooks"]["Stop"],
+        json!([{ "matcher": "", "hooks": [{ "type": "command", "command": "say undo_info" }] }])
     );
-    assert_eq!(value(Format::Json, &back)["hooks"].get("PreToolUse"), None, "{back}");
+    assert_eq!(value(FileFormat::Json, &back)["hooks"].get("PreToolUse"), None, "{back}");
 }
 
 #[test]
@@ -255,8 +258,8 @@ fn trust_is_written_beside_what_codex_knows_and_taken_back() {
     let edit = Edit::Trust { hashes };
     let before =
         "model = \"x\"\n\n[hooks.state.\"/h/other.json:stop:0:0\"]\ntrusted_hash = \"sha256:2\"\n";
-    let (after, back) = there_and_back(before, Format::Toml, &edit);
-    let state = &value(Format::Toml, &after)["hooks"]["state"];
+    let (after, back) = there_and_back(before, FileFormat::Toml, &edit);
+    let state = &value(FileFormat::Toml, &after)["hooks"]["state"];
     assert_eq!(state["/h/hooks.json:stop:0:0"]["trusted_hash"], "sha256:1");
     assert_eq!(state["/h/other.json:stop:0:0"]["trusted_hash"], "sha256:2");
     assert_eq!(back, before);
@@ -327,34 +330,34 @@ proptest! {
             document.to_string()
         };
         for edit in [server(), hooks()] {
-            let (after, back) = there_and_back(&text, Format::Json, &edit);
+            let (after, back) = there_and_back(&text, FileFormat::Json, &edit);
             let strict: Value = serde_json::from_str(&after).expect("is strict JSON still");
-            prop_assert_eq!(strict, value(Format::Json, &after));
-            prop_assert_eq!(value(Format::Json, &back), document.clone());
+            prop_assert_eq!(strict, value(FileFormat::Json, &after));
+            prop_assert_eq!(value(FileFormat::Json, &back), document.clone());
         }
     }
 
     #[test]
     fn what_was_put_into_toml_can_be_taken_out(document in documents()) {
         let document = without_nulls(document);
-        let mut made = Document::parse(Format::Toml, "# first\n").expect("parses");
+        let mut made = ConfigDocument::parse(FileFormat::Toml, "# first\n").expect("parses");
         for (key, value) in document.as_object().expect("is an object") {
             made.set(&[key], value).expect("has room");
         }
         let text = made.text();
-        let before = value(Format::Toml, &text);
+        let before = value(FileFormat::Toml, &text);
         for edit in [toml_server(), hooks()] {
-            let (_, back) = there_and_back(&text, Format::Toml, &edit);
-            prop_assert_eq!(value(Format::Toml, &back), before.clone());
+            let (_, back) = there_and_back(&text, FileFormat::Toml, &edit);
+            prop_assert_eq!(value(FileFormat::Toml, &back), before.clone());
         }
     }
 
     #[test]
     fn no_text_makes_an_editor_panic(text in "[\\[\\]{}\",:=#/*a-c.0-9 \n\r']{0,40}") {
-        for (format, edit) in [(Format::Json, server()), (Format::Toml, toml_server()), (Format::Json, hooks())] {
-            if let Ok((after, done)) = edit::apply(&text, format, &edit) {
-                prop_assert_eq!(edit::find(&after, format, &edit), Ok(Found::Same));
-                edit::undo(&after, format, &edit, &done).expect("undoes");
+        for (format, edit) in [(FileFormat::Json, server()), (FileFormat::Toml, toml_server()), (FileFormat::Json, hooks())] {
+            if let Ok((after, undo_info)) = edit::apply(&text, format, &edit) {
+                prop_assert_eq!(edit::find(&after, format, &edit), Ok(EditState::Same));
+                edit::undo(&after, format, &edit, &undo_info).expect("undoes");
             }
         }
     }
@@ -370,22 +373,22 @@ proptest! {
         fs::write(&path, &text).expect("writes");
         let change = change(&path, vec![server(), hooks()]);
         let mut work = work(folder.path());
-        let outcome = work.install(Client::Gemini, Scope::User, &change).expect("installs");
-        prop_assert!(matches!(outcome, Outcome::Changed(_)));
-        let again = work.install(Client::Gemini, Scope::User, &change).expect("installs");
-        prop_assert_eq!(again, Outcome::Unchanged);
-        work.uninstall(Client::Gemini, Scope::User, &path, &change.edits).expect("uninstalls");
+        let outcome = work.install(KnownClient::Gemini, InstallScope::User, &change).expect("installs");
+        prop_assert!(matches!(outcome, FileOutcome::Changed(_)));
+        let again = work.install(KnownClient::Gemini, InstallScope::User, &change).expect("installs");
+        prop_assert_eq!(again, FileOutcome::Unchanged);
+        work.uninstall(InstallScope::User, &path, &change.edits).expect("uninstalls");
         prop_assert_eq!(fs::read_to_string(&path).expect("is there"), text);
         prop_assert_eq!(fs::read_dir(folder.path()).expect("lists").count(), 1, "nothing else is left");
     }
 }
 
-fn change(path: &Path, edits: Vec<Edit>) -> Change {
-    Change { path: path.to_path_buf(), format: super::apply::format_of(path), edits }
+fn change(path: &Path, edits: Vec<Edit>) -> FileChange {
+    FileChange { path: path.to_path_buf(), format: super::apply::format_of(path), edits }
 }
 
-fn work(home: &Path) -> Work<'_> {
-    Work { home, record: Record::read(home).expect("reads"), dry: false }
+fn work(home: &Path) -> Installer<'_> {
+    Installer { home, record: InstallRecord::read(home).expect("reads"), dry_run: false }
 }
 
 #[test]
@@ -394,12 +397,12 @@ fn what_others_changed_meanwhile_stays() {
     let path = folder.path().join("settings.json");
     fs::write(&path, "{\n  \"a\": 1\n}\n").expect("writes");
     let change = change(&path, vec![server(), hooks()]);
-    work(folder.path()).install(Client::Gemini, Scope::User, &change).expect("installs");
+    work(folder.path())
+        .install(KnownClient::Gemini, InstallScope::User, &change)
+        .expect("installs");
     let text = fs::read_to_string(&path).expect("reads").replace("\"a\": 1", "\"a\": 2");
     fs::write(&path, text).expect("writes");
-    work(folder.path())
-        .uninstall(Client::Gemini, Scope::User, &path, &change.edits)
-        .expect("uninstalls");
+    work(folder.path()).uninstall(InstallScope::User, &path, &change.edits).expect("uninstalls");
     assert_eq!(fs::read_to_string(&path).expect("reads"), "{\n  \"a\": 2\n}\n");
 }
 
@@ -410,18 +413,16 @@ fn a_second_installation_does_not_forget_what_was_before_the_first() {
     let text = "{ \"a\": [1,   2] }";
     fs::write(&path, text).expect("writes");
     work(folder.path())
-        .install(Client::Gemini, Scope::User, &change(&path, vec![server()]))
+        .install(KnownClient::Gemini, InstallScope::User, &change(&path, vec![server()]))
         .expect("installs");
     let moved = Edit::Server {
         table: &["mcpServers"],
         entry: json!({ "type": "stdio", "command": "/usr/bin/svc", "args": ["stdio"] }),
     };
     let second = change(&path, vec![moved]);
-    let outcome = work(folder.path()).install(Client::Gemini, Scope::User, &second);
-    assert!(matches!(outcome.expect("installs"), Outcome::Changed(_)));
-    work(folder.path())
-        .uninstall(Client::Gemini, Scope::User, &path, &second.edits)
-        .expect("uninstalls");
+    let outcome = work(folder.path()).install(KnownClient::Gemini, InstallScope::User, &second);
+    assert!(matches!(outcome.expect("installs"), FileOutcome::Changed(_)));
+    work(folder.path()).uninstall(InstallScope::User, &path, &second.edits).expect("uninstalls");
     assert_eq!(fs::read_to_string(&path).expect("reads"), text);
 }
 
@@ -433,18 +434,18 @@ fn links_modes_and_read_only_files_are_respected() {
     fs::set_permissions(&real, Permissions::from_mode(0o640)).expect("is ours");
     std::os::unix::fs::symlink("real.json", &link).expect("links");
     let change = change(&link, vec![server()]);
-    work(folder.path()).install(Client::Gemini, Scope::User, &change).expect("installs");
+    work(folder.path())
+        .install(KnownClient::Gemini, InstallScope::User, &change)
+        .expect("installs");
     assert!(fs::symlink_metadata(&link).expect("is there").is_symlink());
     let meta = fs::metadata(&real).expect("is there");
     assert_eq!(meta.permissions().mode() & 0o777, 0o640);
     assert!(fs::read_to_string(&real).expect("reads").contains("/opt/svc"));
-    work(folder.path())
-        .uninstall(Client::Gemini, Scope::User, &link, &change.edits)
-        .expect("uninstalls");
+    work(folder.path()).uninstall(InstallScope::User, &link, &change.edits).expect("uninstalls");
     assert_eq!(fs::read_to_string(&real).expect("reads"), "{}");
 
     fs::set_permissions(&real, Permissions::from_mode(0o440)).expect("is ours");
-    let refused = work(folder.path()).install(Client::Gemini, Scope::User, &change);
+    let refused = work(folder.path()).install(KnownClient::Gemini, InstallScope::User, &change);
     assert_eq!(refused.expect_err("read-only").to_string(), "is read-only (mode 440)");
     assert_eq!(fs::read_to_string(&real).expect("reads"), "{}");
 }
@@ -460,13 +461,13 @@ fn a_file_of_five_megabytes_is_edited_in_place() {
     assert!(text.len() > 5_000_000, "{}", text.len());
     fs::write(&path, &text).expect("writes");
     let change = change(&path, vec![server()]);
-    work(folder.path()).install(Client::ClaudeCode, Scope::User, &change).expect("installs");
+    work(folder.path())
+        .install(KnownClient::ClaudeCode, InstallScope::User, &change)
+        .expect("installs");
     assert_eq!(
-        value(Format::Json, &fs::read_to_string(&path).expect("reads"))["mcpServers"]["svc"]["command"],
+        value(FileFormat::Json, &fs::read_to_string(&path).expect("reads"))["mcpServers"]["svc"]["command"],
         "/opt/svc"
     );
-    work(folder.path())
-        .uninstall(Client::ClaudeCode, Scope::User, &path, &change.edits)
-        .expect("uninstalls");
+    work(folder.path()).uninstall(InstallScope::User, &path, &change.edits).expect("uninstalls");
     assert_eq!(fs::read_to_string(&path).expect("reads"), text);
 }

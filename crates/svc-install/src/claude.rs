@@ -10,10 +10,12 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::clients::{Change, Parts, Places, Scope};
-use super::document::Format;
+use super::change::FileChange;
+use super::client::{InstallParts, InstallScope};
+use super::command::ClientCommand;
+use super::document::FileFormat;
 use super::edit::Edit;
-use super::program::Program;
+use super::locations::ClientLocations;
 
 /// The events of which the daemon makes something, and how long a handler may take, in seconds. `svc hook` has a shorter limit of its own; these are for a
 /// machine that is out of breath.
@@ -32,50 +34,53 @@ const EVENTS: &[(&str, u32)] = &[
 /// How long the waiter that wakes an idle session waits, in seconds: a day. Each end of a turn starts a new one.
 const WAIT: u32 = 86_400;
 
-pub(super) fn folder(places: &Places) -> PathBuf {
-    places.variable("CLAUDE_CONFIG_DIR").unwrap_or_else(|| places.home.join(".claude"))
+pub(crate) fn folder(locations: &ClientLocations) -> PathBuf {
+    locations.variable("CLAUDE_CONFIG_DIR").unwrap_or_else(|| locations.home.join(".claude"))
 }
 
 /// Where a person's servers are, and those of each project that only this person has.
-pub(super) fn servers_file(places: &Places) -> PathBuf {
-    places.variable("CLAUDE_CONFIG_DIR").unwrap_or_else(|| places.home.clone()).join(".claude.json")
+pub(crate) fn servers_file(locations: &ClientLocations) -> PathBuf {
+    locations
+        .variable("CLAUDE_CONFIG_DIR")
+        .unwrap_or_else(|| locations.home.clone())
+        .join(".claude.json")
 }
 
-pub(super) fn changes(
-    places: &Places,
-    program: &Program,
-    scope: Scope,
-    parts: Parts,
-) -> Vec<Change> {
+pub(crate) fn changes(
+    locations: &ClientLocations,
+    command: &ClientCommand,
+    scope: InstallScope,
+    parts: InstallParts,
+) -> Vec<FileChange> {
     let (servers, settings) = match scope {
-        Scope::User => (servers_file(places), folder(places).join("settings.json")),
-        Scope::Project => {
-            (places.project.join(".mcp.json"), places.project.join(".claude/settings.json"))
+        InstallScope::User => (servers_file(locations), folder(locations).join("settings.json")),
+        InstallScope::Project => {
+            (locations.project.join(".mcp.json"), locations.project.join(".claude/settings.json"))
         }
     };
     let mut changes = Vec::new();
     if parts.server {
         let entry = json!({
             "type": "stdio",
-            "command": program.command(scope),
-            "args": program.arguments(scope, &["stdio"]),
+            "command": command.executable(scope),
+            "args": command.arguments(scope, &["stdio"]),
         });
         let edits = vec![Edit::Server { table: &["mcpServers"], entry }];
-        changes.push(Change { path: servers, format: Format::Json, edits });
+        changes.push(FileChange { path: servers, format: FileFormat::Json, edits });
     }
     if parts.hooks {
-        let edits = vec![Edit::Hooks { groups: groups(program, scope) }];
-        changes.push(Change { path: settings, format: Format::Json, edits });
+        let edits = vec![Edit::Hooks { groups: groups(command, scope) }];
+        changes.push(FileChange { path: settings, format: FileFormat::Json, edits });
     }
     changes
 }
 
-fn groups(program: &Program, scope: Scope) -> Vec<(&'static str, Value)> {
+fn groups(command: &ClientCommand, scope: InstallScope) -> Vec<(&'static str, Value)> {
     let group = |&(event, timeout): &(&'static str, u32)| {
-        let mut handlers = vec![handler(program, scope, &["hook", "claude-code"], timeout)];
+        let mut handlers = vec![handler(command, scope, &["hook", "claude-code"], timeout)];
         if event == "Stop" {
             // Elsewhere it would hold up the session's start, or have nobody to wake.
-            let mut waiter = handler(program, scope, &["hook", "wait"], WAIT);
+            let mut waiter = handler(command, scope, &["hook", "wait"], WAIT);
             waiter["asyncRewake"] = json!(true);
             handlers.push(waiter);
         }
@@ -89,17 +94,17 @@ fn groups(program: &Program, scope: Scope) -> Vec<(&'static str, Value)> {
     EVENTS.iter().map(group).collect()
 }
 
-fn handler(program: &Program, scope: Scope, words: &[&str], timeout: u32) -> Value {
+fn handler(command: &ClientCommand, scope: InstallScope, words: &[&str], timeout: u32) -> Value {
     match scope {
-        Scope::User => json!({
+        InstallScope::User => json!({
             "type": "command",
-            "command": program.command(scope),
-            "args": program.arguments(scope, words),
+            "command": command.executable(scope),
+            "args": command.arguments(scope, words),
             "timeout": timeout,
         }),
         // The shell finds out whether the program is there.
-        Scope::Project => {
-            json!({ "type": "command", "command": program.line(scope, words), "timeout": timeout })
+        InstallScope::Project => {
+            json!({ "type": "command", "command": command.shell_line(scope, words), "timeout": timeout })
         }
     }
 }

@@ -1,19 +1,19 @@
-//! What we put into a client's file, and how it is found again there, changed and taken away.
+//! The entries of svc in a client's file: made, found again, and undone.
 //!
-//! Ours are the server named `svc` that runs `svc stdio` (or points to a daemon on this machine), and the handlers
-//! whose command is `svc … hook …`, wherever someone has moved them. All else is somebody else's.
+//! These are the server named `svc` that runs `svc stdio` (or has the URL of a daemon on this machine), and the handlers
+//! whose command is `svc … hook …`, wherever they stand. All else is the person's and stays.
 
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::document::{Document, Format, Refused, Step};
+use super::document::{ConfigDocument, DocumentError, FileFormat, PathStep};
 
-/// Our name among a client's servers.
-pub(super) const SERVER: &str = "svc";
+/// The name of svc among a client's servers.
+pub const SERVER: &str = "svc";
 
-/// Keys that say how a server is reached. Those of an entry that we replace go; others (`env`, `timeout`, `trust`,
-/// approvals) are the person's.
+/// Keys that say how a server is reached: replaced with the entry. Others (`env`, `timeout`, `trust`, approvals) are the
+/// person's and stay.
 const TRANSPORT: &[&str] = &[
     "type",
     "source",
@@ -31,104 +31,104 @@ const TRANSPORT: &[&str] = &[
     "oauth",
 ];
 
-/// One thing that we want in a file.
+/// One entry, or one group of entries, that svc wants in a file.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Edit {
-    /// Our entry in the table of servers at `table`.
+pub enum Edit {
+    /// The entry of svc in the table of servers at `table`.
     Server {
-        /// Where the servers are.
+        /// The table's key path.
         table: &'static [&'static str],
-        /// How ours is reached.
+        /// The entry.
         entry: Value,
     },
-    /// Our handlers: for each event one group, `{matcher?, hooks: [handler, …]}`.
+    /// The handlers of svc: for each event one group, `{matcher?, hooks: [handler, …]}`.
     Hooks {
         /// Event and group, in the order in which they are written.
         groups: Vec<(&'static str, Value)>,
     },
     /// The hashes of hooks that the person trusts, as Codex keeps them.
     Trust {
-        /// The hook's name and its hash.
+        /// The hook's key and its hash.
         hashes: Vec<(String, String)>,
     },
-    /// A file that is ours altogether.
+    /// A file that svc writes whole.
     Whole {
-        /// What stands in it.
+        /// Its text.
         text: String,
     },
 }
 
-/// What an edit did that undoing it must know.
+/// What undoing an edit needs.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Done {
-    /// Tables and lists that were not there before.
-    pub(super) made: Vec<Vec<String>>,
-    /// The entry that stood in the place of ours.
-    pub(super) replaced: Option<Value>,
-    /// Hooks whose trust we wrote down.
-    pub(super) trusted: Vec<String>,
+pub struct UndoInfo {
+    /// Key paths of the tables and lists that the edit made.
+    pub made: Vec<Vec<String>>,
+    /// The server entry that it replaced.
+    pub replaced: Option<Value>,
+    /// Keys of the hooks that it marked as trusted.
+    pub trusted: Vec<String>,
 }
 
-/// What there is of an edit in a file.
+/// How much of an edit is in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found {
-    /// Nothing of ours.
+pub enum EditState {
+    /// Nothing.
     Missing,
-    /// It is as we would write it.
+    /// All of it, as svc would write it now.
     Same,
-    /// It is ours and different.
+    /// An entry of svc that differs.
     Differs,
-    /// Our name, but not ours.
+    /// An entry with the name of svc that is another program's.
     Foreign,
 }
 
-/// What follows `svc hook` in a handler.
+/// The words that follow `svc hook` in a handler.
 const HOOK_WORDS: &[&str] = &["claude-code", "claude", "codex", "gemini", "opencode", "wait"];
 
-/// Where the handlers of all clients that have any are.
+/// The key of the handlers, in all clients that have hooks.
 const HOOKS: &str = "hooks";
-/// Where Codex keeps what it knows of each hook.
+/// The key path of what Codex records of each hook.
 const STATE: &[&str] = &[HOOKS, "state"];
-/// The hash in it that is trusted.
+/// The key of the trusted hash in it.
 const HASH: &str = "trusted_hash";
 
-/// The text with the edit in it: the same text if it is there already.
+/// The text with the edit made: the same text if it was made already.
 ///
 /// Fails if the text does not parse, has something else where a table must be, or another server named `svc`.
-pub(super) fn apply(text: &str, format: Format, edit: &Edit) -> Result<(String, Done), Problem> {
-    let mut done = Done::default();
+pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, UndoInfo), EditError> {
+    let mut undo = UndoInfo::default();
     if let Edit::Whole { text: wanted } = edit {
         if !text.is_empty() && text != wanted && !is_our_file(text) {
-            return Err(Problem::NotOurs);
+            return Err(EditError::NotOurs);
         }
-        return Ok((wanted.clone(), done));
+        return Ok((wanted.clone(), undo));
     }
-    let mut document = Document::parse(format, text)?;
+    let mut document = ConfigDocument::parse(format, text)?;
     let before = document.value();
     match found_in(&before, edit) {
-        Found::Same => return Ok((text.to_owned(), done)),
-        Found::Foreign => return Err(Problem::NameTaken),
-        Found::Missing | Found::Differs => {}
+        EditState::Same => return Ok((text.to_owned(), undo)),
+        EditState::Foreign => return Err(EditError::NameTaken),
+        EditState::Missing | EditState::Differs => {}
     }
     match edit {
         Edit::Server { table, entry } => {
             let path: Vec<&str> = table.iter().copied().chain([SERVER]).collect();
-            done.replaced = at(&before, &path).cloned();
-            let merged = merged(done.replaced.as_ref(), entry);
+            undo.replaced = at(&before, &path).cloned();
+            let merged = merged(undo.replaced.as_ref(), entry);
             document.set(&path, &merged)?;
-            note_made(&before, table, &mut done.made);
+            note_made(&before, table, &mut undo.made);
         }
         Edit::Hooks { groups } => {
             remove_handlers(&mut document, &before, |event| differs(&before, event, groups));
             for (event, group) in groups {
                 if differs(&before, event, groups) {
-                    note_made(&before, &[HOOKS, event], &mut done.made);
+                    note_made(&before, &[HOOKS, event], &mut undo.made);
                     document.push(&[HOOKS, event], group)?;
                 }
             }
         }
         Edit::Trust { hashes } => {
-            note_made(&before, STATE, &mut done.made);
+            note_made(&before, STATE, &mut undo.made);
             for (key, hash) in hashes {
                 let known = trusted(&before, key).cloned();
                 if known.as_ref().and_then(|it| it.get(HASH)).and_then(Value::as_str) == Some(hash)
@@ -138,33 +138,33 @@ pub(super) fn apply(text: &str, format: Format, edit: &Edit) -> Result<(String, 
                 let mut state = known.unwrap_or_else(|| json!({}));
                 state[HASH] = json!(hash);
                 document.set(&[STATE, &[key]].concat(), &state)?;
-                done.trusted.push(key.clone());
+                undo.trusted.push(key.clone());
             }
         }
         Edit::Whole { .. } => {}
     }
-    Ok((document.text(), done))
+    Ok((document.text(), undo))
 }
 
-/// The text without what is ours, and with what ours replaced. `None` for a file that was ours altogether.
+/// The text without the edit, and with what it replaced. `None` for a file that svc wrote whole.
 ///
 /// Fails if the text does not parse.
-pub(super) fn undo(
+pub fn undo(
     text: &str,
-    format: Format,
+    format: FileFormat,
     edit: &Edit,
-    done: &Done,
-) -> Result<Option<String>, Problem> {
+    undo: &UndoInfo,
+) -> Result<Option<String>, EditError> {
     if matches!(edit, Edit::Whole { .. }) {
-        return if is_our_file(text) { Ok(None) } else { Err(Problem::NotOurs) };
+        return if is_our_file(text) { Ok(None) } else { Err(EditError::NotOurs) };
     }
-    let mut document = Document::parse(format, text)?;
+    let mut document = ConfigDocument::parse(format, text)?;
     let before = document.value();
     match edit {
         Edit::Server { table, .. } => {
             let path: Vec<&str> = table.iter().copied().chain([SERVER]).collect();
             match at(&before, &path) {
-                Some(entry) if is_our_server(entry) => match &done.replaced {
+                Some(entry) if is_our_server(entry) => match &undo.replaced {
                     Some(former) => document.set(&path, former)?,
                     None => document.remove(&keys(&path)),
                 },
@@ -178,7 +178,7 @@ pub(super) fn undo(
         }
         Edit::Trust { .. } => {
             let ours: Vec<&String> =
-                done.trusted.iter().filter(|key| trusted(&before, key).is_some()).collect();
+                undo.trusted.iter().filter(|key| trusted(&before, key).is_some()).collect();
             if ours.is_empty() {
                 return Ok(Some(text.to_owned()));
             }
@@ -189,7 +189,7 @@ pub(super) fn undo(
         Edit::Whole { .. } => {}
     }
     // The innermost first, so that what they leave empty is seen.
-    let mut made: Vec<&Vec<String>> = done.made.iter().collect();
+    let mut made: Vec<&Vec<String>> = undo.made.iter().collect();
     made.sort_by_key(|path| std::cmp::Reverse(path.len()));
     for path in made {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -201,22 +201,22 @@ pub(super) fn undo(
     Ok(Some(document.text()))
 }
 
-/// What there is of the edit in the text. Fails if the text does not parse.
-pub(super) fn find(text: &str, format: Format, edit: &Edit) -> Result<Found, Refused> {
+/// How much of the edit is in the text. Fails if the text does not parse.
+pub fn find(text: &str, format: FileFormat, edit: &Edit) -> Result<EditState, DocumentError> {
     if let Edit::Whole { text: wanted } = edit {
         return Ok(match text {
-            "" => Found::Missing,
-            text if text == wanted => Found::Same,
-            text if is_our_file(text) => Found::Differs,
-            _ => Found::Foreign,
+            "" => EditState::Missing,
+            text if text == wanted => EditState::Same,
+            text if is_our_file(text) => EditState::Differs,
+            _ => EditState::Foreign,
         });
     }
-    Ok(found_in(&Document::parse(format, text)?.value(), edit))
+    Ok(found_in(&ConfigDocument::parse(format, text)?.value(), edit))
 }
 
-/// The switch in the text that turns all hooks off, if one does.
-pub(super) fn find_switch(text: &str, format: Format) -> Option<String> {
-    let document = Document::parse(format, text).ok()?.value();
+/// The setting in the text that turns all hooks off, if there is one.
+pub fn find_switch(text: &str, format: FileFormat) -> Option<String> {
+    let document = ConfigDocument::parse(format, text).ok()?.value();
     let switches: &[(&[&str], bool)] = &[
         (&["disableAllHooks"], true),
         (&["hooksConfig", "enabled"], false),
@@ -228,66 +228,66 @@ pub(super) fn find_switch(text: &str, format: Format) -> Option<String> {
 
 /// Why an edit was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Problem {
-    /// The document.
+pub enum EditError {
+    /// The document cannot be changed.
     #[error(transparent)]
-    Document(#[from] Refused),
-    /// There is a server with our name that is not ours.
+    Document(#[from] DocumentError),
+    /// The server named `svc` is another program.
     #[error(
         "has a server named `svc` that is not this program's; rename or remove it, then try again"
     )]
     NameTaken,
-    /// The file is not ours.
+    /// The file was not written by svc.
     #[error("was not written by svc; move it away, then try again")]
     NotOurs,
 }
 
-/// What stands first in a file that is ours altogether.
-pub(super) const OUR_FILE: &str = "// Written by `svc install`";
+/// The first line of a file that svc writes whole.
+pub const OUR_FILE: &str = "// Written by `svc install`";
 
 fn is_our_file(text: &str) -> bool {
     text.starts_with(OUR_FILE)
 }
 
-fn found_in(document: &Value, edit: &Edit) -> Found {
+fn found_in(document: &Value, edit: &Edit) -> EditState {
     match edit {
         Edit::Server { table, entry } => {
             let path: Vec<&str> = table.iter().copied().chain([SERVER]).collect();
             match at(document, &path) {
-                None => Found::Missing,
-                Some(there) if merged(Some(there), entry) == *there => Found::Same,
-                Some(there) if is_our_server(there) => Found::Differs,
-                Some(_) => Found::Foreign,
+                None => EditState::Missing,
+                Some(there) if merged(Some(there), entry) == *there => EditState::Same,
+                Some(there) if is_our_server(there) => EditState::Differs,
+                Some(_) => EditState::Foreign,
             }
         }
         Edit::Hooks { groups } => {
             let events = events_of_ours(document);
             if events.is_empty() {
-                Found::Missing
+                EditState::Missing
             } else if groups.iter().any(|(event, _)| differs(document, event, groups))
                 || events.iter().any(|event| differs(document, event, groups))
             {
-                Found::Differs
+                EditState::Differs
             } else {
-                Found::Same
+                EditState::Same
             }
         }
         Edit::Trust { hashes } => {
             let known = |(key, hash): &(String, String)| {
                 trusted(document, key).and_then(|it| it.get(HASH)) == Some(&json!(hash))
             };
-            if hashes.iter().all(known) { Found::Same } else { Found::Missing }
+            if hashes.iter().all(known) { EditState::Same } else { EditState::Missing }
         }
-        Edit::Whole { .. } => Found::Missing,
+        Edit::Whole { .. } => EditState::Missing,
     }
 }
 
-/// What Codex knows of a hook.
+/// What Codex has recorded of a hook.
 fn trusted<'a>(document: &'a Value, key: &str) -> Option<&'a Value> {
     at(document, STATE)?.get(key)
 }
 
-/// The entry that we want, with what a person has added to the one that is there.
+/// The wanted entry, with what the person has added to the existing one.
 fn merged(there: Option<&Value>, entry: &Value) -> Value {
     let mut merged = Map::new();
     if let Some(there) = there.and_then(Value::as_object) {
@@ -295,7 +295,7 @@ fn merged(there: Option<&Value>, entry: &Value) -> Value {
         merged.extend(theirs.map(|(key, value)| (key.clone(), value.clone())));
     }
     for (key, value) in entry.as_object().into_iter().flatten() {
-        // A server that was switched off stays so.
+        // A server that the person has switched off stays off.
         if !(key == "enabled" && merged.contains_key(key)) {
             merged.insert(key.clone(), value.clone());
         }
@@ -303,8 +303,8 @@ fn merged(there: Option<&Value>, entry: &Value) -> Value {
     Value::Object(merged)
 }
 
-/// Whether a server's entry is one that we, or a person who followed our documentation, wrote.
-pub(super) fn is_our_server(entry: &Value) -> bool {
+/// Whether a server's entry runs svc: written by `svc install`, or by a person as the documentation says.
+pub fn is_our_server(entry: &Value) -> bool {
     let (program, arguments) = command_of(entry);
     if let Some(program) = program {
         return is_our_program(program) && arguments.contains(&"stdio");
@@ -316,7 +316,7 @@ pub(super) fn is_our_server(entry: &Value) -> bool {
 }
 
 /// The program of a server that is started as a process, and its arguments.
-pub(super) fn command_of(entry: &Value) -> (Option<&str>, Vec<&str>) {
+pub fn command_of(entry: &Value) -> (Option<&str>, Vec<&str>) {
     fn strings(value: &Value) -> Vec<&str> {
         value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
     }
@@ -332,8 +332,8 @@ pub(super) fn command_of(entry: &Value) -> (Option<&str>, Vec<&str>) {
     }
 }
 
-/// The URL of a server that is reached by HTTP.
-pub(super) fn url_of(entry: &Value) -> Option<&str> {
+/// The URL of a server that speaks HTTP.
+pub fn url_of(entry: &Value) -> Option<&str> {
     ["url", "httpUrl", "serverUrl"].iter().find_map(|key| entry.get(key)?.as_str())
 }
 
@@ -342,13 +342,13 @@ fn is_our_program(program: &str) -> bool {
 }
 
 /// Whether a handler runs `svc … hook …`, as arguments or as a line for the shell.
-pub(super) fn is_our_handler(handler: &Value) -> bool {
+pub fn is_our_handler(handler: &Value) -> bool {
     let (program, arguments) = command_of(handler);
     let Some(line) = program else { return false };
     if !arguments.is_empty() {
         return is_our_program(line) && arguments.contains(&"hook");
     }
-    // As [`super::program`] writes them. A folder may be named as a hook is.
+    // As [`super::command`] writes them. A folder's name may contain ` hook `.
     line.match_indices(" hook ").any(|(at, between)| {
         let (before, after) = (&line[..at], &line[at + between.len()..]);
         let program = before.trim_end_matches('\'').rsplit(['/', ' ', '\'']).next();
@@ -357,7 +357,7 @@ pub(super) fn is_our_handler(handler: &Value) -> bool {
     })
 }
 
-/// The events for which there is a handler of ours.
+/// The events that have a handler of svc.
 fn events_of_ours(document: &Value) -> Vec<&str> {
     let events = document.get(HOOKS).and_then(Value::as_object);
     let ours = |groups: &Value| handlers(groups).any(|(_, _, _, handler)| is_our_handler(handler));
@@ -369,18 +369,18 @@ fn events_of_ours(document: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// All handlers of an event: place of the group, place in it, the group, the handler.
+/// All handlers of an event: index of the group, index in it, the group, the handler.
 fn handlers(groups: &Value) -> impl Iterator<Item = (usize, usize, &Value, &Value)> {
-    groups.as_array().into_iter().flatten().enumerate().flat_map(|(place, group)| {
+    groups.as_array().into_iter().flatten().enumerate().flat_map(|(index, group)| {
         let inner = group.get(HOOKS).and_then(Value::as_array).into_iter().flatten();
-        inner.enumerate().map(move |(within, handler)| (place, within, group, handler))
+        inner.enumerate().map(move |(within, handler)| (index, within, group, handler))
     })
 }
 
-/// Whether the handlers of ours for an event are others than those wanted.
+/// Whether an event's handlers of svc differ from those wanted.
 fn differs(document: &Value, event: &str, wanted: &[(&'static str, Value)]) -> bool {
     let groups = document.get(HOOKS).and_then(|hooks| hooks.get(event)).unwrap_or(&Value::Null);
-    let mut there: Vec<(Value, &Value)> = handlers(groups)
+    let mut existing: Vec<(Value, &Value)> = handlers(groups)
         .filter(|(_, _, _, handler)| is_our_handler(handler))
         .map(|(_, _, group, handler)| (matcher(group), handler))
         .collect();
@@ -392,10 +392,10 @@ fn differs(document: &Value, event: &str, wanted: &[(&'static str, Value)]) -> b
             inner.map(move |handler| (matcher(group), handler))
         })
         .collect();
-    let order = |it: &(Value, &Value)| (it.0.to_string(), it.1.to_string());
-    there.sort_by_key(order);
+    let order = |handler: &(Value, &Value)| (handler.0.to_string(), handler.1.to_string());
+    existing.sort_by_key(order);
     want.sort_by_key(order);
-    there != want
+    existing != want
 }
 
 /// No matcher, an empty one and `*` mean the same.
@@ -407,9 +407,13 @@ fn matcher(group: &Value) -> Value {
     }
 }
 
-/// Takes our handlers of the events that `which` names out of their groups, and the groups that this empties.
-/// Whether there were any.
-fn remove_handlers(document: &mut Document, before: &Value, which: impl Fn(&str) -> bool) -> bool {
+/// Removes the handlers of svc for the events that `which` accepts, and the groups that this empties. Tells whether there
+/// were any.
+fn remove_handlers(
+    document: &mut ConfigDocument,
+    before: &Value,
+    which: impl Fn(&str) -> bool,
+) -> bool {
     let mut any = false;
     for event in events_of_ours(before) {
         if !which(event) {
@@ -417,8 +421,8 @@ fn remove_handlers(document: &mut Document, before: &Value, which: impl Fn(&str)
         }
         let groups = before.get(HOOKS).and_then(|hooks| hooks.get(event));
         let groups = groups.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        // From the back, so that places stay what they are.
-        for (place, group) in groups.iter().enumerate().rev() {
+        // From the back, so that indexes stay valid.
+        for (index, group) in groups.iter().enumerate().rev() {
             let inner = group.get(HOOKS).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
             let ours: Vec<usize> =
                 (0..inner.len()).rev().filter(|at| is_our_handler(&inner[*at])).collect();
@@ -426,13 +430,13 @@ fn remove_handlers(document: &mut Document, before: &Value, which: impl Fn(&str)
                 continue;
             }
             any = true;
-            let way = [Step::Key(HOOKS), Step::Key(event), Step::Place(place)];
+            let way = [PathStep::Key(HOOKS), PathStep::Key(event), PathStep::Index(index)];
             if ours.len() == inner.len() {
                 document.remove(&way);
                 continue;
             }
             for within in ours {
-                let inner = [Step::Key(HOOKS), Step::Place(within)];
+                let inner = [PathStep::Key(HOOKS), PathStep::Index(within)];
                 document.remove(&[&way[..], &inner[..]].concat());
             }
         }
@@ -441,12 +445,12 @@ fn remove_handlers(document: &mut Document, before: &Value, which: impl Fn(&str)
 }
 
 /// The value at a path of keys.
-pub(super) fn at<'a>(document: &'a Value, path: &[&str]) -> Option<&'a Value> {
+pub fn at<'a>(document: &'a Value, path: &[&str]) -> Option<&'a Value> {
     path.iter().try_fold(document, |value, key| value.get(key))
 }
 
-fn keys<'a>(path: &[&'a str]) -> Vec<Step<'a>> {
-    path.iter().copied().map(Step::Key).collect()
+fn keys<'a>(path: &[&'a str]) -> Vec<PathStep<'a>> {
+    path.iter().copied().map(PathStep::Key).collect()
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -457,7 +461,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Adds those tables on the way to `path` that were not there.
+/// Adds to `made` the tables above `path`, and `path` itself, that did not exist.
 fn note_made(before: &Value, path: &[&str], made: &mut Vec<Vec<String>>) {
     for depth in 1..=path.len() {
         let way = &path[..depth];

@@ -7,10 +7,12 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::clients::{Change, Parts, Places, Scope};
-use super::document::Format;
+use super::change::FileChange;
+use super::client::{InstallParts, InstallScope};
+use super::command::ClientCommand;
+use super::document::FileFormat;
 use super::edit::Edit;
-use super::program::Program;
+use super::locations::ClientLocations;
 
 /// The events of which the daemon makes something, and how long a handler may take, in milliseconds.
 const EVENTS: &[(&str, u32)] = &[
@@ -21,36 +23,36 @@ const EVENTS: &[(&str, u32)] = &[
     ("SessionEnd", 5_000),
 ];
 
-pub(super) fn folder(places: &Places) -> PathBuf {
-    places.variable("GEMINI_CLI_HOME").unwrap_or_else(|| places.home.clone()).join(".gemini")
+pub(crate) fn folder(locations: &ClientLocations) -> PathBuf {
+    locations.variable("GEMINI_CLI_HOME").unwrap_or_else(|| locations.home.clone()).join(".gemini")
 }
 
-pub(super) fn changes(
-    places: &Places,
-    program: &Program,
-    scope: Scope,
-    parts: Parts,
-) -> Vec<Change> {
+pub(crate) fn changes(
+    locations: &ClientLocations,
+    command: &ClientCommand,
+    scope: InstallScope,
+    parts: InstallParts,
+) -> Vec<FileChange> {
     let folder = match scope {
-        Scope::User => folder(places),
-        Scope::Project => places.project.join(".gemini"),
+        InstallScope::User => folder(locations),
+        InstallScope::Project => locations.project.join(".gemini"),
     };
     let mut edits = Vec::new();
     if parts.server {
         let entry = json!({
-            "command": program.command(scope),
-            "args": program.arguments(scope, &["stdio"]),
+            "command": command.executable(scope),
+            "args": command.arguments(scope, &["stdio"]),
         });
         edits.push(Edit::Server { table: &["mcpServers"], entry });
     }
     if parts.hooks {
-        edits.push(Edit::Hooks { groups: groups(program, scope) });
+        edits.push(Edit::Hooks { groups: groups(command, scope) });
     }
-    vec![Change { path: folder.join("settings.json"), format: Format::Json, edits }]
+    vec![FileChange { path: folder.join("settings.json"), format: FileFormat::Json, edits }]
 }
 
-fn groups(program: &Program, scope: Scope) -> Vec<(&'static str, Value)> {
-    let line = program.line(scope, &["hook", "gemini"]);
+fn groups(command: &ClientCommand, scope: InstallScope) -> Vec<(&'static str, Value)> {
+    let line = command.shell_line(scope, &["hook", "gemini"]);
     let group = |&(event, timeout): &(&'static str, u32)| {
         // The name is what its warnings about changed hooks and `/hooks` show.
         let handler =

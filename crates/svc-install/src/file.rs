@@ -1,24 +1,24 @@
-//! Files that belong to somebody else: read whole, replaced whole, and only if nobody else has changed them meanwhile.
+//! Files of other programs: read whole, and replaced whole if no other program has changed them meanwhile.
 //!
-//! A link is followed and stays a link. Mode and owner stay. A reader sees the old text or the new one, also after a
-//! power cut. A file without permission to write is left alone, although a rename would not ask.
+//! Links are followed and stay links. Mode and owner stay. A reader sees the old text or the new one, also after a power
+//! cut. A file that its owner may not write is left alone, although a rename would succeed.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::clients::Scope;
+use super::client::InstallScope;
 
-/// The largest file that we edit, in bytes: what clients keep in theirs grows, but not to this.
+/// The largest file that is edited, in bytes. Clients keep histories in theirs, of a few megabytes.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 /// Links followed one after the other.
 const MAX_LINKS: usize = 16;
 
 /// Why a file was not changed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum FileError {
-    /// The system says no.
+pub enum FileError {
+    /// The system refuses; the verb says what.
     #[error("cannot be {0}: {1}")]
     Io(&'static str, #[source] io::Error),
     /// It is a folder, a device or a pipe.
@@ -30,30 +30,30 @@ pub(super) enum FileError {
     /// It is larger than anything a client writes.
     #[error("is larger than {} MiB", MAX_BYTES / 1024 / 1024)]
     TooLarge,
-    /// Its owner does not want it changed.
+    /// Its owner may not write it.
     #[error("is read-only (mode {0:o})")]
     ReadOnly(u32),
-    /// A loop of links.
+    /// More links than [`MAX_LINKS`]: a loop.
     #[error("is a link to itself")]
     Loop,
-    /// Somebody wrote it after we had read it.
+    /// Another program has written it since it was read.
     #[error("is being changed by another program; try again when that has ended")]
     Busy,
 }
 
 /// A file as it was read.
 #[derive(Debug)]
-pub(super) struct Read {
-    /// Where it really is, links followed.
-    pub(super) real: PathBuf,
+pub struct ForeignFile {
+    /// The path with links followed.
+    pub real: PathBuf,
     /// Its text; `None` if there is no such file.
-    pub(super) text: Option<String>,
+    pub text: Option<String>,
     meta: Option<Metadata>,
 }
 
-impl Read {
+impl ForeignFile {
     /// Reads a file.
-    pub(super) fn new(path: &Path) -> Result<Self, FileError> {
+    pub fn read(path: &Path) -> Result<Self, FileError> {
         let real = follow(path)?;
         let mut file = match OpenOptions::new().read(true).custom_flags(nonblocking()).open(&real) {
             Ok(file) => file,
@@ -76,22 +76,22 @@ impl Read {
     }
 
     /// The text, which is empty for a file that does not exist.
-    pub(super) fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         self.text.as_deref().unwrap_or_default()
     }
 
     /// Whether its text may be replaced.
-    pub(super) fn check_writable(&self) -> Result<(), FileError> {
+    pub fn check_writable(&self) -> Result<(), FileError> {
         match self.meta.as_ref().map(|meta| meta.permissions().mode() & 0o7777) {
             Some(mode) if mode & 0o200 == 0 => Err(FileError::ReadOnly(mode)),
             _ => Ok(()),
         }
     }
 
-    /// Puts `text` in the place of what was read; gives the folders that had to be made for it.
+    /// Replaces what was read by `text`; gives the folders that it created for the file.
     ///
     /// Fails with [`FileError::Busy`] if the file is no longer what was read.
-    pub(super) fn replace(&self, text: &str, scope: Scope) -> Result<Vec<PathBuf>, FileError> {
+    pub fn replace(&self, text: &str, scope: InstallScope) -> Result<Vec<PathBuf>, FileError> {
         self.check_writable()?;
         let folder = self.real.parent().unwrap_or(Path::new("/"));
         let made = make_folders(folder, scope).map_err(|error| FileError::Io("written", error))?;
@@ -114,7 +114,7 @@ impl Read {
     }
 
     /// Copies what was read to a file beside it, with its mode and owner.
-    pub(super) fn back_up(&self, scope: Scope) -> Result<PathBuf, FileError> {
+    pub fn back_up(&self, scope: InstallScope) -> Result<PathBuf, FileError> {
         let backup = beside(&self.real, ".svc-backup");
         let temporary = beside(&self.real, &format!(".{}.svc-tmp", std::process::id()));
         let written = self.write(&temporary, self.text(), scope).and_then(|()| {
@@ -127,7 +127,7 @@ impl Read {
     }
 
     /// Removes the file that was read.
-    pub(super) fn remove(&self) -> Result<(), FileError> {
+    pub fn remove(&self) -> Result<(), FileError> {
         self.check_writable()?;
         if !self.is_as_read() {
             return Err(FileError::Busy);
@@ -135,11 +135,11 @@ impl Read {
         std::fs::remove_file(&self.real).map_err(|error| FileError::Io("removed", error))
     }
 
-    fn write(&self, path: &Path, text: &str, scope: Scope) -> Result<(), FileError> {
+    fn write(&self, path: &Path, text: &str, scope: InstallScope) -> Result<(), FileError> {
         let failed = |error| FileError::Io("written", error);
-        // What a person alone reads is made for that person; what a project shares is made as an editor would.
-        let mode = if scope == Scope::User { 0o600 } else { 0o666 };
-        // One that stands there is a rest of a process of our number that was killed.
+        // A person's file is private; a project's is made as an editor would make it.
+        let mode = if scope == InstallScope::User { 0o600 } else { 0o666 };
+        // A file of this name is left over from a killed process with the same number.
         std::fs::remove_file(path).ok();
         let mut file = OpenOptions::new()
             .write(true)
@@ -167,7 +167,7 @@ impl Read {
     }
 }
 
-/// Follows links to the file that they mean, which need not exist.
+/// Follows links to their target, which need not exist.
 fn follow(path: &Path) -> Result<PathBuf, FileError> {
     let mut path = path.to_path_buf();
     for _ in 0..MAX_LINKS {
@@ -179,7 +179,7 @@ fn follow(path: &Path) -> Result<PathBuf, FileError> {
     Err(FileError::Loop)
 }
 
-/// A pipe in the place of a file must not make us wait for its other end.
+/// To open a pipe must not wait for its other end.
 fn nonblocking() -> i32 {
     i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default()
 }
@@ -190,13 +190,13 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Makes a folder and those above it; gives those that were not there, the outermost first.
-fn make_folders(folder: &Path, scope: Scope) -> io::Result<Vec<PathBuf>> {
+/// Makes a folder and those above it; gives those that it made, the outermost first.
+fn make_folders(folder: &Path, scope: InstallScope) -> io::Result<Vec<PathBuf>> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut missing: Vec<PathBuf> =
         folder.ancestors().take_while(|path| !path.exists()).map(Path::to_path_buf).collect();
     missing.reverse();
-    let mode = if scope == Scope::User { 0o700 } else { 0o777 };
+    let mode = if scope == InstallScope::User { 0o700 } else { 0o777 };
     for path in &missing {
         std::fs::DirBuilder::new().mode(mode).create(path)?;
     }

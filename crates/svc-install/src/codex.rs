@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::clients::{Change, Parts, Places, Scope};
-use super::document::{Document, Format};
+use super::change::FileChange;
+use super::client::{InstallParts, InstallScope};
+use super::command::ClientCommand;
+use super::document::{ConfigDocument, FileFormat};
 use super::edit::Edit;
-use super::program::Program;
+use super::locations::ClientLocations;
 
 /// The events of which the daemon makes something, and how long a handler may take, in seconds.
 const EVENTS: &[(&str, u32)] = &[
@@ -24,37 +26,37 @@ const EVENTS: &[(&str, u32)] = &[
     ("SessionEnd", 3),
 ];
 
-pub(super) fn folder(places: &Places) -> PathBuf {
-    places.variable("CODEX_HOME").unwrap_or_else(|| places.home.join(".codex"))
+pub(crate) fn folder(locations: &ClientLocations) -> PathBuf {
+    locations.variable("CODEX_HOME").unwrap_or_else(|| locations.home.join(".codex"))
 }
 
-pub(super) fn changes(
-    places: &Places,
-    program: &Program,
-    scope: Scope,
-    parts: Parts,
-) -> Vec<Change> {
+pub(crate) fn changes(
+    locations: &ClientLocations,
+    command: &ClientCommand,
+    scope: InstallScope,
+    parts: InstallParts,
+) -> Vec<FileChange> {
     let folder = match scope {
-        Scope::User => folder(places),
-        Scope::Project => places.project.join(".codex"),
+        InstallScope::User => folder(locations),
+        InstallScope::Project => locations.project.join(".codex"),
     };
     let config = folder.join("config.toml");
-    let mut toml = Change { path: config, format: Format::Toml, edits: Vec::new() };
+    let mut toml = FileChange { path: config, format: FileFormat::Toml, edits: Vec::new() };
     let mut changes = Vec::new();
     if parts.server {
         let entry = json!({
-            "command": program.command(scope),
-            "args": program.arguments(scope, &["stdio"]),
+            "command": command.executable(scope),
+            "args": command.arguments(scope, &["stdio"]),
         });
         toml.edits.push(Edit::Server { table: &["mcp_servers"], entry });
     }
     if parts.hooks {
-        let hooks = Edit::Hooks { groups: groups(program, scope) };
+        let hooks = Edit::Hooks { groups: groups(command, scope) };
         if has_hooks(&toml.path) {
             toml.edits.push(hooks);
         } else {
             let path = folder.join("hooks.json");
-            changes.push(Change { path, format: Format::Json, edits: vec![hooks] });
+            changes.push(FileChange { path, format: FileFormat::Json, edits: vec![hooks] });
         }
     }
     if !toml.edits.is_empty() {
@@ -66,14 +68,14 @@ pub(super) fn changes(
 /// Whether a `config.toml` has hooks, and not only what is known of their trust.
 fn has_hooks(config: &Path) -> bool {
     let text = std::fs::read_to_string(config).unwrap_or_default();
-    let Ok(document) = Document::parse(Format::Toml, &text) else { return false };
+    let Ok(document) = ConfigDocument::parse(FileFormat::Toml, &text) else { return false };
     let value = document.value();
     let hooks = value.get("hooks").and_then(Value::as_object);
     hooks.is_some_and(|hooks| hooks.values().any(Value::is_array))
 }
 
-fn groups(program: &Program, scope: Scope) -> Vec<(&'static str, Value)> {
-    let line = program.line(scope, &["hook", "codex"]);
+fn groups(command: &ClientCommand, scope: InstallScope) -> Vec<(&'static str, Value)> {
+    let line = command.shell_line(scope, &["hook", "codex"]);
     let group = |&(event, timeout): &(&'static str, u32)| {
         let handler = json!({ "type": "command", "command": line, "timeout": timeout });
         (event, json!({ "hooks": [handler] }))

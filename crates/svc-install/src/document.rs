@@ -1,4 +1,4 @@
-//! A configuration file as text that can be changed in one place and stays as it is everywhere else.
+//! A configuration file as text that can be changed at one point and stays as it is everywhere else.
 //!
 //! Both formats keep comments, order, unknown keys, indentation and the kind of line ends. A document that does not
 //! parse is never written.
@@ -10,67 +10,69 @@ use toml_edit::{
     Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value as TomlValue,
 };
 
-/// Keys that come first in what we write; the others follow in their order.
+/// Keys that come first in what svc writes; the others follow in their own order.
 const FIRST: &[&str] = &["type", "name", "matcher", "command", "args", "hooks"];
 
 /// How a file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
+pub enum FileFormat {
     /// JSON, with comments and trailing commas if they are there.
     Json,
     /// TOML.
     Toml,
 }
 
-/// Why a document cannot be changed. The file stays as it is.
+/// Why a document cannot be changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refused {
+pub enum DocumentError {
     /// It does not parse.
     #[error("is not valid {0}: {1}")]
     Invalid(&'static str, String),
-    /// Something of another type stands where a table of names is needed.
+    /// A value of another type stands where a table or list is needed.
     #[error("has something else than {1} at `{0}`")]
     Shape(String, &'static str),
 }
 
 /// A parsed document.
 #[derive(Debug)]
-pub(super) enum Document {
+pub enum ConfigDocument {
     /// The concrete syntax tree, and whether a byte order mark stood before it.
     Json(CstRootNode, bool),
-    /// The same for TOML, and whether its lines end as those of Windows do, which the parser does not keep.
+    /// The TOML tree, and whether its lines end in CR LF, which the parser does not keep.
     Toml(Box<DocumentMut>, bool),
 }
 
-/// Whether every line ends so.
+/// Whether every line ends in CR LF.
 fn ends_in_crlf(text: &str) -> bool {
     let ends = text.matches('\n').count();
     ends > 0 && text.matches("\r\n").count() == ends
 }
 
-impl Document {
+impl ConfigDocument {
     /// Parses a file's text; an empty one is an empty document.
-    pub(super) fn parse(format: Format, text: &str) -> Result<Self, Refused> {
+    pub fn parse(format: FileFormat, text: &str) -> Result<Self, DocumentError> {
         match format {
-            Format::Json => {
+            FileFormat::Json => {
                 let (text, mark) =
                     text.strip_prefix('\u{feff}').map_or((text, false), |text| (text, true));
                 let root = CstRootNode::parse(text, &options())
-                    .map_err(|error| Refused::Invalid("JSON", error.to_string()))?;
+                    .map_err(|error| DocumentError::Invalid("JSON", error.to_string()))?;
                 if root.value().is_some() && root.object_value().is_none() {
-                    return Err(Refused::Shape("the top".to_owned(), "an object"));
+                    return Err(DocumentError::Shape("the top".to_owned(), "an object"));
                 }
                 Ok(Self::Json(root, mark))
             }
-            Format::Toml => text
+            FileFormat::Toml => text
                 .parse::<DocumentMut>()
                 .map(|document| Self::Toml(Box::new(document), ends_in_crlf(text)))
-                .map_err(|error| Refused::Invalid("TOML", error.to_string().trim().to_owned())),
+                .map_err(|error| {
+                    DocumentError::Invalid("TOML", error.to_string().trim().to_owned())
+                }),
         }
     }
 
     /// The text as it is now.
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         match self {
             Self::Json(root, mark) => format!("{}{root}", if *mark { "\u{feff}" } else { "" }),
             Self::Toml(document, false) => document.to_string(),
@@ -80,8 +82,8 @@ impl Document {
         }
     }
 
-    /// What it says, without how.
-    pub(super) fn value(&self) -> Value {
+    /// The data in it.
+    pub fn value(&self) -> Value {
         match self {
             Self::Json(root, _) => {
                 root.to_serde_value().unwrap_or_else(|| Value::Object(Map::new()))
@@ -90,9 +92,9 @@ impl Document {
         }
     }
 
-    /// Puts `value` under the last key of `path`, making the tables on the way. A table that is there keeps what is
-    /// around its keys.
-    pub(super) fn set(&mut self, path: &[&str], value: &Value) -> Result<(), Refused> {
+    /// Sets the last key of `path` to `value` and makes the tables above it. A table that exists keeps its comments and
+    /// order.
+    pub fn set(&mut self, path: &[&str], value: &Value) -> Result<(), DocumentError> {
         let Some((name, way)) = path.split_last() else { return Ok(()) };
         match self {
             Self::Json(root, _) => {
@@ -123,10 +125,10 @@ impl Document {
         Ok(())
     }
 
-    /// Adds `value` to the end of the list at `path`, making the list and the tables on the way.
-    pub(super) fn push(&mut self, path: &[&str], value: &Value) -> Result<(), Refused> {
+    /// Adds `value` to the end of the list at `path`, and makes the list and the tables above it.
+    pub fn push(&mut self, path: &[&str], value: &Value) -> Result<(), DocumentError> {
         let Some((name, way)) = path.split_last() else { return Ok(()) };
-        let shape = || Refused::Shape(path.join("."), "a list");
+        let shape = || DocumentError::Shape(path.join("."), "a list");
         match self {
             Self::Json(root, _) => {
                 let object = json_object(root, way)?;
@@ -152,16 +154,16 @@ impl Document {
         Ok(())
     }
 
-    /// Takes away what stands at `path`, whose numbers are places in lists. Fine if nothing does.
-    pub(super) fn remove(&mut self, path: &[Step<'_>]) {
+    /// Removes what stands at `path`, if anything does.
+    pub fn remove(&mut self, path: &[PathStep<'_>]) {
         match self {
             Self::Json(root, _) => {
                 let mut node = root.value();
                 for (depth, step) in path.iter().enumerate() {
                     let Some(here) = node else { return };
                     let property = match step {
-                        Step::Key(key) => here.as_object().and_then(|object| object.get(key)),
-                        Step::Place(_) => None,
+                        PathStep::Key(key) => here.as_object().and_then(|object| object.get(key)),
+                        PathStep::Index(_) => None,
                     };
                     if depth + 1 == path.len()
                         && let Some(property) = property
@@ -170,9 +172,9 @@ impl Document {
                         return;
                     }
                     node = match step {
-                        Step::Key(_) => property.and_then(|property| property.value()),
-                        Step::Place(place) => {
-                            here.as_array().and_then(|list| list.elements().get(*place).cloned())
+                        PathStep::Key(_) => property.and_then(|property| property.value()),
+                        PathStep::Index(index) => {
+                            here.as_array().and_then(|list| list.elements().get(*index).cloned())
                         }
                     };
                 }
@@ -191,11 +193,11 @@ impl Document {
 
 /// One step down in a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step<'a> {
+pub enum PathStep<'a> {
     /// Into a table.
     Key(&'a str),
-    /// Into a list, from 0.
-    Place(usize),
+    /// Into a list, counted from 0.
+    Index(usize),
 }
 
 fn options() -> ParseOptions {
@@ -213,15 +215,15 @@ fn options() -> ParseOptions {
     }
 }
 
-/// The object at `way`, made if it is not there.
-fn json_object(root: &CstRootNode, way: &[&str]) -> Result<CstObject, Refused> {
+/// The object at the keys of `way`, made if it does not exist.
+fn json_object(root: &CstRootNode, way: &[&str]) -> Result<CstObject, DocumentError> {
     let mut object = root
         .object_value_or_create()
-        .ok_or_else(|| Refused::Shape("the top".to_owned(), "an object"))?;
+        .ok_or_else(|| DocumentError::Shape("the top".to_owned(), "an object"))?;
     for (depth, key) in way.iter().enumerate() {
         object = object
             .object_value_or_create(key)
-            .ok_or_else(|| Refused::Shape(way[..=depth].join("."), "an object"))?;
+            .ok_or_else(|| DocumentError::Shape(way[..=depth].join("."), "an object"))?;
     }
     Ok(object)
 }
@@ -254,7 +256,7 @@ fn remove_element(node: CstNode) {
     }
 }
 
-/// The members of an object in the order in which we write them.
+/// The members of an object in the order in which svc writes them.
 fn ordered(map: &Map<String, Value>) -> Vec<(&String, &Value)> {
     let mut members: Vec<_> = map.iter().collect();
     members
@@ -275,11 +277,11 @@ fn input(value: &Value) -> CstInputValue {
     }
 }
 
-/// The table at `way`, made if it is not there, and whether it is written in one line with its parent.
+/// The table at the keys of `way`, made if it does not exist, and whether it is written in one line with its parent.
 fn toml_table<'a>(
     document: &'a mut DocumentMut,
     way: &[&str],
-) -> Result<(&'a mut dyn TableLike, bool), Refused> {
+) -> Result<(&'a mut dyn TableLike, bool), DocumentError> {
     let mut table: &mut dyn TableLike = document.as_table_mut();
     let mut inline = false;
     for (depth, key) in way.iter().enumerate() {
@@ -295,7 +297,7 @@ fn toml_table<'a>(
         inline |= item.is_inline_table();
         table = item
             .as_table_like_mut()
-            .ok_or_else(|| Refused::Shape(way[..=depth].join("."), "a table"))?;
+            .ok_or_else(|| DocumentError::Shape(way[..=depth].join("."), "a table"))?;
     }
     Ok((table, inline))
 }
@@ -316,20 +318,20 @@ fn toml_update(there: &mut dyn TableLike, wanted: &Map<String, Value>) {
     }
 }
 
-fn toml_remove(item: &mut Item, way: &[Step<'_>], last: &Step<'_>) {
+fn toml_remove(item: &mut Item, way: &[PathStep<'_>], last: &PathStep<'_>) {
     if let Some((step, rest)) = way.split_first() {
         let child = match step {
-            Step::Key(key) => item.as_table_like_mut().and_then(|table| table.get_mut(key)),
-            Step::Place(place) => match item {
+            PathStep::Key(key) => item.as_table_like_mut().and_then(|table| table.get_mut(key)),
+            PathStep::Index(index) => match item {
                 // Its elements are tables and no items, so the rest of the way is gone from here.
                 Item::ArrayOfTables(list) => {
-                    if let Some(table) = list.get_mut(*place) {
+                    if let Some(table) = list.get_mut(*index) {
                         remove_in_table(table, rest, last);
                     }
                     return;
                 }
                 Item::Value(TomlValue::Array(list)) => {
-                    if let Some(value) = list.get_mut(*place) {
+                    if let Some(value) = list.get_mut(*index) {
                         let mut inner = Item::Value(value.clone());
                         toml_remove(&mut inner, rest, last);
                         if let Item::Value(changed) = inner {
@@ -347,25 +349,25 @@ fn toml_remove(item: &mut Item, way: &[Step<'_>], last: &Step<'_>) {
         return;
     }
     match (last, item) {
-        (Step::Key(key), item) => {
+        (PathStep::Key(key), item) => {
             if let Some(table) = item.as_table_like_mut() {
                 table.remove(key);
             }
         }
-        (Step::Place(place), Item::ArrayOfTables(list)) if *place < list.len() => {
-            list.remove(*place);
+        (PathStep::Index(index), Item::ArrayOfTables(list)) if *index < list.len() => {
+            list.remove(*index);
         }
-        (Step::Place(place), Item::Value(TomlValue::Array(list))) if *place < list.len() => {
-            list.remove(*place);
+        (PathStep::Index(index), Item::Value(TomlValue::Array(list))) if *index < list.len() => {
+            list.remove(*index);
         }
-        (Step::Place(_), _) => {}
+        (PathStep::Index(_), _) => {}
     }
 }
 
-fn remove_in_table(table: &mut Table, rest: &[Step<'_>], last: &Step<'_>) {
+fn remove_in_table(table: &mut Table, rest: &[PathStep<'_>], last: &PathStep<'_>) {
     match (rest.split_first(), last) {
-        (None, Step::Key(key)) => drop(table.remove(key)),
-        (Some((Step::Key(key), rest)), last) => {
+        (None, PathStep::Key(key)) => drop(table.remove(key)),
+        (Some((PathStep::Key(key), rest)), last) => {
             if let Some(item) = table.get_mut(key) {
                 toml_remove(item, rest, last);
             }

@@ -1,0 +1,325 @@
+//! Installs into one file and uninstalls from it: reads, edits, replaces and records.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use diffy::DiffOptions;
+
+use super::change::FileChange;
+use super::client::{InstallParts, InstallScope, KnownClient};
+use super::command::ClientCommand;
+use super::document::{ConfigDocument, FileFormat};
+use super::edit::{self, Edit, EditError, EditState, UndoInfo};
+use super::file::{FileError, ForeignFile};
+use super::locations::ClientLocations;
+use super::record::{FileBackup, InstallRecord, InstalledFile, digest};
+
+/// How often a file that another program is writing is read again.
+const TRIES: u32 = 20;
+/// How long to let the other program write.
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// What became of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileOutcome {
+    /// It was as wanted.
+    Unchanged,
+    /// It was changed, or would be in a dry run: a unified diff.
+    Changed(String),
+}
+
+/// Why a file was not changed, or its change not recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// It cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Its text cannot be edited.
+    #[error(transparent)]
+    Edit(#[from] EditError),
+    /// It was changed, and the record could not be written.
+    #[error("was changed, but {0:#}")]
+    Record(anyhow::Error),
+}
+
+/// Installs and uninstalls, file by file.
+#[derive(Debug)]
+pub struct Installer<'a> {
+    /// The data folder, where the record is kept.
+    pub home: &'a Path,
+    /// The record of earlier installations.
+    pub record: InstallRecord,
+    /// Whether to write nothing.
+    pub dry_run: bool,
+}
+
+impl Installer<'_> {
+    /// Makes the edits of `change` in its file.
+    pub fn install(
+        &mut self,
+        client: KnownClient,
+        scope: InstallScope,
+        change: &FileChange,
+    ) -> Result<FileOutcome, ApplyError> {
+        while_busy(|| self.try_install(client, scope, change))
+    }
+
+    fn try_install(
+        &mut self,
+        client: KnownClient,
+        scope: InstallScope,
+        change: &FileChange,
+    ) -> Result<FileOutcome, ApplyError> {
+        let file = ForeignFile::read(&change.path)?;
+        let recorded = self.record.of(&change.path).cloned();
+        let mut undo = recorded.as_ref().map(InstalledFile::undo_info).unwrap_or_default();
+        let mut text = file.text().to_owned();
+        let mut pristine = true;
+        for edit in &change.edits {
+            let state = edit::find(&text, change.format, edit).map_err(EditError::from)?;
+            pristine &= state == EditState::Missing;
+            let (edited, new) = edit::apply(&text, change.format, edit)?;
+            undo.add(new, recorded.is_some());
+            text = edited;
+        }
+        if text == file.text() {
+            return Ok(FileOutcome::Unchanged);
+        }
+        let outcome = FileOutcome::Changed(diff(&change.path, file.text.as_deref(), Some(&text)));
+        file.check_writable()?;
+        if self.dry_run {
+            return Ok(outcome);
+        }
+        let mut entry = recorded.unwrap_or_else(|| InstalledFile {
+            client,
+            scope,
+            path: change.path.clone(),
+            created: file.text.is_none(),
+            folders: Vec::new(),
+            backup: None,
+            after: String::new(),
+            made: Vec::new(),
+            replaced: None,
+            trusted: Vec::new(),
+        });
+        let (before, after) = (digest(file.text()), digest(&text));
+        if file.text.is_some() && before != entry.after {
+            // Another program has changed it since, so the earlier copy is no longer what to restore.
+            let path = file.back_up(scope)?;
+            entry.backup = Some(FileBackup { path, digest: before, pristine });
+            entry.created &= pristine;
+        }
+        entry.folders.extend(file.replace(&text, scope)?);
+        entry.after = after;
+        (entry.made, entry.replaced, entry.trusted) = (undo.made, undo.replaced, undo.trusted);
+        self.record.put(entry);
+        self.save()?;
+        Ok(outcome)
+    }
+
+    /// Undoes `edits` in the file at `path`.
+    pub fn uninstall(
+        &mut self,
+        scope: InstallScope,
+        path: &Path,
+        edits: &[Edit],
+    ) -> Result<FileOutcome, ApplyError> {
+        while_busy(|| self.try_uninstall(scope, path, edits))
+    }
+
+    fn try_uninstall(
+        &mut self,
+        scope: InstallScope,
+        path: &Path,
+        edits: &[Edit],
+    ) -> Result<FileOutcome, ApplyError> {
+        let file = ForeignFile::read(path)?;
+        let recorded = self.record.of(path).cloned();
+        let Some(text) = file.text.as_deref() else {
+            self.forget(recorded.as_ref())?;
+            return Ok(FileOutcome::Unchanged);
+        };
+        let untouched = recorded.as_ref().filter(|entry| entry.after == digest(text));
+        let wanted = match untouched {
+            Some(entry) if entry.created => None,
+            Some(entry) => match text_before(entry) {
+                Some(text_before) => Some(text_before),
+                None => without(text, format_of(path), edits, &entry.undo_info())?,
+            },
+            None => {
+                let undo = recorded.as_ref().map(InstalledFile::undo_info).unwrap_or_default();
+                let text = without(text, format_of(path), edits, &undo)?;
+                let created = recorded.as_ref().is_some_and(|entry| entry.created);
+                text.filter(|text| !(created && is_blank(text, format_of(path))))
+            }
+        };
+        if wanted.as_deref() == Some(text) {
+            self.forget(recorded.as_ref())?;
+            return Ok(FileOutcome::Unchanged);
+        }
+        let outcome = FileOutcome::Changed(diff(path, Some(text), wanted.as_deref()));
+        file.check_writable()?;
+        if self.dry_run {
+            return Ok(outcome);
+        }
+        match &wanted {
+            Some(wanted) => drop(file.replace(wanted, scope)?),
+            None => file.remove()?,
+        }
+        self.forget(recorded.as_ref())?;
+        Ok(outcome)
+    }
+
+    /// Removes a file's entry from the record, with its copy, and the folders made for it that are empty again.
+    fn forget(&mut self, recorded: Option<&InstalledFile>) -> Result<(), ApplyError> {
+        let Some(entry) = recorded.filter(|_| !self.dry_run) else { return Ok(()) };
+        if let Some(backup) = &entry.backup {
+            std::fs::remove_file(&backup.path).ok();
+        }
+        self.record.forget(&entry.path);
+        for folder in entry.folders.iter().rev() {
+            // The folder of another installed file goes with that file. One with other files in it stays.
+            match self.record.files.iter_mut().find(|file| file.path.starts_with(folder)) {
+                Some(other) => other.folders.insert(0, folder.clone()),
+                None => drop(std::fs::remove_dir(folder)),
+            }
+        }
+        self.save()
+    }
+
+    fn save(&self) -> Result<(), ApplyError> {
+        self.record.write(self.home).map_err(ApplyError::Record)
+    }
+}
+
+impl UndoInfo {
+    /// Adds what a further edit of the same file did. At a second installation the replaced entry is one of svc.
+    fn add(&mut self, new: Self, is_second: bool) {
+        for made in new.made {
+            if !self.made.contains(&made) {
+                self.made.push(made);
+            }
+        }
+        for key in new.trusted {
+            if !self.trusted.contains(&key) {
+                self.trusted.push(key);
+            }
+        }
+        if !is_second && self.replaced.is_none() {
+            self.replaced = new.replaced;
+        }
+    }
+}
+
+/// The edits that may have been made in a client's file: enough to find them and undo them.
+pub fn undoable(
+    client: KnownClient,
+    locations: &ClientLocations,
+    command: &ClientCommand,
+    path: &Path,
+) -> Vec<Edit> {
+    let is_plugin = path.extension().is_some_and(|extension| extension == "js");
+    let edits =
+        client.changes(locations, command, InstallScope::User, InstallParts::ALL).into_iter();
+    let trust = (client == KnownClient::Codex).then(|| Edit::Trust { hashes: Vec::new() });
+    edits
+        .flat_map(|change| change.edits)
+        .chain(trust)
+        .filter(|edit| matches!(edit, Edit::Whole { .. }) == is_plugin)
+        .collect()
+}
+
+/// The format of a file, by its name.
+pub fn format_of(path: &Path) -> FileFormat {
+    if path.extension().is_some_and(|extension| extension == "toml") {
+        FileFormat::Toml
+    } else {
+        FileFormat::Json
+    }
+}
+
+fn while_busy(
+    mut work: impl FnMut() -> Result<FileOutcome, ApplyError>,
+) -> Result<FileOutcome, ApplyError> {
+    for _ in 1..TRIES {
+        match work() {
+            Err(ApplyError::File(FileError::Busy)) => std::thread::sleep(PAUSE),
+            other => return other,
+        }
+    }
+    work()
+}
+
+/// The text before the first installation, if there is an unchanged copy of it.
+fn text_before(entry: &InstalledFile) -> Option<String> {
+    let backup = entry.backup.as_ref().filter(|backup| backup.pristine)?;
+    let text = std::fs::read_to_string(&backup.path).ok()?;
+    (digest(&text) == backup.digest).then_some(text)
+}
+
+fn without(
+    text: &str,
+    format: FileFormat,
+    edits: &[Edit],
+    undo: &UndoInfo,
+) -> Result<Option<String>, EditError> {
+    let mut text = text.to_owned();
+    for edit in edits.iter().rev() {
+        match edit::undo(&text, format, edit, undo)? {
+            Some(left) => text = left,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(text))
+}
+
+/// Whether a document is empty, without a comment.
+fn is_blank(text: &str, format: FileFormat) -> bool {
+    let empty = ConfigDocument::parse(format, text)
+        .is_ok_and(|document| document.value().as_object().is_some_and(serde_json::Map::is_empty));
+    empty && text.chars().all(|c| c.is_whitespace() || c == '{' || c == '}')
+}
+
+fn diff(path: &Path, old: Option<&str>, new: Option<&str>) -> String {
+    let name = |text: Option<&str>| match text {
+        Some(_) => path.display().to_string(),
+        None => "/dev/null".to_owned(),
+    };
+    let (from, to) = (name(old), name(new));
+    DiffOptions::new()
+        .set_context_len(3)
+        .set_original_filename(from)
+        .set_modified_filename(to)
+        .create_patch(old.unwrap_or_default(), new.unwrap_or_default())
+        .to_string()
+}
+
+/// The files of a scope in which svc may be installed.
+pub fn files(
+    client: KnownClient,
+    locations: &ClientLocations,
+    command: &ClientCommand,
+    scope: InstallScope,
+) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = Vec::new();
+    for change in client.changes(locations, command, scope, InstallParts::ALL) {
+        let folder = change.path.parent().unwrap_or(Path::new("/")).to_path_buf();
+        // An earlier installation may have chosen the other file.
+        let also: &[&str] = match client {
+            KnownClient::Codex => &["config.toml", "hooks.json"],
+            KnownClient::Opencode if change.format == FileFormat::Json && !has_whole(&change) => {
+                &["opencode.json", "opencode.jsonc"]
+            }
+            _ => &[],
+        };
+        files.push(change.path);
+        files.extend(also.iter().map(|name| folder.join(name)));
+    }
+    files.sort();
+    files.dedup();
+    files
+}
+
+fn has_whole(change: &FileChange) -> bool {
+    change.edits.iter().any(|edit| matches!(edit, Edit::Whole { .. }))
+}

@@ -1,0 +1,380 @@
+//! What is installed in a client, and what is no longer right: compares the files as they are and writes nothing.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::apply;
+use super::client::{InstallParts, InstallScope, KnownClient};
+use super::command::ClientCommand;
+use super::document::ConfigDocument;
+use super::edit::{self, Edit, EditState, SERVER};
+use super::file::ForeignFile;
+use super::locations::ClientLocations;
+use super::record::InstallRecord;
+use super::trust;
+
+/// How long a client may take to print its version; some are slow to start.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the entries in clients' files are compared with.
+#[derive(Debug)]
+pub struct Expectation {
+    /// Where the clients' files are.
+    pub locations: ClientLocations,
+    /// How clients run this program.
+    pub command: ClientCommand,
+    /// What was installed.
+    pub record: InstallRecord,
+    /// The daemon's address, or the one it would have.
+    pub daemon: Option<DaemonAddress>,
+    /// The operator token.
+    pub token: Option<OperatorToken>,
+    /// The version of svc.
+    pub version: &'static str,
+}
+
+/// Where the daemon listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DaemonAddress {
+    /// Its URL.
+    pub url: String,
+    /// The port in it.
+    pub port: u16,
+}
+
+/// The operator token, which no message and no log shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct OperatorToken(pub String);
+
+impl fmt::Debug for OperatorToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OperatorToken(…)")
+    }
+}
+
+/// What is installed in one client.
+#[derive(Debug, Serialize)]
+pub struct ClientStatus {
+    /// The client.
+    pub client: KnownClient,
+    /// Whether it is on this machine, or was.
+    pub found: bool,
+    /// The version that it prints.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Servers named `svc`.
+    pub servers: Vec<InstalledPart>,
+    /// Handlers and plugins of svc.
+    pub hooks: Vec<InstalledPart>,
+    /// What is no longer right.
+    pub problems: Vec<String>,
+    /// The command or action that mends it.
+    #[serde(skip)]
+    pub advice: String,
+}
+
+/// A server or the hooks of svc in one file.
+#[derive(Debug, Serialize)]
+pub struct InstalledPart {
+    /// `user`, `project`, or `local` for a project's entry in Claude Code's own file.
+    pub scope: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// `ok`, or in a word what is wrong.
+    pub state: &'static str,
+    /// What is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+impl ClientStatus {
+    /// Whether nothing of svc is in the client's files.
+    pub fn is_absent(&self) -> bool {
+        self.servers.is_empty() && self.hooks.is_empty() && self.problems.is_empty()
+    }
+}
+
+impl Expectation {
+    /// Compares a client's files with what they should be.
+    pub async fn inspect(&self, client: KnownClient) -> ClientStatus {
+        let mut status = ClientStatus {
+            client,
+            found: client.is_here(&self.locations),
+            version: None,
+            servers: Vec::new(),
+            hooks: Vec::new(),
+            problems: Vec::new(),
+            advice: format!("svc install {}", client.name()),
+        };
+        let mut inspected = Vec::new();
+        for scope in [InstallScope::User, InstallScope::Project] {
+            for path in apply::files(client, &self.locations, &self.command, scope) {
+                // In the home folder the project's files may be the person's.
+                if !inspected.contains(&path) {
+                    self.inspect_file(&mut status, scope, &path);
+                    inspected.push(path);
+                }
+            }
+        }
+        self.note_missing(&mut status, &inspected);
+        note_doubles(&mut status);
+        if client == KnownClient::Codex && !status.hooks.is_empty() {
+            self.note_untrusted(&mut status).await;
+        }
+        status
+    }
+
+    /// The version that a client prints, if it prints one in time.
+    pub async fn version_of(&self, client: KnownClient) -> Option<String> {
+        let program = self.locations.find(client.executable()?)?;
+        let output = Command::new(program)
+            .arg("--version")
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .output();
+        let text = timeout(PATIENCE, output).await.ok()?.ok()?.stdout;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let is_version =
+            |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+        text.split_whitespace().find(is_version).map(str::to_owned)
+    }
+
+    fn inspect_file(&self, status: &mut ClientStatus, scope: InstallScope, path: &Path) {
+        let text = match ForeignFile::read(path) {
+            Ok(ForeignFile { text: None, .. }) => return,
+            Ok(file) => file.text.unwrap_or_default(),
+            Err(error) => return status.problems.push(format!("{} {error}", path.display())),
+        };
+        let format = apply::format_of(path);
+        let changes =
+            status.client.changes(&self.locations, &self.command, scope, InstallParts::ALL);
+        let is_whole = |edit: &Edit| matches!(edit, Edit::Whole { .. });
+        let is_plugin = path.extension().is_some_and(|extension| extension == "js");
+        let edits = changes.iter().flat_map(|change| &change.edits);
+        for edit in edits.filter(|edit| is_whole(edit) == is_plugin) {
+            let state = match edit::find(&text, format, edit) {
+                Ok(state) => state,
+                Err(error) => return status.problems.push(format!("{} {error}", path.display())),
+            };
+            match edit {
+                Edit::Server { table, .. } => {
+                    let document = ConfigDocument::parse(format, &text);
+                    let document = document.map(|document| document.value()).unwrap_or_default();
+                    let entry = edit::at(&document, table).and_then(|table| table.get(SERVER));
+                    let is_same = state == EditState::Same;
+                    self.add_server(status, scope.name(), path, entry, is_same);
+                    if status.client == KnownClient::ClaudeCode && scope == InstallScope::User {
+                        let project = self.locations.project.to_string_lossy();
+                        let keys = ["projects", &project, "mcpServers", SERVER];
+                        self.add_server(status, "local", path, edit::at(&document, &keys), false);
+                    }
+                }
+                Edit::Hooks { .. } | Edit::Whole { .. } => {
+                    let switch = edit::find_switch(&text, format);
+                    add_hooks(status, scope, path, &state, switch);
+                }
+                Edit::Trust { .. } => {}
+            }
+        }
+    }
+
+    fn add_server(
+        &self,
+        status: &mut ClientStatus,
+        scope: &'static str,
+        path: &Path,
+        entry: Option<&Value>,
+        is_same: bool,
+    ) {
+        let Some(entry) = entry else { return };
+        let (state, detail) = self.judge_server(entry, is_same);
+        if let Some(detail) = &detail {
+            status.problems.push(format!("its server `svc` in {} {detail}", path.display()));
+        }
+        status.servers.push(InstalledPart { scope, path: path.to_path_buf(), state, detail });
+    }
+
+    /// Whether an entry leads to the daemon, and what is wrong with it if not.
+    fn judge_server(&self, entry: &Value, is_same: bool) -> (&'static str, Option<String>) {
+        let is_off = entry.get("enabled") == Some(&json!(false))
+            || entry.get("disabled") == Some(&json!(true));
+        if is_off {
+            return ("disabled", Some("is switched off".to_owned()));
+        }
+        if is_same {
+            return ("ok", None);
+        }
+        if !edit::is_our_server(entry) {
+            return ("foreign", Some("is not this program".to_owned()));
+        }
+        if let (Some(program), _) = edit::command_of(entry) {
+            return self.judge_program(program, entry);
+        }
+        let port = edit::url_of(entry).and_then(port_of);
+        if let (Some(port), Some(daemon)) = (port, &self.daemon)
+            && port != daemon.port
+        {
+            let detail = format!("says port {port}, but the daemon is at {}", daemon.url);
+            return ("wrong_port", Some(detail));
+        }
+        if self.has_stale_token(entry) {
+            return (
+                "stale_token",
+                Some("has a token that is no longer the operator's".to_owned()),
+            );
+        }
+        ("ok", None)
+    }
+
+    fn judge_program(&self, program: &str, entry: &Value) -> (&'static str, Option<String>) {
+        let path = if program.contains('/') {
+            Some(PathBuf::from(program)).filter(|path| path.exists())
+        } else {
+            self.locations.find(program)
+        };
+        let real = |path: &Path| std::fs::canonicalize(path).ok();
+        let Some(path) = path else {
+            return ("missing_program", Some(format!("runs {program}, which does not exist")));
+        };
+        if real(&path) != real(Path::new(self.command.path())) {
+            let detail = format!("runs {}, and not {}", path.display(), self.command.path());
+            return ("other_program", Some(detail));
+        }
+        let (_, arguments) = edit::command_of(entry);
+        let home = arguments.iter().position(|word| *word == "--home");
+        let home = home.map(|index| arguments.get(index + 1).copied());
+        if home.is_some_and(|home| home != self.command.data_folder(InstallScope::User)) {
+            return ("other_home", Some("uses another data folder".to_owned()));
+        }
+        ("ok", None)
+    }
+
+    /// Whether the entry holds a token that is not the operator's. A placeholder names a variable and is none.
+    fn has_stale_token(&self, entry: &Value) -> bool {
+        let headers = entry.get("headers").or_else(|| entry.get("http_headers"));
+        let headers = headers.and_then(Value::as_object).into_iter().flatten();
+        let credential = headers
+            .filter(|(name, _)| name.eq_ignore_ascii_case("authorization"))
+            .find_map(|(_, value)| value.as_str()?.strip_prefix("Bearer "));
+        match (credential, &self.token) {
+            (Some(credential), Some(token)) => !credential.contains('$') && credential != token.0,
+            _ => false,
+        }
+    }
+
+    /// Notes recorded installations that are no longer in their files.
+    fn note_missing(&self, status: &mut ClientStatus, inspected: &[PathBuf]) {
+        for entry in self.record.files.iter().filter(|entry| entry.client == status.client) {
+            let is_there =
+                status.servers.iter().chain(&status.hooks).any(|part| part.path == entry.path);
+            if inspected.contains(&entry.path) && !is_there {
+                let path = entry.path.display();
+                status.problems.push(format!("what was installed in {path} is gone"));
+            }
+        }
+    }
+
+    async fn note_untrusted(&self, status: &mut ClientStatus) {
+        let Some(Ok(hooks)) = trust::hooks(&self.locations, self.version).await else { return };
+        let count = hooks.iter().filter(|hook| !hook.trusted).count();
+        if count == 0 {
+            return;
+        }
+        let detail =
+            format!("{count} of {} are not trusted, so codex does not run them", hooks.len());
+        for part in &mut status.hooks {
+            (part.state, part.detail) = ("untrusted", Some(detail.clone()));
+        }
+        status.problems.push(format!("of its hooks {detail}"));
+        "review them with /hooks in codex, or `svc install codex --trust-hooks`"
+            .clone_into(&mut status.advice);
+    }
+}
+
+fn add_hooks(
+    status: &mut ClientStatus,
+    scope: InstallScope,
+    path: &Path,
+    state: &EditState,
+    switch: Option<String>,
+) {
+    let (state, detail) = match state {
+        EditState::Missing => return,
+        EditState::Same if switch.is_some() => ("disabled", switch),
+        EditState::Same => ("ok", None),
+        EditState::Differs => ("changed", None),
+        EditState::Foreign => ("foreign", None),
+    };
+    if state == "changed" {
+        status.problems.push(format!(
+            "its hooks in {} are not those of this version of svc, or of this program",
+            path.display()
+        ));
+    } else if let Some(switch) = &detail {
+        let path = path.display();
+        status.problems.push(format!("its hooks are switched off by {switch} in {path}"));
+    }
+    status.hooks.push(InstalledPart {
+        scope: scope.name(),
+        path: path.to_path_buf(),
+        state,
+        detail,
+    });
+}
+
+/// The port of an `http` URL.
+fn port_of(url: &str) -> Option<u16> {
+    let authority = url.trim().strip_prefix("http://")?.split('/').next()?;
+    authority.rsplit_once(':')?.1.parse().ok()
+}
+
+/// Notes hooks that run twice for each event, since they count everything twice, and servers that stand twice.
+fn note_doubles(status: &mut ClientStatus) {
+    let client = status.client.name();
+    if status.hooks.len() > 1 {
+        let paths: Vec<String> =
+            status.hooks.iter().map(|part| part.path.display().to_string()).collect();
+        let scope = status.hooks.last().map_or("user", |part| part.scope);
+        status
+            .problems
+            .push(format!("its hooks run twice: they are in {}", paths.join(" and in ")));
+        status.advice = format!("svc uninstall {client} --scope {scope}");
+    }
+    if status.servers.len() > 1 {
+        let scopes: Vec<&str> = status.servers.iter().map(|part| part.scope).collect();
+        status.problems.push(format!("it has two servers `svc`: {}", scopes.join(" and ")));
+        status.advice =
+            format!("remove the one that you do not want: svc uninstall {client} --scope …");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_of_entries() {
+        for (url, port) in [
+            ("http://127.0.0.1:6334/mcp", Some(6334)),
+            ("http://[::1]:7/mcp", Some(7)),
+            ("http://localhost:/mcp", None),
+            ("http://localhost:99999/mcp", None),
+            ("https://localhost:6334/mcp", None),
+        ] {
+            assert_eq!(port_of(url), port, "{url}");
+        }
+    }
+
+    #[test]
+    fn the_token_is_not_shown() {
+        assert_eq!(format!("{:?}", OperatorToken("secret".to_owned())), "OperatorToken(…)");
+    }
+}

@@ -1,0 +1,137 @@
+//! What `svc install` changed: `installed.json` in the data folder. Without it `svc uninstall` still finds the entries of
+//! svc, but does not know what they replaced.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use data_encoding::HEXLOWER;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::client::{InstallScope, KnownClient};
+use super::edit::UndoInfo;
+use super::file::{FileError, ForeignFile};
+
+/// All changes on this machine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InstallRecord {
+    /// One for each changed file.
+    pub files: Vec<InstalledFile>,
+}
+
+/// What was changed in one file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InstalledFile {
+    /// The client that reads the file.
+    pub client: KnownClient,
+    /// The scope in which it was installed.
+    pub scope: InstallScope,
+    /// The file's path before links are followed.
+    pub path: PathBuf,
+    /// Whether svc created the file.
+    pub created: bool,
+    /// Folders created for it, the outermost first.
+    #[serde(default)]
+    pub folders: Vec<PathBuf>,
+    /// The copy of the text before; valid until another program changes the file.
+    #[serde(default)]
+    pub backup: Option<FileBackup>,
+    /// The SHA-256 of the text that svc wrote, in hex.
+    pub after: String,
+    /// Key paths of tables and lists that svc made.
+    #[serde(default)]
+    pub made: Vec<Vec<String>>,
+    /// The server entry that svc's replaced.
+    #[serde(default)]
+    pub replaced: Option<Value>,
+    /// Codex's keys of the hooks that svc marked as trusted.
+    #[serde(default)]
+    pub trusted: Vec<String>,
+}
+
+/// A copy of a file before it was changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FileBackup {
+    /// The copy.
+    pub path: PathBuf,
+    /// The SHA-256 of its text, in hex.
+    pub digest: String,
+    /// Whether it has no entry of svc in it.
+    pub pristine: bool,
+}
+
+impl InstallRecord {
+    /// The record's file in the data folder `home`.
+    pub fn path(home: &Path) -> PathBuf {
+        home.join("installed.json")
+    }
+
+    /// Reads it; empty if there is none.
+    pub fn read(home: &Path) -> anyhow::Result<Self> {
+        let path = Self::path(home);
+        match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| {
+                format!("{} cannot be understood; move it away, then try again", path.display())
+            }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+
+    /// Writes it, or removes the file if the record is empty.
+    pub fn write(&self, home: &Path) -> anyhow::Result<()> {
+        let path = Self::path(home);
+        if self.files.is_empty() {
+            return match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    Err(error).with_context(|| format!("cannot remove {}", path.display()))
+                }
+                _ => Ok(()),
+            };
+        }
+        let text = format!("{}\n", serde_json::to_string_pretty(self)?);
+        let written =
+            ForeignFile::read(&path).and_then(|file| file.replace(&text, InstallScope::User));
+        let error = match written {
+            Ok(_) => return Ok(()),
+            Err(FileError::Io(_, error)) => anyhow::Error::new(error),
+            Err(error) => error.into(),
+        };
+        Err(error.context(format!("cannot write {}", path.display())))
+    }
+
+    /// The entry of a file.
+    pub fn of(&self, path: &Path) -> Option<&InstalledFile> {
+        self.files.iter().find(|entry| entry.path == path)
+    }
+
+    /// Adds an entry, in place of the file's earlier one.
+    pub fn put(&mut self, entry: InstalledFile) {
+        self.forget(&entry.path);
+        self.files.push(entry);
+    }
+
+    /// Forgets a file.
+    pub fn forget(&mut self, path: &Path) {
+        self.files.retain(|entry| entry.path != path);
+    }
+}
+
+impl InstalledFile {
+    /// What undoing the edits of this file needs.
+    pub fn undo_info(&self) -> UndoInfo {
+        UndoInfo {
+            made: self.made.clone(),
+            replaced: self.replaced.clone(),
+            trusted: self.trusted.clone(),
+        }
+    }
+}
+
+/// The SHA-256 of a text, in hex.
+pub fn digest(text: &str) -> String {
+    HEXLOWER.encode(&Sha256::digest(text.as_bytes()))
+}

@@ -1,0 +1,186 @@
+//! `svc install` and `svc uninstall`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use svc_install::{
+    ClientCommand, ClientLocations, Edit, FileChange, FileFormat, FileOutcome, InstallParts,
+    InstallRecord, InstallScope, Installer, KnownClient, apply, trust,
+};
+
+use super::args::{InstallArgs, InstallCommand, UninstallArgs};
+use super::connection::connection;
+use super::here;
+use super::report::{ClientChanges, permission, print};
+use super::status::status;
+use crate::cli::{Context, UsageError};
+
+/// Installs, or prints what is installed.
+pub(in crate::cli) async fn install(
+    context: &Context,
+    args: &InstallArgs,
+) -> anyhow::Result<ExitCode> {
+    if let Some(InstallCommand::Status { clients }) = &args.command {
+        return status(context, clients).await;
+    }
+    let parts = InstallParts { server: !args.no_mcp, hooks: !args.no_hooks };
+    if !parts.server && !parts.hooks {
+        return Err(
+            UsageError("--no-hooks and --no-mcp leave nothing to install".to_owned()).into()
+        );
+    }
+    let (locations, command) = (here::locations(context)?, here::command(context)?);
+    let clients = here::chosen(&args.clients, |client| client.is_here(&locations));
+    if clients.is_empty() {
+        return Err(UsageError(format!(
+            "none of the clients is found here; name the one that you want: {}",
+            here::names(KnownClient::all())
+        ))
+        .into());
+    }
+    let record = InstallRecord::read(&context.paths.home)?;
+    let mut installer = Installer { home: &context.paths.home, record, dry_run: args.dry_run };
+    let mut results = Vec::new();
+    for client in clients {
+        let changes = client.changes(&locations, &command, args.scope, parts);
+        let files = changes
+            .into_iter()
+            .map(|change| {
+                let outcome = installer.install(client, args.scope, &change);
+                (change.path, outcome)
+            })
+            .collect();
+        results.push(ClientChanges { client, files });
+    }
+    let mut notes = notes(&results, &command, args);
+    if !args.dry_run && parts.hooks {
+        for result in
+            results.iter_mut().filter(|it| it.client == KnownClient::Codex && it.is_fine())
+        {
+            notes.extend(trust_hooks(&mut installer, &locations, args, result).await);
+        }
+    }
+    if !args.dry_run && args.scope == InstallScope::User {
+        notes.push(connection(context).await);
+    }
+    print(context, &results, &notes, args.dry_run, "installed")
+}
+
+/// Tells Codex that the person trusts the hooks, if they said so; else gives a note on how to.
+async fn trust_hooks(
+    installer: &mut Installer<'_>,
+    locations: &ClientLocations,
+    args: &InstallArgs,
+    codex: &mut ClientChanges,
+) -> Option<String> {
+    let by_hand = "codex runs hooks only after you have trusted them: say /hooks in codex, or run \
+                   `svc install codex --trust-hooks`";
+    let hooks = match trust::hooks(locations, env!("CARGO_PKG_VERSION")).await {
+        Some(Ok(hooks)) => hooks,
+        Some(Err(error)) => {
+            return Some(format!("{by_hand} (codex could not be asked: {error:#})"));
+        }
+        None => return Some(by_hand.to_owned()),
+    };
+    let hashes: Vec<(String, String)> =
+        hooks.into_iter().filter(|hook| !hook.trusted).map(|hook| (hook.key, hook.hash)).collect();
+    if hashes.is_empty() {
+        return None;
+    }
+    if !args.trust_hooks {
+        return Some(by_hand.to_owned());
+    }
+    // Codex keeps trust in the person's file, whatever the scope of the hooks.
+    let path = KnownClient::Codex.folder(locations).join("config.toml");
+    let change = FileChange { path, format: FileFormat::Toml, edits: vec![Edit::Trust { hashes }] };
+    let outcome = installer.install(KnownClient::Codex, InstallScope::User, &change);
+    codex.files.push((change.path, outcome));
+    None
+}
+
+/// Undoes what was installed.
+pub(in crate::cli) fn uninstall(
+    context: &Context,
+    args: &UninstallArgs,
+) -> anyhow::Result<ExitCode> {
+    let (locations, command) = (here::locations(context)?, here::command(context)?);
+    let record = InstallRecord::read(&context.paths.home)?;
+    let recorded = record.files.clone();
+    let mut installer = Installer { home: &context.paths.home, record, dry_run: args.dry_run };
+    let mut results = Vec::new();
+    for client in here::chosen(&args.clients, |_| true) {
+        // The recorded files, and those where an installation would be: the record may be lost.
+        let mut files: Vec<(PathBuf, InstallScope)> = recorded
+            .iter()
+            .filter(|file| file.client == client)
+            .filter(|file| args.scope.is_none_or(|scope| scope == file.scope))
+            .map(|file| (file.path.clone(), file.scope))
+            .collect();
+        // A project's files are shared: they are changed only if svc has changed them before, or if the flag says so.
+        let scope = args.scope.unwrap_or(InstallScope::User);
+        for path in apply::files(client, &locations, &command, scope) {
+            if !files.iter().any(|(known, _)| *known == path) {
+                files.push((path, scope));
+            }
+        }
+        let files = files
+            .into_iter()
+            .map(|(path, scope)| {
+                let edits = apply::undoable(client, &locations, &command, &path);
+                let outcome = installer.uninstall(scope, &path, &edits);
+                (path, outcome)
+            })
+            // A file that svc never changed and cannot read or edit is no failure.
+            .filter(|(path, outcome)| match outcome {
+                Ok(FileOutcome::Unchanged) => false,
+                Ok(FileOutcome::Changed(_)) => true,
+                Err(_) => recorded.iter().any(|file| file.path == *path),
+            })
+            .collect();
+        results.push(ClientChanges { client, files });
+    }
+    let changed = results.iter().any(ClientChanges::is_changed);
+    let notes = if changed && !args.dry_run {
+        vec!["sessions that run keep what they have until they end".to_owned()]
+    } else {
+        Vec::new()
+    };
+    print(context, &results, &notes, args.dry_run, "removed")
+}
+
+/// What the person has to know or do.
+fn notes(results: &[ClientChanges], command: &ClientCommand, args: &InstallArgs) -> Vec<String> {
+    let mut notes = Vec::new();
+    if command.is_in_target() && args.scope == InstallScope::User {
+        notes.push(format!(
+            "{} is in a build folder and may go away; install it elsewhere and run `svc install` from there",
+            command.path()
+        ));
+    }
+    if args.scope == InstallScope::Project {
+        notes.push(
+            "everybody who works on this project needs `svc` on the PATH; clients ask each of them for trust".to_owned(),
+        );
+    }
+    for result in results {
+        if result.files.is_empty() {
+            notes.push(format!("{} has no configuration for a project", result.client.name()));
+        }
+    }
+    let changed: Vec<KnownClient> = results
+        .iter()
+        .filter(|changes| changes.is_changed())
+        .map(|changes| changes.client)
+        .collect();
+    if changed.is_empty() || args.dry_run {
+        return notes;
+    }
+    notes.push(format!(
+        "start sessions of {} anew: those that run have read their files",
+        here::names(&changed)
+    ));
+    if !args.no_mcp {
+        notes.extend(changed.iter().filter_map(|client| permission(*client)).map(str::to_owned));
+    }
+    notes
+}

@@ -1,0 +1,42 @@
+//! Where the files of this person's clients are, how clients run this program, and which clients a command means.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use svc_install::{ClientCommand, ClientLocations, KnownClient};
+
+use crate::cli::Context;
+
+/// The files of whoever runs this program, and of the project in the current folder.
+pub(super) fn locations(context: &Context) -> anyhow::Result<ClientLocations> {
+    let home = context.env.os("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    Ok(ClientLocations::new(
+        home.context("HOME is not set, so nobody can tell where the clients' files are")?,
+        std::env::current_dir().context("cannot tell which folder this is")?,
+        |name| context.env.os(name).map(OsStr::to_owned),
+    ))
+}
+
+/// The program that runs now, with the data folder that it uses.
+pub(super) fn command(context: &Context) -> anyhow::Result<ClientCommand> {
+    let path = std::env::current_exe().context("cannot tell where this program is")?;
+    let default_home = context.env.os("HOME").map(|home| Path::new(home).join(".local/share/svc"));
+    Ok(ClientCommand::new(&path, &context.paths.home, default_home.as_deref())?)
+}
+
+/// The clients that are named, or else those that `otherwise` accepts, in the order of all.
+pub(super) fn chosen(
+    named: &[KnownClient],
+    otherwise: impl Fn(KnownClient) -> bool,
+) -> Vec<KnownClient> {
+    let is_chosen = |client: KnownClient| {
+        if named.is_empty() { otherwise(client) } else { named.contains(&client) }
+    };
+    KnownClient::all().iter().copied().filter(|client| is_chosen(*client)).collect()
+}
+
+/// The clients' names, with commas between them.
+pub(super) fn names(clients: &[KnownClient]) -> String {
+    clients.iter().map(|client| client.name()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,122 @@
+//! What `svc install` and `svc uninstall` print.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use svc_install::{ApplyError, FileOutcome, KnownClient};
+
+use crate::cli::{Context, output};
+
+/// What became of one client's files.
+#[derive(Debug)]
+pub(super) struct ClientChanges {
+    pub(super) client: KnownClient,
+    pub(super) files: Vec<(PathBuf, Result<FileOutcome, ApplyError>)>,
+}
+
+impl ClientChanges {
+    /// Whether no file failed.
+    pub(super) fn is_fine(&self) -> bool {
+        self.files.iter().all(|(_, outcome)| outcome.is_ok())
+    }
+
+    /// Whether any file was changed, or would be.
+    pub(super) fn is_changed(&self) -> bool {
+        self.files.iter().any(|(_, outcome)| matches!(outcome, Ok(FileOutcome::Changed(_))))
+    }
+}
+
+/// How a person lets models call our tools without being asked each time.
+pub(super) fn permission(client: KnownClient) -> Option<&'static str> {
+    match client {
+        KnownClient::ClaudeCode => Some(
+            "claude-code asks before each of our tools; `\"permissions\": {\"allow\": [\"mcp__svc\"]}` in settings.json ends that",
+        ),
+        KnownClient::Codex => Some(
+            "codex asks before our tools that write; `default_tools_approval_mode = \"approve\"` under [mcp_servers.svc] ends that",
+        ),
+        KnownClient::Gemini => Some(
+            "gemini asks before each of our tools, and offers none when it runs without a terminal; `\"trust\": true` in the entry ends that",
+        ),
+        _ => None,
+    }
+}
+
+/// Prints what became of the files, and the notes.
+pub(super) fn print(
+    context: &Context,
+    clients: &[ClientChanges],
+    notes: &[String],
+    dry_run: bool,
+    done: &str,
+) -> anyhow::Result<ExitCode> {
+    let failed = clients.iter().any(|client| !client.is_fine());
+    let changed = clients.iter().any(ClientChanges::is_changed);
+    if context.json {
+        let documents: Vec<Value> =
+            clients.iter().map(|client| document(client, dry_run)).collect();
+        output::json(&json!({
+            "ok": !failed,
+            "changed": changed && !dry_run,
+            "dry_run": dry_run,
+            "clients": documents,
+            "notes": notes,
+        }))?;
+    } else {
+        for client in clients {
+            for (path, outcome) in &client.files {
+                print_file(client.client, path, outcome, dry_run)?;
+            }
+        }
+        if !changed && !failed {
+            output::line(&format!("nothing to do: everything is {done} already"))?;
+        }
+        for note in notes {
+            output::line(&format!("note: {note}"))?;
+        }
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn print_file(
+    client: KnownClient,
+    path: &Path,
+    outcome: &Result<FileOutcome, ApplyError>,
+    dry_run: bool,
+) -> anyhow::Result<()> {
+    let path = output::visible(&path.display().to_string());
+    match outcome {
+        Ok(FileOutcome::Changed(diff)) if dry_run => output::raw(diff.as_bytes()),
+        Ok(FileOutcome::Changed(_)) => output::line(&format!("{}: changed {path}", client.name())),
+        Ok(FileOutcome::Unchanged) => {
+            output::line(&format!("{}: {path} is as it should be", client.name()))
+        }
+        Err(error) => {
+            let rest =
+                if matches!(error, ApplyError::Record(_)) { "" } else { "; it is left as it is" };
+            output::note(&format!("{}: {path} {error}{rest}", client.name()));
+            Ok(())
+        }
+    }
+}
+
+fn document(client: &ClientChanges, dry_run: bool) -> Value {
+    let files = client.files.iter().map(|(path, outcome)| {
+        let mut file = json!({ "path": path });
+        match outcome {
+            Ok(FileOutcome::Unchanged) => file["action"] = json!("unchanged"),
+            Ok(FileOutcome::Changed(diff)) if dry_run => {
+                file["action"] = json!("would_change");
+                file["diff"] = json!(diff);
+            }
+            Ok(FileOutcome::Changed(_)) => file["action"] = json!("changed"),
+            Err(error) => {
+                file["action"] = json!("failed");
+                file["error"] = json!(error.to_string());
+            }
+        }
+        file
+    });
+    json!({ "client": client.client.name(), "files": files.collect::<Vec<_>>() })
+}

@@ -1,0 +1,109 @@
+//! `svc install status`: what is installed in each client, and what is no longer right.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use svc_install::{
+    ClientStatus, DaemonAddress, Expectation, InstallRecord, KnownClient, OperatorToken,
+};
+
+use super::here;
+use crate::cli::{Context, output};
+use crate::client::{DaemonFile, Token, Url};
+use crate::config::Flags;
+
+/// Something that is no longer as it was installed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cli) struct Drift {
+    /// The client's name.
+    pub(in crate::cli) client: &'static str,
+    /// What is wrong.
+    pub(in crate::cli) problem: String,
+    /// What to do.
+    pub(in crate::cli) advice: String,
+}
+
+/// Prints what is installed; exit code 1 if anything is no longer right.
+pub(super) async fn status(context: &Context, clients: &[KnownClient]) -> anyhow::Result<ExitCode> {
+    let expectation = expectation(context)?;
+    let mut statuses = Vec::new();
+    for client in here::chosen(clients, |_| true) {
+        statuses.push(expectation.inspect(client).await);
+    }
+    let versions = statuses.iter().map(|status| expectation.version_of(status.client));
+    let versions = futures_util::future::join_all(versions).await;
+    for (status, version) in statuses.iter_mut().zip(versions) {
+        status.version = version;
+    }
+    // Clients that are not on this machine are shown only if they are named.
+    statuses.retain(|status| !clients.is_empty() || status.found || !status.is_absent());
+    let is_fine = statuses.iter().all(|status| status.problems.is_empty());
+    if context.json {
+        let program = expectation.command.path();
+        output::json(&json!({ "ok": is_fine, "program": program, "clients": statuses }))?;
+    } else {
+        statuses.iter().try_for_each(print)?;
+        if statuses.is_empty() {
+            output::line("no client is found here")?;
+        }
+    }
+    Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// All that is no longer right in any client, and how many clients have something of svc.
+pub(in crate::cli) async fn drift(context: &Context) -> anyhow::Result<(usize, Vec<Drift>)> {
+    let expectation = expectation(context)?;
+    let (mut installed, mut drift) = (0, Vec::new());
+    for client in KnownClient::all() {
+        let status = expectation.inspect(*client).await;
+        installed += usize::from(!status.is_absent());
+        drift.extend(status.problems.iter().map(|problem| Drift {
+            client: client.name(),
+            problem: problem.clone(),
+            advice: status.advice.clone(),
+        }));
+    }
+    Ok((installed, drift))
+}
+
+fn expectation(context: &Context) -> anyhow::Result<Expectation> {
+    let config = context.config(&Flags::default()).ok();
+    let live = DaemonFile::read_live(&context.paths.daemon_json);
+    let listener = || {
+        let addresses = &config.as_ref()?.listen;
+        let address = addresses.iter().find(|address| address.port() != 0)?;
+        Some(Url::of_listener(*address))
+    };
+    let url = live.and_then(|daemon| Url::parse(&daemon.url).ok()).or_else(listener);
+    let token = config.as_ref().and_then(|config| Token::read(&config.token_file.value).ok()?);
+    Ok(Expectation {
+        locations: here::locations(context)?,
+        command: here::command(context)?,
+        record: InstallRecord::read(&context.paths.home)?,
+        daemon: url.map(|url| DaemonAddress { port: url.socket().1, url: url.to_string() }),
+        token: token.map(|token| OperatorToken(token.expose().to_owned())),
+        version: env!("CARGO_PKG_VERSION"),
+    })
+}
+
+fn print(status: &ClientStatus) -> anyhow::Result<()> {
+    let version =
+        status.version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
+    output::line(&format!("{}{version}", status.client.name()))?;
+    for (label, parts) in [("server", &status.servers), ("hooks", &status.hooks)] {
+        if parts.is_empty() && (label == "server" || status.client.has_hooks()) {
+            output::line(&format!("  {label:<7} not installed"))?;
+        }
+        for part in parts {
+            let path = output::visible(&part.path.display().to_string());
+            output::line(&format!("  {label:<7} {:<12} {:<8} {path}", part.state, part.scope))?;
+        }
+    }
+    for problem in &status.problems {
+        output::line(&format!("  !! {}", output::visible(problem)))?;
+    }
+    if !status.problems.is_empty() {
+        output::line(&format!("  -> {}", status.advice))?;
+    }
+    Ok(())
+}
