@@ -136,7 +136,14 @@ fn the_compose_file_is_one_service_with_one_volume_and_a_health_check() {
         service["healthcheck"]["test"].as_vec().expect("a list").iter().map(Yaml::as_str).collect();
     assert_eq!(check, [Some("CMD"), Some("svc"), Some("health")]);
     let inline = service["build"]["dockerfile_inline"].as_str().expect("an inline Dockerfile");
-    assert!(inline.contains("cargo build --release --locked") && inline.contains("USER svc"));
+    // What is shipped is built with the profile of packages, and from where that profile puts it.
+    for part in [
+        "cargo build --profile dist --locked --package svc",
+        "COPY --from=build /src/target/dist/svc ",
+        "USER svc",
+    ] {
+        assert!(inline.contains(part), "{part}");
+    }
     let grace = service["stop_grace_period"].as_str().and_then(|it| it.strip_suffix('s'));
     assert!(grace.and_then(|it| it.parse::<u32>().ok()).is_some_and(|it| it > 10));
 }
