@@ -18,7 +18,7 @@ use crate::domain::{
     Clock, Ids, NewEvent, StreamName, SystemClock, TokenId, hook::HookPolicy, limits,
 };
 use crate::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
-use crate::mcp::{self, Mcp, McpMetrics, McpParts, StreamResources};
+use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
 use crate::service::{Services, Tokens};
 use crate::store::{OpenOptions, Store, StoreError, Writer};
 use crate::{telemetry, tools, web::Beat};
@@ -80,7 +80,7 @@ pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&str)) -> anyhow
     let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
     mcp_metrics.register(metrics.registry());
     let beat = Beat::new(services.tuning().sse_keep_alive);
-    let mcp = Mcp::start(McpParts {
+    let mcp = McpServer::start(McpServerParts {
         services: services.clone(),
         catalogue: Arc::clone(&tools),
         resources: vec![Box::new(StreamResources)],

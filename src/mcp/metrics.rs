@@ -1,9 +1,9 @@
-//! What was asked of the MCP server, counted.
+//! Counters of the requests to the MCP server.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Instant};
 
 use prometheus_client::{
-    encoding::EncodeLabelSet,
+    encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder},
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::{Registry, Unit},
 };
@@ -11,21 +11,85 @@ use prometheus_client::{
 /// Counters of the MCP side. The composition root registers them where `/metrics` looks.
 #[derive(Clone)]
 pub struct McpMetrics {
-    requests: Family<Labels, Counter>,
+    requests: Family<RequestLabels, Counter>,
     seconds: Family<MethodLabel, Histogram, fn() -> Histogram>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
+struct RequestLabels {
     method: &'static str,
     name: Arc<str>,
-    era: &'static str,
-    outcome: &'static str,
+    era: RequestEra,
+    outcome: RequestOutcome,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct MethodLabel {
     method: &'static str,
+}
+
+/// The era of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum RequestEra {
+    Modern,
+    Legacy,
+    /// Neither a session nor a revision.
+    Bare,
+    /// Refused before the era was known.
+    Unknown,
+}
+
+impl RequestEra {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Modern => "modern",
+            Self::Legacy => "legacy",
+            Self::Bare => "bare",
+            Self::Unknown => "none",
+        }
+    }
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum RequestOutcome {
+    /// With a result.
+    Result,
+    /// With a result that says that the tool failed.
+    ToolError,
+    /// With questions to the client.
+    InputRequired,
+    /// As a task.
+    Task,
+    /// With a JSON-RPC error.
+    Error,
+    /// Without an answer, as the client wanted none any more.
+    Cancelled,
+}
+
+impl RequestOutcome {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Result => "ok",
+            Self::ToolError => "tool_error",
+            Self::InputRequired => "input_required",
+            Self::Task => "task",
+            Self::Error => "error",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl EncodeLabelValue for RequestEra {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        self.as_str().encode(encoder)
+    }
+}
+
+impl EncodeLabelValue for RequestOutcome {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        self.as_str().encode(encoder)
+    }
 }
 
 impl fmt::Debug for McpMetrics {
@@ -46,7 +110,7 @@ fn histogram() -> Histogram {
 }
 
 impl McpMetrics {
-    /// Shows them in `registry`, whose prefix is `svc`.
+    /// Adds the counters to `registry`, whose prefix is `svc`.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("mcp_requests", "MCP requests answered", self.requests.clone());
         registry.register_with_unit(
@@ -56,25 +120,36 @@ impl McpMetrics {
             self.seconds.clone(),
         );
     }
+}
 
-    /// Counts an answered request. `name` is one that we know, or nothing: a client's own words would make a series
-    /// each.
-    pub(super) fn observe(
-        &self,
-        method: &'static str,
-        name: Arc<str>,
-        era: &'static str,
-        outcome: &'static str,
-        elapsed: Duration,
-    ) {
-        self.seconds.get_or_create(&MethodLabel { method }).observe(elapsed.as_secs_f64());
-        let labels = Labels { method, name, era, outcome };
-        self.requests.get_or_create(&labels).inc();
+/// A request that will be counted when it is answered.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestMeter {
+    method: &'static str,
+    name: Arc<str>,
+    pub(crate) era: RequestEra,
+    started: Instant,
+}
+
+impl RequestMeter {
+    /// Starts the clock. `name` is one that the server knows, or empty: each word of a client's own would make a
+    /// series.
+    pub(crate) fn start(method: &str, name: &str, era: RequestEra) -> Self {
+        Self { method: known_method(method), name: name.into(), era, started: Instant::now() }
+    }
+
+    /// Counts the request as answered.
+    pub(crate) fn count(&self, metrics: &McpMetrics, outcome: RequestOutcome) {
+        let Self { method, era, .. } = *self;
+        let elapsed = self.started.elapsed().as_secs_f64();
+        metrics.seconds.get_or_create(&MethodLabel { method }).observe(elapsed);
+        let labels = RequestLabels { method, name: Arc::clone(&self.name), era, outcome };
+        metrics.requests.get_or_create(&labels).inc();
     }
 }
 
-/// A method as it is counted.
-pub(super) fn known(method: &str) -> &'static str {
+/// The method as a label: one that the server knows, or `other`.
+fn known_method(method: &str) -> &'static str {
     const METHODS: [&str; 20] = [
         "completion/complete",
         "initialize",

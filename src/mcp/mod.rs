@@ -1,35 +1,48 @@
 //! The Model Context Protocol: one server for every revision from 2024-11-05 to 2026-07-28, over the log.
 //!
-//! A client's session, what it subscribed to and its calls that take time are rows, and what such a call says is a
-//! stream of the log. So a client that comes back after `kill -9` finds its session, reads on where it was, and gets
-//! the answer it was waiting for.
+//! A client's session, its subscriptions and its calls that take time are rows, and the messages of such a call are a
+//! stream of the log. So a client that comes back after `kill -9` finds its session, reads on from its cursor, and gets
+//! the answer that it was waiting for.
 //!
-//! Reading order, along the way of a request: `http` takes it in, `ladder` finds out which era it is of and whether
-//! its headers agree with it, `dispatch` answers what can be answered at once, `calls` runs tools, and `bodies` are the
-//! streams that answers come in. `session` is what a legacy client finds again, `far_end` how a tool talks back to its
-//! client, `tasks` the extension of that name, `notices` what clients are told unasked, `resources` and `prompts` what
-//! there is beside tools, `seal` the state that a stateless client carries for us.
+//! The code calls the revisions up to 2025-11-25 legacy (they begin with `initialize` and have sessions) and those from
+//! 2026-07-28 on modern (stateless). A bare call has neither a session nor a revision.
+//!
+//! Reading order, each after those that it builds on:
+//!
+//! 1. `rpc`: messages of JSON-RPC that come in and go out.
+//! 2. `era` finds the era of a request and checks its headers. `session` is a legacy session in memory, `origin` says
+//!    where a request comes from.
+//! 3. `prompts` and `resources` are what there is beside tools, `metrics` the counters, `seal` signs the state that a
+//!    stateless client carries.
+//! 4. `running` are the calls at work. `server` is the state that all parts share, `session_access` opens and finds sessions, `acting_session` finds the
+//!    session that a call acts in.
+//! 5. `call`: a tool's call from the request to the answer, at once, as a task, or on record; and its recovery.
+//! 6. `notices`: what clients are told without a request. `methods`: all methods that have one answer.
+//! 7. `stream`: the bodies of responses. `http`: the routes.
+//! 8. `start`: how it all begins and ends.
 
-mod bodies;
-mod calls;
-mod dispatch;
-mod far_end;
+mod acting_session;
+mod call;
+mod era;
 mod http;
-mod ladder;
-mod message;
+mod methods;
 mod metrics;
 mod notices;
+mod origin;
 mod prompts;
 mod resources;
+mod rpc;
+mod running;
 mod seal;
 mod server;
 mod session;
-mod tasks;
-mod whose;
+mod session_access;
+mod start;
+mod stream;
 
-pub use http::router;
-pub use message::RpcError;
+pub use self::http::router;
 pub use metrics::McpMetrics;
 pub use prompts::{Prompt, PromptArgument, builtin as builtin_prompts};
 pub use resources::{Resource, ResourcePage, ResourceProvider, ResourceTemplate, StreamResources};
-pub use server::{Mcp, McpParts};
+pub use rpc::RpcError;
+pub use server::{McpServer, McpServerParts};

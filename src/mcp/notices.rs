@@ -1,7 +1,7 @@
-//! What clients are told unasked: that a list has changed, that a resource has, that a task has.
+//! What clients are told without a request: that a list has changed, that a resource has, that a task has.
 //!
-//! All of it is a level and not an edge: it says that something is new since the client last looked. So nothing is
-//! kept for a client that is away; what has moved meanwhile is read off the log when it comes back.
+//! A notice is a level and not an edge: it says that something is new since the client last looked. So nothing is kept
+//! for a client that is away. What has moved meanwhile is read from the log when it comes back.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -9,222 +9,251 @@ use std::{
     time::Duration,
 };
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
 use tokio::{sync::watch, time::Instant};
 
-use super::{Mcp, Prompt};
+use super::{McpServer, call::TaskView, prompts::Prompt, rpc::notification_message};
 use crate::{
-    domain::{CallId, Caller},
+    domain::{CallId, Caller, mcp::meta},
     service::{Error, log::StreamMoves},
     store::CallState,
 };
 
-/// News of resources come no oftener than this: a client reads the resource each time.
+/// Notices of resources come no oftener than this, as a client reads the resource each time.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What a client wants to be told.
+/// URIs of resources, by the stream whose events change them.
+pub(crate) type WatchedResources = BTreeMap<String, BTreeSet<String>>;
+
+/// The notices that a client wants.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Wants {
-    pub(super) tools: bool,
-    pub(super) prompts: bool,
-    pub(super) resources: bool,
-    /// URIs, by the stream behind them.
-    pub(super) uris: BTreeMap<String, BTreeSet<String>>,
-    pub(super) tasks: Vec<CallId>,
+pub(crate) struct NoticeFilter {
+    pub(crate) tools: bool,
+    pub(crate) prompts: bool,
+    pub(crate) resources: bool,
+    pub(crate) watched: WatchedResources,
+    pub(crate) tasks: Vec<CallId>,
 }
 
-/// Something that a client is told.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Notice {
-    Tools,
-    Prompts,
-    Resources,
-    Updated {
+/// A notice.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    ToolsChanged,
+    PromptsChanged,
+    ResourcesChanged,
+    ResourceUpdated {
         uri: String,
-        /// Of the log: everything up to it was told then.
+        /// Position of the log up to which every update was given with this one.
         position: Option<i64>,
     },
-    Task(Value),
+    TaskChanged(Box<TaskView>),
 }
 
-/// Waits for what a client wants to be told.
+/// Params of a notice.
+#[derive(Serialize)]
+struct NoticeParams<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uri: Option<&'a str>,
+    #[serde(flatten)]
+    task: Option<&'a TaskView>,
+    #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+    meta: Option<BTreeMap<&'static str, &'a RawValue>>,
+}
+
+impl Notice {
+    /// The notification. A listen request of the stateless revisions is named in it.
+    pub(crate) fn message(&self, listen_request: Option<&RawValue>) -> String {
+        let mut params = NoticeParams { uri: None, task: None, meta: subscription(listen_request) };
+        let method = match self {
+            Self::ToolsChanged => "notifications/tools/list_changed",
+            Self::PromptsChanged => "notifications/prompts/list_changed",
+            Self::ResourcesChanged => "notifications/resources/list_changed",
+            Self::ResourceUpdated { uri, .. } => {
+                params.uri = Some(uri);
+                "notifications/resources/updated"
+            }
+            Self::TaskChanged(task) => {
+                params.task = Some(task);
+                "notifications/tasks"
+            }
+        };
+        notification_message(method, &params)
+    }
+}
+
+fn subscription(listen_request: Option<&RawValue>) -> Option<BTreeMap<&'static str, &RawValue>> {
+    Some(BTreeMap::from([(meta::SUBSCRIPTION_ID, listen_request?)]))
+}
+
+/// Waits for the notices that a client wants.
 #[derive(Debug)]
-pub(super) struct Notices {
-    mcp: Mcp,
+pub(crate) struct NoticeQueue {
+    server: McpServer,
     caller: Caller,
-    wants: Wants,
+    filter: NoticeFilter,
     tools: watch::Receiver<u64>,
     prompts: watch::Receiver<Arc<Vec<Prompt>>>,
     resources: watch::Receiver<u64>,
-    /// Only for those who have subscribed to something.
-    feed: Option<Box<Feed>>,
-    tasks: Option<Box<Tasks>>,
+    /// Only where resources are watched.
+    updates: Option<Box<ResourceUpdates>>,
+    /// Only where tasks are watched.
+    tasks: Option<Box<TaskChanges>>,
     queue: VecDeque<Notice>,
 }
 
 #[derive(Debug)]
-struct Feed {
+struct ResourceUpdates {
     moves: StreamMoves,
     not_before: Instant,
 }
 
 #[derive(Debug)]
-struct Tasks {
+struct TaskChanges {
     changed: watch::Receiver<u64>,
-    told: HashMap<CallId, CallState>,
+    /// Something has changed since the tasks were last read.
+    due: bool,
+    given: HashMap<CallId, CallState>,
 }
 
-impl Notice {
-    /// The method and parameters of the notification.
-    pub(super) fn parts(&self) -> (&'static str, Value) {
-        match self {
-            Self::Tools => ("notifications/tools/list_changed", json!({})),
-            Self::Prompts => ("notifications/prompts/list_changed", json!({})),
-            Self::Resources => ("notifications/resources/list_changed", json!({})),
-            Self::Updated { uri, .. } => ("notifications/resources/updated", json!({ "uri": uri })),
-            Self::Task(task) => ("notifications/tasks", task.clone()),
-        }
-    }
-}
-
-impl Notices {
-    /// From now on, or, for resources, from a position of the log.
-    pub(super) async fn new(
-        mcp: &Mcp,
+impl NoticeQueue {
+    /// Notices from now on, and of resources from a position of the log on.
+    pub(crate) async fn new(
+        server: &McpServer,
         caller: &Caller,
-        wants: Wants,
+        filter: NoticeFilter,
         from: Option<i64>,
     ) -> Result<Self, Error> {
-        let (feed, queue) = feed(mcp, &wants, from).await?;
-        let tasks = (!wants.tasks.is_empty()).then(|| {
-            let mut changed = mcp.tasks_changed.subscribe();
-            // Where they stand is told at once.
-            changed.mark_changed();
-            Box::new(Tasks { changed, told: HashMap::new() })
+        let (updates, queue) = resource_updates(server, &filter.watched, from).await?;
+        let tasks = (!filter.tasks.is_empty()).then(|| {
+            let changed = server.tasks_changed.subscribe();
+            // The present state of each is the first notice.
+            Box::new(TaskChanges { changed, due: true, given: HashMap::new() })
         });
-        let resources = mcp.resources_changed.subscribe();
         Ok(Self {
-            tools: mcp.catalogue.changes(),
-            prompts: mcp.prompts.subscribe(),
-            resources,
-            feed,
+            tools: server.catalogue.changes(),
+            prompts: server.prompts.subscribe(),
+            resources: server.resources_changed.subscribe(),
+            updates,
             tasks,
             queue,
-            mcp: mcp.clone(),
+            server: server.clone(),
             caller: caller.clone(),
-            wants,
+            filter,
         })
     }
 
-    /// Puts something before what comes.
-    pub(super) fn push(&mut self, notice: Notice) {
+    /// Adds a notice.
+    pub(crate) fn push(&mut self, notice: Notice) {
         self.queue.push_back(notice);
     }
 
-    /// Other resources from now on.
-    pub(super) async fn subscribe_to(
-        &mut self,
-        uris: BTreeMap<String, BTreeSet<String>>,
-    ) -> Result<(), Error> {
-        let from = self.feed.as_ref().map(|feed| feed.moves.cursor());
-        self.wants.uris = uris;
-        let (feed, missed) = feed(&self.mcp, &self.wants, from).await?;
-        self.feed = feed;
+    /// Watches other resources from now on. Dropping the future changes nothing.
+    pub(crate) async fn watch(&mut self, watched: WatchedResources) -> Result<(), Error> {
+        let from = self.updates.as_ref().map(|updates| updates.moves.cursor());
+        let (updates, missed) = resource_updates(&self.server, &watched, from).await?;
+        self.filter.watched = watched;
+        self.updates = updates;
         self.queue.extend(missed);
         Ok(())
     }
 
-    /// Waits for what comes next. Dropping the future loses nothing.
-    pub(super) async fn next(&mut self) -> Result<Notice, Error> {
+    /// Waits for the next notice. Dropping the future loses nothing.
+    pub(crate) async fn next(&mut self) -> Result<Notice, Error> {
         loop {
             if let Some(notice) = self.queue.pop_front() {
                 return Ok(notice);
             }
-            let wants = &self.wants;
+            let filter = &self.filter;
             tokio::select! {
                 biased;
-                Ok(()) = self.tools.changed(), if wants.tools => return Ok(Notice::Tools),
-                Ok(()) = self.prompts.changed(), if wants.prompts => return Ok(Notice::Prompts),
-                Ok(()) = self.resources.changed(), if wants.resources => return Ok(Notice::Resources),
-                () = moved(self.feed.as_mut()) => Box::pin(self.look_at_feed()).await?,
-                () = changed(self.tasks.as_mut()) => Box::pin(self.look_at_tasks()).await?,
+                Ok(()) = self.tools.changed(), if filter.tools => return Ok(Notice::ToolsChanged),
+                Ok(()) = self.prompts.changed(), if filter.prompts => return Ok(Notice::PromptsChanged),
+                Ok(()) = self.resources.changed(), if filter.resources => return Ok(Notice::ResourcesChanged),
+                () = log_moved(self.updates.as_mut()) => Box::pin(self.read_updates()).await?,
+                () = tasks_changed(self.tasks.as_mut()) => Box::pin(self.read_tasks()).await?,
                 else => std::future::pending().await,
             }
         }
     }
 
-    async fn look_at_feed(&mut self) -> Result<(), Error> {
-        let Some(feed) = &mut self.feed else { return Ok(()) };
-        let moved = feed.moves.take(&self.wants.uris).await?;
-        if moved.is_empty() {
-            return Ok(());
+    async fn read_updates(&mut self) -> Result<(), Error> {
+        let Some(updates) = &mut self.updates else { return Ok(()) };
+        let moved = updates.moves.take(&self.filter.watched).await?;
+        if !moved.is_empty() {
+            updates.not_before = Instant::now() + PAUSE;
+            self.queue.extend(update_notices(&self.filter.watched, moved));
         }
-        feed.not_before = Instant::now() + PAUSE;
-        self.queue.extend(updates(&self.wants, moved));
         Ok(())
     }
 
-    async fn look_at_tasks(&mut self) -> Result<(), Error> {
+    async fn read_tasks(&mut self) -> Result<(), Error> {
         let Some(tasks) = &mut self.tasks else { return Ok(()) };
-        for id in &self.wants.tasks {
-            if tasks.told.get(id).is_some_and(|state| state.is_terminal()) {
+        let services = &self.server.services;
+        for id in &self.filter.tasks {
+            if tasks.given.get(id).is_some_and(|state| state.is_terminal()) {
                 continue;
             }
-            let Some(row) = self.mcp.services.mcp.call(&self.caller, id.as_str()).await? else {
-                continue;
-            };
-            if row.is_task && tasks.told.insert(id.clone(), row.state) != Some(row.state) {
-                let task = self.mcp.detailed(&row).await?;
-                self.queue.push_back(Notice::Task(Value::from(task)));
+            let row = services.mcp.call(&self.caller, id.as_str()).await?;
+            let Some(row) = row.filter(|row| row.is_task) else { continue };
+            if tasks.given.get(id) != Some(&row.state) {
+                let task = TaskView::of(services, &row).await?;
+                tasks.given.insert(id.clone(), row.state);
+                self.queue.push_back(Notice::TaskChanged(Box::new(task)));
             }
         }
+        tasks.due = false;
         Ok(())
     }
 }
 
-/// The feed for these wishes, and what has moved since `from`.
-async fn feed(
-    mcp: &Mcp,
-    wants: &Wants,
+/// What watches these resources, and the notices of those that have moved since `from`.
+async fn resource_updates(
+    server: &McpServer,
+    watched: &WatchedResources,
     from: Option<i64>,
-) -> Result<(Option<Box<Feed>>, VecDeque<Notice>), Error> {
-    if wants.uris.is_empty() {
+) -> Result<(Option<Box<ResourceUpdates>>, VecDeque<Notice>), Error> {
+    if watched.is_empty() {
         return Ok((None, VecDeque::new()));
     }
-    let names: Vec<String> = wants.uris.keys().cloned().collect();
-    let (moves, missed) = mcp.services.log.watch_streams(names, from).await?;
-    let missed = updates(wants, missed).into();
-    Ok((Some(Box::new(Feed { moves, not_before: Instant::now() })), missed))
+    let names: Vec<String> = watched.keys().cloned().collect();
+    let (moves, missed) = server.services.log.watch_streams(names, from).await?;
+    let updates = ResourceUpdates { moves, not_before: Instant::now() };
+    Ok((Some(Box::new(updates)), update_notices(watched, missed).into()))
 }
 
-/// By position, so that the last one told stands for all before it. Of several at one position only the last does.
-fn updates(wants: &Wants, mut moved: Vec<(String, i64)>) -> Vec<Notice> {
+/// By position, so that the last one stands for all before it. Of several at one position only the last has it.
+fn update_notices(watched: &WatchedResources, mut moved: Vec<(String, i64)>) -> Vec<Notice> {
     moved.sort_by_key(|(_, position)| *position);
     let mut notices = Vec::new();
     for (stream, position) in moved {
-        let mut uris = wants.uris.get(&stream).into_iter().flatten().peekable();
+        let mut uris = watched.get(&stream).into_iter().flatten().peekable();
         while let Some(uri) = uris.next() {
             let position = uris.peek().is_none().then_some(position);
-            notices.push(Notice::Updated { uri: uri.clone(), position });
+            notices.push(Notice::ResourceUpdated { uri: uri.clone(), position });
         }
     }
     notices
 }
 
-async fn moved(feed: Option<&mut Box<Feed>>) {
-    match feed {
+async fn log_moved(updates: Option<&mut Box<ResourceUpdates>>) {
+    match updates {
         None => std::future::pending().await,
-        Some(feed) => {
-            tokio::time::sleep_until(feed.not_before).await;
-            feed.moves.wait().await;
+        Some(updates) => {
+            tokio::time::sleep_until(updates.not_before).await;
+            updates.moves.wait().await;
         }
     }
 }
 
-async fn changed(tasks: Option<&mut Box<Tasks>>) {
+async fn tasks_changed(tasks: Option<&mut Box<TaskChanges>>) {
     match tasks {
         None => std::future::pending().await,
-        // The server holds the sender.
-        Some(tasks) => tasks.changed.changed().await.unwrap_or_default(),
+        Some(tasks) if tasks.due => {}
+        Some(tasks) => {
+            // The server holds the sender, so it is not gone.
+            tasks.changed.changed().await.ok();
+            tasks.due = true;
+        }
     }
 }

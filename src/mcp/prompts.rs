@@ -1,4 +1,4 @@
-//! Prompts: what a person picks from a menu and the model then does.
+//! Prompts: a person picks one from a menu, and the model does what it says.
 
 use std::{fmt, sync::Arc};
 
@@ -6,7 +6,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::RpcError;
+use super::rpc::RpcError;
 use crate::{
     domain::TaskStatus,
     service::Services,
@@ -24,14 +24,14 @@ type Complete = dyn Fn(Services, String, String) -> BoxFuture<'static, Result<Ve
 /// A prompt.
 #[derive(Clone, Serialize)]
 pub struct Prompt {
-    /// What programs call it.
+    /// Unique among the prompts.
     pub name: &'static str,
-    /// What people call it.
+    /// Name for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<&'static str>,
-    /// What it is for.
+    /// Shown to the person who picks.
     pub description: &'static str,
-    /// What it takes.
+    /// In the order in which a client asks for them.
     pub arguments: Vec<PromptArgument>,
     #[serde(skip)]
     render: Arc<Render>,
@@ -42,11 +42,11 @@ pub struct Prompt {
 /// An argument of a prompt.
 #[derive(Debug, Clone, Serialize)]
 pub struct PromptArgument {
-    /// Its name.
+    /// Unique within the prompt.
     pub name: &'static str,
-    /// What it is.
+    /// Shown to the person who fills it in.
     pub description: &'static str,
-    /// Whether the prompt cannot do without it.
+    /// Whether the prompt is refused without it.
     pub required: bool,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Debug for Prompt {
 }
 
 impl Prompt {
-    /// A prompt whose messages `render` makes of its arguments.
+    /// A prompt. `render` makes its messages of its arguments.
     pub fn new<F, Fut>(
         name: &'static str,
         description: &'static str,
@@ -80,13 +80,13 @@ impl Prompt {
         }
     }
 
-    /// What people call it.
+    /// Sets the name for people.
     #[must_use]
     pub fn title(self, title: &'static str) -> Self {
         Self { title: Some(title), ..self }
     }
 
-    /// Offers values for its arguments: of the argument named first, those beginning with the second.
+    /// Completes arguments: `complete` gets an argument's name and the beginning of its value.
     #[must_use]
     pub fn completes<F, Fut>(self, complete: F) -> Self
     where
@@ -97,8 +97,8 @@ impl Prompt {
         Self { complete: Arc::new(complete), ..self }
     }
 
-    /// Checks the arguments: texts, and all that are required.
-    pub(super) fn check(&self, arguments: &Map<String, Value>) -> Result<(), RpcError> {
+    /// Checks the arguments: each is a string, and none that is required is missing.
+    pub(crate) fn check(&self, arguments: &Map<String, Value>) -> Result<(), RpcError> {
         for argument in &self.arguments {
             let name = argument.name;
             let wrong = match arguments.get(name) {
@@ -112,8 +112,8 @@ impl Prompt {
         Ok(())
     }
 
-    /// Its messages.
-    pub(super) async fn messages(
+    /// The messages for these arguments.
+    pub(crate) async fn messages(
         &self,
         call: Call,
         arguments: Map<String, Value>,
@@ -121,8 +121,8 @@ impl Prompt {
         (self.render)(call, arguments).await
     }
 
-    /// Values for one of its arguments.
-    pub(super) async fn complete(
+    /// Values for an argument, beginning with `value`.
+    pub(crate) async fn complete(
         &self,
         services: &Services,
         argument: &str,
@@ -132,7 +132,7 @@ impl Prompt {
     }
 }
 
-/// The prompts that the daemon has by itself.
+/// The built-in prompts.
 pub fn builtin() -> Vec<Prompt> {
     let inbox = Prompt::new(
         "inbox",

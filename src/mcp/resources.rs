@@ -1,4 +1,4 @@
-//! Resources: the log, stream by stream, as what a client can read and subscribe to.
+//! Resources: what a client can read and subscribe to. Each stream of the log is one.
 
 use std::fmt::{self, Write as _};
 
@@ -6,73 +6,73 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::RpcError;
+use super::rpc::RpcError;
 use crate::{
     domain::{Caller, StreamName, StreamReader, StreamVisibility, limits, sse::push_item},
     service::{Services, log::Selector},
 };
 
-/// Something to read.
+/// A resource in a list.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Resource {
-    /// Names it.
+    /// Unique among the resources.
     pub uri: String,
-    /// What programs call it.
+    /// Name for programs.
     pub name: String,
-    /// What people call it.
+    /// Name for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// What it is.
+    /// For models and people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Its form.
+    /// Media type of the contents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
 }
 
-/// A family of things to read (RFC 6570).
+/// A family of resources.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceTemplate {
-    /// Their URIs.
+    /// RFC 6570.
     pub uri_template: String,
-    /// What programs call them.
+    /// Name for programs.
     pub name: String,
-    /// What people call them.
+    /// Name for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// What they are.
+    /// For models and people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Their form.
+    /// Media type of the contents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
 }
 
-/// A page of resources, and where the next one begins.
+/// A page of resources, and the cursor of the next one.
 pub type ResourcePage = (Vec<Resource>, Option<String>);
 
-/// Where resources come from.
+/// A source of resources.
 pub trait ResourceProvider: fmt::Debug + Send + Sync {
-    /// A page of what there is, and where the next one begins. With a cursor that is not its own it has nothing.
+    /// A page of the resources. A cursor of another provider gives an empty one.
     fn list<'a>(
         &'a self,
         services: &'a Services,
         cursor: Option<&'a str>,
     ) -> BoxFuture<'a, Result<ResourcePage, RpcError>>;
-    /// The families that there are.
+    /// The families of resources.
     fn templates(&self) -> Vec<ResourceTemplate>;
-    /// The `contents` of a resource; `None` if there is none of that URI here.
+    /// The `contents` of a resource; `None` if this provider has none of that URI.
     fn read<'a>(
         &'a self,
         services: &'a Services,
         caller: &'a Caller,
         uri: &'a str,
     ) -> BoxFuture<'a, Result<Option<Vec<Value>>, RpcError>>;
-    /// The stream whose events change a resource; `None` if it is not from here, or never changes.
+    /// The stream whose events change a resource; `None` if this provider does not have it, or it never changes.
     fn stream_of(&self, uri: &str) -> Option<StreamName>;
-    /// Values for a variable of a template, beginning with `value`; `None` if the template is not from here.
+    /// Values for a variable of a template, beginning with `value`; `None` if this provider does not have the template.
     fn complete<'a>(
         &'a self,
         services: &'a Services,
@@ -82,7 +82,7 @@ pub trait ResourceProvider: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<Option<Vec<String>>, RpcError>>;
 }
 
-/// The log: `svc://stream/<name>`.
+/// The streams of the log: `svc://stream/<name>`.
 #[derive(Debug)]
 pub struct StreamResources;
 
@@ -141,8 +141,8 @@ impl ResourceProvider for StreamResources {
                 };
                 match &*key {
                     "after" => {
-                        let place: i64 = value.parse().map_err(|_| bad())?;
-                        after = Some(u64::try_from(place).map(|_| place).map_err(|_| bad())?);
+                        let seq: i64 = value.parse().map_err(|_| bad())?;
+                        after = Some(u64::try_from(seq).map(|_| seq).map_err(|_| bad())?);
                     }
                     "limit" => limit = value.parse().map_err(|_| bad())?,
                     _ => {}
@@ -197,7 +197,7 @@ impl ResourceProvider for StreamResources {
     }
 }
 
-/// The URI of a stream. What would end its path is written in percent.
+/// The URI of a stream. Characters that would end its path are percent-encoded.
 fn uri_of(name: &str) -> String {
     let name = name.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
     format!("{PREFIX}{name}")
@@ -239,9 +239,9 @@ mod tests {
         ] {
             let parsed = parse(uri);
             assert_eq!(parsed.as_ref().map(|(name, _)| name.as_str()), name, "{uri}");
-            if let Some((found, asked)) = parsed {
-                assert_eq!(asked, query);
-                assert_eq!(parse(&uri_of(found.as_str())).map(|it| it.0), Some(found));
+            if let Some((name, parsed_query)) = parsed {
+                assert_eq!(parsed_query, query);
+                assert_eq!(parse(&uri_of(name.as_str())).map(|(name, _)| name), Some(name));
             }
         }
     }

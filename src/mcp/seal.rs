@@ -1,6 +1,6 @@
-//! State that a stateless client carries for us between two rounds of a call (`requestState`, SEP-2322).
+//! State that a stateless client carries between two rounds of a call (`requestState`, SEP-2322).
 //!
-//! The client is not trusted with it: it is signed, and bound to the caller, to the call and to a time.
+//! The client is not trusted with it: the state is signed, and bound to the caller, to the call and to a time.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -8,44 +8,52 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
-use super::RpcError;
+use super::rpc::RpcError;
 use crate::domain::{Timestamp, limits};
 
-/// What is carried.
+/// State of a call between two rounds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Carried {
-    /// What the client answered in earlier rounds.
-    pub(super) answers: Map<String, Value>,
-    /// What the tool wants to have again.
-    pub(super) kept: Option<Value>,
+pub(crate) struct RequestState {
+    /// The client's answers of earlier rounds.
+    pub(crate) answers: Map<String, Value>,
+    /// State of the tool's own.
+    pub(crate) kept: Option<Value>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Sealed {
-    carried: Carried,
+struct SealedState {
+    // Clients hold states with this name across an update of the daemon.
+    #[serde(rename = "carried")]
+    state: RequestState,
+    /// In milliseconds.
     expires_at: i64,
     bound_to: String,
 }
 
 /// Signs with the daemon's key.
 #[derive(Clone)]
-pub(super) struct Seal(Vec<u8>);
+pub(crate) struct RequestStateSeal(Vec<u8>);
 
-impl std::fmt::Debug for Seal {
+impl std::fmt::Debug for RequestStateSeal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Seal").finish()
+        f.debug_tuple("RequestStateSeal").finish()
     }
 }
 
-impl Seal {
-    pub(super) fn new(key: Vec<u8>) -> Self {
+impl RequestStateSeal {
+    pub(crate) fn new(key: Vec<u8>) -> Self {
         Self(key)
     }
 
-    /// The state as text, for this call alone.
-    pub(super) fn close(&self, carried: Carried, binding: &Binding<'_>, now: Timestamp) -> String {
-        let sealed = Sealed {
-            carried,
+    /// The state as text, which is valid for this call alone.
+    pub(crate) fn close(
+        &self,
+        state: RequestState,
+        binding: &RequestStateBinding<'_>,
+        now: Timestamp,
+    ) -> String {
+        let sealed = SealedState {
+            state,
             expires_at: now.plus(limits::MCP_STATE_TTL).as_millis(),
             bound_to: binding.digest(),
         };
@@ -54,13 +62,13 @@ impl Seal {
         format!("{}.{}", BASE64.encode(body), BASE64.encode(tag))
     }
 
-    /// The state that the text stands for.
-    pub(super) fn open(
+    /// The state in the text.
+    pub(crate) fn open(
         &self,
         text: &str,
-        binding: &Binding<'_>,
+        binding: &RequestStateBinding<'_>,
         now: Timestamp,
-    ) -> Result<Carried, RpcError> {
+    ) -> Result<RequestState, RpcError> {
         let refused = || {
             RpcError::invalid_params(
                 "requestState: is not one that was given for this call, or too old",
@@ -70,11 +78,11 @@ impl Seal {
         let body = BASE64.decode(body).map_err(|_| refused())?;
         let tag = BASE64.decode(tag).map_err(|_| refused())?;
         self.mac(&body).verify_slice(&tag).map_err(|_| refused())?;
-        let sealed: Sealed = serde_json::from_slice(&body).map_err(|_| refused())?;
+        let sealed: SealedState = serde_json::from_slice(&body).map_err(|_| refused())?;
         if sealed.expires_at < now.as_millis() || sealed.bound_to != binding.digest() {
             return Err(refused());
         }
-        Ok(sealed.carried)
+        Ok(sealed.state)
     }
 
     fn mac(&self, body: &[u8]) -> Hmac<Sha256> {
@@ -84,16 +92,16 @@ impl Seal {
     }
 }
 
-/// What a state counts for.
+/// The call that a state is valid for.
 #[derive(Debug)]
-pub(super) struct Binding<'a> {
-    pub(super) principal: &'a str,
-    pub(super) method: &'a str,
-    pub(super) name: &'a str,
-    pub(super) arguments: &'a Value,
+pub(crate) struct RequestStateBinding<'a> {
+    pub(crate) principal: &'a str,
+    pub(crate) method: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) arguments: &'a Value,
 }
 
-impl Binding<'_> {
+impl RequestStateBinding<'_> {
     fn digest(&self) -> String {
         let text = serde_json::json!([self.principal, self.method, self.name, self.arguments]);
         BASE64.encode(Sha256::digest(text.to_string()))
@@ -107,26 +115,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_given_for_this_call_and_not_too_long_ago_counts() {
-        let seal = Seal::new(vec![7; 32]);
+    fn a_state_is_valid_for_its_call_and_for_its_time() {
+        let seal = RequestStateSeal::new(vec![7; 32]);
         let arguments = json!({"a": 1});
-        let binding = |principal| Binding {
+        let binding = |principal| RequestStateBinding {
             principal,
             method: "tools/call",
             name: "t",
             arguments: &arguments,
         };
-        let carried = Carried { answers: Map::new(), kept: Some(json!("half way")) };
+        let state = RequestState { answers: Map::new(), kept: Some(json!("half way")) };
         let now = Timestamp::from_millis(1_000_000);
-        let text = seal.close(carried.clone(), &binding("operator"), now);
-        assert_eq!(seal.open(&text, &binding("operator"), now).unwrap(), carried);
+        let text = seal.close(state.clone(), &binding("operator"), now);
+        assert_eq!(seal.open(&text, &binding("operator"), now).unwrap(), state);
         let later = now.plus(limits::MCP_STATE_TTL).plus(std::time::Duration::from_millis(1));
         seal.open(&text, &binding("operator"), later).unwrap_err();
         seal.open(&text, &binding("session:x"), now).unwrap_err();
-        Seal::new(vec![8; 32]).open(&text, &binding("operator"), now).unwrap_err();
-        for place in 0..text.len() {
+        RequestStateSeal::new(vec![8; 32]).open(&text, &binding("operator"), now).unwrap_err();
+        for index in 0..text.len() {
             let mut other = text.clone().into_bytes();
-            other[place] = if other[place] == b'A' { b'B' } else { b'A' };
+            other[index] = if other[index] == b'A' { b'B' } else { b'A' };
             let other = String::from_utf8(other).unwrap();
             if other != text {
                 seal.open(&other, &binding("operator"), now).unwrap_err();

@@ -1,24 +1,32 @@
-//! The server: what its parts share.
+//! The state that all parts of the server share. It starts in `start`.
 
-use std::{ops::Deref, sync::Arc, time::Duration};
+use std::{ops::Deref, sync::Arc};
 
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    McpMetrics, Prompt, ResourceProvider, calls::Calls, far_end::Questions, seal::Seal,
-    session::Sessions,
+    metrics::McpMetrics,
+    prompts::Prompt,
+    resources::ResourceProvider,
+    running::{OpenQuestions, RunningCalls},
+    seal::RequestStateSeal,
+    session::McpSessionTable,
 };
-use crate::{service::Services, tools::Catalogue, web::Beat};
+use crate::{
+    service::{self, Services},
+    tools::Catalogue,
+    web::{Beat, Pulse},
+};
 
 /// The MCP server. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Mcp(Arc<Parts>);
+pub struct McpServer(Arc<McpServerState>);
 
-/// What a server is made of.
+/// The parts that a server is made of.
 #[derive(Debug)]
-pub struct McpParts {
-    /// What the system does.
+pub struct McpServerParts {
+    /// The services that tools and methods call.
     pub services: Services,
     /// The tools.
     pub catalogue: Arc<Catalogue>,
@@ -26,76 +34,69 @@ pub struct McpParts {
     pub resources: Vec<Box<dyn ResourceProvider>>,
     /// The prompts.
     pub prompts: Vec<Prompt>,
-    /// What was counted.
+    /// The counters.
     pub metrics: McpMetrics,
     /// Says when a silent stream sends a comment.
     pub beat: Beat,
-    /// Ends the streams, and leaves what is running to the next start.
+    /// Ends the streams, and leaves running calls to the next start.
     pub stop: CancellationToken,
 }
 
-/// What the parts of a server share.
+/// The state behind [`McpServer`].
 #[derive(Debug)]
-pub struct Parts {
-    pub(super) services: Services,
-    pub(super) catalogue: Arc<Catalogue>,
-    pub(super) resources: Vec<Box<dyn ResourceProvider>>,
-    pub(super) prompts: watch::Sender<Arc<Vec<Prompt>>>,
-    pub(super) metrics: McpMetrics,
-    pub(super) stop: CancellationToken,
-    pub(super) sessions: Sessions,
-    pub(super) calls: Calls,
-    pub(super) questions: Questions,
-    pub(super) seal: Seal,
-    pub(super) beat: Beat,
-    pub(super) silence: Duration,
-    /// Counts changes of the list of resources, a few seconds' worth at a time.
-    pub(super) resources_changed: watch::Sender<u64>,
+pub struct McpServerState {
+    pub(crate) services: Services,
+    pub(crate) catalogue: Arc<Catalogue>,
+    pub(crate) resources: Vec<Box<dyn ResourceProvider>>,
+    pub(crate) prompts: watch::Sender<Arc<Vec<Prompt>>>,
+    pub(crate) metrics: McpMetrics,
+    pub(crate) stop: CancellationToken,
+    pub(crate) sessions: McpSessionTable,
+    pub(crate) running: RunningCalls,
+    pub(crate) questions: OpenQuestions,
+    pub(crate) seal: RequestStateSeal,
+    beat: Beat,
+    /// Counts changes of the list of resources. Those of a few seconds count once.
+    pub(crate) resources_changed: watch::Sender<u64>,
     /// Counts changes of tasks.
-    pub(super) tasks_changed: watch::Sender<u64>,
-    /// What goes on beside requests.
-    pub(super) tasks: TaskTracker,
+    pub(crate) tasks_changed: watch::Sender<u64>,
+    /// Work that no request waits for.
+    pub(crate) background: TaskTracker,
 }
 
-impl Deref for Mcp {
-    type Target = Parts;
+impl Deref for McpServer {
+    type Target = McpServerState;
 
-    fn deref(&self) -> &Parts {
+    fn deref(&self) -> &McpServerState {
         &self.0
     }
 }
 
-impl Mcp {
-    /// Puts a server together, and takes up the calls that the last stop or crash cut off.
-    pub async fn start(parts: McpParts) -> Result<Self, crate::service::Error> {
-        let silence = parts.services.tuning().sse_keep_alive;
+impl McpServer {
+    /// Puts a server together. Calls that the last stop or crash cut off are not taken up.
+    pub(crate) async fn assemble(parts: McpServerParts) -> Result<Self, service::Error> {
         let key = parts.services.mcp.secret("mcp.request_state").await?;
-        let mcp = Self(Arc::new(Parts {
+        Ok(Self(Arc::new(McpServerState {
             services: parts.services,
             catalogue: parts.catalogue,
             resources: parts.resources,
             prompts: watch::Sender::new(Arc::new(parts.prompts)),
             metrics: parts.metrics,
             stop: parts.stop,
-            sessions: Sessions::default(),
-            calls: Calls::default(),
-            questions: Questions::default(),
-            seal: Seal::new(key),
+            sessions: McpSessionTable::default(),
+            running: RunningCalls::default(),
+            questions: OpenQuestions::default(),
+            seal: RequestStateSeal::new(key),
             beat: parts.beat,
-            silence,
             resources_changed: watch::Sender::new(0),
             tasks_changed: watch::Sender::new(0),
-            tasks: TaskTracker::new(),
-        }));
-        mcp.recover_calls().await?;
-        mcp.tasks.spawn(mcp.clone().watch_streams());
-        Ok(mcp)
+            background: TaskTracker::new(),
+        })))
     }
 
-    /// Waits until what goes on beside requests is at rest, after the stop.
-    pub async fn finish(&self) {
-        self.tasks.close();
-        self.tasks.wait().await;
+    /// The tick by which a silent stream, or a silent call, gives a sign of life.
+    pub(crate) fn pulse(&self) -> Pulse {
+        self.beat.pulse()
     }
 
     /// The tools.
@@ -103,26 +104,8 @@ impl Mcp {
         &self.catalogue
     }
 
-    /// Puts other prompts in the place of these.
+    /// Replaces the prompts.
     pub fn set_prompts(&self, prompts: Vec<Prompt>) {
         self.prompts.send_replace(Arc::new(prompts));
-    }
-
-    /// Turns new streams into news of the list of resources: the first at once, and then no oftener than every few
-    /// seconds, because every client reads the list again.
-    async fn watch_streams(self) {
-        let mut opened = self.services.log.streams_opened();
-        let pause = self.services.tuning().list_changed_pause;
-        loop {
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                changed = opened.changed() => if changed.is_err() { return },
-            }
-            self.resources_changed.send_modify(|count| *count += 1);
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
-            }
-        }
     }
 }

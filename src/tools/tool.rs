@@ -343,33 +343,4 @@ impl Output {
     pub fn is_error(&self) -> bool {
         matches!(self, Self::Content { is_error: true, .. })
     }
-
-    /// The members of a `CallToolResult` without its braces, as further members depend on the revision. The string has
-    /// capacity for `more` bytes after them.
-    pub fn members(&self, more: usize) -> String {
-        match self {
-            Self::Object(object) => {
-                let object = object.get();
-                // The object stands there twice, once as a string, in which about every sixth byte is an escaped quote.
-                let room = object.len() * 2 + object.len() / 4 + 64 + more;
-                let mut members = Vec::with_capacity(room);
-                members.extend_from_slice(br#""content":[{"type":"text","text":"#);
-                serde_json::to_writer(&mut members, object).expect("a string has a JSON form");
-                members.extend_from_slice(br#"}],"structuredContent":"#);
-                members.extend_from_slice(object.as_bytes());
-                String::from_utf8(members).expect("all of it was text")
-            }
-            Self::Content { content, structured, is_error } => {
-                let mut members = format!(r#""content":{}"#, Value::from(content.clone()));
-                if let Some(structured) = structured {
-                    members.push_str(r#","structuredContent":"#);
-                    members.push_str(&structured.to_string());
-                }
-                if *is_error {
-                    members.push_str(r#","isError":true"#);
-                }
-                members
-            }
-        }
-    }
 }

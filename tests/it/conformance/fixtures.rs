@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use svc::domain::{Caller, StreamName};
 use svc::mcp::{
-    Mcp, Prompt, PromptArgument, Resource, ResourcePage, ResourceProvider, ResourceTemplate,
+    McpServer, Prompt, PromptArgument, Resource, ResourcePage, ResourceProvider, ResourceTemplate,
     RpcError,
 };
 use svc::service::Services;
@@ -21,7 +21,7 @@ const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z
 const WAV: &str = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA=";
 
 /// The server itself, for the tools that change its lists.
-pub(super) type Handle = Arc<OnceLock<Mcp>>;
+pub(super) type Handle = Arc<OnceLock<McpServer>>;
 
 fn nothing() -> Value {
     json!({ "type": "object", "properties": {}, "additionalProperties": false })

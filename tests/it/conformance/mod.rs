@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use svc::domain::{Clock, Ids, SystemClock, Timestamp, limits};
 use svc::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
-use svc::mcp::{self, Mcp, McpMetrics, McpParts};
+use svc::mcp::{self, McpMetrics, McpServer, McpServerParts};
 use svc::service::{Services, Tokens, Tuning};
 use svc::store::{OpenOptions, Store};
 use svc::tools::Catalogue;
@@ -47,7 +47,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
     let handle = Arc::new(OnceLock::new());
     let catalogue = Arc::new(Catalogue::new(fixtures::tools(&handle)));
     let beat = Beat::new(limits::SSE_KEEP_ALIVE);
-    let mcp = Mcp::start(McpParts {
+    let mcp = McpServer::start(McpServerParts {
         services: services.clone(),
         catalogue: Arc::clone(&catalogue),
         resources: vec![Box::new(fixtures::Resources), Box::new(mcp::StreamResources)],

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     Client, LEGACY, SOON, call_states, database, finish, given, is_wait_answer, modern, request,
@@ -133,6 +133,65 @@ fn a_call_that_may_not_be_repeated_has_an_unknown_outcome() {
     let answer = clients[0].listen(Some(primed.place())).answer();
     assert_eq!(answer.json["id"], json!(id));
     tool_error(&answer.json["result"], "unavailable");
+}
+
+#[test]
+fn a_call_whose_row_cannot_be_read_has_an_unknown_outcome() {
+    let mut d = Daemon::start();
+    let client = Client::open(&d.session("s-1"), "2025-11-25");
+    let task = new_task(&d);
+    let unreadable = [
+        ("params", "[]"),
+        ("params", r#"{"name":"TaskWait","arguments":"none"}"#),
+        ("answers", "[]"),
+        ("rpc_id", "{"),
+        ("principal", "nobody"),
+        ("principal", "session:"),
+        // The session is another caller's.
+        ("principal", "operator"),
+        ("principal", "session:s-2"),
+    ];
+    let begun = unreadable.map(|(column, value)| {
+        let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
+        let primed = call.next();
+        (column, value, id, primed)
+    });
+    d.kill9();
+    let file = database(&d);
+    for (column, value, _, primed) in &begun {
+        let (call, _) = primed.place().rsplit_once('.').expect("a call");
+        let sql = format!("update mcp_call set {column} = ? where call_id = ?");
+        assert_eq!(file.execute(&sql, [value, &call]).expect("an update"), 1);
+    }
+    drop(file);
+    d.restart();
+    assert_eq!(call_states(&d), begun.each_ref().map(|_| "completed"), "none runs again");
+    // A call that ran again would have an answer now.
+    finish(&d, &task);
+    for (column, value, id, primed) in &begun {
+        let (call, _) = primed.place().rsplit_once('.').expect("a call");
+        let stored: String = database(&d)
+            .query_row(
+                "select event.data from event join stream on stream.id = event.stream_id
+                where stream.name = 'mcp/' || ? and event.data -> '$.result' is not null",
+                [call],
+                |row| row.get(0),
+            )
+            .expect("one answer");
+        let stored: Value = serde_json::from_str(&stored).expect("JSON");
+        let error = tool_error(&stored["result"], "unavailable");
+        let text = error["message"].as_str().expect("a message");
+        assert!(text.contains("outcome is unknown"), "{column} {value}: {text}");
+        assert_eq!(error["allowed"]["outcome"], "unknown", "{error}");
+        if *column == "principal" {
+            // The call belongs to another, or to nobody.
+            assert_eq!(client.no_stream(Some(primed.place())).status(), 404);
+            continue;
+        }
+        let expected = if *column == "rpc_id" { Value::Null } else { json!(id) };
+        assert_eq!(stored["id"], expected, "{column} {value}");
+        assert_eq!(client.listen(Some(primed.place())).answer().json, stored);
+    }
 }
 
 #[test]

@@ -1,49 +1,49 @@
 //! Which era a request is of, and whether its headers agree with its body.
 //!
-//! The rungs, in their order: HTTP method, JSON, the era and its revision, `_meta`, the standard headers, the arguments
-//! that headers repeat. Modern requests are checked as 2026-07-28 says; for all others `Mcp-Method` and `Mcp-Name` are
-//! optional, the body wins, and a disagreement is logged.
+//! The order of the checks: the era and its revision, `_meta`, the standard headers, the arguments that headers repeat.
+//! Modern requests (stateless, from 2026-07-28 on) are checked as that revision demands. For all others `Mcp-Method` and
+//! `Mcp-Name` are optional: the body wins, and a disagreement is logged.
 
 use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
-use super::message::{INVALID_REQUEST, Request, RpcError};
+use super::rpc::{ClientRequest, INVALID_REQUEST, RpcError};
 use crate::{
     domain::mcp::{self, Revision, meta},
     tools::{HeaderParam, LogLevel, ParamKind, Tool},
 };
 
-/// What a modern request says of itself.
+/// The client of a modern request, as the request itself describes it.
 #[derive(Debug, Clone)]
-pub(super) struct Modern {
-    pub(super) revision: Revision,
-    pub(super) capabilities: Map<String, Value>,
-    pub(super) log_level: Option<LogLevel>,
+pub(crate) struct ModernClient {
+    pub(crate) revision: Revision,
+    pub(crate) capabilities: Map<String, Value>,
+    pub(crate) log_level: Option<LogLevel>,
 }
 
-impl Modern {
+impl ModernClient {
     /// Whether the client can look after tasks.
-    pub(super) fn has_tasks(&self) -> bool {
+    pub(crate) fn has_tasks(&self) -> bool {
         self.capabilities
             .get("extensions")
             .is_some_and(|all| all.get(mcp::TASKS_EXTENSION).is_some())
     }
 }
 
-/// Finds out whether a request is modern, and checks what it then has to say; `None` if it is of an older era.
-pub(super) fn modern(
+/// The client of a modern request, whose `_meta` is checked; `None` if the request is of an older era.
+pub(crate) fn modern_client(
     headers: &HeaderMap,
     method: &str,
     params: &Map<String, Value>,
-) -> Result<Option<Modern>, RpcError> {
+) -> Result<Option<ModernClient>, RpcError> {
     let meta = params.get("_meta").and_then(Value::as_object);
     let named = meta.and_then(|meta| meta.get(meta::PROTOCOL_VERSION));
     let malformed = |message: String| RpcError::invalid_params(message).status(400);
     let Some(named) = named else {
         let in_session = headers.contains_key(mcp::SESSION_ID);
-        if is_modern(headers, None) || (method == "server/discover" && !in_session) {
+        if names_modern_revision(headers, None) || (method == "server/discover" && !in_session) {
             return Err(malformed(format!(
                 "params._meta[{:?}]: is missing",
                 meta::PROTOCOL_VERSION
@@ -87,20 +87,23 @@ pub(super) fn modern(
             }
         },
     };
-    Ok(Some(Modern { revision, capabilities: capabilities.clone(), log_level }))
+    Ok(Some(ModernClient { revision, capabilities: capabilities.clone(), log_level }))
 }
 
-/// Whether a message that is no request is modern, by its headers or its `_meta`.
-pub(super) fn is_modern(headers: &HeaderMap, params: Option<&Map<String, Value>>) -> bool {
+/// Whether the headers of a message or its `_meta` name a modern revision, known or not.
+pub(crate) fn names_modern_revision(
+    headers: &HeaderMap,
+    params: Option<&Map<String, Value>>,
+) -> bool {
     let meta = params.and_then(|params| params.get("_meta"));
     meta.is_some_and(|meta| meta.get(meta::PROTOCOL_VERSION).is_some())
         || literal(headers, mcp::PROTOCOL_VERSION)
             .is_ok_and(|version| version.is_some_and(Revision::names_modern))
 }
 
-/// The revision that a message of an older era names. Its refusal is none of the modern era's, or clients that know
-/// both would take us for modern.
-pub(super) fn check_legacy_version(headers: &HeaderMap) -> Result<Option<Revision>, RpcError> {
+/// The revision that a message of an older era names. The error is not one of the modern era, or a client that knows
+/// both eras would take this server for modern.
+pub(crate) fn check_legacy_revision(headers: &HeaderMap) -> Result<Option<Revision>, RpcError> {
     let unknown = || {
         RpcError::new(INVALID_REQUEST, "MCP-Protocol-Version: is none that this server knows")
             .status(400)
@@ -113,7 +116,10 @@ pub(super) fn check_legacy_version(headers: &HeaderMap) -> Result<Option<Revisio
 }
 
 /// The standard headers of a modern request (SEP-2243).
-pub(super) fn check_headers(headers: &HeaderMap, request: &Request) -> Result<(), RpcError> {
+pub(crate) fn check_standard_headers(
+    headers: &HeaderMap,
+    request: &ClientRequest,
+) -> Result<(), RpcError> {
     let method = literal(headers, mcp::METHOD)?
         .ok_or_else(|| RpcError::header_mismatch("Mcp-Method: the header is missing"))?;
     if method != request.method {
@@ -121,7 +127,7 @@ pub(super) fn check_headers(headers: &HeaderMap, request: &Request) -> Result<()
     }
     let Some(member) = mcp::name_member(&request.method) else { return Ok(()) };
     let Some(name) = request.params.get(member).and_then(Value::as_str) else { return Ok(()) };
-    match one(headers, mcp::NAME)? {
+    match decoded(headers, mcp::NAME)? {
         None => Err(RpcError::header_mismatch("Mcp-Name: the header is missing")),
         Some(header) if header == name => Ok(()),
         Some(_) => Err(RpcError::header_mismatch(format!("Mcp-Name and params.{member} disagree"))),
@@ -129,26 +135,26 @@ pub(super) fn check_headers(headers: &HeaderMap, request: &Request) -> Result<()
 }
 
 /// The arguments that headers repeat.
-pub(super) fn check_params(
+pub(crate) fn check_argument_headers(
     headers: &HeaderMap,
     tool: &Tool,
     params: &Map<String, Value>,
 ) -> Result<(), RpcError> {
     for param in tool.header_params() {
-        let value = param
-            .path
-            .iter()
-            .try_fold(params.get("arguments"), |at, step| at.map(|at| at.get(step)));
-        let value = value.flatten().filter(|value| !value.is_null());
+        let mut value = params.get("arguments");
+        for step in &param.path {
+            value = value.and_then(|value| value.get(step));
+        }
+        let value = value.filter(|value| !value.is_null());
         let name = format!("{}{}", mcp::PARAM_PREFIX, param.header.to_ascii_lowercase());
         let Ok(name) = HeaderName::try_from(name) else { continue };
-        let header = one(headers, name.as_str())?;
-        let disagree =
-            |what: &str| RpcError::header_mismatch(format!("Mcp-Param-{}: {what}", param.header));
+        let header = decoded(headers, name.as_str())?;
+        let mismatch =
+            |why: &str| RpcError::header_mismatch(format!("Mcp-Param-{}: {why}", param.header));
         match (value, header) {
-            (Some(_), None) => return Err(disagree("the header is missing")),
+            (Some(_), None) => return Err(mismatch("the header is missing")),
             (Some(value), Some(header)) if !agrees(param, value, &header) => {
-                return Err(disagree("the header and the argument disagree"));
+                return Err(mismatch("the header and the argument disagree"));
             }
             (None, _) | (Some(_), Some(_)) => {}
         }
@@ -158,7 +164,7 @@ pub(super) fn check_params(
 
 fn agrees(param: &HeaderParam, value: &Value, header: &str) -> bool {
     match param.kind {
-        // What is no string, integer or boolean is for the schema to refuse.
+        // A value of another type is refused by the schema.
         ParamKind::String => value.as_str().is_none_or(|value| value == header),
         ParamKind::Boolean => value.as_bool().is_none_or(|value| value.to_string() == header),
         ParamKind::Integer => {
@@ -169,14 +175,14 @@ fn agrees(param: &HeaderParam, value: &Value, header: &str) -> bool {
     }
 }
 
-/// The decoded value of a header that may stand there once.
-fn one(headers: &HeaderMap, name: &str) -> Result<Option<String>, RpcError> {
+/// The decoded value of a header that may be there once.
+fn decoded(headers: &HeaderMap, name: &str) -> Result<Option<String>, RpcError> {
     let Some(value) = single(headers, name)? else { return Ok(None) };
     let value = mcp::decode_value(value.as_bytes()).ok_or_else(|| unreadable(name))?;
     Ok(Some(value.into_owned()))
 }
 
-/// The value of a header that may stand there once and is never encoded.
+/// The value of a header that may be there once and is never encoded.
 fn literal<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, RpcError> {
     let Some(value) = single(headers, name)? else { return Ok(None) };
     value.to_str().map(|value| Some(value.trim())).map_err(|_| unreadable(name))
@@ -195,14 +201,15 @@ fn unreadable(name: &str) -> RpcError {
     RpcError::header_mismatch(format!("{name}: the header's value cannot be read"))
 }
 
-/// What a request is about, for spans, metrics and the response's headers. The body wins over the headers.
-pub(super) fn resolve(
+/// The name of what a request is about (a tool, a prompt, a URI, a task), for spans, metrics and the response's headers.
+/// The body wins over the headers.
+pub(crate) fn subject_name(
     headers: &HeaderMap,
     method: &str,
     params: &Map<String, Value>,
 ) -> Option<String> {
-    let said = literal(headers, mcp::METHOD).ok().flatten();
-    if said.is_some_and(|header| header != method) {
+    let header = literal(headers, mcp::METHOD).ok().flatten();
+    if header.is_some_and(|header| header != method) {
         tracing::warn!(
             mcp.method = method,
             "Mcp-Method disagrees with the body (SEP-2243): the body counts"
@@ -210,7 +217,7 @@ pub(super) fn resolve(
     }
     let member = mcp::name_member(method)?;
     let named = params.get(member).and_then(Value::as_str).filter(|name| !name.is_empty());
-    let header = one(headers, mcp::NAME).ok().flatten();
+    let header = decoded(headers, mcp::NAME).ok().flatten();
     match (named, header) {
         (Some(named), Some(header)) if named != header => {
             tracing::warn!(
@@ -272,18 +279,18 @@ mod tests {
             let list: Vec<_> =
                 header.into_iter().map(|value| ("mcp-protocol-version", value)).collect();
             let Value::Object(params) = params else { panic!("an object") };
-            let found = modern(&headers(&list), "tools/list", &params);
-            let found = found.map(|modern| modern.is_some()).map_err(|error| {
+            let client = modern_client(&headers(&list), "tools/list", &params);
+            let is_modern = client.map(|client| client.is_some()).map_err(|error| {
                 assert_eq!(error.status, 400);
                 error.code
             });
-            assert_eq!(found, expected, "{header:?} {params:?}");
+            assert_eq!(is_modern, expected, "{header:?} {params:?}");
         }
     }
 
     #[test]
     fn standard_headers_by_table() {
-        let request = |method: &str, params: Value| Request {
+        let request = |method: &str, params: Value| ClientRequest {
             id: serde_json::value::to_raw_value(&1).unwrap(),
             method: method.to_owned(),
             params: params.as_object().unwrap().clone(),
@@ -304,7 +311,7 @@ mod tests {
                 false,
             ),
         ] {
-            let checked = check_headers(&headers(&list), request);
+            let checked = check_standard_headers(&headers(&list), request);
             assert_eq!(checked.is_ok(), fine, "{list:?}");
             assert!(checked.err().is_none_or(|error| error.code == -32020 && error.status == 400));
         }
@@ -332,7 +339,8 @@ mod tests {
             (json!({"inner": {"on": true}}), vec![("mcp-param-on", "false")], false),
         ] {
             let params = json!({"name": "t", "arguments": arguments});
-            let checked = check_params(&headers(&list), &tool, params.as_object().unwrap());
+            let checked =
+                check_argument_headers(&headers(&list), &tool, params.as_object().unwrap());
             assert_eq!(checked.is_ok(), fine, "{params} {list:?}");
         }
     }

@@ -1,0 +1,181 @@
+//! The answer that a call's outcome makes.
+
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+use serde_json::{Value, json, value::RawValue};
+use tokio::sync::mpsc;
+
+use super::super::{
+    metrics::RequestOutcome,
+    rpc::{
+        AnswerEra, EraResult, INTERNAL_ERROR, INVALID_PARAMS, RpcError, error_message,
+        result_message_with_room,
+    },
+};
+use crate::tools::{ErrorType, Failure, Output, ToolError};
+
+/// The message that answers a request, and how the request ended.
+#[derive(Debug)]
+pub(crate) struct CallAnswer {
+    pub(crate) message: String,
+    /// HTTP status.
+    pub(crate) status: u16,
+    pub(crate) outcome: RequestOutcome,
+}
+
+/// An answer that may take a while, and the messages on the way to it.
+pub(crate) struct PendingAnswer {
+    pub(crate) answer: BoxFuture<'static, CallAnswer>,
+    pub(crate) messages: Option<mpsc::UnboundedReceiver<String>>,
+}
+
+/// Members of `CallToolResult`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CallToolResult<'a> {
+    content: ContentBlocks<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    structured_content: Option<StructuredContent<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    is_error: Option<bool>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ContentBlocks<'a> {
+    /// A tool's object once more as text, for clients that read no structured content.
+    Text([TextBlock<'a>; 1]),
+    Blocks(&'a [Value]),
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "text")]
+struct TextBlock<'a> {
+    text: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum StructuredContent<'a> {
+    Raw(&'a RawValue),
+    Value(&'a Value),
+}
+
+impl<'a> CallToolResult<'a> {
+    pub(crate) fn of(output: &'a Output) -> Self {
+        match output {
+            Output::Object(object) => Self {
+                content: ContentBlocks::Text([TextBlock { text: object.get() }]),
+                structured_content: Some(StructuredContent::Raw(object)),
+                is_error: None,
+            },
+            Output::Content { content, structured, is_error } => Self {
+                content: ContentBlocks::Blocks(content),
+                structured_content: structured.as_ref().map(StructuredContent::Value),
+                is_error: is_error.then_some(true),
+            },
+        }
+    }
+}
+
+/// About how many bytes the result has.
+fn room_for(output: &Output) -> usize {
+    match output {
+        // The object twice, once as a string: of its bytes about every sixth is a quote.
+        Output::Object(object) => object.get().len() * 2 + object.get().len() / 4 + 256,
+        Output::Content { .. } => 512,
+    }
+}
+
+/// What a tool gives the client: its output, which may say that it failed, or a JSON-RPC error.
+pub(crate) fn output_of(
+    outcome: Result<Output, Failure>,
+    era: AnswerEra,
+) -> Result<Output, RpcError> {
+    match outcome {
+        Ok(output) => Ok(output),
+        Err(Failure::Tool(error)) => Ok(Output::error(&error)),
+        Err(Failure::MissingCapability(_)) if era == AnswerEra::Legacy => {
+            let text = "the client cannot do what this tool needs of it";
+            Ok(Output::error(&ToolError::new(ErrorType::Unavailable, text)))
+        }
+        Err(Failure::NeedsInput) => Ok(Output::error(&ToolError::internal())),
+        Err(failure @ (Failure::MissingCapability(_) | Failure::Protocol { .. })) => {
+            Err(rpc_error_of(failure))
+        }
+    }
+}
+
+/// A failure as a JSON-RPC error, where a result cannot say that something failed.
+pub(crate) fn rpc_error_of(failure: Failure) -> RpcError {
+    match failure {
+        Failure::Protocol { code, message, data } => {
+            RpcError { data, ..RpcError::new(code, message) }
+        }
+        Failure::MissingCapability(required) => RpcError::missing_capability(&required),
+        Failure::Tool(error) => {
+            let code = match error.kind {
+                ErrorType::ValidationError | ErrorType::NotFound => INVALID_PARAMS,
+                _ => INTERNAL_ERROR,
+            };
+            RpcError::new(code, error.message)
+        }
+        Failure::NeedsInput => RpcError::internal(),
+    }
+}
+
+impl CallAnswer {
+    /// The answer with a tool's outcome.
+    pub(crate) fn of(id: &RawValue, outcome: Result<Output, Failure>, era: AnswerEra) -> Self {
+        let output = match output_of(outcome, era) {
+            Ok(output) => output,
+            Err(error) => return Self::error(id, &error),
+        };
+        let outcome =
+            if output.is_error() { RequestOutcome::ToolError } else { RequestOutcome::Result };
+        let result = EraResult::complete(era, CallToolResult::of(&output), None);
+        let message = result_message_with_room(id, &result, room_for(&output));
+        Self { message, status: 200, outcome }
+    }
+
+    /// The answer with an error.
+    pub(crate) fn error(id: &RawValue, error: &RpcError) -> Self {
+        let message = error_message(Some(id), error);
+        Self { message, status: error.status, outcome: RequestOutcome::Error }
+    }
+
+    /// The answer when the process goes down, or a task of the runtime was lost. A program that asks again, as
+    /// `svc stdio` does, knows it by its data.
+    pub(crate) fn lost(id: &RawValue) -> Self {
+        let error = RpcError::new(INTERNAL_ERROR, "the daemon is going down")
+            .data(json!({ "code": "unavailable", "retryable": true }));
+        Self::error(id, &error.status(500))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tools_object_passes_byte_for_byte_and_once_more_as_text() {
+        let object = RawValue::from_string(r#"{"b": 1.0,"a":"x\n"}"#.to_owned()).unwrap();
+        let id = RawValue::from_string("7".to_owned()).unwrap();
+        let answer = CallAnswer::of(&id, Ok(Output::Object(object)), AnswerEra::Legacy);
+        assert_eq!(
+            answer.message,
+            r#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"{\"b\": 1.0,\"a\":\"x\\n\"}"}],"structuredContent":{"b": 1.0,"a":"x\n"}}}"#
+        );
+        assert_eq!((answer.status, answer.outcome), (200, RequestOutcome::Result));
+    }
+
+    #[test]
+    fn what_the_client_lacks_is_an_error_of_the_protocol_only_without_sessions() {
+        let id = RawValue::from_string("7".to_owned()).unwrap();
+        let missing = || Err(Failure::MissingCapability(json!({ "roots": {} })));
+        let answer = CallAnswer::of(&id, missing(), AnswerEra::Legacy);
+        assert_eq!((answer.status, answer.outcome), (200, RequestOutcome::ToolError));
+        let answer = CallAnswer::of(&id, missing(), AnswerEra::Stateless);
+        assert_eq!((answer.status, answer.outcome), (400, RequestOutcome::Error));
+    }
+}

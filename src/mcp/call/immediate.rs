@@ -1,0 +1,55 @@
+//! Tools that answer at once.
+
+use std::{future, sync::Arc};
+
+use futures_util::FutureExt as _;
+use serde_json::{Map, Value, value::RawValue};
+use tokio::sync::mpsc;
+
+use super::{
+    super::rpc::AnswerEra,
+    answer::{CallAnswer, PendingAnswer},
+    channel::{CallClient, ClientChannel},
+};
+use crate::tools::{Call, Tool};
+
+/// Runs a tool whose client hears nothing but the answer.
+pub(crate) fn run_bare(
+    call: Call,
+    id: Box<RawValue>,
+    tool: Arc<Tool>,
+    arguments: Map<String, Value>,
+) -> PendingAnswer {
+    let run =
+        async move { CallAnswer::of(&id, tool.call(call, arguments).await, AnswerEra::Legacy) };
+    PendingAnswer { answer: run.boxed(), messages: None }
+}
+
+/// Runs a tool that may send messages on the way.
+pub(crate) fn run_immediate(
+    channel: Arc<ClientChannel>,
+    messages: mpsc::UnboundedReceiver<String>,
+    tool: Arc<Tool>,
+    arguments: Map<String, Value>,
+) -> PendingAnswer {
+    if let Err(error) = channel.restore_round("tools/call") {
+        let answer = CallAnswer::error(&channel.conversation.record.rpc_id, &error);
+        return PendingAnswer { answer: future::ready(answer).boxed(), messages: None };
+    }
+    // A legacy client that goes away does not cancel, so a tool that changes something runs to its end.
+    let outlives_client =
+        matches!(channel.client, CallClient::Legacy(_)) && !tool.annotations().read_only_hint;
+    let id = outlives_client.then(|| channel.conversation.record.rpc_id.clone());
+    let run = async move {
+        let outcome = tool.call(channel.call(), arguments).await;
+        channel.answer(outcome)
+    };
+    let answer = match id {
+        None => run.boxed(),
+        Some(id) => {
+            let run = tokio::spawn(run);
+            async move { run.await.unwrap_or_else(|_| CallAnswer::lost(&id)) }.boxed()
+        }
+    };
+    PendingAnswer { answer, messages: Some(messages) }
+}

@@ -1,0 +1,102 @@
+//! `tools/call`: finds the tool, and runs it as its pace and the client's era demand.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+use super::{
+    super::{
+        McpServer, era,
+        origin::{RequestContext, RequestOrigin},
+        rpc::{ClientRequest, RpcError, shortened},
+        running::{CallRecord, MessageSink},
+    },
+    answer::{PendingAnswer, rpc_error_of},
+    channel::{CallClient, ClientChannel},
+    detachable::run_detachable,
+    immediate::{run_bare, run_immediate},
+    on_record::{RecordedCall, record_and_run},
+};
+use crate::tools::{Call, Failure, NoFarEnd, Pace};
+
+/// The reply to `tools/call`.
+pub(crate) enum CallReply {
+    /// The answer, as soon as it is there.
+    Pending(PendingAnswer),
+    /// A call on record: its stream ends with the answer.
+    Recorded(RecordedCall),
+}
+
+impl McpServer {
+    /// Answers `tools/call`.
+    pub(crate) async fn call_tool(
+        &self,
+        context: RequestContext,
+        headers: &HeaderMap,
+        mut request: ClientRequest,
+    ) -> Result<CallReply, RpcError> {
+        let RequestContext { caller, origin, acting_session } = context;
+        let name = request.params.get("name").and_then(Value::as_str);
+        let name = name.ok_or_else(|| RpcError::invalid_params("params.name: must name a tool"))?;
+        let Some(tool) = self.catalogue.find(&caller, name) else {
+            let name = shortened(name);
+            return Err(RpcError::invalid_params(format!("Unknown tool: {name}")));
+        };
+        let acting_session =
+            self.acting_session(&caller, headers, &origin, acting_session, &request.params).await;
+        let started_at = self.services.now();
+        let client = match origin {
+            RequestOrigin::Bare => {
+                let arguments = arguments_of(request.params.remove("arguments"))?;
+                let call = Call {
+                    services: self.services.clone(),
+                    caller,
+                    session: acting_session,
+                    started_at,
+                    far_end: Arc::new(NoFarEnd),
+                };
+                return Ok(CallReply::Pending(run_bare(call, request.id, tool, arguments)));
+            }
+            RequestOrigin::Legacy(session) => CallClient::Legacy(session),
+            RequestOrigin::Modern(client) => CallClient::Modern(client),
+        };
+        let arguments = arguments_of(request.params.get("arguments").cloned())?;
+        let record = CallRecord {
+            rpc_id: request.id,
+            tool: tool.name().to_owned(),
+            params: request.params,
+            acting_session,
+            started_at,
+        };
+        if let CallClient::Modern(client) = &client {
+            era::check_argument_headers(headers, &tool, &record.params)?;
+            if tool.is_task_only() && !client.has_tasks() {
+                return Err(rpc_error_of(Failure::needs_tasks()));
+            }
+        }
+        let (pace, client) = match (tool.pace(), client) {
+            (Pace::Slow, CallClient::Legacy(session)) => {
+                let call = record_and_run(self, &caller, session, tool, arguments, record);
+                return Ok(CallReply::Recorded(Box::pin(call).await?));
+            }
+            other => other,
+        };
+        let (sender, messages) = mpsc::unbounded_channel();
+        let sink = MessageSink::Response(sender);
+        let channel = ClientChannel::new(self, &caller, client, record, sink);
+        Ok(CallReply::Pending(match pace {
+            Pace::Fast => run_immediate(channel, messages, tool, arguments),
+            Pace::Slow => run_detachable(channel, messages, tool, arguments)?,
+        }))
+    }
+}
+
+fn arguments_of(given: Option<Value>) -> Result<Map<String, Value>, RpcError> {
+    match given {
+        None | Some(Value::Null) => Ok(Map::new()),
+        Some(Value::Object(arguments)) => Ok(arguments),
+        Some(_) => Err(RpcError::invalid_params("params.arguments: must be an object")),
+    }
+}

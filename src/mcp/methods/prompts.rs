@@ -1,0 +1,101 @@
+//! `prompts/list` and `prompts/get`.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+use super::{
+    super::{
+        McpServer,
+        call::{CallClient, ClientChannel, rpc_error_of},
+        origin::RequestContext,
+        prompts::Prompt,
+        rpc::{
+            ClientRequest, EraResult, RpcError, object_or_empty, result_message, shortened,
+            text_param,
+        },
+        running::{CallRecord, MessageSink},
+    },
+    params::refuse_cursor,
+};
+use crate::tools::{Call, Failure, NoFarEnd};
+
+/// Members of `ListPromptsResult`.
+#[derive(Serialize)]
+pub(super) struct PromptList {
+    prompts: Vec<Prompt>,
+}
+
+/// Members of `GetPromptResult`.
+#[derive(Serialize)]
+struct PromptMessages<'a> {
+    description: &'a str,
+    messages: Vec<Value>,
+}
+
+impl McpServer {
+    pub(super) fn list_prompts(&self, params: &Map<String, Value>) -> Result<PromptList, RpcError> {
+        refuse_cursor(params)?;
+        Ok(PromptList { prompts: self.prompts.borrow().to_vec() })
+    }
+
+    pub(super) async fn get_prompt(
+        &self,
+        context: &RequestContext,
+        request: &ClientRequest,
+    ) -> Result<String, RpcError> {
+        let name = text_param(&request.params, "name")?;
+        let prompts = Arc::clone(&self.prompts.borrow());
+        let prompt = prompts.iter().find(|prompt| prompt.name == name).ok_or_else(|| {
+            RpcError::invalid_params(format!("Unknown prompt: {}", shortened(name)))
+        })?;
+        let arguments = object_or_empty(&request.params, "arguments")?;
+        prompt.check(&arguments)?;
+        let channel = self.prompt_channel(context, request, prompt);
+        let call = match &channel {
+            Some(channel) => {
+                channel.restore_round("prompts/get")?;
+                channel.call()
+            }
+            None => Call {
+                services: self.services.clone(),
+                caller: context.caller.clone(),
+                session: context.acting_session.clone(),
+                started_at: self.services.now(),
+                far_end: Arc::new(NoFarEnd),
+            },
+        };
+        let messages = match (prompt.messages(call, arguments).await, channel) {
+            (Ok(messages), _) => messages,
+            (Err(Failure::NeedsInput), Some(channel)) => {
+                return Ok(result_message(&request.id, &channel.input_required("prompts/get")));
+            }
+            (Err(failure), _) => return Err(rpc_error_of(failure)),
+        };
+        let members = PromptMessages { description: prompt.description, messages };
+        let result = EraResult::complete(context.origin.answer_era(), members, None);
+        Ok(result_message(&request.id, &result))
+    }
+
+    /// The channel over which a prompt can ask a stateless client. Nobody reads what it says on the way.
+    fn prompt_channel(
+        &self,
+        context: &RequestContext,
+        request: &ClientRequest,
+        prompt: &Prompt,
+    ) -> Option<Arc<ClientChannel>> {
+        let client = CallClient::Modern(context.origin.modern()?.clone());
+        let record = CallRecord {
+            rpc_id: request.id.clone(),
+            tool: prompt.name.to_owned(),
+            params: request.params.clone(),
+            acting_session: context.acting_session.clone(),
+            started_at: self.services.now(),
+        };
+        let (sender, _) = mpsc::unbounded_channel();
+        let sink = MessageSink::Response(sender);
+        Some(ClientChannel::new(self, &context.caller, client, record, sink))
+    }
+}

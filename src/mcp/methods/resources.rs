@@ -1,0 +1,107 @@
+//! `resources/list`, `resources/templates/list`, `resources/read`, and the subscriptions of legacy sessions.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    super::{
+        McpServer,
+        origin::{RequestContext, RequestOrigin},
+        resources::{Resource, ResourceTemplate},
+        rpc::{INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError, text_param},
+    },
+    params::{cursor, refuse_cursor},
+};
+
+/// Members of `ListResourcesResult`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ResourceList {
+    resources: Vec<Resource>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// Members of `ListResourceTemplatesResult`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ResourceTemplateList {
+    resource_templates: Vec<ResourceTemplate>,
+}
+
+/// Members of `ReadResourceResult`.
+#[derive(Serialize)]
+pub(super) struct ResourceContents {
+    contents: Vec<Value>,
+}
+
+impl McpServer {
+    pub(super) async fn list_resources(
+        &self,
+        params: &Map<String, Value>,
+    ) -> Result<ResourceList, RpcError> {
+        let cursor = cursor(params)?;
+        let (mut resources, mut next_cursor) = (Vec::new(), None);
+        for provider in &self.resources {
+            let (page, next) = provider.list(&self.services, cursor).await?;
+            resources.extend(page);
+            next_cursor = next_cursor.or(next);
+        }
+        Ok(ResourceList { resources, next_cursor })
+    }
+
+    pub(super) fn list_templates(
+        &self,
+        params: &Map<String, Value>,
+    ) -> Result<ResourceTemplateList, RpcError> {
+        refuse_cursor(params)?;
+        let templates = self.resources.iter().flat_map(|provider| provider.templates());
+        Ok(ResourceTemplateList { resource_templates: templates.collect() })
+    }
+
+    pub(super) async fn read_resource(
+        &self,
+        context: &RequestContext,
+        params: &Map<String, Value>,
+    ) -> Result<ResourceContents, RpcError> {
+        let uri = text_param(params, "uri")?;
+        for provider in &self.resources {
+            if let Some(contents) = provider.read(&self.services, &context.caller, uri).await? {
+                return Ok(ResourceContents { contents });
+            }
+        }
+        Err(no_resource(context, uri))
+    }
+
+    /// `resources/subscribe` and `resources/unsubscribe`.
+    pub(super) async fn subscribe(
+        &self,
+        context: &RequestContext,
+        method: &str,
+        params: &Map<String, Value>,
+    ) -> Result<(), RpcError> {
+        let uri = text_param(params, "uri")?;
+        let RequestOrigin::Legacy(session) = &context.origin else {
+            let text = "a subscription belongs to a session: begin with initialize";
+            return Err(RpcError::invalid_params(text));
+        };
+        if method == "resources/unsubscribe" {
+            self.services.mcp.unsubscribe_resource(&session.id, uri.to_owned()).await?;
+        } else {
+            let stream = self.resources.iter().find_map(|provider| provider.stream_of(uri));
+            let stream = stream.ok_or_else(|| no_resource(context, uri))?;
+            let stream = stream.as_str().to_owned();
+            self.services.mcp.subscribe_resource(&session.id, uri.to_owned(), stream).await?;
+        }
+        session.subscriptions.send_modify(|count| *count += 1);
+        Ok(())
+    }
+}
+
+fn no_resource(context: &RequestContext, uri: &str) -> RpcError {
+    let code = match context.origin {
+        RequestOrigin::Modern(_) => INVALID_PARAMS,
+        RequestOrigin::Bare | RequestOrigin::Legacy(_) => RESOURCE_NOT_FOUND,
+    };
+    RpcError::new(code, "there is no such resource").data(json!({ "uri": uri }))
+}

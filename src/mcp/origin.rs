@@ -1,0 +1,49 @@
+//! Where a request comes from: the caller, the era, the session it acts in.
+
+use std::sync::Arc;
+
+use super::{era::ModernClient, metrics::RequestEra, rpc::AnswerEra, session::McpSession};
+use crate::domain::Caller;
+
+/// The era of a request, and what is known of the client in it.
+#[derive(Debug, Clone)]
+pub(crate) enum RequestOrigin {
+    /// Neither a session nor a revision: a hook, `curl`.
+    Bare,
+    Legacy(Arc<McpSession>),
+    Modern(ModernClient),
+}
+
+/// A request's circumstances, as every method gets them.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestContext {
+    pub(crate) caller: Caller,
+    pub(crate) origin: RequestOrigin,
+    /// The agent's session on whose behalf the request is made.
+    pub(crate) acting_session: Option<Arc<str>>,
+}
+
+impl RequestOrigin {
+    /// The client of a modern request.
+    pub(crate) fn modern(&self) -> Option<&ModernClient> {
+        match self {
+            Self::Modern(client) => Some(client),
+            Self::Bare | Self::Legacy(_) => None,
+        }
+    }
+
+    pub(crate) fn answer_era(&self) -> AnswerEra {
+        match self {
+            Self::Bare | Self::Legacy(_) => AnswerEra::Legacy,
+            Self::Modern(_) => AnswerEra::Stateless,
+        }
+    }
+
+    pub(crate) fn era(&self) -> RequestEra {
+        match self {
+            Self::Bare => RequestEra::Bare,
+            Self::Legacy(_) => RequestEra::Legacy,
+            Self::Modern(_) => RequestEra::Modern,
+        }
+    }
+}
