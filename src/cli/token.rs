@@ -73,7 +73,7 @@ async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
             .context("the daemon answered without a token")?;
         return print(context, token, &path);
     }
-    let token = crate::service::new_secret();
+    let token = crate::domain::new_secret();
     let folder = path.parent().unwrap_or(Path::new("."));
     private_file::create_folder(folder)
         .with_context(|| format!("cannot create {}", folder.display()))?;
@@ -83,7 +83,7 @@ async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
 }
 
 fn init(context: &Context, path: &Path) -> anyhow::Result<ExitCode> {
-    let token = crate::service::new_secret();
+    let token = crate::domain::new_secret();
     match private_file::create_new(path, format!("{token}\n").as_bytes()) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {

@@ -150,6 +150,16 @@ pub(crate) fn random_bytes(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the operating system gives random bytes");
 }
 
+/// A new secret: 32 random bytes in hexadecimal.
+///
+/// # Panics
+/// As [`random_bytes`].
+pub fn new_secret() -> String {
+    let mut bytes = [0_u8; 32];
+    random_bytes(&mut bytes);
+    hex::encode(bytes)
+}
+
 /// Crockford's base 32, lower case: 26 characters, which sort like the number.
 fn push_base32(text: &mut String, value: u128) {
     const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";

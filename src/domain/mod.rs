@@ -30,7 +30,7 @@ pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub(crate) use id::random_bytes;
 pub use id::{
     CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId,
-    ValueId,
+    ValueId, new_secret,
 };
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
 pub use peer::{Peer, PeerRole, PeerStatus, RegisterInput};

@@ -47,8 +47,9 @@ pub(crate) fn cursor<T: serde::de::DeserializeOwned>(
     text: Option<&str>,
 ) -> Result<Option<T>, Error> {
     let Some(text) = text else { return Ok(None) };
-    decode(text)
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+    hex::decode(text)
+        .ok()
+        .and_then(|json| serde_json::from_slice(&json).ok())
         .map(Some)
         .ok_or_else(|| Error::invalid("cursor", "is not one that this daemon gave"))
 }
@@ -56,28 +57,7 @@ pub(crate) fn cursor<T: serde::de::DeserializeOwned>(
 /// Makes an opaque cursor: hexadecimal JSON, which needs no escaping in a URL.
 pub(crate) fn make_cursor(place: &impl serde::Serialize) -> String {
     let json = serde_json::to_vec(place).expect("a place in a list has a JSON form");
-    hex(&json)
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    text
-}
-
-fn decode(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || text.is_empty() {
-        return None;
-    }
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    text.as_bytes()
-        .chunks_exact(2)
-        .map(|pair| Some((digit(pair[0])? << 4) | digit(pair[1])?))
-        .collect()
+    hex::encode(json)
 }
 
 #[cfg(test)]
@@ -96,7 +76,7 @@ mod tests {
 
         #[test]
         fn other_texts_are_refused_and_do_no_harm(text in any::<String>()) {
-            let made_here = decode(&text).is_some_and(|json| {
+            let made_here = hex::decode(&text).is_ok_and(|json| {
                 serde_json::from_slice::<(i64, String)>(&json).is_ok()
             });
             prop_assert_eq!(cursor::<(i64, String)>(Some(&text)).is_ok(), made_here);

@@ -25,7 +25,7 @@ pub(crate) mod testing;
 
 use std::sync::Arc;
 
-pub use access::{Credential, Tokens, new_secret};
+pub use access::{Credential, Tokens};
 pub use core::Tuning;
 pub use error::{Error, ResourceKind};
 

@@ -156,7 +156,7 @@ fn conclude(report: RunReport) -> anyhow::Result<ExitCode> {
 }
 
 fn header(args: &RunArgs) -> SpoolHeader {
-    let run = format!("run_{}", &crate::service::new_secret()[..24]);
+    let run = format!("run_{}", &crate::domain::new_secret()[..24]);
     let line: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
     let title = args.title.clone().unwrap_or_else(|| line.join(" ").chars().take(TITLE).collect());
     let fields = [

@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::{domain::McpSessionId, service::new_secret};
+use crate::{domain::McpSessionId, domain::new_secret};
 
 /// Questions that wait for an answer, by their JSON-RPC id.
 #[derive(Debug, Default)]

@@ -2,9 +2,7 @@
 
 mod tokens;
 
-pub use tokens::{
-    Credential, MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens, new_secret,
-};
+pub use tokens::{Credential, MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens};
 
 use super::core::Core;
 

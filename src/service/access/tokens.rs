@@ -18,7 +18,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::Access;
 use crate::{
-    domain::{Caller, Scope, Timestamp, TokenId, limits},
+    domain::{Caller, Scope, Timestamp, TokenId, limits, new_secret},
     private_file,
     service::{Error, ResourceKind, check},
     store::TokenRow,
@@ -389,13 +389,6 @@ fn only_operator(caller: &Caller) -> Result<(), Error> {
 
 fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
-}
-
-/// 32 random bytes in hexadecimal.
-pub fn new_secret() -> String {
-    let mut bytes = [0_u8; 32];
-    crate::domain::random_bytes(&mut bytes);
-    check::hex(&bytes)
 }
 
 fn write_token(file: &Path, token: &str) -> io::Result<()> {

@@ -58,7 +58,7 @@ impl Journal {
         text_of("content", &new.content, limits::MEMORY_CHARS)?;
         check_importance("importance", new.importance)?;
         let tags = tidy(new.tags)?;
-        let digest = check::hex(&Sha256::digest(&new.content));
+        let digest = hex::encode(&Sha256::digest(&new.content));
         let terms = text::terms(&new.content);
         let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
         self.core
