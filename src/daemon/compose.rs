@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 use super::lifecycle::Lifecycle;
 use super::{daemon_file, sweeps, tuning};
-use crate::config::{Config, Env};
+use crate::config::{Config, Env, Paths};
 use crate::domain::{
     Clock, Ids, NewEvent, StreamName, SystemClock, TokenId, hook::HookPolicy, limits,
 };
@@ -31,19 +31,108 @@ pub fn worker_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
 }
 
+/// A daemon that takes requests.
+struct ServingDaemon {
+    url: String,
+    boot_id: String,
+    edge: Edge,
+    mcp: McpServer,
+    services: Services,
+    store: Store,
+    writer: Writer,
+}
+
 /// Runs the daemon until a signal ends it. The caller holds the database's lock.
 ///
 /// `ready` gets the daemon's URL as soon as it takes requests.
 pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&str)) -> anyhow::Result<()> {
     let lifecycle = Lifecycle::default();
     lifecycle.listen_to_signals()?;
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let ids = Ids::random();
-    let identity = Identity {
-        boot_id: TokenId::new(&ids, clock.now()).as_str()[4..].to_owned(),
-        pid: std::process::id(),
-        started_at: clock.now(),
-    };
+    let daemon = ServingDaemon::start(&lifecycle, config, env).await?;
+    ready(&daemon.url);
+    lifecycle.soft.cancelled().await;
+    daemon.stop(&lifecycle, &config.paths).await
+}
+
+impl ServingDaemon {
+    async fn start(lifecycle: &Lifecycle, config: &Config, env: &Env) -> anyhow::Result<Self> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let ids = Ids::random();
+        let identity = Identity {
+            boot_id: TokenId::new(&ids, clock.now()).as_str()[4..].to_owned(),
+            pid: std::process::id(),
+            started_at: clock.now(),
+        };
+        let (edge, addresses) = listen(lifecycle, config, &identity.boot_id).await?;
+        let options = OpenOptions {
+            path: config.paths.db.clone(),
+            max_bytes: config.store_max_bytes.value,
+            migrate: !config.no_migrate,
+        };
+        let (store, writer) = Store::open(&options, Arc::clone(&clock))
+            .await
+            .with_context(|| format!("cannot open {}", options.path.display()))?;
+        let tokens = Tokens::open(&config.token_file.value)?;
+        let policy = HookPolicy {
+            check_in: i64::try_from(config.hooks_check_in.value).unwrap_or(i64::MAX),
+            context: config.hooks_context.value,
+            sub_agents: config.hooks_sub_agents.value,
+        };
+        let services = Services::new(store.clone(), clock, ids, tuning::tuning(env)?, tokens);
+        let services = services.with_hook_policy(policy);
+        daemon_started(&services, &identity).await?;
+        let tools = tools::catalogue();
+        let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
+        let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
+        mcp_metrics.register(metrics.registry());
+        let beat = Beat::new(services.tuning().sse_keep_alive);
+        let mcp = McpServer::start(McpServerParts {
+            services: services.clone(),
+            catalogue: Arc::clone(&tools),
+            resources: vec![Box::new(StreamResources)],
+            prompts: mcp::builtin_prompts(),
+            metrics: mcp_metrics,
+            beat: beat.clone(),
+            stop: lifecycle.soft.clone(),
+        })
+        .await?;
+        let app = App::new(Parts {
+            services: services.clone(),
+            tools: Arc::clone(&tools),
+            metrics,
+            identity,
+            beat,
+            stop: lifecycle.soft.clone(),
+        });
+        edge.ready(app, mcp::router(mcp.clone()));
+        sweeps::start(lifecycle, &services, &tools, config);
+        let url = daemon_file::write(&config.paths, &addresses, &boot_id, started_at)?;
+        tracing::info!(url, db.path = %config.paths.db.display(), "ready");
+        Ok(Self { url, boot_id, edge, mcp, services, store, writer })
+    }
+
+    /// Ends the streams, drains the requests under way, and closes the database.
+    async fn stop(self, lifecycle: &Lifecycle, paths: &Paths) -> anyhow::Result<()> {
+        self.edge.drain();
+        lifecycle.drain(limits::DRAIN).await;
+        self.mcp.finish().await;
+        lifecycle.background.close();
+        lifecycle.background.wait().await;
+        daemon_stopped(&self.services, &self.boot_id).await;
+        daemon_file::remove(paths, &self.boot_id);
+        self.writer.close(self.store).await.context("cannot close the database")?;
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+/// Binds the port and answers 503 on it until the daemon is ready. Gives the addresses, too, as the system may choose a
+/// port.
+async fn listen(
+    lifecycle: &Lifecycle,
+    config: &Config,
+    boot_id: &str,
+) -> anyhow::Result<(Edge, Vec<SocketAddr>)> {
     let listeners = bind(&config.listen.value).await?;
     let addresses: Vec<SocketAddr> =
         listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
@@ -53,69 +142,15 @@ pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&str)) -> anyhow
         allowed_origins: config.allowed_origin.value.clone(),
         no_auth: config.no_auth.value,
     };
-    let edge = Edge::new(access, &identity.boot_id);
+    let edge = Edge::new(access, boot_id);
     for listener in listeners {
         let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
         lifecycle.run("listener", http::serve(listener, edge.clone(), soft, connections));
     }
-    let options = OpenOptions {
-        path: config.paths.db.clone(),
-        max_bytes: config.store_max_bytes.value,
-        migrate: !config.no_migrate,
-    };
-    let (store, writer) = Store::open(&options, Arc::clone(&clock))
-        .await
-        .with_context(|| format!("cannot open {}", options.path.display()))?;
-    let tokens = Tokens::open(&config.token_file.value)?;
-    let policy = HookPolicy {
-        check_in: i64::try_from(config.hooks_check_in.value).unwrap_or(i64::MAX),
-        context: config.hooks_context.value,
-        sub_agents: config.hooks_sub_agents.value,
-    };
-    let services = Services::new(store.clone(), clock, ids, tuning::tuning(env)?, tokens);
-    let services = services.with_hook_policy(policy);
-    daemon_started(&services, &identity).await?;
-    let tools = tools::catalogue();
-    let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
-    let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
-    mcp_metrics.register(metrics.registry());
-    let beat = Beat::new(services.tuning().sse_keep_alive);
-    let mcp = McpServer::start(McpServerParts {
-        services: services.clone(),
-        catalogue: Arc::clone(&tools),
-        resources: vec![Box::new(StreamResources)],
-        prompts: mcp::builtin_prompts(),
-        metrics: mcp_metrics,
-        beat: beat.clone(),
-        stop: lifecycle.soft.clone(),
-    })
-    .await?;
-    let app = App::new(Parts {
-        services: services.clone(),
-        tools: Arc::clone(&tools),
-        metrics,
-        identity,
-        beat,
-        stop: lifecycle.soft.clone(),
-    });
-    edge.ready(app, mcp::router(mcp.clone()));
-    sweeps::start(&lifecycle, &services, &tools, config);
-    let url = daemon_file::write(&config.paths, &addresses, &boot_id, started_at)?;
-    tracing::info!(url, db.path = %config.paths.db.display(), "ready");
-    ready(&url);
-
-    lifecycle.soft.cancelled().await;
-    edge.drain();
-    lifecycle.drain(limits::DRAIN).await;
-    mcp.finish().await;
-    lifecycle.background.close();
-    lifecycle.background.wait().await;
-    daemon_stopped(&services, &boot_id).await;
-    daemon_file::remove(&config.paths, &boot_id);
-    close(store, writer).await
+    Ok((edge, addresses))
 }
 
-/// The first write proves that the database can be written, and dates the start in the log itself.
+/// Logs the start. This first write also proves that the database can be written.
 async fn daemon_started(services: &Services, identity: &Identity) -> Result<(), StoreError> {
     let data = json!({
         "boot_id": identity.boot_id, "pid": identity.pid, "version": env!("CARGO_PKG_VERSION"),
@@ -141,12 +176,6 @@ async fn daemon_stopped(services: &Services, boot_id: &str) {
     if let Err(error) = append(services.store(), "daemon.stopped", data).await {
         tracing::warn!(error = telemetry::chain(&error), "cannot log the end");
     }
-}
-
-async fn close(store: Store, writer: Writer) -> anyhow::Result<()> {
-    writer.close(store).await.context("cannot close the database")?;
-    tracing::info!("stopped");
-    Ok(())
 }
 
 async fn bind(addresses: &[SocketAddr]) -> anyhow::Result<Vec<TcpListener>> {
