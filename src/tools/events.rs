@@ -134,6 +134,3 @@ fn item(event: &Event) -> Result<ReadEvent, ToolError> {
         at: event.at,
     })
 }
-
-#[cfg(test)]
-mod tests;

@@ -130,6 +130,3 @@ async fn event(call: Call, input: HookEventArguments) -> Result<HookOutput, Fail
     let reply = call.services.hooks.hook(&call.caller, event.clone(), hook_call).await?;
     Ok(HookOutput(reply.render(&event, input.format.unwrap_or_default())))
 }
-
-#[cfg(test)]
-mod tests;

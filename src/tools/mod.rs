@@ -24,6 +24,8 @@ mod sessions;
 mod tasks;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 mod tool;
 mod values;
 

@@ -395,6 +395,3 @@ async fn receiver(call: &Call, to: &str) -> Result<String, Failure> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

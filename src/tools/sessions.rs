@@ -308,6 +308,3 @@ async fn list(call: Call, input: ListSessionsArguments) -> Result<ListSessionsRe
         call.services.team.sessions(&filter, input.cursor.as_deref(), input.limit).await?;
     Ok(ListSessionsResult { count: sessions.len(), sessions, next_cursor })
 }
-
-#[cfg(test)]
-mod tests;

@@ -348,6 +348,3 @@ async fn reply(call: Call, input: TaskReplyArguments) -> Result<TaskReplyResult,
         .await?;
     Ok(TaskReplyResult { task_id: input.task_id, event_id, kind })
 }
-
-#[cfg(test)]
-mod tests;

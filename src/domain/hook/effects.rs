@@ -108,11 +108,10 @@ pub enum HookAudience {
 
 /// Who reads the reply to this event.
 pub fn audience(event: &HookEvent, timing: HookTiming, policy: HookPolicy) -> HookAudience {
-    match timing {
-        HookTiming::Late { .. } => HookAudience::Nobody,
-        HookTiming::Live if !event.is_of_sub_agent() => HookAudience::Session,
-        HookTiming::Live if policy.sub_agents => HookAudience::SubAgent,
-        HookTiming::Live => HookAudience::Nobody,
+    match (timing, event.is_of_sub_agent()) {
+        (HookTiming::Live, false) => HookAudience::Session,
+        (HookTiming::Live, true) if policy.sub_agents => HookAudience::SubAgent,
+        _ => HookAudience::Nobody,
     }
 }
 
@@ -299,6 +298,3 @@ pub fn session_source_of_start(event: &HookEvent, peer: Option<&Peer>) -> Option
         _ => None,
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -7,6 +7,8 @@
 
 mod client;
 mod effects;
+#[cfg(test)]
+mod effects_tests;
 mod event;
 mod mail;
 mod payload;

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::super::{
+use crate::tools::{
     ErrorType,
     testing::{World, each, nothing, text},
 };

@@ -1,7 +1,7 @@
 use serde_json::json;
 
-use super::super::testing::World;
 use crate::tools::ErrorType;
+use crate::tools::testing::World;
 
 #[tokio::test]
 async fn sessions_count_apart_and_sub_agents_too() {

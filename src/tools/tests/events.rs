@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::super::{
+use crate::tools::{
     ErrorType,
     testing::{World, each, eventually, nothing},
 };
@@ -12,7 +12,7 @@ use crate::{
 };
 
 async fn add(world: &World, stream: &'static str, kind: &str) {
-    append(&world.services.store(), &StreamName::fixed(stream), vec![event(kind, "{\"n\":1}")])
+    append(world.services.store(), &StreamName::fixed(stream), vec![event(kind, "{\"n\":1}")])
         .await;
 }
 
@@ -128,7 +128,7 @@ async fn nobody_waits_for_what_cannot_come() {
         (&json!(0), &json!(true), &json!(2))
     );
     // A call that is run again has no more time than it had.
-    let old = super::Call {
+    let old = crate::tools::Call {
         started_at: call.started_at.minus(std::time::Duration::from_mins(1)),
         ..call
     };

@@ -1,10 +1,10 @@
 use std::time::Duration;
 
-use super::*;
+use super::{CheckedRun, HookClient, HookEvent, HookMoment, HookToolUse, effects::*};
 use crate::domain::{
-    PeerId, PeerRole,
-    hook::CheckedRun,
-    journal::OutcomeVerdict,
+    Peer, PeerId, PeerRole, PeerStatus, Timestamp,
+    journal::{OutcomeVerdict, Session, SessionSource},
+    limits,
     outcome::{RunKind, Verdict},
 };
 

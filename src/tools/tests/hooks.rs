@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::testing::World;
+use crate::tools::testing::World;
 use crate::{domain::Timestamp, tools::ErrorType};
 
 fn payload(event: &str, more: Value) -> Value {

@@ -1,15 +1,14 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::{
-    super::{
-        ErrorType,
+use crate::{
+    domain::{Caller, FrameKind, NewTask, TaskEvent, TaskEventBody, TaskStatus, Verdict},
+    tools::{
+        Call, ErrorType,
         testing::{World, each, eventually, nothing, text},
     },
-    *,
 };
-use crate::domain::{Caller, NewTask, TaskEvent, TaskEventBody, Verdict};
 
 async fn frame(world: &World, task: &str, line: &str) {
     let body = TaskEventBody::Frame { line: line.to_owned(), kind: FrameKind::Stdout, ts: None };
@@ -238,7 +237,7 @@ async fn a_reply_stands_in_the_stream_with_the_name_of_who_gave_it() {
     let mcp = world.operator(Some("mcp-1"));
     let mine = world.call(&mcp, "peer_register", register).await;
     let mut seq = 1;
-    for (call, from, kind) in [
+    for (call, from, kind) in vec![
         (world.session("ann"), text(&ann, "peer_id"), "progress"),
         (world.session("bob"), "session:bob".to_owned(), "result"),
         (world.operator(None), "operator".to_owned(), "error"),
