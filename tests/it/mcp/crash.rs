@@ -154,7 +154,7 @@ fn call(client: &Client, id: Value, task: &str) -> Done {
                     (&waited["task"]["task_id"], &waited["timed_out"]),
                     (&json!(task), &json!(false))
                 );
-                let (stream, _) = answer.place().rsplit_once('.').expect("a stream");
+                let (stream, _) = answer.event_id().rsplit_once('.').expect("a stream");
                 return Done { id, stream: stream.to_owned(), answer: answer.json, cuts };
             }
         }

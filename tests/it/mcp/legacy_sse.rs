@@ -1,4 +1,4 @@
-//! The transport of 2024-11-05: one stream for a session, and a place to POST to.
+//! The transport of 2024-11-05: one stream for a session, and an address to POST to.
 
 use std::thread;
 
@@ -159,7 +159,7 @@ fn a_message_goes_to_its_own_session_alone() {
     let asked = mine.request("POST", &client.endpoint).header("Content-Type", "text/plain");
     assert_eq!(asked.body(ping.to_string()).send().status(), 415);
     assert_eq!(client.ask(2, "ping", &json!({})), json!({}));
-    // Somebody else with the place of ours gets a session of his own.
+    // Somebody else with the cursor of ours gets a session of his own.
     let last = client.last.clone().expect("an id");
     let other = Client::open(&theirs, Some(&last));
     assert_ne!(other.endpoint, client.endpoint);

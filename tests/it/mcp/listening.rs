@@ -149,17 +149,17 @@ fn what_happened_while_a_client_was_away_is_told_when_it_comes_back() {
         stream.is_over();
         append(&d, &tasks[0], &json!([frame("a"), frame("b")]));
         append(&d, &tasks[2], &frame("c"));
-        stream = client.listen(Some(last.place()));
+        stream = client.listen(Some(last.event_id()));
         assert_eq!(stream.next().id, last.id, "round {round}");
         let told = [stream.news(UPDATED), stream.news(UPDATED)];
         let uris = told.clone().map(|told| told.json["params"]["uri"].clone());
         assert_eq!(uris, [json!(uri(&tasks[0])), json!(uri(&tasks[2]))]);
         // After the first of them the second is still to be told.
-        let mut half = client.listen(Some(told[0].place()));
+        let mut half = client.listen(Some(told[0].event_id()));
         assert_eq!(half.news(UPDATED).json["params"]["uri"], json!(uri(&tasks[2])));
         half.is_silent();
         last = told[1].clone();
-        stream = client.listen(Some(last.place()));
+        stream = client.listen(Some(last.event_id()));
         stream.next();
         stream.is_silent();
     }
@@ -181,7 +181,7 @@ fn two_views_of_one_stream_are_both_told_also_when_cut_between() {
     let uris: Vec<&Value> = told.iter().map(|told| &told.json["params"]["uri"]).collect();
     assert_eq!(json!(uris), json!(views));
     // A client that was cut after the first comes back with the last id that it saw.
-    let seen = told[0].id.as_deref().unwrap_or_else(|| primed.place());
+    let seen = told[0].id.as_deref().unwrap_or_else(|| primed.event_id());
     let mut again = client.listen(Some(seen));
     let mut missing = again.news(UPDATED);
     if missing.json["params"]["uri"] == json!(views[0]) {
@@ -197,11 +197,11 @@ fn one_sessions_place_is_nothing_to_another() {
     let mut stream = client.listen(None);
     let primed = stream.next();
     let other = Client::open(&d, "2025-11-25");
-    let reply = other.no_stream(Some(primed.place()));
+    let reply = other.no_stream(Some(primed.event_id()));
     assert_eq!(reply.status(), 404, "{reply:?}");
-    let reply = client.of(&d.session("s-1")).no_stream(Some(primed.place()));
+    let reply = client.of(&d.session("s-1")).no_stream(Some(primed.event_id()));
     assert_eq!(reply.status(), 404, "{reply:?}");
-    let mut again = client.listen(Some(primed.place()));
+    let mut again = client.listen(Some(primed.event_id()));
     assert_eq!(again.next(), primed);
 }
 

@@ -298,7 +298,7 @@ impl Message {
     }
 
     #[track_caller]
-    fn place(&self) -> &str {
+    fn event_id(&self) -> &str {
         self.id.as_deref().expect("an event with an id")
     }
 }

@@ -106,8 +106,8 @@ fn what_is_not_there_is_said_in_the_words_of_the_era() {
     let client = Client::open(&d, "2025-11-25");
     let task = new_task(&d);
     let (_, mut call) = client.begin("TaskWait", &wait_for(&task));
-    let place = call.next();
-    let (call_id, _) = place.place().rsplit_once('.').expect("an id");
+    let primed = call.next();
+    let (call_id, _) = primed.event_id().rsplit_once('.').expect("an id");
     finish(&d, &task);
     call.answer();
     assert_eq!(call_states(&d), ["completed"]);

@@ -52,20 +52,20 @@ fn a_call_in_flight_is_answered_after_a_crash() {
         }
         // The answer that was there is there, whether or not it was read.
         d.restart();
-        is_wait_answer(&client.listen(Some(third.place())).answer().json, over_id);
-        let mut resumed = client.listen(Some(first.place()));
+        is_wait_answer(&client.listen(Some(third.event_id())).answer().json, over_id);
+        let mut resumed = client.listen(Some(first.event_id()));
         finish(&d, &before);
         is_wait_answer(&resumed.answer().json, id);
         // And another crash, with the end of the task in the log before anybody asks.
         finish(&d, &after);
         d.kill9();
         d.restart();
-        let mut resumed = client.listen(Some(second.place()));
+        let mut resumed = client.listen(Some(second.event_id()));
         let answers = resumed.rest();
         let answers: Vec<_> = answers.iter().filter(|message| message.is_answer()).collect();
         assert_eq!(answers.len(), 1, "{answers:?}");
         is_wait_answer(&answers[0].json, other_id);
-        let reply = client.no_stream(Some(answers[0].place()));
+        let reply = client.no_stream(Some(answers[0].event_id()));
         assert_eq!(reply.status(), 204);
     }
 }
@@ -83,7 +83,7 @@ fn the_time_of_a_call_counts_from_its_start() {
         d.kill9();
         d.restart();
     }
-    let answer = client.listen(Some(primed.place())).answer().json;
+    let answer = client.listen(Some(primed.event_id())).answer().json;
     let took = started.elapsed();
     assert_eq!(answer["id"], json!(id));
     assert_eq!(given(&answer["result"])["timed_out"], json!(true));
@@ -113,12 +113,12 @@ fn a_call_that_may_not_be_repeated_has_an_unknown_outcome() {
     drop(file);
     d.restart();
     for (client, (id, first)) in clients.iter().zip(&begun) {
-        let answer = client.listen(Some(first.place())).answer();
+        let answer = client.listen(Some(first.event_id())).answer();
         assert_eq!(answer.json["id"], json!(id));
         let error = tool_error(&answer.json["result"], "unavailable");
         let text = error["message"].as_str().expect("a message");
         assert!(text.contains("outcome is unknown") && text.contains("TaskReply"), "{text}");
-        assert_eq!(client.no_stream(Some(answer.place())).status(), 204);
+        assert_eq!(client.no_stream(Some(answer.event_id())).status(), 204);
     }
     assert!(call_states(&d).iter().all(|state| state == "completed"));
     // A tool that is not there any more is no reason not to answer.
@@ -130,7 +130,7 @@ fn a_call_that_may_not_be_repeated_has_an_unknown_outcome() {
         .expect("an update");
     drop(file);
     d.restart();
-    let answer = clients[0].listen(Some(primed.place())).answer();
+    let answer = clients[0].listen(Some(primed.event_id())).answer();
     assert_eq!(answer.json["id"], json!(id));
     tool_error(&answer.json["result"], "unavailable");
 }
@@ -159,7 +159,7 @@ fn a_call_whose_row_cannot_be_read_has_an_unknown_outcome() {
     d.kill9();
     let file = database(&d);
     for (column, value, _, primed) in &begun {
-        let (call, _) = primed.place().rsplit_once('.').expect("a call");
+        let (call, _) = primed.event_id().rsplit_once('.').expect("a call");
         let sql = format!("update mcp_call set {column} = ? where call_id = ?");
         assert_eq!(file.execute(&sql, [value, &call]).expect("an update"), 1);
     }
@@ -169,7 +169,7 @@ fn a_call_whose_row_cannot_be_read_has_an_unknown_outcome() {
     // A call that ran again would have an answer now.
     finish(&d, &task);
     for (column, value, id, primed) in &begun {
-        let (call, _) = primed.place().rsplit_once('.').expect("a call");
+        let (call, _) = primed.event_id().rsplit_once('.').expect("a call");
         let stored: String = database(&d)
             .query_row(
                 "select event.data from event join stream on stream.id = event.stream_id
@@ -185,12 +185,12 @@ fn a_call_whose_row_cannot_be_read_has_an_unknown_outcome() {
         assert_eq!(error["allowed"]["outcome"], "unknown", "{error}");
         if *column == "principal" {
             // The call belongs to another, or to nobody.
-            assert_eq!(client.no_stream(Some(primed.place())).status(), 404);
+            assert_eq!(client.no_stream(Some(primed.event_id())).status(), 404);
             continue;
         }
         let expected = if *column == "rpc_id" { Value::Null } else { json!(id) };
         assert_eq!(stored["id"], expected, "{column} {value}");
-        assert_eq!(client.listen(Some(primed.place())).answer().json, stored);
+        assert_eq!(client.listen(Some(primed.event_id())).answer().json, stored);
     }
 }
 
@@ -206,7 +206,7 @@ fn subscriptions_survive() {
     d.kill9();
     d.restart();
     append(&d, &task, &frame("while nobody listens"));
-    let mut stream = client.listen(Some(primed.place()));
+    let mut stream = client.listen(Some(primed.event_id()));
     let told = stream.news("notifications/resources/updated");
     assert_eq!(told.json["params"]["uri"], json!(uri));
     append(&d, &task, &frame("while somebody does"));
@@ -271,7 +271,7 @@ fn a_stop_ends_streams_that_go_on_after_the_start() {
     let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
     let primed = call.next();
     let mut listening = client.listen(None);
-    let place = listening.next();
+    let last = listening.next();
     let stopped = Instant::now();
     d.stop();
     assert!(stopped.elapsed() < Duration::from_secs(8), "nobody is waited for");
@@ -279,8 +279,8 @@ fn a_stop_ends_streams_that_go_on_after_the_start() {
     assert!(listening.rest().iter().all(|message| !message.is_answer()));
     assert_eq!(call_states(&d), ["working"]);
     d.restart();
-    let mut resumed = client.listen(Some(primed.place()));
-    let mut listening = client.listen(Some(place.place()));
+    let mut resumed = client.listen(Some(primed.event_id()));
+    let mut listening = client.listen(Some(last.event_id()));
     finish(&d, &task);
     is_wait_answer(&resumed.answer().json, id);
     new_task(&d);

@@ -137,7 +137,7 @@ fn a_client_that_is_done_says_so() {
     for reply in [
         client.post(&request(9, "ping", &json!({}))).send(),
         client.no_stream(None),
-        client.no_stream(Some(primed.place())),
+        client.no_stream(Some(primed.event_id())),
         client.delete(),
     ] {
         assert_eq!(reply.status(), 404, "{reply:?}");

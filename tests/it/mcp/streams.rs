@@ -20,11 +20,11 @@ fn with_token(task: &str, token: &Value) -> Value {
     params
 }
 
-/// The stream of an event's id, and its place in it.
+/// The stream of an event's id, and the seq in it.
 #[track_caller]
 fn parts(id: &str) -> (&str, u64) {
-    let (stream, place) = id.rsplit_once('.').expect("a stream and a place");
-    (stream, place.parse().expect("a number"))
+    let (stream, seq) = id.rsplit_once('.').expect("a stream and a seq");
+    (stream, seq.parse().expect("a number"))
 }
 
 #[test]
@@ -43,9 +43,9 @@ fn a_call_that_takes_time_is_a_stream_from_the_start() {
     let answer = call.next();
     is_wait_answer(&answer.json, id);
     assert_eq!(call.rest(), [], "nothing follows the answer");
-    let (stream, place) = parts(answer.place());
+    let (stream, seq) = parts(answer.event_id());
     assert_eq!(stream, parts(&primed).0, "ids name their stream");
-    assert!(place > parts(&primed).1);
+    assert!(seq > parts(&primed).1);
     assert_eq!(call_states(&d), ["completed"]);
     // And one that takes none is not.
     let reply = client.post(&request(1, "tools/call", &tool("peer_list", &json!({})))).send();
@@ -61,18 +61,18 @@ fn a_stream_is_resumed_by_its_own_session_alone() {
     let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
     let primed = call.next();
     // As often as one likes, also while it is open.
-    let mut again = client.listen(Some(primed.place()));
+    let mut again = client.listen(Some(primed.event_id()));
     assert_eq!(again.next(), primed, "the new connection can be resumed, too");
     finish(&d, &task);
     let answer = call.answer();
     is_wait_answer(&answer.json, id);
     assert_eq!(again.rest(), std::slice::from_ref(&answer));
-    assert_eq!(client.listen(Some(primed.place())).rest(), [primed.clone(), answer.clone()]);
-    let end = client.no_stream(Some(answer.place()));
+    assert_eq!(client.listen(Some(primed.event_id())).rest(), [primed.clone(), answer.clone()]);
+    let end = client.no_stream(Some(answer.event_id()));
     assert_eq!((end.status(), end.body.len()), (204, 0), "{end:?}");
 
-    let (stream, place) = parts(answer.place());
-    let ahead = format!("{stream}.{}", place + 1);
+    let (stream, seq) = parts(answer.event_id());
+    let ahead = format!("{stream}.{}", seq + 1);
     let huge = format!("{stream}.99999999999999999999");
     let negative = format!("{stream}.-1");
     let dotted = format!("{stream}.0.0");
@@ -107,11 +107,11 @@ fn a_stream_is_resumed_by_its_own_session_alone() {
         (client.of(&d), 404),
     ];
     for (other, status) in others {
-        let reply = other.no_stream(Some(primed.place()));
+        let reply = other.no_stream(Some(primed.event_id()));
         assert_eq!(reply.status(), status, "{reply:?}");
     }
     let asked = mine.request("GET", "/mcp").header("Accept", "text/event-stream");
-    assert_eq!(asked.header("Last-Event-ID", primed.place()).send().status(), 405);
+    assert_eq!(asked.header("Last-Event-ID", primed.event_id()).send().status(), 405);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn before_2025_11_25_a_stream_begins_with_a_message() {
             }
             call.knife().cut();
             finish(&d, &task);
-            let rest = client.listen(Some(first.place())).rest();
+            let rest = client.listen(Some(first.event_id())).rest();
             assert_eq!(rest.len(), 1, "nothing that is empty: {rest:?}");
             is_wait_answer(&rest[0].json, id);
         }
@@ -199,7 +199,7 @@ fn a_call_that_is_taken_back_ends_without_an_answer() {
         assert_eq!(call.rest(), [], "no answer");
         assert_eq!(call_states(&d).last().map(String::as_str), Some("cancelled"));
         // Nothing is left to come, and it does no harm to say it again.
-        let reply = client.no_stream(Some(first.place()));
+        let reply = client.no_stream(Some(first.event_id()));
         assert_eq!(reply.status(), 204, "{reply:?}");
         notice(&client);
     }
@@ -219,7 +219,7 @@ fn who_hangs_up_has_not_taken_it_back() {
     assert_eq!(call_states(&d), ["working"]);
     finish(&d, &task);
     eventually(SOON, || call_states(&d) == ["completed"]);
-    is_wait_answer(&client.listen(Some(primed.place())).answer().json, id);
+    is_wait_answer(&client.listen(Some(primed.event_id())).answer().json, id);
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn nobody_but_the_operator_sees_the_streams_of_calls() {
     let primed = call.next();
     finish(&d, &task);
     call.answer();
-    let name = format!("mcp/{}", parts(primed.place()).0);
+    let name = format!("mcp/{}", parts(primed.event_id()).0);
     let events = |caller: &Caller, query: &str| {
         let reply = caller.get(&format!("/v1/events{query}"));
         (reply.status(), String::from_utf8_lossy(&reply.body).into_owned())
