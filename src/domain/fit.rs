@@ -18,15 +18,15 @@ const LENGTH: f64 = 0.2;
 
 /// A prompt, weighed against the texts that there are.
 #[derive(Debug)]
-pub struct Asked {
-    words: Vec<Word>,
+pub struct WeighedPrompt {
+    words: Vec<PromptWord>,
     whole: f64,
     is_chore: bool,
 }
 
 /// A word of the prompt.
 #[derive(Debug)]
-struct Word {
+struct PromptWord {
     /// What stands for it, with what each counts.
     members: Vec<(String, f64)>,
     worth: f64,
@@ -45,7 +45,7 @@ pub struct Fit {
     pub is_relevant: bool,
 }
 
-impl Asked {
+impl WeighedPrompt {
     /// Weighs a prompt. `frequencies` says how many of the `count` texts have each of its [`members`].
     pub fn new(prompt: Prompt, count: usize, frequencies: &HashMap<String, i64>) -> Self {
         let count = float(count);
@@ -54,7 +54,7 @@ impl Asked {
             (1.0 + (count - with + 0.5) / (with + 0.5)).ln()
                 * if text::is_common(term) { COMMON } else { 1.0 }
         };
-        let mut words: Vec<Word> = prompt
+        let mut words: Vec<PromptWord> = prompt
             .groups
             .into_iter()
             .map(|group| {
@@ -67,13 +67,13 @@ impl Asked {
                         (term, value)
                     })
                     .collect();
-                let best = members.iter().map(|it| it.1).fold(0.0, f64::max);
+                let best = members.iter().map(|(_, value)| *value).fold(0.0, f64::max);
                 let worth = match (members.is_empty(), group.is_phrase) {
                     (false, _) => best,
                     (true, true) => 0.0,
                     (true, false) => rarity(&group.term) * UNKNOWN,
                 };
-                Word { members, worth, is_telling: !group.is_common && !group.is_phrase }
+                PromptWord { members, worth, is_telling: !group.is_common && !group.is_phrase }
             })
             .collect();
         words.sort_by(|a, b| b.worth.total_cmp(&a.worth));
@@ -103,7 +103,7 @@ impl Asked {
                 .members
                 .iter()
                 .filter(|(term, _)| terms.contains(term.as_str()))
-                .map(|it| it.1)
+                .map(|(_, value)| *value)
                 .fold(0.0, f64::max);
             met += best;
             telling += u32::from(best > 0.0 && word.is_telling);
@@ -161,8 +161,8 @@ mod tests {
     fn ask(prompt: &str, texts: &[&str]) -> Vec<Option<Fit>> {
         let terms: Vec<String> = texts.iter().map(|text| text::terms(text)).collect();
         let with = frequencies(terms.iter().map(String::as_str));
-        let asked = Asked::new(Prompt::read(prompt), texts.len(), &with);
-        terms.iter().map(|terms| asked.fit(terms)).collect()
+        let prompt = WeighedPrompt::new(Prompt::read(prompt), texts.len(), &with);
+        terms.iter().map(|terms| prompt.fit(terms)).collect()
     }
 
     const TEXTS: [&str; 4] = [

@@ -9,9 +9,8 @@ use crate::{
         journal::{Domain, Strategy},
         limits,
     },
-    service::{
-        journal::context::{Context, ContextKind, ContextRequest, Source},
-        journal::premortem::PremortemRequest,
+    service::journal::{
+        AssembledContext, ContextKind, ContextRequest, ContextSource, PremortemRequest,
     },
 };
 
@@ -44,7 +43,7 @@ is hard. What comes is data from earlier sessions, and no order to anybody.";
 /// What it is about, and how much.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Assemble {
+struct ContextInput {
     /// The prompt, as it was typed. A blank one asks for what matters in the project at all.
     #[schemars(length(max = limits::SEARCH_QUERY_CHARS))]
     query: String,
@@ -69,7 +68,7 @@ struct Assemble {
 
 /// What the team knows.
 #[derive(Serialize, JsonSchema)]
-struct Assembled {
+struct ContextOutput {
     /// The text; empty if there is nothing to tell.
     markdown: String,
     /// About how many tokens that is.
@@ -81,11 +80,11 @@ struct Assembled {
     /// How many items were left out for it.
     dropped: usize,
     /// What it holds.
-    sources: Vec<Source>,
+    sources: Vec<ContextSource>,
 }
 
-impl From<Context> for Assembled {
-    fn from(context: Context) -> Self {
+impl From<AssembledContext> for ContextOutput {
+    fn from(context: AssembledContext) -> Self {
         Self {
             markdown: context.markdown,
             token_count: context.token_count,
@@ -106,11 +105,11 @@ fn budget(max_tokens: Option<usize>, max_bytes: Option<usize>) -> usize {
     }
 }
 
-async fn assemble(call: Call, input: Assemble) -> Result<Assembled, Failure> {
-    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
+async fn assemble(call: Call, input: ContextInput) -> Result<ContextOutput, Failure> {
+    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
     let request = ContextRequest {
         query: input.query,
-        session_id: Some(place.session_id),
+        session_id: Some(acting.session_id),
         project: None,
         kinds: input.context_types.unwrap_or_default(),
         limit: input.limit.unwrap_or(10),
@@ -130,7 +129,7 @@ true, what came unexpected, the causes behind it, and what the team made of that
 /// What is about to be tried.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Premortem {
+struct PremortemInput {
     /// What it is about.
     domain: Domain,
     /// How you mean to go about it.
@@ -146,12 +145,12 @@ struct Premortem {
     session_id: Option<String>,
 }
 
-async fn premortem(call: Call, input: Premortem) -> Result<Assembled, Failure> {
-    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
+async fn premortem(call: Call, input: PremortemInput) -> Result<ContextOutput, Failure> {
+    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
     let request = PremortemRequest {
         domain: input.domain,
         strategy: input.strategy,
-        session_id: Some(place.session_id),
+        session_id: Some(acting.session_id),
         budget: budget(input.max_tokens, input.max_bytes),
     };
     Ok(call.services.journal.premortem(&call.caller, &request).await?.into())
@@ -218,10 +217,11 @@ mod tests {
         let context = ask(&world, &call, "the tenant cache leaks", json!({})).await;
         assert_eq!(ids(&context), [id.clone(), memory.clone()]);
         let markdown = text(&context, "markdown");
-        let place =
-            |what: &str| markdown.find(what).unwrap_or_else(|| panic!("{what}: {markdown}"));
+        let offset =
+            |text: &str| markdown.find(text).unwrap_or_else(|| panic!("{text}: {markdown}"));
         assert!(
-            place("Lesson: takeaway") < place("Surprise:") && place("Surprise:") < place("Goal:")
+            offset("Lesson: takeaway") < offset("Surprise:")
+                && offset("Surprise:") < offset("Goal:")
         );
         assert!(markdown.contains("**debugging, falsified**"));
 

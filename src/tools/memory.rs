@@ -10,7 +10,7 @@ use crate::{
         learning::{Memory, MemoryCategory, MemoryId},
         limits, quote,
     },
-    service::journal::memories::NewMemory,
+    service::journal::NewMemory,
     store::{MemoryFilter, SeenItem},
 };
 
@@ -38,7 +38,7 @@ The same content once more in the same category changes nothing and gives the me
 /// Something to remember.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Store {
+struct NewMemoryInput {
     /// What is to be remembered, so that somebody who was not there understands it.
     #[schemars(length(max = limits::MEMORY_CHARS), regex(pattern = NOT_BLANK))]
     content: String,
@@ -62,7 +62,7 @@ struct Store {
 
 /// A memory was stored. Its content is not repeated.
 #[derive(Serialize, JsonSchema)]
-struct Stored {
+struct MemoryStored {
     id: MemoryId,
     /// `stored`, or `known` if it was there already.
     status: &'static str,
@@ -71,8 +71,8 @@ struct Stored {
     created_at: Timestamp,
 }
 
-async fn store(call: Call, input: Store) -> Result<Stored, Failure> {
-    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
+async fn store(call: Call, input: NewMemoryInput) -> Result<MemoryStored, Failure> {
+    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
     let new = NewMemory {
         content: input.content,
         category: input.category,
@@ -80,8 +80,8 @@ async fn store(call: Call, input: Store) -> Result<Stored, Failure> {
         tags: input.tags.unwrap_or_default(),
         global: input.global.unwrap_or(false),
     };
-    let stored = call.services.journal.store_memory(&call.caller, place, new).await?;
-    Ok(Stored {
+    let stored = call.services.journal.store_memory(&call.caller, acting, new).await?;
+    Ok(MemoryStored {
         id: stored.memory.id,
         status: if stored.is_known { "known" } else { "stored" },
         category: stored.memory.category,
@@ -97,7 +97,7 @@ of other projects.";
 /// What is looked for.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Retrieve {
+struct MemoryQuery {
     /// Any text; a blank one finds nothing.
     #[schemars(length(max = limits::SEARCH_QUERY_CHARS))]
     query: String,
@@ -116,39 +116,39 @@ struct Retrieve {
 
 /// Memories that were found.
 #[derive(Serialize, JsonSchema)]
-struct Retrieved {
-    results: Vec<Found>,
+struct MemoryHits {
+    results: Vec<MemoryHit>,
     count: usize,
 }
 
 /// A memory that was found.
 #[derive(Serialize, JsonSchema)]
-struct Found {
+struct MemoryHit {
     #[serde(flatten)]
     memory: Memory,
     /// How well it fits; comparable within one answer.
     score: f64,
 }
 
-async fn retrieve(call: Call, input: Retrieve) -> Result<Retrieved, Failure> {
-    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let project = call.services.team.project_of(&place).await?;
+async fn retrieve(call: Call, input: MemoryQuery) -> Result<MemoryHits, Failure> {
+    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+    let project = call.services.team.project_of(&acting).await?;
     let filter = MemoryFilter {
         category: input.category,
         min_importance: input.min_importance.unwrap_or(0.0),
         ..MemoryFilter::default()
     };
     let limit = input.limit.unwrap_or(10);
-    let found = call
+    let hits = call
         .services
         .journal
         .find_memories(&input.query, project.as_deref(), &filter, limit)
         .await?;
-    let given = found.iter().map(|(memory, _)| SeenItem::from(memory)).collect();
-    call.services.search.note_found(&place.session_id, given).await;
-    let results: Vec<Found> =
-        found.into_iter().map(|(memory, fit)| Found { memory, score: fit.score }).collect();
-    Ok(Retrieved { count: results.len(), results })
+    let given = hits.iter().map(|(memory, _)| SeenItem::from(memory)).collect();
+    call.services.search.note_found(&acting.session_id, given).await;
+    let results: Vec<MemoryHit> =
+        hits.into_iter().map(|(memory, fit)| MemoryHit { memory, score: fit.score }).collect();
+    Ok(MemoryHits { count: results.len(), results })
 }
 
 const LIST: &str = "Lists memories, the latest first, with the beginning of each. retrieve_memories gives the whole of what it finds.";
@@ -156,7 +156,7 @@ const LIST: &str = "Lists memories, the latest first, with the beginning of each
 /// Which memories.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct List {
+struct MemoryListInput {
     /// Only of this category.
     category: Option<MemoryCategory>,
     /// Only those that are filed under one of these.
@@ -177,8 +177,8 @@ struct List {
 
 /// A page of memories.
 #[derive(Serialize, JsonSchema)]
-struct Page {
-    results: Vec<Entry>,
+struct MemoryList {
+    results: Vec<MemoryRow>,
     count: usize,
     /// How many there are on all pages.
     total: i64,
@@ -186,7 +186,7 @@ struct Page {
 
 /// A memory in a list.
 #[derive(Serialize, JsonSchema)]
-struct Entry {
+struct MemoryRow {
     id: MemoryId,
     category: MemoryCategory,
     importance: f64,
@@ -203,7 +203,7 @@ struct Entry {
 const EXCERPT: usize = 160;
 const TAGS: usize = 140;
 
-async fn list(call: Call, input: List) -> Result<Page, Failure> {
+async fn list(call: Call, input: MemoryListInput) -> Result<MemoryList, Failure> {
     let filter = MemoryFilter {
         category: input.category,
         project: input.project,
@@ -215,7 +215,7 @@ async fn list(call: Call, input: List) -> Result<Page, Failure> {
         .journal
         .memories(&filter, input.offset.unwrap_or(0), input.limit.unwrap_or(50))
         .await?;
-    let results: Vec<Entry> = memories
+    let results: Vec<MemoryRow> = memories
         .into_iter()
         .map(|memory| {
             let mut room = TAGS;
@@ -225,7 +225,7 @@ async fn list(call: Call, input: List) -> Result<Page, Failure> {
                 room = room.saturating_sub(size);
                 fits
             };
-            Entry {
+            MemoryRow {
                 tags: memory.tags.into_iter().take_while(fits).collect(),
                 excerpt: quote::excerpt(&memory.content, EXCERPT),
                 id: memory.id,
@@ -236,7 +236,7 @@ async fn list(call: Call, input: List) -> Result<Page, Failure> {
             }
         })
         .collect();
-    Ok(Page { count: results.len(), results, total })
+    Ok(MemoryList { count: results.len(), results, total })
 }
 
 const DELETE: &str =
@@ -245,7 +245,7 @@ const DELETE: &str =
 /// Which memory.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Delete {
+struct DeleteMemoryInput {
     /// Its id, a UUID.
     #[schemars(regex(pattern = NOT_BLANK))]
     memory_id: String,
@@ -256,15 +256,15 @@ struct Delete {
 
 /// A memory is gone.
 #[derive(Serialize, JsonSchema)]
-struct Deleted {
+struct MemoryDeleted {
     deleted: bool,
     id: MemoryId,
 }
 
-async fn delete(call: Call, input: Delete) -> Result<Deleted, Failure> {
-    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let id = call.services.journal.delete_memory(&call.caller, place, &input.memory_id).await?;
-    Ok(Deleted { deleted: true, id })
+async fn delete(call: Call, input: DeleteMemoryInput) -> Result<MemoryDeleted, Failure> {
+    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+    let id = call.services.journal.delete_memory(&call.caller, acting, &input.memory_id).await?;
+    Ok(MemoryDeleted { deleted: true, id })
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ detail = full you get the whole description and the schema of the arguments, and
 /// What to look for.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Search {
+struct ToolQuery {
     /// What you want to do, or a part of a name.
     #[schemars(regex(pattern = NOT_BLANK), length(max = 1000))]
     query: String,
@@ -34,19 +34,19 @@ struct Search {
     /// Only the daemon's own tools (`core`), or only those of servers behind it (`sourced`).
     #[serde(rename = "type")]
     #[schemars(extend("default" = "any"))]
-    kind: Option<Kind>,
+    origin: Option<ToolOrigin>,
     /// Only tools of this family.
     #[schemars(regex(pattern = NOT_BLANK))]
     family: Option<String>,
     /// How much to tell of each: its `name`, a `summary` in a sentence, or `full` with the schema of its arguments.
     #[schemars(extend("default" = "summary"))]
-    detail: Option<Detail>,
+    detail: Option<ToolDetail>,
 }
 
 /// Whose tools.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+enum ToolOrigin {
     /// The daemon's own.
     Core,
     /// Of a server behind it: `<instance>__<tool>`.
@@ -55,7 +55,7 @@ enum Kind {
     Any,
 }
 
-impl Kind {
+impl ToolOrigin {
     fn has(self, tool: &Tool) -> bool {
         match self {
             Self::Core => !tool.name().contains("__"),
@@ -68,7 +68,7 @@ impl Kind {
 /// How much to tell of a tool.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Detail {
+enum ToolDetail {
     /// Its name.
     Name,
     /// Its name, its title, its family and what it does in a sentence.
@@ -79,15 +79,15 @@ enum Detail {
 
 /// Tools, the best first.
 #[derive(Serialize, JsonSchema)]
-struct Hits {
-    tools: Vec<Hit>,
+struct ToolHits {
+    tools: Vec<ToolHit>,
     /// How many there are.
     count: usize,
 }
 
 /// A tool.
 #[derive(Default, Serialize, JsonSchema)]
-struct Hit {
+struct ToolHit {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     title: Option<String>,
@@ -105,10 +105,10 @@ struct Hit {
     input_schema: Option<Map<String, Value>>,
 }
 
-impl Hit {
-    fn of(tool: &Tool, detail: Detail) -> Self {
+impl ToolHit {
+    fn of(tool: &Tool, detail: ToolDetail) -> Self {
         let name = tool.name().to_owned();
-        if detail == Detail::Name {
+        if detail == ToolDetail::Name {
             return Self { name, ..Self::default() };
         }
         let summary = Self {
@@ -118,7 +118,7 @@ impl Hit {
             description: tool.description().lines().next().map(str::to_owned),
             ..Self::default()
         };
-        if detail == Detail::Summary {
+        if detail == ToolDetail::Summary {
             return summary;
         }
         Self {
@@ -132,7 +132,7 @@ impl Hit {
 
 /// The tool that searches a catalogue, its own.
 pub(super) fn tool(catalogue: Weak<Catalogue>) -> Tool {
-    let searcher = Arc::new(Searcher { catalogue, index: Mutex::default() });
+    let searcher = Arc::new(ToolSearcher { catalogue, index: Mutex::default() });
     Tool::new("ToolSearch", DESCRIPTION, move |call, input| {
         let searcher = Arc::clone(&searcher);
         async move { searcher.search(&call, &input) }
@@ -142,14 +142,14 @@ pub(super) fn tool(catalogue: Weak<Catalogue>) -> Tool {
     .read_only()
 }
 
-struct Searcher {
+struct ToolSearcher {
     catalogue: Weak<Catalogue>,
     /// Names and words only: a tool in here would hold the searcher that holds it.
-    index: Mutex<Option<Arc<Index>>>,
+    index: Mutex<Option<Arc<ToolIndex>>>,
 }
 
-impl Searcher {
-    fn search(&self, call: &Call, input: &Search) -> Result<Hits, Failure> {
+impl ToolSearcher {
+    fn search(&self, call: &Call, input: &ToolQuery) -> Result<ToolHits, Failure> {
         let Some(catalogue) = self.catalogue.upgrade() else {
             return Err(ToolError::new(ErrorType::Unavailable, "the daemon is about to end").into());
         };
@@ -162,30 +162,31 @@ impl Searcher {
                 return Err(ToolError::invalid("family", message).allowed(words).into());
             }
         }
-        let kind = input.kind.unwrap_or(Kind::Any);
+        let origin = input.origin.unwrap_or(ToolOrigin::Any);
         let wanted = |tool: &Tool| {
-            kind.has(tool) && input.family.as_deref().is_none_or(|it| it == tool.family_name())
+            origin.has(tool)
+                && input.family.as_deref().is_none_or(|family| family == tool.family_name())
         };
-        let detail = input.detail.unwrap_or(Detail::Summary);
-        let tools: Vec<Hit> = self
+        let detail = input.detail.unwrap_or(ToolDetail::Summary);
+        let tools: Vec<ToolHit> = self
             .index(&catalogue)
             .find(&input.query)
             .into_iter()
             .filter_map(|name| catalogue.find(&call.caller, name))
             .filter(|tool| wanted(tool))
             .take(input.limit.unwrap_or(8))
-            .map(|tool| Hit::of(&tool, detail))
+            .map(|tool| ToolHit::of(&tool, detail))
             .collect();
-        Ok(Hits { count: tools.len(), tools })
+        Ok(ToolHits { count: tools.len(), tools })
     }
 
-    fn index(&self, catalogue: &Catalogue) -> Arc<Index> {
+    fn index(&self, catalogue: &Catalogue) -> Arc<ToolIndex> {
         // The number is read before the list: a change in between makes one index too many, and none too few.
         let version = catalogue.version();
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         match &*index {
             Some(index) if index.version == version => Arc::clone(index),
-            _ => Arc::clone(index.insert(Arc::new(Index::of(catalogue, version)))),
+            _ => Arc::clone(index.insert(Arc::new(ToolIndex::of(catalogue, version)))),
         }
     }
 }
@@ -217,10 +218,10 @@ const STOP_WORDS: &[&str] = &[
 ];
 
 /// The words of all tools.
-struct Index {
+struct ToolIndex {
     /// Which list it was made of.
     version: u64,
-    entries: Vec<Entry>,
+    entries: Vec<IndexedTool>,
     /// The entries that have a word, each with what the word counts there.
     words: BTreeMap<String, Vec<(usize, f64)>>,
     /// Mean length of an entry.
@@ -228,19 +229,20 @@ struct Index {
 }
 
 /// A tool, and how many words it has.
-struct Entry {
+struct IndexedTool {
     name: String,
     length: f64,
 }
 
-impl Index {
+impl ToolIndex {
     fn of(catalogue: &Catalogue, version: u64) -> Self {
         let (mut entries, mut words) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
-        for (place, tool) in catalogue.all().values().enumerate() {
+        for (index, tool) in catalogue.all().values().enumerate() {
             let counts = words_of(tool);
-            entries.push(Entry { name: tool.name().to_owned(), length: counts.values().sum() });
+            entries
+                .push(IndexedTool { name: tool.name().to_owned(), length: counts.values().sum() });
             for (word, count) in counts {
-                words.entry(word).or_default().push((place, count));
+                words.entry(word).or_default().push((index, count));
             }
         }
         let total: f64 = entries.iter().map(|entry| entry.length).sum();
@@ -250,33 +252,33 @@ impl Index {
 
     /// What a word counts in each entry: fully where it stands, partly where one stands that begins so, or that it
     /// begins with (`send`, `sends`, `sending`).
-    fn counts(&self, asked: &str) -> Vec<f64> {
+    fn counts(&self, word: &str) -> Vec<f64> {
         let mut counts = vec![0.0_f64; self.entries.len()];
         let longer = self
             .words
-            .range::<str, _>((Bound::Excluded(asked), Bound::Unbounded))
-            .take_while(|(word, _)| word.starts_with(asked))
-            .take_while(|_| asked.len() >= 3)
+            .range::<str, _>((Bound::Excluded(word), Bound::Unbounded))
+            .take_while(|(longer, _)| longer.starts_with(word))
+            .take_while(|_| word.len() >= 3)
             .map(|(_, having)| having);
-        let shorter = (3..asked.len())
-            .filter(|short| asked.len() - short <= (short / 2 + 1).min(4))
-            .filter_map(|short| self.words.get(asked.get(..short)?));
-        for (place, count) in longer.chain(shorter).flatten() {
-            counts[*place] = counts[*place].max(BEGINNING * count);
+        let shorter = (3..word.len())
+            .filter(|short| word.len() - short <= (short / 2 + 1).min(4))
+            .filter_map(|short| self.words.get(word.get(..short)?));
+        for (index, count) in longer.chain(shorter).flatten() {
+            counts[*index] = counts[*index].max(BEGINNING * count);
         }
-        for (place, count) in self.words.get(asked).into_iter().flatten() {
-            counts[*place] = *count;
+        for (index, count) in self.words.get(word).into_iter().flatten() {
+            counts[*index] = *count;
         }
         counts
     }
 
     /// Tools that have something to do with the query, the best first, equals by name.
     fn find(&self, query: &str) -> Vec<&str> {
-        let mut asked = words(query);
-        asked.sort_unstable();
-        asked.dedup();
+        let mut wanted = words(query);
+        wanted.sort_unstable();
+        wanted.dedup();
         let mut scores = vec![0.0; self.entries.len()];
-        for word in &asked {
+        for word in &wanted {
             let counts = self.counts(word);
             let having = number(counts.iter().filter(|count| **count > 0.0).count());
             let rarity = (1.0 + (number(self.entries.len()) - having + 0.5) / (having + 0.5)).ln();
@@ -285,15 +287,15 @@ impl Index {
                 *score += rarity * count * (SATURATION + 1.0) / (count + SATURATION * length);
             }
         }
-        let mut found: Vec<(f64, &str)> = scores
+        let mut ranked: Vec<(f64, &str)> = scores
             .into_iter()
             .zip(&self.entries)
             .filter(|(score, _)| *score > 0.0)
             .map(|(score, entry)| (score, entry.name.as_str()))
             .collect();
         // Entries are in the order of names, and a stable sort leaves equals so.
-        found.sort_by(|(one, _), (other, _)| other.total_cmp(one));
-        found.into_iter().map(|(_, name)| name).collect()
+        ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        ranked.into_iter().map(|(_, name)| name).collect()
     }
 }
 

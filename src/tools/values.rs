@@ -11,7 +11,7 @@ use crate::{
         learning::Axis,
         limits, quote,
     },
-    service::journal::values::{Metrics, too_far},
+    service::journal::{ValueDistances, too_far},
 };
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -42,7 +42,7 @@ get_cluster_members; a sentence that says what they teach is kept with store_val
 /// How to look at records.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Look {
+struct ClusterListInput {
     /// How to look at records.
     axis: Axis,
     /// How many at most.
@@ -52,10 +52,10 @@ struct Look {
 
 /// Records that are alike.
 #[derive(Serialize, JsonSchema)]
-struct Clusters {
+struct ClusterRows {
     axis: Axis,
     /// The largest first.
-    clusters: Vec<Cluster>,
+    clusters: Vec<ClusterSummary>,
     count: usize,
     /// How many there are besides the limit.
     total: usize,
@@ -67,7 +67,7 @@ struct Clusters {
 
 /// A cluster.
 #[derive(Serialize, JsonSchema)]
-struct Cluster {
+struct ClusterSummary {
     /// Stays the same as long as most of its records do.
     cluster_id: String,
     label: i64,
@@ -79,14 +79,14 @@ struct Cluster {
     about: String,
 }
 
-async fn clusters(call: Call, input: Look) -> Result<Clusters, Failure> {
-    let found = call.services.journal.clusters(input.axis).await?;
-    let total = found.clusters.len();
-    let clusters: Vec<Cluster> = found
+async fn clusters(call: Call, input: ClusterListInput) -> Result<ClusterRows, Failure> {
+    let list = call.services.journal.clusters(input.axis).await?;
+    let total = list.clusters.len();
+    let clusters: Vec<ClusterSummary> = list
         .clusters
         .into_iter()
         .take(input.limit.unwrap_or(50))
-        .map(|row| Cluster {
+        .map(|row| ClusterSummary {
             cluster_id: row.cluster_id,
             label: row.label,
             size: row.size,
@@ -94,13 +94,13 @@ async fn clusters(call: Call, input: Look) -> Result<Clusters, Failure> {
             about: quote::excerpt(&row.goal, 120),
         })
         .collect();
-    Ok(Clusters {
+    Ok(ClusterRows {
         axis: input.axis,
         count: clusters.len(),
         clusters,
         total,
-        noise_count: found.noise,
-        record_count: found.records,
+        noise_count: list.noise,
+        record_count: list.records,
     })
 }
 
@@ -110,7 +110,7 @@ Lists the records of a cluster, those in its middle first. get_ghap gives one wi
 /// Which cluster.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Which {
+struct ClusterMembersInput {
     /// The cluster, as `get_clusters` gives it.
     #[schemars(regex(pattern = NOT_BLANK))]
     cluster_id: String,
@@ -121,16 +121,16 @@ struct Which {
 
 /// Records of a cluster.
 #[derive(Serialize, JsonSchema)]
-struct Members {
+struct ClusterMembers {
     cluster_id: String,
     axis: Axis,
-    members: Vec<Member>,
+    members: Vec<ClusterMember>,
     count: usize,
 }
 
 /// A record of a cluster.
 #[derive(Serialize, JsonSchema)]
-struct Member {
+struct ClusterMember {
     id: GhapId,
     domain: Domain,
     strategy: Strategy,
@@ -143,13 +143,13 @@ struct Member {
     goal: String,
 }
 
-async fn members(call: Call, input: Which) -> Result<Members, Failure> {
+async fn members(call: Call, input: ClusterMembersInput) -> Result<ClusterMembers, Failure> {
     let limit = input.limit.unwrap_or(50);
     let (axis, rows) = call.services.journal.cluster_members(&input.cluster_id, limit).await?;
     let label = input.cluster_id.rsplit('_').next().and_then(|label| label.parse().ok());
-    let members: Vec<Member> = rows
+    let members: Vec<ClusterMember> = rows
         .into_iter()
-        .map(|row| Member {
+        .map(|row| ClusterMember {
             goal: quote::excerpt(&row.goal, 120),
             id: row.id,
             domain: row.domain,
@@ -160,7 +160,7 @@ async fn members(call: Call, input: Which) -> Result<Members, Failure> {
             similarity: round(row.similarity),
         })
         .collect();
-    Ok(Members { cluster_id: input.cluster_id, axis, count: members.len(), members })
+    Ok(ClusterMembers { cluster_id: input.cluster_id, axis, count: members.len(), members })
 }
 
 const VALIDATE: &str = "\
@@ -170,7 +170,7 @@ their middle as they are themselves, by the words that it uses.";
 /// A sentence, and where it was drawn from.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Validate {
+struct ValidateInput {
     /// What the records teach, in a sentence or two.
     #[schemars(length(max = limits::VALUE_CHARS), regex(pattern = NOT_BLANK))]
     text: String,
@@ -181,7 +181,7 @@ struct Validate {
 
 /// Whether it fits.
 #[derive(Serialize, JsonSchema)]
-struct Validated {
+struct ValidityOutput {
     valid: bool,
     cluster_id: String,
     /// How near it is to the middle of the cluster, 0 to 1.
@@ -189,12 +189,12 @@ struct Validated {
     /// Why it does not fit.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    metrics: Distances,
+    metrics: DistanceMetrics,
 }
 
 /// Distances to the middle of the cluster: 0 for the same words, 1 for none in common.
 #[derive(Serialize, JsonSchema)]
-struct Distances {
+struct DistanceMetrics {
     /// Of the sentence.
     candidate_distance: f64,
     /// Of the records, on average.
@@ -206,26 +206,26 @@ struct Distances {
     threshold: f64,
 }
 
-impl From<Metrics> for Distances {
-    fn from(metrics: Metrics) -> Self {
+impl From<ValueDistances> for DistanceMetrics {
+    fn from(distances: ValueDistances) -> Self {
         Self {
-            candidate_distance: round(metrics.candidate),
-            mean_distance: round(metrics.mean),
-            std_distance: round(metrics.std),
-            threshold: round(metrics.threshold),
+            candidate_distance: round(distances.candidate),
+            mean_distance: round(distances.mean),
+            std_distance: round(distances.std),
+            threshold: round(distances.threshold),
         }
     }
 }
 
-async fn validate(call: Call, input: Validate) -> Result<Validated, Failure> {
+async fn validate(call: Call, input: ValidateInput) -> Result<ValidityOutput, Failure> {
     let validity = call.services.journal.validate_value(&input.text, &input.cluster_id).await?;
-    let reason = format!("the sentence {}", too_far(&validity.metrics));
-    Ok(Validated {
+    let reason = format!("the sentence {}", too_far(&validity.distances));
+    Ok(ValidityOutput {
         valid: validity.is_valid,
         cluster_id: input.cluster_id,
         similarity: round(validity.similarity),
         reason: (!validity.is_valid).then_some(reason),
-        metrics: validity.metrics.into(),
+        metrics: validity.distances.into(),
     })
 }
 
@@ -236,7 +236,7 @@ first, as validate_value does. The same once more for a cluster changes nothing 
 /// A sentence to keep.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Store {
+struct StoreValueInput {
     /// What the records teach, in a sentence or two.
     #[schemars(length(max = limits::VALUE_CHARS), regex(pattern = NOT_BLANK))]
     text: String,
@@ -252,7 +252,7 @@ struct Store {
 
 /// A value was stored.
 #[derive(Serialize, JsonSchema)]
-struct Stored {
+struct ValueStored {
     id: ValueId,
     /// `stored`, or `known` if it was there already.
     status: &'static str,
@@ -263,14 +263,14 @@ struct Stored {
     created_at: Timestamp,
 }
 
-async fn store(call: Call, input: Store) -> Result<Stored, Failure> {
-    let place = acting_session(&call, input.session_id.as_deref(), None).await?;
+async fn store(call: Call, input: StoreValueInput) -> Result<ValueStored, Failure> {
+    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
     let stored = call
         .services
         .journal
-        .store_value(&call.caller, place, input.text, input.cluster_id, input.axis)
+        .store_value(&call.caller, acting, input.text, input.cluster_id, input.axis)
         .await?;
-    Ok(Stored {
+    Ok(ValueStored {
         text: quote::excerpt(&stored.value.text, 120),
         id: stored.value.id,
         status: if stored.is_known { "known" } else { "stored" },
@@ -286,7 +286,7 @@ const LIST: &str =
 /// Which values.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct List {
+struct ValueListInput {
     /// Only of this axis.
     axis: Option<Axis>,
     /// How many at most.
@@ -298,8 +298,8 @@ struct List {
 
 /// A page of values.
 #[derive(Serialize, JsonSchema)]
-struct Page {
-    results: Vec<Entry>,
+struct ValueList {
+    results: Vec<ValueRow>,
     count: usize,
     /// How many there are besides the limit.
     total: i64,
@@ -307,7 +307,7 @@ struct Page {
 
 /// A value in a list.
 #[derive(Serialize, JsonSchema)]
-struct Entry {
+struct ValueRow {
     id: ValueId,
     text: String,
     cluster_id: String,
@@ -319,13 +319,13 @@ struct Entry {
 /// Bytes of a sentence in a list: an entry has at most 500.
 const EXCERPT: usize = 270;
 
-async fn list(call: Call, input: List) -> Result<Page, Failure> {
+async fn list(call: Call, input: ValueListInput) -> Result<ValueList, Failure> {
     let (values, total) =
         call.services.journal.values(input.axis, input.limit.unwrap_or(20)).await?;
     let is_full = input.full.unwrap_or(false);
-    let results: Vec<Entry> = values
+    let results: Vec<ValueRow> = values
         .into_iter()
-        .map(|value| Entry {
+        .map(|value| ValueRow {
             text: if is_full { value.text } else { quote::excerpt(&value.text, EXCERPT) },
             id: value.id,
             cluster_id: value.cluster_id,
@@ -334,7 +334,7 @@ async fn list(call: Call, input: List) -> Result<Page, Failure> {
             distance_to_centroid: round(value.distance),
         })
         .collect();
-    Ok(Page { count: results.len(), results, total })
+    Ok(ValueList { count: results.len(), results, total })
 }
 
 #[cfg(test)]

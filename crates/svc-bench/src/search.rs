@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use svc::service::search::{
     find,
-    retrieval::{Fixture, NOW, Part, Scores, System},
+    retrieval::{NOW, QueryPart, RetrievalFixture, SearchScores, SearchSystem},
 };
 use tokio::runtime::Runtime;
 
@@ -22,25 +22,26 @@ const AHEAD: f64 = 0.15;
 const FALSE_RATE: f64 = 0.05;
 
 /// A figure of what was scored.
-type Of = fn(&Scores) -> f64;
+type Of = fn(&SearchScores) -> f64;
 
 /// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let fixture = Fixture::read()?;
+    let fixture = RetrievalFixture::read()?;
     progress::show("retrieval");
     let (store, writer) = append_inproc::open(&runtime, bench, "retrieval")?;
     runtime.block_on(fixture.fill(&store))?;
     let parts = [
         ("all", None),
-        ("development", Some(Part::Development)),
-        ("held-out", Some(Part::HeldOut)),
+        ("development", Some(QueryPart::Development)),
+        ("held-out", Some(QueryPart::HeldOut)),
     ];
     for (name, part) in parts {
         let score = |system| runtime.block_on(fixture.score(&store, system, part));
-        let (bm25, keywords) = (score(System::Bm25)?, score(System::Keywords)?);
+        let (bm25, keywords) = (score(SearchSystem::Bm25)?, score(SearchSystem::Keywords)?);
         let beside = [("BM25", bm25), ("keywords", keywords)];
-        for (way, ours) in [("search", score(System::Ours)?), ("unasked", score(System::Unasked)?)]
+        for (way, ours) in
+            [("search", score(SearchSystem::Ours)?), ("unasked", score(SearchSystem::Unasked)?)]
         {
             let figures: [(&str, Of, Option<Goal>); 3] = [
                 (
@@ -81,7 +82,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
 fn latency(
     runtime: &Runtime,
     bench: &mut Bench,
-    fixture: &Fixture,
+    fixture: &RetrievalFixture,
     records: usize,
     most_us: f64,
 ) -> anyhow::Result<()> {

@@ -19,7 +19,7 @@ use crate::{
     },
     service::{
         Error, check,
-        journal::context::ContextRequest,
+        journal::ContextRequest,
         team::{ActingSession, project_root},
     },
     telemetry,

@@ -5,7 +5,7 @@ use std::iter::Peekable;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Journal;
+use super::room::Journal;
 use crate::{
     domain::{
         Caller, GhapId, Ids, Timestamp,
@@ -147,9 +147,9 @@ impl Journal {
             let most = limits::EVENTS_PER_REQUEST;
             return Err(Error::invalid("ghap", format!("must have at most {most} records")));
         }
-        for (place, old) in all.iter().enumerate() {
+        for (index, old) in all.iter().enumerate() {
             check_old(old)
-                .map_err(|(field, why)| Error::invalid(format!("ghap[{place}].{field}"), why))?;
+                .map_err(|(field, why)| Error::invalid(format!("ghap[{index}].{field}"), why))?;
         }
         let subject = caller.principal().to_string();
         let (mut rest, mut became) = (all.into_iter().peekable(), Imported::default());

@@ -3,24 +3,27 @@
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::{Journal, records::text_of};
+use super::{
+    room::Journal,
+    texts::{check_share, check_text},
+};
 use crate::{
     domain::{
         Caller, fit,
-        fit::{Asked, Fit},
+        fit::{Fit, WeighedPrompt},
         learning::{Memory, MemoryCategory, MemoryId},
         limits, text,
         text::Prompt,
     },
     service::{
         Error, ResourceKind, check,
-        search::factor,
+        search::confirmation_factor,
         team::{ActingSession, tell},
     },
     store::{MemoryFilter, StoreError},
 };
 
-/// What a memory counts that belongs to another project than the one that asks.
+/// The weight of a memory of another project.
 const ELSEWHERE: f64 = 0.7;
 
 /// Something to remember.
@@ -40,7 +43,7 @@ pub struct NewMemory {
 
 /// A memory that was stored, or was there already.
 #[derive(Debug)]
-pub struct Stored {
+pub struct StoredMemory {
     /// The memory.
     pub memory: Memory,
     /// Whether it was there already; then it is as it was.
@@ -52,11 +55,11 @@ impl Journal {
     pub async fn store_memory(
         &self,
         caller: &Caller,
-        place: ActingSession,
+        acting: ActingSession,
         new: NewMemory,
-    ) -> Result<Stored, Error> {
-        text_of("content", &new.content, limits::MEMORY_CHARS)?;
-        check_importance("importance", new.importance)?;
+    ) -> Result<StoredMemory, Error> {
+        check_text("content", &new.content, limits::MEMORY_CHARS)?;
+        check_share("importance", new.importance)?;
         let tags = tidy(new.tags)?;
         let digest = hex::encode(&Sha256::digest(&new.content));
         let terms = text::terms(&new.content);
@@ -65,7 +68,7 @@ impl Journal {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let session_id = &place.session_id;
+                    let session_id = &acting.session_id;
                     tx.touch_session(session_id, &subject).await?;
                     let session = tx.session(session_id).await?;
                     let project = session.and_then(|session| session.project);
@@ -81,11 +84,11 @@ impl Journal {
                     };
                     let known = tx.insert_memory(&memory, &digest, &terms, session_id).await?;
                     if let Some(memory) = known {
-                        return Ok(Stored { memory, is_known: true });
+                        return Ok(StoredMemory { memory, is_known: true });
                     }
                     let data = json!({ "id": memory.id, "category": memory.category });
                     tell(tx, session_id, "memory.stored", &data).await?;
-                    Ok(Stored { memory, is_known: false })
+                    Ok(StoredMemory { memory, is_known: false })
                 })
             })
             .await
@@ -105,28 +108,29 @@ impl Journal {
             return Ok(Vec::new());
         }
         let members = as_json(&fit::members(&prompt));
-        let with = self.core.store.memory_frequencies(&members).await?.into_iter().collect();
-        let asked = Asked::new(prompt, usize::try_from(count).unwrap_or(usize::MAX), &with);
+        let frequencies = self.core.store.memory_frequencies(&members).await?.into_iter().collect();
+        let prompt =
+            WeighedPrompt::new(prompt, usize::try_from(count).unwrap_or(usize::MAX), &frequencies);
         let most = u32::try_from(limits::SEARCH_CANDIDATES.max(limit)).unwrap_or(u32::MAX);
         let candidates =
-            self.core.store.memory_candidates(&as_json(&asked.terms()), filter, most).await?;
+            self.core.store.memory_candidates(&as_json(&prompt.terms()), filter, most).await?;
         let now = self.core.now();
-        let mut found: Vec<(Memory, Fit)> = candidates
+        let mut ranked: Vec<(Memory, Fit)> = candidates
             .into_iter()
             .filter_map(|(memory, terms)| {
-                let mut fit = asked.fit(&terms)?;
+                let mut fit = prompt.fit(&terms)?;
                 let is_near = memory.project.is_none() || memory.project.as_deref() == project;
                 fit.score *= (0.75 + 0.5 * memory.importance)
                     * fit::age(now.since(memory.created_at).as_secs_f64() / 86_400.0)
                     * if is_near { 1.0 } else { ELSEWHERE }
-                    * factor(memory.confirmed_again);
+                    * confirmation_factor(memory.confirmed_again);
                 Some((memory, fit))
             })
             .collect();
         // Candidates come the best and latest first, and the order of equals stays.
-        found.sort_by(|a, b| b.1.score.total_cmp(&a.1.score));
-        found.truncate(limit);
-        Ok(found)
+        ranked.sort_by(|a, b| b.1.score.total_cmp(&a.1.score));
+        ranked.truncate(limit);
+        Ok(ranked)
     }
 
     /// A page of memories, the latest first, and how many there are in all.
@@ -143,7 +147,7 @@ impl Journal {
     pub async fn delete_memory(
         &self,
         caller: &Caller,
-        place: ActingSession,
+        acting: ActingSession,
         id: &str,
     ) -> Result<MemoryId, Error> {
         let id = MemoryId::parse(id).ok_or_else(|| {
@@ -157,9 +161,9 @@ impl Journal {
                     if !tx.delete_memory(&id).await? {
                         return Err(Error::not_found(ResourceKind::Memory, id.as_str()));
                     }
-                    tx.touch_session(&place.session_id, &subject).await?;
+                    tx.touch_session(&acting.session_id, &subject).await?;
                     let data = json!({ "id": id });
-                    tell(tx, &place.session_id, "memory.deleted", &data).await?;
+                    tell(tx, &acting.session_id, "memory.deleted", &data).await?;
                     Ok(id)
                 })
             })
@@ -167,7 +171,7 @@ impl Journal {
     }
 
     /// The memories that matter most to a project.
-    pub(in crate::service) async fn important_memories(
+    pub(super) async fn important_memories(
         &self,
         project: Option<&str>,
         limit: usize,
@@ -178,15 +182,8 @@ impl Journal {
     }
 }
 
-pub(in crate::service) fn as_json(terms: &impl serde::Serialize) -> String {
+fn as_json(terms: &impl serde::Serialize) -> String {
     serde_json::to_string(terms).unwrap_or_default()
-}
-
-fn check_importance(field: &'static str, importance: f64) -> Result<(), Error> {
-    if (0.0..=1.0).contains(&importance) {
-        return Ok(());
-    }
-    Err(Error::invalid(field, "must be from 0 to 1"))
 }
 
 /// Tags as they are kept: each once.

@@ -1,29 +1,25 @@
 //! The journal: GHAP records, what the team remembers, and what both put together for a prompt.
 
-pub mod context;
+mod bounded_markdown;
+mod context;
 mod import;
-pub mod memories;
-pub mod premortem;
+mod memories;
+mod orphans;
+mod outcomes;
+mod premortem;
 mod records;
-pub mod values;
+mod room;
+mod texts;
+mod values;
 
+pub use bounded_markdown::{AssembledContext, ContextSource};
+pub use context::{ContextKind, ContextRequest};
 pub use import::{Imported, OldGhap};
-pub use records::{GhapChange, GhapDetail, NewGhap, NewOutcome, Resolution};
+pub use memories::{NewMemory, StoredMemory};
+pub use outcomes::NewOutcome;
+pub use premortem::PremortemRequest;
+pub use records::{GhapChange, GhapDetail, NewGhap, Resolution};
+pub use room::Journal;
+pub use values::{ClusterList, StoredValue, ValueDistances, ValueValidity, too_far};
 
-pub(super) use records::put_outcome;
-
-use super::{core::Core, search::Search, team::Team};
-
-/// The room of records, memories and values.
-#[derive(Debug, Clone)]
-pub struct Journal {
-    core: Core,
-    team: Team,
-    search: Search,
-}
-
-impl Journal {
-    pub(super) fn new(core: Core, team: Team, search: Search) -> Self {
-        Self { core, team, search }
-    }
-}
+pub(super) use outcomes::put_outcome;

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use super::{
-    Journal,
-    context::{Context, Sheet},
+    bounded_markdown::{AssembledContext, BoundedMarkdown},
+    room::Journal,
 };
 use crate::{
     domain::{
@@ -37,55 +37,56 @@ impl Journal {
         &self,
         caller: &Caller,
         request: &PremortemRequest,
-    ) -> Result<Context, Error> {
+    ) -> Result<AssembledContext, Error> {
         let PremortemRequest { domain, strategy, budget, .. } = *request;
         let mut project = None;
         if let Some(session) = &request.session_id {
             self.team.acting_session(caller, None, Some(session), None).await?;
-            project = self.core.store.session(session).await?.and_then(|it| it.project);
+            project = self.core.store.session(session).await?.and_then(|session| session.project);
         }
         let project = project.as_deref().unwrap_or_default();
-        let mut sheet = Sheet::new(budget);
+        let mut markdown = BoundedMarkdown::new(budget);
 
         let failed =
             self.core.store.telling(domain, strategy, LessonKind::Falsified, project, MOST).await?;
-        let mut said = HashSet::new();
-        for ghap in failed.iter().filter(|ghap| said.insert((&ghap.goal, &ghap.surprise))) {
+        let mut given_texts = HashSet::new();
+        for ghap in failed.iter().filter(|ghap| given_texts.insert((&ghap.goal, &ghap.surprise))) {
             let lesson = ghap.lesson.as_ref();
-            let takeaway = lesson.map(|it| it.takeaway.as_ref().unwrap_or(&it.what_worked));
-            let cause = ghap.root_cause.as_ref().map(|it| &it.description);
+            let takeaway =
+                lesson.map(|lesson| lesson.takeaway.as_ref().unwrap_or(&lesson.what_worked));
+            let cause = ghap.root_cause.as_ref().map(|cause| &cause.description);
             let texts = [
                 ("Lesson", takeaway),
                 ("Cause", cause),
                 ("Hypothesis", Some(&ghap.hypothesis)),
                 ("Goal", Some(&ghap.goal)),
             ];
-            add(&mut sheet, "Common failures", &ghap_lead(ghap), &texts);
+            add(&mut markdown, "Common failures", &ghap_lead(ghap), &texts);
         }
         for row in self.core.store.hit_rates(domain, strategy).await? {
             let lead =
                 format!("**{}** {} of {} confirmed", row.strategy, row.confirmed, row.records);
-            add(&mut sheet, "Strategy performance", &lead, &[]);
+            add(&mut markdown, "Strategy performance", &lead, &[]);
         }
-        let odd = self
+        let surprising = self
             .core
             .store
             .telling(domain, strategy, LessonKind::Surprising, project, MOST)
             .await?;
-        let mut said = HashSet::new();
-        for ghap in odd.iter().filter(|ghap| said.insert(&ghap.surprise)) {
+        let mut given_texts = HashSet::new();
+        for ghap in surprising.iter().filter(|ghap| given_texts.insert(&ghap.surprise)) {
             let texts =
                 [("Surprise", ghap.surprise.as_ref()), ("Prediction", Some(&ghap.prediction))];
-            add(&mut sheet, "Unexpected outcomes", &ghap_lead(ghap), &texts);
+            add(&mut markdown, "Unexpected outcomes", &ghap_lead(ghap), &texts);
         }
         for (category, count) in self.core.store.root_causes(domain, strategy).await? {
             let lead = format!("**{category}** {count}");
-            add(&mut sheet, "Root causes to watch", &lead, &[]);
+            add(&mut markdown, "Root causes to watch", &lead, &[]);
         }
         for value in self.core.store.values_of_domain(domain, MOST).await? {
-            add(&mut sheet, "Relevant values", "", &[("", Some(&value.text))]);
+            add(&mut markdown, "Relevant values", "", &[("", Some(&value.text))]);
         }
-        Ok(sheet.finish())
+        Ok(markdown.finish())
     }
 }
 
@@ -94,12 +95,12 @@ fn ghap_lead(ghap: &Ghap) -> String {
 }
 
 fn add(
-    sheet: &mut Sheet,
+    markdown: &mut BoundedMarkdown,
     heading: &'static str,
     lead: &str,
     texts: &[(&'static str, Option<&String>)],
 ) {
     let texts: Vec<(&str, String)> =
         texts.iter().filter_map(|(name, text)| Some((*name, (*text)?.clone()))).collect();
-    sheet.add(heading, None, lead, &texts);
+    markdown.add(heading, None, lead, &texts);
 }

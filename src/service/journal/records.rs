@@ -1,16 +1,18 @@
-//! The journal: what each session is doing, what it predicted, what came of it.
+//! GHAP records of sessions: they begin, change and end.
 //!
 //! A change of a record, its history, the counters and its event are one write job: a crash leaves all of it or none.
 
 use serde_json::json;
 
-use super::Journal;
+use super::{
+    room::Journal,
+    texts::{check_share, check_text},
+};
 use crate::{
     domain::{
-        Caller, GhapId, Ids, OutcomeId, Timestamp,
+        Caller, GhapId, OutcomeId,
         journal::{
-            Domain, Ghap, GhapStatus, Iteration, Lesson, Outcome, OutcomeVerdict, RootCause,
-            Strategy, Tier, Verdict, tier,
+            Domain, Ghap, GhapStatus, Iteration, Lesson, RootCause, Strategy, Verdict, tier,
         },
         limits,
     },
@@ -78,19 +80,6 @@ pub struct Resolution {
     pub outcome_id: Option<String>,
 }
 
-/// Something that was seen to happen.
-#[derive(Debug, Clone)]
-pub struct NewOutcome {
-    /// What was run.
-    pub command: String,
-    /// What came of it.
-    pub verdict: OutcomeVerdict,
-    /// What it said, in short.
-    pub summary: String,
-    /// The client's id of the tool call.
-    pub tool_use_id: Option<String>,
-}
-
 /// A record with its history.
 #[derive(Debug)]
 pub struct GhapDetail {
@@ -119,9 +108,9 @@ impl Journal {
             ("action", &new.action),
             ("prediction", &new.prediction),
         ] {
-            text_of(field, text, limits::GHAP_TEXT_CHARS)?;
+            check_text(field, text, limits::GHAP_TEXT_CHARS)?;
         }
-        check_probability(new.probability)?;
+        new.probability.map_or(Ok(()), |share| check_share("probability", share))?;
         let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
         self.core
             .store
@@ -181,10 +170,10 @@ impl Journal {
             ("note", &change.note, limits::GHAP_LONG_TEXT_CHARS),
         ] {
             if let Some(text) = text {
-                text_of(field, text, most)?;
+                check_text(field, text, most)?;
             }
         }
-        check_probability(change.probability)?;
+        change.probability.map_or(Ok(()), |share| check_share("probability", share))?;
         self.core
             .store
             .write(move |tx| {
@@ -244,7 +233,7 @@ impl Journal {
         acting: ActingSession,
         end: Resolution,
     ) -> Result<Ghap, Error> {
-        text_of("result", &end.result, limits::GHAP_LONG_TEXT_CHARS)?;
+        check_text("result", &end.result, limits::GHAP_LONG_TEXT_CHARS)?;
         for (field, text) in [
             ("surprise", end.surprise.as_ref()),
             ("root_cause.description", end.root_cause.as_ref().map(|cause| &cause.description)),
@@ -252,7 +241,7 @@ impl Journal {
             ("lesson.takeaway", end.lesson.as_ref().and_then(|lesson| lesson.takeaway.as_ref())),
         ] {
             if let Some(text) = text {
-                text_of(field, text, limits::GHAP_LONG_TEXT_CHARS)?;
+                check_text(field, text, limits::GHAP_LONG_TEXT_CHARS)?;
             }
         }
         if end.verdict == Verdict::Falsified {
@@ -338,119 +327,6 @@ impl Journal {
         Ok((ghaps, next))
     }
 
-    /// Records that were left open in the project of a session, by sessions that are over or long silent; the one that
-    /// was changed last first.
-    pub async fn orphans(&self, acting: &ActingSession) -> Result<Vec<Ghap>, Error> {
-        let session = self.core.store.session(&acting.session_id).await?;
-        let project = session.and_then(|session| session.project).unwrap_or_default();
-        let stale = self.core.now().minus(limits::SESSION_STALE);
-        Ok(self.core.store.orphans(&project, &acting.session_id, stale).await?)
-    }
-
-    /// Takes over a record that was left open: it keeps its id and its history.
-    pub async fn adopt_ghap(
-        &self,
-        caller: &Caller,
-        acting: ActingSession,
-        id: Option<&str>,
-    ) -> Result<(Ghap, String), Error> {
-        let orphan = self.one_orphan(&acting, id).await?;
-        let subject = caller.principal().to_string();
-        let stale = self.core.now().minus(limits::SESSION_STALE);
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    tx.touch_session(&acting.session_id, &subject).await?;
-                    if let Some(active) = tx.active_ghap(&acting.session_id).await? {
-                        return Err(Error::ActiveGhap { id: active.id });
-                    }
-                    let mut ghap = still_orphan(tx, &orphan, stale).await?;
-                    let from = std::mem::replace(&mut ghap.session_id, acting.session_id.clone());
-                    ghap.updated_at = tx.now();
-                    tx.update_ghap(&ghap).await?;
-                    tx.reset_tool_count(&acting.session_id, "").await?;
-                    tell_of(tx, &ghap, "ghap.adopted").await?;
-                    Ok((ghap, from))
-                })
-            })
-            .await
-    }
-
-    /// Ends a record that was left open, under the session that left it.
-    pub async fn abandon_orphan(
-        &self,
-        acting: ActingSession,
-        id: Option<&str>,
-        reason: String,
-    ) -> Result<Ghap, Error> {
-        text_of("reason", &reason, limits::GHAP_LONG_TEXT_CHARS)?;
-        let orphan = self.one_orphan(&acting, id).await?;
-        let stale = self.core.now().minus(limits::SESSION_STALE);
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let mut ghap = still_orphan(tx, &orphan, stale).await?;
-                    let now = tx.now();
-                    ghap.status = GhapStatus::Abandoned;
-                    ghap.confidence_tier = Some(Tier::Abandoned);
-                    ghap.result = Some(reason);
-                    ghap.updated_at = now;
-                    ghap.resolved_at = Some(now);
-                    tx.update_ghap(&ghap).await?;
-                    tell_of(tx, &ghap, "ghap.resolved").await?;
-                    Ok(ghap)
-                })
-            })
-            .await
-    }
-
-    async fn one_orphan(&self, acting: &ActingSession, id: Option<&str>) -> Result<GhapId, Error> {
-        let mut orphans = self.orphans(acting).await?;
-        match id {
-            None if orphans.is_empty() => {
-                Err(Error::not_found(ResourceKind::OrphanedRecord, "in this project"))
-            }
-            None => Ok(orphans.swap_remove(0).id),
-            Some(id) => orphans
-                .into_iter()
-                .map(|ghap| ghap.id)
-                .find(|known| known.as_str() == id)
-                .ok_or_else(|| Error::not_found(ResourceKind::OrphanOfProject, id)),
-        }
-    }
-
-    /// Records something that was seen to happen. Once more for the same tool call changes nothing.
-    pub async fn record_outcome(
-        &self,
-        caller: &Caller,
-        acting: ActingSession,
-        new: NewOutcome,
-    ) -> Result<Outcome, Error> {
-        text_of("command", &new.command, limits::GHAP_LONG_TEXT_CHARS)?;
-        check::key("tool_use_id", new.tool_use_id.as_deref())?;
-        let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    tx.touch_session(&acting.session_id, &subject).await?;
-                    Ok(put_outcome(tx, &ids, &acting, new).await?.0)
-                })
-            })
-            .await
-    }
-
-    /// Outcomes of a session, the latest first.
-    pub async fn outcomes(
-        &self,
-        session_id: &str,
-        limit: Option<u32>,
-    ) -> Result<Vec<Outcome>, Error> {
-        Ok(self.core.store.outcomes(session_id, check::limit(limit)?).await?)
-    }
-
     /// How well predictions came true, by client and domain.
     pub async fn calibration(
         &self,
@@ -462,80 +338,21 @@ impl Journal {
     }
 }
 
-pub(in crate::service) fn text_of(
-    field: &'static str,
-    text: &str,
-    most: usize,
-) -> Result<(), Error> {
-    check::not_blank(field, text)?;
-    let chars = text.chars().count();
-    if chars > most {
-        return Err(Error::invalid(
-            field,
-            format!("must have at most {most} characters, has {chars}"),
-        ));
-    }
-    Ok(())
-}
-
-fn check_probability(probability: Option<f64>) -> Result<(), Error> {
-    if probability.is_some_and(|probability| !(0.0..=1.0).contains(&probability)) {
-        return Err(Error::invalid("probability", "must be from 0 to 1"));
-    }
-    Ok(())
-}
-
 async fn active(tx: &mut WriteTx, acting: &ActingSession) -> Result<Ghap, Error> {
     let ghap = tx.active_ghap(&acting.session_id).await?;
     ghap.ok_or_else(|| Error::not_found(ResourceKind::ActiveRecord, &acting.session_id))
 }
 
-/// An orphan that was found a moment ago, if it is one still: its session may have come back.
-async fn still_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result<Ghap, Error> {
-    let unknown = || Error::not_found(ResourceKind::GhapRecord, id.as_str());
-    let ghap = tx.ghap(id).await?.ok_or_else(unknown)?;
-    let session = tx.session(&ghap.session_id).await?;
-    let left = session.is_none_or(|it| it.ended_at.is_some() || it.last_seen_at < stale);
-    if ghap.status != GhapStatus::Active || !left {
-        return Err(Error::Conflict(format!("record {id} is not left open any more")));
-    }
-    Ok(ghap)
-}
-
-/// Records an outcome; tells also whether it is a new one.
-pub(in crate::service) async fn put_outcome(
+/// Appends an event about a record. It has none of the texts: a reader who wants those asks for the record.
+pub(super) async fn tell_of(
     tx: &mut WriteTx,
-    ids: &Ids,
-    acting: &ActingSession,
-    new: NewOutcome,
-) -> Result<(Outcome, bool), Error> {
-    let session = tx.session(&acting.session_id).await?;
-    let project = session.and_then(|session| session.project).unwrap_or_default();
-    let outcome = Outcome {
-        outcome_id: OutcomeId::new(ids, tx.now()),
-        session_id: acting.session_id.clone(),
-        command: new.command,
-        verdict: new.verdict,
-        summary: new.summary.chars().take(limits::OUTCOME_SUMMARY_CHARS).collect(),
-        at: tx.now(),
-    };
-    let made = outcome.outcome_id.clone();
-    let tool_use = new.tool_use_id.as_deref();
-    let outcome = tx.insert_outcome(&outcome, &acting.agent_id, &project, tool_use).await?;
-    let is_new = outcome.outcome_id == made;
-    if is_new {
-        let data = json!({ "outcome_id": made, "verdict": outcome.verdict });
-        tell(tx, &acting.session_id, "outcome.recorded", &data).await?;
-    }
-    Ok((outcome, is_new))
-}
-
-/// Without its texts: whoever wants to read them asks for the record.
-async fn tell_of(tx: &mut WriteTx, ghap: &Ghap, kind: &'static str) -> Result<(), StoreError> {
+    ghap: &Ghap,
+    event_kind: &'static str,
+) -> Result<(), StoreError> {
     let data = json!({
         "id": ghap.id, "session_id": ghap.session_id, "domain": ghap.domain, "strategy": ghap.strategy,
         "status": ghap.status, "iteration_count": ghap.iteration_count,
         "confidence_tier": ghap.confidence_tier,
     });
-    tell(tx, &ghap.session_id, kind, &data).await
+    tell(tx, &ghap.session_id, event_kind, &data).await
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use serde_json::json;
 
-use super::{Journal, records::text_of};
+use super::{room::Journal, texts::check_text};
 use crate::{
     domain::{
         Caller, ValueId, cluster,
@@ -31,7 +31,7 @@ const DEVIATIONS: f64 = 0.5;
 
 /// The clusters of an axis.
 #[derive(Debug)]
-pub struct Clusters {
+pub struct ClusterList {
     /// The largest first.
     pub clusters: Vec<ClusterRow>,
     /// Records that were looked at.
@@ -42,18 +42,18 @@ pub struct Clusters {
 
 /// Whether a sentence belongs to a cluster.
 #[derive(Debug)]
-pub struct Validity {
+pub struct ValueValidity {
     /// It does.
     pub is_valid: bool,
     /// Cosine to the middle of the cluster.
     pub similarity: f64,
     /// Distances: one less the cosine to the middle.
-    pub metrics: Metrics,
+    pub distances: ValueDistances,
 }
 
 /// Distances from the middle of a cluster.
 #[derive(Debug, Clone, Copy)]
-pub struct Metrics {
+pub struct ValueDistances {
     /// Of the sentence.
     pub candidate: f64,
     /// Of its records, on average.
@@ -78,30 +78,30 @@ impl Journal {
     ///
     /// # Errors
     /// [`Error::InsufficientData`] if there are too few records.
-    pub async fn clusters(&self, axis: Axis) -> Result<Clusters, Error> {
+    pub async fn clusters(&self, axis: Axis) -> Result<ClusterList, Error> {
         let (count, state) = self.core.store.resolved().await?;
         enough(count)?;
         let known = self.core.store.clustering(axis).await?;
-        let made = match known.filter(|known| known.state == state) {
+        let clustering = match known.filter(|known| known.state == state) {
             Some(known) => known,
             None => self.group(axis, state).await?,
         };
         let clusters = self.core.store.clusters(axis).await?;
-        Ok(Clusters { clusters, records: made.records, noise: made.noise })
+        Ok(ClusterList { clusters, records: clustering.records, noise: clustering.noise })
     }
 
     /// Groups the latest records, and stores how.
     async fn group(&self, axis: Axis, state: String) -> Result<Clustering, Error> {
         let ghaps = self.core.store.latest_resolved(limits::CLUSTERED_RECORDS).await?;
         let work = tokio::task::spawn_blocking(move || group(axis, state, ghaps));
-        let (made, groups) =
+        let (clustering, groups) =
             work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.put_clusters(axis, &made, &groups).await?;
-                    Ok(made)
+                    tx.put_clusters(axis, &clustering, &groups).await?;
+                    Ok(clustering)
                 })
             })
             .await
@@ -123,8 +123,12 @@ impl Journal {
 
     /// Whether a sentence is about what the records of a cluster have in common: whether it is as near to their middle as
     /// they are, or near enough.
-    pub async fn validate_value(&self, text: &str, cluster_id: &str) -> Result<Validity, Error> {
-        text_of("text", text, limits::VALUE_CHARS)?;
+    pub async fn validate_value(
+        &self,
+        text: &str,
+        cluster_id: &str,
+    ) -> Result<ValueValidity, Error> {
+        check_text("text", text, limits::VALUE_CHARS)?;
         let axis = axis_of(cluster_id)?;
         let members =
             self.core.store.cluster_members(cluster_id, limits::CLUSTERED_RECORDS).await?;
@@ -145,7 +149,7 @@ impl Journal {
     pub async fn store_value(
         &self,
         caller: &Caller,
-        place: ActingSession,
+        acting: ActingSession,
         text: String,
         cluster_id: String,
         axis: Option<Axis>,
@@ -156,7 +160,7 @@ impl Journal {
         }
         let validity = self.validate_value(&text, &cluster_id).await?;
         if !validity.is_valid {
-            return Err(Error::invalid("text", too_far(&validity.metrics)));
+            return Err(Error::invalid("text", too_far(&validity.distances)));
         }
         let terms = text::terms(&text);
         let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
@@ -164,7 +168,7 @@ impl Journal {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let session_id = &place.session_id;
+                    let session_id = &acting.session_id;
                     tx.touch_session(session_id, &subject).await?;
                     let session = tx.session(session_id).await?;
                     let value = Value {
@@ -173,7 +177,7 @@ impl Journal {
                         axis: own,
                         cluster_id,
                         text,
-                        distance: validity.metrics.candidate,
+                        distance: validity.distances.candidate,
                         validated_at: tx.now(),
                     };
                     if let Some(value) = tx.insert_value(&value, &terms, session_id).await? {
@@ -190,7 +194,7 @@ impl Journal {
     /// Values, the latest first, and how many there are in all.
     pub async fn values(&self, axis: Option<Axis>, limit: u32) -> Result<(Vec<Value>, i64), Error> {
         let (values, total) = self.core.store.values(axis, limit).await?;
-        Ok((values.into_iter().map(|it| it.0).collect(), total))
+        Ok((values.into_iter().map(|(value, _)| value).collect(), total))
     }
 
     /// Why there is no such cluster.
@@ -202,11 +206,11 @@ impl Journal {
 }
 
 /// What is wrong with a sentence that does not belong to its cluster.
-pub fn too_far(metrics: &Metrics) -> String {
+pub fn too_far(distances: &ValueDistances) -> String {
     format!(
         "says something else than the records of the cluster: its distance is {:.3}, and at most {:.3} would do; use \
          the words that they have in common",
-        metrics.candidate, metrics.threshold
+        distances.candidate, distances.threshold
     )
 }
 
@@ -260,9 +264,9 @@ fn group(axis: Axis, state: String, ghaps: Vec<Ghap>) -> (Clustering, Vec<NewClu
         .collect();
     let grouped: usize = groups.iter().map(|group| group.members.len()).sum();
     let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-    let made =
+    let clustering =
         Clustering { state, records: count(ghaps.len()), noise: count(ghaps.len() - grouped) };
-    (made, groups)
+    (clustering, groups)
 }
 
 /// How a text stands to the records of `members`, each with its weight; `None` if none of them is there.
@@ -271,7 +275,7 @@ fn validate(
     text: &str,
     ghaps: &[Ghap],
     members: &HashMap<String, f64>,
-) -> Option<Validity> {
+) -> Option<ValueValidity> {
     let (ghaps, texts) = on_axis(axis, ghaps.to_vec());
     let space = Space::new(&texts);
     let inside: Vec<(usize, f64)> = ghaps
@@ -284,15 +288,15 @@ fn validate(
     }
     let middle = space.middle(inside.iter().copied());
     let far = |near: f64| 1.0 - near.clamp(0.0, 1.0);
-    let distances: Vec<f64> =
+    let member_distances: Vec<f64> =
         inside.iter().map(|(at, _)| far(cluster::cosine(&space.vectors()[*at], &middle))).collect();
-    let (mean, std) = cluster::spread(&distances);
+    let (mean, std) = cluster::spread(&member_distances);
     let candidate = far(cluster::cosine(&space.vector(text), &middle));
     let threshold = (mean + DEVIATIONS * std).max(1.0 - NEAR_ENOUGH);
-    Some(Validity {
+    Some(ValueValidity {
         is_valid: candidate <= threshold,
         similarity: 1.0 - candidate,
-        metrics: Metrics { candidate, mean, std, threshold },
+        distances: ValueDistances { candidate, mean, std, threshold },
     })
 }
 

@@ -1,23 +1,13 @@
 //! Search of past records, and which of them proved useful.
 
+mod candidates;
+mod confirmations;
 mod experiences;
+mod prompt;
 pub mod retrieval;
-mod usefulness;
+mod room;
 
-pub use experiences::{ExperienceQuery, Hit, find};
+pub use experiences::{ExperienceHit, ExperienceQuery, find};
+pub use room::Search;
 
-pub(super) use usefulness::{factor, note as note_confirmed};
-
-use super::core::Core;
-
-/// The room of search.
-#[derive(Debug, Clone)]
-pub struct Search {
-    core: Core,
-}
-
-impl Search {
-    pub(super) fn new(core: Core) -> Self {
-        Self { core }
-    }
-}
+pub(super) use confirmations::{confirmation_factor, note_confirmed};

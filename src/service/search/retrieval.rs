@@ -31,7 +31,7 @@ const BATCH: usize = 500;
 
 /// A record as it stands in the fixture.
 #[derive(Debug, Clone, Deserialize)]
-struct Record {
+struct FixtureRecord {
     ghap_id: String,
     project: String,
     domain: Domain,
@@ -51,7 +51,7 @@ struct Record {
     age_days: i64,
 }
 
-impl Record {
+impl FixtureRecord {
     fn ghap(self) -> Ghap {
         let at = Timestamp::from_millis(NOW.as_millis() - self.age_days * DAY_MS);
         let takeaway = self.takeaway;
@@ -92,7 +92,7 @@ impl Record {
 /// Which prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Part {
+pub enum QueryPart {
     /// Those that the search was tuned on.
     Development,
     /// Those that it was not.
@@ -101,15 +101,15 @@ pub enum Part {
 
 /// A prompt and its judgements.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Query {
-    part: Part,
+pub struct JudgedQuery {
+    part: QueryPart,
     project: String,
     /// What somebody typed.
     pub query: String,
     judgements: BTreeMap<String, u32>,
 }
 
-impl Query {
+impl JudgedQuery {
     /// What to look for.
     pub fn search(&self, only_relevant: bool) -> ExperienceQuery<'_> {
         ExperienceQuery {
@@ -124,7 +124,7 @@ impl Query {
 
 /// How well a way of searching does.
 #[derive(Debug, Clone, Copy)]
-pub struct Scores {
+pub struct SearchScores {
     /// Normalised discounted cumulative gain of the first five.
     pub ndcg: f64,
     /// Which share of what is relevant is among the first five.
@@ -135,7 +135,7 @@ pub struct Scores {
 
 /// A way of searching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum System {
+pub enum SearchSystem {
     /// Ours, for somebody who searches.
     Ours,
     /// Ours, for a prompt that did not ask: only what is relevant.
@@ -148,10 +148,10 @@ pub enum System {
 
 /// The fixture, and what the plain ways of searching need.
 #[derive(Debug)]
-pub struct Fixture {
+pub struct RetrievalFixture {
     ghaps: Vec<Ghap>,
     /// Prompts.
-    pub queries: Vec<Query>,
+    pub queries: Vec<JudgedQuery>,
     texts: Vec<String>,
     /// The stems of each record, with how often each stands.
     stems: Vec<HashMap<String, f64>>,
@@ -168,12 +168,12 @@ fn plain_words(text: &str) -> impl Iterator<Item = String> {
         .map(text::plain_stem)
 }
 
-impl Fixture {
+impl RetrievalFixture {
     /// Reads it.
     pub fn read() -> Result<Self, serde_json::Error> {
-        let records: Vec<Record> = lines(RECORDS)?;
-        let ghaps: Vec<Ghap> = records.into_iter().map(Record::ghap).collect();
-        let texts: Vec<String> = ghaps.iter().map(said).collect();
+        let records: Vec<FixtureRecord> = lines(RECORDS)?;
+        let ghaps: Vec<Ghap> = records.into_iter().map(FixtureRecord::ghap).collect();
+        let texts: Vec<String> = ghaps.iter().map(lower_case_texts).collect();
         let stems = texts
             .iter()
             .map(|text| {
@@ -213,23 +213,24 @@ impl Fixture {
         Ok(())
     }
 
-    /// Scores a way of searching; `store` holds the fixture's records and no others.
+    /// SearchScores a way of searching; `store` holds the fixture's records and no others.
     pub async fn score(
         &self,
         store: &Store,
-        system: System,
-        part: Option<Part>,
-    ) -> Result<Scores, StoreError> {
+        system: SearchSystem,
+        part: Option<QueryPart>,
+    ) -> Result<SearchScores, StoreError> {
         let (mut gains, mut recalls, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
         for query in self.queries.iter().filter(|query| part.is_none_or(|part| query.part == part))
         {
             let found = match system {
-                System::Ours | System::Unasked => {
-                    let hits = find(store, NOW, &query.search(system == System::Unasked)).await?;
+                SearchSystem::Ours | SearchSystem::Unasked => {
+                    let hits =
+                        find(store, NOW, &query.search(system == SearchSystem::Unasked)).await?;
                     hits.into_iter().map(|hit| hit.ghap.id.as_str().to_owned()).collect()
                 }
-                System::Bm25 => self.best(&self.bm25(&query.query)),
-                System::Keywords => self.best(&self.keywords(&query.query)),
+                SearchSystem::Bm25 => self.best(&self.bm25(&query.query)),
+                SearchSystem::Keywords => self.best(&self.keywords(&query.query)),
             };
             if query.judgements.is_empty() {
                 wrong.push(if found.is_empty() { 0.0 } else { 1.0 });
@@ -243,13 +244,13 @@ impl Fixture {
             let met = found.iter().filter(|id| grade(id) > 0).count();
             recalls.push(share(met, best.len().min(DEPTH)));
         }
-        Ok(Scores { ndcg: mean(&gains), recall: mean(&recalls), false_rate: mean(&wrong) })
+        Ok(SearchScores { ndcg: mean(&gains), recall: mean(&recalls), false_rate: mean(&wrong) })
     }
 
     fn best(&self, scores: &[f64]) -> Vec<String> {
-        let mut places: Vec<usize> = (0..scores.len()).filter(|at| scores[*at] > 0.0).collect();
-        places.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
-        places.into_iter().take(DEPTH).map(|at| self.ghaps[at].id.as_str().to_owned()).collect()
+        let mut ranking: Vec<usize> = (0..scores.len()).filter(|at| scores[*at] > 0.0).collect();
+        ranking.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
+        ranking.into_iter().take(DEPTH).map(|at| self.ghaps[at].id.as_str().to_owned()).collect()
     }
 
     /// As FTS5 reckons it, with the tokenizer `porter unicode61`.
@@ -287,7 +288,7 @@ impl Fixture {
 }
 
 /// All that a record says, in lower case.
-fn said(ghap: &Ghap) -> String {
+fn lower_case_texts(ghap: &Ghap) -> String {
     ghap.texts().collect::<Vec<_>>().join(" ").to_lowercase()
 }
 
@@ -317,10 +318,10 @@ async fn put(store: &Store, ghaps: Vec<Ghap>) -> Result<(), StoreError> {
 
 fn gain_of(grades: impl Iterator<Item = u32>) -> f64 {
     let mut gain = 0.0;
-    let mut place = 2.0_f64;
+    let mut rank = 2.0_f64;
     for grade in grades {
-        gain += f64::from((1_u32 << grade) - 1) / place.log2();
-        place += 1.0;
+        gain += f64::from((1_u32 << grade) - 1) / rank.log2();
+        rank += 1.0;
     }
     gain
 }
@@ -343,21 +344,26 @@ mod tests {
     /// prompts that nothing helps something is given all the same.
     ///
     /// The goals are 0.15 for the search and 0.05 for the share. Held out, the search is 0.116 ahead.
-    fn floors(part: Option<Part>) -> (f64, f64, f64) {
+    fn floors(part: Option<QueryPart>) -> (f64, f64, f64) {
         match part {
-            None | Some(Part::Development) => (0.15, 0.6, 0.05),
-            Some(Part::HeldOut) => (0.10, 0.6, 0.05),
+            None | Some(QueryPart::Development) => (0.15, 0.6, 0.05),
+            Some(QueryPart::HeldOut) => (0.10, 0.6, 0.05),
         }
     }
 
     #[tokio::test]
     async fn as_good_as_the_readme_says() {
         let at = TestStore::open().await;
-        let fixture = Fixture::read().unwrap();
+        let fixture = RetrievalFixture::read().unwrap();
         fixture.fill(&at.store).await.unwrap();
-        for part in [None, Some(Part::Development), Some(Part::HeldOut)] {
+        for part in [None, Some(QueryPart::Development), Some(QueryPart::HeldOut)] {
             let mut all = Vec::new();
-            for system in [System::Ours, System::Unasked, System::Bm25, System::Keywords] {
+            for system in [
+                SearchSystem::Ours,
+                SearchSystem::Unasked,
+                SearchSystem::Bm25,
+                SearchSystem::Keywords,
+            ] {
                 let scores = fixture.score(&at.store, system, part).await.unwrap();
                 all.push(scores);
             }

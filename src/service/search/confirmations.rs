@@ -1,7 +1,7 @@
 //! What has helped again: records and memories that another session's confirmed record speaks for.
 //!
 //! A record that ends as confirmed speaks for those that it names by their ids, in any of its texts, and for those that its
-//! session was given before and that are about the same, its goal and hypothesis being the prompt (`Asked::is_about`). Of
+//! session was given before and that are about the same, its goal and hypothesis being the prompt (`RankingPrompt::is_about`). Of
 //! records that a search of `fixtures/retrieval` gives together, that takes 11 of 22 pairs that answer the prompt both, and 34
 //! of 1,012 of which only one does: it was chosen on these, so they are no proof. To be given alone counts for nothing, or
 //! what is shown would be shown the more; and nothing counts within one session, which would praise itself.
@@ -12,8 +12,8 @@
 use std::collections::HashMap;
 
 use super::{
-    Search,
-    experiences::{Asked, Rarity, members},
+    prompt::{RankingPrompt, Rarity, members},
+    room::Search,
 };
 use crate::{
     domain::{GhapId, fit, journal::Ghap, limits, text::Prompt},
@@ -26,15 +26,15 @@ const DOUBLING: f64 = 0.05;
 const MOST: f64 = 0.2;
 
 /// What it counts that something was confirmed again so many times.
-pub(in crate::service) fn factor(confirmed_again: i64) -> f64 {
+pub(in crate::service) fn confirmation_factor(confirmed_again: i64) -> f64 {
     let times = u32::try_from(confirmed_again.max(0)).unwrap_or(u32::MAX);
     1.0 + (DOUBLING * f64::from(times).ln_1p() / std::f64::consts::LN_2).min(MOST)
 }
 
 impl Search {
     /// Notes what a session has found when it searched. A search that is not noted is an answer all the same.
-    pub async fn note_found(&self, session_id: &str, found: Vec<SeenItem>) {
-        if found.is_empty() {
+    pub async fn note_found(&self, session_id: &str, items: Vec<SeenItem>) {
+        if items.is_empty() {
             return;
         }
         let session_id = session_id.to_owned();
@@ -43,7 +43,7 @@ impl Search {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    for item in found {
+                    for item in items {
                         tx.note_found(&session_id, &item).await?;
                     }
                     Ok(())
@@ -59,7 +59,10 @@ impl Search {
 
 /// Notes what a record speaks for that is about to be stored as confirmed, in the same commit. It is not among what can be
 /// found yet, so its words are as rare as they were before it.
-pub(in crate::service) async fn note(tx: &mut WriteTx, ghap: &Ghap) -> Result<(), StoreError> {
+pub(in crate::service) async fn note_confirmed(
+    tx: &mut WriteTx,
+    ghap: &Ghap,
+) -> Result<(), StoreError> {
     let notes = tx.notes(&ghap.id).await?;
     let named = named(ghap.texts().chain(notes.iter().map(String::as_str)));
     if !named.is_empty() {
@@ -73,17 +76,17 @@ pub(in crate::service) async fn note(tx: &mut WriteTx, ghap: &Ghap) -> Result<()
     let (records, with) = tx.frequencies(&members(&subject)).await?;
     // The index is the journal's; memories are taken for records more.
     let memories: Vec<&str> =
-        given.iter().filter(|it| it.is_memory).map(|it| it.aim.as_str()).collect();
+        given.iter().filter(|item| item.is_memory).map(|item| item.aim.as_str()).collect();
     let mut with: HashMap<String, i64> = with.into_iter().collect();
     for (term, memories) in fit::frequencies(memories.iter().copied()) {
         *with.entry(term).or_default() += memories;
     }
     let records = records + i64::try_from(memories.len()).unwrap_or(i64::MAX);
-    let asked = Asked::new(subject, Rarity::new(records, with));
+    let prompt = RankingPrompt::new(subject, Rarity::new(records, with));
     let about_it: Vec<&str> = given
         .iter()
-        .filter(|it| asked.is_about([&it.aim, &it.lesson, &it.rest]))
-        .map(|it| it.id.as_str())
+        .filter(|item| prompt.is_about([&item.aim, &item.lesson, &item.rest]))
+        .map(|item| item.id.as_str())
         .collect();
     if !about_it.is_empty() {
         tx.confirm(&about_it, ghap, ShownBy::Subject).await?;
@@ -115,7 +118,8 @@ mod tests {
 
     #[test]
     fn each_doubling_counts_less_and_it_ends() {
-        let factors: Vec<f64> = [0, 1, 3, 7, 15, 16, i64::MAX].into_iter().map(factor).collect();
+        let factors: Vec<f64> =
+            [0, 1, 3, 7, 15, 16, i64::MAX].into_iter().map(confirmation_factor).collect();
         for (factor, is) in factors.iter().zip([1.0, 1.05, 1.1, 1.15, 1.2, 1.2, 1.2]) {
             assert!((factor - is).abs() < 1e-9, "{factor}, {is}");
         }

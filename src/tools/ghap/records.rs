@@ -1,0 +1,243 @@
+//! The session's own record: it begins, changes and ends.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    domain::{
+        GhapId, Timestamp,
+        journal::{Domain, Ghap, Lesson, RootCause, Strategy, Tier, Verdict},
+        limits,
+    },
+    service::journal::{GhapChange, NewGhap, Resolution},
+    tools::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session},
+};
+
+pub(super) fn tools() -> Vec<Tool> {
+    vec![
+        Tool::new("start_ghap", START, start).title("Begin a record"),
+        Tool::new("update_ghap", UPDATE, update).title("Change the active record"),
+        Tool::new("resolve_ghap", RESOLVE, resolve).title("End the active record"),
+        Tool::new("get_active_ghap", ACTIVE, get_active)
+            .title("Look at the active record")
+            .read_only(),
+    ]
+}
+
+const MOST: usize = limits::GHAP_TEXT_CHARS;
+const MOST_LONG: usize = limits::GHAP_LONG_TEXT_CHARS;
+
+const START: &str = "\
+Begins a GHAP record of what you are about to try: goal, hypothesis, action, prediction. Worth it when you debug something \
+whose cause you do not know, or try something that may not work; not for what is routine.
+
+The hypothesis says what you believe and why, so that it can turn out wrong. The prediction says what will be seen if it is \
+right. A session has one active record at a time.";
+
+/// What is about to be tried.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct StartInput {
+    /// What it is about.
+    domain: Domain,
+    /// How you go about it.
+    strategy: Strategy,
+    /// What is to be reached.
+    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
+    goal: String,
+    /// What you believe, and why.
+    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
+    hypothesis: String,
+    /// What you do about it.
+    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
+    action: String,
+    /// What will be seen if the hypothesis is right.
+    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
+    prediction: String,
+    /// How sure you are of the prediction.
+    #[schemars(range(min = 0, max = 1))]
+    probability: Option<f64>,
+    /// The session; your own by default.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+}
+
+/// A record was written. Its texts are not repeated.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct GhapWritten {
+    ok: bool,
+    id: GhapId,
+    /// How far it can be trusted, once it is over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confidence_tier: Option<Tier>,
+    /// The session that left it open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) adopted_from: Option<String>,
+}
+
+impl GhapWritten {
+    pub(super) fn of(ghap: Ghap) -> Self {
+        Self { ok: true, id: ghap.id, confidence_tier: ghap.confidence_tier, adopted_from: None }
+    }
+}
+
+async fn start(call: Call, input: StartInput) -> Result<GhapWritten, Failure> {
+    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+    let new = NewGhap {
+        domain: input.domain,
+        strategy: input.strategy,
+        goal: input.goal,
+        hypothesis: input.hypothesis,
+        action: input.action,
+        prediction: input.prediction,
+        probability: input.probability,
+    };
+    Ok(GhapWritten::of(call.services.journal.start_ghap(&call.caller, acting, new).await?))
+}
+
+const UPDATE: &str = "\
+Changes the active record: what you believe now, what you do about it, what you expect. What it said before is kept. Give \
+only what changes; a note is added to the others.";
+
+/// What changes.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct UpdateInput {
+    /// What it is about.
+    domain: Option<Domain>,
+    /// How you go about it now.
+    strategy: Option<Strategy>,
+    /// What is to be reached.
+    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
+    goal: Option<String>,
+    /// What you believe now.
+    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
+    hypothesis: Option<String>,
+    /// What you do about it now.
+    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
+    action: Option<String>,
+    /// What will be seen now if the hypothesis is right.
+    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
+    prediction: Option<String>,
+    /// How sure you are of the prediction.
+    #[schemars(range(min = 0, max = 1))]
+    probability: Option<f64>,
+    /// Something to keep with it.
+    #[schemars(length(max = MOST_LONG), regex(pattern = NOT_BLANK))]
+    note: Option<String>,
+    /// The session; your own by default.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+}
+
+/// A record was changed.
+#[derive(Serialize, JsonSchema)]
+struct GhapUpdated {
+    success: bool,
+    iteration_count: i64,
+}
+
+async fn update(call: Call, input: UpdateInput) -> Result<GhapUpdated, Failure> {
+    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+    let change = GhapChange {
+        domain: input.domain,
+        strategy: input.strategy,
+        goal: input.goal,
+        hypothesis: input.hypothesis,
+        action: input.action,
+        prediction: input.prediction,
+        probability: input.probability,
+        note: input.note,
+    };
+    let ghap = call.services.journal.update_ghap(acting, change).await?;
+    Ok(GhapUpdated { success: true, iteration_count: ghap.iteration_count })
+}
+
+const RESOLVE: &str = "\
+Ends the active record: confirmed if what you predicted came, falsified if it did not, abandoned if nobody will know.
+
+Falsified wants surprise (what was not expected) and root_cause (why the prediction was wrong). A lesson is what the next \
+one should know. Cite outcome_id if a recorded test run or build shows it: such a record counts most.";
+
+/// How it ended.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ResolveInput {
+    /// The verdict.
+    status: Verdict,
+    /// What was seen.
+    #[schemars(length(max = MOST_LONG), regex(pattern = NOT_BLANK))]
+    result: String,
+    /// What was not expected.
+    #[schemars(length(max = MOST_LONG), regex(pattern = NOT_BLANK))]
+    surprise: Option<String>,
+    /// Why the prediction was wrong.
+    root_cause: Option<RootCause>,
+    /// What is to be remembered.
+    lesson: Option<Lesson>,
+    /// The outcome that the verdict rests on, as `record_outcome` gave it.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    outcome_id: Option<String>,
+    /// The session; your own by default.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+}
+
+async fn resolve(call: Call, input: ResolveInput) -> Result<GhapWritten, Failure> {
+    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+    let resolution = Resolution {
+        verdict: input.status,
+        result: input.result,
+        surprise: input.surprise,
+        root_cause: input.root_cause,
+        lesson: input.lesson,
+        outcome_id: input.outcome_id,
+    };
+    Ok(GhapWritten::of(call.services.journal.resolve_ghap(acting, resolution).await?))
+}
+
+const ACTIVE: &str = "Gives the active record of a session, or says that there is none.";
+
+/// Whose record.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SessionInput {
+    /// The session; your own by default.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    pub(super) session_id: Option<String>,
+}
+
+/// The active record. Without one, everything but `has_active` is null.
+#[derive(Serialize, JsonSchema)]
+struct ActiveGhap {
+    has_active: bool,
+    id: Option<GhapId>,
+    domain: Option<Domain>,
+    strategy: Option<Strategy>,
+    goal: Option<String>,
+    hypothesis: Option<String>,
+    action: Option<String>,
+    prediction: Option<String>,
+    probability: Option<f64>,
+    iteration_count: Option<i64>,
+    created_at: Option<Timestamp>,
+}
+
+async fn get_active(call: Call, input: SessionInput) -> Result<ActiveGhap, Failure> {
+    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+    let ghap = call.services.journal.active_ghap(&acting).await?;
+    let ghap = ghap.as_ref();
+    Ok(ActiveGhap {
+        has_active: ghap.is_some(),
+        id: ghap.map(|ghap| ghap.id.clone()),
+        domain: ghap.map(|ghap| ghap.domain),
+        strategy: ghap.map(|ghap| ghap.strategy),
+        goal: ghap.map(|ghap| ghap.goal.clone()),
+        hypothesis: ghap.map(|ghap| ghap.hypothesis.clone()),
+        action: ghap.map(|ghap| ghap.action.clone()),
+        prediction: ghap.map(|ghap| ghap.prediction.clone()),
+        probability: ghap.and_then(|ghap| ghap.probability),
+        iteration_count: ghap.map(|ghap| ghap.iteration_count),
+        created_at: ghap.map(|ghap| ghap.created_at),
+    })
+}
