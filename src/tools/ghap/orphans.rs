@@ -87,7 +87,7 @@ async fn adopt(call: Call, input: AdoptInput) -> Result<GhapWritten, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
     let (ghap, from) =
         call.services.journal.adopt_ghap(&call.caller, acting, input.id.as_deref()).await?;
-    Ok(GhapWritten { adopted_from: Some(from), ..GhapWritten::of(ghap) })
+    Ok(GhapWritten::adopted(ghap, from))
 }
 
 const ABANDON: &str =

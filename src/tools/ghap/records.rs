@@ -72,12 +72,16 @@ pub(super) struct GhapWritten {
     confidence_tier: Option<Tier>,
     /// The session that left it open.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) adopted_from: Option<String>,
+    adopted_from: Option<String>,
 }
 
 impl GhapWritten {
     pub(super) fn of(ghap: Ghap) -> Self {
         Self { ok: true, id: ghap.id, confidence_tier: ghap.confidence_tier, adopted_from: None }
+    }
+
+    pub(super) fn adopted(ghap: Ghap, from: String) -> Self {
+        Self { adopted_from: Some(from), ..Self::of(ghap) }
     }
 }
 
