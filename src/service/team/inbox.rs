@@ -337,7 +337,7 @@ async fn deliver_copies(
     // Without the message's key: a repeat may find room.
     let refusal = (DeliveryState::Refused, Some("the inbox is full"));
     accept_copies(tx, ids, from, full, input, None, refusal).await?;
-    Ok((receivers - refused) as u64)
+    Ok(u64::try_from(receivers - refused).unwrap_or(u64::MAX))
 }
 
 /// Stores a broadcast for each of these receivers, and moves the deliveries on to `state` for `reason`.

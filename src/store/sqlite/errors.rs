@@ -29,8 +29,9 @@ pub(super) fn all_changed(
     expected: usize,
     table: &'static str,
 ) -> Result<(), StoreError> {
-    if usize::try_from(rows) != Ok(expected) {
-        let id = format!("for {} of {expected} ids", expected.saturating_sub(rows as usize));
+    let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+    if rows != expected {
+        let id = format!("for {} of {expected} ids", expected.saturating_sub(rows));
         return Err(StoreError::NothingChanged { table, id });
     }
     Ok(())
