@@ -137,7 +137,7 @@ pub(super) fn note(item: &FollowItem) {
             gap.requested, gap.oldest, gap.reason
         )),
         FollowItem::Disconnected { .. } => {
-            output::note("svc: lost the daemon; resuming as soon as it answers")
+            output::note("svc: lost the daemon; resuming as soon as it answers");
         }
         FollowItem::Resumed => output::note("svc: resumed"),
     }

@@ -48,7 +48,7 @@ struct ServingDaemon {
 pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&str)) -> anyhow::Result<()> {
     let lifecycle = Lifecycle::default();
     lifecycle.listen_to_signals()?;
-    let daemon = ServingDaemon::start(&lifecycle, config, env).await?;
+    let daemon = Box::pin(ServingDaemon::start(&lifecycle, config, env)).await?;
     ready(&daemon.url);
     lifecycle.soft.cancelled().await;
     daemon.stop(&lifecycle, &config.paths).await

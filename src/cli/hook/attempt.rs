@@ -146,7 +146,7 @@ fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<Option<String>, St
     let in_payload = payload.get("hook_event_name").or_else(|| payload.get("hook"));
     let event_name = in_payload.and_then(Value::as_str).map(str::to_owned);
     let event_name = event_name.or_else(|| job.event_name.clone());
-    let (arguments, event) = arguments(job, payload);
+    let (arguments, event) = arguments(job, &payload);
     {
         let mut state = lock(state);
         state.event = Some(event);
@@ -171,10 +171,10 @@ fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<Option<String>, St
 }
 
 /// The arguments of the tool call, and the event for the case that the daemon does not get it now.
-fn arguments(job: &HookJob, payload: Value) -> (Value, PendingEvent) {
+fn arguments(job: &HookJob, payload: &Value) -> (Value, PendingEvent) {
     let now = SystemClock.now();
     let id = job.again.clone().unwrap_or_else(|| HookId::new(&Ids::random(), now).to_string());
-    let session = session_of(job.client, &payload).unwrap_or_default();
+    let session = session_of(job.client, payload).unwrap_or_default();
     let mut arguments = json!({ "client": job.client, "id": id, "payload": payload });
     for (name, value) in [
         ("event", job.event_name.clone().map(Value::from)),

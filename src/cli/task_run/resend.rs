@@ -11,7 +11,7 @@ use serde_json::json;
 use super::super::{Context, output};
 use super::printer::{PrintMode, RunPrinter};
 use super::run::patience;
-use crate::runner::{EventSender, LeftoverSpool, SendOutcome};
+use crate::runner::{EventSender, LeftoverSpool, SendOutcome, TaskDocument};
 
 /// How long the daemon may be away: someone sits at the terminal, and the file stays.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ pub(in crate::cli) async fn resend(
         }
     }
     std::fs::remove_file(file)?;
-    let id = task.as_ref().map(|task| task.id()).unwrap_or_default();
+    let id = task.as_ref().map(TaskDocument::id).unwrap_or_default();
     if context.json {
         output::json(&json!({ "task_id": id, "removed": file }))?;
     } else {
