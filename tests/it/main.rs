@@ -25,6 +25,7 @@ mod mcp_rmcp;
 mod messages;
 mod migrate;
 mod model;
+mod outputs;
 mod pages;
 mod peers;
 mod reference;
