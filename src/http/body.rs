@@ -1,4 +1,4 @@
-//! What comes in: JSON bodies and query strings, read with bounds and refused with the name of the field.
+//! Extractors of request parts: JSON bodies and query strings, read with bounds and refused with the name of the field.
 
 use axum::{
     body::Body,
@@ -116,7 +116,7 @@ fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> Stri
     if path != "." {
         return path;
     }
-    // "missing field `x`" stands at the object; the name is what a person looks for.
+    // serde says which field is missing in its text alone; the test below holds it to these words.
     let text = error.inner().to_string();
     match text.split_once('`').filter(|(before, _)| before.starts_with("missing field")) {
         Some((_, rest)) => rest.split('`').next().unwrap_or_default().to_owned(),
@@ -126,8 +126,10 @@ fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> Stri
 
 /// The message without " at line 1 column 2", which says nothing about a body that a program wrote.
 fn plain(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    text.rsplit_once(" at line ").map_or_else(|| text.clone(), |(what, _)| what.to_owned())
+    let (mut text, position) =
+        (error.to_string(), format!(" at line {} column {}", error.line(), error.column()));
+    text.truncate(text.strip_suffix(&position).map_or(text.len(), str::len));
+    text
 }
 
 #[cfg(test)]

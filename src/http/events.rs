@@ -25,29 +25,29 @@ pub(super) fn routes(api: Api) -> Api {
     let read = read
         .query::<Read>()
         .header("Last-Event-ID", "Of a feed: the last id received, which wins over `after`");
-    let read = read.answer::<Page>(200, "A page of events");
+    let read = read.answer::<EventList>(200, "A page of events");
     api.get("/v1/events", read, show)
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct Read {
-    /// One stream. Places are its seqs.
+    /// One stream, read by seq.
     stream: Option<String>,
-    /// All streams whose name begins so. Places are positions. Without either: everything.
+    /// All streams whose name begins so, read by position. Without either: everything.
     stream_prefix: Option<String>,
     /// Only events of this kind.
     kind: Option<String>,
-    /// Begin after this place, by default 0; `latest` for what comes from now on.
+    /// Begin after this seq or position, by default 0; `latest` for what comes from now on.
     after: Option<String>,
     /// 1 to 500, by default 50. Only for pages.
     #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
 }
 
-/// A page, as described; it is written by hand, because the data of events is JSON already.
+/// A page as it is described. It is written by hand, because the data of events is JSON already.
 #[derive(Serialize, JsonSchema)]
-struct Page {
-    events: Vec<Item>,
+struct EventList {
+    events: Vec<ListedEvent>,
     count: usize,
     /// Goes into `after`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,11 +56,11 @@ struct Page {
 
 /// An event.
 #[derive(Serialize, JsonSchema)]
-struct Item {
-    /// Place in the whole log.
+struct ListedEvent {
+    /// Position in the whole log.
     position: i64,
     stream: String,
-    /// Place in its stream.
+    /// Position in its stream.
     seq: i64,
     kind: String,
     data: Value,
@@ -125,8 +125,8 @@ fn after(text: Option<&str>) -> Result<After, Problem> {
     match text.map(str::trim) {
         None | Some("") => Ok(After::Place(0)),
         Some("latest") => Ok(After::Latest),
-        Some(text) => match sse::place(text) {
-            Some(place) => Ok(After::Place(place)),
+        Some(text) => match sse::parse_cursor(text) {
+            Some(cursor) => Ok(After::Place(cursor)),
             None => Err(Problem::invalid("after", "must be a number from 0 up, or `latest`")),
         },
     }

@@ -10,6 +10,7 @@ use super::{
     App, Problem,
     api::Api,
     body::{Json, Query},
+    list::List,
     openapi::Operation,
 };
 use crate::{
@@ -42,15 +43,19 @@ pub(super) fn routes(api: Api) -> Api {
     let on_import = on_import.body::<Import>().answer::<Imported>(200, "What became of them");
     let on_export = Operation::new("Records with their history, in the form that an import takes")
         .query::<Export>()
-        .answer::<Exported>(200, "A page of records");
-    api.get("/v1/sessions", on_sessions.answer::<Sessions>(200, "A page of sessions"), sessions)
-        .get("/v1/sessions/{id}", on_session.answer::<SessionFound>(200, "The session"), session)
-        .post("/v1/sessions/{id}/wait", on_wait, wait)
-        .get("/v1/ghap", on_ghaps.answer::<Ghaps>(200, "A page of records"), ghaps)
-        .get("/v1/ghap/search", on_search.answer::<GhapHits>(200, "The records"), search)
-        .get("/v1/ghap/export", on_export, export)
-        .get("/v1/ghap/{id}", on_ghap.answer::<GhapFound>(200, "The record"), ghap)
-        .post("/v1/ghap/import", on_import, import)
+        .answer::<List<OldGhap>>(200, "A page of records");
+    api.get(
+        "/v1/sessions",
+        on_sessions.answer::<List<Session>>(200, "A page of sessions"),
+        sessions,
+    )
+    .get("/v1/sessions/{id}", on_session.answer::<SessionFound>(200, "The session"), session)
+    .post("/v1/sessions/{id}/wait", on_wait, wait)
+    .get("/v1/ghap", on_ghaps.answer::<List<Ghap>>(200, "A page of records"), ghaps)
+    .get("/v1/ghap/search", on_search.answer::<GhapHits>(200, "The records"), search)
+    .get("/v1/ghap/export", on_export, export)
+    .get("/v1/ghap/{id}", on_ghap.answer::<GhapFound>(200, "The record"), ghap)
+    .post("/v1/ghap/import", on_import, import)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -65,22 +70,13 @@ struct ListSessions {
     cursor: Option<String>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct Sessions {
-    sessions: Vec<Session>,
-    count: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
 async fn sessions(
     State(app): State<App>,
     Query(query): Query<ListSessions>,
-) -> Result<Json<Sessions>, Problem> {
+) -> Result<Json<List<Session>>, Problem> {
     let filter = SessionFilter { project: query.project, client: query.client, open: query.open };
-    let (sessions, next_cursor) =
-        app.services.team.sessions(&filter, query.cursor.as_deref(), query.limit).await?;
-    Ok(Json(Sessions { count: sessions.len(), sessions, next_cursor }))
+    let page = app.services.team.sessions(&filter, query.cursor.as_deref(), query.limit).await?;
+    Ok(Json(page.into()))
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -166,18 +162,10 @@ struct ListGhaps {
     cursor: Option<String>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct Ghaps {
-    ghap: Vec<Ghap>,
-    count: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
 async fn ghaps(
     State(app): State<App>,
     Query(query): Query<ListGhaps>,
-) -> Result<Json<Ghaps>, Problem> {
+) -> Result<Json<List<Ghap>>, Problem> {
     let filter = GhapFilter {
         domain: query.domain,
         status: query.status,
@@ -185,9 +173,8 @@ async fn ghaps(
         session_id: query.session_id,
         since: query.since,
     };
-    let (ghap, next_cursor) =
-        app.services.journal.ghaps(&filter, query.cursor.as_deref(), query.limit).await?;
-    Ok(Json(Ghaps { count: ghap.len(), ghap, next_cursor }))
+    let page = app.services.journal.ghaps(&filter, query.cursor.as_deref(), query.limit).await?;
+    Ok(Json(page.into()))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -263,21 +250,12 @@ struct Export {
     cursor: Option<String>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct Exported {
-    ghap: Vec<OldGhap>,
-    count: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
 async fn export(
     State(app): State<App>,
     Query(query): Query<Export>,
-) -> Result<Json<Exported>, Problem> {
-    let (ghap, next_cursor) =
-        app.services.journal.export_ghaps(query.cursor.as_deref(), query.limit).await?;
-    Ok(Json(Exported { count: ghap.len(), ghap, next_cursor }))
+) -> Result<Json<List<OldGhap>>, Problem> {
+    let page = app.services.journal.export_ghaps(query.cursor.as_deref(), query.limit).await?;
+    Ok(Json(page.into()))
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -8,6 +8,7 @@ use super::{
     App, Problem,
     api::Api,
     body::{Json, Query},
+    list::List,
     openapi::Operation,
 };
 use crate::domain::{Caller, Delivery, Message, MessageId, NewMessage, limits};
@@ -19,7 +20,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_ack = Operation::new("Acknowledge messages").body::<Acknowledge>();
     let on_broadcast = Operation::new("Put a message into every inbox but the sender's");
     api.post("/v1/peers/{id}/messages", on_send.answer::<Message>(200, "As stored"), send)
-        .get("/v1/peers/{id}/messages", on_inbox.answer::<Messages>(200, "In order"), inbox)
+        .get("/v1/peers/{id}/messages", on_inbox.answer::<List<Message>>(200, "In order"), inbox)
         .post("/v1/peers/{id}/messages/ack", on_ack.answer::<Acked>(200, "All of them"), ack)
         .post(
             "/v1/peers/broadcast",
@@ -54,20 +55,12 @@ struct Look {
     cursor: Option<String>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct Messages {
-    messages: Vec<Message>,
-    count: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
 async fn inbox(
     State(app): State<App>,
     caller: Caller,
     Path(id): Path<String>,
     Query(query): Query<Look>,
-) -> Result<Json<Messages>, Problem> {
+) -> Result<Json<List<Message>>, Problem> {
     let page = if query.peek {
         app.services.team.peek_messages(&caller, &id, query.cursor.as_deref(), query.limit).await?
     } else if query.cursor.is_some() {
@@ -75,8 +68,7 @@ async fn inbox(
     } else {
         app.services.team.take_messages(&caller, &id, query.limit).await?
     };
-    let (count, next_cursor) = (page.messages.len(), page.next_cursor);
-    Ok(Json(Messages { messages: page.messages, count, next_cursor }))
+    Ok(Json(page.into()))
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -12,6 +12,7 @@ mod events;
 mod exposition;
 mod health;
 mod journal;
+mod list;
 mod messages;
 mod metrics;
 mod openapi;

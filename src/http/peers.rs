@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     domain::{Caller, Peer, PeerStatus, RegisterInput, Timestamp, limits},
+    service::{Page, shared_items},
     store::PeerFilter,
 };
 
@@ -49,7 +50,9 @@ struct ListPeers {
 
 #[derive(Serialize, JsonSchema)]
 struct Peers {
-    peers: Arc<[Peer]>,
+    #[serde(serialize_with = "shared_items")]
+    #[schemars(with = "Vec<Peer>")]
+    peers: Arc<Page<Peer>>,
     count: usize,
     /// The time of this list.
     as_of: Timestamp,
@@ -69,8 +72,8 @@ async fn list(
     };
     let as_of = app.services.now();
     let page = app.services.team.peers(&filter, query.cursor.as_deref(), query.limit).await?;
-    let (peers, next_cursor) = (Arc::clone(&page.peers), page.next_cursor.clone());
-    Ok(Json(Peers { count: peers.len(), peers, as_of, next_cursor }))
+    let next_cursor = page.next_cursor.clone();
+    Ok(Json(Peers { count: page.items.len(), peers: page, as_of, next_cursor }))
 }
 
 async fn register(

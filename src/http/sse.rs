@@ -52,11 +52,11 @@ pub(super) fn last_event_id(
     let Some(text) = header.filter(given).or(query.filter(given)) else {
         return Ok(None);
     };
-    place(text).map(Some).ok_or_else(malformed)
+    parse_cursor(text).map(Some).ok_or_else(malformed)
 }
 
-/// A place in the log as clients write it: digits only, where a parser of numbers would take a sign too.
-pub(super) fn place(text: &str) -> Option<u64> {
+/// A seq or position as clients write it: digits only, where a parser of numbers would take a sign too.
+pub(super) fn parse_cursor(text: &str) -> Option<u64> {
     let text = text.trim();
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }

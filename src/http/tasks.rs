@@ -15,6 +15,7 @@ use super::{
     App, Problem,
     api::Api,
     body::{Json, JsonBytes, Query, parse, parse_object, text_of},
+    list::List,
     openapi::Operation,
     sse,
 };
@@ -43,7 +44,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_watch = on_watch.answer_with(200, "Until the terminal event", "text/event-stream");
     let on_watch = on_watch.answer_with(204, "The task is over and the reader has all of it", "");
     api.post("/v1/tasks", on_create, create)
-        .get("/v1/tasks", on_list.answer::<Tasks>(200, "A page of tasks"), list)
+        .get("/v1/tasks", on_list.answer::<List<Task>>(200, "A page of tasks"), list)
         .get("/v1/tasks/{id}", Operation::new("A task").answer::<Task>(200, "The task"), show)
         .post("/v1/tasks/{id}/events", on_append, append)
         .post("/v1/tasks/{id}/cancel", on_cancel, cancel)
@@ -73,18 +74,10 @@ struct ListTasks {
     cursor: Option<String>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct Tasks {
-    tasks: Vec<Task>,
-    count: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
 async fn list(
     State(app): State<App>,
     Query(query): Query<ListTasks>,
-) -> Result<Json<Tasks>, Problem> {
+) -> Result<Json<List<Task>>, Problem> {
     let filter = TaskFilter {
         status: query.status,
         agent: query.agent,
@@ -92,8 +85,7 @@ async fn list(
         since: query.since,
     };
     let page = app.services.tasks.tasks(&filter, query.cursor.as_deref(), query.limit).await?;
-    let (count, next_cursor) = (page.tasks.len(), page.next_cursor);
-    Ok(Json(Tasks { tasks: page.tasks, count, next_cursor }))
+    Ok(Json(page.into()))
 }
 
 async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Arc<Task>>, Problem> {

@@ -11,6 +11,7 @@ use super::{
     App, Problem,
     api::Api,
     body::{Json, Query},
+    list::List,
     openapi::Operation,
 };
 use crate::{
@@ -20,11 +21,12 @@ use crate::{
 
 pub(super) fn routes(api: Api) -> Api {
     let on_mint = Operation::new("Make a session token (operator)").body::<NewToken>();
-    let on_list = Operation::new("Session tokens, the latest first (operator)").query::<List>();
+    let on_list =
+        Operation::new("Session tokens, the latest first (operator)").query::<ListTokens>();
     let on_revoke = Operation::new("Take a session token back (operator)");
     let on_rotate = Operation::new("Make a new operator token in place of the old one (operator)");
     api.post("/v1/tokens", on_mint.answer::<MintedToken>(201, "Shown once"), mint)
-        .get("/v1/tokens", on_list.answer::<Tokens>(200, "A page of tokens"), list)
+        .get("/v1/tokens", on_list.answer::<List<TokenInfo>>(200, "A page of tokens"), list)
         .delete("/v1/tokens/{id}", on_revoke.answer::<TokenInfo>(200, "Revoked"), revoke)
         .post("/v1/token/rotate", on_rotate.answer::<Rotated>(200, "Counts at once"), rotate)
 }
@@ -38,30 +40,21 @@ async fn mint(
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct List {
+struct ListTokens {
     /// 1 to 500, by default 50.
     #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
     cursor: Option<String>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct Tokens {
-    tokens: Vec<TokenInfo>,
-    count: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
 async fn list(
     State(app): State<App>,
     caller: Caller,
-    Query(query): Query<List>,
-) -> Result<Json<Tokens>, Problem> {
+    Query(query): Query<ListTokens>,
+) -> Result<Json<List<TokenInfo>>, Problem> {
     let page =
         app.services.access.list_tokens(&caller, query.cursor.as_deref(), query.limit).await?;
-    let (count, next_cursor) = (page.tokens.len(), page.next_cursor);
-    Ok(Json(Tokens { tokens: page.tokens, count, next_cursor }))
+    Ok(Json(page.into()))
 }
 
 async fn revoke(

@@ -2,23 +2,24 @@
 
 use axum::extract::State;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{
     App, Problem,
     api::Api,
     body::{Json, Query},
+    list::List,
     openapi::Operation,
 };
 use crate::{
     domain::{Caller, limits},
-    service::check,
+    service::{Page, check},
     tools::Descriptor,
 };
 
 pub(super) fn routes(api: Api) -> Api {
     let on_list = Operation::new("Tools that the caller may call, by name").query::<ListTools>();
-    api.get("/v1/tools", on_list.answer::<Tools>(200, "A page of tools"), list)
+    api.get("/v1/tools", on_list.answer::<List<Descriptor>>(200, "A page of tools"), list)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -31,29 +32,21 @@ struct ListTools {
     cursor: Option<String>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct Tools {
-    tools: Vec<Descriptor>,
-    count: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
 async fn list(
     State(app): State<App>,
     caller: Caller,
     Query(query): Query<ListTools>,
-) -> Result<Json<Tools>, Problem> {
+) -> Result<Json<List<Descriptor>>, Problem> {
     let limit = check::limit(query.limit)? as usize;
     let after: Option<String> = check::cursor(query.cursor.as_deref())?;
     let mut rest = app.tools.open_to(&caller).into_iter().filter(|tool| {
-        // A name that is gone by now is a place all the same.
+        // The name in a cursor need not be there any more.
         after.as_deref().is_none_or(|after| tool.name() > after)
             && query.family.as_deref().is_none_or(|family| tool.family_name() == family)
     });
-    let tools: Vec<Descriptor> =
+    let items: Vec<Descriptor> =
         rest.by_ref().take(limit).map(|tool| Descriptor::of(&tool)).collect();
     let more = rest.next().is_some();
-    let next_cursor = tools.last().filter(|_| more).map(|last| check::make_cursor(&last.name));
-    Ok(Json(Tools { count: tools.len(), tools, next_cursor }))
+    let next_cursor = items.last().filter(|_| more).map(|last| check::make_cursor(&last.name));
+    Ok(Json(Page { items, next_cursor }.into()))
 }

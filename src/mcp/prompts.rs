@@ -170,7 +170,7 @@ pub fn builtin() -> Vec<Prompt> {
         {
             let filter = TaskFilter { status: Some(status), agent: None, from: None, since: None };
             let page = services.tasks.tasks(&filter, None, Some(100)).await?;
-            ids.extend(page.tasks.into_iter().map(|task| task.task_id.as_str().to_owned()));
+            ids.extend(page.items.into_iter().map(|task| task.task_id.as_str().to_owned()));
         }
         ids.retain(|id| id.starts_with(&value));
         Ok(ids)

@@ -97,16 +97,15 @@ impl ResourceProvider for StreamResources {
         cursor: Option<&'a str>,
     ) -> BoxFuture<'a, Result<ResourcePage, RpcError>> {
         Box::pin(async move {
-            let (names, next) =
-                services.mcp.public_streams(cursor, limits::MCP_RESOURCES_PAGE).await?;
-            let resources = names.into_iter().map(|name| Resource {
+            let page = services.mcp.public_streams(cursor, limits::MCP_RESOURCES_PAGE).await?;
+            let resources = page.items.into_iter().map(|name| Resource {
                 uri: uri_of(&name),
                 title: None,
                 description: None,
                 mime_type: Some(JSON.to_owned()),
                 name,
             });
-            Ok((resources.collect(), next))
+            Ok((resources.collect(), page.next_cursor))
         })
     }
 

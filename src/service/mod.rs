@@ -15,6 +15,7 @@ pub mod hooks;
 pub mod journal;
 pub mod log;
 pub mod mcp;
+mod page;
 pub mod process;
 mod read_cache;
 pub mod search;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 pub use access::{Credential, Tokens};
 pub use core::Tuning;
 pub use error::{Error, ResourceKind};
+pub use page::{Page, shared_items};
 
 use access::Access;
 use core::Core;

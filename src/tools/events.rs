@@ -114,7 +114,7 @@ async fn read(call: Call, input: EventsReadArguments) -> Result<EventsReadResult
         requested,
         oldest,
         latest,
-        reason,
+        reason: reason.as_str(),
     });
     let (count, next_after, closed) = (events.len(), reading.next_after, reading.closed);
     Ok(EventsReadResult { events, count, next_after, gap, closed })

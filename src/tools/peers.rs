@@ -11,7 +11,7 @@ use crate::{
         Message, MessageId, MessageType, NewMessage, Peer, PeerRole, PeerStatus, RegisterInput,
         Timestamp, limits,
     },
-    service::team::Stamped,
+    service::{Page, shared_items, team::Stamped},
     store::PeerFilter,
 };
 
@@ -64,7 +64,9 @@ struct PeerListArguments {
 
 #[derive(Serialize, JsonSchema)]
 struct PeerListResult {
-    peers: Arc<[Peer]>,
+    #[serde(serialize_with = "shared_items")]
+    #[schemars(with = "Vec<Peer>")]
+    peers: Arc<Page<Peer>>,
     /// How many are on this page.
     count: usize,
     /// The time of this list.
@@ -83,8 +85,8 @@ async fn list(call: Call, input: PeerListArguments) -> Result<PeerListResult, Fa
     };
     let as_of = call.services.now();
     let page = call.services.team.peers(&filter, input.cursor.as_deref(), input.limit).await?;
-    let (peers, next_cursor) = (Arc::clone(&page.peers), page.next_cursor.clone());
-    Ok(PeerListResult { count: peers.len(), peers, as_of, next_cursor })
+    let next_cursor = page.next_cursor.clone();
+    Ok(PeerListResult { count: page.items.len(), peers: page, as_of, next_cursor })
 }
 
 const REGISTER: &str = "\
@@ -253,7 +255,7 @@ async fn inbox(call: Call, input: PeerInboxArguments) -> Result<PeerInboxResult,
     } else {
         call.services.team.take_messages(&call.caller, &id, input.limit).await?
     };
-    let messages = call.services.team.stamped(&id, page.messages).await?;
+    let messages = call.services.team.stamped(&id, page.items).await?;
     Ok(PeerInboxResult { count: messages.len(), messages, next_cursor: page.next_cursor })
 }
 

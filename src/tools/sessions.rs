@@ -304,7 +304,10 @@ struct ListSessionsResult {
 
 async fn list(call: Call, input: ListSessionsArguments) -> Result<ListSessionsResult, Failure> {
     let filter = SessionFilter { project: input.project, client: input.client, open: input.open };
-    let (sessions, next_cursor) =
-        call.services.team.sessions(&filter, input.cursor.as_deref(), input.limit).await?;
-    Ok(ListSessionsResult { count: sessions.len(), sessions, next_cursor })
+    let page = call.services.team.sessions(&filter, input.cursor.as_deref(), input.limit).await?;
+    Ok(ListSessionsResult {
+        count: page.items.len(),
+        sessions: page.items,
+        next_cursor: page.next_cursor,
+    })
 }

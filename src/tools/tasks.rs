@@ -142,8 +142,7 @@ async fn list(call: Call, input: TaskListArguments) -> Result<TaskListResult, Fa
         since: input.since,
     };
     let page = call.services.tasks.tasks(&filter, input.cursor.as_deref(), input.limit).await?;
-    let (count, next_cursor) = (page.tasks.len(), page.next_cursor);
-    Ok(TaskListResult { tasks: page.tasks, count, next_cursor })
+    Ok(TaskListResult { count: page.items.len(), tasks: page.items, next_cursor: page.next_cursor })
 }
 
 const WAIT: &str = "\

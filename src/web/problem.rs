@@ -1,5 +1,7 @@
 //! Errors on the wire: RFC 9457 problem details, with a stable code. The only place that knows status codes.
 
+use std::borrow::Cow;
+
 use axum::{
     body::Body,
     response::{IntoResponse, Response},
@@ -94,8 +96,10 @@ impl Code {
 pub struct Problem {
     code: Code,
     status: StatusCode,
-    detail: String,
+    /// The field that breaks a rule.
     field: Option<String>,
+    /// What went wrong, without the field.
+    reason: String,
 }
 
 /// The body of a failure.
@@ -127,7 +131,7 @@ pub(crate) struct ProblemBody<'a> {
 
 impl Problem {
     /// A failure of this kind, with its usual status.
-    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+    pub fn new(code: Code, reason: impl Into<String>) -> Self {
         let status = match code {
             Code::Conflict => StatusCode::CONFLICT,
             Code::Forbidden => StatusCode::FORBIDDEN,
@@ -143,47 +147,50 @@ impl Problem {
             Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         };
-        Self { code, status, detail: detail.into(), field: None }
+        Self { code, status, field: None, reason: reason.into() }
     }
 
     /// A request that cannot even be read (400), where a value that breaks a rule is a 422.
-    pub fn malformed(detail: impl Into<String>) -> Self {
-        Self { status: StatusCode::BAD_REQUEST, ..Self::new(Code::InvalidRequest, detail) }
+    pub fn malformed(reason: impl Into<String>) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, ..Self::new(Code::InvalidRequest, reason) }
     }
 
     /// A value that breaks a rule.
-    pub fn invalid(field: impl Into<String>, why: impl std::fmt::Display) -> Self {
-        let field = field.into();
-        let detail = if field.is_empty() { why.to_string() } else { format!("{field}: {why}") };
-        let named = (!field.is_empty()).then_some(field);
-        Self { field: named, ..Self::new(Code::InvalidRequest, detail) }
+    pub fn invalid(field: impl Into<String>, reason: impl std::fmt::Display) -> Self {
+        let field = Some(field.into()).filter(|field| !field.is_empty());
+        Self { field, ..Self::new(Code::InvalidRequest, reason.to_string()) }
     }
 
-    /// The same, of a value that stands at `place`.
-    pub(crate) fn within(mut self, place: &str) -> Self {
-        let field = match self.field.take() {
-            Some(field) => format!("{place}.{field}"),
-            None => place.to_owned(),
-        };
-        let why = self.detail.split_once(": ").map_or(&*self.detail, |(_, why)| why);
-        self.detail = format!("{field}: {why}");
-        self.field = Some(field);
+    /// The same, of a value that is the member `parent` of the body.
+    pub(crate) fn within(mut self, parent: &str) -> Self {
+        self.field = Some(match self.field {
+            Some(field) => format!("{parent}.{field}"),
+            None => parent.to_owned(),
+        });
         self
+    }
+
+    fn detail(&self) -> Cow<'_, str> {
+        match &self.field {
+            Some(field) => format!("{field}: {}", self.reason).into(),
+            None => Cow::Borrowed(&self.reason),
+        }
     }
 
     /// The response, complete.
     pub(crate) fn render(&self, instance: &str, request_id: &str) -> Response {
+        let detail = self.detail();
         let body = ProblemBody {
             kind: format!("/problems/{}", self.code.as_str()),
             title: self.code.title(),
             status: self.status.as_u16(),
-            detail: &self.detail,
+            detail: &detail,
             instance,
             code: self.code,
             field: self.field.as_deref(),
             retryable: self.code.is_retryable(),
             request_id,
-            error: &self.detail,
+            error: &detail,
         };
         let body = serde_json::to_vec(&body).expect("a problem has a JSON form");
         let mut response = Response::new(Body::from(body));
@@ -265,7 +272,7 @@ mod tests {
             ),
             (Error::not_found(ResourceKind::Peer, "x"), "there is no peer \"x\""),
         ] {
-            assert_eq!(Problem::from(error).detail, text);
+            assert_eq!(Problem::from(error).detail(), text);
         }
     }
 }

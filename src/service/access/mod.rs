@@ -2,7 +2,7 @@
 
 mod tokens;
 
-pub use tokens::{Credential, MintedToken, NewToken, TokenFileError, TokenInfo, TokenPage, Tokens};
+pub use tokens::{Credential, MintedToken, NewToken, TokenFileError, TokenInfo, Tokens};
 
 use super::core::Core;
 

@@ -20,7 +20,7 @@ use super::Access;
 use crate::{
     domain::{Caller, Scope, Timestamp, TokenId, limits, new_secret},
     private_file,
-    service::{Error, ResourceKind, check},
+    service::{Error, Page, ResourceKind, check},
     store::TokenRow,
 };
 
@@ -70,15 +70,6 @@ pub struct TokenInfo {
     /// When it was taken back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
-}
-
-/// A page of tokens.
-#[derive(Debug)]
-pub struct TokenPage {
-    /// The tokens, the latest first.
-    pub tokens: Vec<TokenInfo>,
-    /// Where the next page begins, if there is one.
-    pub next_cursor: Option<String>,
 }
 
 /// The operator's token and what was seen lately of the others. Cheap to clone.
@@ -325,21 +316,19 @@ impl Access {
             .await
     }
 
-    /// A page of session tokens. Only the operator may see them.
+    /// A page of session tokens, the latest first. Only the operator may see them.
     pub async fn list_tokens(
         &self,
         caller: &Caller,
         cursor: Option<&str>,
         limit: Option<u32>,
-    ) -> Result<TokenPage, Error> {
+    ) -> Result<Page<TokenInfo>, Error> {
         only_operator(caller)?;
-        let limit = check::limit(limit)?;
-        let before: Option<String> = check::cursor(cursor)?;
-        let mut rows = self.core.store.tokens(before.as_deref(), limit + 1).await?;
-        let more = rows.len() > limit as usize;
-        rows.truncate(limit as usize);
-        let next_cursor = rows.last().filter(|_| more).map(|row| check::make_cursor(&row.token_id));
-        Ok(TokenPage { tokens: rows.into_iter().map(TokenInfo::from).collect(), next_cursor })
+        let read = async |before: Option<String>, limit| {
+            self.core.store.tokens(before.as_deref(), limit).await
+        };
+        let page = Page::read(cursor, limit, read, |row: &TokenRow| row.token_id.clone()).await?;
+        Ok(page.map(TokenInfo::from))
     }
 
     /// Takes a session token back, from the next request on. Only the operator may.

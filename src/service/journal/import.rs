@@ -15,7 +15,7 @@ use crate::{
         },
         limits,
     },
-    service::{Error, check, team::project_root},
+    service::{Error, Page, team::project_root},
     store::{SessionStart, WriteTx},
 };
 
@@ -235,21 +235,18 @@ impl Journal {
         &self,
         cursor: Option<&str>,
         limit: Option<u32>,
-    ) -> Result<(Vec<OldGhap>, Option<String>), Error> {
-        let limit = check::limit(limit)?;
-        let after: Option<String> = check::cursor(cursor)?;
-        let after = after.map(GhapId::from);
-        let mut ghaps = self.core.store.ghaps_after(after.as_ref(), limit + 1).await?;
-        let more = ghaps.len() > limit as usize;
-        ghaps.truncate(limit as usize);
-        let next = ghaps.last().filter(|_| more).map(|ghap| check::make_cursor(&ghap.id));
-        let mut all = Vec::with_capacity(ghaps.len());
-        for ghap in ghaps {
+    ) -> Result<Page<OldGhap>, Error> {
+        let read = async |after: Option<GhapId>, limit| {
+            self.core.store.ghaps_after(after.as_ref(), limit).await
+        };
+        let page = Page::read(cursor, limit, read, |ghap: &Ghap| ghap.id.clone()).await?;
+        let mut items = Vec::with_capacity(page.items.len());
+        for ghap in page.items {
             let history = self.core.store.iterations(&ghap.id).await?;
             let notes = self.core.store.notes(&ghap.id).await?;
-            all.push(OldGhap::of(ghap, history, notes));
+            items.push(OldGhap::of(ghap, history, notes));
         }
-        Ok((all, next))
+        Ok(Page { items, next_cursor: page.next_cursor })
     }
 }
 

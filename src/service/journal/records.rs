@@ -17,7 +17,7 @@ use crate::{
         limits,
     },
     service::{
-        Error, ResourceKind, check, search,
+        Error, Page, ResourceKind, check, search,
         team::{ActingSession, tell},
     },
     store::{CalibrationRow, GhapFilter, StoreError, WriteTx},
@@ -316,15 +316,11 @@ impl Journal {
         filter: &GhapFilter,
         cursor: Option<&str>,
         limit: Option<u32>,
-    ) -> Result<(Vec<Ghap>, Option<String>), Error> {
-        let limit = check::limit(limit)?;
-        let before: Option<String> = check::cursor(cursor)?;
-        let before = before.map(GhapId::from);
-        let mut ghaps = self.core.store.ghaps(filter, before.as_ref(), limit + 1).await?;
-        let more = ghaps.len() > limit as usize;
-        ghaps.truncate(limit as usize);
-        let next = ghaps.last().filter(|_| more).map(|ghap| check::make_cursor(&ghap.id));
-        Ok((ghaps, next))
+    ) -> Result<Page<Ghap>, Error> {
+        let read = async |before: Option<GhapId>, limit| {
+            self.core.store.ghaps(filter, before.as_ref(), limit).await
+        };
+        Page::read(cursor, limit, read, |ghap: &Ghap| ghap.id.clone()).await
     }
 
     /// How well predictions came true, by client and domain.

@@ -8,7 +8,7 @@ mod subscription;
 pub use reading::Reading;
 pub use retention::Retention;
 pub use stream_moves::{StreamEnd, StreamMoves};
-pub use subscription::{After, Chunk, EventPage, Follow, Gap, Selector, Subscription};
+pub use subscription::{After, Chunk, EventPage, Follow, Gap, GapReason, Selector, Subscription};
 
 use super::core::Core;
 

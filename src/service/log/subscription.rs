@@ -56,9 +56,29 @@ pub struct Gap {
     pub oldest: i64,
     /// The latest place there is.
     pub latest: i64,
-    /// `pruned`: retention removed what is missing. `ahead`: the cursor is from a later life of this database, as
-    /// after a backup was restored; everything follows from the start.
-    pub reason: &'static str,
+    /// Why it is not there.
+    pub reason: GapReason,
+}
+
+/// Why the log does not have what a subscriber asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GapReason {
+    /// Retention removed it.
+    Pruned,
+    /// The cursor is from a later life of this database, as after a backup was restored. Everything follows from the
+    /// start.
+    Ahead,
+}
+
+impl GapReason {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pruned => "pruned",
+            Self::Ahead => "ahead",
+        }
+    }
 }
 
 /// What a subscription gives.
@@ -203,7 +223,7 @@ impl Log {
             if let Some(event) = oldest.events.first() {
                 gap.oldest = event.position;
             }
-            if gap.reason == "pruned" {
+            if gap.reason == GapReason::Pruned {
                 cursor = i64::try_from(gap.requested).unwrap_or(cursor);
             }
         }
@@ -245,9 +265,9 @@ pub(in crate::service) fn begin(after: After, (floor, head): (i64, i64)) -> (i64
     };
     let gap = |reason| Some(Gap { requested, oldest: (floor + 1).min(head), latest: head, reason });
     match i64::try_from(requested) {
-        Ok(asked) if asked < floor => (floor, gap("pruned")),
+        Ok(asked) if asked < floor => (floor, gap(GapReason::Pruned)),
         Ok(asked) if asked <= head => (asked, None),
-        _ => (0, gap("ahead")),
+        _ => (0, gap(GapReason::Ahead)),
     }
 }
 
@@ -644,12 +664,12 @@ mod tests {
         let stream = Selector::Stream("task/t".to_owned());
         let everything = Selector::Prefix(String::new());
         for (selector, after, expected, gap) in [
-            (&stream, 0, [-0, 5].as_slice(), Some((0, 5, 10, "pruned"))),
+            (&stream, 0, [-0, 5].as_slice(), Some((0, 5, 10, GapReason::Pruned))),
             (&stream, 4, &[5], None),
             (&stream, 10, &[], None),
-            (&stream, 99, &[-99, 5], Some((99, 5, 10, "ahead"))),
-            (&everything, 2, &[-2, 5], Some((2, 5, 10, "pruned"))),
-            (&everything, 11, &[-11, 5], Some((11, 5, 10, "ahead"))),
+            (&stream, 99, &[-99, 5], Some((99, 5, 10, GapReason::Ahead))),
+            (&everything, 2, &[-2, 5], Some((2, 5, 10, GapReason::Pruned))),
+            (&everything, 11, &[-11, 5], Some((11, 5, 10, GapReason::Ahead))),
         ] {
             let mut subscription = services
                 .log

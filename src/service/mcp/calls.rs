@@ -8,7 +8,7 @@ use crate::{
         CallId, Caller, McpSessionId, NewEvent, StreamName, StreamReader, Timestamp, limits,
         mcp::Revision,
     },
-    service::{Error, check},
+    service::{Error, Page},
     store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, StoreError, WriteTx},
 };
 
@@ -338,19 +338,18 @@ impl Mcp {
         Ok(last.into_iter().next().map(|event| event.data))
     }
 
-    /// A page of the streams that everybody may see, the latest made first, and where the next page begins.
+    /// A page of the streams that everybody may see, the latest made first.
     pub async fn public_streams(
         &self,
         cursor: Option<&str>,
         limit: u32,
-    ) -> Result<(Vec<String>, Option<String>), Error> {
-        let before: i64 = check::cursor(cursor)?.unwrap_or(i64::MAX);
-        let mut rows =
-            self.core.store.latest_streams(StreamReader::Team, before, limit + 1).await?;
-        let more = rows.len() > limit as usize;
-        rows.truncate(limit as usize);
-        let next = rows.last().filter(|_| more).map(|(id, _)| check::make_cursor(id));
-        Ok((rows.into_iter().map(|(_, name)| name).collect(), next))
+    ) -> Result<Page<String>, Error> {
+        let read = async |before: Option<i64>, limit| {
+            let before = before.unwrap_or(i64::MAX);
+            self.core.store.latest_streams(StreamReader::Team, before, limit).await
+        };
+        let page = Page::read(cursor, Some(limit), read, |row: &(i64, String)| row.0).await?;
+        Ok(page.map(|(_, name)| name))
     }
 
     /// Names of streams that everybody may see and that begin so.

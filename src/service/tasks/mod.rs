@@ -4,7 +4,7 @@ mod records;
 
 use std::sync::Arc;
 
-pub use records::{Cancelled, Created, LastFrames, TaskPage, TaskWatch};
+pub use records::{Cancelled, Created, LastFrames, TaskWatch};
 
 use super::{core::Core, read_cache::ReadCache};
 use crate::domain::Task;

@@ -10,7 +10,7 @@ use crate::{
         Caller, Frame, NewEvent, NewTask, Reply, ReplyKind, Seq, StreamName, Task, TaskEvent,
         TaskEventBody, TaskId, TaskStatus, Timestamp, Verdict, limits,
     },
-    service::{Error, ResourceKind, check, process},
+    service::{Error, Page, ResourceKind, check, process},
     store::{AppendedSeqs, StoreError, TaskFilter, TaskRow, WriteTx},
 };
 
@@ -30,15 +30,6 @@ pub struct Cancelled {
     pub task: Task,
     /// Whether it is over; if not, its runner was asked to stop.
     pub at_once: bool,
-}
-
-/// A page of tasks.
-#[derive(Debug)]
-pub struct TaskPage {
-    /// The tasks, the latest first.
-    pub tasks: Vec<Task>,
-    /// Where the next page begins, if there is one.
-    pub next_cursor: Option<String>,
 }
 
 /// The last lines of a task's output.
@@ -108,25 +99,20 @@ impl Tasks {
         self.read.get(&self.core.store, &id, read).await
     }
 
-    /// A page of tasks.
+    /// A page of tasks, the latest first.
     pub async fn tasks(
         &self,
         filter: &TaskFilter,
         cursor: Option<&str>,
         limit: Option<u32>,
-    ) -> Result<TaskPage, Error> {
-        let limit = check::limit(limit)?;
-        let before: Option<(i64, String)> = check::cursor(cursor)?;
-        let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
-        let mut rows = self.core.store.tasks(filter, before.as_ref(), limit + 1).await?;
-        let more = rows.len() > limit as usize;
-        rows.truncate(limit as usize);
-        let tasks: Vec<Task> = rows.into_iter().map(|row| row.task).collect();
-        let next_cursor = tasks
-            .last()
-            .filter(|_| more)
-            .map(|task| check::make_cursor(&(task.created_at.as_millis(), task.task_id.as_str())));
-        Ok(TaskPage { tasks, next_cursor })
+    ) -> Result<Page<Task>, Error> {
+        let read = async |before: Option<(i64, String)>, limit| {
+            let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
+            self.core.store.tasks(filter, before.as_ref(), limit).await
+        };
+        let key =
+            |TaskRow { task, .. }: &TaskRow| (task.created_at.as_millis(), task.task_id.clone());
+        Ok(Page::read(cursor, limit, read, key).await?.map(|row| row.task))
     }
 
     /// Appends what a producer has to say of a task; answers the ids of the first and the last of it.

@@ -20,18 +20,9 @@ use crate::{
         NewMessage, Peer, PeerId, StreamName, limits,
         stamp::{self, MessageSender, neutralised},
     },
-    service::{Error, ResourceKind, check},
-    store::{StoreError, WriteTx},
+    service::{Error, Page, ResourceKind, check},
+    store::{MessageRow, StoreError, WriteTx},
 };
-
-/// What a reader finds in an inbox.
-#[derive(Debug)]
-pub struct Inbox {
-    /// The messages, in the order of arrival.
-    pub messages: Vec<Message>,
-    /// Where the next page begins, if there is one and the reader only peeks.
-    pub next_cursor: Option<String>,
-}
 
 /// A message as an agent reads it.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -130,7 +121,7 @@ impl Team {
         caller: &Caller,
         peer: &str,
         limit: Option<u32>,
-    ) -> Result<Inbox, Error> {
+    ) -> Result<Page<Message>, Error> {
         let peer = peer_id(peer, ResourceKind::Peer)?;
         let limit = check::limit(limit)?;
         let (caller, lease) = (caller.clone(), self.core.tuning.lease);
@@ -144,34 +135,30 @@ impl Team {
                     let ids: Vec<_> = messages.iter().map(|message| message.id.clone()).collect();
                     tx.lease_messages(&ids, until, None).await?;
                     advance(tx, &peer, &mut messages, DeliveryState::Offered, None).await?;
-                    Ok(Inbox { messages, next_cursor: None })
+                    Ok(Page::last(messages))
                 })
             })
             .await
     }
 
-    /// Looks into an inbox and leaves it as it is. Shows what is on lease, too.
+    /// A page of the messages in an inbox, in the order of arrival, which leaves it as it is. Shows what is on lease, too.
     pub async fn peek_messages(
         &self,
         caller: &Caller,
         peer: &str,
         cursor: Option<&str>,
         limit: Option<u32>,
-    ) -> Result<Inbox, Error> {
+    ) -> Result<Page<Message>, Error> {
         let peer = peer_id(peer, ResourceKind::Peer)?;
-        let limit = check::limit(limit)?;
-        let after: i64 = check::cursor(cursor)?.unwrap_or(0);
         let row = self.core.store.peer(&peer).await?;
         may_act_for(
             caller,
             &row.ok_or_else(|| Error::not_found(ResourceKind::Peer, peer.as_str()))?,
         )?;
-        let mut rows = self.core.store.inbox(&peer, after, limit + 1).await?;
-        let more = rows.len() > limit as usize;
-        rows.truncate(limit as usize);
-        let next_cursor = rows.last().filter(|_| more).map(|row| check::make_cursor(&row.id));
-        let messages = rows.into_iter().map(|row| row.message).collect();
-        Ok(Inbox { messages, next_cursor })
+        let read = async |after: Option<i64>, limit| {
+            self.core.store.inbox(&peer, after.unwrap_or(0), limit).await
+        };
+        Ok(Page::read(cursor, limit, read, |row: &MessageRow| row.id).await?.map(|row| row.message))
     }
 
     /// The messages of a peer's inbox with their stamps.
@@ -277,10 +264,13 @@ async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Resul
     };
     let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id);
     match (own, named) {
-        (None, _) => Err(Error::SessionWithoutPeer),
         (Some(own), Some(named)) if own.as_str() != named => Err(Error::Forbidden(format!(
             "from_peer: this token sends as {own} and as nobody else"
         ))),
+        (None, Some(_)) => {
+            Err(Error::Forbidden("from_peer: this token sends as its own peer alone".to_owned()))
+        }
+        (None, None) => Err(Error::SessionWithoutPeer),
         (Some(own), _) => Ok(own.as_str().to_owned()),
     }
 }

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde::Serialize;
 use serde_json::json;
 
 use super::Team;
@@ -11,18 +10,9 @@ use crate::{
         Caller, NewEvent, Peer, PeerId, PeerRole, PeerStatus, RegisterInput, StreamName, Timestamp,
         limits,
     },
-    service::{Error, ResourceKind, check, process},
+    service::{Error, Page, ResourceKind, check, process},
     store::{PeerFilter, PeerRow, StoreError, WriteTx},
 };
-
-/// A page of peers.
-#[derive(Debug, Serialize)]
-pub struct PeerPage {
-    /// The peers: online, busy, idle, offline, and by name among those.
-    pub peers: Arc<[Peer]>,
-    /// Where the next page begins, if there is one.
-    pub next_cursor: Option<String>,
-}
 
 impl Team {
     /// Registers a peer, or updates the one with the same identity.
@@ -125,13 +115,13 @@ impl Team {
         Ok(rows.into_iter().map(|row| row.peer).collect())
     }
 
-    /// A page of peers.
+    /// A page of peers: online, busy, idle, offline, and by name among those.
     pub async fn peers(
         &self,
         filter: &PeerFilter,
         cursor: Option<&str>,
         limit: Option<u32>,
-    ) -> Result<Arc<PeerPage>, Error> {
+    ) -> Result<Arc<Page<Peer>>, Error> {
         let read = || self.read_peers(filter, cursor, limit);
         self.peer_pages.get(&self.core.store, (filter, cursor, limit), read).await
     }
@@ -141,17 +131,14 @@ impl Team {
         filter: &PeerFilter,
         cursor: Option<&str>,
         limit: Option<u32>,
-    ) -> Result<PeerPage, Error> {
-        let limit = check::limit(limit)?;
-        let after: Option<(i64, String, String)> = check::cursor(cursor)?;
-        let mut rows = self.core.store.peers(filter, after.as_ref(), limit + 1).await?;
-        let more = rows.len() > limit as usize;
-        rows.truncate(limit as usize);
-        let peers: Arc<[Peer]> = rows.into_iter().map(|row| row.peer).collect();
-        let next_cursor = peers.last().filter(|_| more).map(|peer| {
-            check::make_cursor(&(peer.status as i64, &peer.display_name, peer.peer_id.as_str()))
-        });
-        Ok(PeerPage { peers, next_cursor })
+    ) -> Result<Page<Peer>, Error> {
+        let read = async |after: Option<(i64, String, String)>, limit| {
+            self.core.store.peers(filter, after.as_ref(), limit).await
+        };
+        let key = |PeerRow { peer, .. }: &PeerRow| {
+            (peer.status as i64, peer.display_name.clone(), peer.peer_id.clone())
+        };
+        Ok(Page::read(cursor, limit, read, key).await?.map(|row| row.peer))
     }
 
     /// Lets time pass for peers: who was silent for too long is idle while its process lives, and offline
@@ -422,7 +409,7 @@ mod tests {
         let id = peer.peer_id.as_str();
         services.team.send_message(&caller, id, message()).await.unwrap();
         let take =
-            async || services.team.take_messages(&caller, id, None).await.unwrap().messages.len();
+            async || services.team.take_messages(&caller, id, None).await.unwrap().items.len();
         assert_eq!(take().await, 1);
         assert_eq!(take().await, 0);
         let before = test.store.log_bounds().await.unwrap().1;

@@ -11,7 +11,7 @@ use crate::{
         journal::{Ghap, Session, SessionSource, ToolUse},
         limits,
     },
-    service::{Error, ResourceKind, check},
+    service::{Error, Page, ResourceKind, check},
     store::{SessionFilter, SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx},
 };
 
@@ -176,17 +176,14 @@ impl Team {
         filter: &SessionFilter,
         cursor: Option<&str>,
         limit: Option<u32>,
-    ) -> Result<(Vec<Session>, Option<String>), Error> {
-        let limit = check::limit(limit)?;
-        let before: Option<(i64, String)> = check::cursor(cursor)?;
-        let before = before.as_ref().map(|(at, id)| (Timestamp::from_millis(*at), id.as_str()));
-        let mut sessions = self.core.store.sessions(filter, before, limit + 1).await?;
-        let more = sessions.len() > limit as usize;
-        sessions.truncate(limit as usize);
-        let next = sessions.last().filter(|_| more).map(|session| {
-            check::make_cursor(&(session.last_seen_at.as_millis(), &session.session_id))
-        });
-        Ok((sessions, next))
+    ) -> Result<Page<Session>, Error> {
+        let read = async |before: Option<(i64, String)>, limit| {
+            let before = before.as_ref().map(|(at, id)| (Timestamp::from_millis(*at), id.as_str()));
+            self.core.store.sessions(filter, before, limit).await
+        };
+        let key =
+            |session: &Session| (session.last_seen_at.as_millis(), session.session_id.clone());
+        Page::read(cursor, limit, read, key).await
     }
 
     /// Counts a tool call.

@@ -107,9 +107,9 @@ async fn list(call: Call, input: ListInput) -> Result<GhapRows, Failure> {
         since: since.or(Some(Timestamp::from_millis(i64::MIN))),
     };
     let limit = input.limit.unwrap_or(20);
-    let (ghaps, next_cursor) =
-        call.services.journal.ghaps(&filter, input.cursor.as_deref(), Some(limit)).await?;
-    let results: Vec<GhapRow> = ghaps
+    let page = call.services.journal.ghaps(&filter, input.cursor.as_deref(), Some(limit)).await?;
+    let results: Vec<GhapRow> = page
+        .items
         .into_iter()
         .map(|ghap| GhapRow {
             goal: quote::excerpt(&ghap.goal, 200),
@@ -124,7 +124,7 @@ async fn list(call: Call, input: ListInput) -> Result<GhapRows, Failure> {
             captured_at: ghap.resolved_at,
         })
         .collect();
-    Ok(GhapRows { count: results.len(), results, next_cursor })
+    Ok(GhapRows { count: results.len(), results, next_cursor: page.next_cursor })
 }
 
 /// RFC 3339, or a date, which is its beginning in UTC.
