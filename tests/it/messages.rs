@@ -235,7 +235,10 @@ fn the_sender_is_whoever_holds_the_token() {
     // A session whose peer never registered has nothing to speak with.
     let nobody = d.session("s-3");
     let reply = nobody.post(&to_other, &json!({ "text": "a" }));
-    assert!(matches!(reply.status(), 403 | 409), "{reply:?}");
+    problem(&reply, 409, "conflict");
+    // Nor may it take the name of one that has.
+    let reply = nobody.post(&to_other, &json!({ "text": "a", "from_peer": mine }));
+    problem(&reply, 403, "forbidden");
 }
 
 #[test]

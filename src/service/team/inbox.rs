@@ -515,7 +515,7 @@ mod tests {
         for (index, peer) in peers.iter().enumerate() {
             let inbox =
                 services.team.peek_messages(&Caller::Operator, peer.peer_id.as_str(), None, None);
-            let messages = inbox.await.unwrap().messages;
+            let messages = inbox.await.unwrap().items;
             assert_eq!(messages.len(), if index < 2 { 1 } else { 2 }, "peer {index}");
             for message in messages {
                 let detail =
