@@ -253,7 +253,7 @@ fn describe(help: &str) -> Described {
                     .filter(|word| word.starts_with('<'))
                     .map(|word| word.trim_matches(['<', '>']).to_owned());
                 present = names.iter().map(|name| (*name).to_owned()).collect();
-                about = text.to_owned();
+                text.clone_into(&mut about);
                 for name in names {
                     let option = Opt { value: value.clone(), default: None };
                     described.options.insert(name.to_owned(), option);
@@ -278,11 +278,11 @@ fn describe(help: &str) -> Described {
 /// What is wrong with a line that begins with `svc`: a command or an option that is not there.
 pub(crate) fn wrong_with(line: &str) -> Option<String> {
     let commands = commands();
-    let mut words =
+    let words =
         line.split_whitespace().map(|word| word.trim_matches(['"', '\'', ')', '('])).skip(1);
     let mut name = String::new();
     let is_name = |word: &str| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
-    while let Some(word) = words.next() {
+    for word in words {
         let present = &commands[&name];
         let below = format!("{name} {word}").trim().to_owned();
         if matches!(word, "--" | "help") || word.starts_with('#') {

@@ -53,6 +53,7 @@ fn is_installed(tool: &str) -> bool {
     Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
+#[expect(clippy::print_stdout, reason = "who skips a test says so")]
 fn tools_are_missing() -> bool {
     let missing: Vec<_> = TOOLS.into_iter().filter(|tool| !is_installed(tool)).collect();
     if !missing.is_empty() {
@@ -178,7 +179,7 @@ fn a_block_of_commands_is_run_or_says_why_it_cannot_be() {
                     problems.extend(parsed.err().map(|error| format!("{place}: {error}")));
                 }
                 "toml" => {
-                    problems.extend(wrong_settings(&block.text).map(|it| format!("{place}: {it}")))
+                    problems.extend(wrong_settings(&block.text).map(|it| format!("{place}: {it}")));
                 }
                 "text" | "http" | "sql" => {}
                 _ => problems.push(format!("{place}: marked `{}`, and so not checked", block.info)),
