@@ -17,7 +17,7 @@ use crate::{
         limits,
     },
     service::{
-        Error, Page, ResourceKind, check, search,
+        Error, Page, ResourceKind, search,
         team::{ActingSession, tell},
     },
     store::{CalibrationRow, GhapFilter, StoreError, WriteTx},
