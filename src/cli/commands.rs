@@ -139,9 +139,8 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     }
     let GlobalFlags { json, home, url } = global;
     // What needs no home.
-    match &command {
-        Command::Completions(args) => return completions::run(args, Cli::command()),
-        _ => {}
+    if let Command::Completions(args) = &command {
+        return completions::run(args, Cli::command());
     }
     let context = Context::new(home.as_deref(), url, json)?;
     match command {

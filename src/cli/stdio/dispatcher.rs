@@ -69,7 +69,7 @@ impl CallDispatcher {
         while let Some(line) = input.next().await? {
             match line {
                 InputLine::TooLong => {
-                    self.bridge.output.send(call::too_long(lines::MAX_LINE)).await
+                    self.bridge.output.send(call::too_long(lines::MAX_LINE)).await;
                 }
                 InputLine::Whole(line) => match ClientLine::parse(line) {
                     Ok(ClientLine::Call(call)) => self.call(call).await,
