@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{App, Problem, api::Api, body::Query, openapi::Operation, sse};
 use crate::{
     domain::{Caller, Timestamp, limits, sse::push_item},
-    service::log::{After, Selector},
+    service::log::{Selector, StartAfter},
     web::Accept,
 };
 
@@ -84,17 +84,17 @@ async fn show(
     let kind = query.kind.filter(|kind| !kind.is_empty());
     if Accept::of(&headers).prefers("text/event-stream", "application/json") {
         let after = match sse::last_event_id(&headers, None)? {
-            Some(id) => After::Place(id),
+            Some(id) => StartAfter::Cursor(id),
             None => after,
         };
         let subscription = app.services.log.subscribe(&caller, &selector, after, kind).await?;
-        let from = (after == After::Latest).then(|| subscription.cursor());
+        let from = (after == StartAfter::Latest).then(|| subscription.cursor());
         return Ok(sse::response(&app, subscription, from));
     }
     let after = match after {
-        After::Place(place) => i64::try_from(place).unwrap_or(i64::MAX),
+        StartAfter::Cursor(place) => i64::try_from(place).unwrap_or(i64::MAX),
         // What comes from now on is not here yet.
-        After::Latest => i64::MAX,
+        StartAfter::Latest => i64::MAX,
     };
     let page = app
         .services
@@ -121,12 +121,12 @@ fn infallible(written: std::fmt::Result) {
     written.expect("writing to a string does not fail");
 }
 
-fn after(text: Option<&str>) -> Result<After, Problem> {
+fn after(text: Option<&str>) -> Result<StartAfter, Problem> {
     match text.map(str::trim) {
-        None | Some("") => Ok(After::Place(0)),
-        Some("latest") => Ok(After::Latest),
+        None | Some("") => Ok(StartAfter::Cursor(0)),
+        Some("latest") => Ok(StartAfter::Latest),
         Some(text) => match sse::parse_cursor(text) {
-            Some(cursor) => Ok(After::Place(cursor)),
+            Some(cursor) => Ok(StartAfter::Cursor(cursor)),
             None => Err(Problem::invalid("after", "must be a number from 0 up, or `latest`")),
         },
     }

@@ -11,7 +11,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::{App, Problem};
 use crate::{
     domain::{limits, sse},
-    service::log::{Chunk, Subscription},
+    service::log::{Subscription, SubscriptionChunk},
     telemetry,
     web::Pulse,
 };
@@ -92,8 +92,8 @@ impl Feed {
             biased;
             () = &mut self.stop => None,
             next = self.subscription.next() => match next {
-                Ok(Some(Chunk::Frames(frames))) => Some(frames),
-                Ok(Some(Chunk::Gap(gap))) => Some(sse::notice("gap", &gap).into()),
+                Ok(Some(SubscriptionChunk::Frames(frames))) => Some(frames),
+                Ok(Some(SubscriptionChunk::Gap(gap))) => Some(sse::notice("gap", &gap).into()),
                 Ok(None) => None,
                 Err(error) => {
                     // The client comes back with its last id, and finds out then whether it is still so.

@@ -24,7 +24,7 @@ use crate::{
         Caller, FrameKind, Framing, NewTask, Seq, StreamName, Task, TaskEvent, TaskEventBody,
         TaskStatus, Timestamp, Verdict, limits,
     },
-    service::log::After,
+    service::log::StartAfter,
     store::TaskFilter,
 };
 
@@ -170,7 +170,7 @@ async fn watch(
     let subscription = app
         .services
         .log
-        .subscribe_stream(name.as_str(), After::Place(after), Framing::Data, None)
+        .subscribe_stream(name.as_str(), StartAfter::Cursor(after), Framing::Data, None)
         .await?;
     if after > 0 && subscription.is_complete() {
         return Ok(StatusCode::NO_CONTENT.into_response());

@@ -12,12 +12,12 @@ use super::{
 };
 use crate::{
     domain::{CallId, Event, Seq, StreamName, limits, mcp::Revision},
-    service::{self, log::Follow},
+    service::{self, log::StreamFollower},
 };
 
 /// A reader of a call's stream.
 pub(crate) struct CallLog {
-    follow: Follow,
+    follow: StreamFollower,
     call: CallId,
     session: Arc<McpSession>,
     /// Asks the client to come back for the rest, now and not later.

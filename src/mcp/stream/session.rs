@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     domain::{Caller, Seq, StreamName, sse::KEEP_ALIVE},
-    service::{self, log::Follow},
+    service::{self, log::StreamFollower},
 };
 
 /// The notices of a session, which may change its subscriptions at any time.
@@ -164,7 +164,7 @@ pub(crate) async fn sse_session_response(
 }
 
 struct SseSessionSource {
-    follow: Follow,
+    follow: StreamFollower,
     notices: SessionNotices,
 }
 

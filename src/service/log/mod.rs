@@ -1,25 +1,23 @@
-//! The event log: pages of it, subscriptions that follow it, and what retention removes.
+//! The event log: pages of it, readers that follow it, and what retention removes.
+//!
+//! `cursor` says where a reader begins, `source` is what every reader that follows is made of: `subscription` gives
+//! frames, `follower` events, `reading` one answer. `pages` and `stream_moves` do not follow.
 
+mod cursor;
+mod follower;
+mod pages;
 mod reading;
 mod retention;
+mod room;
+mod source;
 mod stream_moves;
 mod subscription;
 
-pub use reading::Reading;
+pub use cursor::{Gap, GapReason, Selector, StartAfter};
+pub use follower::StreamFollower;
+pub use pages::EventPage;
+pub use reading::EventReading;
 pub use retention::Retention;
+pub use room::Log;
 pub use stream_moves::{StreamEnd, StreamMoves};
-pub use subscription::{After, Chunk, EventPage, Follow, Gap, GapReason, Selector, Subscription};
-
-use super::core::Core;
-
-/// The room of the log.
-#[derive(Debug, Clone)]
-pub struct Log {
-    core: Core,
-}
-
-impl Log {
-    pub(super) fn new(core: Core) -> Self {
-        Self { core }
-    }
-}
+pub use subscription::{Subscription, SubscriptionChunk};

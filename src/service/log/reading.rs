@@ -1,4 +1,4 @@
-//! Reading the log call by call, for readers that keep no connection: a page, and where to go on.
+//! Reading the log call by call, for readers that keep no connection.
 
 use std::time::Duration;
 
@@ -6,32 +6,33 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     Log,
-    subscription::{After, Gap, Selector, begin},
+    cursor::{Gap, Selector, StartAfter},
+    source::{LogSource, TailRead},
 };
 use crate::{
-    domain::{Event, StreamName, StreamReader, limits},
+    domain::{Event, StreamReader, limits},
     service::{Error, check},
-    store::{Batch, Commit, FeedScope, Heard, Listener, PageSize},
+    store::{Batch, FeedScope, PageSize},
 };
 
-/// What follows a place.
+/// What follows a cursor.
 #[derive(Debug)]
-pub struct Reading {
+pub struct EventReading {
     /// The events; none if nothing followed in time.
     pub events: Vec<Event>,
-    /// The place to go on from.
+    /// The cursor to go on from.
     pub next_after: i64,
-    /// What the log cannot give any more.
+    /// What the log does not have.
     pub gap: Option<Gap>,
     /// Nothing will follow: the stream is closed, and this is its end.
     pub closed: bool,
 }
 
 impl Log {
-    /// The events after a place, which are waited for if there are none yet.
+    /// The events after a cursor. If there are none yet, waits for them up to `wait`.
     ///
-    /// This is for agents, and nothing private is among them, whoever asks: the answer itself becomes an event of a
-    /// private stream, and would be in the next answer, which would be in the one after that.
+    /// This is for agents, and shows no stream that is for the operator alone, whoever asks. The answer itself becomes
+    /// an event of such a stream; if it were shown, each answer would hold all answers before it.
     pub async fn read_events(
         &self,
         selector: &Selector,
@@ -39,98 +40,64 @@ impl Log {
         kind: Option<&str>,
         limit: Option<u32>,
         wait: Duration,
-    ) -> Result<Reading, Error> {
-        let until = Instant::now() + wait;
-        let take = PageSize { rows: check::limit(limit)?, bytes: limits::AGENT_PAGE_BYTES };
-        // Listen first and look after, or what is committed in between is waited for in vain.
-        let mut ear = match selector {
+    ) -> Result<EventReading, Error> {
+        let deadline = Instant::now() + wait;
+        let size = PageSize { rows: check::limit(limit)?, bytes: limits::AGENT_PAGE_BYTES };
+        let store = &self.core.store;
+        let (mut source, bounds) = match selector {
             Selector::Stream(name) => {
                 let (name, _) = self.readable(StreamReader::Team, name).await?;
-                let listener = self.core.store.bus().listen(&name);
-                Ear::Stream(name, listener)
+                LogSource::stream(store, name).await?
             }
             Selector::Prefix(prefix) => {
-                let scope = FeedScope::prefix(prefix, StreamReader::Team);
-                Ear::Feed(scope, self.core.store.bus().listen_all())
+                LogSource::feed(store, FeedScope::prefix(prefix, StreamReader::Team)).await?
             }
         };
-        let (after, (bounds, _)) = (After::Place(after), self.bounds(&ear).await?);
-        let (mut place, gap) = match &ear {
-            Ear::Stream(..) => begin(after, bounds),
-            Ear::Feed(scope, _) => self.begin_feed(scope, after, bounds).await?,
-        };
+        let (mut cursor, gap) = source.start(StartAfter::Cursor(after), bounds).await?;
         loop {
-            // The end is looked at before the page, so that what is passed over for its kind was seen.
-            let ((_, head), closed) = self.bounds(&ear).await?;
-            let page = self.page_after(selector, StreamReader::Team, place, kind, take).await?;
-            if let Some(next_after) = page.next {
-                return Ok(Reading { events: page.events, next_after, gap, closed: false });
+            // The head is read before the page, so that events which the kind leaves out were looked at.
+            let bounds = source.bounds().await?;
+            let page = source.events(cursor, i64::MAX, kind, size).await?;
+            let last = page.events.last().map(|event| source.cursor_of(event));
+            if let Some(last) = last.filter(|_| page.more) {
+                return Ok(EventReading {
+                    events: page.events,
+                    next_after: last,
+                    gap,
+                    closed: false,
+                });
             }
-            let last = page.events.last().map_or(0, |event| match selector {
-                Selector::Stream(_) => event.seq,
-                Selector::Prefix(_) => event.position,
-            });
-            place = place.max(head).max(last);
-            let closed = closed && place == head;
-            let over = !page.events.is_empty() || gap.is_some() || closed;
-            if over || timeout_at(until, ear.hear(&mut place, kind)).await.is_err() {
-                return Ok(Reading { events: page.events, next_after: place, gap, closed });
+            cursor = cursor.max(bounds.head).max(last.unwrap_or(0));
+            let closed = bounds.closed && cursor == bounds.head;
+            let has_answer = !page.events.is_empty() || gap.is_some() || closed;
+            let is_over = has_answer || {
+                let more = wait_for_kind(&mut source, &mut cursor, kind);
+                timeout_at(deadline, more).await.is_err()
+            };
+            if is_over {
+                return Ok(EventReading { events: page.events, next_after: cursor, gap, closed });
             }
-        }
-    }
-
-    /// Floor and head, and whether nothing will follow.
-    async fn bounds(&self, ear: &Ear) -> Result<((i64, i64), bool), Error> {
-        match ear {
-            Ear::Stream(name, _) => {
-                let view = self.view(name).await?;
-                Ok(((view.floor, view.head), view.closed))
-            }
-            Ear::Feed(..) => Ok((self.core.store.log_bounds().await?, false)),
         }
     }
 }
 
-/// Listens for what may concern a reader, so that the table is not read for each commit of a busy daemon.
-enum Ear {
-    Stream(StreamName, Listener<Batch>),
-    Feed(FeedScope, Listener<Commit>),
-}
-
-impl Ear {
-    /// Waits until the table is worth a look, and moves `place` over what does not matter.
-    async fn hear(&mut self, place: &mut i64, kind: Option<&str>) {
-        let wanted = |batch: &Batch| {
-            kind.is_none_or(|kind| batch.events.iter().any(|event| &*event.kind == kind))
+/// Waits until the table is worth a look. Moves the cursor over commits without an event of the kind, so that the
+/// table is not read for each commit of a busy daemon.
+async fn wait_for_kind(source: &mut LogSource, cursor: &mut i64, kind: Option<&str>) {
+    let concerns = |batch: &Batch| {
+        let is_wanted =
+            kind.is_none_or(|kind| batch.events.iter().any(|event| &*event.kind == kind));
+        batch.closed || is_wanted
+    };
+    loop {
+        source.wait(*cursor).await;
+        let mut next = *cursor;
+        let TailRead::Batches(batches) = source.tail(&mut next, limits::CHUNK_BYTES) else {
+            return;
         };
-        loop {
-            match self {
-                Self::Stream(_, listener) => {
-                    listener.wait(*place).await;
-                    let Heard::Items(batches) = listener.hear(*place, limits::CHUNK_BYTES) else {
-                        return;
-                    };
-                    if batches.iter().any(|batch| batch.closed || wanted(batch)) {
-                        return;
-                    }
-                    *place = batches.last().map_or(*place, |batch| batch.seqs.1);
-                }
-                Self::Feed(scope, listener) => {
-                    listener.wait(*place).await;
-                    let Heard::Items(commits) = listener.hear(*place, limits::CHUNK_BYTES) else {
-                        return;
-                    };
-                    for batch in commits.iter().flat_map(|commit| commit.iter()) {
-                        // A listener that came while a commit was being told may see a part of it.
-                        let whole = batch.positions.0 == *place + 1;
-                        let ours = scope.contains(batch);
-                        if !whole || (ours && wanted(batch)) {
-                            return;
-                        }
-                        *place = batch.positions.1;
-                    }
-                }
-            }
+        if batches.iter().any(|batch| concerns(batch)) {
+            return;
         }
+        *cursor = next;
     }
 }

@@ -1,19 +1,7 @@
 //! MCP sessions, their subscriptions, and the calls that are on record.
 
 mod calls;
+mod room;
 
 pub use calls::{CallEnd, NewCall, NewMcpSession};
-
-use super::core::Core;
-
-/// The room of MCP sessions and calls.
-#[derive(Debug, Clone)]
-pub struct Mcp {
-    core: Core,
-}
-
-impl Mcp {
-    pub(super) fn new(core: Core) -> Self {
-        Self { core }
-    }
-}
+pub use room::Mcp;

@@ -88,7 +88,7 @@ impl Team {
             .write(move |tx| {
                 Box::pin(async move {
                     let row = own_peer(tx, &caller, &id, ResourceKind::Peer).await?;
-                    super::inbox::give_up(tx, &id, "the peer was removed").await?;
+                    super::delivery::give_up(tx, &id, "the peer was removed").await?;
                     tx.delete_peer(&id).await?;
                     note(tx, "peer.removed", &row.peer).await?;
                     Ok(row.peer)

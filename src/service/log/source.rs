@@ -1,0 +1,193 @@
+//! What a reader follows: the table, and the tail of the last commits beside it.
+//!
+//! Everything that follows the log is made of this: [`Subscription`](super::Subscription) for frames,
+//! [`StreamFollower`](super::StreamFollower) for events, [`Log::read_events`](super::Log::read_events) for one answer.
+
+use std::sync::Arc;
+
+use super::cursor::{Gap, GapReason, LogBounds, StartAfter};
+use crate::{
+    domain::{Event, Framing, StreamName},
+    service::{Error, ResourceKind},
+    store::{
+        Batch, Commit, FeedScope, FramePage, Heard, Listener, LogPage, PageSize, Store, StoreError,
+    },
+};
+
+/// One stream, or all streams of a scope.
+#[derive(Debug)]
+pub(super) struct LogSource {
+    store: Store,
+    followed: Followed,
+}
+
+#[derive(Debug)]
+enum Followed {
+    Stream { id: i64, name: StreamName, listener: Listener<Batch> },
+    Feed { scope: FeedScope, listener: Listener<Commit> },
+}
+
+/// What the tail has behind a cursor.
+#[derive(Debug)]
+pub(super) enum TailRead {
+    /// The commits that follow, as far as they are of this source; perhaps none of them is. The cursor has moved
+    /// behind them.
+    Batches(Vec<Arc<Batch>>),
+    /// Nothing follows yet.
+    Nothing,
+    /// Nothing follows, and nothing will.
+    Closed,
+    /// Something follows that only the table has.
+    Behind,
+}
+
+impl LogSource {
+    /// Follows one stream.
+    pub(super) async fn stream(
+        store: &Store,
+        name: StreamName,
+    ) -> Result<(Self, LogBounds), Error> {
+        // Listen first and look after, or what is committed in between is missed.
+        let listener = store.bus().listen(&name);
+        let unknown = || Error::not_found(ResourceKind::Stream, name.as_str());
+        let view = store.view(&name).await?.ok_or_else(unknown)?;
+        let bounds = LogBounds { floor: view.floor, head: view.head, closed: view.closed };
+        let followed = Followed::Stream { id: view.id, name, listener };
+        Ok((Self { store: store.clone(), followed }, bounds))
+    }
+
+    /// Follows all streams of a scope.
+    pub(super) async fn feed(store: &Store, scope: FeedScope) -> Result<(Self, LogBounds), Error> {
+        let listener = store.bus().listen_all();
+        let source = Self { store: store.clone(), followed: Followed::Feed { scope, listener } };
+        let bounds = source.bounds().await?;
+        Ok((source, bounds))
+    }
+
+    /// The bounds at present.
+    pub(super) async fn bounds(&self) -> Result<LogBounds, StoreError> {
+        match &self.followed {
+            Followed::Stream { name, .. } => {
+                let view = self.store.view(name).await?.ok_or(StoreError::NoStream)?;
+                Ok(LogBounds { floor: view.floor, head: view.head, closed: view.closed })
+            }
+            Followed::Feed { .. } => {
+                let (floor, head) = self.store.log_bounds().await?;
+                Ok(LogBounds { floor, head, closed: false })
+            }
+        }
+    }
+
+    /// The cursor to begin with, and what the log does not have.
+    pub(super) async fn start(
+        &self,
+        after: StartAfter,
+        bounds: LogBounds,
+    ) -> Result<(i64, Option<Gap>), StoreError> {
+        let (mut cursor, mut gap) = bounds.start(after);
+        if let (Followed::Feed { scope, .. }, Some(gap)) = (&self.followed, &mut gap) {
+            // The last event of each stream is still there, and may be before those that were pruned.
+            let oldest =
+                self.store.feed_events(scope, 0, i64::MAX, None, PageSize::rows(1)).await?;
+            if let Some(event) = oldest.events.first() {
+                gap.oldest = event.position;
+            }
+            if gap.reason == GapReason::Pruned {
+                cursor = i64::try_from(gap.requested).unwrap_or(cursor);
+            }
+        }
+        Ok((cursor, gap))
+    }
+
+    /// The cursor behind an event.
+    pub(super) fn cursor_of(&self, event: &Event) -> i64 {
+        match self.followed {
+            Followed::Stream { .. } => event.seq,
+            Followed::Feed { .. } => event.position,
+        }
+    }
+
+    /// A page of events behind the cursor, up to `head`, from the table.
+    pub(super) async fn events(
+        &self,
+        cursor: i64,
+        head: i64,
+        kind: Option<&str>,
+        size: PageSize,
+    ) -> Result<LogPage, StoreError> {
+        match &self.followed {
+            Followed::Stream { id, name, .. } => {
+                self.store.events(*id, name, cursor, kind, size).await
+            }
+            Followed::Feed { scope, .. } => {
+                self.store.feed_events(scope, cursor, head, kind, size).await
+            }
+        }
+    }
+
+    /// A page of frames behind the cursor, from the table. The future stands alone, so that it may run ahead.
+    pub(super) fn frames(
+        &self,
+        cursor: i64,
+        framing: Framing,
+    ) -> impl Future<Output = Result<Option<FramePage>, StoreError>> + Send + use<> {
+        let store = self.store.clone();
+        let followed = match &self.followed {
+            Followed::Stream { id, name, .. } => Ok((*id, name.clone())),
+            Followed::Feed { scope, .. } => Err(scope.clone()),
+        };
+        async move {
+            match followed {
+                Ok((id, name)) => store.frames(id, &name, cursor, framing).await,
+                Err(scope) => {
+                    let (_, head) = store.log_bounds().await?;
+                    store.feed_frames(&scope, cursor, head).await
+                }
+            }
+        }
+    }
+
+    /// Waits until something follows the cursor, or nothing will. Dropping the future loses nothing.
+    pub(super) async fn wait(&mut self, cursor: i64) {
+        match &mut self.followed {
+            Followed::Stream { listener, .. } => listener.wait(cursor).await,
+            Followed::Feed { listener, .. } => listener.wait(cursor).await,
+        }
+    }
+
+    /// What the last commits brought behind the cursor, up to about `budget` bytes of it.
+    pub(super) fn tail(&self, cursor: &mut i64, budget: usize) -> TailRead {
+        match &self.followed {
+            Followed::Stream { listener, .. } => match listener.hear(*cursor, budget) {
+                Heard::Items(batches) => {
+                    *cursor = batches.last().map_or(*cursor, |batch| batch.seqs.1);
+                    TailRead::Batches(batches)
+                }
+                Heard::Nothing => TailRead::Nothing,
+                Heard::Closed => TailRead::Closed,
+                Heard::Behind => TailRead::Behind,
+            },
+            Followed::Feed { scope, listener } => match listener.hear(*cursor, budget) {
+                Heard::Items(commits) => {
+                    let mut next = *cursor;
+                    let mut ours = Vec::new();
+                    for batch in commits.iter().flat_map(|commit| commit.iter()) {
+                        // A listener that came while a commit was being published may see a part of it.
+                        if batch.positions.0 != next + 1 {
+                            return TailRead::Behind;
+                        }
+                        next = batch.positions.1;
+                        if scope.contains(batch) {
+                            ours.push(Arc::clone(batch));
+                        }
+                    }
+                    *cursor = next;
+                    TailRead::Batches(ours)
+                }
+                Heard::Nothing => TailRead::Nothing,
+                Heard::Closed => TailRead::Closed,
+                Heard::Behind => TailRead::Behind,
+            },
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The room itself: what its calls stand on.
+
+use crate::service::core::Core;
+
+/// The room of MCP sessions and calls.
+#[derive(Debug, Clone)]
+pub struct Mcp {
+    pub(super) core: Core,
+}
+
+impl Mcp {
+    pub(in crate::service) fn new(core: Core) -> Self {
+        Self { core }
+    }
+}
