@@ -211,9 +211,9 @@ impl Subscription {
     /// and not its bytes.
     fn read_tail(&mut self) -> TailFrames {
         match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
-            TailRead::Batches(batches) => {
-                TailFrames::Frames(join(batches.iter().map(|batch| self.frames_of(batch)).collect()))
-            }
+            TailRead::Batches(batches) => TailFrames::Frames(join(
+                batches.iter().map(|batch| self.frames_of(batch)).collect(),
+            )),
             TailRead::Nothing => TailFrames::Nothing,
             TailRead::Closed => TailFrames::Closed,
             TailRead::Behind => TailFrames::Behind,
@@ -419,7 +419,8 @@ mod tests {
             (&agent, "task/", 99, 7, 7),
             (&agent, "te", 0, 10, 10),
         ] {
-            let (selector, place) = (Selector::Prefix(prefix.to_owned()), StartAfter::Cursor(after));
+            let (selector, place) =
+                (Selector::Prefix(prefix.to_owned()), StartAfter::Cursor(after));
             let mut feed = services.log.subscribe(caller, &selector, place, None).await.unwrap();
             let Some(SubscriptionChunk::Gap(gap)) = feed.next().await.unwrap() else {
                 panic!("no gap for {prefix:?} after {after}")
@@ -445,7 +446,12 @@ mod tests {
         for selector in [Selector::Stream("task/t".to_owned()), Selector::Prefix(String::new())] {
             let mut subscription = services
                 .log
-                .subscribe(&Caller::Operator, &selector, StartAfter::Cursor(0), Some("b".to_owned()))
+                .subscribe(
+                    &Caller::Operator,
+                    &selector,
+                    StartAfter::Cursor(0),
+                    Some("b".to_owned()),
+                )
                 .await
                 .unwrap();
             let head = test.store.log_bounds().await.unwrap().1;
@@ -462,8 +468,11 @@ mod tests {
         let services = services(&test);
         append(&test.store, &name(), vec![event("a", "{}")]).await;
         let stream = Selector::Stream("task/t".to_owned());
-        let mut subscription =
-            services.log.subscribe(&Caller::Operator, &stream, StartAfter::Latest, None).await.unwrap();
+        let mut subscription = services
+            .log
+            .subscribe(&Caller::Operator, &stream, StartAfter::Latest, None)
+            .await
+            .unwrap();
         append(&test.store, &name(), vec![event("a", "{}")]).await;
         assert_eq!(ids(subscription.next().await.unwrap()), [2]);
     }

@@ -1,10 +1,6 @@
 //! Messages: from a peer to a peer, through an inbox, with every state of the delivery on record.
 
-use std::{
-    borrow::Cow,
-    collections::HashMap,
-    sync::Arc,
-};
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -16,8 +12,8 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, Delivery, DeliveryState, Message, MessageId, MessageType,
-        NewMessage, PeerId, limits,
+        Caller, Delivery, DeliveryState, Message, MessageId, MessageType, NewMessage, PeerId,
+        limits,
         stamp::{MessageSender, neutralised},
     },
     service::{Error, Page, ResourceKind, check},
