@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::domain::{
         GhapId, OutcomeId,
-        journal::{Domain, GhapStatus, Strategy},
+        journal::{Domain, GhapDraft, Strategy},
     };
 
     fn outcome(verdict: OutcomeVerdict) -> Outcome {
@@ -110,10 +110,7 @@ mod tests {
     }
 
     fn record(updated_at: i64) -> Ghap {
-        Ghap {
-            id: GhapId::from("ghap_1".to_owned()),
-            session_id: "s".to_owned(),
-            project: None,
+        let draft = GhapDraft {
             domain: Domain::Testing,
             strategy: Strategy::AskUser,
             goal: "g".to_owned(),
@@ -121,19 +118,10 @@ mod tests {
             action: "a".to_owned(),
             prediction: "the test passes".to_owned(),
             probability: None,
-            iteration_count: 1,
-            status: GhapStatus::Active,
-            result: None,
-            surprise: None,
-            root_cause: None,
-            lesson: None,
-            confidence_tier: None,
-            outcome_id: None,
-            confirmed_again: 0,
-            created_at: Timestamp::from_millis(0),
-            updated_at: Timestamp::from_millis(updated_at),
-            resolved_at: None,
-        }
+        };
+        let id = GhapId::from("ghap_1".to_owned());
+        let ghap = Ghap::begin(id, "s".to_owned(), None, draft, Timestamp::from_millis(0));
+        Ghap { updated_at: Timestamp::from_millis(updated_at), ..ghap }
     }
 
     #[test]

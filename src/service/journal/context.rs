@@ -178,7 +178,7 @@ impl Journal {
         // Of what was given up without a word on why there is nothing to learn.
         let ghaps = hits.into_iter().map(|hit| hit.ghap);
         Ok(ghaps
-            .filter(|ghap| ghap.status != GhapStatus::Abandoned || ghap.lesson.is_some())
+            .filter(|ghap| ghap.status() != GhapStatus::Abandoned || ghap.lesson().is_some())
             .collect())
     }
 
@@ -250,9 +250,9 @@ impl ContextItem {
     fn of_ghap(ghap: &Ghap) -> Self {
         Self {
             kind: ContextKind::Experiences,
-            lead: format!("**{}, {}** {}", ghap.domain, ghap.status, ghap.id),
+            lead: format!("**{}, {}** {}", ghap.domain, ghap.status(), ghap.id),
             item: SeenItem::from(ghap),
-            is_failed: ghap.status == GhapStatus::Falsified,
+            is_failed: ghap.status() == GhapStatus::Falsified,
             texts: texts_of(ghap),
         }
     }
@@ -282,20 +282,20 @@ impl ContextItem {
 /// What a record has to say, what it taught first.
 fn texts_of(ghap: &Ghap) -> Vec<(&'static str, String)> {
     let mut texts: Vec<(&'static str, String)> = Vec::new();
-    let mut add = |name, text: Option<&String>| {
-        let is_new = |text: &&String| !texts.iter().any(|(_, earlier)| earlier == *text);
+    let mut add = |name, text: Option<&str>| {
+        let is_new = |text: &&str| !texts.iter().any(|(_, earlier)| earlier == *text);
         if let Some(text) = text.filter(|text| !text.trim().is_empty()).filter(is_new) {
-            texts.push((name, text.clone()));
+            texts.push((name, text.to_owned()));
         }
     };
-    let lesson = ghap.lesson.as_ref();
-    add("Lesson", lesson.and_then(|lesson| lesson.takeaway.as_ref()));
-    add("What worked", lesson.map(|lesson| &lesson.what_worked));
-    add("Surprise", ghap.surprise.as_ref());
-    add("Cause", ghap.root_cause.as_ref().map(|cause| &cause.description));
+    let lesson = ghap.lesson();
+    add("Lesson", lesson.and_then(|lesson| lesson.takeaway.as_deref()));
+    add("What worked", lesson.map(|lesson| lesson.what_worked.as_str()));
+    add("Surprise", ghap.surprise());
+    add("Cause", ghap.root_cause().map(|cause| cause.description.as_str()));
     add("Goal", Some(&ghap.goal));
     add("Hypothesis", Some(&ghap.hypothesis));
-    add("Result", ghap.result.as_ref());
+    add("Result", ghap.result());
     texts
 }
 

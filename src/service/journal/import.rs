@@ -10,8 +10,8 @@ use crate::{
     domain::{
         Caller, GhapId, Ids, Timestamp,
         journal::{
-            Domain, Ghap, GhapStatus, Iteration, Lesson, RootCause, RootCauseCategory,
-            SessionSource, Strategy, Tier, Verdict, tier,
+            Domain, Ghap, GhapDraft, GhapState, Iteration, Lesson, ResolvedGhap, RootCause,
+            RootCauseCategory, SessionSource, Strategy, Tier, Verdict, tier,
         },
         limits,
     },
@@ -294,23 +294,9 @@ fn record(id: GhapId, old: OldGhap) -> Ghap {
     let given = old.confidence_tier.filter(|_| old.outcome.is_some());
     let confidence_tier = given.unwrap_or_else(|| tier(verdict, auto, &old.goal, &old.hypothesis));
     let changes = i64::try_from(old.history.len()).unwrap_or(i64::MAX);
-    Ghap {
-        id,
-        session_id: old.session_id,
-        project: old.project,
-        domain: old.domain,
-        strategy: old.strategy,
-        goal: old.goal,
-        hypothesis: old.hypothesis,
-        action: old.action,
-        prediction: old.prediction,
-        probability: old.probability,
-        iteration_count: old.iteration_count.unwrap_or(1).max(changes + 1),
-        status: match verdict {
-            Verdict::Confirmed => GhapStatus::Confirmed,
-            Verdict::Falsified => GhapStatus::Falsified,
-            Verdict::Abandoned => GhapStatus::Abandoned,
-        },
+    let at = ended.unwrap_or(old.created_at);
+    let resolved = ResolvedGhap {
+        verdict,
         result: old.outcome.map(|outcome| outcome.result),
         surprise: old.surprise.filter(|text| !text.trim().is_empty()),
         root_cause: old
@@ -320,12 +306,25 @@ fn record(id: GhapId, old: OldGhap) -> Ghap {
             .lesson
             .filter(|lesson| !lesson.what_worked.trim().is_empty() || lesson.takeaway.is_some())
             .map(|lesson| Lesson { what_worked: lesson.what_worked, takeaway: lesson.takeaway }),
-        confidence_tier: Some(confidence_tier),
+        tier: confidence_tier,
         outcome_id: None,
-        confirmed_again: 0,
-        created_at: old.created_at,
-        updated_at: ended.unwrap_or(old.created_at),
-        resolved_at: Some(ended.unwrap_or(old.created_at)),
+        at,
+    };
+    let draft = GhapDraft {
+        domain: old.domain,
+        strategy: old.strategy,
+        goal: old.goal,
+        hypothesis: old.hypothesis,
+        action: old.action,
+        prediction: old.prediction,
+        probability: old.probability,
+    };
+    let ghap = Ghap::begin(id, old.session_id, old.project, draft, old.created_at);
+    Ghap {
+        iteration_count: old.iteration_count.unwrap_or(1).max(changes + 1),
+        state: GhapState::Resolved(Box::new(resolved)),
+        updated_at: at,
+        ..ghap
     }
 }
 
@@ -337,18 +336,20 @@ impl OldGhap {
 
     /// The form in which a record leaves: what `svc ghap import` takes.
     pub fn of(ghap: Ghap, history: Vec<Iteration>, notes: Vec<String>) -> Self {
-        let status = match ghap.status {
-            GhapStatus::Active => None,
-            GhapStatus::Confirmed => Some(Verdict::Confirmed),
-            GhapStatus::Falsified => Some(Verdict::Falsified),
-            GhapStatus::Abandoned => Some(Verdict::Abandoned),
+        let resolved = ghap.state.into_resolved();
+        let confidence_tier = resolved.as_ref().map(|resolved| resolved.tier);
+        let (outcome, surprise, root_cause, lesson) = match resolved {
+            None => (None, None, None, None),
+            Some(resolved) => {
+                let outcome = OldOutcome {
+                    status: resolved.verdict,
+                    result: resolved.result.unwrap_or_default(),
+                    captured_at: resolved.at,
+                    auto_captured: resolved.outcome_id.is_some(),
+                };
+                (Some(outcome), resolved.surprise, resolved.root_cause, resolved.lesson)
+            }
         };
-        let outcome = status.map(|status| OldOutcome {
-            status,
-            result: ghap.result.unwrap_or_default(),
-            captured_at: ghap.resolved_at.unwrap_or(ghap.updated_at),
-            auto_captured: ghap.outcome_id.is_some(),
-        });
         Self {
             id: ghap.id.as_str().to_owned(),
             session_id: ghap.session_id,
@@ -363,25 +364,25 @@ impl OldGhap {
             probability: ghap.probability,
             history: history
                 .into_iter()
-                .map(|said| OldIteration {
-                    timestamp: said.at,
-                    hypothesis: said.hypothesis,
-                    action: said.action,
-                    prediction: said.prediction,
+                .map(|earlier| OldIteration {
+                    timestamp: earlier.at,
+                    hypothesis: earlier.hypothesis,
+                    action: earlier.action,
+                    prediction: earlier.prediction,
                 })
                 .collect(),
             iteration_count: Some(ghap.iteration_count),
             outcome,
-            surprise: ghap.surprise,
-            root_cause: ghap.root_cause.map(|cause| OldRootCause {
+            surprise,
+            root_cause: root_cause.map(|cause| OldRootCause {
                 category: cause.category,
                 description: cause.description,
             }),
-            lesson: ghap.lesson.map(|lesson| OldLesson {
+            lesson: lesson.map(|lesson| OldLesson {
                 what_worked: lesson.what_worked,
                 takeaway: lesson.takeaway,
             }),
-            confidence_tier: ghap.confidence_tier,
+            confidence_tier,
             notes,
         }
     }

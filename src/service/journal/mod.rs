@@ -18,7 +18,7 @@ pub use import::{Imported, OldGhap};
 pub use memories::{NewMemory, StoredMemory};
 pub use outcomes::NewOutcome;
 pub use premortem::PremortemRequest;
-pub use records::{GhapChange, GhapDetail, NewGhap, Resolution};
+pub use records::GhapDetail;
 pub use room::Journal;
 pub use values::{ClusterList, StoredValue, ValueDistances, ValueValidity, too_far};
 

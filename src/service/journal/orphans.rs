@@ -4,7 +4,7 @@ use super::{records::tell_of, room::Journal, texts::check_text};
 use crate::{
     domain::{
         Caller, GhapId, Timestamp,
-        journal::{Ghap, GhapStatus, Tier},
+        journal::{Ghap, GhapStatus, Resolution},
         limits,
     },
     service::{Error, ResourceKind, team::ActingSession},
@@ -66,12 +66,7 @@ impl Journal {
             .write(move |tx| {
                 Box::pin(async move {
                     let mut ghap = still_orphan(tx, &orphan, stale).await?;
-                    let now = tx.now();
-                    ghap.status = GhapStatus::Abandoned;
-                    ghap.confidence_tier = Some(Tier::Abandoned);
-                    ghap.result = Some(reason);
-                    ghap.updated_at = now;
-                    ghap.resolved_at = Some(now);
+                    ghap.resolve(Resolution::abandoned(reason), tx.now());
                     tx.update_ghap(&ghap).await?;
                     tell_of(tx, &ghap, "ghap.resolved").await?;
                     Ok(ghap)
@@ -103,7 +98,7 @@ async fn still_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result
     let session = tx.session(&ghap.session_id).await?;
     let left =
         session.is_none_or(|session| session.ended_at.is_some() || session.last_seen_at < stale);
-    if ghap.status != GhapStatus::Active || !left {
+    if ghap.status() != GhapStatus::Active || !left {
         return Err(Error::Conflict(format!("record {id} is not left open any more")));
     }
     Ok(ghap)

@@ -50,16 +50,16 @@ impl Journal {
         let failed =
             self.core.store.telling(domain, strategy, LessonKind::Falsified, project, MOST).await?;
         let mut given_texts = HashSet::new();
-        for ghap in failed.iter().filter(|ghap| given_texts.insert((&ghap.goal, &ghap.surprise))) {
-            let lesson = ghap.lesson.as_ref();
+        for ghap in failed.iter().filter(|ghap| given_texts.insert((&ghap.goal, ghap.surprise()))) {
+            let lesson = ghap.lesson();
             let takeaway =
-                lesson.map(|lesson| lesson.takeaway.as_ref().unwrap_or(&lesson.what_worked));
-            let cause = ghap.root_cause.as_ref().map(|cause| &cause.description);
+                lesson.map(|lesson| lesson.takeaway.as_deref().unwrap_or(&lesson.what_worked));
+            let cause = ghap.root_cause().map(|cause| cause.description.as_str());
             let texts = [
                 ("Lesson", takeaway),
                 ("Cause", cause),
-                ("Hypothesis", Some(&ghap.hypothesis)),
-                ("Goal", Some(&ghap.goal)),
+                ("Hypothesis", Some(ghap.hypothesis.as_str())),
+                ("Goal", Some(ghap.goal.as_str())),
             ];
             add(&mut markdown, "Common failures", &ghap_lead(ghap), &texts);
         }
@@ -74,9 +74,9 @@ impl Journal {
             .telling(domain, strategy, LessonKind::Surprising, project, MOST)
             .await?;
         let mut given_texts = HashSet::new();
-        for ghap in surprising.iter().filter(|ghap| given_texts.insert(&ghap.surprise)) {
+        for ghap in surprising.iter().filter(|ghap| given_texts.insert(ghap.surprise())) {
             let texts =
-                [("Surprise", ghap.surprise.as_ref()), ("Prediction", Some(&ghap.prediction))];
+                [("Surprise", ghap.surprise()), ("Prediction", Some(ghap.prediction.as_str()))];
             add(&mut markdown, "Unexpected outcomes", &ghap_lead(ghap), &texts);
         }
         for (category, count) in self.core.store.root_causes(domain, strategy).await? {
@@ -84,7 +84,7 @@ impl Journal {
             add(&mut markdown, "Root causes to watch", &lead, &[]);
         }
         for value in self.core.store.values_of_domain(domain, MOST).await? {
-            add(&mut markdown, "Relevant values", "", &[("", Some(&value.text))]);
+            add(&mut markdown, "Relevant values", "", &[("", Some(value.text.as_str()))]);
         }
         Ok(markdown.finish())
     }
@@ -98,9 +98,9 @@ fn add(
     markdown: &mut BoundedMarkdown,
     heading: &'static str,
     lead: &str,
-    texts: &[(&'static str, Option<&String>)],
+    texts: &[(&'static str, Option<&str>)],
 ) {
     let texts: Vec<(&str, String)> =
-        texts.iter().filter_map(|(name, text)| Some((*name, (*text)?.clone()))).collect();
+        texts.iter().filter_map(|(name, text)| Some((*name, (*text)?.to_owned()))).collect();
     markdown.add(heading, None, lead, &texts);
 }

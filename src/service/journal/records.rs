@@ -10,9 +10,9 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, GhapId, OutcomeId,
+        Caller, GhapId,
         journal::{
-            Domain, Ghap, GhapStatus, Iteration, Lesson, RootCause, Strategy, Verdict, tier,
+            Domain, Ghap, GhapChange, GhapDraft, GhapStatus, Iteration, Resolution, Verdict,
         },
         limits,
     },
@@ -22,63 +22,6 @@ use crate::{
     },
     store::{CalibrationRow, GhapFilter, StoreError, WriteTx},
 };
-
-/// A record that begins.
-#[derive(Debug, Clone)]
-pub struct NewGhap {
-    /// What it is about.
-    pub domain: Domain,
-    /// How it goes about it.
-    pub strategy: Strategy,
-    /// What is to be reached.
-    pub goal: String,
-    /// What is believed.
-    pub hypothesis: String,
-    /// What is done about it.
-    pub action: String,
-    /// What will be seen if the belief is right.
-    pub prediction: String,
-    /// How sure its maker is of the prediction.
-    pub probability: Option<f64>,
-}
-
-/// Changes of a record. What is not there stays as it is.
-#[derive(Debug, Clone, Default)]
-pub struct GhapChange {
-    /// What it is about.
-    pub domain: Option<Domain>,
-    /// How it goes about it.
-    pub strategy: Option<Strategy>,
-    /// What is to be reached.
-    pub goal: Option<String>,
-    /// What is believed.
-    pub hypothesis: Option<String>,
-    /// What is done about it.
-    pub action: Option<String>,
-    /// What will be seen if the belief is right.
-    pub prediction: Option<String>,
-    /// How sure its maker is of the prediction.
-    pub probability: Option<f64>,
-    /// Something to keep with it.
-    pub note: Option<String>,
-}
-
-/// How a record ends.
-#[derive(Debug, Clone)]
-pub struct Resolution {
-    /// The verdict.
-    pub verdict: Verdict,
-    /// What was seen.
-    pub result: String,
-    /// What was not expected.
-    pub surprise: Option<String>,
-    /// Why the prediction was wrong.
-    pub root_cause: Option<RootCause>,
-    /// What is to be remembered.
-    pub lesson: Option<Lesson>,
-    /// The outcome that the verdict rests on.
-    pub outcome_id: Option<String>,
-}
 
 /// A record with its history.
 #[derive(Debug)]
@@ -100,17 +43,17 @@ impl Journal {
         &self,
         caller: &Caller,
         acting: ActingSession,
-        new: NewGhap,
+        draft: GhapDraft,
     ) -> Result<Ghap, Error> {
         for (field, text) in [
-            ("goal", &new.goal),
-            ("hypothesis", &new.hypothesis),
-            ("action", &new.action),
-            ("prediction", &new.prediction),
+            ("goal", &draft.goal),
+            ("hypothesis", &draft.hypothesis),
+            ("action", &draft.action),
+            ("prediction", &draft.prediction),
         ] {
             check_text(field, text, limits::GHAP_TEXT_CHARS)?;
         }
-        new.probability.map_or(Ok(()), |share| check_share("probability", share))?;
+        draft.probability.map_or(Ok(()), |share| check_share("probability", share))?;
         let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
         self.core
             .store
@@ -123,30 +66,8 @@ impl Journal {
                     }
                     let project = tx.session(id).await?.and_then(|session| session.project);
                     let now = tx.now();
-                    let ghap = Ghap {
-                        id: GhapId::new(&ids, now),
-                        session_id: id.clone(),
-                        project,
-                        domain: new.domain,
-                        strategy: new.strategy,
-                        goal: new.goal,
-                        hypothesis: new.hypothesis,
-                        action: new.action,
-                        prediction: new.prediction,
-                        probability: new.probability,
-                        iteration_count: 1,
-                        status: GhapStatus::Active,
-                        result: None,
-                        surprise: None,
-                        root_cause: None,
-                        lesson: None,
-                        confidence_tier: None,
-                        outcome_id: None,
-                        confirmed_again: 0,
-                        created_at: now,
-                        updated_at: now,
-                        resolved_at: None,
-                    };
+                    let ghap_id = GhapId::new(&ids, now);
+                    let ghap = Ghap::begin(ghap_id, id.clone(), project, draft, now);
                     tx.insert_ghap(&ghap, None).await?;
                     tx.reset_tool_count(id, "").await?;
                     tell_of(tx, &ghap, "ghap.started").await?;
@@ -181,23 +102,8 @@ impl Journal {
                     let mut ghap = active(tx, &acting).await?;
                     let now = tx.now();
                     let before = ghap.clone();
-                    let GhapChange {
-                        domain,
-                        strategy,
-                        goal,
-                        hypothesis,
-                        action,
-                        prediction,
-                        probability,
-                        note,
-                    } = change;
-                    ghap.domain = domain.unwrap_or(ghap.domain);
-                    ghap.strategy = strategy.unwrap_or(ghap.strategy);
-                    ghap.goal = goal.unwrap_or(ghap.goal);
-                    ghap.hypothesis = hypothesis.unwrap_or(ghap.hypothesis);
-                    ghap.action = action.unwrap_or(ghap.action);
-                    ghap.prediction = prediction.unwrap_or(ghap.prediction);
-                    ghap.probability = probability.or(ghap.probability);
+                    let note = change.note.clone();
+                    ghap.apply(change);
                     if ghap == before && note.is_none() {
                         return Err(Error::invalid("arguments", "there is nothing to change"));
                     }
@@ -231,27 +137,33 @@ impl Journal {
     pub async fn resolve_ghap(
         &self,
         acting: ActingSession,
-        end: Resolution,
+        resolution: Resolution,
     ) -> Result<Ghap, Error> {
-        check_text("result", &end.result, limits::GHAP_LONG_TEXT_CHARS)?;
+        check_text("result", &resolution.result, limits::GHAP_LONG_TEXT_CHARS)?;
         for (field, text) in [
-            ("surprise", end.surprise.as_ref()),
-            ("root_cause.description", end.root_cause.as_ref().map(|cause| &cause.description)),
-            ("lesson.what_worked", end.lesson.as_ref().map(|lesson| &lesson.what_worked)),
-            ("lesson.takeaway", end.lesson.as_ref().and_then(|lesson| lesson.takeaway.as_ref())),
+            ("surprise", resolution.surprise.as_ref()),
+            (
+                "root_cause.description",
+                resolution.root_cause.as_ref().map(|cause| &cause.description),
+            ),
+            ("lesson.what_worked", resolution.lesson.as_ref().map(|lesson| &lesson.what_worked)),
+            (
+                "lesson.takeaway",
+                resolution.lesson.as_ref().and_then(|lesson| lesson.takeaway.as_ref()),
+            ),
         ] {
             if let Some(text) = text {
                 check_text(field, text, limits::GHAP_LONG_TEXT_CHARS)?;
             }
         }
-        if end.verdict == Verdict::Falsified {
-            if end.surprise.is_none() {
+        if resolution.verdict == Verdict::Falsified {
+            if resolution.surprise.is_none() {
                 return Err(Error::invalid(
                     "surprise",
                     "is missing: a falsified record says what was not expected",
                 ));
             }
-            if end.root_cause.is_none() {
+            if resolution.root_cause.is_none() {
                 let why = "is missing: a falsified record says why, as {category, description}";
                 return Err(Error::invalid("root_cause", why));
             }
@@ -261,7 +173,7 @@ impl Journal {
             .write(move |tx| {
                 Box::pin(async move {
                     let mut ghap = active(tx, &acting).await?;
-                    if let Some(outcome) = &end.outcome_id {
+                    if let Some(outcome) = &resolution.outcome_id {
                         let unknown = || Error::not_found(ResourceKind::Outcome, outcome);
                         let session = tx.outcome_session(outcome).await?.ok_or_else(unknown)?;
                         if session != ghap.session_id {
@@ -271,19 +183,8 @@ impl Journal {
                             ));
                         }
                     }
-                    let now = tx.now();
-                    let cites = end.outcome_id.is_some();
-                    ghap.status = end.verdict.status();
-                    ghap.confidence_tier =
-                        Some(tier(end.verdict, cites, &ghap.goal, &ghap.hypothesis));
-                    ghap.result = Some(end.result);
-                    ghap.surprise = end.surprise;
-                    ghap.root_cause = end.root_cause;
-                    ghap.lesson = end.lesson;
-                    ghap.outcome_id = end.outcome_id.map(OutcomeId::from);
-                    ghap.updated_at = now;
-                    ghap.resolved_at = Some(now);
-                    if ghap.status == GhapStatus::Confirmed {
+                    ghap.resolve(resolution, tx.now());
+                    if ghap.status() == GhapStatus::Confirmed {
                         search::note_confirmed(tx, &ghap).await?;
                     }
                     tx.update_ghap(&ghap).await?;
@@ -347,8 +248,8 @@ pub(super) async fn tell_of(
 ) -> Result<(), StoreError> {
     let data = json!({
         "id": ghap.id, "session_id": ghap.session_id, "domain": ghap.domain, "strategy": ghap.strategy,
-        "status": ghap.status, "iteration_count": ghap.iteration_count,
-        "confidence_tier": ghap.confidence_tier,
+        "status": ghap.status(), "iteration_count": ghap.iteration_count,
+        "confidence_tier": ghap.tier(),
     });
     tell(tx, &ghap.session_id, event_kind, &data).await
 }

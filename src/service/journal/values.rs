@@ -252,7 +252,7 @@ fn group(axis: Axis, state: String, ghaps: Vec<Ghap>) -> (Clustering, Vec<NewClu
         .groups()
         .into_iter()
         .map(|group| {
-            let weight_of = |at: &usize| weight(ghaps[*at].confidence_tier);
+            let weight_of = |at: &usize| weight(ghaps[*at].tier());
             let middle = space.middle(group.iter().map(|at| (*at, weight_of(at))));
             let near = |at: &usize| cluster::cosine(&space.vectors()[*at], &middle).clamp(0.0, 1.0);
             let weights: Vec<f64> = group.iter().map(weight_of).collect();
@@ -306,11 +306,11 @@ fn on_axis(axis: Axis, ghaps: Vec<Ghap>) -> (Vec<Ghap>, Vec<String>) {
 }
 
 fn text_on(axis: Axis, ghap: &Ghap) -> Option<String> {
-    let status = ghap.status.to_string();
-    let result = ghap.result.as_deref().unwrap_or_default();
-    let surprise = ghap.surprise.as_deref();
-    let cause = ghap.root_cause.as_ref();
-    let lesson = ghap.lesson.as_ref();
+    let status = ghap.status().to_string();
+    let result = ghap.result().unwrap_or_default();
+    let surprise = ghap.surprise();
+    let cause = ghap.root_cause();
+    let lesson = ghap.lesson();
     let worked = lesson.map(|lesson| lesson.what_worked.as_str()).unwrap_or_default();
     let takeaway = lesson.and_then(|lesson| lesson.takeaway.as_deref()).unwrap_or_default();
     let described = cause.map(|cause| cause.description.as_str()).unwrap_or_default();

@@ -179,11 +179,14 @@ fn trust(tier: Option<Tier>) -> f64 {
 mod tests {
     use super::*;
     use crate::{
-        domain::journal::Domain,
+        domain::journal::{Domain, Verdict},
         service::search::retrieval::{NOW, RetrievalFixture},
         store::{
             ShownBy,
-            testing::{TestStore, journal::record},
+            testing::{
+                TestStore,
+                journal::{ended, record},
+            },
         },
     };
 
@@ -218,7 +221,8 @@ mod tests {
             let mut ghap = same.clone();
             ghap.id = format!("ghap_{number}").into();
             if number == 0 {
-                (ghap.domain, ghap.status) = (Domain::Testing, GhapStatus::Falsified);
+                ghap.domain = Domain::Testing;
+                ghap.state = ended(Verdict::Falsified, ghap.created_at);
             }
             ghap
         });
@@ -272,7 +276,7 @@ mod tests {
         for number in 1..=words.len() {
             let mut ghap = record(&at, number, &words[..number].join(" ")).await;
             if number <= 2 {
-                ghap.status = GhapStatus::Falsified;
+                ghap.state = ended(Verdict::Falsified, ghap.created_at);
             }
             ghaps.push(ghap);
         }

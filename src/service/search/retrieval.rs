@@ -10,8 +10,8 @@ use crate::{
     domain::{
         GhapId, Timestamp,
         journal::{
-            Domain, Ghap, GhapStatus, Lesson, RootCause, RootCauseCategory, SessionSource,
-            Strategy, Tier,
+            Domain, Ghap, GhapDraft, GhapState, Lesson, ResolvedGhap, RootCause, RootCauseCategory,
+            SessionSource, Strategy, Tier, Verdict,
         },
         text,
     },
@@ -40,7 +40,7 @@ struct FixtureRecord {
     hypothesis: String,
     action: String,
     prediction: String,
-    status: GhapStatus,
+    status: Verdict,
     result: Option<String>,
     surprise: Option<String>,
     root_cause_category: Option<RootCauseCategory>,
@@ -59,10 +59,19 @@ impl FixtureRecord {
             Some(what_worked) => Some(Lesson { what_worked, takeaway }),
             None => takeaway.map(|what_worked| Lesson { what_worked, takeaway: None }),
         };
-        Ghap {
-            id: GhapId::from(self.ghap_id),
-            session_id: self.project.clone(),
-            project: Some(self.project),
+        let root_cause = self.root_cause_category.zip(self.root_cause);
+        let resolved = ResolvedGhap {
+            verdict: self.status,
+            result: self.result,
+            surprise: self.surprise,
+            root_cause: root_cause
+                .map(|(category, description)| RootCause { category, description }),
+            lesson,
+            tier: self.tier,
+            outcome_id: None,
+            at,
+        };
+        let draft = GhapDraft {
             domain: self.domain,
             strategy: self.strategy,
             goal: self.goal,
@@ -70,22 +79,10 @@ impl FixtureRecord {
             action: self.action,
             prediction: self.prediction,
             probability: None,
-            iteration_count: 1,
-            status: self.status,
-            result: self.result,
-            surprise: self.surprise,
-            root_cause: self
-                .root_cause_category
-                .zip(self.root_cause)
-                .map(|(category, description)| RootCause { category, description }),
-            lesson,
-            confidence_tier: Some(self.tier),
-            outcome_id: None,
-            confirmed_again: 0,
-            created_at: at,
-            updated_at: at,
-            resolved_at: Some(at),
-        }
+        };
+        let id = GhapId::from(self.ghap_id);
+        let ghap = Ghap::begin(id, self.project.clone(), Some(self.project), draft, at);
+        Ghap { state: GhapState::Resolved(Box::new(resolved)), ..ghap }
     }
 }
 
@@ -203,7 +200,9 @@ impl RetrievalFixture {
                 ghap.hypothesis.clone_from(&from(7).hypothesis);
                 ghap.action.clone_from(&from(11).action);
                 ghap.prediction.clone_from(&from(13).prediction);
-                ghap.result.clone_from(&from(17).result);
+                if let GhapState::Resolved(resolved) = &mut ghap.state {
+                    resolved.result = from(17).result().map(str::to_owned);
+                }
                 // A corpus has its own words, too: about one new one for each record.
                 ghap.goal = format!("{} x{}", ghap.goal, number % 9973);
                 ghap

@@ -5,8 +5,8 @@ use crate::{
     domain::{
         GhapId, OutcomeId, Timestamp,
         journal::{
-            Domain, Ghap, GhapStatus, Iteration, Lesson, RootCause, RootCauseCategory, Strategy,
-            Tier,
+            Domain, Ghap, GhapState, GhapStatus, Iteration, Lesson, ResolvedGhap, RootCause,
+            RootCauseCategory, Strategy, Tier, Verdict,
         },
     },
     store::{GhapFilter, LessonKind, StoreError},
@@ -39,11 +39,12 @@ struct RawGhap {
     resolved_at: Option<Timestamp>,
 }
 
-impl From<RawGhap> for Ghap {
-    fn from(raw: RawGhap) -> Self {
-        let root_cause = raw.root_cause_category.zip(raw.root_cause);
-        let takeaway = raw.takeaway;
-        Self {
+impl TryFrom<RawGhap> for Ghap {
+    type Error = StoreError;
+
+    fn try_from(raw: RawGhap) -> Result<Self, StoreError> {
+        let state = state(&raw)?;
+        Ok(Self {
             id: raw.ghap_id.into(),
             session_id: raw.session_id,
             project: non_empty(raw.project),
@@ -55,18 +56,78 @@ impl From<RawGhap> for Ghap {
             prediction: raw.prediction,
             probability: raw.probability,
             iteration_count: raw.iteration_count,
-            status: raw.status,
-            result: raw.result,
-            surprise: raw.surprise,
-            root_cause: root_cause
-                .map(|(category, description)| RootCause { category, description }),
-            lesson: raw.what_worked.map(|what_worked| Lesson { what_worked, takeaway }),
-            confidence_tier: raw.tier,
-            outcome_id: raw.outcome_id.map(OutcomeId::from),
+            state,
             confirmed_again: raw.confirmed_again,
             created_at: raw.created_at,
             updated_at: raw.updated_at,
-            resolved_at: raw.resolved_at,
+        })
+    }
+}
+
+/// The state of a record. An ended one has a tier and a time; an active one has nothing of an end.
+fn state(raw: &RawGhap) -> Result<GhapState, StoreError> {
+    let bad = |why: &str| StoreError::BadRow {
+        table: "ghap",
+        id: raw.ghap_id.clone(),
+        why: why.to_owned(),
+    };
+    let verdict = match raw.status {
+        GhapStatus::Active => {
+            let is_clean = raw.tier.is_none() && raw.resolved_at.is_none() && raw.result.is_none();
+            return if is_clean {
+                Ok(GhapState::Active)
+            } else {
+                Err(bad("it is active and has ended"))
+            };
+        }
+        GhapStatus::Confirmed => Verdict::Confirmed,
+        GhapStatus::Falsified => Verdict::Falsified,
+        GhapStatus::Abandoned => Verdict::Abandoned,
+    };
+    let (Some(tier), Some(at)) = (raw.tier, raw.resolved_at) else {
+        return Err(bad("it has ended, without a tier or a time"));
+    };
+    let root_cause = raw.root_cause_category.zip(raw.root_cause.clone());
+    let takeaway = raw.takeaway.clone();
+    Ok(GhapState::Resolved(Box::new(ResolvedGhap {
+        verdict,
+        result: raw.result.clone(),
+        surprise: raw.surprise.clone(),
+        root_cause: root_cause.map(|(category, description)| RootCause { category, description }),
+        lesson: raw.what_worked.clone().map(|what_worked| Lesson { what_worked, takeaway }),
+        tier,
+        outcome_id: raw.outcome_id.clone().map(OutcomeId::from),
+        at,
+    })))
+}
+
+/// The columns of how a record ended; all empty for an active one.
+struct EndColumns<'a> {
+    result: Option<&'a str>,
+    surprise: Option<&'a str>,
+    category: Option<RootCauseCategory>,
+    cause: Option<&'a str>,
+    worked: Option<&'a str>,
+    takeaway: Option<&'a str>,
+    tier: Option<Tier>,
+    outcome: Option<&'a str>,
+    resolved_at: Option<Timestamp>,
+}
+
+impl<'a> From<&'a Ghap> for EndColumns<'a> {
+    fn from(ghap: &'a Ghap) -> Self {
+        let (cause, lesson) = (ghap.root_cause(), ghap.lesson());
+        let outcome = ghap.resolved().and_then(|resolved| resolved.outcome_id.as_ref());
+        Self {
+            result: ghap.result(),
+            surprise: ghap.surprise(),
+            category: cause.map(|cause| cause.category),
+            cause: cause.map(|cause| cause.description.as_str()),
+            worked: lesson.map(|lesson| lesson.what_worked.as_str()),
+            takeaway: lesson.and_then(|lesson| lesson.takeaway.as_deref()),
+            tier: ghap.tier(),
+            outcome: outcome.map(OutcomeId::as_str),
+            resolved_at: ghap.resolved_at(),
         }
     }
 }
@@ -94,7 +155,7 @@ pub(super) async fn ghaps_at(
 ) -> Result<Vec<Ghap>, StoreError> {
     let raw =
         ghaps!("where g.id in (select value from json_each(?))", rows).fetch_all(conn).await?;
-    Ok(raw.into_iter().map(Ghap::from).collect())
+    raw.into_iter().map(Ghap::try_from).collect()
 }
 
 impl WriteTx {
@@ -105,11 +166,7 @@ impl WriteTx {
         imported_from: Option<&str>,
     ) -> Result<(), StoreError> {
         let (id, project) = (ghap.id.as_str(), ghap.project.as_deref().unwrap_or_default());
-        let category = ghap.root_cause.as_ref().map(|cause| cause.category);
-        let cause = ghap.root_cause.as_ref().map(|cause| &cause.description);
-        let worked = ghap.lesson.as_ref().map(|lesson| &lesson.what_worked);
-        let takeaway = ghap.lesson.as_ref().and_then(|lesson| lesson.takeaway.as_ref());
-        let outcome = ghap.outcome_id.as_ref().map(OutcomeId::as_str);
+        let (status, end) = (ghap.status(), EndColumns::from(ghap));
         sqlx::query!(
             "insert into ghap (ghap_id, session_id, project, domain, strategy, goal, hypothesis, action, prediction,
                 probability, iteration_count, status, result, surprise, root_cause_category, root_cause, what_worked,
@@ -126,19 +183,19 @@ impl WriteTx {
             ghap.prediction,
             ghap.probability,
             ghap.iteration_count,
-            ghap.status,
-            ghap.result,
-            ghap.surprise,
-            category,
-            cause,
-            worked,
-            takeaway,
-            ghap.confidence_tier,
-            outcome,
+            status,
+            end.result,
+            end.surprise,
+            end.category,
+            end.cause,
+            end.worked,
+            end.takeaway,
+            end.tier,
+            end.outcome,
             imported_from,
             ghap.created_at,
             ghap.updated_at,
-            ghap.resolved_at
+            end.resolved_at
         )
         .execute(&mut self.conn)
         .await?;
@@ -148,11 +205,7 @@ impl WriteTx {
     /// Writes a record back as it is now.
     pub async fn update_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         let id = ghap.id.as_str();
-        let category = ghap.root_cause.as_ref().map(|cause| cause.category);
-        let cause = ghap.root_cause.as_ref().map(|cause| &cause.description);
-        let worked = ghap.lesson.as_ref().map(|lesson| &lesson.what_worked);
-        let takeaway = ghap.lesson.as_ref().and_then(|lesson| lesson.takeaway.as_ref());
-        let outcome = ghap.outcome_id.as_ref().map(OutcomeId::as_str);
+        let (status, end) = (ghap.status(), EndColumns::from(ghap));
         let done = sqlx::query!(
             "update ghap set session_id = ?, domain = ?, strategy = ?, goal = ?, hypothesis = ?, action = ?,
                 prediction = ?, probability = ?, iteration_count = ?, status = ?, result = ?, surprise = ?,
@@ -168,17 +221,17 @@ impl WriteTx {
             ghap.prediction,
             ghap.probability,
             ghap.iteration_count,
-            ghap.status,
-            ghap.result,
-            ghap.surprise,
-            category,
-            cause,
-            worked,
-            takeaway,
-            ghap.confidence_tier,
-            outcome,
+            status,
+            end.result,
+            end.surprise,
+            end.category,
+            end.cause,
+            end.worked,
+            end.takeaway,
+            end.tier,
+            end.outcome,
             ghap.updated_at,
-            ghap.resolved_at,
+            end.resolved_at,
             id
         )
         .execute(&mut self.conn)
@@ -238,14 +291,14 @@ impl WriteTx {
         let raw = ghaps!("where g.session_id = ? and g.status = 'active'", session_id)
             .fetch_optional(&mut self.conn)
             .await?;
-        Ok(raw.map(Ghap::from))
+        raw.map(Ghap::try_from).transpose()
     }
 
     /// A record by its id.
     pub async fn ghap(&mut self, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
         let id = id.as_str();
         let raw = ghaps!("where g.ghap_id = ?", id).fetch_optional(&mut self.conn).await?;
-        Ok(raw.map(Ghap::from))
+        raw.map(Ghap::try_from).transpose()
     }
 
     /// Whether a record was imported from there already.
@@ -266,14 +319,14 @@ impl Store {
         let raw = ghaps!("where g.session_id = ? and g.status = 'active'", session_id)
             .fetch_optional(&self.readers)
             .await?;
-        Ok(raw.map(Ghap::from))
+        raw.map(Ghap::try_from).transpose()
     }
 
     /// A record by its id.
     pub async fn ghap(&self, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
         let id = id.as_str();
         let raw = ghaps!("where g.ghap_id = ?", id).fetch_optional(&self.readers).await?;
-        Ok(raw.map(Ghap::from))
+        raw.map(Ghap::try_from).transpose()
     }
 
     /// A page of records, the latest made first.
@@ -300,7 +353,7 @@ impl Store {
         )
         .fetch_all(&self.readers)
         .await?;
-        Ok(raw.into_iter().map(Ghap::from).collect())
+        raw.into_iter().map(Ghap::try_from).collect()
     }
 
     /// All records after one, in the order in which they were made.
@@ -317,7 +370,7 @@ impl Store {
         )
         .fetch_all(&self.readers)
         .await?;
-        Ok(raw.into_iter().map(Ghap::from).collect())
+        raw.into_iter().map(Ghap::try_from).collect()
     }
 
     /// Active records of a project whose session is over, or was not heard of since `stale`; not that of `session_id`.
@@ -338,7 +391,7 @@ impl Store {
         )
         .fetch_all(&self.readers)
         .await?;
-        Ok(raw.into_iter().map(Ghap::from).collect())
+        raw.into_iter().map(Ghap::try_from).collect()
     }
 
     /// What a record said before it was changed, in order.
@@ -378,7 +431,7 @@ impl Store {
         let raw = ghaps!("where g.status <> 'active' order by g.id desc limit ?", limit)
             .fetch_all(&self.readers)
             .await?;
-        Ok(raw.into_iter().map(Ghap::from).collect())
+        raw.into_iter().map(Ghap::try_from).collect()
     }
 
     /// Records of a kind that hold a lesson for another attempt: those of `project` first, then those with a
@@ -404,6 +457,51 @@ impl Store {
         )
         .fetch_all(&self.readers)
         .await?;
-        Ok(raw.into_iter().map(Ghap::from).collect())
+        raw.into_iter().map(Ghap::try_from).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::testing::{TestStore, journal::record};
+
+    #[tokio::test]
+    async fn a_row_that_is_neither_active_nor_ended_is_refused() {
+        let at = TestStore::open().await;
+        let ghap = record(&at, 1, "The tokenizer hangs").await;
+        let (id, stored) = (ghap.id.clone(), ghap.clone());
+        let done: Result<(), StoreError> = at
+            .store
+            .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap, None).await }))
+            .await;
+        done.unwrap();
+        assert_eq!(at.store.ghap(&id).await.unwrap(), Some(stored));
+        for (half, whole) in [
+            ("tier = null", "tier = 'silver'"),
+            ("resolved_at = null", "resolved_at = 1000"),
+            ("status = 'active'", "status = 'confirmed'"),
+        ] {
+            run(&at, &format!("update ghap set {half}")).await;
+            let refused = at.store.ghap(&id).await;
+            let is_refused = matches!(refused, Err(StoreError::BadRow { table: "ghap", .. }));
+            assert!(is_refused, "{half}: {refused:?}");
+            run(&at, &format!("update ghap set {whole}")).await;
+            assert!(at.store.ghap(&id).await.unwrap().is_some(), "{whole}");
+        }
+    }
+
+    async fn run(at: &TestStore, sql: &str) {
+        let sql = sql.to_owned();
+        let done: Result<(), StoreError> = at
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut tx.conn).await?;
+                    Ok(())
+                })
+            })
+            .await;
+        done.unwrap();
     }
 }

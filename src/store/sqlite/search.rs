@@ -19,19 +19,19 @@ use crate::{
 impl WriteTx {
     /// Writes the terms of a resolved record; an active one is not in the index.
     pub(super) async fn index_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
-        if ghap.status == GhapStatus::Active {
+        if ghap.status() == GhapStatus::Active {
             return Ok(());
         }
         let terms = |texts: &[Option<&str>]| {
             let texts: Vec<&str> = texts.iter().copied().flatten().collect();
             text::terms(&texts.join("\n"))
         };
-        let cause = ghap.root_cause.as_ref().map(|cause| cause.description.as_str());
-        let worked = ghap.lesson.as_ref().map(|lesson| lesson.what_worked.as_str());
-        let takeaway = ghap.lesson.as_ref().and_then(|lesson| lesson.takeaway.as_deref());
+        let cause = ghap.root_cause().map(|cause| cause.description.as_str());
+        let worked = ghap.lesson().map(|lesson| lesson.what_worked.as_str());
+        let takeaway = ghap.lesson().and_then(|lesson| lesson.takeaway.as_deref());
         let aim = terms(&[Some(&ghap.goal), Some(&ghap.hypothesis)]);
-        let lesson = terms(&[ghap.surprise.as_deref(), cause, worked, takeaway]);
-        let rest = terms(&[Some(&ghap.action), Some(&ghap.prediction), ghap.result.as_deref()]);
+        let lesson = terms(&[ghap.surprise(), cause, worked, takeaway]);
+        let rest = terms(&[Some(&ghap.action), Some(&ghap.prediction), ghap.result()]);
         let id = ghap.id.as_str();
         // An update that changes none of the texts has left the row where it was.
         sqlx::query!(
@@ -219,6 +219,7 @@ mod tests {
         super::testing::{TestStore, journal::record},
         *,
     };
+    use crate::domain::journal::GhapState;
 
     async fn matches(at: &TestStore, term: &str) -> usize {
         let mut index = at.store.index().await.unwrap();
@@ -280,7 +281,7 @@ mod tests {
     async fn an_active_record_is_not_looked_for() {
         let at = TestStore::open().await;
         let mut ghap = record(&at, 1, "The tokenizer hangs").await;
-        ghap.status = GhapStatus::Active;
+        ghap.state = GhapState::Active;
         put(&at, vec![ghap], true).await;
         assert_eq!(matches(&at, "hang").await, 0);
     }

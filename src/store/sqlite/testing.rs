@@ -265,7 +265,10 @@ pub(crate) mod journal {
     use crate::{
         domain::{
             GhapId, Timestamp,
-            journal::{Domain, Ghap, GhapStatus, SessionSource, Strategy, Tier},
+            journal::{
+                Domain, Ghap, GhapDraft, GhapState, ResolvedGhap, SessionSource, Strategy, Tier,
+                Verdict,
+            },
         },
         store::{SessionStart, StoreError},
     };
@@ -283,10 +286,7 @@ pub(crate) mod journal {
             at.store.write(move |tx| Box::pin(async move { tx.begin_session(&start).await })).await;
         done.unwrap();
         let now = Timestamp::from_millis(1_000);
-        Ghap {
-            id: GhapId::from(format!("ghap_{number}")),
-            session_id: "s".to_owned(),
-            project: None,
+        let draft = GhapDraft {
             domain: Domain::Debugging,
             strategy: Strategy::ReadTheError,
             goal: goal.to_owned(),
@@ -294,18 +294,24 @@ pub(crate) mod journal {
             action: String::new(),
             prediction: String::new(),
             probability: None,
-            iteration_count: 1,
-            status: GhapStatus::Confirmed,
+        };
+        let id = GhapId::from(format!("ghap_{number}"));
+        let mut ghap = Ghap::begin(id, "s".to_owned(), None, draft, now);
+        ghap.state = ended(Verdict::Confirmed, now);
+        ghap
+    }
+
+    /// An end at `at` that says nothing but its verdict.
+    pub(crate) fn ended(verdict: Verdict, at: Timestamp) -> GhapState {
+        GhapState::Resolved(Box::new(ResolvedGhap {
+            verdict,
             result: None,
             surprise: None,
             root_cause: None,
             lesson: None,
-            confidence_tier: Some(Tier::Silver),
+            tier: Tier::Silver,
             outcome_id: None,
-            confirmed_again: 0,
-            created_at: now,
-            updated_at: now,
-            resolved_at: Some(now),
-        }
+            at,
+        }))
     }
 }

@@ -113,15 +113,15 @@ async fn list(call: Call, input: ListInput) -> Result<GhapRows, Failure> {
         .into_iter()
         .map(|ghap| GhapRow {
             goal: quote::excerpt(&ghap.goal, 200),
+            outcome_status: ghap.status(),
+            confidence_tier: ghap.tier(),
+            captured_at: ghap.resolved_at(),
             id: ghap.id,
             domain: ghap.domain,
             strategy: ghap.strategy,
-            outcome_status: ghap.status,
-            confidence_tier: ghap.confidence_tier,
             iteration_count: ghap.iteration_count,
             confirmed_again: ghap.confirmed_again,
             created_at: ghap.created_at,
-            captured_at: ghap.resolved_at,
         })
         .collect();
     Ok(GhapRows { count: results.len(), results, next_cursor: page.next_cursor })

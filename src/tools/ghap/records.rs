@@ -6,10 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     domain::{
         GhapId, Timestamp,
-        journal::{Domain, Ghap, Lesson, RootCause, Strategy, Tier, Verdict},
-        limits,
+        journal::{Domain, Ghap, GhapChange, GhapDraft, Resolution, Strategy, Tier},
     },
-    service::journal::{GhapChange, NewGhap, Resolution},
     tools::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session},
 };
 
@@ -24,9 +22,6 @@ pub(super) fn tools() -> Vec<Tool> {
     ]
 }
 
-const MOST: usize = limits::GHAP_TEXT_CHARS;
-const MOST_LONG: usize = limits::GHAP_LONG_TEXT_CHARS;
-
 const START: &str = "\
 Begins a GHAP record of what you are about to try: goal, hypothesis, action, prediction. Worth it when you debug something \
 whose cause you do not know, or try something that may not work; not for what is routine.
@@ -34,29 +29,12 @@ whose cause you do not know, or try something that may not work; not for what is
 The hypothesis says what you believe and why, so that it can turn out wrong. The prediction says what will be seen if it is \
 right. A session has one active record at a time.";
 
-/// What is about to be tried.
+/// What is about to be tried. The schema refuses other members: serde cannot, beside what is flattened.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[schemars(extend("additionalProperties" = false))]
 struct StartInput {
-    /// What it is about.
-    domain: Domain,
-    /// How you go about it.
-    strategy: Strategy,
-    /// What is to be reached.
-    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
-    goal: String,
-    /// What you believe, and why.
-    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
-    hypothesis: String,
-    /// What you do about it.
-    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
-    action: String,
-    /// What will be seen if the hypothesis is right.
-    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
-    prediction: String,
-    /// How sure you are of the prediction.
-    #[schemars(range(min = 0, max = 1))]
-    probability: Option<f64>,
+    #[serde(flatten)]
+    draft: GhapDraft,
     /// The session; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
@@ -77,7 +55,7 @@ pub(super) struct GhapWritten {
 
 impl GhapWritten {
     pub(super) fn of(ghap: Ghap) -> Self {
-        Self { ok: true, id: ghap.id, confidence_tier: ghap.confidence_tier, adopted_from: None }
+        Self { ok: true, confidence_tier: ghap.tier(), id: ghap.id, adopted_from: None }
     }
 
     pub(super) fn adopted(ghap: Ghap, from: String) -> Self {
@@ -87,16 +65,8 @@ impl GhapWritten {
 
 async fn start(call: Call, input: StartInput) -> Result<GhapWritten, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let new = NewGhap {
-        domain: input.domain,
-        strategy: input.strategy,
-        goal: input.goal,
-        hypothesis: input.hypothesis,
-        action: input.action,
-        prediction: input.prediction,
-        probability: input.probability,
-    };
-    Ok(GhapWritten::of(call.services.journal.start_ghap(&call.caller, acting, new).await?))
+    let ghap = call.services.journal.start_ghap(&call.caller, acting, input.draft).await?;
+    Ok(GhapWritten::of(ghap))
 }
 
 const UPDATE: &str = "\
@@ -105,30 +75,10 @@ only what changes; a note is added to the others.";
 
 /// What changes.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[schemars(extend("additionalProperties" = false))]
 struct UpdateInput {
-    /// What it is about.
-    domain: Option<Domain>,
-    /// How you go about it now.
-    strategy: Option<Strategy>,
-    /// What is to be reached.
-    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
-    goal: Option<String>,
-    /// What you believe now.
-    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
-    hypothesis: Option<String>,
-    /// What you do about it now.
-    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
-    action: Option<String>,
-    /// What will be seen now if the hypothesis is right.
-    #[schemars(length(max = MOST), regex(pattern = NOT_BLANK))]
-    prediction: Option<String>,
-    /// How sure you are of the prediction.
-    #[schemars(range(min = 0, max = 1))]
-    probability: Option<f64>,
-    /// Something to keep with it.
-    #[schemars(length(max = MOST_LONG), regex(pattern = NOT_BLANK))]
-    note: Option<String>,
+    #[serde(flatten)]
+    change: GhapChange,
     /// The session; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
@@ -143,17 +93,7 @@ struct GhapUpdated {
 
 async fn update(call: Call, input: UpdateInput) -> Result<GhapUpdated, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let change = GhapChange {
-        domain: input.domain,
-        strategy: input.strategy,
-        goal: input.goal,
-        hypothesis: input.hypothesis,
-        action: input.action,
-        prediction: input.prediction,
-        probability: input.probability,
-        note: input.note,
-    };
-    let ghap = call.services.journal.update_ghap(acting, change).await?;
+    let ghap = call.services.journal.update_ghap(acting, input.change).await?;
     Ok(GhapUpdated { success: true, iteration_count: ghap.iteration_count })
 }
 
@@ -165,23 +105,10 @@ one should know. Cite outcome_id if a recorded test run or build shows it: such 
 
 /// How it ended.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[schemars(extend("additionalProperties" = false))]
 struct ResolveInput {
-    /// The verdict.
-    status: Verdict,
-    /// What was seen.
-    #[schemars(length(max = MOST_LONG), regex(pattern = NOT_BLANK))]
-    result: String,
-    /// What was not expected.
-    #[schemars(length(max = MOST_LONG), regex(pattern = NOT_BLANK))]
-    surprise: Option<String>,
-    /// Why the prediction was wrong.
-    root_cause: Option<RootCause>,
-    /// What is to be remembered.
-    lesson: Option<Lesson>,
-    /// The outcome that the verdict rests on, as `record_outcome` gave it.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    outcome_id: Option<String>,
+    #[serde(flatten)]
+    resolution: Resolution,
     /// The session; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
@@ -189,15 +116,8 @@ struct ResolveInput {
 
 async fn resolve(call: Call, input: ResolveInput) -> Result<GhapWritten, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let resolution = Resolution {
-        verdict: input.status,
-        result: input.result,
-        surprise: input.surprise,
-        root_cause: input.root_cause,
-        lesson: input.lesson,
-        outcome_id: input.outcome_id,
-    };
-    Ok(GhapWritten::of(call.services.journal.resolve_ghap(acting, resolution).await?))
+    let ghap = call.services.journal.resolve_ghap(acting, input.resolution).await?;
+    Ok(GhapWritten::of(ghap))
 }
 
 const ACTIVE: &str = "Gives the active record of a session, or says that there is none.";

@@ -118,6 +118,14 @@ struct Experience {
 
 impl Experience {
     fn new(ghap: Ghap, axis: SearchAxis, score: f64) -> Self {
+        let outcome_status = ghap.status();
+        let resolved = ghap.state.into_resolved();
+        let (confidence_tier, captured_at) =
+            resolved.as_ref().map(|resolved| (resolved.tier, resolved.at)).unzip();
+        let (outcome_result, surprise, root_cause, lesson) = resolved
+            .map_or((None, None, None, None), |resolved| {
+                (resolved.result, resolved.surprise, resolved.root_cause, resolved.lesson)
+            });
         Self {
             ghap_id: ghap.id.clone(),
             id: ghap.id,
@@ -132,15 +140,15 @@ impl Experience {
             prediction: ghap.prediction,
             probability: ghap.probability,
             iteration_count: ghap.iteration_count,
-            outcome_status: ghap.status,
-            outcome_result: ghap.result,
-            surprise: ghap.surprise,
-            root_cause: ghap.root_cause,
-            lesson: ghap.lesson,
-            confidence_tier: ghap.confidence_tier,
+            outcome_status,
+            outcome_result,
+            surprise,
+            root_cause,
+            lesson,
+            confidence_tier,
             confirmed_again: ghap.confirmed_again,
             created_at: ghap.created_at,
-            captured_at: ghap.resolved_at,
+            captured_at,
             score,
         }
     }

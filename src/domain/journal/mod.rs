@@ -1,0 +1,21 @@
+//! The journal: sessions of clients, and records of what they tried (goal, hypothesis, action, prediction).
+
+mod outcome;
+mod record;
+mod session;
+mod texts;
+mod tier;
+mod vocabulary;
+mod wire;
+
+pub use outcome::Outcome;
+pub use record::{
+    Ghap, GhapChange, GhapDraft, GhapState, Iteration, Lesson, Resolution, ResolvedGhap, RootCause,
+};
+pub use session::{Session, ToolUse};
+pub use tier::{is_vague, tier};
+pub use vocabulary::{
+    Domain, GhapStatus, OutcomeVerdict, RootCauseCategory, SessionSource, Strategy, Tier, Verdict,
+};
+
+pub(super) use vocabulary::words;
