@@ -8,19 +8,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::lifecycle::Lifecycle;
 use super::{daemon_file, sweeps, tuning};
 use crate::config::{Config, Env, Paths};
-use crate::domain::{
-    Clock, Ids, NewEvent, StreamName, SystemClock, TokenId, hook::HookPolicy, limits,
-};
+use crate::domain::{Clock, Ids, SystemClock, TokenId, hook::HookPolicy, limits};
 use crate::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
 use crate::service::{Services, Tokens};
-use crate::store::{OpenOptions, Store, StoreError, Writer};
+use crate::store::{OpenOptions, Store, Writer};
 use crate::{telemetry, tools, web::Beat};
 
 /// How many threads the daemon's runtime has.
@@ -151,29 +149,19 @@ async fn listen(
 }
 
 /// Logs the start. This first write also proves that the database can be written.
-async fn daemon_started(services: &Services, identity: &Identity) -> Result<(), StoreError> {
+async fn daemon_started(
+    services: &Services,
+    identity: &Identity,
+) -> Result<(), crate::service::Error> {
     let data = json!({
         "boot_id": identity.boot_id, "pid": identity.pid, "version": env!("CARGO_PKG_VERSION"),
     });
-    append(services.store(), "daemon.started", data).await
-}
-
-async fn append(store: &Store, kind: &'static str, data: Value) -> Result<(), StoreError> {
-    store
-        .write(move |tx| {
-            Box::pin(async move {
-                let stream = StreamName::fixed(StreamName::DAEMON);
-                tx.open_stream(&stream).await?;
-                tx.append(&stream, vec![NewEvent::new(kind, &data)]).await?;
-                Ok(())
-            })
-        })
-        .await
+    services.log.append_daemon_event("daemon.started", &data).await
 }
 
 async fn daemon_stopped(services: &Services, boot_id: &str) {
     let data = json!({ "boot_id": boot_id });
-    if let Err(error) = append(services.store(), "daemon.stopped", data).await {
+    if let Err(error) = services.log.append_daemon_event("daemon.stopped", &data).await {
         tracing::warn!(error = telemetry::chain(&error), "cannot log the end");
     }
 }

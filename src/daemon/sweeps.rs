@@ -79,10 +79,10 @@ async fn maintain(services: Services, retention: Retention) {
         if let Err(error) = services.log.apply_retention(retention).await {
             tracing::error!(error = chain(&error), "cannot apply the retention");
         }
-        if let Err(error) = services.store().merge_indexes().await {
+        if let Err(error) = services.log.merge_indexes().await {
             tracing::warn!(error = chain(&error), "cannot merge the indexes");
         }
-        if let Err(error) = services.store().checkpoint().await {
+        if let Err(error) = services.log.checkpoint().await {
             tracing::warn!(error = chain(&error), "cannot checkpoint");
         }
     }

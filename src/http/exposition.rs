@@ -40,20 +40,18 @@ async fn show(State(app): State<App>, headers: HeaderMap) -> Result<Response, Pr
 
 /// What the store counts itself, read when somebody asks.
 async fn push_store_metrics(app: &App, text: &mut String) -> Result<(), Error> {
-    let store = app.services.store();
-    let size = store.size().await?;
-    let (_, head) = store.log_bounds().await?;
-    let stats = store.stats();
+    let log = app.services.log.status().await?;
+    let (size, stats) = (log.size, log.writer);
     let number = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
     for (name, kind, help, value) in [
         ("store_commits_total", "counter", "Commits", stats.commits),
         ("store_jobs_total", "counter", "Write jobs that shared them", stats.jobs),
         ("store_failures_total", "counter", "Commits that failed", stats.failures),
-        ("store_queued_jobs", "gauge", "Write jobs that wait", number(store.queued())),
+        ("store_queued_jobs", "gauge", "Write jobs that wait", number(log.queued)),
         ("store_database_bytes", "gauge", "Size of the database file", size.database),
         ("store_wal_bytes", "gauge", "Size of the write-ahead log", size.wal),
-        ("log_head", "gauge", "Position of the last event", u64::try_from(head).unwrap_or(0)),
-        ("subscribers", "gauge", "Open subscriptions", number(store.bus().listeners())),
+        ("log_head", "gauge", "Position of the last event", u64::try_from(log.head).unwrap_or(0)),
+        ("subscribers", "gauge", "Open subscriptions", number(log.subscribers)),
     ] {
         let family = name.strip_suffix("_total").unwrap_or(name);
         write!(

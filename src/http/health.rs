@@ -83,9 +83,7 @@ struct StoreHealth {
 }
 
 async fn show_health(State(app): State<App>) -> Result<Json<Health>, Problem> {
-    let store = app.services.store();
-    let size = store.size().await.map_err(crate::service::Error::from)?;
-    let (trimmed, head) = store.log_bounds().await.map_err(crate::service::Error::from)?;
+    let log = app.services.log.status().await?;
     let version = env!("CARGO_PKG_VERSION");
     Ok(Json(Health {
         status: "ok",
@@ -97,13 +95,13 @@ async fn show_health(State(app): State<App>) -> Result<Json<Health>, Problem> {
             profile: if cfg!(debug_assertions) { "debug" } else { "release" },
         },
         store: StoreHealth {
-            path: store.path().display().to_string(),
-            size_bytes: size.database,
-            wal_bytes: size.wal,
-            schema_version: size.schema,
-            head,
-            trimmed,
-            queued: store.queued(),
+            path: log.path.display().to_string(),
+            size_bytes: log.size.database,
+            wal_bytes: log.size.wal,
+            schema_version: log.size.schema,
+            head: log.head,
+            trimmed: log.trimmed,
+            queued: log.queued,
         },
         uptime_seconds: app.services.now().since(app.identity.started_at).as_secs(),
     }))

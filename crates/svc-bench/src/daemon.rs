@@ -12,7 +12,8 @@ use anyhow::Context as _;
 
 use crate::{
     sandbox::{self, Process, Sandbox},
-    wire::{FrameSize, Target},
+    target::Target,
+    wire::FrameSize,
 };
 use svc::domain::{Event, Frame, FrameKind, Framing, StreamName, TaskId, Timestamp, sse};
 

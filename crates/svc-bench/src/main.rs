@@ -36,6 +36,7 @@ mod server;
 mod startup;
 mod stats;
 mod subscribers;
+mod target;
 mod wire;
 
 use std::{

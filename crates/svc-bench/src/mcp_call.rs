@@ -11,7 +11,8 @@ use crate::{
     report::{Figure, Goal},
     server::{Kind, Server},
     stats::{self, Slice, Summary},
-    wire::{self, Target},
+    target::Target,
+    wire,
 };
 use svc::domain::mcp::{self, Revision, meta};
 

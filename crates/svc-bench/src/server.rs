@@ -31,7 +31,8 @@ use tokio::sync::broadcast;
 use crate::{
     daemon::DATA_BYTES,
     sandbox::{Process, Sandbox},
-    wire::{FrameSize, Target},
+    target::Target,
+    wire::FrameSize,
 };
 
 /// Arguments of the servers.

@@ -1,25 +1,16 @@
 //! Tokens: the operator's, in a file, and those of sessions, in the database. Who a caller is comes from here alone.
 
-use std::{
-    collections::{HashMap, HashSet},
-    fmt, io,
-    path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
-use subtle::ConstantTimeEq as _;
 
-use super::Access;
+use super::{
+    Access,
+    credentials::{Credential, Seen, hash},
+};
 use crate::{
     domain::{Caller, Scope, Timestamp, TokenId, limits, new_secret},
-    private_file,
     service::{Error, Page, ResourceKind, check},
     store::TokenRow,
 };
@@ -70,128 +61,6 @@ pub struct TokenInfo {
     /// When it was taken back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
-}
-
-/// The operator's token and what was seen lately of the others. Cheap to clone.
-#[derive(Clone)]
-pub struct Tokens(Arc<Inner>);
-
-struct Inner {
-    file: PathBuf,
-    operator: RwLock<[u8; 32]>,
-    seen: Mutex<HashMap<[u8; 32], Seen>>,
-    /// Counts revocations, so that a look-up that began before one does not bring the token back.
-    revocations: AtomicU64,
-    /// Those taken back since the daemon started: streams that they opened are to end.
-    ended: Mutex<HashSet<TokenId>>,
-}
-
-/// What a request came in with, for an answer that may outlast it.
-#[derive(Debug, Clone)]
-pub enum Credential {
-    /// The operator's token, by its hash.
-    Operator([u8; 32]),
-    /// A session's.
-    Session {
-        /// Its row.
-        id: TokenId,
-        /// When it ends by itself.
-        expires_at: Timestamp,
-    },
-}
-
-#[derive(Clone)]
-struct Seen {
-    caller: Caller,
-    id: TokenId,
-    expires_at: Timestamp,
-    used_at: Option<Timestamp>,
-}
-
-impl fmt::Debug for Tokens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tokens").field("file", &self.0.file).finish_non_exhaustive()
-    }
-}
-
-/// The token file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TokenFileError {
-    /// It cannot be read or written.
-    #[error("token file {path}")]
-    Io {
-        /// The file.
-        path: String,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-    /// It holds no token.
-    #[error("token file {path} is empty: remove it, and the next start makes a new one")]
-    Empty {
-        /// The file.
-        path: String,
-    },
-}
-
-impl Tokens {
-    /// Reads the operator's token, or makes one if there is no file yet.
-    pub fn open(file: &Path) -> Result<Self, TokenFileError> {
-        let failed = |source| TokenFileError::Io { path: file.display().to_string(), source };
-        let token = match std::fs::read_to_string(file) {
-            Ok(text) => text.trim().to_owned(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let token = new_secret();
-                write_token(file, &token).map_err(failed)?;
-                token
-            }
-            Err(error) => return Err(failed(error)),
-        };
-        if token.is_empty() {
-            return Err(TokenFileError::Empty { path: file.display().to_string() });
-        }
-        Ok(Self(Arc::new(Inner {
-            file: file.to_owned(),
-            operator: RwLock::new(hash(&token)),
-            seen: Mutex::default(),
-            revocations: AtomicU64::new(0),
-            ended: Mutex::default(),
-        })))
-    }
-
-    fn is_operator(&self, token: &[u8; 32]) -> bool {
-        let operator = self.0.operator.read().unwrap_or_else(PoisonError::into_inner);
-        bool::from(operator.ct_eq(token))
-    }
-
-    fn rotate(&self) -> Result<String, TokenFileError> {
-        let mut operator = self.0.operator.write().unwrap_or_else(PoisonError::into_inner);
-        let token = new_secret();
-        write_token(&self.0.file, &token).map_err(|source| TokenFileError::Io {
-            path: self.0.file.display().to_string(),
-            source,
-        })?;
-        *operator = hash(&token);
-        Ok(token)
-    }
-
-    fn seen(&self) -> MutexGuard<'_, HashMap<[u8; 32], Seen>> {
-        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// These are taken back: nothing that they opened goes on.
-    pub(in crate::service) fn forget(&self, ids: &[TokenId]) {
-        if ids.is_empty() {
-            return;
-        }
-        self.ended().extend(ids.iter().cloned());
-        self.0.revocations.fetch_add(1, SeqCst);
-        self.seen().retain(|_, seen| !ids.contains(&seen.id));
-    }
-
-    fn ended(&self) -> MutexGuard<'_, HashSet<TokenId>> {
-        self.0.ended.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Access {
@@ -374,14 +243,6 @@ fn only_operator(caller: &Caller) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Forbidden("only the operator token may do this".to_owned()))
-}
-
-fn hash(token: &str) -> [u8; 32] {
-    Sha256::digest(token.as_bytes()).into()
-}
-
-fn write_token(file: &Path, token: &str) -> io::Result<()> {
-    private_file::replace(file, format!("{token}\n").as_bytes())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod room;
 mod source;
 mod stream_moves;
 mod subscription;
+mod upkeep;
 
 pub use cursor::{Gap, GapReason, Selector, StartAfter};
 pub use follower::StreamFollower;
@@ -21,3 +22,4 @@ pub use retention::Retention;
 pub use room::Log;
 pub use stream_moves::{StreamEnd, StreamMoves};
 pub use subscription::{Subscription, SubscriptionChunk};
+pub use upkeep::LogStatus;

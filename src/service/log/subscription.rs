@@ -238,7 +238,7 @@ fn join(frames: Vec<Bytes>) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::GapReason, *};
     use crate::{
         domain::{Ids, TokenId},
         service::testing::services,

@@ -273,8 +273,14 @@ async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::{service::testing::services, store::testing::TestStore};
+    use crate::{
+        domain::{Peer, StreamName},
+        service::testing::services,
+        store::{StoreError, testing::TestStore},
+    };
 
     #[tokio::test]
     async fn a_broadcast_is_many_small_jobs_and_reaches_each_inbox_once() {

@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use imports::{Arrow, Crate, circles, collect};
 
 /// The floors from the lowest up. A room may name what stands on the floors below its own, and nothing beside it.
-const FLOORS: [&[&str]; 9] = [
-    &["private_file", "telemetry"],
+const FLOORS: [&[&str]; 11] = [
+    &["private_file"],
+    &["log_file"],
+    &["telemetry"],
     &["domain"],
     &["config", "hook_spool", "store"],
     &["client", "service"],

@@ -10,7 +10,7 @@ use crate::{
     mcp_call::{in_session, open_session},
     report::{Figure, Goal},
     stats::{self, Slice, Summary, Window},
-    wire::Target,
+    target::Target,
 };
 
 /// Connections, each with a session.

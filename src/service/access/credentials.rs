@@ -1,0 +1,149 @@
+//! The credentials in memory: the operator's token, and what was seen lately of sessions' tokens.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+};
+
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use crate::{
+    domain::{Caller, Timestamp, TokenId, new_secret},
+    private_file,
+};
+
+/// The operator's token and what was seen lately of the others. Cheap to clone.
+#[derive(Clone)]
+pub struct Tokens(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    file: PathBuf,
+    operator: RwLock<[u8; 32]>,
+    seen: Mutex<HashMap<[u8; 32], Seen>>,
+    /// Counts revocations, so that a look-up that began before one does not bring the token back.
+    pub(super) revocations: AtomicU64,
+    /// Those taken back since the daemon started: streams that they opened are to end.
+    ended: Mutex<HashSet<TokenId>>,
+}
+
+/// What a request came in with, for an answer that may outlast it.
+#[derive(Debug, Clone)]
+pub enum Credential {
+    /// The operator's token, by its hash.
+    Operator([u8; 32]),
+    /// A session's.
+    Session {
+        /// Its row.
+        id: TokenId,
+        /// When it ends by itself.
+        expires_at: Timestamp,
+    },
+}
+
+#[derive(Clone)]
+pub(super) struct Seen {
+    pub(super) caller: Caller,
+    pub(super) id: TokenId,
+    pub(super) expires_at: Timestamp,
+    pub(super) used_at: Option<Timestamp>,
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").field("file", &self.0.file).finish_non_exhaustive()
+    }
+}
+
+/// The token file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenFileError {
+    /// It cannot be read or written.
+    #[error("token file {path}")]
+    Io {
+        /// The file.
+        path: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// It holds no token.
+    #[error("token file {path} is empty: remove it, and the next start makes a new one")]
+    Empty {
+        /// The file.
+        path: String,
+    },
+}
+
+impl Tokens {
+    /// Reads the operator's token, or makes one if there is no file yet.
+    pub fn open(file: &Path) -> Result<Self, TokenFileError> {
+        let failed = |source| TokenFileError::Io { path: file.display().to_string(), source };
+        let token = match std::fs::read_to_string(file) {
+            Ok(text) => text.trim().to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let token = new_secret();
+                write_token(file, &token).map_err(failed)?;
+                token
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        if token.is_empty() {
+            return Err(TokenFileError::Empty { path: file.display().to_string() });
+        }
+        Ok(Self(Arc::new(Inner {
+            file: file.to_owned(),
+            operator: RwLock::new(hash(&token)),
+            seen: Mutex::default(),
+            revocations: AtomicU64::new(0),
+            ended: Mutex::default(),
+        })))
+    }
+
+    pub(super) fn is_operator(&self, token: &[u8; 32]) -> bool {
+        let operator = self.0.operator.read().unwrap_or_else(PoisonError::into_inner);
+        bool::from(operator.ct_eq(token))
+    }
+
+    pub(super) fn rotate(&self) -> Result<String, TokenFileError> {
+        let mut operator = self.0.operator.write().unwrap_or_else(PoisonError::into_inner);
+        let token = new_secret();
+        write_token(&self.0.file, &token).map_err(|source| TokenFileError::Io {
+            path: self.0.file.display().to_string(),
+            source,
+        })?;
+        *operator = hash(&token);
+        Ok(token)
+    }
+
+    pub(super) fn seen(&self) -> MutexGuard<'_, HashMap<[u8; 32], Seen>> {
+        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// These are taken back: nothing that they opened goes on.
+    pub(in crate::service) fn forget(&self, ids: &[TokenId]) {
+        if ids.is_empty() {
+            return;
+        }
+        self.ended().extend(ids.iter().cloned());
+        self.0.revocations.fetch_add(1, SeqCst);
+        self.seen().retain(|_, seen| !ids.contains(&seen.id));
+    }
+
+    pub(super) fn ended(&self) -> MutexGuard<'_, HashSet<TokenId>> {
+        self.0.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) fn hash(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+fn write_token(file: &Path, token: &str) -> io::Result<()> {
+    private_file::replace(file, format!("{token}\n").as_bytes())
+}
