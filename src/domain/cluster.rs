@@ -17,22 +17,22 @@ const COMMON: f64 = 0.35;
 
 /// Texts as directions: each term is a dimension.
 #[derive(Debug)]
-pub struct Space {
+pub struct TermSpace {
     /// Dimension and rarity of each term.
     terms: HashMap<String, (usize, f64)>,
     /// Rarity of a term that no text has.
     unknown: f64,
-    vectors: Vec<Vector>,
+    vectors: Vec<TermVector>,
 }
 
 /// A direction of length one, by dimension. It may be shorter if it has terms that no text of the space has.
-pub type Vector = Vec<(usize, f64)>;
+pub type TermVector = Vec<(usize, f64)>;
 
-impl Space {
+impl TermSpace {
     /// The space of some texts.
     pub fn new(texts: &[String]) -> Self {
         let count = float(texts.len());
-        let of_each: Vec<HashMap<String, usize>> = texts.iter().map(|it| counts(it)).collect();
+        let of_each: Vec<HashMap<String, usize>> = texts.iter().map(|text| counts(text)).collect();
         let mut names: Vec<&String> = of_each.iter().flat_map(HashMap::keys).collect();
         names.sort_unstable();
         let mut terms: HashMap<String, (usize, f64)> = HashMap::new();
@@ -49,16 +49,16 @@ impl Space {
     }
 
     /// The direction of each text, in their order.
-    pub fn vectors(&self) -> &[Vector] {
+    pub fn vectors(&self) -> &[TermVector] {
         &self.vectors
     }
 
     /// The direction of another text.
-    pub fn vector(&self, text: &str) -> Vector {
+    pub fn vector(&self, text: &str) -> TermVector {
         self.direction(&counts(text))
     }
 
-    fn direction(&self, counts: &HashMap<String, usize>) -> Vector {
+    fn direction(&self, counts: &HashMap<String, usize>) -> TermVector {
         let mut vector = Vec::with_capacity(counts.len());
         let mut elsewhere = 0.0;
         for (term, count) in counts {
@@ -68,16 +68,17 @@ impl Space {
                 None => elsewhere += (often * self.unknown).powi(2),
             }
         }
-        vector.sort_unstable_by_key(|it| it.0);
-        let length = (vector.iter().map(|it| it.1 * it.1).sum::<f64>() + elsewhere).sqrt();
-        for it in &mut vector {
-            it.1 /= length;
+        vector.sort_unstable_by_key(|(dimension, _)| *dimension);
+        let length =
+            (vector.iter().map(|(_, value)| value * value).sum::<f64>() + elsewhere).sqrt();
+        for (_, value) in &mut vector {
+            *value /= length;
         }
         vector
     }
 
     /// The middle of some texts, each with its weight.
-    pub fn middle(&self, members: impl IntoIterator<Item = (usize, f64)>) -> Vector {
+    pub fn middle(&self, members: impl IntoIterator<Item = (usize, f64)>) -> TermVector {
         let mut sum = vec![0.0; self.terms.len()];
         for (at, weight) in members {
             for (dimension, value) in &self.vectors[at] {
@@ -85,7 +86,7 @@ impl Space {
             }
         }
         let length = sum.iter().map(|value| value * value).sum::<f64>().sqrt();
-        let parts = sum.into_iter().enumerate().filter(|it| it.1 != 0.0);
+        let parts = sum.into_iter().enumerate().filter(|(_, value)| *value != 0.0);
         parts.map(|(dimension, value)| (dimension, value / length)).collect()
     }
 
@@ -129,7 +130,7 @@ impl Space {
 }
 
 /// Cosine of two directions.
-pub fn cosine(one: &Vector, other: &Vector) -> f64 {
+pub fn cosine(one: &TermVector, other: &TermVector) -> f64 {
     let other: HashMap<usize, f64> = other.iter().copied().collect();
     one.iter().filter_map(|(dimension, value)| Some(value * other.get(dimension)?)).sum()
 }
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
 
     fn groups(texts: &[&str]) -> Vec<Vec<usize>> {
-        Space::new(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>()).groups()
+        TermSpace::new(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>()).groups()
     }
 
     #[test]
@@ -202,7 +203,7 @@ mod tests {
     fn the_middle_is_near_its_texts_and_far_from_others() {
         let texts =
             ["cache key lacks the tenant", "tenant missing in the cache key", "mocked clock"];
-        let space = Space::new(&texts.map(str::to_owned));
+        let space = TermSpace::new(&texts.map(str::to_owned));
         let middle = space.middle([(0, 1.0), (1, 1.0)]);
         assert!(cosine(&space.vectors()[0], &middle) > 0.8);
         assert!(cosine(&space.vectors()[2], &middle) < 0.01);
@@ -216,7 +217,7 @@ mod tests {
         fn any_texts_are_grouped_and_each_is_in_one_group(
             texts in prop::collection::vec("[a-c ]{0,6}", 0..40)
         ) {
-            let space = Space::new(&texts);
+            let space = TermSpace::new(&texts);
             let found = space.groups();
             let mut all: Vec<usize> = found.iter().flatten().copied().collect();
             let count = all.len();
@@ -224,7 +225,7 @@ mod tests {
             all.dedup();
             prop_assert_eq!(all.len(), count);
             prop_assert!(found.iter().all(|group| group.len() >= LEAST));
-            prop_assert_eq!(&found, &Space::new(&texts).groups());
+            prop_assert_eq!(&found, &TermSpace::new(&texts).groups());
         }
     }
 }

@@ -249,8 +249,8 @@ mod tests {
         assert_eq!(ask(&world, &call, "tenant cache", json!({})).await["item_count"], 1);
         assert_eq!(ask(&world, &call, "the tenant cache leaks", json!({})).await["item_count"], 0);
         let before = json!({ "domain": "debugging" });
-        let said = text(&world.call(&call, "premortem", before).await, "markdown");
-        assert_eq!(said.matches("Lesson: ").count(), 1, "{said}");
+        let markdown = text(&world.call(&call, "premortem", before).await, "markdown");
+        assert_eq!(markdown.matches("Lesson: ").count(), 1, "{markdown}");
     }
 
     #[tokio::test]
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!((&none["markdown"], &none["item_count"]), (&json!(""), &json!(0)));
         try_it(&world, &call, "the clock", "falsified").await;
         try_it(&world, &call, "the tenant", "confirmed").await;
-        let said = text(&world.call(&call, "premortem", before).await, "markdown");
+        let markdown = text(&world.call(&call, "premortem", before).await, "markdown");
         for part in [
             "## Common failures",
             "Lesson: takeaway: the clock",
@@ -359,13 +359,13 @@ mod tests {
             "Surprise: surprise: the tenant",
             "## Root causes to watch\n- **oversight** 1",
         ] {
-            assert!(said.contains(part), "{part}: {said}");
+            assert!(markdown.contains(part), "{part}: {markdown}");
         }
         let other = json!({ "domain": "debugging", "strategy": "ask-user" });
-        let said = text(&world.call(&call, "premortem", other).await, "markdown");
+        let markdown = text(&world.call(&call, "premortem", other).await, "markdown");
         assert!(
-            said.contains("Strategy performance") && !said.contains("Common failures"),
-            "{said}"
+            markdown.contains("Strategy performance") && !markdown.contains("Common failures"),
+            "{markdown}"
         );
         let small = json!({ "domain": "debugging", "max_bytes": 400 });
         let small = world.call(&call, "premortem", small).await;

@@ -121,7 +121,7 @@ pub fn plain_stem(word: &str) -> String {
 #[derive(Debug, Clone)]
 pub struct Prompt {
     /// Its words, each with what may stand for it.
-    pub groups: Vec<Group>,
+    pub groups: Vec<WordGroup>,
     /// It orders some work done rather than telling of a trouble: then little that is remembered helps.
     pub is_chore: bool,
     /// How many of its words say that something is not as it should be: then more does.
@@ -130,7 +130,7 @@ pub struct Prompt {
 
 /// A word, or some that belong together, and what may stand for it.
 #[derive(Debug, Clone)]
-pub struct Group {
+pub struct WordGroup {
     /// Its term.
     pub term: String,
     /// Whether it is several words, which only their meaning is looked for by.
@@ -143,7 +143,7 @@ pub struct Group {
     pub members: Vec<(String, f64)>,
 }
 
-impl Group {
+impl WordGroup {
     fn add(&mut self, term: &str, weight: f64) {
         if !self.members.iter().any(|(known, _)| known == term) {
             self.members.push((term.to_owned(), weight));
@@ -201,7 +201,7 @@ impl Prompt {
             if says_something(word) && seen.insert(term) {
                 let is_common = is_common(term);
                 let others = THESAURUS.words.get(term);
-                let mut group = Group {
+                let mut group = WordGroup {
                     term: term.clone(),
                     is_phrase: false,
                     is_common,
@@ -221,11 +221,11 @@ impl Prompt {
             {
                 let term = phrase.join(" ");
                 if stems[at..].starts_with(phrase)
-                    && !groups.iter().any(|group: &Group| group.term == term)
+                    && !groups.iter().any(|group: &WordGroup| group.term == term)
                 {
                     let members = meaning.iter().map(|term| (term.clone(), OF_PHRASE)).collect();
                     let (is_phrase, is_common, is_known) = (true, false, true);
-                    groups.push(Group { term, is_phrase, is_common, is_known, members });
+                    groups.push(WordGroup { term, is_phrase, is_common, is_known, members });
                 }
             }
         }
@@ -301,7 +301,7 @@ fn is_dense(c: char) -> bool {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CharKind {
     Upper,
     Lower,
     Digit,
@@ -310,10 +310,10 @@ enum Kind {
 
 fn split(run: &str, all: &mut Vec<String>) {
     let kind = |c: char| match c {
-        '_' => Kind::Seam,
-        c if c.is_numeric() => Kind::Digit,
-        c if c.is_uppercase() => Kind::Upper,
-        _ => Kind::Lower,
+        '_' => CharKind::Seam,
+        c if c.is_numeric() => CharKind::Digit,
+        c if c.is_uppercase() => CharKind::Upper,
+        _ => CharKind::Lower,
     };
     let chars: Vec<char> = run.chars().collect();
     let mut parts: Vec<String> = Vec::new();
@@ -323,11 +323,11 @@ fn split(run: &str, all: &mut Vec<String>) {
         let here = kind(c);
         let next = chars.get(at + 1).map(|c| kind(*c));
         begins |= match (before, here) {
-            (Some(Kind::Upper), Kind::Upper) => next == Some(Kind::Lower),
-            (Some(Kind::Upper), Kind::Lower) => false,
+            (Some(CharKind::Upper), CharKind::Upper) => next == Some(CharKind::Lower),
+            (Some(CharKind::Upper), CharKind::Lower) => false,
             (before, here) => before != Some(here),
         };
-        if here == Kind::Seam {
+        if here == CharKind::Seam {
             begins = true;
             continue;
         }
@@ -451,8 +451,8 @@ mod tests {
     #[test]
     fn words_that_belong_together_mean_something_of_their_own() {
         let prompt = Prompt::read("the pod ran out of memory");
-        let means = |group: &Group| group.members.iter().any(|(term, _)| term == "oom");
-        let phrases: Vec<&Group> = prompt.groups.iter().filter(|it| it.is_phrase).collect();
+        let means = |group: &WordGroup| group.members.iter().any(|(term, _)| term == "oom");
+        let phrases: Vec<&WordGroup> = prompt.groups.iter().filter(|it| it.is_phrase).collect();
         assert!(phrases.iter().any(|group| means(group)), "{phrases:?}");
     }
 

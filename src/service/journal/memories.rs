@@ -61,7 +61,7 @@ impl Journal {
         check_text("content", &new.content, limits::MEMORY_CHARS)?;
         check_share("importance", new.importance)?;
         let tags = tidy(new.tags)?;
-        let digest = hex::encode(&Sha256::digest(&new.content));
+        let digest = hex::encode(Sha256::digest(&new.content));
         let terms = text::terms(&new.content);
         let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
         self.core

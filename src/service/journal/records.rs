@@ -110,14 +110,14 @@ impl Journal {
                     let turned = (&ghap.hypothesis, &ghap.action, &ghap.prediction)
                         != (&before.hypothesis, &before.action, &before.prediction);
                     if turned {
-                        let said = Iteration {
+                        let earlier = Iteration {
                             iteration: before.iteration_count,
                             hypothesis: before.hypothesis,
                             action: before.action,
                             prediction: before.prediction,
                             at: now,
                         };
-                        tx.insert_iteration(&ghap.id, &said).await?;
+                        tx.insert_iteration(&ghap.id, &earlier).await?;
                         ghap.iteration_count += 1;
                     }
                     if let Some(note) = note {

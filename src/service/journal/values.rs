@@ -11,7 +11,7 @@ use super::{room::Journal, texts::check_text};
 use crate::{
     domain::{
         Caller, ValueId, cluster,
-        cluster::Space,
+        cluster::TermSpace,
         journal::{Ghap, Tier},
         learning::{Axis, Value},
         limits, text,
@@ -247,7 +247,7 @@ fn weight(tier: Option<Tier>) -> f64 {
 
 fn group(axis: Axis, state: String, ghaps: Vec<Ghap>) -> (Clustering, Vec<NewCluster>) {
     let (ghaps, texts) = on_axis(axis, ghaps);
-    let space = Space::new(&texts);
+    let space = TermSpace::new(&texts);
     let groups: Vec<NewCluster> = space
         .groups()
         .into_iter()
@@ -277,7 +277,7 @@ fn validate(
     members: &HashMap<String, f64>,
 ) -> Option<ValueValidity> {
     let (ghaps, texts) = on_axis(axis, ghaps.to_vec());
-    let space = Space::new(&texts);
+    let space = TermSpace::new(&texts);
     let inside: Vec<(usize, f64)> = ghaps
         .iter()
         .enumerate()

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::domain::{
     limits, text,
-    text::{Group, Prompt},
+    text::{Prompt, WordGroup},
 };
 
 // Tuned on the development part of fixtures/retrieval; its README says how.
@@ -76,7 +76,7 @@ impl Rarity {
 
 /// A prompt, weighed.
 pub(super) struct RankingPrompt {
-    groups: Vec<Group>,
+    groups: Vec<WordGroup>,
     is_chore: bool,
     troubles: usize,
     /// What each group is worth when it is met in full, and all of them.
@@ -91,7 +91,7 @@ pub(super) struct RankingPrompt {
 
 impl RankingPrompt {
     pub(super) fn new(prompt: Prompt, rarity: Rarity) -> Self {
-        let worth = |group: &Group| {
+        let worth = |group: &WordGroup| {
             let best = group
                 .members
                 .iter()
@@ -108,7 +108,7 @@ impl RankingPrompt {
                 best.unwrap_or_else(|| rarity.of(&group.term) * UNKNOWN)
             }
         };
-        let mut groups: Vec<(f64, Group)> =
+        let mut groups: Vec<(f64, WordGroup)> =
             prompt.groups.into_iter().map(|group| (worth(&group), group)).collect();
         if groups.len() > limits::PROMPT_TERMS {
             groups.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -208,7 +208,7 @@ impl RankingPrompt {
     pub(super) fn is_about(&self, terms: [&str; 3]) -> bool {
         let TermMatch { score, share } = self.meet(terms);
         let has = |term: &str| terms.iter().any(|field| field.split(' ').any(|word| word == term));
-        let is_met = |group: &&Group| {
+        let is_met = |group: &&WordGroup| {
             let is_telling = !group.is_common && !group.is_phrase;
             is_telling && group.members.iter().any(|(term, _)| has(term))
         };

@@ -212,7 +212,7 @@ impl RetrievalFixture {
         Ok(())
     }
 
-    /// SearchScores a way of searching; `store` holds the fixture's records and no others.
+    /// Scores a way of searching; `store` holds the fixture's records and no others.
     pub async fn score(
         &self,
         store: &Store,
