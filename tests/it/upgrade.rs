@@ -92,7 +92,7 @@ fn every_earlier_database_is_backed_up_and_brought_up_to_date() {
         let session = d.session("s-1");
         session.get("/v1/events?stream=note/old").ok(200);
         assert_eq!(session.get("/v1/events?stream=mcp/old").status(), 404, "as private as it was");
-        let all = page(&session.get("/v1/events?limit=500"), "events").to_vec();
+        let all = page(&session.get("/v1/events?limit=500"), "events").clone();
         assert!(all.iter().all(|event| event["stream"] != "mcp/old"), "{all:?}");
         assert_eq!(page(&d.get("/v1/events?stream=mcp/old"), "events").len(), 1);
         new_task(&d);

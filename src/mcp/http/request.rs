@@ -48,13 +48,11 @@ pub(super) async fn read_body(
 
 /// Reads the messages of a body.
 pub(super) fn parse_messages(body: &[u8]) -> Result<ClientBody, UnreadableMessage> {
-    match web::text_of(body) {
-        Ok(text) => parse_body(text),
-        Err(_) => {
-            let error = RpcError::new(PARSE_ERROR, "the body is not UTF-8").status(400);
-            Err(UnreadableMessage { id: None, error })
-        }
-    }
+    let Ok(text) = web::text_of(body) else {
+        let error = RpcError::new(PARSE_ERROR, "the body is not UTF-8").status(400);
+        return Err(UnreadableMessage { id: None, error });
+    };
+    parse_body(text)
 }
 
 /// The answer with an error.

@@ -83,10 +83,9 @@ impl HookWriteJob {
         let session_id = &self.event.session_id;
         unseen::take_back(tx, session_id, &self.lost).await?;
         let history = match &self.id {
-            None => HookIdHistory::New,
             Some(id) if !tx.remember_hook(id).await? => HookIdHistory::Repeated,
             Some(id) if tx.is_lost(id).await? => HookIdHistory::GivenUp,
-            Some(_) => HookIdHistory::New,
+            _ => HookIdHistory::New,
         };
         let reception = hook::reception(history, self.timing, tx.now());
         if let (HookReception::Repeated { first_reply_unseen: true }, Some(id)) =
@@ -110,7 +109,7 @@ impl HookWriteJob {
         match &effect {
             SessionEffect::Keep { .. } => return Ok(AppliedSession { effect, ended_tokens }),
             SessionEffect::Touch => {
-                tx.touch_session(session_id, &self.caller.principal().to_string()).await?
+                tx.touch_session(session_id, &self.caller.principal().to_string()).await?;
             }
             SessionEffect::End { reason } => {
                 ended_tokens = team::end(tx, session_id, reason.as_deref()).await?.tokens;

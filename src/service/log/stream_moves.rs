@@ -90,7 +90,7 @@ impl StreamMoves {
     }
 
     /// Those of the streams (the keys) that have moved since the last look, each with its last position.
-    pub async fn take<V>(
+    pub async fn take<V: Sync>(
         &mut self,
         streams: &BTreeMap<String, V>,
     ) -> Result<Vec<(String, i64)>, Error> {

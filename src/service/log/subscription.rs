@@ -241,7 +241,7 @@ mod tests {
     use super::{super::GapReason, *};
     use crate::{
         domain::{Ids, TokenId},
-        service::{log::GapReason, testing::services},
+        service::testing::services,
         store::testing::{TestStore, append, event},
     };
 

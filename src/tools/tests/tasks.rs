@@ -237,7 +237,7 @@ async fn a_reply_stands_in_the_stream_with_the_name_of_who_gave_it() {
     let mcp = world.operator(Some("mcp-1"));
     let mine = world.call(&mcp, "peer_register", register).await;
     let mut seq = 1;
-    for (call, from, kind) in vec![
+    for (call, from, kind) in [
         (world.session("ann"), text(&ann, "peer_id"), "progress"),
         (world.session("bob"), "session:bob".to_owned(), "result"),
         (world.operator(None), "operator".to_owned(), "error"),
