@@ -20,6 +20,8 @@ pub(crate) struct LogFile {
     path: PathBuf,
     file: File,
     len: u64,
+    /// What was written last ends a line. A line is never divided between two files.
+    is_line_over: bool,
     max_bytes: u64,
 }
 
@@ -28,7 +30,7 @@ impl LogFile {
     pub(crate) fn open(path: PathBuf) -> io::Result<Self> {
         let file = private_file::append(&path)?;
         let len = file.metadata()?.len();
-        Ok(Self { path, file, len, max_bytes: MAX_BYTES })
+        Ok(Self { path, file, len, is_line_over: true, max_bytes: MAX_BYTES })
     }
 
     /// The name of the file that was put aside `age` rotations ago.
@@ -54,13 +56,16 @@ impl LogFile {
 }
 
 impl Write for LogFile {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.len >= self.max_bytes {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if self.is_line_over && self.len >= self.max_bytes {
             // A log that cannot be put aside grows: better than one that ends.
             self.rotate().ok();
         }
-        let written = self.file.write(line)?;
+        let written = self.file.write(text)?;
         self.len += written as u64;
+        if let Some(last) = text[..written].last() {
+            self.is_line_over = *last == b'\n';
+        }
         Ok(written)
     }
 
@@ -98,7 +103,9 @@ mod tests {
     fn a_file_that_cannot_be_put_aside_is_written_to_all_the_same() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("svc.log");
-        fs::create_dir_all(folder.path().join("svc.log.1/occupied")).unwrap();
+        // A file cannot replace a folder.
+        fs::write(folder.path().join("svc.log.2"), "").unwrap();
+        fs::create_dir_all(folder.path().join("svc.log.3/occupied")).unwrap();
         let mut log = LogFile { max_bytes: 1, ..LogFile::open(path.clone()).unwrap() };
         writeln!(log, "one").unwrap();
         writeln!(log, "two").unwrap();

@@ -327,7 +327,7 @@ mod tests {
         let mut follower = Follower::new(discovery(home.path()), "/v1/x".to_owned());
         let kind = |item: Option<FollowItem>| format!("{item:?}");
         assert!(kind(follower.next().await.expect("goes on")).contains("Event"));
-        assert!(kind(follower.next().await.expect("goes on")).contains("Lost"));
+        assert!(kind(follower.next().await.expect("goes on")).contains("Disconnected"));
         std::fs::remove_file(home.path().join("daemon.json")).expect("was there");
         let second = FakeDaemon::start(vec![
             vec![stream(&event(2))],
