@@ -238,7 +238,7 @@ fn join(frames: Vec<Bytes>) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::GapReason, *};
+    use super::*;
     use crate::{
         domain::{Ids, TokenId},
         service::testing::services,
