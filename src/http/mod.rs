@@ -4,6 +4,8 @@
 //! of all handlers, then one file for each resource. Handlers know `state` (what they share), `api` (how a route and its
 //! description are declared) and `body`, and never the table. Status codes live in `web::problem`.
 
+#[cfg(test)]
+mod answers;
 mod api;
 mod body;
 mod edge;
@@ -23,6 +25,8 @@ mod server;
 mod sse;
 mod state;
 mod tasks;
+#[cfg(test)]
+mod testing;
 mod tokens;
 mod tools;
 
