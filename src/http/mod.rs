@@ -4,8 +4,6 @@
 //! of all handlers, then one file for each resource. Handlers know `state` (what they share), `api` (how a route and its
 //! description are declared) and `body`, and never the table. Status codes live in `web::problem`.
 
-#[cfg(test)]
-mod answers;
 mod api;
 mod body;
 mod edge;
@@ -26,7 +24,7 @@ mod sse;
 mod state;
 mod tasks;
 #[cfg(test)]
-mod testing;
+mod tests;
 mod tokens;
 mod tools;
 

@@ -1,0 +1,470 @@
+//! Snapshots of every REST answer: each route's success and its typical refusals, with status, headers and body.
+//!
+//! A missing or changed snapshot fails. `INSTA_UPDATE=always cargo test --lib http::` writes them anew.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use axum::body::Body;
+use http::{Method, Request, header};
+use serde_json::{Value, json};
+
+use super::{script::Script, server::TestServer};
+use crate::{
+    domain::{Caller, journal::SessionSource, limits},
+    http::{openapi::Document, protocol},
+    service::{
+        Tuning,
+        team::{ActingSession, NewSession},
+    },
+};
+
+/// Every script by the name of its snapshot.
+async fn scripts() -> Vec<(&'static str, Script)> {
+    vec![
+        ("edge", edge().await),
+        ("start_and_stop", start_and_stop().await),
+        ("bodies", bodies().await),
+        ("description", description().await),
+        ("metrics", metrics().await),
+        ("peers", peers().await),
+        ("messages", messages().await),
+        ("full_inbox", full_inbox().await),
+        ("tokens", tokens().await),
+        ("tasks", tasks().await),
+        ("task_feed", task_feed().await),
+        ("events", events().await),
+        ("sessions", sessions().await),
+        ("journal", journal().await),
+        ("tools", tools().await),
+    ]
+}
+
+#[tokio::test]
+async fn answers_are_as_the_snapshots_say() {
+    for (name, script) in scripts().await {
+        insta::assert_snapshot!(name, script.text);
+    }
+}
+
+/// A new route without a snapshot fails here. The MCP server's paths are its own to test.
+#[tokio::test]
+async fn every_described_operation_has_a_success_and_a_refusal() {
+    let server = TestServer::start().await;
+    let request = server.request(None, Method::GET, "/openapi.json");
+    let document = server.send(request.body(Body::empty()).unwrap()).await.json();
+    let mut others = Document::new();
+    protocol::describe(&mut others);
+    let others = operations(&others.finish());
+    let described: BTreeSet<_> = operations(&document).difference(&others).cloned().collect();
+    assert!(described.len() > 30, "{described:?}");
+
+    let (mut successes, mut refusals) = (BTreeSet::new(), BTreeSet::new());
+    for (name, script) in scripts().await {
+        for exchange in script.exchanges {
+            let Some(pattern) = pattern_of(&exchange.path, &described) else {
+                assert!(exchange.status >= 400, "{name}: {} is not described", exchange.path);
+                continue;
+            };
+            let operation = (pattern, exchange.method.as_str().to_lowercase());
+            match exchange.status {
+                200..300 => {
+                    assert!(described.contains(&operation), "{name}: {operation:?}");
+                    successes.insert(operation);
+                }
+                405 => {}
+                _ => {
+                    refusals.insert(operation);
+                }
+            }
+        }
+    }
+    let without = |seen: &BTreeSet<_>| described.difference(seen).cloned().collect::<Vec<_>>();
+    assert_eq!(without(&successes), [], "without a success");
+    assert_eq!(without(&refusals), [], "without a refusal");
+}
+
+/// Paths and methods of a description.
+fn operations(document: &Value) -> BTreeSet<(String, String)> {
+    let paths = document["paths"].as_object().unwrap();
+    let methods =
+        |methods: &Value| methods.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    paths
+        .iter()
+        .flat_map(|(path, entry)| methods(entry).into_iter().map(|method| (path.clone(), method)))
+        .collect()
+}
+
+/// The described path that serves `path`: of several, the one with the fewest parameters.
+fn pattern_of(path: &str, described: &BTreeSet<(String, String)>) -> Option<String> {
+    let fits = |pattern: &&String| {
+        pattern.split('/').count() == path.split('/').count()
+            && pattern.split('/').zip(path.split('/')).all(|(a, b)| a.starts_with('{') || a == b)
+    };
+    let patterns = described.iter().map(|(pattern, _)| pattern).filter(fits);
+    patterns.min_by_key(|pattern| pattern.matches('{').count()).cloned()
+}
+
+async fn edge() -> Script {
+    let mut script = Script::new().await;
+    script.get("/health").await;
+    script.get("/v1/health").await;
+    script.get("/v1/nothing").await;
+    script.delete("/v1/tasks").await;
+    script.call(Method::PUT, "/v1/peers/peer_x").await;
+    script.call(Method::POST, "/health").await;
+    script.token = Some("wrong".to_owned());
+    for path in ["/v1/health", "/v1/nothing", "/openapi.json", "/metrics"] {
+        script.get(path).await;
+    }
+    script.token = Some("${SVC_TOKEN}".to_owned());
+    script.get("/v1/health").await;
+    let nobody = || Request::get("/v1/peers").header(header::HOST, "localhost");
+    script.send(nobody().body(Body::empty()).unwrap(), "").await;
+    let basic = nobody().header(header::AUTHORIZATION, "Basic b3A6");
+    script.send(basic.body(Body::empty()).unwrap(), "").await;
+    script.get("/.well-known/oauth-protected-resource").await;
+    let foreign = Request::get("/health").header(header::HOST, "evil.example");
+    script.send(foreign.body(Body::empty()).unwrap(), "").await;
+    script.get_with("/health", header::ORIGIN, "http://evil.example").await;
+    script
+}
+
+async fn start_and_stop() -> Script {
+    let mut script = Script::over(TestServer::starting(Tuning::default()).await);
+    script.get("/health").await;
+    script.get("/v1/peers").await;
+    script.server.ready();
+    script.get("/health").await;
+    script.server.edge.drain();
+    script.get("/health").await;
+    script
+}
+
+async fn bodies() -> Script {
+    let stall = Duration::from_millis(1);
+    let mut script = Script::with(Tuning { body_stall: stall, ..Tuning::default() }).await;
+    for (media_type, body) in [
+        ("application/json", "{"),
+        ("application/json", "[]"),
+        ("application/json", "null"),
+        ("text/plain", "{}"),
+    ] {
+        script.post_text("/v1/tasks", media_type, body).await;
+    }
+    let json = |script: &Script| {
+        script.request(Method::POST, "/v1/tasks").header(header::CONTENT_TYPE, "application/json")
+    };
+    let no_text = json(&script).body(Body::from(&b"{\"title\": \"\xff\"}"[..])).unwrap();
+    script.send(no_text, "<no UTF-8>").await;
+    let large = json(&script).body(Body::from(" ".repeat(limits::V1_BODY_BYTES + 1))).unwrap();
+    script.send(large, "<1 MiB and a byte>").await;
+    let pending = futures_util::stream::pending::<Result<bytes::Bytes, std::io::Error>>();
+    let stalls = json(&script).body(Body::from_stream(pending)).unwrap();
+    script.send(stalls, "<nothing comes>").await;
+    script
+}
+
+async fn description() -> Script {
+    let mut script = Script::new().await;
+    script.get("/openapi.json").await;
+    script
+}
+
+async fn metrics() -> Script {
+    let mut script = Script::new().await;
+    script.get("/health").await;
+    script.get_metrics("*/*").await;
+    script.get_metrics("application/openmetrics-text").await;
+    script
+}
+
+async fn peers() -> Script {
+    let mut script = Script::new().await;
+    let register = "/v1/peers/register";
+    let ada = json!({
+        "display_name": "ada", "backend": "claude", "path": "/work", "session_id": "s-1", "pid": 4_000_000,
+        "tmux_pane": "%1", "metadata": { "model": "large" }, "from_the_future": true,
+    });
+    let ada = script.post(register, ada).await.text("peer_id");
+    script.post(register, json!({ "display_name": "bob", "backend": "codex" })).await;
+    script.post(register, json!({ "display_name": "bob b.", "backend": "codex" })).await;
+    script.post(register, json!({ "display_name": "ada" })).await;
+    script.post(register, json!({ "display_name": 1, "backend": "b" })).await;
+    script.post(register, json!({ "display_name": " ", "backend": "b" })).await;
+    let king = json!({ "display_name": "a", "backend": "b", "role": "king" });
+    script.post(register, king).await;
+    script.get("/v1/peers").await;
+    let first = script.get("/v1/peers?limit=1").await.text("next_cursor");
+    script.get(&format!("/v1/peers?limit=1&cursor={first}")).await;
+    script.get("/v1/peers?backend=nobody").await;
+    script.get("/v1/peers?limit=0").await;
+    script.get("/v1/peers?limit=501").await;
+    script.get("/v1/peers?cursor=zz").await;
+    script.get("/v1/peers?status=banana").await;
+    script.get(&format!("/v1/peers/{ada}")).await;
+    script.get("/v1/peers/nothing").await;
+    let beat = format!("/v1/peers/{ada}/heartbeat");
+    script.post(&beat, json!({ "status": "busy" })).await;
+    script.call(Method::POST, &beat).await;
+    script.post(&beat, json!({ "status": "banana" })).await;
+    script.post("/v1/peers/nothing/heartbeat", json!({})).await;
+    script.delete(&format!("/v1/peers/{ada}")).await;
+    script.delete(&format!("/v1/peers/{ada}")).await;
+    script
+}
+
+async fn messages() -> Script {
+    let mut script = Script::new().await;
+    let ada = peer(&mut script, "ada").await;
+    let bob = peer(&mut script, "bob").await;
+    let inbox = format!("/v1/peers/{ada}/messages");
+    let query = json!({
+        "text": "look at main", "type": "query", "from_peer": bob, "correlation_id": "c-1",
+        "idempotency_key": "k-1",
+    });
+    let sent = script.post(&inbox, query.clone()).await.text("id");
+    script.post(&inbox, query).await;
+    script.post(&inbox, json!({ "text": "and at this" })).await;
+    script.post(&inbox, json!({ "text": " " })).await;
+    script.post(&inbox, json!({ "text": "a", "type": "shout" })).await;
+    script.post(&inbox, json!({ "text": "a", "from_peer": "nothing" })).await;
+    script.post("/v1/peers/nothing/messages", json!({ "text": "hello" })).await;
+    let first = script.get(&format!("{inbox}?peek=true&limit=1")).await.text("next_cursor");
+    script.get(&format!("{inbox}?peek=true&limit=1&cursor={first}")).await;
+    script.get(&format!("{inbox}?peek=1")).await;
+    script.get(&format!("{inbox}?cursor={first}")).await;
+    script.get(&inbox).await;
+    script.get(&inbox).await;
+    script.get("/v1/peers/nothing/messages").await;
+    script.get(&format!("/v1/messages/{sent}")).await;
+    let ack = format!("{inbox}/ack");
+    script.post(&ack, json!({ "ids": [sent, "nothing"] })).await;
+    script.post(&ack, json!({ "ids": [sent] })).await;
+    script.post(&ack, json!({ "ids": [sent] })).await;
+    script.post(&ack, json!({})).await;
+    script.get(&format!("/v1/messages/{sent}")).await;
+    script.get("/v1/messages/nothing").await;
+    script.post("/v1/peers/broadcast", json!({ "text": "all of you", "from_peer": ada })).await;
+    script.post("/v1/peers/broadcast", json!({ "text": "nobody", "circle": "blue" })).await;
+    script.post("/v1/peers/broadcast", json!({ "text": "" })).await;
+    script
+}
+
+async fn full_inbox() -> Script {
+    let mut script = Script::with(Tuning { inbox_max: 1, ..Tuning::default() }).await;
+    let ada = peer(&mut script, "ada").await;
+    let inbox = format!("/v1/peers/{ada}/messages");
+    script.post(&inbox, json!({ "text": "the first" })).await;
+    script.post(&inbox, json!({ "text": "too many" })).await;
+    script
+}
+
+async fn tokens() -> Script {
+    let mut script = Script::new().await;
+    let ada = peer(&mut script, "ada").await;
+    let minted = script.post("/v1/tokens", json!({ "session": "s-2" })).await;
+    let wide = json!({ "session": "s-3", "scopes": ["exec"], "ttl_seconds": 60 });
+    script.post("/v1/tokens", wide).await;
+    script.post("/v1/tokens", json!({ "session": " " })).await;
+    script.post("/v1/tokens", json!({ "session": "s", "ttl_seconds": 0 })).await;
+    script.get("/v1/tokens").await;
+    script.get("/v1/tokens?limit=0").await;
+    let id = minted.text("token_id");
+    let inbox = format!("/v1/peers/{ada}/messages");
+
+    script.token = Some(minted.text("token"));
+    script.get("/v1/tokens").await;
+    script.post("/v1/tokens", json!({ "session": "s-4" })).await;
+    script.delete(&format!("/v1/tokens/{id}")).await;
+    script.post("/v1/token/rotate", json!({})).await;
+    script.get("/v1/peers").await;
+    script.post(&inbox, json!({ "text": "hello" })).await;
+    script.post(&inbox, json!({ "text": "hello", "from_peer": ada })).await;
+    script.get(&inbox).await;
+    script.post(&format!("{inbox}/ack"), json!({ "ids": [] })).await;
+    script.post(&format!("/v1/peers/{ada}/heartbeat"), json!({})).await;
+    script.delete(&format!("/v1/peers/{ada}")).await;
+    let other = json!({ "display_name": "x", "backend": "claude", "session_id": "ada" });
+    script.post("/v1/peers/register", other).await;
+
+    let session = script.token.take();
+    script.delete(&format!("/v1/tokens/{id}")).await;
+    script.delete("/v1/tokens/nothing").await;
+    script.token = session;
+    script.get("/v1/peers").await;
+    script.token = None;
+    script.post("/v1/token/rotate", json!({})).await;
+    script.get("/v1/peers").await;
+    script
+}
+
+async fn tasks() -> Script {
+    let mut script = Script::new().await;
+    let new = json!({
+        "title": "tests", "agent": "ada", "prompt": "run them", "from": "me", "metadata": { "ticket": "7" },
+        "idempotency_key": "k-1",
+    });
+    let task = script.post("/v1/tasks", new.clone()).await.text("task_id");
+    script.post("/v1/tasks", new).await;
+    let other = script.post("/v1/tasks", json!({})).await.text("task_id");
+    script.post("/v1/tasks", json!({ "title": 5 })).await;
+    script.get("/v1/tasks").await;
+    let first = script.get("/v1/tasks?limit=1").await.text("next_cursor");
+    script.get(&format!("/v1/tasks?limit=1&cursor={first}")).await;
+    script.get("/v1/tasks?agent=ada&since=1970-01-01T00:00:00Z").await;
+    script.get("/v1/tasks?status=banana").await;
+    script.get("/v1/tasks?since=yesterday").await;
+    script.get("/v1/tasks?limit=abc").await;
+    script.get(&format!("/v1/tasks/{task}")).await;
+    script.get("/v1/tasks/nothing").await;
+
+    let events = format!("/v1/tasks/{task}/events");
+    let frame = json!({ "kind": "frame", "data": { "line": "one", "kind": "stdout" }, "id": "a" });
+    let active = json!({ "kind": "task", "data": { "status": "active" } });
+    script.post(&events, frame.clone()).await;
+    script.post(&events, frame.clone()).await;
+    script.post(&events, json!([active, { "kind": "frame", "data": { "line": "two" } }])).await;
+    script.post(&events, json!([])).await;
+    script.post(&events, json!({ "kind": "banana", "data": {} })).await;
+    script.post(&events, json!([frame, { "kind": "frame", "data": {} }])).await;
+    script.post(&events, json!([frame, { "kind": "frame", "data": { "line": 1 } }])).await;
+    script.post(&events, json!([{ "kind": "frame", "data": 5 }])).await;
+    script.post(&events, json!({ "kind": "terminal", "data": { "status": "active" } })).await;
+    script.post("/v1/tasks/nothing/events", frame.clone()).await;
+    script.post(&format!("/v1/tasks/{task}/cancel"), json!({})).await;
+    let terminal = json!({ "kind": "terminal", "data": { "status": "failed", "exit_code": 3, "error": "red" } });
+    script.post(&events, terminal).await;
+    script.post(&events, json!({ "kind": "frame", "data": { "line": "late" } })).await;
+    script.get(&format!("/v1/tasks/{task}")).await;
+    script.post(&format!("/v1/tasks/{task}/cancel"), json!({})).await;
+    script.post(&format!("/v1/tasks/{other}/cancel"), json!({})).await;
+    script.post("/v1/tasks/nothing/cancel", json!({})).await;
+    script
+}
+
+async fn task_feed() -> Script {
+    let mut script = Script::new().await;
+    let task = script.post("/v1/tasks", json!({ "title": "tests" })).await.text("task_id");
+    let events = json!([
+        { "kind": "frame", "data": { "line": "one", "kind": "stderr" } },
+        { "kind": "terminal", "data": { "status": "done", "exit_code": 0 } },
+    ]);
+    script.post(&format!("/v1/tasks/{task}/events"), events).await;
+    let feed = format!("/v1/biam/subscribe?task_id={task}");
+    script.get(&feed).await;
+    script.get(&format!("{feed}&last_event_id=2")).await;
+    script.get(&format!("{feed}&last_event_id=3")).await;
+    script.get(&format!("{feed}&last_event_id=99")).await;
+    script.get_with(&feed, header::HeaderName::from_static("last-event-id"), "x").await;
+    script.get(&format!("{feed}&last_event_id=-1")).await;
+    script.get("/v1/biam/subscribe").await;
+    script.get("/v1/biam/subscribe?task_id=%20").await;
+    script.get("/v1/biam/subscribe?task_id=nothing").await;
+    script.call(Method::POST, &feed).await;
+    script
+}
+
+async fn events() -> Script {
+    let mut script = Script::new().await;
+    let task = script.post("/v1/tasks", json!({})).await.text("task_id");
+    peer(&mut script, "ada").await;
+    let frames: Vec<_> =
+        ["one", "two"].map(|line| json!({ "kind": "frame", "data": { "line": line } })).into();
+    script.post(&format!("/v1/tasks/{task}/events"), json!(frames)).await;
+    script.get("/v1/events").await;
+    let stream = format!("/v1/events?stream=task/{task}");
+    let first = script.get(&format!("{stream}&limit=2")).await.text("next_cursor");
+    script.get(&format!("{stream}&limit=2&after={first}")).await;
+    script.get("/v1/events?stream_prefix=task/&kind=frame").await;
+    script.get("/v1/events?stream_prefix=nothing/").await;
+    script.get("/v1/events?after=latest").await;
+    script.get("/v1/events?after=-1").await;
+    script.get("/v1/events?limit=0").await;
+    script.get("/v1/events?stream=nothing").await;
+    script.get("/v1/events?stream=a&stream_prefix=b").await;
+    script.follow("/v1/events", 5).await;
+    script.follow("/v1/events?after=latest", 2).await;
+    // The log is younger than this reader.
+    script.follow("/v1/events?stream=team&after=99", 3).await;
+    script
+}
+
+async fn sessions() -> Script {
+    let mut script = Script::new().await;
+    let team = script.server.services.team.clone();
+    for (session, client) in [("s-1", "claude"), ("s-2", "codex")] {
+        let new = NewSession {
+            session_id: Some(session.to_owned()),
+            cwd: Some("/work".to_owned()),
+            client: Some(client.to_owned()),
+            source: SessionSource::Startup,
+        };
+        team.start_session(&Caller::Operator, None, new).await.unwrap();
+    }
+    let acting = ActingSession { session_id: "s-1".to_owned(), agent_id: String::new() };
+    team.count_tool(&Caller::Operator, acting, Some("Bash".to_owned())).await.unwrap();
+    script.get("/v1/sessions").await;
+    script.get("/v1/sessions?client=codex&open=true&project=/work").await;
+    let first = script.get("/v1/sessions?limit=1").await.text("next_cursor");
+    script.get(&format!("/v1/sessions?limit=1&cursor={first}")).await;
+    script.get("/v1/sessions?limit=501").await;
+    script.get("/v1/sessions?open=maybe").await;
+    script.get("/v1/sessions/s-1").await;
+    script.get("/v1/sessions/nothing").await;
+
+    let ada = json!({ "display_name": "ada", "backend": "claude", "session_id": "s-1" });
+    let ada = script.post("/v1/peers/register", ada).await.text("peer_id");
+    script.post(&format!("/v1/peers/{ada}/messages"), json!({ "text": "look at main" })).await;
+    script.post("/v1/sessions/s-1/wait", json!({ "waiter": "hook_2" })).await;
+    script.post("/v1/sessions/s-1/wait", json!({ "waiter": "hook_1" })).await;
+    script.post("/v1/sessions/s-1/wait", json!({ "waiter": "hook_3", "seconds": 26 })).await;
+    script.post("/v1/sessions/s-1/wait", json!({})).await;
+    script.post("/v1/sessions/nothing/wait", json!({ "waiter": "hook_1" })).await;
+    script
+}
+
+async fn journal() -> Script {
+    let mut script = Script::new().await;
+    let old = |id: &str, goal: &str| {
+        json!({
+            "id": id, "session_id": "s-1", "created_at": "2026-01-02T03:04:05Z", "domain": "debugging",
+            "strategy": "systematic-elimination", "goal": goal, "hypothesis": "the pool leaks",
+            "action": "count connections", "prediction": "the count grows",
+        })
+    };
+    let records = json!([old("old-1", "find the leak"), old("old-2", "make it quick")]);
+    script.post("/v1/ghap/import", json!({ "ghap": records })).await;
+    script.post("/v1/ghap/import", json!({ "ghap": records })).await;
+    script.post("/v1/ghap/import", json!({ "ghap": [{}] })).await;
+    script.post("/v1/ghap/import", json!({})).await;
+    let listed = script.get("/v1/ghap?limit=1").await;
+    script.get(&format!("/v1/ghap?limit=1&cursor={}", listed.text("next_cursor"))).await;
+    script.get("/v1/ghap?status=banana").await;
+    script.get("/v1/ghap?limit=0").await;
+    let id = listed.json()["ghap"][0]["id"].as_str().unwrap().to_owned();
+    script.get(&format!("/v1/ghap/{id}")).await;
+    script.get("/v1/ghap/nothing").await;
+    script.get("/v1/ghap/export?limit=1").await;
+    script.get("/v1/ghap/export?cursor=zz").await;
+    script.get("/v1/ghap/search?q=leak").await;
+    script.get("/v1/ghap/search?q=%20").await;
+    script.get("/v1/ghap/search?q=leak&limit=51").await;
+    script.get("/v1/ghap/search").await;
+    script
+}
+
+async fn tools() -> Script {
+    let mut script = Script::new().await;
+    let first = script.get("/v1/tools?limit=1&family=peers").await.text("next_cursor");
+    script.get(&format!("/v1/tools?limit=1&family=peers&cursor={first}")).await;
+    script.get("/v1/tools?family=nothing").await;
+    script.get("/v1/tools?limit=0").await;
+    script.get("/v1/tools?cursor=zz").await;
+    script
+}
+
+/// Registers a peer that is known by its session.
+async fn peer(script: &mut Script, name: &str) -> String {
+    let body = json!({ "display_name": name, "backend": "claude", "session_id": name });
+    script.post("/v1/peers/register", body).await.text("peer_id")
+}

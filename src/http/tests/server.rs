@@ -1,0 +1,129 @@
+//! The daemon's HTTP side without a socket. Ids count, and the clock moves a little with each request, so an answer is
+//! the same at each run.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{Router, body::Body, response::Response};
+use http::{HeaderMap, Method, Request, header};
+use http_body_util::BodyExt as _;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    domain::{Ids, Timestamp, limits},
+    http::{App, Edge, EntryRules, Identity, Metrics, Parts},
+    service::{Services, Tokens, Tuning},
+    store::testing::TestStore,
+    web::Beat,
+};
+
+/// How far the clock moves with a request.
+const TICK: Duration = Duration::from_millis(10);
+
+pub(super) struct TestServer {
+    pub(super) edge: Edge,
+    pub(super) services: Services,
+    operator: String,
+    test: TestStore,
+}
+
+/// An answer, read to its end.
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) headers: HeaderMap,
+    pub(super) body: String,
+}
+
+impl TestServer {
+    pub(super) async fn start() -> Self {
+        Self::with(Tuning::default()).await
+    }
+
+    pub(super) async fn with(tuning: Tuning) -> Self {
+        let server = Self::starting(tuning).await;
+        server.ready();
+        server
+    }
+
+    /// One that is not ready yet.
+    pub(super) async fn starting(tuning: Tuning) -> Self {
+        let test = TestStore::open().await;
+        let file = test.folder().join("token");
+        let tokens = Tokens::open(&file).unwrap();
+        let clock = Arc::clone(&test.clock) as _;
+        let services = Services::new(test.store.clone(), clock, Ids::counting(), tuning, tokens);
+        let operator = std::fs::read_to_string(file).unwrap().trim().to_owned();
+        Self { edge: Edge::new(EntryRules::default(), "test"), services, operator, test }
+    }
+
+    pub(super) fn ready(&self) {
+        let app = App::new(Parts {
+            services: self.services.clone(),
+            tools: crate::tools::catalogue(),
+            metrics: Metrics::default(),
+            identity: Identity {
+                boot_id: "test".to_owned(),
+                pid: 1,
+                started_at: Timestamp::from_millis(0),
+            },
+            beat: Beat::new(limits::SSE_KEEP_ALIVE),
+            stop: CancellationToken::new(),
+        });
+        self.edge.ready(app, Router::new());
+    }
+
+    /// A request with this token, or with the operator's.
+    pub(super) fn request(
+        &self,
+        token: Option<&str>,
+        method: Method,
+        path: &str,
+    ) -> http::request::Builder {
+        let token = token.unwrap_or(&self.operator);
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "localhost")
+            .header(header::AUTHORIZATION, format!("Bearer {token}"))
+    }
+
+    pub(super) async fn send(&self, request: Request<Body>) -> Reply {
+        let (parts, body) = self.answer(request).await.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        self.reply(&parts, &body)
+    }
+
+    /// The first `blocks` blocks of a stream that has no end.
+    pub(super) async fn send_and_read(&self, request: Request<Body>, blocks: usize) -> Reply {
+        let (parts, mut body) = self.answer(request).await.into_parts();
+        let mut text = Vec::new();
+        while text.windows(2).filter(|pair| pair == b"\n\n").count() < blocks {
+            let frame = body.frame().await.expect("the stream goes on").unwrap();
+            text.extend_from_slice(&frame.into_data().unwrap());
+        }
+        self.reply(&parts, &text)
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Response {
+        self.test.clock.advance(TICK);
+        self.edge.answer(request).await
+    }
+
+    fn reply(&self, parts: &http::response::Parts, body: &[u8]) -> Reply {
+        let folder = self.test.folder().display().to_string();
+        let body = std::str::from_utf8(body).unwrap().replace(&folder, "<folder>");
+        Reply { status: parts.status.as_u16(), headers: parts.headers.clone(), body }
+    }
+}
+
+impl Reply {
+    pub(super) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+
+    /// A member of the body that is a text.
+    pub(super) fn text(&self, member: &str) -> String {
+        let body = self.json();
+        body[member].as_str().unwrap_or_else(|| panic!("`{member}` in {body}")).to_owned()
+    }
+}
