@@ -118,6 +118,7 @@ async fn edge() -> Script {
     }
     script.token = Some("${SVC_TOKEN}".to_owned());
     script.get("/v1/health").await;
+    script.token = None;
     let nobody = || Request::get("/v1/peers").header(header::HOST, "localhost");
     script.send(nobody().body(Body::empty()).unwrap(), "").await;
     let basic = nobody().header(header::AUTHORIZATION, "Basic b3A6");

@@ -105,10 +105,16 @@ impl Script {
 
     fn note_request(&mut self, request: &Request<Body>, body: &str) {
         writeln!(self.text, "> {} {}", request.method(), request.uri()).unwrap();
-        if !request.headers().contains_key(header::AUTHORIZATION) {
-            writeln!(self.text, "> (no authorization)").unwrap();
-        } else if self.token.is_some() {
-            writeln!(self.text, "> authorization: Bearer <not the operator's>").unwrap();
+        let authorization = request.headers().get(header::AUTHORIZATION);
+        match authorization.map(|value| value.to_str().unwrap()) {
+            None => writeln!(self.text, "> (no authorization)").unwrap(),
+            Some(value) if !value.starts_with("Bearer ") => {
+                writeln!(self.text, "> authorization: {value}").unwrap();
+            }
+            Some(_) if self.token.is_some() => {
+                writeln!(self.text, "> authorization: Bearer <not the operator's>").unwrap();
+            }
+            Some(_) => {}
         }
         let usual = [("host", "localhost"), ("content-type", "application/json")];
         for (name, value) in request.headers() {
@@ -125,9 +131,11 @@ impl Script {
     fn note_reply(&mut self, method: Method, path: String, reply: &Reply) {
         writeln!(self.text, "{}", reply.status).unwrap();
         let id = reply.headers["x-request-id"].to_str().unwrap();
-        for (name, value) in &reply.headers {
-            writeln!(self.text, "{name}: {}", value.to_str().unwrap().replace(id, "<request-id>"))
-                .unwrap();
+        // The length of a body with a size or a version in it differs.
+        let headers = reply.headers.iter().filter(|(name, _)| *name != header::CONTENT_LENGTH);
+        for (name, value) in headers {
+            let value = value.to_str().unwrap().replace(id, "<request-id>");
+            writeln!(self.text, "{name}: {value}").unwrap();
         }
         let body = reply.body.replace(&json!(id).to_string(), "\"<request-id>\"");
         match serde_json::from_str::<Value>(&body) {
@@ -149,10 +157,16 @@ fn without_value(line: &str) -> &str {
 
 /// JSON on several lines, without what differs from run to run.
 fn pretty(mut json: Value) -> String {
-    for member in ["token", "version", "target", "profile"] {
-        redact(&mut json, member);
-    }
-    for member in ["size_bytes", "wal_bytes", "schema_version"] {
+    for member in [
+        "token",
+        "version",
+        "target",
+        "profile",
+        "size_bytes",
+        "wal_bytes",
+        "schema_version",
+        "score",
+    ] {
         redact(&mut json, member);
     }
     serde_json::to_string_pretty(&json).unwrap()
