@@ -75,6 +75,7 @@ struct Cli {
 
 /// What to measure, and how long.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 struct BenchArgs {
     /// The program to measure [default: the `svc` beside this program, else the one on PATH]
     #[arg(long, value_name = "PATH")]

@@ -238,20 +238,20 @@ async fn a_reply_stands_in_the_stream_with_the_name_of_who_gave_it() {
     let mine = world.call(&mcp, "peer_register", register).await;
     let mut seq = 1;
     for (call, from, kind) in [
-        (world.session("ann"), text(&ann, "peer_id"), "progress"),
-        (world.session("bob"), "session:bob".to_owned(), "result"),
-        (world.operator(None), "operator".to_owned(), "error"),
-        (mcp, text(&mine, "peer_id"), "clarification"),
+        (&world.session("ann"), text(&ann, "peer_id"), "progress"),
+        (&world.session("bob"), "session:bob".to_owned(), "result"),
+        (&world.operator(None), "operator".to_owned(), "error"),
+        (&mcp, text(&mine, "peer_id"), "clarification"),
     ] {
         seq += 1;
         let mut arguments = json!({ "task_id": id, "body": "so far" });
         if kind != "progress" {
             arguments["kind"] = json!(kind);
         }
-        let said = world.call(&call, "TaskReply", arguments).await;
+        let said = world.call(call, "TaskReply", arguments).await;
         assert_eq!(said, json!({ "task_id": id, "event_id": seq, "kind": kind }));
         let stream = json!({ "stream": format!("task/{id}"), "after": seq - 1, "kind": "reply" });
-        let read = world.call(&call, "events_read", stream).await;
+        let read = world.call(call, "events_read", stream).await;
         let data = &read["events"][0]["data"];
         assert_eq!(
             (text(data, "from"), text(data, "kind"), text(data, "body")),
