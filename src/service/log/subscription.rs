@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use crate::{
         domain::{Ids, TokenId},
-        service::testing::services,
+        service::{log::GapReason, testing::services},
         store::testing::{TestStore, append, event},
     };
 
