@@ -1,22 +1,43 @@
 //! What every room stands on: the store, the clock, the maker of ids, and times that a test shortens.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
 use crate::{
     domain::{Clock, Ids, Timestamp, limits},
     store::Store,
 };
 
-/// The means that all rooms share. Cheap to clone.
+/// The means that all rooms share. A clone is one count: rooms hold it, and so do readers of the log, of which there are
+/// thousands.
 #[derive(Debug, Clone)]
-pub(in crate::service) struct Core {
+pub(in crate::service) struct Core(Arc<SharedMeans>);
+
+#[derive(Debug)]
+pub(in crate::service) struct SharedMeans {
     pub(in crate::service) store: Store,
     pub(in crate::service) clock: Arc<dyn Clock>,
     pub(in crate::service) ids: Ids,
     pub(in crate::service) tuning: Tuning,
 }
 
+impl Deref for Core {
+    type Target = SharedMeans;
+
+    fn deref(&self) -> &SharedMeans {
+        &self.0
+    }
+}
+
 impl Core {
+    pub(in crate::service) fn new(
+        store: Store,
+        clock: Arc<dyn Clock>,
+        ids: Ids,
+        tuning: Tuning,
+    ) -> Self {
+        Self(Arc::new(SharedMeans { store, clock, ids, tuning }))
+    }
+
     pub(in crate::service) fn now(&self) -> Timestamp {
         self.clock.now()
     }

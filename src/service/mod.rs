@@ -29,4 +29,4 @@ pub use access::{Credential, Tokens};
 pub use core::Tuning;
 pub use error::{Error, ResourceKind};
 pub use page::{Page, shared_items};
-pub use services::Services;
+pub use services::{Rooms, Services};

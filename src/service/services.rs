@@ -1,6 +1,6 @@
 //! All rooms together.
 
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 use super::{
     Tokens, Tuning, access::Access, core::Core, hooks::Hooks, journal::Journal, log::Log, mcp::Mcp,
@@ -11,9 +11,13 @@ use crate::{
     store::Store,
 };
 
-/// The rooms. Cheap to clone.
+/// All rooms. A clone is one count: every request has one.
 #[derive(Debug, Clone)]
-pub struct Services {
+pub struct Services(Arc<Rooms>);
+
+/// The rooms, which [`Services`] shares.
+#[derive(Debug, Clone)]
+pub struct Rooms {
     /// Tokens, and who may come in.
     pub access: Access,
     /// The event log: pages, subscriptions, retention.
@@ -33,6 +37,14 @@ pub struct Services {
     core: Core,
 }
 
+impl Deref for Services {
+    type Target = Rooms;
+
+    fn deref(&self) -> &Rooms {
+        &self.0
+    }
+}
+
 impl Services {
     /// Opens the rooms over a store.
     pub fn new(
@@ -42,13 +54,13 @@ impl Services {
         tuning: Tuning,
         tokens: Tokens,
     ) -> Self {
-        let core = Core { store, clock, ids, tuning };
+        let core = Core::new(store, clock, ids, tuning);
         let access = Access::new(core.clone(), tokens);
         let team = Team::new(core.clone(), access.clone());
         let search = Search::new(core.clone());
         let journal = Journal::new(core.clone(), team.clone(), search.clone());
         let hooks = Hooks::new(core.clone(), access.clone(), team.clone(), journal.clone());
-        Self {
+        Self(Arc::new(Rooms {
             access,
             log: Log::new(core.clone()),
             team,
@@ -58,13 +70,13 @@ impl Services {
             hooks,
             mcp: Mcp::new(core.clone()),
             core,
-        }
+        }))
     }
 
     /// The same with what a person wants of hooks.
     #[must_use]
     pub fn with_hook_policy(mut self, policy: HookPolicy) -> Self {
-        self.hooks.set_policy(policy);
+        Arc::make_mut(&mut self.0).hooks.set_policy(policy);
         self
     }
 
