@@ -28,6 +28,7 @@ pub(super) struct TestServer {
 }
 
 /// An answer, read to its end.
+#[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
@@ -117,6 +118,17 @@ impl TestServer {
 }
 
 impl Reply {
+    /// The body of an answer of this status.
+    #[track_caller]
+    pub(super) fn ok(&self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{self:?}");
+        self.json()
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
     pub(super) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
