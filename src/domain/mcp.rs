@@ -57,7 +57,7 @@ impl Revision {
     /// Whether `text` looks like the date of a revision, known or not, without sessions.
     pub fn names_modern(text: &str) -> bool {
         let shape = text.len() == 10
-            && text.bytes().enumerate().all(|(place, byte)| match place {
+            && text.bytes().enumerate().all(|(index, byte)| match index {
                 4 | 7 => byte == b'-',
                 _ => byte.is_ascii_digit(),
             });

@@ -109,12 +109,12 @@ impl DeliveryState {
         const WAY: [DeliveryState; 5] = [Accepted, Queued, Offered, Injected, Acked];
         const ENDS: [DeliveryState; 3] =
             [DeliveryState::Expired, DeliveryState::Refused, DeliveryState::Undeliverable];
-        let place = |state| WAY.iter().position(|&step| step == state);
+        let rank = |state| WAY.iter().position(|&step| step == state);
         if let Some(end) = ENDS.iter().position(|&end| end == to) {
             // From anywhere on the way, at once.
             return if self.is_terminal() { &[] } else { &ENDS[end..=end] };
         }
-        match (place(self), place(to)) {
+        match (rank(self), rank(to)) {
             (Some(from), Some(to)) if from < to => &WAY[from + 1..=to],
             _ => &[],
         }

@@ -68,7 +68,7 @@ impl Timestamp {
         let (year, month) = (u16::try_from(at.year()).unwrap_or_default(), u8::from(at.month()));
         // Every list is full of these, and the formatter takes ten times as long.
         let mut text = *b"0000-00-00T00:00:00.000Z";
-        for (place, width, number) in [
+        for (offset, width, number) in [
             (0, 4, year),
             (5, 2, month.into()),
             (8, 2, at.day().into()),
@@ -78,7 +78,7 @@ impl Timestamp {
             (20, 3, fraction),
         ] {
             let mut rest = number;
-            for digit in text[place..place + width].iter_mut().rev() {
+            for digit in text[offset..offset + width].iter_mut().rev() {
                 *digit += u8::try_from(rest % 10).unwrap_or_default();
                 rest /= 10;
             }

@@ -92,7 +92,7 @@ async fn show(
         return Ok(sse::response(&app, subscription, from));
     }
     let after = match after {
-        StartAfter::Cursor(place) => i64::try_from(place).unwrap_or(i64::MAX),
+        StartAfter::Cursor(cursor) => i64::try_from(cursor).unwrap_or(i64::MAX),
         // What comes from now on is not here yet.
         StartAfter::Latest => i64::MAX,
     };

@@ -92,7 +92,7 @@ async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Arc
     Ok(Json(app.services.tasks.task(&id).await?))
 }
 
-/// One event or an array of them; as described. Read by hand, so that a mistake is named by its place.
+/// One event or an array of them; as described. Read by hand, so that a mistake is named by where it stands.
 #[derive(JsonSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "stands for the body in the description")]
@@ -197,12 +197,12 @@ struct RawFrame {
 
 /// Where an event stands in a body, for the sentence about what is wrong with it.
 #[derive(Clone, Copy)]
-enum Place {
+enum EventLocation {
     Alone,
     At(usize),
 }
 
-impl Place {
+impl EventLocation {
     /// The name of a member of the event.
     fn of(self, member: &str) -> String {
         match self {
@@ -215,7 +215,7 @@ impl Place {
 fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
     let text = text_of(body)?;
     if !text.trim_ascii_start().starts_with('[') {
-        return Ok(vec![parse_event(parse_object(text)?, Place::Alone)?]);
+        return Ok(vec![parse_event(parse_object(text)?, EventLocation::Alone)?]);
     }
     let raw: Vec<&RawValue> = parse(text)?;
     if !(1..=limits::EVENTS_PER_REQUEST).contains(&raw.len()) {
@@ -229,24 +229,24 @@ fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
     let events = raw.into_iter().enumerate().map(|(index, event)| {
         let event = parse_object(event.get())
             .map_err(|problem: Problem| problem.within(&format!("[{index}]")))?;
-        parse_event(event, Place::At(index))
+        parse_event(event, EventLocation::At(index))
     });
     events.collect()
 }
 
-fn parse_event(raw: RawEvent<'_>, place: Place) -> Result<TaskEvent, Problem> {
+fn parse_event(raw: RawEvent<'_>, location: EventLocation) -> Result<TaskEvent, Problem> {
     let body = match &*raw.kind {
         "frame" => {
-            let RawFrame { line, kind, ts } = parse_data(raw.data, place)?;
+            let RawFrame { line, kind, ts } = parse_data(raw.data, location)?;
             TaskEventBody::Frame { line, kind, ts }
         }
-        "task" => TaskEventBody::Task(parse_data::<Verdict>(raw.data, place)?),
-        "terminal" => TaskEventBody::Terminal(parse_data::<Verdict>(raw.data, place)?),
-        _ => return Err(Problem::invalid(place.of("kind"), "must be frame, task or terminal")),
+        "task" => TaskEventBody::Task(parse_data::<Verdict>(raw.data, location)?),
+        "terminal" => TaskEventBody::Terminal(parse_data::<Verdict>(raw.data, location)?),
+        _ => return Err(Problem::invalid(location.of("kind"), "must be frame, task or terminal")),
     };
     Ok(TaskEvent { producer_id: raw.id, body })
 }
 
-fn parse_data<T: serde::de::DeserializeOwned>(data: &RawValue, place: Place) -> Result<T, Problem> {
-    parse_object(data.get()).map_err(|problem| problem.within(&place.of("data")))
+fn parse_data<T: serde::de::DeserializeOwned>(data: &RawValue, location: EventLocation) -> Result<T, Problem> {
+    parse_object(data.get()).map_err(|problem| problem.within(&location.of("data")))
 }

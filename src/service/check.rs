@@ -55,8 +55,8 @@ pub(crate) fn cursor<T: serde::de::DeserializeOwned>(
 }
 
 /// Makes an opaque cursor: hexadecimal JSON, which needs no escaping in a URL.
-pub(crate) fn make_cursor(place: &impl serde::Serialize) -> String {
-    let json = serde_json::to_vec(place).expect("a place in a list has a JSON form");
+pub(crate) fn make_cursor(key: &impl serde::Serialize) -> String {
+    let json = serde_json::to_vec(key).expect("a key of a list has a JSON form");
     hex::encode(json)
 }
 

@@ -39,9 +39,13 @@ pub(super) enum PrintFormat {
     Spec,
 }
 
-/// The command alone: a hook has no time to build the whole command tree.
+// `svc hook` is parsed alone: a hook has no time to build the whole command tree.
 #[derive(Debug, Parser)]
-#[command(name = "svc hook", after_help = EXAMPLES)]
+#[command(
+    name = "svc hook",
+    about = "Pass on an event of a coding agent: reads it on standard input, prints what the client takes",
+    after_help = EXAMPLES
+)]
 pub(super) struct HookCommand {
     #[command(flatten)]
     pub(super) global: GlobalFlags,
