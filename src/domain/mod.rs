@@ -14,7 +14,6 @@ pub mod learning;
 pub mod limits;
 pub mod mcp;
 mod message;
-pub mod outcome;
 mod peer;
 mod principal;
 pub mod quote;

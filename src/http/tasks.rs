@@ -247,6 +247,9 @@ fn parse_event(raw: RawEvent<'_>, location: EventLocation) -> Result<TaskEvent, 
     Ok(TaskEvent { producer_id: raw.id, body })
 }
 
-fn parse_data<T: serde::de::DeserializeOwned>(data: &RawValue, location: EventLocation) -> Result<T, Problem> {
+fn parse_data<T: serde::de::DeserializeOwned>(
+    data: &RawValue,
+    location: EventLocation,
+) -> Result<T, Problem> {
     parse_object(data.get()).map_err(|problem| problem.within(&location.of("data")))
 }

@@ -3,10 +3,10 @@ use std::time::Duration;
 use super::{CheckedRun, HookClient, HookEvent, HookMoment, HookToolUse, effects::*};
 use crate::domain::{
     Peer, PeerId, PeerRole, PeerStatus, Timestamp,
-    journal::{OutcomeVerdict, Session, SessionSource},
+    journal::{Session, SessionSource},
     limits,
-    outcome::{RunKind, Verdict},
 };
+use svc_outcome::{RunKind, RunResult, Verdict};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const EARLIER: Timestamp = Timestamp::from_millis(900_000);
@@ -37,7 +37,7 @@ fn tool(name: &str) -> HookToolUse {
 
 fn test_run() -> HookToolUse {
     let verdict = Verdict {
-        verdict: OutcomeVerdict::Pass,
+        verdict: RunResult::Pass,
         kind: RunKind::Test,
         runner: "cargo test",
         passed: None,

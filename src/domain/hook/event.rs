@@ -1,7 +1,9 @@
 //! An event of a client's session, in one vocabulary for all clients.
 
+use svc_outcome::Verdict;
+
 use super::HookClient;
-use crate::domain::{PeerStatus, journal::SessionSource, outcome::Verdict};
+use crate::domain::{PeerStatus, journal::SessionSource};
 
 /// Something that happened in a client's session.
 #[derive(Debug, Clone, PartialEq)]

@@ -14,6 +14,7 @@ mod mail;
 mod payload;
 mod record_notes;
 mod reply;
+mod run_payload;
 
 pub use client::{HookClient, HookFormat};
 pub use effects::{

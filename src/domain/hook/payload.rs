@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::{CheckedRun, HookClient, HookEvent, HookMoment, HookToolUse};
-use crate::domain::{journal::SessionSource, outcome};
+use super::{CheckedRun, HookClient, HookEvent, HookMoment, HookToolUse, run_payload};
+use crate::domain::journal::SessionSource;
 
 /// A field that a payload does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,8 +104,8 @@ fn tool_use(payload: &Value) -> Result<HookToolUse, MissingField> {
 
 /// The run that is over, if the tool was a shell and the command a test, a build or a check.
 fn checked_run(client: HookClient, payload: &Value) -> Option<CheckedRun> {
-    let run = outcome::run_of_tool(client, payload)?;
-    Some(CheckedRun { verdict: outcome::judge(&run)?, command: run.command })
+    let run = run_payload::run_of_tool(client, payload)?;
+    Some(CheckedRun { verdict: svc_outcome::judge(&run)?, command: run.command })
 }
 
 /// opencode: the arguments of its plugin.

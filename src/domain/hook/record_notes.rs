@@ -1,10 +1,11 @@
 //! What a session is told about GHAP records: open ones when it begins, and its own after a run that may decide it.
 
+use svc_outcome::RunKind;
+
 use super::HookNote;
 use crate::domain::{
     Timestamp,
     journal::{Ghap, Outcome, OutcomeVerdict},
-    outcome::RunKind,
 };
 
 /// An outcome that the session has had before.

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use svc_outcome::RunResult;
 
 use super::vocabulary::OutcomeVerdict;
 use crate::domain::{OutcomeId, Timestamp};
@@ -21,4 +22,14 @@ pub struct Outcome {
     pub summary: String,
     /// When.
     pub at: Timestamp,
+}
+
+impl From<RunResult> for OutcomeVerdict {
+    fn from(result: RunResult) -> Self {
+        match result {
+            RunResult::Pass => Self::Pass,
+            RunResult::Fail => Self::Fail,
+            RunResult::Unknown => Self::Unknown,
+        }
+    }
 }

@@ -169,12 +169,12 @@ impl HookWriteJob {
             .collect();
         let new = NewOutcome {
             command: run.command.chars().take(limits::GHAP_LONG_TEXT_CHARS).collect(),
-            verdict: run.verdict.verdict,
+            verdict: run.verdict.verdict.into(),
             summary: run.verdict.summary.clone(),
             tool_use_id: tool.use_id.clone(),
         };
         let (outcome, is_new) = put_outcome(tx, &self.ids, &self.acting, new).await?;
-        if !is_new || !hook::is_evidence(run.verdict.kind, run.verdict.verdict) {
+        if !is_new || !hook::is_evidence(run.verdict.kind, run.verdict.verdict.into()) {
             return Ok(None);
         }
         let active = tx.active_ghap(session_id).await?;

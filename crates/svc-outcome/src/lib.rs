@@ -1,11 +1,10 @@
 //! What came of the tests, builds and checks that clients run in their shells.
 //!
 //! Read it along the way of a command: `shell` takes the line apart, [`runner_of`] finds the runner in it through what it is
-//! wrapped in, `counts` reads what the runner said, and [`judge`] weighs that with how the command ended. [`run_of_tool`]
-//! reads the payloads of the clients' hooks. All of it takes time linear in what it is given.
+//! wrapped in, `counts` reads what the runner said, and [`judge`] weighs that with how the command ended.
+//! All of it takes time linear in what it is given.
 
 mod counts;
-mod payload;
 mod runner;
 mod shell;
 mod verdict;
@@ -13,6 +12,5 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
-pub use payload::run_of_tool;
 pub use runner::{RunKind, Runner, runner_of};
-pub use verdict::{MAX_SUMMARY_BYTES, ToolRun, Verdict, judge};
+pub use verdict::{MAX_SUMMARY_BYTES, RunResult, ToolRun, Verdict, judge};

@@ -4,7 +4,6 @@ use serde::Serialize;
 
 use super::counts::{self, RunReport};
 use super::runner::{NamedRunner, RunKind, Runner, foremost, runners_in};
-use crate::domain::journal::OutcomeVerdict;
 
 /// The longest summary, in bytes.
 pub const MAX_SUMMARY_BYTES: usize = 300;
@@ -34,11 +33,23 @@ pub struct ToolRun {
     pub truncated: bool,
 }
 
+/// How a run went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunResult {
+    /// It succeeded.
+    Pass,
+    /// It failed.
+    Fail,
+    /// Neither can be told.
+    Unknown,
+}
+
 /// What came of a test run, a build or a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     /// How it went.
-    pub verdict: OutcomeVerdict,
+    pub verdict: RunResult,
     /// What was run for.
     pub kind: RunKind,
     /// The tool, as [`super::Runner::name`] has it.
@@ -102,12 +113,8 @@ pub fn judge(run: &ToolRun) -> Option<Verdict> {
 }
 
 /// The verdict, and what there is to say of it beside the counts.
-fn weigh(
-    run: &ToolRun,
-    found: &NamedRunner,
-    report: &RunReport,
-) -> (OutcomeVerdict, Option<String>) {
-    use OutcomeVerdict::{Fail, Pass, Unknown};
+fn weigh(run: &ToolRun, found: &NamedRunner, report: &RunReport) -> (RunResult, Option<String>) {
+    use RunResult::{Fail, Pass, Unknown};
     let says = |why: &str| Some(why.to_owned());
     let status = status(run, found);
     if run.interrupted || report.stopped {
@@ -193,12 +200,7 @@ fn sums_up_once(runner: &str) -> bool {
     )
 }
 
-fn summary(
-    runner: Runner,
-    verdict: OutcomeVerdict,
-    report: &RunReport,
-    why: Option<String>,
-) -> String {
+fn summary(runner: Runner, verdict: RunResult, report: &RunReport, why: Option<String>) -> String {
     let Runner { name, kind } = runner;
     let mut parts = Vec::new();
     let mut count = |count: Option<u64>, one: &str, many: &str| {
@@ -221,7 +223,7 @@ fn summary(
     let said = parts.join(", ");
     let said = said.strip_prefix(name).map_or(said.as_str(), |rest| rest.trim_start_matches(": "));
     let mut text = format!("{name}: {said}");
-    if let Some(first) = report.first.as_deref().filter(|_| verdict == OutcomeVerdict::Fail) {
+    if let Some(first) = report.first.as_deref().filter(|_| verdict == RunResult::Fail) {
         text.push_str("; first: ");
         text.push_str(first);
     }
