@@ -92,7 +92,8 @@ async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Arc
     Ok(Json(app.services.tasks.task(&id).await?))
 }
 
-/// One event or an array of them; as described. Read by hand, so that a mistake is named by where it stands.
+/// One event, or an array of at most 1,000.
+// Only described: `parse_events` reads the body, so that an error names the event that is wrong.
 #[derive(JsonSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "stands for the body in the description")]
