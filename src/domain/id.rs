@@ -153,7 +153,7 @@ pub(crate) fn random_bytes(bytes: &mut [u8]) {
 /// A new secret: 32 random bytes in hexadecimal.
 ///
 /// # Panics
-/// As [`random_bytes`].
+/// As `random_bytes`.
 pub fn new_secret() -> String {
     let mut bytes = [0_u8; 32];
     random_bytes(&mut bytes);

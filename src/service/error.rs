@@ -12,7 +12,7 @@ pub enum Error {
     NotFound {
         /// Each adapter chooses its hint by this.
         kind: ResourceKind,
-        /// The id of the request, cut to [`SHOWN_ID_CHARS`].
+        /// The id of the request, cut to `SHOWN_ID_CHARS`.
         id: String,
     },
     /// A value that the rules do not allow.

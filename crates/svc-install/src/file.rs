@@ -33,7 +33,7 @@ pub enum FileError {
     /// Its owner may not write it.
     #[error("is read-only (mode {0:o})")]
     ReadOnly(u32),
-    /// More links than [`MAX_LINKS`]: a loop.
+    /// More links than `MAX_LINKS`: a loop.
     #[error("is a link to itself")]
     Loop,
     /// Another program has written it since it was read.

@@ -6,8 +6,8 @@
 //!   (`svc token rotate` makes nothing stale, a project may share the entry), no variable must be set, the port may
 //!   change, a daemon that does not run is started, and a restart of the daemon is not noticed: over HTTP two clients
 //!   never try again, and one loses the call that was under way. The price is a process for each session.
-//! - **Hooks are commands**, `svc hook CLIENT`, which print nothing and exit with 0 whatever happens. [`claude`] and
-//!   [`codex`] say what handlers of other types do while the server is away. opencode, whose hooks are code, has a plugin.
+//! - **Hooks are commands**, `svc hook CLIENT`, which print nothing and exit with 0 whatever happens. `claude` and
+//!   `codex` say what handlers of other types do while the server is away. opencode, whose hooks are code, has a plugin.
 //! - **The files are edited here.** `claude mcp add` and its like refuse a name that exists, have no scope or replace
 //!   silently, cannot install hooks, start a program of unknown age, and some write the whole file anew.
 //! - **Permissions stay as they are.** Whether a model may call tools unasked is the person's decision; the notes at the
@@ -15,7 +15,7 @@
 //!
 //! # How
 //!
-//! [`catalogue`] knows what each client needs in which file, [`edit`] makes the edits in a text and undoes them,
+//! `catalogue` knows what each client needs in which file, [`edit`] makes the edits in a text and undoes them,
 //! [`document`] knows the formats, [`mod@file`] replaces a file, [`record`] remembers what was changed, [`apply`] does
 //! these in order. [`inspect`] compares without writing.
 
