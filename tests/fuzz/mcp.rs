@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use svc::{
     domain::{Clock, Ids, ManualClock, Timestamp, limits},
     http::{App, Edge, EntryRules, Identity, Metrics, Parts},
-    mcp::{self, Mcp, McpMetrics, McpParts, StreamResources},
+    mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources},
     service::{Services, Tokens, Tuning},
     store::{OpenOptions, Store},
     web::Beat,
@@ -54,7 +54,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         let services = Services::new(store, clock, Ids::counting(), tuning, tokens);
         let (tools, stop) = (svc::tools::catalogue(), CancellationToken::new());
         let beat = Beat::new(limits::SSE_KEEP_ALIVE);
-        let mcp = Mcp::start(McpParts {
+        let mcp = McpServer::start(McpServerParts {
             services: services.clone(),
             catalogue: Arc::clone(&tools),
             resources: vec![Box::new(StreamResources)],

@@ -3,14 +3,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use svc::client::Parser;
+use svc::client::SseParser;
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (piece, bytes) = input;
     let (mut whole, mut pieces) = (Vec::new(), Vec::new());
-    let mut parser = Parser::new();
+    let mut parser = SseParser::new();
     let one = parser.feed(bytes, &mut whole);
-    let mut parser = Parser::new();
+    let mut parser = SseParser::new();
     let many = bytes
         .chunks(usize::from(piece).max(1))
         .try_for_each(|chunk| parser.feed(chunk, &mut pieces));
