@@ -19,6 +19,8 @@ pub enum Caller {
         token: TokenId,
         /// What it may do beyond the ordinary.
         scopes: Arc<[Scope]>,
+        /// Root of the project whose things it may read, beside its own.
+        project: Option<Arc<str>>,
     },
 }
 
@@ -47,7 +49,24 @@ impl Caller {
                 key: Arc::clone(key),
                 token: TokenId::from(String::new()),
                 scopes: Arc::from([]),
+                project: None,
             },
+        }
+    }
+
+    /// Root of the project whose things the caller may read beside its own; `None` for the operator, who reads all.
+    pub fn project(&self) -> Option<&str> {
+        match self {
+            Self::Operator => None,
+            Self::Session { project, .. } => project.as_deref(),
+        }
+    }
+
+    /// Whether the caller may do what this scope allows. The operator may do everything.
+    pub fn has_scope(&self, scope: &str) -> bool {
+        match self {
+            Self::Operator => true,
+            Self::Session { scopes, .. } => scopes.iter().any(|held| held.0 == scope),
         }
     }
 

@@ -17,6 +17,7 @@ pub mod log;
 pub mod mcp;
 mod page;
 pub mod process;
+mod project;
 mod read_cache;
 pub mod search;
 mod services;

@@ -41,6 +41,7 @@ impl World {
             key: session.into(),
             token: TokenId::from("tok_test".to_owned()),
             scopes: Arc::new([Scope("none".to_owned())]),
+            project: None,
         };
         Call::alone(self.services.clone(), caller)
     }

@@ -259,12 +259,7 @@ impl Tool {
 
     /// Whether this caller may call it.
     pub fn is_open_to(&self, caller: &Caller) -> bool {
-        match (self.scope, caller) {
-            (None, _) | (Some(_), Caller::Operator) => true,
-            (Some(scope), Caller::Session { scopes, .. }) => {
-                scopes.iter().any(|granted| granted.0 == scope)
-            }
-        }
+        self.scope.is_none_or(|scope| caller.has_scope(scope))
     }
 
     /// Its entry in `tools/list`.

@@ -1,6 +1,9 @@
 //! Tokens: the operator's, in a file, and those of sessions, in the database. Who a caller is comes from here alone.
 
-use std::{sync::atomic::Ordering::SeqCst, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +14,7 @@ use super::{
 };
 use crate::{
     domain::{Caller, Scope, Timestamp, TokenId, limits, new_secret},
-    service::{Error, Page, ResourceKind, check},
+    service::{Error, Page, ResourceKind, check, project::project_root},
     store::TokenRow,
 };
 
@@ -23,6 +26,8 @@ pub struct NewToken {
     /// What it may do beyond the ordinary, such as `exec`.
     #[serde(default)]
     pub scopes: Vec<String>,
+    /// A folder of the project whose things its holder may read. Without it the holder reads its own alone.
+    pub project: Option<String>,
     /// How long it lives, in seconds: from 1 to 2592000, by default 43200.
     pub ttl_seconds: Option<u64>,
 }
@@ -38,6 +43,9 @@ pub struct MintedToken {
     pub session: String,
     /// What it may do beyond the ordinary.
     pub scopes: Vec<String>,
+    /// Root of the project whose things it reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
     /// When it ends by itself.
     pub expires_at: Timestamp,
 }
@@ -51,6 +59,9 @@ pub struct TokenInfo {
     pub session: String,
     /// What it may do beyond the ordinary.
     pub scopes: Vec<String>,
+    /// Root of the project whose things it reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
     /// When it was made.
     pub created_at: Timestamp,
     /// When it ends by itself.
@@ -111,6 +122,7 @@ impl Access {
                 key: row.session.into(),
                 token: row.token_id.clone(),
                 scopes: row.scopes.into_iter().map(Scope).collect(),
+                project: row.project.map(Arc::from),
             },
             id: row.token_id,
             expires_at: row.expires_at,
@@ -152,6 +164,9 @@ impl Access {
         only_operator(caller)?;
         check::not_blank("session", &input.session)?;
         check::short("session", Some(&input.session))?;
+        check::short("project", input.project.as_deref())?;
+        let project = input.project.filter(|path| !path.trim().is_empty());
+        let project = project.as_deref().map(project_root);
         let ttl = input.ttl_seconds.map_or(limits::TOKEN_TTL, Duration::from_secs);
         if ttl.is_zero() || ttl > limits::TOKEN_TTL_MAX {
             let most = limits::TOKEN_TTL_MAX.as_secs();
@@ -167,6 +182,7 @@ impl Access {
                         token_id: TokenId::new(&ids, tx.now()),
                         session: input.session,
                         scopes: input.scopes,
+                        project,
                         created_at: tx.now(),
                         expires_at: tx.now().plus(ttl),
                         last_used_at: None,
@@ -178,6 +194,7 @@ impl Access {
                         token,
                         session: row.session,
                         scopes: row.scopes,
+                        project: row.project,
                         expires_at: row.expires_at,
                     })
                 })
@@ -230,6 +247,7 @@ impl From<TokenRow> for TokenInfo {
             token_id: row.token_id,
             session: row.session,
             scopes: row.scopes,
+            project: row.project,
             created_at: row.created_at,
             expires_at: row.expires_at,
             last_used_at: row.last_used_at,

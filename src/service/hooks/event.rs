@@ -17,11 +17,7 @@ use crate::{
         journal::{Session, SessionSource},
         limits,
     },
-    service::{
-        Error, check,
-        journal::ContextRequest,
-        team::{ActingSession, project_root},
-    },
+    service::{Error, check, journal::ContextRequest, project::project_root, team::ActingSession},
     telemetry,
 };
 

@@ -15,7 +15,7 @@ use crate::{
         },
         limits,
     },
-    service::{Error, Page, team::project_root},
+    service::{Error, Page, project::project_root},
     store::{SessionStart, WriteTx},
 };
 

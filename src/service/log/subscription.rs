@@ -410,7 +410,8 @@ mod tests {
         // 1 mcp/c, 2 and 3 peer/p, 4 to 9 task/t, 10 team: 1, 3, 7 and later stay.
         assert_eq!(test.store.trim(6, u64::MAX).await.unwrap().removed, 4);
         let token = TokenId::new(&Ids::counting(), services.now());
-        let agent = Caller::Session { key: "s".into(), token, scopes: Arc::from([]) };
+        let agent =
+            Caller::Session { key: "s".into(), token, scopes: Arc::from([]), project: None };
         for (caller, prefix, after, oldest, first) in [
             (&Caller::Operator, "", 0, 1, 1),
             (&agent, "", 0, 3, 3),

@@ -12,4 +12,4 @@ pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
 
 pub(super) use delivery::{advance, note_unseen, stamp_of};
 pub(super) use peers::{create, set_status, update};
-pub(super) use sessions::{begin, end, project_root, tell};
+pub(super) use sessions::{begin, end, tell};

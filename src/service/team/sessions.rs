@@ -1,7 +1,5 @@
 //! Sessions of coding agents: who they are, what they count, and which of them a call acts in.
 
-use std::path::Path;
-
 use serde_json::json;
 
 use super::Team;
@@ -11,7 +9,7 @@ use crate::{
         journal::{Ghap, Session, SessionSource, ToolUse},
         limits,
     },
-    service::{Error, Page, ResourceKind, check},
+    service::{Error, Page, ResourceKind, check, project::project_root},
     store::{SessionFilter, SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx},
 };
 
@@ -254,16 +252,6 @@ fn random() -> [u8; 16] {
     let mut bytes = [0_u8; 16];
     crate::domain::random_bytes(&mut bytes);
     bytes
-}
-
-/// Root of the project that a folder belongs to: the nearest folder above it that is a repository, else the folder.
-/// The folder may be on another machine; then it is taken as it is.
-pub(in crate::service) fn project_root(cwd: &str) -> String {
-    let path = Path::new(cwd);
-    let root = path.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(path);
-    let root = root.to_string_lossy();
-    let trimmed = root.trim_end_matches('/');
-    if trimmed.is_empty() { root.into_owned() } else { trimmed.to_owned() }
 }
 
 /// What an ended session leaves.

@@ -68,6 +68,8 @@ pub struct TokenRow {
     pub session: String,
     /// What it may do beyond the ordinary.
     pub scopes: Vec<String>,
+    /// Root of the project whose things it reads.
+    pub project: Option<String>,
     /// When it was made.
     pub created_at: Timestamp,
     /// When it expires.

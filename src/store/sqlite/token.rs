@@ -10,6 +10,7 @@ struct RawToken {
     token_id: String,
     session: String,
     scopes: String,
+    project: Option<String>,
     created_at: Timestamp,
     expires_at: Timestamp,
     last_used_at: Option<Timestamp>,
@@ -29,6 +30,7 @@ impl TryFrom<RawToken> for TokenRow {
             token_id: TokenId::from(raw.token_id),
             session: raw.session,
             scopes,
+            project: raw.project,
             created_at: raw.created_at,
             expires_at: raw.expires_at,
             last_used_at: raw.last_used_at,
@@ -41,7 +43,8 @@ macro_rules! tokens {
     ($tail:literal $(, $arg:expr)*) => {
         sqlx::query_as!(
             RawToken,
-            r#"select token_id as "token_id!", session, scopes, created_at as "created_at: Timestamp",
+            r#"select token_id as "token_id!", session, scopes, nullif(project, '') as "project: String",
+                created_at as "created_at: Timestamp",
                 expires_at as "expires_at: Timestamp", last_used_at as "last_used_at: Timestamp",
                 revoked_at as "revoked_at: Timestamp"
             from token "# + $tail
@@ -59,12 +62,15 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let (id, hash) = (row.token_id.as_str(), hash.as_slice());
         let scopes = serde_json::to_string(&row.scopes).expect("strings have a JSON form");
+        let project = row.project.as_deref().unwrap_or_default();
         sqlx::query!(
-            "insert into token (token_id, hash, session, scopes, created_at, expires_at) values (?, ?, ?, ?, ?, ?)",
+            "insert into token (token_id, hash, session, scopes, project, created_at, expires_at)
+            values (?, ?, ?, ?, ?, ?, ?)",
             id,
             hash,
             row.session,
             scopes,
+            project,
             row.created_at,
             row.expires_at
         )
