@@ -12,7 +12,7 @@
 //! - [`daemon`]: composition, sweeps, drains and lifecycle of the daemon.
 //! - [`cli`]: the command line. The only floor that prints.
 //!
-//! [`config`], [`telemetry`], `log_file`, `private_file` and `hook_spool` are leaves. Read `store/writer.rs` and `service/events.rs` first: the
+//! [`config`], [`telemetry`], `log_file`, `local_socket`, `private_file` and `hook_spool` are leaves. Read `store/writer.rs` and `service/events.rs` first: the
 //! rest stands on them.
 
 pub mod cli;
@@ -22,6 +22,7 @@ pub mod daemon;
 pub mod domain;
 mod hook_spool;
 pub mod http;
+mod local_socket;
 mod log_file;
 pub mod mcp;
 mod private_file;

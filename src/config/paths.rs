@@ -17,6 +17,8 @@ pub struct Paths {
     pub token: PathBuf,
     /// The running daemon's pid and URL, `daemon.json`.
     pub daemon_json: PathBuf,
+    /// The Unix socket by which commands of this user reach the running daemon, `svc.sock`.
+    pub socket: PathBuf,
     /// The log of background runs, `svc.log`.
     pub log: PathBuf,
     /// The sockets of agent hosts, `agents/`.
@@ -62,6 +64,7 @@ impl Paths {
             lock: home.join("svc.db.lock"),
             token: home.join("token"),
             daemon_json: home.join("daemon.json"),
+            socket: home.join("svc.sock"),
             log: home.join("svc.log"),
             agents: home.join("agents"),
             spool: home.join("spool"),

@@ -19,7 +19,11 @@ use crate::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
 use crate::service::{Services, Tokens};
 use crate::store::{OpenOptions, Store, Writer};
-use crate::{telemetry, tools, web::Beat};
+use crate::{
+    local_socket::{self, SocketFile},
+    telemetry, tools,
+    web::Beat,
+};
 
 /// How many threads the daemon's runtime has.
 ///
@@ -38,6 +42,7 @@ struct ServingDaemon {
     services: Services,
     store: Store,
     writer: Writer,
+    socket: SocketFile,
 }
 
 /// Runs the daemon until a signal ends it. The caller holds the database's lock.
@@ -61,7 +66,7 @@ impl ServingDaemon {
             pid: std::process::id(),
             started_at: clock.now(),
         };
-        let (edge, addresses) = listen(lifecycle, config, &identity.boot_id).await?;
+        let (edge, addresses, socket) = listen(lifecycle, config, &identity.boot_id).await?;
         let options = OpenOptions {
             path: config.paths.db.clone(),
             max_bytes: config.store_max_bytes.value,
@@ -106,7 +111,7 @@ impl ServingDaemon {
         sweeps::start(lifecycle, &services, &tools, config);
         let url = daemon_file::write(&config.paths, &addresses, &boot_id, started_at)?;
         tracing::info!(url, db.path = %config.paths.db.display(), "ready");
-        Ok(Self { url, boot_id, edge, mcp, services, store, writer })
+        Ok(Self { url, boot_id, edge, mcp, services, store, writer, socket })
     }
 
     /// Ends the streams, drains the requests under way, and closes the database.
@@ -118,19 +123,20 @@ impl ServingDaemon {
         lifecycle.background.wait().await;
         daemon_stopped(&self.services, &self.boot_id).await;
         daemon_file::remove(paths, &self.boot_id);
+        drop(self.socket);
         self.writer.close(self.store).await.context("cannot close the database")?;
         tracing::info!("stopped");
         Ok(())
     }
 }
 
-/// Binds the port and answers 503 on it until the daemon is ready. Gives the addresses, too, as the system may choose a
+/// Binds the port and the socket, and answers 503 there until the daemon is ready. Gives the addresses, too, as the system may choose a
 /// port.
 async fn listen(
     lifecycle: &Lifecycle,
     config: &Config,
     boot_id: &str,
-) -> anyhow::Result<(Edge, Vec<SocketAddr>)> {
+) -> anyhow::Result<(Edge, Vec<SocketAddr>, SocketFile)> {
     let listeners = bind(&config.listen.value).await?;
     let addresses: Vec<SocketAddr> =
         listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
@@ -145,7 +151,12 @@ async fn listen(
         let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
         lifecycle.run("listener", http::serve(listener, edge.clone(), soft, connections));
     }
-    Ok((edge, addresses))
+    let path = &config.paths.socket;
+    let (listener, socket) = local_socket::listen(path)
+        .with_context(|| format!("cannot listen on {}", path.display()))?;
+    let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
+    lifecycle.run("socket", http::serve(listener, edge.clone(), soft, connections));
+    Ok((edge, addresses, socket))
 }
 
 /// Logs the start. This first write also proves that the database can be written.

@@ -76,6 +76,15 @@ impl Caller {
     }
 }
 
+/// The process at the other end of a Unix socket, as the kernel knows it from the moment of connecting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalProcess {
+    /// Its effective user, which is the daemon's own.
+    pub uid: u32,
+    /// Its id, where the system tells it. The process may have ended by now.
+    pub pid: Option<i32>,
+}
+
 /// A permission that a session token may carry, as free text (`exec`, …): the tools that ask for one name it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(transparent)]

@@ -24,7 +24,7 @@ pub mod text;
 mod time;
 mod visibility;
 
-pub use caller::{Caller, Scope};
+pub use caller::{Caller, LocalProcess, Scope};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub(crate) use id::random_bytes;
 pub use id::{

@@ -26,7 +26,7 @@ use tokio::{sync::SetOnce, time::timeout};
 use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
-use super::{App, Code, EntryRules, Problem, routes};
+use super::{App, Code, EntryRules, Problem, listener::Transport, routes};
 use crate::{
     domain::{Caller, limits},
     service::{Credential, Services},
@@ -73,8 +73,9 @@ impl Edge {
         self.0.draining.store(true, Relaxed);
     }
 
-    /// Answers a request.
-    pub async fn handle(&self, request: Request<Incoming>) -> Response {
+    /// Answers a request that came in by this way.
+    pub async fn handle(&self, mut request: Request<Incoming>, transport: Transport) -> Response {
+        transport.describe(request.extensions_mut());
         self.answer(request.map(Body::new)).await
     }
 

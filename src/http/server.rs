@@ -14,10 +14,13 @@ use std::{
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::Edge;
+use super::{
+    Edge,
+    listener::{Listener, Transport},
+};
 use crate::{domain::limits, telemetry};
 
 /// What a connection on which nothing is under way gets to end by itself, at the end.
@@ -26,19 +29,19 @@ const HALF_A_HEAD: Duration = Duration::from_secs(1);
 /// Serves until `stop`; then takes no more connections and lets those that are open finish what they are at.
 /// `connections` tells when the last one is gone.
 pub async fn serve(
-    listener: TcpListener,
+    mut listener: impl Listener,
     edge: Edge,
     stop: CancellationToken,
     connections: TaskTracker,
 ) {
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = listener.next() => accepted,
             () = stop.cancelled() => return,
         };
         match accepted {
-            Ok((stream, _)) => {
-                connections.spawn(connection(stream, edge.clone(), stop.clone()));
+            Ok((stream, transport)) => {
+                connections.spawn(connection(stream, transport, edge.clone(), stop.clone()));
             }
             Err(error) => {
                 // Out of descriptors, most likely. The listener is well, and a pause lets others close.
@@ -49,11 +52,12 @@ pub async fn serve(
     }
 }
 
-async fn connection(stream: TcpStream, edge: Edge, stop: CancellationToken) {
-    // An answer is written at once: with Nagle's algorithm a small one waits for the client's acknowledgement.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(error = telemetry::chain(&error), "cannot set TCP_NODELAY");
-    }
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    transport: Transport,
+    edge: Edge,
+    stop: CancellationToken,
+) {
     let shared = Arc::new((edge, AtomicUsize::new(0)));
     let mine = Arc::clone(&shared);
     let service = service_fn(move |request| {
@@ -62,7 +66,7 @@ async fn connection(stream: TcpStream, edge: Edge, stop: CancellationToken) {
         Box::pin(async move {
             let (edge, under_way) = &*shared;
             under_way.fetch_add(1, Relaxed);
-            let response = edge.handle(request).await;
+            let response = edge.handle(request, transport).await;
             under_way.fetch_sub(1, Relaxed);
             Ok::<_, Infallible>(response)
         })

@@ -37,4 +37,5 @@ mod tasks;
 mod tidy;
 mod tools;
 mod tour;
+mod trust;
 mod upgrade;

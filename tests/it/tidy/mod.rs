@@ -10,7 +10,7 @@ use imports::{Arrow, Crate, circles, collect};
 
 /// The floors from the lowest up. A room may name what stands on the floors below its own, and nothing beside it.
 const FLOORS: [&[&str]; 11] = [
-    &["private_file"],
+    &["private_file", "local_socket"],
     &["log_file"],
     &["telemetry"],
     &["domain"],

@@ -1,0 +1,84 @@
+//! Where connections come from: TCP, and the Unix socket in the data folder.
+
+use std::{io, net::SocketAddr};
+
+use http::Extensions;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+};
+
+use crate::{domain::LocalProcess, telemetry};
+
+/// Something that accepts connections.
+pub trait Listener: Send + 'static {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next connection, and by which way it came.
+    fn next(&mut self) -> impl Future<Output = io::Result<(Self::Stream, Transport)>> + Send;
+}
+
+/// By which way a request came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP, to this address of ours.
+    Tcp(SocketAddr),
+    /// The Unix socket, from this process.
+    Local(LocalProcess),
+}
+
+/// The address of ours that a request over TCP was sent to: an extension of the request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LocalAddress(pub(super) SocketAddr);
+
+impl Transport {
+    /// Adds what handlers may ask for: [`LocalProcess`] or [`LocalAddress`].
+    pub(super) fn describe(self, extensions: &mut Extensions) {
+        match self {
+            Self::Tcp(address) => drop(extensions.insert(LocalAddress(address))),
+            Self::Local(process) => drop(extensions.insert(process)),
+        }
+    }
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    async fn next(&mut self) -> io::Result<(TcpStream, Transport)> {
+        loop {
+            let (stream, _) = self.accept().await?;
+            // A client that is gone already has no address.
+            let Ok(address) = stream.local_addr() else { continue };
+            // An answer is written at once: with Nagle's algorithm a small one waits for the client's acknowledgement.
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(error = telemetry::chain(&error), "cannot set TCP_NODELAY");
+            }
+            return Ok((stream, Transport::Tcp(address)));
+        }
+    }
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+
+    /// The next connection of a process of the daemon's own user. Others are closed unanswered.
+    async fn next(&mut self) -> io::Result<(UnixStream, Transport)> {
+        let user = rustix::process::geteuid().as_raw();
+        loop {
+            let (stream, _) = self.accept().await?;
+            match stream.peer_cred() {
+                Ok(peer) if peer.uid() == user => {
+                    let process = LocalProcess { uid: user, pid: peer.pid() };
+                    return Ok((stream, Transport::Local(process)));
+                }
+                Ok(peer) => {
+                    tracing::warn!(uid = peer.uid(), pid = peer.pid(), "another user's process");
+                }
+                Err(error) => {
+                    tracing::warn!(error = telemetry::chain(&error), "an unknown process");
+                }
+            }
+        }
+    }
+}
