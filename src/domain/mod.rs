@@ -35,8 +35,8 @@ pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
 pub use peer::{Peer, PeerRole, PeerStatus, RegisterInput};
 pub use principal::Principal;
 pub use task::{
-    Frame, FrameKind, NewTask, Reply, ReplyKind, Runner, Task, TaskEvent, TaskEventBody,
-    TaskStatus, Verdict,
+    Frame, FrameKind, NewTask, ReplyKind, RunnerProcess, Task, TaskChange, TaskEnd, TaskEvent,
+    TaskEventBody, TaskReply, TaskReport, TaskState, TaskStatus,
 };
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 pub use visibility::{StreamReader, StreamVisibility};

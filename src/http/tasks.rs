@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, FrameKind, Framing, NewTask, Seq, StreamName, Task, TaskEvent, TaskEventBody,
-        TaskStatus, Timestamp, Verdict, limits,
+        Caller, FrameKind, Framing, NewTask, RunnerProcess, Seq, StreamName, Task, TaskChange,
+        TaskEvent, TaskEventBody, TaskReport, TaskStatus, Timestamp, limits,
     },
     service::log::StartAfter,
     store::TaskFilter,
@@ -196,6 +196,15 @@ struct RawFrame {
     ts: Option<Timestamp>,
 }
 
+#[derive(Deserialize)]
+struct RawChange {
+    status: TaskStatus,
+    exit_code: Option<i32>,
+    signal: Option<String>,
+    error: Option<String>,
+    runner: Option<RunnerProcess>,
+}
+
 /// Where an event stands in a body, for the sentence about what is wrong with it.
 #[derive(Clone, Copy)]
 enum EventLocation {
@@ -241,11 +250,30 @@ fn parse_event(raw: RawEvent<'_>, location: EventLocation) -> Result<TaskEvent, 
             let RawFrame { line, kind, ts } = parse_data(raw.data, location)?;
             TaskEventBody::Frame { line, kind, ts }
         }
-        "task" => TaskEventBody::Task(parse_data::<Verdict>(raw.data, location)?),
-        "terminal" => TaskEventBody::Terminal(parse_data::<Verdict>(raw.data, location)?),
+        "task" => parse_change(raw.data, location, false)?,
+        "terminal" => parse_change(raw.data, location, true)?,
         _ => return Err(Problem::invalid(location.of("kind"), "must be frame, task or terminal")),
     };
     Ok(TaskEvent { producer_id: raw.id, body })
+}
+
+/// Of a `task` event, or of a `terminal` one: the two differ in the statuses that they may have.
+fn parse_change(
+    data: &RawValue,
+    location: EventLocation,
+    terminal: bool,
+) -> Result<TaskEventBody, Problem> {
+    let RawChange { status, exit_code, signal, error, runner } = parse_data(data, location)?;
+    if status.is_terminal() != terminal {
+        let rule = if terminal {
+            "must be done, failed, cancelled or expired in a `terminal` event"
+        } else {
+            "must be pending or active in a `task` event; a `terminal` event ends the task"
+        };
+        return Err(Problem::invalid(location.of("data.status"), rule));
+    }
+    let report = TaskReport { exit_code, signal, error };
+    Ok(TaskEventBody::Change(TaskChange { status, report, runner }))
 }
 
 fn parse_data<T: serde::de::DeserializeOwned>(

@@ -192,7 +192,7 @@ async fn wait(call: Call, input: TaskWaitArguments) -> Result<TaskWaitResult, Fa
         None => call.services.tasks.task(&input.task_id).await?,
     };
     let (frames, frames_cut) = last_lines(&call, &task.task_id, input.frames).await?;
-    Ok(TaskWaitResult { timed_out: !task.status.is_terminal(), task, frames, frames_cut })
+    Ok(TaskWaitResult { timed_out: !task.is_over(), task, frames, frames_cut })
 }
 
 const NOTIFY: &str = "\
@@ -260,7 +260,7 @@ async fn notify(call: Call, input: TaskNotifyArguments) -> Result<TaskNotifyResu
             watch.next().now_or_never()
         };
         let Some(Some(task)) = next.transpose()? else { break };
-        let message = format!("task {} is {}", task.task_id, task.status.as_str());
+        let message = format!("task {} is {}", task.task_id, task.status().as_str());
         finished.push(task);
         let (progress, total) = (count(finished.len()), Some(count(watched_ids.len())));
         call.progress(ToolProgress { progress, total, message: Some(message) }).await;

@@ -146,6 +146,12 @@ fn fields_of_the_wrong_kind_are_named() {
         (&events, data("terminal", json!({ "status": "done", "exit_code": "0" })), "exit_code"),
         (&events, data("terminal", json!({ "status": "failed", "error": 5 })), "error"),
         (&events, data("task", json!({ "status": "banana" })), "status"),
+        (&events, data("task", json!({ "status": "done" })), "data.status"),
+        (
+            &events,
+            json!([event("id", json!("ok")), data("terminal", json!({ "status": "active" }))]),
+            "[1].data.status",
+        ),
         (&events, json!([event("id", json!("ok")), event("id", json!(5))]), "id"),
         (tokens, json!({}), "session"),
         (tokens, json!({ "session": "" }), "session"),

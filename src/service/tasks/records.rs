@@ -7,8 +7,8 @@ use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use super::Tasks;
 use crate::{
     domain::{
-        Caller, Frame, NewEvent, NewTask, Reply, ReplyKind, Seq, StreamName, Task, TaskEvent,
-        TaskEventBody, TaskId, TaskStatus, Timestamp, Verdict, limits,
+        Caller, Frame, NewEvent, NewTask, ReplyKind, Seq, StreamName, Task, TaskChange, TaskEvent,
+        TaskEventBody, TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
     },
     service::{Error, Page, ResourceKind, check, process},
     store::{AppendedSeqs, StoreError, TaskFilter, TaskRow, WriteTx},
@@ -69,14 +69,11 @@ impl Tasks {
                         prompt: input.prompt,
                         from,
                         metadata: input.metadata,
-                        status: TaskStatus::Pending,
-                        exit_code: None,
-                        signal: None,
-                        error: None,
+                        state: TaskState::Pending,
+                        report: TaskReport::default(),
                         cancel_requested_at: None,
                         created_at: now,
                         updated_at: now,
-                        closed_at: None,
                         last_id: 1,
                     };
                     let stream = stream_of(&task.task_id);
@@ -157,18 +154,18 @@ impl Tasks {
             .write(move |tx| {
                 Box::pin(async move {
                     let mut row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
-                    if row.task.status.is_terminal() {
+                    if row.task.is_over() {
                         return Err(ended(&row.task));
                     }
                     // The first event is our own; any other means that somebody is at it.
-                    let at_once = row.task.status == TaskStatus::Pending && row.task.last_id <= 1;
+                    let at_once = row.task.state == TaskState::Pending && row.task.last_id <= 1;
                     if at_once {
-                        let verdict = verdict(TaskStatus::Cancelled, None);
-                        apply(tx, &mut row, &verdict, None).await?;
+                        let change = TaskChange::to(TaskStatus::Cancelled, None);
+                        apply(tx, &mut row, &change, None).await?;
                     } else if row.task.cancel_requested_at.is_none() {
                         row.task.cancel_requested_at = Some(tx.now());
-                        let status = row.task.status;
-                        apply(tx, &mut row, &verdict(status, None), None).await?;
+                        let change = TaskChange::to(row.task.status(), None);
+                        apply(tx, &mut row, &change, None).await?;
                     }
                     Ok(Cancelled { task: row.task, at_once })
                 })
@@ -196,12 +193,12 @@ impl Tasks {
             .write(move |tx| {
                 Box::pin(async move {
                     let row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
-                    if row.task.status.is_terminal() {
+                    if row.task.is_over() {
                         return Err(ended(&row.task));
                     }
                     let from = asker(tx, &caller, named).await?;
                     let from = from.as_deref().unwrap_or("operator");
-                    let reply = Reply { kind, body: &body, from, ts: tx.now() };
+                    let reply = TaskReply { kind, body: &body, from, ts: tx.now() };
                     let events = vec![NewEvent::new("reply", &reply)];
                     Ok(tx.append(&stream_of(&id), events).await?.last)
                 })
@@ -227,7 +224,7 @@ impl Tasks {
             // Listen first and look after, or an end that comes in between is missed.
             let mut listener = self.core.store.bus().listen(&stream_of(&id));
             let row = self.core.store.task(&id).await?.ok_or_else(|| unknown(&id))?;
-            if row.task.status.is_terminal() {
+            if row.task.is_over() {
                 watch.ended.push_back(row.task);
                 continue;
             }
@@ -248,12 +245,12 @@ impl Tasks {
             let silence = now.since(row.task.updated_at);
             let end = match row.runner_pid {
                 Some(pid) if process::is_same_alive(pid, row.runner_started.as_deref()) => continue,
-                Some(pid) => verdict(
+                Some(pid) => TaskChange::to(
                     TaskStatus::Failed,
                     Some(format!("the process that ran it (pid {pid}) is gone")),
                 ),
                 None if silence < limits::TASK_SILENCE => continue,
-                None => verdict(
+                None => TaskChange::to(
                     TaskStatus::Expired,
                     Some(format!("nothing was heard of it for {} h", silence.as_secs() / 3600)),
                 ),
@@ -266,7 +263,7 @@ impl Tasks {
                         let Some(mut row) = tx.task(&id).await? else {
                             return Ok(());
                         };
-                        if row.task.last_id == last_id && !row.task.status.is_terminal() {
+                        if row.task.last_id == last_id && !row.task.is_over() {
                             apply(tx, &mut row, &end, None).await?;
                         }
                         Ok::<(), StoreError>(())
@@ -328,7 +325,7 @@ async fn append_all(
             add(*seq);
             continue;
         }
-        if row.task.status.is_terminal() {
+        if row.task.is_over() {
             return Err(ended(&row.task));
         }
         match &event.body {
@@ -336,15 +333,14 @@ async fn append_all(
                 let placed = tx.append(&stream, vec![frame_event(id, event, now)]).await?;
                 add(placed.last);
             }
-            TaskEventBody::Task(verdict) | TaskEventBody::Terminal(verdict) => {
-                if verdict.status == TaskStatus::Pending && row.task.status != TaskStatus::Pending {
+            TaskEventBody::Change(change) => {
+                if change.status == TaskStatus::Pending && row.task.state != TaskState::Pending {
                     return Err(Error::Conflict(format!(
                         "task {id} is {} and cannot be pending again",
-                        row.task.status.as_str()
+                        row.task.status().as_str()
                     )));
                 }
-                let verdict = verdict.clone();
-                add(apply(tx, &mut row, &verdict, event.producer_id).await?);
+                add(apply(tx, &mut row, change, event.producer_id.clone()).await?);
             }
         }
     }
@@ -355,17 +351,17 @@ async fn append_all(
 async fn apply(
     tx: &mut WriteTx,
     row: &mut TaskRow,
-    verdict: &Verdict,
+    change: &TaskChange,
     producer_id: Option<String>,
 ) -> Result<i64, StoreError> {
     let stream = stream_of(&row.task.task_id);
     let head = tx.stream(&stream).await?.ok_or(StoreError::NoStream)?.head;
-    row.task.apply(verdict, tx.now(), head + 1);
-    if let Some(runner) = &verdict.runner {
+    row.task.apply(change, tx.now(), head + 1);
+    if let Some(runner) = &change.runner {
         row.runner_pid = Some(runner.pid);
         row.runner_started = process::started(runner.pid);
     }
-    let over = row.task.status.is_terminal();
+    let over = row.task.is_over();
     let mut event = NewEvent::new(if over { "terminal" } else { "task" }, &row.task);
     event.producer_id = producer_id.map(Into::into);
     let placed = tx.append(&stream, vec![event]).await?;
@@ -387,21 +383,6 @@ fn check_events(events: &[TaskEvent]) -> Result<(), Error> {
         {
             let most = limits::PRODUCER_ID_BYTES;
             return Err(Error::invalid(field("id"), format!("must have from 1 to {most} bytes")));
-        }
-        match &event.body {
-            TaskEventBody::Task(verdict) if verdict.status.is_terminal() => {
-                return Err(Error::invalid(
-                    field("data.status"),
-                    "must be pending or active in a `task` event; a `terminal` event ends the task",
-                ));
-            }
-            TaskEventBody::Terminal(verdict) if !verdict.status.is_terminal() => {
-                return Err(Error::invalid(
-                    field("data.status"),
-                    "must be done, failed, cancelled or expired in a `terminal` event",
-                ));
-            }
-            _ => {}
         }
     }
     Ok(())
@@ -438,10 +419,6 @@ async fn asker(
     }
 }
 
-fn verdict(status: TaskStatus, error: Option<String>) -> Verdict {
-    Verdict { status, exit_code: None, signal: None, error, runner: None }
-}
-
 fn stream_of(id: &TaskId) -> StreamName {
     StreamName::of("task", id)
 }
@@ -455,7 +432,7 @@ fn unknown(id: &TaskId) -> Error {
 }
 
 fn ended(task: &Task) -> Error {
-    Error::Conflict(format!("task {} is over: {}", task.task_id, task.status.as_str()))
+    Error::Conflict(format!("task {} is over: {}", task.task_id, task.status().as_str()))
 }
 
 fn of_task(error: StoreError, id: &TaskId) -> Error {

@@ -6,7 +6,7 @@ use super::testing::{TestStore, event, journal::record};
 use crate::{
     domain::{
         CallId, GhapId, McpSessionId, MessageId, PeerId, PeerStatus, StreamName, Task, TaskId,
-        TaskStatus, Timestamp, TokenId, journal::Ghap, mcp::Revision,
+        TaskReport, TaskState, Timestamp, TokenId, journal::Ghap, mcp::Revision,
     },
     store::{CallState, StoreError, TaskRow, WriteTx},
 };
@@ -27,14 +27,11 @@ fn task() -> TaskRow {
         prompt: None,
         from: None,
         metadata: None,
-        status: TaskStatus::Active,
-        exit_code: None,
-        signal: None,
-        error: None,
+        state: TaskState::Active,
+        report: TaskReport::default(),
         cancel_requested_at: None,
         created_at: AT,
         updated_at: AT,
-        closed_at: None,
         last_id: 0,
     };
     TaskRow { task, runner_pid: None, runner_started: None }

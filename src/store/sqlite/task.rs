@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{db::Store, errors::changed, tx::WriteTx};
 use crate::{
-    domain::{Seq, StreamName, Task, TaskId, TaskStatus, Timestamp},
+    domain::{Seq, StreamName, Task, TaskId, TaskReport, TaskState, TaskStatus, Timestamp},
     store::{StoreError, StreamState, TaskFilter, TaskRow},
 };
 
@@ -54,6 +54,9 @@ impl TryFrom<RawTask> for TaskRow {
             .map(u32::try_from)
             .transpose()
             .map_err(|error| bad("runner_pid", error.to_string()))?;
+        let state = TaskState::of_row(raw.status, raw.closed_at).ok_or_else(|| {
+            bad("closed_at", format!("{:?} contradicts {}", raw.closed_at, raw.status.as_str()))
+        })?;
         Ok(Self {
             task: Task {
                 task_id: TaskId::from(raw.task_id),
@@ -62,14 +65,11 @@ impl TryFrom<RawTask> for TaskRow {
                 prompt: raw.prompt,
                 from: raw.from_peer,
                 metadata,
-                status: raw.status,
-                exit_code,
-                signal: raw.signal,
-                error: raw.error,
+                state,
+                report: TaskReport { exit_code, signal: raw.signal, error: raw.error },
                 cancel_requested_at: raw.cancel_requested_at,
                 created_at: raw.created_at,
                 updated_at: raw.updated_at,
-                closed_at: raw.closed_at,
                 last_id: raw.last_id,
             },
             runner_pid,
@@ -141,6 +141,7 @@ impl WriteTx {
             .metadata
             .as_ref()
             .map(|map| serde_json::to_string(map).expect("a JSON map has a JSON form"));
+        let status = task.status();
         sqlx::query!(
             "insert into task (task_id, stream_id, title, agent, prompt, from_peer, metadata, status, created_by, \
                 idempotency_key, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -151,7 +152,7 @@ impl WriteTx {
             task.prompt,
             task.from,
             metadata,
-            task.status,
+            status,
             created_by,
             idempotency_key,
             task.created_at
@@ -164,18 +165,18 @@ impl WriteTx {
     /// Stores what changed of a task.
     pub async fn update_task(&mut self, row: &TaskRow) -> Result<(), StoreError> {
         let task = &row.task;
-        let id = task.task_id.as_str();
+        let (id, status, closed_at) = (task.task_id.as_str(), task.status(), task.state.ended_at());
         let done = sqlx::query!(
             "update task set status = ?, exit_code = ?, signal = ?, error = ?, runner_pid = ?, runner_started = ?, \
                 cancel_requested_at = ?, closed_at = ? where task_id = ?",
-            task.status,
-            task.exit_code,
-            task.signal,
-            task.error,
+            status,
+            task.report.exit_code,
+            task.report.signal,
+            task.report.error,
             row.runner_pid,
             row.runner_started,
             task.cancel_requested_at,
-            task.closed_at,
+            closed_at,
             id
         )
         .execute(&mut self.conn)

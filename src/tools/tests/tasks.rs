@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::{Value, json};
 
 use crate::{
-    domain::{Caller, FrameKind, NewTask, TaskEvent, TaskEventBody, TaskStatus, Verdict},
+    domain::{Caller, FrameKind, NewTask, TaskChange, TaskEvent, TaskEventBody, TaskStatus},
     tools::{
         Call, ErrorType,
         testing::{World, each, eventually, nothing, text},
@@ -17,8 +17,9 @@ async fn frame(world: &World, task: &str, line: &str) {
 }
 
 async fn end(world: &World, task: &str, status: TaskStatus) {
-    let verdict = Verdict { status, exit_code: Some(0), signal: None, error: None, runner: None };
-    let events = vec![TaskEvent { producer_id: None, body: TaskEventBody::Terminal(verdict) }];
+    let mut change = TaskChange::to(status, None);
+    change.report.exit_code = Some(0);
+    let events = vec![TaskEvent { producer_id: None, body: TaskEventBody::Change(change) }];
     world.services.tasks.append_task_events(task, events).await.unwrap();
 }
 

@@ -1,0 +1,10 @@
+//! Tasks: work that somebody runs and everybody may watch.
+
+mod event;
+mod record;
+mod state;
+mod wire;
+
+pub use event::{Frame, FrameKind, ReplyKind, TaskEvent, TaskEventBody, TaskReply};
+pub use record::{NewTask, Task};
+pub use state::{RunnerProcess, TaskChange, TaskEnd, TaskReport, TaskState, TaskStatus};
