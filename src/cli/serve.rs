@@ -13,6 +13,10 @@ use crate::private_file;
 use crate::store::MigrateError;
 use crate::telemetry::{self, LogOptions};
 
+/// What it means to do without tokens.
+pub(super) const NO_AUTH: &str = "no_auth is on: every process and every user of this machine is the operator, who reads and \
+    changes everything; only pages of other web sites are refused";
+
 /// Runs the daemon until a signal.
 pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     // Every file made from here on is for its owner alone.
@@ -28,6 +32,10 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
         },
         file: config.log_file.clone(),
     })?;
+    if config.no_auth.value {
+        tracing::warn!("{NO_AUTH}");
+        output::note(&format!("warning: {NO_AUTH}"));
+    }
     let _lock = match lock_database(paths, None)? {
         Ok(lock) => lock,
         Err(code) => return Ok(code),

@@ -168,10 +168,14 @@ impl Edge {
         app: &App,
         request: &Parts,
     ) -> Result<Option<(Caller, Option<Credential>)>, Problem> {
+        let is_open = is_open(&request.method, request.uri.path());
         if self.0.rules.no_auth {
+            if !is_open {
+                self.0.rules.check_site(&request.headers)?;
+            }
             return Ok(Some((Caller::Operator, None)));
         }
-        if is_open(&request.method, request.uri.path()) {
+        if is_open {
             return Ok(None);
         }
         let refused = || {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::{Request, header, uri::Authority};
+use http::{HeaderMap, HeaderValue, Request, header, uri::Authority};
 
 use super::{Code, Problem};
 use crate::domain::LocalProcess;
@@ -49,8 +49,25 @@ impl EntryRules {
         }
     }
 
+    /// Without tokens, refuses what a browser sends for a page of another site: nothing else tells it from the person.
+    ///
+    /// A page whose origin the person has allowed may send what it likes, as it may with a token.
+    pub(super) fn check_site(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let own = |site: &HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");
+        let is_allowed = |origin: &HeaderValue| {
+            origin.to_str().is_ok_and(|origin| is_listed(&self.allowed_origins, origin))
+        };
+        if headers.get_all("sec-fetch-site").iter().all(own)
+            || headers.get(header::ORIGIN).is_some_and(is_allowed)
+        {
+            return Ok(());
+        }
+        let text = "with --no-auth, requests from other sites are refused (Sec-Fetch-Site): see --allowed-origin";
+        Err(Problem::new(Code::Forbidden, text))
+    }
+
     fn knows_host(&self, host: &str) -> bool {
-        if self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host)) {
+        if is_listed(&self.allowed_hosts, host) {
             return true;
         }
         // The address itself, as most clients say it.
@@ -65,7 +82,7 @@ impl EntryRules {
         }
         let name = authority.host();
         is_loopback_name(name)
-            || self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
+            || is_listed(&self.allowed_hosts, name)
             || address(name).is_some_and(|ip| self.knows_address(ip))
     }
 
@@ -74,7 +91,7 @@ impl EntryRules {
     }
 
     fn knows_origin(&self, origin: &str) -> bool {
-        if self.allowed_origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin)) {
+        if is_listed(&self.allowed_origins, origin) {
             return true;
         }
         let Some((scheme, authority)) = origin.split_once("://") else {
@@ -87,6 +104,10 @@ impl EntryRules {
             && !authority.as_str().contains('@')
             && is_loopback_name(authority.host())
     }
+}
+
+fn is_listed(allowed: &[String], name: &str) -> bool {
+    allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
 }
 
 fn is_loopback_name(name: &str) -> bool {
@@ -150,6 +171,29 @@ mod tests {
             ("", false),
         ] {
             assert_eq!(rules().knows_origin(origin), known, "{origin}");
+        }
+    }
+
+    #[test]
+    fn sites_by_table() {
+        for (sites, origin, passes) in [
+            (&[][..], None, true),
+            (&["none"], None, true),
+            (&["same-origin"], Some("http://127.0.0.1:6334"), true),
+            (&["same-site"], None, false),
+            (&["cross-site"], None, false),
+            (&["cross-site"], Some("http://localhost:3000"), false),
+            (&["cross-site"], Some("https://board.example"), true),
+            (&["same-origin", "cross-site"], None, false),
+            (&["SAME-ORIGIN"], None, false),
+            (&[""], None, false),
+        ] {
+            let mut headers = HeaderMap::new();
+            for site in sites {
+                headers.append("sec-fetch-site", site.parse().unwrap());
+            }
+            headers.extend(origin.map(|origin| (header::ORIGIN, origin.parse().unwrap())));
+            assert_eq!(rules().check_site(&headers).is_ok(), passes, "{sites:?} {origin:?}");
         }
     }
 }

@@ -271,6 +271,37 @@ fn going_without_tokens_on_loopback_makes_everybody_the_operator() {
     // Other sites stay out all the same.
     let evil = d.stranger().request("GET", "/v1/peers").header("Origin", "http://evil.example");
     problem(&evil.send(), 403, "forbidden");
+    // A page of another site may send a GET without an Origin, and its browser says so.
+    for path in ["/v1/peers", "/metrics", "/mcp", "/sse", "/no/such/path"] {
+        for site in ["cross-site", "same-site"] {
+            for method in ["GET", "POST"] {
+                let asked = d.stranger().request(method, path).header("Sec-Fetch-Site", site);
+                problem(&asked.send(), 403, "forbidden");
+            }
+        }
+    }
+    for site in ["same-origin", "none"] {
+        d.stranger().request("GET", "/v1/peers").header("Sec-Fetch-Site", site).send().ok(200);
+    }
+    d.stranger().request("GET", "/health").header("Sec-Fetch-Site", "cross-site").send().ok(200);
+    // With tokens the token decides.
+    let guarded = Daemon::start();
+    guarded.request("GET", "/v1/peers").header("Sec-Fetch-Site", "cross-site").send().ok(200);
+}
+
+#[test]
+fn going_without_tokens_is_said_at_start() {
+    for (flags, warned) in [(&["--no-auth"][..], true), (&[], false)] {
+        let home = Home::new();
+        let start = [&["start", "--listen", "127.0.0.1:0"], flags].concat();
+        let ran = svc(&home, &start);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let log = fs::read_to_string(home.path("svc.log")).unwrap();
+        svc(&home, &["stop"]);
+        for said in [ran.stderr.as_str(), log.as_str()] {
+            assert_eq!(said.contains("every user of this machine"), warned, "{flags:?}: {said}");
+        }
+    }
 }
 
 /// A client that comes back to its stream tries only twice: an attempt at a daemon that is not ready is not lost.

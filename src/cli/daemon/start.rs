@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::super::{ALREADY_RUNNING, Context, ServeArgs, output};
+use super::super::{ALREADY_RUNNING, Context, ServeArgs, output, serve::NO_AUTH};
 use super::probe::{DaemonProbe, find_daemon};
 use crate::client::DaemonFile;
 use crate::config::Origin;
@@ -55,6 +55,9 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDa
     let home = &context.paths.home;
     private_file::create_folder(home)
         .with_context(|| format!("cannot create {}", home.display()))?;
+    if config.no_auth.value {
+        output::note(&format!("warning: {NO_AUTH}"));
+    }
     let log = args.log_file.as_deref().unwrap_or(&context.paths.log).to_path_buf();
     let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
     let mut daemon = StartingDaemon::spawn(context, args, log, token)?;

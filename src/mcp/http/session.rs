@@ -41,6 +41,9 @@ async fn stream_of(
     caller: &Caller,
     headers: &HeaderMap,
 ) -> Result<Response, Response> {
+    if !headers.contains_key(&SESSION_ID) {
+        return Err(only_post());
+    }
     let session = required_session(server, caller, headers).await?;
     // A header that cannot be read names no stream.
     let last = headers.get("last-event-id").map_or(Ok(""), HeaderValue::to_str);
@@ -78,6 +81,10 @@ pub(super) async fn close(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
 ) -> Response {
+    if !headers.contains_key(&SESSION_ID) && !era::names_modern_revision(&headers, None) {
+        return Problem::malformed("Mcp-Session-Id: is missing; it names the session to end")
+            .into_response();
+    }
     let session = match required_session(&server, &caller, &headers).await {
         Ok(session) => session,
         Err(problem) => return problem,
@@ -94,11 +101,8 @@ async fn required_session(
     caller: &Caller,
     headers: &HeaderMap,
 ) -> Result<Arc<McpSession>, Response> {
-    if era::names_modern_revision(headers, None) || !headers.contains_key(&SESSION_ID) {
-        let text = "without a session there is only POST: begin with initialize, and send its Mcp-Session-Id";
-        let mut response = Problem::new(Code::MethodNotAllowed, text).into_response();
-        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
-        return Err(response);
+    if era::names_modern_revision(headers, None) {
+        return Err(only_post());
     }
     if let Err(error) = era::check_legacy_revision(headers) {
         return Err(Problem::malformed(error.message).into_response());
@@ -110,4 +114,14 @@ async fn required_session(
         Err(_) => Problem::new(Code::Unavailable, "the daemon cannot serve this now"),
     };
     Err(problem.into_response())
+}
+
+/// To a client without a session: a stateless revision has no other method, and a client of an older one takes this answer to
+/// `GET` for a server without a standalone stream.
+fn only_post() -> Response {
+    let text =
+        "without a session there is only POST: begin with initialize, and send its Mcp-Session-Id";
+    let mut response = Problem::new(Code::MethodNotAllowed, text).into_response();
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+    response
 }

@@ -7,7 +7,7 @@ use super::{
     refused, request, result, subscribers, tool, wait_for,
 };
 use crate::daemon::{Daemon, eventually};
-use crate::expect::new_task;
+use crate::expect::{new_task, problem};
 use crate::wire::Caller;
 
 #[test]
@@ -112,10 +112,15 @@ fn a_session_that_is_not_there_is_not_found_and_never_bad() {
         assert_eq!(client.no_stream(Some("x.1")).status(), 404);
         assert_eq!(client.delete().status(), 404);
     }
-    for method in ["GET", "DELETE"] {
-        let reply = d.request(method, "/mcp").header("Accept", "text/event-stream").send();
-        assert_eq!(reply.status(), 405, "{reply:?}");
-        assert_eq!(reply.header("allow"), Some("POST"));
+    let reply = d.request("GET", "/mcp").header("Accept", "text/event-stream").send();
+    assert_eq!(reply.status(), 405, "{reply:?}");
+    assert_eq!(reply.header("allow"), Some("POST"));
+    for version in [None, Some("2025-11-25"), Some("2024-11-05")] {
+        let mut asked = d.request("DELETE", "/mcp");
+        if let Some(version) = version {
+            asked = asked.header("MCP-Protocol-Version", version);
+        }
+        problem(&asked.send(), 400, "invalid_request");
     }
 }
 
