@@ -5,7 +5,7 @@
 //! before its own event can be taken for a sign that the answers were seen; the daemon also reads the file now and then.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,7 @@ impl HookSpool {
     /// killed meanwhile.
     pub(crate) fn take(&self) -> io::Result<Vec<String>> {
         if !self.taken.try_exists()? {
-            let file = match File::open(&self.path) {
+            let file = match private_file::open(&self.path) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
                 Err(error) => return Err(error),
@@ -74,7 +74,7 @@ impl HookSpool {
             fs::rename(&self.path, &self.taken)?;
         }
         // A full disk may have torn a line; the others count.
-        let bytes = fs::read(&self.taken)?;
+        let bytes = read(&self.taken)?;
         Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
     }
 
@@ -108,7 +108,7 @@ impl UnprintedAnswers {
 
     /// What the file has now; nothing if there is no file.
     pub(crate) fn read(&self) -> io::Result<UnprintedText> {
-        match fs::read(&self.0) {
+        match read(&self.0) {
             Ok(bytes) => Ok(UnprintedText(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(UnprintedText::default()),
             Err(error) => Err(error),
@@ -146,8 +146,14 @@ fn open_locked(path: &Path) -> io::Result<File> {
     }
 }
 
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    private_file::open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 fn is_at(file: &File, path: &Path) -> bool {
-    let (Ok(open), Ok(there)) = (file.metadata(), fs::metadata(path)) else { return false };
+    let (Ok(open), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
     (open.dev(), open.ino()) == (there.dev(), there.ino())
 }
 

@@ -59,7 +59,7 @@ pub fn restore(context: &Context, args: &RestoreArgs) -> anyhow::Result<ExitCode
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let (from, to) = (&args.path, &context.paths.db);
     anyhow::ensure!(from.is_file(), "there is no file {}", from.display());
-    private_file::create_folder(&context.paths.home)?;
+    private_file::prepare_home(&context.paths.home)?;
     let _lock = match lock_database(&context.paths, Some("`svc stop` first"))? {
         Ok(lock) => lock,
         Err(code) => return Ok(code),

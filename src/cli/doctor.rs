@@ -3,7 +3,7 @@
 //! Reads only. The integrity of the database is checked by the daemon, which alone may open it.
 
 use std::fs::Metadata;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use super::{Context, install, output};
 use crate::client::{Client, ClientError, DaemonFile, Token, Url};
 use crate::config::{Config, Flags};
 use crate::domain::{Clock as _, SystemClock, Timestamp};
+use crate::private_file;
 
 /// Below this much free space a warning, below a tenth of it a failure; in bytes.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
@@ -107,7 +108,10 @@ fn home(context: &Context) -> Finding {
             format!("{} is not a folder", home.display()),
             "move it away, or choose another with SVC_HOME",
         ),
-        Ok(meta) => private(CHECK, home, &meta, 0o700),
+        Ok(meta) => match private_file::check_folder(home) {
+            Ok(()) => private(CHECK, home, &meta, 0o700),
+            Err(error) => fail(CHECK, error.to_string(), "nothing starts before"),
+        },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             ok(CHECK, format!("{} does not exist yet; `svc start` makes it", home.display()))
         }
@@ -131,25 +135,13 @@ fn token(config: &Config) -> Finding {
     }
 }
 
-/// What others may read, they may use.
+/// What others may read, they may use; and a start refuses what they may write.
 fn private(check: &'static str, path: &Path, meta: &Metadata, wanted: u32) -> Finding {
+    if let Err(untrusted) = private_file::check_private(path, meta, wanted) {
+        let (detail, advice) = untrusted.parts();
+        return fail(check, detail, advice);
+    }
     let mode = meta.permissions().mode() & 0o777;
-    let me = rustix::process::geteuid().as_raw();
-    if meta.uid() != me {
-        return warn(
-            check,
-            format!("{} belongs to user {}", path.display(), meta.uid()),
-            "run svc as that user",
-        );
-    }
-    if mode & 0o077 != 0 {
-        let advice = format!("chmod {wanted:o} {}", path.display());
-        return fail(
-            check,
-            format!("{} is open to others (mode {mode:o})", path.display()),
-            &advice,
-        );
-    }
     ok(check, format!("{} (mode {mode:o})", path.display()))
 }
 

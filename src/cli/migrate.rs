@@ -30,7 +30,7 @@ pub fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result<ExitCode> {
         let pending = !migrations.pending.is_empty();
         return Ok(if pending { MIGRATIONS_PENDING.into() } else { ExitCode::SUCCESS });
     }
-    private_file::create_folder(&context.paths.home)?;
+    private_file::prepare_home(&context.paths.home)?;
     let advice = "`svc stop` first (it migrates by itself when it starts)";
     let _lock = match lock_database(&context.paths, Some(advice))? {
         Ok(lock) => lock,

@@ -22,7 +22,7 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     // Every file made from here on is for its owner alone.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let paths = &config.paths;
-    private_file::create_folder(&paths.home)?;
+    private_file::prepare_home(&paths.home)?;
     telemetry::init(&LogOptions {
         filter: config.log_level.value.clone(),
         json: match config.log_format.value {

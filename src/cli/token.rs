@@ -44,6 +44,7 @@ pub(super) async fn run(context: &Context, command: TokenCommand) -> anyhow::Res
 fn show(context: &Context) -> anyhow::Result<ExitCode> {
     let config = context.config(&Flags::default())?;
     let path = config.token_file.value;
+    private_file::check_folder(&context.paths.home)?;
     match Token::read(&path)? {
         Some(token) => print(context, token.expose(), &path),
         None => bail!(
@@ -73,6 +74,7 @@ async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
             .context("the daemon answered without a token")?;
         return print(context, token, &path);
     }
+    private_file::check_folder(&context.paths.home)?;
     let token = crate::domain::new_secret();
     let folder = path.parent().unwrap_or(Path::new("."));
     private_file::create_folder(folder)

@@ -1,7 +1,6 @@
 //! Finding the daemon and the token.
 
 use std::fmt;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -10,14 +9,14 @@ use super::error::ClientError;
 use super::token_source::TokenSource;
 use super::url::Url;
 use crate::config::{Config, Env};
-
-/// Longest token file worth reading, in bytes; anything larger is not a token.
-const MAX_TOKEN_FILE: u64 = 4096;
+use crate::domain::check_secret;
+use crate::private_file;
 
 /// How to find the daemon. It is applied again for every connection, as a restart may change the port and the token.
 #[derive(Debug, Clone)]
 pub struct Discovery {
     fixed: Option<Url>,
+    home: PathBuf,
     daemon_json: PathBuf,
     listen: Option<Url>,
     token: Option<Token>,
@@ -69,6 +68,7 @@ impl Discovery {
             .transpose()?;
         Ok(Self {
             fixed: fixed.as_deref().map(Url::parse).transpose()?,
+            home: config.paths.home.clone(),
             daemon_json: config.paths.daemon_json.clone(),
             listen: config
                 .listen
@@ -91,6 +91,11 @@ impl Discovery {
     /// Fails with [`ClientError::NotRunning`] if nothing says where it could be, and with
     /// [`ClientError::TokenFile`] if the token file exists but cannot be used.
     pub fn target(&self) -> Result<Target, ClientError> {
+        if self.fixed.is_none() || self.token.is_none() {
+            // Whoever can write the data folder could send the token where they like.
+            private_file::check_folder(&self.home)
+                .map_err(|error| ClientError::DataFolder(error.to_string()))?;
+        }
         let daemon =
             if self.fixed.is_some() { None } else { DaemonFile::read_live(&self.daemon_json) };
         let url = match (&self.fixed, &daemon) {
@@ -146,16 +151,11 @@ impl Token {
     /// Reads a token file; `None` if it does not exist.
     pub fn read(path: &Path) -> Result<Option<Self>, ClientError> {
         let bad = |problem: String| ClientError::TokenFile { path: path.to_path_buf(), problem };
-        match std::fs::metadata(path) {
-            Ok(meta) if meta.len() > MAX_TOKEN_FILE => {
-                return Err(bad("it is too large to be a token".to_owned()));
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(bad(error.to_string())),
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
-        Self::parse(&text, path).map(Some)
+        let text = private_file::read_secret(path).map_err(|error| bad(error.to_string()))?;
+        let Some(text) = text else { return Ok(None) };
+        let token = Self::parse(&text, path)?;
+        check_secret(&token.0).map_err(|fault| bad(format!("it {fault}")))?;
+        Ok(Some(token))
     }
 
     /// The token itself, for the header or for someone who asked to see it.
@@ -273,15 +273,39 @@ mod tests {
             found(&[]).expect("found").token_source,
             TokenSource::Missing(home.path().join("token"))
         );
-        std::fs::write(home.path().join("token"), "abc\n").expect("writes");
+        let write = |token: &str| {
+            private_file::replace(&home.path().join("token"), token.as_bytes()).expect("writes");
+        };
+        let token = crate::domain::new_secret();
+        write(&format!("{token}\n"));
         let target = found(&[]).expect("found");
-        assert_eq!(target.token.expect("read").expose(), "abc");
+        assert_eq!(target.token.expect("read").expose(), token);
         assert_eq!(
             found(&[("SVC_TOKEN", "xyz")]).expect("found").token.expect("given").expose(),
             "xyz"
         );
         found(&[("SVC_TOKEN", "x y")]).expect_err("has a space");
-        std::fs::write(home.path().join("token"), "").expect("writes");
+        write("abc");
+        let error = found(&[]).expect_err("can be guessed").to_string();
+        assert!(error.contains("128 bits") && error.contains("/token"), "{error}");
+        write("");
         found(&[]).expect_err("is empty");
+    }
+
+    #[test]
+    fn nothing_is_read_from_a_folder_that_others_can_write() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let home = tempfile::tempdir().expect("a folder");
+        std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o770))
+            .expect("is ours");
+        let found =
+            |env: &[(&str, &str)], url| discovery(home.path(), env, url).and_then(|d| d.target());
+        for (env, url) in
+            [(&[][..], None), (&[("SVC_TOKEN", "t")], None), (&[], Some("http://e:1"))]
+        {
+            let error = found(env, url).expect_err("others can write it").to_string();
+            assert!(error.contains("chmod 700 "), "{error}");
+        }
+        found(&[("SVC_TOKEN", "t")], Some("http://e:1")).expect("needs nothing of it");
     }
 }

@@ -64,6 +64,9 @@ pub enum ClientError {
         /// What is wrong with it.
         problem: String,
     },
+    /// Others own the data folder or can write it, so nothing in it can be relied on.
+    #[error("{0}")]
+    DataFolder(String),
     /// The token cannot be read or sent.
     #[error("cannot use the token in {path}: {problem}", path = path.display())]
     TokenFile {

@@ -17,6 +17,7 @@ mod message;
 mod peer;
 mod principal;
 pub mod quote;
+mod secret;
 pub mod sse;
 pub mod stamp;
 mod task;
@@ -34,6 +35,7 @@ pub use id::{
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
 pub use peer::{Peer, PeerRole, PeerStatus, RegisterInput};
 pub use principal::Principal;
+pub use secret::{WeakSecret, check_secret};
 pub use task::{
     Frame, FrameKind, NewTask, ReplyKind, RunnerProcess, Task, TaskChange, TaskEnd, TaskEvent,
     TaskEventBody, TaskReply, TaskReport, TaskState, TaskStatus,

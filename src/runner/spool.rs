@@ -137,7 +137,7 @@ impl Spool {
             let path = path.display().to_string();
             move |source| SpoolError::Create { path, source }
         };
-        private_file::create_folder(folder).map_err(create(folder))?;
+        private_file::prepare_home(folder).map_err(create(folder))?;
         let path = folder.join(format!("{}.ndjson", header.run));
         let mut line =
             serde_json::to_vec(header).map_err(io::Error::other).map_err(create(&path))?;
@@ -181,8 +181,8 @@ impl Spool {
     pub(super) fn reader(&self) -> Result<SpoolReader, SpoolError> {
         let open = || {
             let mut line = Vec::new();
-            BufReader::new(File::open(&self.path)?).read_until(b'\n', &mut line)?;
-            Ok(SpoolReader::new(File::open(&self.path)?, line.len() as u64))
+            BufReader::new(private_file::open(&self.path)?).read_until(b'\n', &mut line)?;
+            Ok(SpoolReader::new(private_file::open(&self.path)?, line.len() as u64))
         };
         open().map_err(read_failed(&self.path))
     }
@@ -195,7 +195,7 @@ impl LeftoverSpool {
     /// If a run still writes it, or it is no spool file.
     pub(crate) fn open(path: &Path) -> Result<Self, SpoolError> {
         let shown = || path.display().to_string();
-        let file = File::open(path).map_err(read_failed(path))?;
+        let file = private_file::open(path).map_err(read_failed(path))?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(SpoolError::InUse { path: shown() });
         }
@@ -211,7 +211,7 @@ impl LeftoverSpool {
             return Err(SpoolError::UnknownFormat { path: shown(), version: header.version });
         }
         let offset = line.len() as u64;
-        let reader = SpoolReader::new(File::open(path).map_err(read_failed(path))?, offset);
+        let reader = SpoolReader::new(private_file::open(path).map_err(read_failed(path))?, offset);
         let written = last_line_end(&reader.file, offset).map_err(read_failed(path))?;
         Ok(Self { header, reader, written, lock: file })
     }

@@ -480,7 +480,7 @@ fn the_operator_token_is_shown_made_and_rotated() {
     assert_eq!(fs::read_to_string(&path).unwrap(), made, "what exists stays");
 
     // Who is refused is told where the token should be.
-    d.home.write("token", &"0".repeat(64));
+    d.home.write("token", &"0123456789abcdef".repeat(4));
     let refused = svc(&d.home, &["peer", "list"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains(d.home.path("token").to_str().unwrap()), "{refused:?}");

@@ -14,6 +14,7 @@ mod crash;
 mod disk;
 mod documents;
 mod errors;
+mod files;
 mod health;
 mod hook;
 mod install;

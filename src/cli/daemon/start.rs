@@ -53,8 +53,7 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDa
         DaemonProbe::Absent => {}
     }
     let home = &context.paths.home;
-    private_file::create_folder(home)
-        .with_context(|| format!("cannot create {}", home.display()))?;
+    private_file::prepare_home(home)?;
     if config.no_auth.value {
         output::note(&format!("warning: {NO_AUTH}"));
     }
@@ -71,7 +70,7 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDa
 pub(in crate::cli) fn start_unattended(context: &Context) -> anyhow::Result<()> {
     let args = ServeArgs::default();
     let config = context.config(&args.flags())?;
-    private_file::create_folder(&context.paths.home)?;
+    private_file::prepare_home(&context.paths.home)?;
     let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
     StartingDaemon::spawn(context, &args, context.paths.log.clone(), token).map(drop)
 }

@@ -12,6 +12,7 @@ use super::super::{Context, ServeArgs, output};
 use super::probe::{DaemonProbe, find_daemon};
 use super::start::start;
 use crate::client::process_exists;
+use crate::private_file;
 
 /// How long the end may take after the first signal: the daemon itself drains for 10 s.
 const FIRST_SIGNAL: Duration = Duration::from_secs(15);
@@ -49,6 +50,8 @@ pub(in crate::cli) async fn restart(
 ///
 /// Fails, without a signal to anyone, if the process in `daemon.json` does not answer as the daemon.
 async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
+    // Others could have named any process.
+    private_file::check_folder(&context.paths.home)?;
     let daemon = match find_daemon(context).await {
         DaemonProbe::Absent => return Ok(None),
         DaemonProbe::Running(daemon, _) => daemon,

@@ -39,10 +39,11 @@ impl HookLog {
         if std::fs::metadata(path).is_ok_and(|file| file.len() > MAX_BYTES) {
             std::fs::rename(path, path.with_extension("log.1")).ok();
         }
-        if let Some(home) = path.parent() {
-            private_file::create_folder(home).ok();
-        }
-        private_file::append(path).and_then(|mut file| file.write_all(line.as_bytes())).ok();
+        let prepared = path.parent().map_or(Ok(()), private_file::prepare_home);
+        prepared
+            .and_then(|()| private_file::append(path))
+            .and_then(|mut file| file.write_all(line.as_bytes()))
+            .ok();
     }
 }
 

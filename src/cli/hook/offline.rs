@@ -25,7 +25,7 @@ pub(super) struct PendingEvent {
 pub(super) fn keep(home: &Path, event: &PendingEvent, log: &HookLog) {
     let line = event.arguments.to_string();
     let kept =
-        private_file::create_folder(home).and_then(|()| HookSpool::in_home(home).append(&line));
+        private_file::prepare_home(home).and_then(|()| HookSpool::in_home(home).append(&line));
     match kept {
         Ok(true) => {}
         Ok(false) => log.note("spool", "an event was dropped: too many wait for the daemon"),
@@ -43,7 +43,7 @@ pub(super) fn keep_unprinted(home: &Path, event: &PendingEvent, log: &HookLog) {
 /// Notes that the answer which the daemon may have given was not printed.
 pub(super) fn note_unprinted(home: &Path, session: &str, id: &str, log: &HookLog) {
     let answer = UnprintedAnswer { session: session.to_owned(), id: id.to_owned() };
-    let noted = private_file::create_folder(home)
+    let noted = private_file::prepare_home(home)
         .and_then(|()| UnprintedAnswers::in_home(home).append(&answer));
     if let Err(error) = noted {
         log.note("lost", &format!("what a hook did not print may not come again: {error}"));

@@ -87,8 +87,7 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Resul
         return would_install(context, unit, change);
     }
     // The daemon's log is the first that is written there.
-    private_file::create_folder(&context.paths.home)
-        .with_context(|| format!("cannot create {}", context.paths.home.display()))?;
+    private_file::prepare_home(&context.paths.home)?;
     if present != Present::Current {
         unit.write()?;
     }

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use crate::{
-    domain::{Caller, Timestamp, TokenId, new_secret},
+    domain::{Caller, Timestamp, TokenId, WeakSecret, check_secret, new_secret},
     private_file,
 };
 
@@ -72,6 +72,14 @@ pub enum TokenFileError {
         #[source]
         source: io::Error,
     },
+    /// Its token can be guessed.
+    #[error("the token in {path} {fault}: `svc token rotate` writes a new one")]
+    Weak {
+        /// The file.
+        path: String,
+        /// The rule that it breaks.
+        fault: WeakSecret,
+    },
     /// It holds no token.
     #[error("token file {path} is empty: remove it, and the next start makes a new one")]
     Empty {
@@ -84,18 +92,19 @@ impl Tokens {
     /// Reads the operator's token, or makes one if there is no file yet.
     pub fn open(file: &Path) -> Result<Self, TokenFileError> {
         let failed = |source| TokenFileError::Io { path: file.display().to_string(), source };
-        let token = match std::fs::read_to_string(file) {
-            Ok(text) => text.trim().to_owned(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        let token = match private_file::read_secret(file).map_err(failed)? {
+            Some(text) => text.trim().to_owned(),
+            None => {
                 let token = new_secret();
                 write_token(file, &token).map_err(failed)?;
                 token
             }
-            Err(error) => return Err(failed(error)),
         };
         if token.is_empty() {
             return Err(TokenFileError::Empty { path: file.display().to_string() });
         }
+        check_secret(&token)
+            .map_err(|fault| TokenFileError::Weak { path: file.display().to_string(), fault })?;
         Ok(Self(Arc::new(Inner {
             file: file.to_owned(),
             operator: RwLock::new(hash(&token)),

@@ -10,6 +10,8 @@ use std::{
     path::Path,
 };
 
+use rustix::fs::OFlags;
+
 /// Holds the lock for as long as it lives.
 #[derive(Debug)]
 pub struct DatabaseLock {
@@ -43,6 +45,7 @@ impl DatabaseLock {
             .create(true)
             .truncate(false)
             .mode(0o600)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
             .open(path)
             .map_err(failed)?;
         match file.try_lock() {

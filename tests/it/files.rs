@@ -1,0 +1,146 @@
+//! Files: who else may own, read or write what the daemon and its commands rely on.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use crate::daemon::{Daemon, Home, svc, svc_with_input};
+use crate::expect::problem;
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).expect("is ours");
+}
+
+/// Commands that start from the data folder. None of them has a daemon here.
+const COMMANDS: &[&[&str]] = &[
+    &["serve", "--listen", "127.0.0.1:0"],
+    &["start", "--listen", "127.0.0.1:0"],
+    &["migrate"],
+    &["token", "show"],
+    &["token", "rotate"],
+    &["peer", "list"],
+    &["events", "tail"],
+    &["stop"],
+];
+
+#[test]
+fn a_data_folder_that_others_can_write_is_refused() {
+    for (own, above) in [(0o777, 0o700), (0o770, 0o700), (0o702, 0o700), (0o700, 0o777)] {
+        let home = Home::new();
+        fs::create_dir(home.dir()).expect("makes");
+        set_mode(&home.dir(), own);
+        set_mode(home.user(), above);
+        let (path, remedy) = if above == 0o777 {
+            (home.user().to_path_buf(), "chmod o-w ")
+        } else {
+            (home.dir(), "chmod 700 ")
+        };
+        for command in COMMANDS {
+            let ran = svc(&home, command);
+            assert_eq!(ran.code, Some(1), "{own:o} {above:o} {command:?}: {ran:?}");
+            let path = path.to_str().expect("UTF-8");
+            assert!(ran.stderr.contains(&format!("{remedy}{path}")), "{command:?}: {ran:?}");
+        }
+        assert_eq!(fs::read_dir(home.dir()).expect("lists").count(), 0, "nothing was made");
+        let doctor = svc(&home, &["doctor"]);
+        assert_eq!(doctor.code, Some(1), "{doctor:?}");
+        set_mode(&home.dir(), 0o700);
+        set_mode(home.user(), 0o1777);
+        svc(&home, &["migrate"]).ok();
+    }
+}
+
+#[test]
+fn a_hook_keeps_nothing_in_a_folder_that_others_can_write() {
+    let home = Home::new();
+    fs::create_dir(home.dir()).expect("makes");
+    set_mode(&home.dir(), 0o777);
+    let event = br#"{"hook_event_name":"SessionStart","session_id":"s","cwd":"/"}"#;
+    let ran = svc_with_input(&home, &["hook", "claude-code"], event);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{ran:?}");
+    assert_eq!(fs::read_dir(home.dir()).expect("lists").count(), 0, "nothing was made");
+}
+
+#[test]
+fn a_linked_data_folder_is_judged_by_its_target() {
+    let home = Home::new();
+    let target = home.user().join("elsewhere");
+    fs::create_dir(&target).expect("makes");
+    set_mode(&target, 0o777);
+    symlink(&target, home.dir()).expect("links");
+    assert_eq!(svc(&home, &["migrate"]).code, Some(1));
+    set_mode(&target, 0o700);
+    svc(&home, &["migrate"]).ok();
+    assert!(target.join("svc.db").exists());
+}
+
+#[test]
+fn a_token_that_others_can_read_or_guess_is_refused() {
+    let home = Home::new();
+    let good = "0123456789abcdef".repeat(2);
+    let cases = [
+        (good.as_str(), 0o644, "chmod 600 "),
+        (&good, 0o620, "chmod 600 "),
+        ("0123456789abcdef", 0o600, "128 bits"),
+        ("correct horse", 0o600, ""),
+        ("letmein", 0o600, "128 bits"),
+        (&"0".repeat(64), 0o600, "not random"),
+        ("", 0o600, "empty"),
+    ];
+    for (token, mode, words) in cases {
+        home.write("token", token);
+        set_mode(&home.path("token"), mode);
+        let ran = svc(&home, &["serve", "--listen", "127.0.0.1:0"]);
+        assert_eq!(ran.code, Some(1), "{token} {mode:o}: {ran:?}");
+        assert!(ran.stderr.contains(words), "{token} {mode:o}: {ran:?}");
+        for command in [&["token", "show"][..], &["peer", "list"]] {
+            let ran = svc(&home, command);
+            assert_eq!(ran.code, Some(1), "{token} {mode:o} {command:?}: {ran:?}");
+            assert!(ran.stderr.contains(home.path("token").to_str().expect("UTF-8")), "{ran:?}");
+            assert!(token.is_empty() || !ran.stdout.contains(token), "{ran:?}");
+        }
+    }
+    // A link, whatever it leads to.
+    let other = home.user().join("other");
+    fs::rename(home.path("token"), &other).expect("renames");
+    fs::write(&other, &good).expect("writes");
+    symlink(&other, home.path("token")).expect("links");
+    let ran = svc(&home, &["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("symbolic link"), "{ran:?}");
+    // To replace it mends it, and leaves what it led to.
+    svc(&home, &["token", "rotate"]).ok();
+    assert_eq!(fs::read_to_string(&other).expect("is there"), good);
+    assert_eq!(svc(&home, &["token", "show"]).ok().trim().len(), 64);
+}
+
+#[test]
+fn a_token_of_128_bits_is_taken() {
+    let home = Home::new();
+    let token = "kJ8_zq1LQ0xYw-4vNpR7tA";
+    let file = home.user().join("custom");
+    fs::write(&file, token).expect("writes");
+    set_mode(&file, 0o600);
+    let d = Daemon::with(|plan| plan.home(&home).flag("--token-file").flag(file.to_str().unwrap()));
+    d.with_token(token).get("/v1/peers").ok(200);
+    problem(&d.with_token("kJ8_zq1LQ0xYw-4vNpR7tB").get("/v1/peers"), 401, "unauthorized");
+}
+
+#[test]
+fn names_that_somebody_prepared_are_not_written_to() {
+    let home = Home::new();
+    fs::create_dir(home.dir()).expect("makes");
+    let victim = home.user().join("victim");
+    fs::write(&victim, "theirs").expect("writes");
+    for name in ["svc.log", "hooks.spool", "hooks.log", "svc.db.lock", "installed.json"] {
+        symlink(&victim, home.path(name)).expect("links");
+    }
+    let start = svc(&home, &["start", "--listen", "127.0.0.1:0"]);
+    assert_eq!(start.code, Some(1), "{start:?}");
+    assert!(start.stderr.contains("symbolic link"), "{start:?}");
+    let serve = svc(&home, &["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(serve.code, Some(1), "the lock is a link: {serve:?}");
+    let event = br#"{"hook_event_name":"SessionStart","session_id":"s","cwd":"/"}"#;
+    svc_with_input(&home, &["hook", "claude-code"], event).ok();
+    assert_eq!(fs::read_to_string(&victim).expect("is there"), "theirs");
+}
