@@ -19,6 +19,7 @@ pub(super) fn start(
     config: &Config,
 ) {
     lifecycle.run("peers", sweep_peers(services.clone()));
+    lifecycle.run("removed peers", sweep_removed_peers(services.clone()));
     lifecycle.run("tasks", sweep_tasks(services.clone()));
     lifecycle.run("mcp sessions", sweep_mcp_sessions(services.clone()));
     let home = config.paths.home.clone();
@@ -38,6 +39,15 @@ async fn sweep_peers(services: Services) {
             limits::PID_CHECK
         });
         tokio::time::sleep(pause).await;
+    }
+}
+
+async fn sweep_removed_peers(services: Services) {
+    loop {
+        if let Err(error) = services.team.sweep_removed_peers().await {
+            tracing::error!(error = chain(&error), "cannot end the deliveries to removed peers");
+        }
+        tokio::time::sleep(services.tuning().maintenance).await;
     }
 }
 

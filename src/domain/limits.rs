@@ -78,6 +78,10 @@ pub const IMPORTS_PER_JOB: usize = 16;
 pub const IMPORT_ROWS_PER_JOB: usize = 100;
 /// Most notes, and most former texts, of one record that is imported: a record is stored by one write job.
 pub const IMPORT_NOTES: usize = 500;
+/// Rows that one write job of a sweep removes or changes.
+pub const SWEPT_ROWS_PER_JOB: u32 = 500;
+/// Messages to a removed peer that one write job ends: three rows each, with state and event.
+pub const ENDED_MESSAGES_PER_JOB: u32 = 100;
 /// Write jobs that share one commit at most. Bounds the time that the first of them waits.
 pub const JOBS_PER_COMMIT: usize = 512;
 /// Write jobs that may queue before callers wait to hand theirs over.

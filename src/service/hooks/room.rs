@@ -60,14 +60,8 @@ impl Hooks {
     /// Forgets ids of events that nobody sends again, and what was given to sessions that nobody goes on with.
     pub async fn sweep_hooks(&self) -> Result<(), Error> {
         let now = self.core.now();
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    tx.forget_hooks(now.minus(limits::HOOK_IDS_KEPT)).await?;
-                    Ok(tx.forget_seen_by_silent(now.minus(limits::SEEN_KEPT)).await?)
-                })
-            })
-            .await
+        self.core.store.forget_hooks(now.minus(limits::HOOK_IDS_KEPT)).await?;
+        self.core.store.forget_seen_by_silent(now.minus(limits::SEEN_KEPT)).await?;
+        Ok(())
     }
 }

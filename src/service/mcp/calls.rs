@@ -170,11 +170,7 @@ impl Mcp {
     /// Ends the sessions that were not heard of for very long.
     pub async fn sweep_mcp_sessions(&self) -> Result<(), Error> {
         let before = self.core.now().minus(limits::MCP_SESSION_IDLE);
-        let closed = self
-            .core
-            .store
-            .write(move |tx| Box::pin(async move { tx.close_idle_mcp_sessions(before).await }))
-            .await?;
+        let closed = self.core.store.close_idle_mcp_sessions(before).await?;
         if closed > 0 {
             tracing::info!(mcp.sessions = closed, "ended sessions that were silent for long");
         }

@@ -217,12 +217,15 @@ fn event_of(kind: &'static str, message: &Message, reason: Option<&'static str>)
     NewEvent::new(kind, &data)
 }
 
-/// Ends the deliveries that wait for a peer that is no more.
+/// Ends deliveries that wait for a peer that is no more, as many as one write job may; answers whether more may wait.
 pub(in crate::service) async fn give_up(
     tx: &mut WriteTx,
     peer: &PeerId,
     reason: &'static str,
-) -> Result<(), StoreError> {
-    let mut messages = tx.waiting_messages(peer).await?;
-    advance(tx, peer, &mut messages, DeliveryState::Undeliverable, Some(reason)).await
+) -> Result<bool, StoreError> {
+    let limit = limits::ENDED_MESSAGES_PER_JOB;
+    let mut messages = tx.waiting_messages(peer, limit).await?;
+    let full = u32::try_from(messages.len()).is_ok_and(|len| len == limit);
+    advance(tx, peer, &mut messages, DeliveryState::Undeliverable, Some(reason)).await?;
+    Ok(full)
 }

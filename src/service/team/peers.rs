@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 
-use super::Team;
+use super::{Team, delivery::give_up};
 use crate::{
     domain::{
         Caller, NewEvent, Peer, PeerId, PeerRole, PeerStatus, RegisterInput, StreamName, Timestamp,
@@ -12,6 +12,7 @@ use crate::{
     },
     service::{Error, Page, ResourceKind, check, process},
     store::{PeerFilter, PeerRow, StoreError, WriteTx},
+    telemetry::chain,
 };
 
 impl Team {
@@ -79,22 +80,55 @@ impl Team {
             .await
     }
 
-    /// Takes a peer out of the list. What waits for it becomes undeliverable.
+    /// Takes a peer out of the list. What waits for it becomes undeliverable, in jobs of its own: a full inbox holds up
+    /// nobody. What a crash or a failure leaves of it, [`Self::sweep_removed_peers`] finds.
     pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
         let id = peer_id(id, ResourceKind::Peer)?;
         let caller = caller.clone();
-        self.core
+        let removed: Result<Peer, Error> = self
+            .core
             .store
             .write(move |tx| {
                 Box::pin(async move {
                     let row = own_peer(tx, &caller, &id, ResourceKind::Peer).await?;
-                    super::delivery::give_up(tx, &id, "the peer was removed").await?;
                     tx.delete_peer(&id).await?;
                     note(tx, "peer.removed", &row.peer).await?;
                     Ok(row.peer)
                 })
             })
-            .await
+            .await;
+        let removed = removed?;
+        if let Err(error) = self.end_deliveries(&removed.peer_id).await {
+            // The peer is gone all the same, and the sweep tries again.
+            let (peer, error) = (removed.peer_id.as_str(), chain(&error));
+            tracing::warn!(peer, error, "cannot end the deliveries to a removed peer yet");
+        }
+        Ok(removed)
+    }
+
+    /// Ends the deliveries to receivers that are no peers any more: those that a removal did not come to, and copies of
+    /// a broadcast that was on its way meanwhile.
+    pub async fn sweep_removed_peers(&self) -> Result<(), Error> {
+        for peer in self.core.store.receivers_without_peer(limits::PAGE_MAX).await? {
+            self.end_deliveries(&peer).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the deliveries to a receiver that is no peer any more.
+    async fn end_deliveries(&self, peer: &PeerId) -> Result<(), Error> {
+        let mut more = true;
+        while more {
+            let peer = peer.clone();
+            more = self
+                .core
+                .store
+                .write(move |tx| {
+                    Box::pin(async move { give_up(tx, &peer, "the peer was removed").await })
+                })
+                .await?;
+        }
+        Ok(())
     }
 
     /// A peer by its id.
@@ -383,7 +417,7 @@ fn given_owned(text: Option<String>) -> Option<String> {
 mod tests {
     use super::*;
     use crate::{
-        domain::{NewMessage, journal::SessionSource},
+        domain::{DeliveryState, NewMessage, journal::SessionSource},
         service::{team::NewSession, testing::services},
         store::testing::TestStore,
     };
@@ -395,6 +429,82 @@ mod tests {
 
     fn message() -> NewMessage {
         serde_json::from_value(serde_json::json!({ "text": "hello" })).unwrap()
+    }
+
+    /// More messages than two jobs end; answers their ids.
+    async fn fill_inbox(services: &crate::service::Services, peer: &Peer) -> Vec<String> {
+        let mut ids = Vec::new();
+        for _ in 0..=2 * limits::ENDED_MESSAGES_PER_JOB {
+            let sent =
+                services.team.send_message(&Caller::Operator, peer.peer_id.as_str(), message());
+            ids.push(sent.await.unwrap().id.as_str().to_owned());
+        }
+        ids
+    }
+
+    async fn waiting(services: &crate::service::Services, ids: &[String]) -> usize {
+        let mut waiting = 0;
+        for id in ids {
+            let message = services.team.message(&Caller::Operator, id).await.unwrap().message;
+            waiting += usize::from(message.state != DeliveryState::Undeliverable);
+        }
+        waiting
+    }
+
+    #[tokio::test]
+    async fn a_full_inbox_of_a_removed_peer_ends_in_bounded_jobs() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let operator = Caller::Operator;
+        let peer = services.team.register_peer(&operator, input("a")).await.unwrap();
+        let ids = fill_inbox(&services, &peer).await;
+        let before = test.store.stats().jobs;
+        services.team.remove_peer(&operator, peer.peer_id.as_str()).await.unwrap();
+        assert_eq!(test.store.stats().jobs - before, 1 + 3, "the removal, and the messages");
+        assert_eq!(waiting(&services, &ids).await, 0);
+        let stream = StreamName::of("peer", &peer.peer_id);
+        let head = test.store.view(&stream).await.unwrap().unwrap().head;
+        let events = i64::from(2 * (2 * limits::ENDED_MESSAGES_PER_JOB + 1));
+        assert_eq!(head, events, "queued and undeliverable, each once");
+    }
+
+    /// As after a crash between the removal and the end of the deliveries.
+    #[tokio::test]
+    async fn the_sweep_ends_what_waits_for_nobody_and_nothing_else() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let operator = Caller::Operator;
+        let mut inboxes = Vec::new();
+        for name in ["a", "b", "c"] {
+            let peer = services.team.register_peer(&operator, input(name)).await.unwrap();
+            let ids = fill_inbox(&services, &peer).await;
+            inboxes.push((peer, ids));
+        }
+        let gone = [inboxes[0].0.peer_id.clone(), inboxes[2].0.peer_id.clone()];
+        let deleted: Result<(), StoreError> = test
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.delete_peer(&gone[0]).await?;
+                    tx.delete_peer(&gone[1]).await
+                })
+            })
+            .await;
+        deleted.unwrap();
+        let mut left = Vec::new();
+        for (_, ids) in &inboxes {
+            left.push(waiting(&services, ids).await);
+        }
+        assert_eq!(left, [201, 201, 201]);
+        services.team.sweep_removed_peers().await.unwrap();
+        let mut left = Vec::new();
+        for (_, ids) in &inboxes {
+            left.push(waiting(&services, ids).await);
+        }
+        assert_eq!(left, [0, 201, 0]);
+        let before = test.store.stats().jobs;
+        services.team.sweep_removed_peers().await.unwrap();
+        assert_eq!(test.store.stats().jobs, before, "nothing to write");
     }
 
     /// Silence is counted anew and leases have no meaning any more; nothing gets stuck until the clock is back.

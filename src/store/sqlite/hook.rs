@@ -2,7 +2,7 @@
 
 use super::{db::Store, errors::changed, json::to_json, tx::WriteTx};
 use crate::{
-    domain::{McpSessionId, PeerId, Timestamp},
+    domain::{McpSessionId, PeerId},
     store::StoreError,
 };
 
@@ -17,13 +17,6 @@ impl WriteTx {
         .execute(&mut self.conn)
         .await?;
         Ok(done.rows_affected() == 1)
-    }
-
-    /// Forgets ids of events that are older.
-    pub async fn forget_hooks(&mut self, before: Timestamp) -> Result<(), StoreError> {
-        sqlx::query!("delete from hook_seen where at < ?", before).execute(&mut self.conn).await?;
-        sqlx::query!("delete from hook_lost where at < ?", before).execute(&mut self.conn).await?;
-        Ok(())
     }
 
     /// Remembers that nobody saw, or will see, the answers to these calls of hooks.

@@ -193,29 +193,7 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        sqlx::query!("delete from mcp_subscription where session_id = ?", id)
-            .execute(&mut self.conn)
-            .await?;
         Ok(done.rows_affected() > 0)
-    }
-
-    /// Ends the sessions that were not heard of since `before`; answers how many.
-    pub async fn close_idle_mcp_sessions(&mut self, before: Timestamp) -> Result<u64, StoreError> {
-        sqlx::query!(
-            "delete from mcp_subscription where session_id in
-                (select session_id from mcp_session where closed_at is null and last_seen_at < ?)",
-            before
-        )
-        .execute(&mut self.conn)
-        .await?;
-        let done = sqlx::query!(
-            "update mcp_session set closed_at = ? where closed_at is null and last_seen_at < ?",
-            self.now,
-            before
-        )
-        .execute(&mut self.conn)
-        .await?;
-        Ok(done.rows_affected())
     }
 
     /// Remembers that a session wants to hear of a resource.

@@ -337,12 +337,21 @@ impl WriteTx {
         Ok(messages)
     }
 
-    /// All waiting messages of an inbox, in order.
-    pub async fn waiting_messages(&mut self, to: &PeerId) -> Result<Vec<Message>, StoreError> {
+    /// Waiting messages of an inbox, in order, at most `limit`. Their texts are left out.
+    pub async fn waiting_messages(
+        &mut self,
+        to: &PeerId,
+        limit: u32,
+    ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
-        let rows = messages!(
-            "where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected') order by id",
-            to
+        let rows = sqlx::query_as!(
+            RawMessage,
+            r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
+                correlation_id, state as "state: DeliveryState", at as "at: Timestamp"
+            from message where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected')
+            order by id limit ?"#,
+            to,
+            limit
         )
         .fetch_all(&mut self.conn)
         .await?;
@@ -371,6 +380,27 @@ impl Store {
         .await?;
         states.sort_by_key(|delivery| delivery.state);
         Ok(states)
+    }
+
+    /// Receivers that are no peers (any more) and that messages wait for, at most `limit`.
+    pub async fn receivers_without_peer(&self, limit: u32) -> Result<Vec<PeerId>, StoreError> {
+        // One seek for each inbox that is not empty, however many messages are in it.
+        let receivers = sqlx::query_scalar!(
+            r#"with recursive inbox(peer) as (
+                select min(to_peer) from message where state in ('accepted', 'queued', 'offered', 'injected')
+                union all
+                select (
+                    select min(to_peer) from message
+                    where to_peer > inbox.peer and state in ('accepted', 'queued', 'offered', 'injected')
+                ) from inbox where inbox.peer is not null
+            )
+            select peer as "peer!: PeerId" from inbox
+            where peer is not null and not exists (select 1 from peer where peer_id = inbox.peer) limit ?"#,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(receivers)
     }
 
     /// Waiting messages of an inbox after the rank `after`, leased ones too, at most `limit`.

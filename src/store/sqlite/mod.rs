@@ -31,6 +31,7 @@ mod search;
 mod seen;
 mod session;
 mod streams;
+mod sweep;
 mod tally;
 mod task;
 #[cfg(test)]

@@ -52,11 +52,15 @@ impl WriteTx {
         Ok(())
     }
 
-    /// A session has forgotten what it was given, and may be given it again.
+    /// A session has forgotten what it was given, and may be given it again. Changes only what it was given since it last
+    /// forgot.
     pub async fn forget_seen(&mut self, session_id: &str) -> Result<(), StoreError> {
-        sqlx::query!("update seen set may_repeat = 1 where session_id = ?", session_id)
-            .execute(&mut self.conn)
-            .await?;
+        sqlx::query!(
+            "update seen set may_repeat = 1 where session_id = ? and may_repeat = 0",
+            session_id
+        )
+        .execute(&mut self.conn)
+        .await?;
         Ok(())
     }
 
@@ -71,17 +75,6 @@ impl WriteTx {
             "delete from seen where hook_id in (select value from json_each(?)) and session_id = ?",
             calls,
             session_id
-        )
-        .execute(&mut self.conn)
-        .await?;
-        Ok(())
-    }
-
-    /// Removes what sessions were given that were last heard of before then.
-    pub async fn forget_seen_by_silent(&mut self, before: Timestamp) -> Result<(), StoreError> {
-        sqlx::query!(
-            "delete from seen where session_id in (select session_id from session where last_seen_at < ?)",
-            before
         )
         .execute(&mut self.conn)
         .await?;
@@ -136,19 +129,5 @@ mod tests {
             (at.store.seen("s").await.unwrap().len(), at.store.seen("other").await.unwrap().len()),
             (0, 1)
         );
-        for (later, left) in [(0, 1), (1, 0)] {
-            let done: Result<(), StoreError> = at
-                .store
-                .write(move |tx| {
-                    Box::pin(async move {
-                        tx.touch_session("other", "operator").await?;
-                        let before = Timestamp::from_millis(tx.now().as_millis() + later);
-                        tx.forget_seen_by_silent(before).await
-                    })
-                })
-                .await;
-            done.unwrap();
-            assert_eq!(at.store.seen("other").await.unwrap().len(), left);
-        }
     }
 }
