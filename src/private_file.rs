@@ -169,7 +169,7 @@ pub(crate) fn check_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Refuses a folder in which everybody may replace what others put there, and one below such a folder.
-pub(crate) fn check_above(folder: &Path) -> io::Result<()> {
+fn check_above(folder: &Path) -> io::Result<()> {
     for path in std::fs::canonicalize(folder)?.ancestors() {
         let mode = std::fs::metadata(path)?.mode();
         if mode & 0o002 != 0 && mode & STICKY == 0 {
@@ -179,6 +179,11 @@ pub(crate) fn check_above(folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// As [`check_above`], for the folder that a file is in.
+pub(crate) fn check_above_file(path: &Path) -> io::Result<()> {
+    check_above(folder_of(path))
 }
 
 /// Refuses what belongs to another user, and what others may read or write; `mode` is the one that it should have.

@@ -3,6 +3,7 @@
 use std::{
     ffi::OsString,
     fs::{self, File},
+    io,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -10,13 +11,14 @@ use std::{
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
+use tempfile::NamedTempFile;
 
 use super::database_lock::lock_database;
 use super::{Context, output};
 use crate::private_file;
 use crate::{
     domain::{Clock as _, SystemClock},
-    store::{self, Migrations},
+    store,
 };
 
 /// Arguments of `svc backup`.
@@ -37,14 +39,15 @@ pub struct RestoreArgs {
 pub fn backup(context: &Context, args: &BackupArgs) -> anyhow::Result<ExitCode> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let (from, to) = (&context.paths.db, &args.path);
+    private_file::check_folder(&context.paths.home)?;
     anyhow::ensure!(from.exists(), "there is no database at {}", from.display());
-    anyhow::ensure!(!to.exists(), "{} exists already: name a new file", to.display());
-    let copied = block_on(store::backup(from, to))?;
-    if let Err(error) = copied {
-        // Half a backup is worse than none.
-        fs::remove_file(to).ok();
-        return Err(error).with_context(|| format!("cannot write {}", to.display()));
-    }
+    // A link is there, whether it leads anywhere or not.
+    let is_taken = fs::symlink_metadata(to).is_ok();
+    anyhow::ensure!(!is_taken, "{} exists already: name a new file", to.display());
+    let copied = private_file::check_above_file(to)
+        .map_err(anyhow::Error::from)
+        .and_then(|()| Ok(block_on(store::backup(from, to))??));
+    copied.with_context(|| format!("cannot write {}", to.display()))?;
     let bytes = fs::metadata(to)?.len();
     if context.json {
         output::json(&json!({ "path": to, "bytes": bytes, "integrity": "ok" }))?;
@@ -58,25 +61,19 @@ pub fn backup(context: &Context, args: &BackupArgs) -> anyhow::Result<ExitCode> 
 pub fn restore(context: &Context, args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let (from, to) = (&args.path, &context.paths.db);
-    anyhow::ensure!(from.is_file(), "there is no file {}", from.display());
+    let source =
+        private_file::open(from).with_context(|| format!("cannot read {}", from.display()))?;
     private_file::prepare_home(&context.paths.home)?;
+    let is_link = fs::symlink_metadata(to).is_ok_and(|meta| meta.is_symlink());
+    anyhow::ensure!(!is_link, "{} is a symbolic link: remove it first", to.display());
     let _lock = match lock_database(&context.paths, Some("`svc stop` first"))? {
         Ok(lock) => lock,
         Err(code) => return Ok(code),
     };
-    let mut beside = to.as_os_str().to_owned();
-    beside.push(".restoring");
-    let beside = PathBuf::from(beside);
-    let prepared = prepare(from, &beside);
-    if prepared.is_err() {
-        fs::remove_file(&beside).ok();
-    }
-    prepared.with_context(|| format!("{} was not restored, nothing is changed", from.display()))?;
+    let prepared = prepare(from, source, to)
+        .with_context(|| format!("{} was not restored, nothing is changed", from.display()))?;
     let kept = put_aside(to)?;
-    fs::rename(&beside, to)?;
-    if let Some(folder) = to.parent() {
-        File::open(folder)?.sync_all()?;
-    }
+    private_file::persist_new(prepared, to)?;
     if context.json {
         output::json(&json!({ "restored": from, "db": to, "previous": kept }))?;
     } else {
@@ -84,20 +81,20 @@ pub fn restore(context: &Context, args: &RestoreArgs) -> anyhow::Result<ExitCode
         if let Some(kept) = kept {
             output::line(&format!("the database before is {}", kept.display()))?;
         }
+        output::line("session tokens of before are void; `svc mcp-config` makes new ones")?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Copies first and checks the copy: what was checked is what is used.
-fn prepare(from: &Path, copy: &Path) -> anyhow::Result<()> {
-    fs::copy(from, copy)?;
-    File::open(copy)?.sync_all()?;
-    let migrations = block_on(async {
-        store::check_integrity(copy).await?;
-        Migrations::inspect_file(copy).await
-    })??;
-    anyhow::ensure!(migrations.current > 0, "it is not a database of svc");
-    Ok(())
+fn prepare(from: &Path, mut source: File, to: &Path) -> anyhow::Result<NamedTempFile> {
+    private_file::check_source(from, &source.metadata()?)?;
+    private_file::check_above_file(from)?;
+    let mut copy = private_file::temporary_beside(to)?;
+    io::copy(&mut source, copy.as_file_mut())?;
+    block_on(store::prepare_restore(copy.path(), SystemClock.now()))??;
+    copy.as_file().sync_all()?;
+    Ok(copy)
 }
 
 /// Renames the database and what belongs to it; they find each other by name.

@@ -89,3 +89,20 @@ pub enum MigrateError {
     #[error(transparent)]
     Store(#[from] StoreError),
 }
+
+/// Why a file cannot be the database.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// It has no schema of svc.
+    #[error("it is not a database of svc")]
+    NotOurs,
+    /// It is not as svc makes it; the text says in what.
+    #[error("it was changed by another program: {0}")]
+    Foreign(String),
+    /// Its version is not one that this program knows.
+    #[error(transparent)]
+    Migrate(#[from] MigrateError),
+    /// It cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

@@ -10,7 +10,7 @@ mod sqlite;
 mod upkeep;
 
 pub use bus::{Batch, Bus, Commit, Heard, Listener, render};
-pub use error::{EngineError, MigrateError, StoreError};
+pub use error::{EngineError, MigrateError, RestoreError, StoreError};
 pub use rows::{
     AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, FeedScope, FramePage,
     Frequencies, GhapFilter, GhapPart, GivenItem, HitRate, LessonKind, LogPage, McpSessionRow,
@@ -21,6 +21,6 @@ pub use rows::{
 #[cfg(test)]
 pub(crate) use sqlite::testing;
 pub use sqlite::{
-    DatabaseLock, LockError, SearchIndex, Store, WriteTx, Writer, backup, check_integrity,
+    DatabaseLock, LockError, SearchIndex, Store, WriteTx, Writer, backup, prepare_restore,
 };
 pub use upkeep::{Migrations, OpenOptions, StoreSize, TrimOutcome, WriterStats};

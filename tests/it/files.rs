@@ -144,3 +144,68 @@ fn names_that_somebody_prepared_are_not_written_to() {
     svc_with_input(&home, &["hook", "claude-code"], event).ok();
     assert_eq!(fs::read_to_string(&victim).expect("is there"), "theirs");
 }
+
+#[test]
+fn a_backup_follows_no_link_and_is_private_from_the_beginning() {
+    let mut d = Daemon::start();
+    let outer = d.home.user().join("backups");
+    fs::create_dir(&outer).expect("makes");
+    let backup = |name: &str| svc(&d.home, &["backup", outer.join(name).to_str().expect("UTF-8")]);
+    let victim = d.home.user().join("victim");
+    // A link to a file that does not exist yet, and one to a file that does.
+    symlink(&victim, outer.join("link.db")).expect("links");
+    for _ in 0..2 {
+        let ran = backup("link.db");
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("exists already"), "{ran:?}");
+        assert_eq!(fs::read(&victim).unwrap_or_default(), b"");
+        fs::write(&victim, "").expect("writes");
+    }
+    set_mode(&outer, 0o777);
+    let open = backup("open.db");
+    assert_eq!(open.code, Some(1), "{open:?}");
+    assert!(open.stderr.contains("chmod o-w "), "{open:?}");
+    set_mode(&outer, 0o755);
+    backup("good.db").ok();
+    assert_eq!(mode(&outer.join("good.db")), 0o600);
+    let names: Vec<_> = fs::read_dir(&outer).expect("lists").collect();
+    assert_eq!(names.len(), 2, "nothing is left behind: {names:?}");
+    d.stop();
+    symlink(&victim, d.home.path("svc.db.before-link")).expect("links");
+    fs::rename(d.home.path("svc.db"), d.home.user().join("moved.db")).expect("renames");
+    symlink(&victim, d.home.path("svc.db")).expect("links");
+    let ran = svc(&d.home, &["restore", outer.join("good.db").to_str().expect("UTF-8")]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("symbolic link"), "{ran:?}");
+    assert_eq!(fs::read(&victim).expect("is there"), b"");
+}
+
+#[test]
+fn a_restored_file_is_private_and_comes_from_nobody_else() {
+    let mut d = Daemon::start();
+    let copy = d.home.user().join("copy.db");
+    let path = copy.to_str().expect("UTF-8");
+    svc(&d.home, &["backup", path]).ok();
+    d.stop();
+    let link = d.home.user().join("link.db");
+    symlink(&copy, &link).expect("links");
+    let ran = svc(&d.home, &["restore", link.to_str().expect("UTF-8")]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("symbolic link"), "{ran:?}");
+    set_mode(&copy, 0o666);
+    let ran = svc(&d.home, &["restore", path]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("chmod 600 "), "{ran:?}");
+    set_mode(&copy, 0o644);
+    // A name that an earlier version used for the copy.
+    let victim = d.home.user().join("victim");
+    symlink(&victim, d.home.path("svc.db.restoring")).expect("links");
+    svc(&d.home, &["restore", path]).ok();
+    assert!(!victim.exists());
+    assert_eq!(mode(&d.home.path("svc.db")), 0o600);
+    d.restart();
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("exists").permissions().mode() & 0o777
+}

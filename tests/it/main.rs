@@ -30,6 +30,7 @@ mod outputs;
 mod pages;
 mod peers;
 mod reference;
+mod restore;
 #[cfg(target_os = "linux")]
 mod service_unit;
 mod sse;

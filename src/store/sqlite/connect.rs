@@ -33,6 +33,16 @@ pub(super) fn reader_options(path: &Path) -> Result<SqliteConnectOptions, StoreE
     Ok(options(path)?.read_only(true).row_buffer_size(1024))
 }
 
+/// For a file that was out of our hands. Its schema may call no function that does anything, and no journal stays beside it.
+pub(super) fn restore_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    Ok(options(path)?
+        .journal_mode(SqliteJournalMode::Delete)
+        .synchronous(SqliteSynchronous::Full)
+        .pragma("trusted_schema", "off")
+        .pragma("cell_size_check", "on")
+        .pragma("mmap_size", "0"))
+}
+
 /// Bounds the size of the file; writes beyond it fail as on a full disk.
 pub(super) async fn limit_size(conn: &mut SqliteConnection, bytes: u64) -> Result<(), StoreError> {
     let page = sqlx::query_scalar::<_, i64>("pragma page_size").fetch_one(&mut *conn).await?;

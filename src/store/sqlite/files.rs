@@ -1,11 +1,11 @@
 //! Copies of the database file, and its check.
 
-use std::path::Path;
+use std::{io, path::Path};
 
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
 use super::connect::reader_options;
-use crate::store::StoreError;
+use crate::{private_file, store::StoreError};
 
 /// Copies the database at `from` to the new file `to`, while a daemon may be writing to it, and checks the copy.
 pub async fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
@@ -15,29 +15,37 @@ pub async fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Reads the whole file at `path` and checks its structure.
-pub async fn check_integrity(path: &Path) -> Result<(), StoreError> {
+/// The copy has its name only when it is whole and checked. It holds all that the database does, so nobody else may read it at
+/// any time; a link in its place is an error.
+pub(super) async fn vacuum_into(conn: &mut SqliteConnection, to: &Path) -> Result<(), StoreError> {
+    let file = private_file::temporary_beside(to).map_err(failed)?;
+    let text = file.path().display().to_string();
+    sqlx::query("vacuum into ?").bind(text).execute(conn).await?;
+    check_integrity(file.path()).await?;
+    file.as_file().sync_all().map_err(failed)?;
+    private_file::persist_new(file, to).map_err(failed)
+}
+
+async fn check_integrity(path: &Path) -> Result<(), StoreError> {
     let mut conn = reader_options(path)?.connect().await?;
-    let findings =
-        sqlx::query_scalar::<_, String>("pragma integrity_check(20)").fetch_all(&mut conn).await?;
+    findings(&mut conn, path, "pragma integrity_check(20)").await?;
     conn.close().await?;
+    Ok(())
+}
+
+/// Asks the engine to check the whole file at `path`.
+pub(super) async fn findings(
+    conn: &mut SqliteConnection,
+    path: &Path,
+    check: &'static str,
+) -> Result<(), StoreError> {
+    let findings = sqlx::query_scalar::<_, String>(check).fetch_all(conn).await?;
     if findings == ["ok"] {
         return Ok(());
     }
     Err(StoreError::Unsound { file: path.display().to_string(), findings: findings.join("; ") })
 }
 
-pub(super) async fn vacuum_into(conn: &mut SqliteConnection, to: &Path) -> Result<(), StoreError> {
-    let text = to.display().to_string();
-    sqlx::query("vacuum into ?").bind(text).execute(conn).await?;
-    restrict(to)?;
-    check_integrity(to).await
-}
-
-/// The copy holds all that the database does, so nobody else may read it either.
-fn restrict(path: &Path) -> Result<(), StoreError> {
-    use std::os::unix::fs::PermissionsExt as _;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
-        .and_then(|()| std::fs::File::open(path)?.sync_all())
-        .map_err(|error| sqlx::Error::Io(error).into())
+fn failed(error: io::Error) -> StoreError {
+    sqlx::Error::Io(error).into()
 }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::store::{MigrateError, Migrations, StoreError};
 
-static MIGRATOR: Migrator = sqlx::migrate!();
+pub(super) static MIGRATOR: Migrator = sqlx::migrate!();
 
 impl Migrations {
     /// What a file that does not exist yet would need.
@@ -77,7 +77,7 @@ pub(super) async fn apply_with_backup(
         copy.push(format!(".bak-{}", migrations.current));
         let copy = PathBuf::from(copy);
         // One from an earlier attempt that did not finish is as old as the data, and as good.
-        if !copy.exists() {
+        if copy.symlink_metadata().is_err() {
             vacuum_into(conn, &copy).await?;
         }
     }

@@ -25,6 +25,7 @@ mod migrate;
 mod outcome;
 mod peer;
 mod replay;
+mod restore;
 #[cfg(test)]
 mod row_check_tests;
 mod search;
@@ -45,7 +46,8 @@ mod writer;
 mod writer_tests;
 
 pub use db::{Store, Writer};
-pub use files::{backup, check_integrity};
+pub use files::backup;
 pub use lock::{DatabaseLock, LockError};
+pub use restore::prepare_restore;
 pub use search::SearchIndex;
 pub use tx::WriteTx;
