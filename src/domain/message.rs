@@ -58,6 +58,18 @@ pub enum MessageType {
     Broadcast,
 }
 
+impl MessageType {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Query => "query",
+            Self::Response => "response",
+            Self::Notification => "notification",
+            Self::Broadcast => "broadcast",
+        }
+    }
+}
+
 /// State of a delivery. `accepted → queued → offered → injected → acked`, none skipped; or one of the last three,
 /// with a reason.
 #[derive(

@@ -141,7 +141,7 @@ async fn wait(
     let bound = Duration::from_secs(seconds.into());
     let waiter = MailWaiter { id: input.waiter, lost: input.lost };
     Ok(Json(match app.services.hooks.await_mail(&caller, &id, waiter, bound).await? {
-        MailWait::Message(text) => Waited::Message { text },
+        MailWait::Message(text) => Waited::Message { text: text.into_string() },
         MailWait::Nothing => Waited::Nothing,
         MailWait::Retired => Waited::Retired,
         MailWait::Over => Waited::Over,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::rpc::RpcError;
 use crate::{
-    domain::{Caller, StreamName, StreamReader, StreamVisibility, limits, sse::push_item},
+    domain::{Caller, StreamName, StreamReader, StreamVisibility, limits, quote, sse::push_item},
     service::{Services, log::Selector},
 };
 
@@ -103,7 +103,7 @@ impl ResourceProvider for StreamResources {
                 title: None,
                 description: None,
                 mime_type: Some(JSON.to_owned()),
-                name,
+                name: quote::plain(&name).into_owned(),
             });
             Ok((resources.collect(), page.next_cursor))
         })
@@ -166,7 +166,7 @@ impl ResourceProvider for StreamResources {
                 r#"],"count":{count},"next_after":{next},"head":{head},"closed":{closed}}}"#
             )
             .expect("writing to a string does not fail");
-            Ok(Some(vec![json!({ "uri": uri, "mimeType": JSON, "text": text })]))
+            Ok(Some(vec![json!({ "uri": uri, "mimeType": JSON, "text": quote::json(&text) })]))
         })
     }
 
@@ -191,15 +191,26 @@ impl ResourceProvider for StreamResources {
             if variable != "name" {
                 return Ok(Some(Vec::new()));
             }
-            Ok(Some(services.mcp.stream_names(value, limits::MCP_COMPLETIONS + 1).await?))
+            let mut names = services.mcp.stream_names(value, limits::MCP_COMPLETIONS + 1).await?;
+            // A name that would have to be changed to be shown leads nowhere.
+            names.retain(|name| quote::plain(name) == *name);
+            Ok(Some(names))
         })
     }
 }
 
-/// The URI of a stream. Characters that would end its path are percent-encoded.
+/// The URI of a stream. What is not for a path stands percent-encoded in it.
 fn uri_of(name: &str) -> String {
-    let name = name.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
-    format!("{PREFIX}{name}")
+    let mut uri = PREFIX.to_owned();
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/:@!$&'()*+,;=".contains(&byte) {
+            uri.push(char::from(byte));
+        } else {
+            // A string takes everything.
+            let _ = write!(uri, "%{byte:02X}");
+        }
+    }
+    uri
 }
 
 /// The stream that a URI names, and its query.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{Failure, ToolError};
 use crate::{
-    domain::{Caller, Timestamp},
+    domain::{Caller, Timestamp, quote},
     service::Services,
 };
 
@@ -43,12 +43,14 @@ impl Call {
     }
 
     /// Says how far the tool has come, to a client that asked for it.
-    pub async fn progress(&self, progress: ToolProgress) {
+    pub async fn progress(&self, mut progress: ToolProgress) {
+        progress.message = progress.message.map(|message| quote::plain(&message).into_owned());
         self.far_end.progress(progress).await;
     }
 
     /// Sends a log message to a client that wants messages of this level.
-    pub async fn log(&self, level: LogLevel, data: Value) {
+    pub async fn log(&self, level: LogLevel, mut data: Value) {
+        quote::value(&mut data);
         self.far_end.log(level, data).await;
     }
 

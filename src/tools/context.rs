@@ -8,6 +8,7 @@ use crate::{
     domain::{
         journal::{Domain, Strategy},
         limits,
+        quote::ModelText,
     },
     service::journal::{
         AssembledContext, ContextKind, ContextRequest, ContextSource, PremortemRequest,
@@ -70,7 +71,7 @@ struct ContextInput {
 #[derive(Serialize, JsonSchema)]
 struct ContextOutput {
     /// The text; empty if there is nothing to tell.
-    markdown: String,
+    markdown: ModelText,
     /// About how many tokens that is.
     token_count: usize,
     /// How many items it holds.

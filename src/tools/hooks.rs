@@ -18,7 +18,8 @@ pub(super) fn tools() -> Vec<Tool> {
     vec![
         Tool::new("hook_event", EVENT, event)
             .title("Tell of an event in a coding agent")
-            .family("hooks"),
+            .family("hooks")
+            .quotes_by_itself(),
     ]
 }
 

@@ -23,7 +23,7 @@ pub(super) fn tools() -> Vec<Tool> {
             .title("Say that you are alive")
             .idempotent(),
         Tool::new("peer_send", SEND, send).title("Send a message to a peer"),
-        Tool::new("peer_inbox", INBOX, inbox).title("Read your inbox"),
+        Tool::new("peer_inbox", INBOX, inbox).title("Read your inbox").quotes_by_itself(),
         Tool::new("peer_ack", ACK, ack).title("Acknowledge messages").idempotent(),
         Tool::new("peer_broadcast", BROADCAST, broadcast).title("Send a message to all peers"),
     ]
@@ -255,7 +255,7 @@ async fn inbox(call: Call, input: PeerInboxArguments) -> Result<PeerInboxResult,
     } else {
         call.services.team.take_messages(&call.caller, &id, input.limit).await?
     };
-    let messages = call.services.team.stamped(&id, page.items).await?;
+    let messages = call.services.team.stamped(page.items).await?;
     Ok(PeerInboxResult { count: messages.len(), messages, next_cursor: page.next_cursor })
 }
 

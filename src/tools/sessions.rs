@@ -9,6 +9,7 @@ use crate::{
         GhapId, Timestamp,
         journal::{Ghap, Session, SessionSource, ToolUse},
         limits,
+        quote::ModelText,
     },
     service::team::{ActingSession, NewSession},
     store::SessionFilter,
@@ -236,7 +237,7 @@ struct CheckInResult {
     due: bool,
     /// What to think about, if there is an active record.
     #[serde(skip_serializing_if = "Option::is_none")]
-    reminder: Option<String>,
+    reminder: Option<ModelText>,
 }
 
 async fn check_in(call: Call, input: CheckInArguments) -> Result<CheckInResult, Failure> {

@@ -11,7 +11,7 @@ use serde::{
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{Call, Failure, HeaderParam, ToolError, schema};
-use crate::domain::Caller;
+use crate::domain::{Caller, quote};
 
 type Run =
     dyn Fn(Call, Map<String, Value>) -> BoxFuture<'static, Result<Output, Failure>> + Send + Sync;
@@ -28,6 +28,7 @@ pub struct Tool {
     scope: Option<&'static str>,
     pace: Pace,
     needs_task: bool,
+    quotes: bool,
     run: Arc<Run>,
 }
 
@@ -141,6 +142,7 @@ impl Tool {
             scope: None,
             pace: Pace::Fast,
             needs_task: false,
+            quotes: false,
             run,
         }
     }
@@ -189,6 +191,12 @@ impl Tool {
     #[must_use]
     pub fn needs_task(self) -> Self {
         Self { needs_task: true, ..self }
+    }
+
+    /// Its result holds stamps of the daemon's, so it has made what others wrote plain itself.
+    #[must_use]
+    pub(super) fn quotes_by_itself(self) -> Self {
+        Self { quotes: true, ..self }
     }
 
     /// Only callers with this scope may call it, or see it.
@@ -280,7 +288,8 @@ impl Tool {
         entry
     }
 
-    /// Checks the arguments and runs it. A panic is a failure like another.
+    /// Checks the arguments and runs it. A panic is a failure like another. The result is for a model: what others wrote
+    /// is [plain](quote::plain) in it.
     pub async fn call(
         &self,
         call: Call,
@@ -288,7 +297,8 @@ impl Tool {
     ) -> Result<Output, Failure> {
         let run = async {
             self.input.check(&mut arguments)?;
-            (self.run)(call, arguments).await
+            let output = (self.run)(call, arguments).await?;
+            Ok(if self.quotes { output } else { output.plain() })
         };
         let run = std::panic::AssertUnwindSafe(run);
         run.catch_unwind().await.unwrap_or_else(|_| {
@@ -321,6 +331,25 @@ impl Output {
         Ok(Self::Object(json))
     }
 
+    /// The same with plain strings.
+    fn plain(mut self) -> Self {
+        match &mut self {
+            Self::Object(object) => {
+                if let Cow::Owned(json) = quote::json(object.get()) {
+                    match RawValue::from_string(json) {
+                        Ok(plain) => *object = plain,
+                        // It cannot be: only strings were replaced, by strings.
+                        Err(_) => return Self::error(&ToolError::internal()),
+                    }
+                }
+            }
+            Self::Content { content, structured, .. } => {
+                content.iter_mut().chain(structured).for_each(quote::value);
+            }
+        }
+        self
+    }
+
     /// One block of text.
     pub fn text(text: impl Into<String>) -> Self {
         let block = json!({ "type": "text", "text": text.into() });
@@ -329,7 +358,8 @@ impl Output {
 
     /// A failure that the model is told.
     pub fn error(error: &ToolError) -> Self {
-        let structured = json!({ "error": error });
+        let mut structured = json!({ "error": error });
+        quote::value(&mut structured);
         let block = json!({ "type": "text", "text": structured.to_string() });
         Self::Content { content: vec![block], structured: Some(structured), is_error: true }
     }

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{HookClient, HookEvent, HookFormat, HookMoment};
+use crate::domain::quote::{self, ModelText};
 
 /// Claude Code writes a longer text into a file that its model may not read. The other clients get no more either.
 const TEXT_CHARS: usize = 10_000;
@@ -13,22 +14,22 @@ pub enum HookNote {
     /// The session is known.
     Started,
     /// A record was left open in this project, or is open in this session.
-    Record(String),
+    Record(ModelText),
     /// Records and memories that fit the prompt.
-    Context(String),
+    Context(ModelText),
     /// It is time to look at the active record.
-    Reminder(String),
+    Reminder(ModelText),
     /// A test, a build or a check ran.
     Outcome {
         /// The text.
-        text: String,
+        text: ModelText,
         /// The way to resolve the active record by it.
         action: &'static str,
     },
     /// An advice without a record.
-    Suggestion(String),
+    Suggestion(ModelText),
     /// Messages from others.
-    Messages(String),
+    Messages(ModelText),
 }
 
 /// The reply to one event. The order of its notes is their order for the client.
@@ -47,9 +48,9 @@ pub struct ReplyParts {
     /// What the run that is over says about the active record.
     pub run: Option<HookNote>,
     /// Messages that this reply hands over.
-    pub mail: Option<String>,
+    pub mail: Option<ModelText>,
     /// What the team knows about the prompt, as Markdown.
-    pub context: Option<String>,
+    pub context: Option<ModelText>,
 }
 
 impl From<ReplyParts> for HookReply {
@@ -63,7 +64,7 @@ impl From<ReplyParts> for HookReply {
 }
 
 impl HookNote {
-    fn text(&self) -> Option<&str> {
+    pub(super) fn text(&self) -> Option<&ModelText> {
         match self {
             Self::Started => None,
             Self::Record(text)
@@ -94,9 +95,9 @@ impl HookReply {
         let is_mail = |note: &&HookNote| matches!(note, HookNote::Messages(_));
         let mail = self.0.iter().filter(is_mail);
         let rest = self.0.iter().filter(|note| !is_mail(note));
-        let texts: Vec<&str> = mail.chain(rest).filter_map(HookNote::text).collect();
-        let text = texts.join("\n\n");
-        (!text.is_empty()).then(|| text.chars().take(TEXT_CHARS).collect())
+        let mut text = ModelText::paragraphs(mail.chain(rest).filter_map(HookNote::text));
+        text.truncate_chars(TEXT_CHARS);
+        (!text.is_empty()).then(|| text.into_string())
     }
 
     fn for_client(&self, event: &HookEvent) -> Value {
@@ -124,7 +125,7 @@ impl HookReply {
                 json!({ "type": "orphan_detected", "content": text })
             }
             (_, HookMoment::Start { .. }) => {
-                json!({ "type": "session_started", "session_id": event.session_id })
+                json!({ "type": "session_started", "session_id": quote::plain(&event.session_id) })
             }
             (Some(HookNote::Reminder(text)), _) => json!({ "type": "reminder", "content": text }),
             (Some(HookNote::Outcome { text, action }), _) => {
@@ -146,7 +147,7 @@ impl HookReply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::hook::HookToolUse;
+    use crate::domain::{hook::HookToolUse, quote::model_text};
 
     fn hook(client: HookClient, event: &str, moment: HookMoment) -> HookEvent {
         HookEvent {
@@ -163,6 +164,12 @@ mod tests {
         HookMoment::Prompt { text: "p".to_owned() }
     }
 
+    fn long(text: &'static str, count: usize) -> ModelText {
+        let mut long = ModelText::default();
+        (0..count).for_each(|_| long.push(&text));
+        long
+    }
+
     fn used() -> HookToolUse {
         HookToolUse { tool: "Bash".to_owned(), use_id: None, arguments: Value::Null, run: None }
     }
@@ -172,8 +179,8 @@ mod tests {
         use HookClient::{ClaudeCode, Codex, Gemini, Opencode};
         let reply = HookReply(vec![
             HookNote::Started,
-            HookNote::Reminder("a".to_owned()),
-            HookNote::Messages("b".to_owned()),
+            HookNote::Reminder(model_text!("a")),
+            HookNote::Messages(model_text!("b")),
         ]);
         let context = |event: &str| json!({ "hookSpecificOutput": { "hookEventName": event, "additionalContext": "b\n\na" } });
         let start = HookMoment::Start { source: crate::domain::journal::SessionSource::Startup };
@@ -218,7 +225,7 @@ mod tests {
 
     #[test]
     fn no_more_than_a_client_takes() {
-        let reply = HookReply(vec![HookNote::Messages("ü".repeat(20_000))]);
+        let reply = HookReply(vec![HookNote::Messages(long("ü", 20_000))]);
         let answer = reply.render(
             &hook(HookClient::ClaudeCode, "UserPromptSubmit", prompt()),
             HookFormat::Client,
@@ -230,8 +237,8 @@ mod tests {
     #[test]
     fn what_is_cut_off_is_no_message() {
         let reply = HookReply(vec![
-            HookNote::Reminder("r".repeat(9_000)),
-            HookNote::Messages("m".repeat(8_000)),
+            HookNote::Reminder(long("r", 9_000)),
+            HookNote::Messages(long("m", 8_000)),
         ]);
         let text = reply.text().unwrap();
         assert_eq!(text.matches('m').count(), 8_000);
@@ -247,7 +254,7 @@ mod tests {
         );
         let asked = hook(HookClient::ClaudeCode, "UserPromptSubmit", prompt());
         let ran = hook(HookClient::ClaudeCode, "PostToolUse", HookMoment::ToolEnd(used()));
-        let text = || "t".to_owned();
+        let text = || model_text!("t");
         for (hook, notes, shape) in [
             (
                 &start,
@@ -262,7 +269,7 @@ mod tests {
             (&asked, vec![], json!({ "type": "degraded", "reason": "no_context" })),
             (
                 &asked,
-                vec![HookNote::Context("12345".to_owned())],
+                vec![HookNote::Context(model_text!("12345"))],
                 json!({ "type": "rich", "content": "12345", "token_count": 2 }),
             ),
             (&ran, vec![HookNote::Reminder(text())], json!({ "type": "reminder", "content": "t" })),

@@ -18,6 +18,8 @@ macro_rules! words {
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
         }
 
+        impl $crate::domain::quote::ForModels for $name {}
+
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 // The word is serde's to make.

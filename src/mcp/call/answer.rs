@@ -12,6 +12,7 @@ use super::super::{
         result_message_with_room,
     },
 };
+use crate::domain::quote;
 use crate::tools::{ErrorType, Failure, Output, ToolError};
 
 /// The message that answers a request, and how the request ended.
@@ -118,7 +119,7 @@ pub(crate) fn rpc_error_of(failure: Failure) -> RpcError {
                 ErrorType::ValidationError | ErrorType::NotFound => INVALID_PARAMS,
                 _ => INTERNAL_ERROR,
             };
-            RpcError::new(code, error.message)
+            RpcError::new(code, quote::plain(&error.message).into_owned())
         }
         Failure::NeedsInput => RpcError::internal(),
     }

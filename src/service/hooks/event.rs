@@ -16,6 +16,7 @@ use crate::{
         },
         journal::{Session, SessionSource},
         limits,
+        quote::ModelText,
     },
     service::{Error, check, journal::ContextRequest, project::project_root, team::ActingSession},
     telemetry,
@@ -217,7 +218,7 @@ impl Hooks {
         caller: &Caller,
         event: &HookEvent,
         hook_id: Option<String>,
-    ) -> Option<String> {
+    ) -> Option<ModelText> {
         let HookMoment::Prompt { text } = &event.moment else { return None };
         if !self.policy.context || text.trim().is_empty() || !event.takes_context() {
             return None;

@@ -8,6 +8,7 @@ use crate::{
     domain::{
         DeliveryState, Peer, PeerId, Timestamp,
         hook::{MailDigest, MailOffer},
+        quote::ModelText,
         stamp::MessageSender,
     },
     service::{
@@ -39,7 +40,7 @@ pub(super) async fn hand_over(
     hook_id: &str,
     offer: MailOffer,
     lease: Duration,
-) -> Result<Option<String>, Error> {
+) -> Result<Option<ModelText>, Error> {
     let with_given = match offer {
         MailOffer::Nothing => return Ok(None),
         MailOffer::New => false,
@@ -48,7 +49,7 @@ pub(super) async fn hand_over(
     let mut digest = MailDigest::default();
     for message in tx.undelivered_messages(&peer.peer_id, with_given, BATCH).await? {
         let sender = sender(tx, &message.from_peer).await?;
-        let stamp = stamp_of(&message, &sender, peer);
+        let stamp = stamp_of(&message, &sender);
         if !digest.add(message, &stamp) {
             break;
         }

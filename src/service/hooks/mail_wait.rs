@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{mail, room::Hooks, unseen};
 use crate::{
-    domain::{Caller, Peer, StreamName, hook::MailOffer},
+    domain::{Caller, Peer, StreamName, hook::MailOffer, quote::ModelText},
     service::{Error, ResourceKind},
 };
 
@@ -23,7 +23,7 @@ pub struct MailWaiter {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MailWait {
     /// Messages, as text for the session's model. They are `offered` from now on.
-    Message(String),
+    Message(ModelText),
     /// Nothing came: ask again.
     Nothing,
     /// A later process waits for this session by now.
@@ -80,7 +80,7 @@ impl Hooks {
         }
     }
 
-    async fn mail_for(&self, peer: &Peer, waiter: &str) -> Result<Option<String>, Error> {
+    async fn mail_for(&self, peer: &Peer, waiter: &str) -> Result<Option<ModelText>, Error> {
         if !self.core.store.has_mail(&peer.peer_id).await? {
             return Ok(None);
         }

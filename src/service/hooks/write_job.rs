@@ -11,6 +11,7 @@ use crate::{
             HookPolicy, HookReception, HookTiming, PresenceChange, SessionEffect, ToolCountEffect,
         },
         limits,
+        quote::ModelText,
     },
     service::{
         Error,
@@ -48,7 +49,7 @@ pub(super) struct HookWrites {
     pub(super) reminder: Option<HookNote>,
     pub(super) run: Option<HookNote>,
     /// Messages that this reply hands over.
-    pub(super) mail: Option<String>,
+    pub(super) mail: Option<ModelText>,
     /// Tokens of the session that the event ended.
     pub(super) ended_tokens: Vec<TokenId>,
 }
@@ -227,7 +228,11 @@ impl HookWriteJob {
     }
 
     /// Notes which messages the session has, and gives those that go into the reply.
-    async fn hand_over_mail(&self, tx: &mut WriteTx, peer: &Peer) -> Result<Option<String>, Error> {
+    async fn hand_over_mail(
+        &self,
+        tx: &mut WriteTx,
+        peer: &Peer,
+    ) -> Result<Option<ModelText>, Error> {
         if matches!(self.event.moment, HookMoment::Compacted) {
             // What it was given is not in its context any more.
             tx.forget_seen(&self.event.session_id).await?;

@@ -1,15 +1,15 @@
 //! Markdown of a bounded size: sections of items, which come in as long as there is room.
 //!
-//! The bound is hard: every byte counts, headings too. What comes in is data: one line for each text, in which nothing
-//! can be a heading, a fence or a tag.
-
-use std::fmt::Write as _;
+//! The bound is hard: every byte counts, headings too. What comes in is data: one quoted line for each text.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
-    domain::{limits, quote},
+    domain::{
+        limits,
+        quote::{self, ModelText, model_text},
+    },
     store::SeenItem,
 };
 
@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Clone, Default)]
 pub struct AssembledContext {
     /// The text; empty if there is nothing to tell.
-    pub markdown: String,
+    pub markdown: ModelText,
     /// About how many tokens that is.
     pub token_count: usize,
     /// How many items it holds.
@@ -59,7 +59,7 @@ pub(super) struct BoundedMarkdown {
 /// An item as it is written.
 struct MarkdownItem {
     item: Option<SeenItem>,
-    text: String,
+    text: ModelText,
 }
 
 /// How an item is written, with more room and with less: bytes of each text, and how many texts.
@@ -83,12 +83,12 @@ impl BoundedMarkdown {
     }
 
     /// Adds an item to a section, as long as there is room: its texts, each on one line, the first of which begins with
-    /// `lead`. Only `lead` is taken as it is.
+    /// `lead`.
     pub(super) fn add(
         &mut self,
         heading: &'static str,
         item: Option<SeenItem>,
-        lead: &str,
+        lead: &ModelText,
         texts: &[(&'static str, String)],
     ) {
         let known = self.sections.iter().position(|(name, _)| *name == heading);
@@ -133,11 +133,11 @@ impl BoundedMarkdown {
         if self.is_empty() {
             return context;
         }
-        let mut markdown = PREFACE.to_owned();
+        let mut markdown = model_text!("{}", PREFACE);
         for (heading, items) in self.sections {
-            markdown.push_str(&write_heading(heading));
+            markdown.push(&write_heading(heading));
             for written in items {
-                markdown.push_str(&written.text);
+                markdown.push(&written.text);
                 context.item_count += 1;
                 context.sources.extend(
                     written.item.map(|item| ContextSource { kind: item.kind, id: item.id }),
@@ -151,28 +151,27 @@ impl BoundedMarkdown {
     }
 }
 
-fn write_heading(heading: &str) -> String {
-    format!("\n## {heading}\n")
+fn write_heading(heading: &'static str) -> ModelText {
+    model_text!("\n## {}\n", heading)
 }
 
 fn write_item(
-    lead: &str,
+    lead: &ModelText,
     texts: &[(&'static str, String)],
     (bytes, count): (usize, usize),
-) -> String {
-    let mut item = format!("- {lead}");
+) -> ModelText {
+    let mut item = model_text!("- {}", *lead);
     let many = texts.len() > 1;
     for (name, text) in texts.iter().take(count) {
         let text = quote::line(text, bytes);
-        let name = if name.is_empty() { String::new() } else { format!("{name}: ") };
-        let start = match (many, item.ends_with(' ')) {
+        let (name, colon) = if name.is_empty() { ("", "") } else { (*name, ": ") };
+        let start = match (many, item.as_str().ends_with(' ')) {
             (true, _) => "\n  ",
             (false, true) => "",
             (false, false) => " ",
         };
-        // A string takes everything.
-        let _ = write!(item, "{start}{name}{text}");
+        item.push(&model_text!("{}{}{}{}", start, name, colon, text));
     }
-    item.push('\n');
+    item.push(&"\n");
     item
 }

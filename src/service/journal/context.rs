@@ -18,6 +18,7 @@ use crate::{
         journal::{Ghap, GhapStatus},
         learning::{Memory, Value},
         limits,
+        quote::{ModelText, model_text},
         text::Prompt,
     },
     service::{Error, search::ExperienceQuery},
@@ -241,7 +242,7 @@ struct ContextItem {
     /// It did not work.
     is_failed: bool,
     /// What its first line begins with.
-    lead: String,
+    lead: ModelText,
     /// Its texts with their names, the most telling first.
     texts: Vec<(&'static str, String)>,
 }
@@ -250,7 +251,7 @@ impl ContextItem {
     fn of_ghap(ghap: &Ghap) -> Self {
         Self {
             kind: ContextKind::Experiences,
-            lead: format!("**{}, {}** {}", ghap.domain, ghap.status(), ghap.id),
+            lead: model_text!("**{}, {}** {}", ghap.domain, ghap.status(), ghap.id),
             item: SeenItem::from(ghap),
             is_failed: ghap.status() == GhapStatus::Falsified,
             texts: texts_of(ghap),
@@ -263,7 +264,7 @@ impl ContextItem {
             kind: ContextKind::Values,
             item: SeenItem { kind: "value", id, version: value.validated_at },
             is_failed: false,
-            lead: String::new(),
+            lead: ModelText::default(),
             texts: vec![("", value.text.clone())],
         }
     }
@@ -273,7 +274,7 @@ impl ContextItem {
             kind: ContextKind::Memories,
             item: SeenItem::from(memory),
             is_failed: false,
-            lead: format!("**{}**", memory.category),
+            lead: model_text!("**{}**", memory.category),
             texts: vec![("", memory.content.clone())],
         }
     }

@@ -10,6 +10,7 @@ use crate::{
     domain::{
         Caller,
         journal::{Domain, Ghap, Strategy},
+        quote::{ModelText, model_text},
     },
     service::Error,
     store::LessonKind,
@@ -65,7 +66,7 @@ impl Journal {
         }
         for row in self.core.store.hit_rates(domain, strategy).await? {
             let lead =
-                format!("**{}** {} of {} confirmed", row.strategy, row.confirmed, row.records);
+                model_text!("**{}** {} of {} confirmed", row.strategy, row.confirmed, row.records);
             add(&mut markdown, "Strategy performance", &lead, &[]);
         }
         let surprising = self
@@ -80,24 +81,29 @@ impl Journal {
             add(&mut markdown, "Unexpected outcomes", &ghap_lead(ghap), &texts);
         }
         for (category, count) in self.core.store.root_causes(domain, strategy).await? {
-            let lead = format!("**{category}** {count}");
+            let lead = model_text!("**{}** {}", category, count);
             add(&mut markdown, "Root causes to watch", &lead, &[]);
         }
         for value in self.core.store.values_of_domain(domain, MOST).await? {
-            add(&mut markdown, "Relevant values", "", &[("", Some(value.text.as_str()))]);
+            add(
+                &mut markdown,
+                "Relevant values",
+                &ModelText::default(),
+                &[("", Some(value.text.as_str()))],
+            );
         }
         Ok(markdown.finish())
     }
 }
 
-fn ghap_lead(ghap: &Ghap) -> String {
-    format!("**{}** {}", ghap.strategy, ghap.id)
+fn ghap_lead(ghap: &Ghap) -> ModelText {
+    model_text!("**{}** {}", ghap.strategy, ghap.id)
 }
 
 fn add(
     markdown: &mut BoundedMarkdown,
     heading: &'static str,
-    lead: &str,
+    lead: &ModelText,
     texts: &[(&'static str, Option<&str>)],
 ) {
     let texts: Vec<(&str, String)> =

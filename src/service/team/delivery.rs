@@ -7,8 +7,9 @@ use serde_json::json;
 
 use crate::{
     domain::{
-        DeliveryState, Ids, Message, MessageId, MessageType, NewEvent, NewMessage, Peer, PeerId,
+        DeliveryState, Ids, Message, MessageId, MessageType, NewEvent, NewMessage, PeerId,
         StreamName, limits,
+        quote::ModelText,
         stamp::{self, MessageSender},
     },
     service::Error,
@@ -134,10 +135,10 @@ async fn accept(
     Ok(message)
 }
 
-/// The stamp on a message for a peer.
-pub(in crate::service) fn stamp_of(message: &Message, from: &MessageSender, to: &Peer) -> String {
+/// The stamp on a message.
+pub(in crate::service) fn stamp_of(message: &Message, from: &MessageSender) -> ModelText {
     let tool = if message.kind == MessageType::Broadcast { "peer_broadcast" } else { "peer_send" };
-    stamp::stamp(from, &stamp::address(to), "peer", tool)
+    stamp::stamp(&message.id, message.kind, from, tool)
 }
 
 /// Moves messages of one inbox forward to `state`, through those in between, and says so in the receiver's stream.

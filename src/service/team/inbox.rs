@@ -1,6 +1,6 @@
 //! Messages: from a peer to a peer, through an inbox, with every state of the delivery on record.
 
-use std::{borrow::Cow, collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,7 +14,8 @@ use crate::{
     domain::{
         Caller, Delivery, DeliveryState, Message, MessageId, MessageType, NewMessage, PeerId,
         limits,
-        stamp::{MessageSender, neutralised},
+        quote::{self, ModelText},
+        stamp::MessageSender,
     },
     service::{Error, Page, ResourceKind, check},
     store::{MessageRow, WriteTx},
@@ -23,11 +24,11 @@ use crate::{
 /// A message as an agent reads it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Stamped {
-    /// The message. What looks like a stamp in its text was made harmless.
+    /// The message. What looks like a stamp in it was made harmless.
     #[serde(flatten)]
     pub message: Message,
     /// Who it is from, by the sender's credential: the daemon wrote this, and nobody else can.
-    pub stamp: String,
+    pub stamp: ModelText,
 }
 
 /// A message with the history of its delivery.
@@ -157,16 +158,8 @@ impl Team {
         Ok(Page::read(cursor, limit, read, |row: &MessageRow| row.id).await?.map(|row| row.message))
     }
 
-    /// The messages of a peer's inbox with their stamps.
-    pub async fn stamped(&self, peer: &str, messages: Vec<Message>) -> Result<Vec<Stamped>, Error> {
-        let id = peer_id(peer, ResourceKind::Peer)?;
-        let to = self
-            .core
-            .store
-            .peer(&id)
-            .await?
-            .ok_or_else(|| Error::not_found(ResourceKind::Peer, peer))?
-            .peer;
+    /// Messages with their stamps, as a model reads them.
+    pub async fn stamped(&self, messages: Vec<Message>) -> Result<Vec<Stamped>, Error> {
         let mut senders: HashMap<String, MessageSender> = HashMap::new();
         let mut stamped = Vec::with_capacity(messages.len());
         for mut message in messages {
@@ -178,10 +171,10 @@ impl Team {
                 let sender = MessageSender::new(&message.from_peer, peer.as_ref());
                 senders.insert(message.from_peer.clone(), sender);
             }
-            let stamp = stamp_of(&message, &senders[&message.from_peer], &to);
-            if let Cow::Owned(text) = neutralised(&message.text) {
-                message.text = text;
-            }
+            let stamp = stamp_of(&message, &senders[&message.from_peer]);
+            message.text = quote::plain(&message.text).into_owned();
+            message.correlation_id =
+                message.correlation_id.map(|answered| quote::plain(&answered).into_owned());
             stamped.push(Stamped { message, stamp });
         }
         Ok(stamped)

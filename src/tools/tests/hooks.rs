@@ -54,7 +54,7 @@ async fn a_session_from_its_start_to_its_end() {
     }
     assert_eq!(reminders.len(), 1, "{reminders:?}");
     assert_eq!(reminders[0].0, 9);
-    assert!(reminders[0].1.contains("a \"quoted\"\ngoal"));
+    assert!(reminders[0].1.contains("Goal: a \"quoted\" goal\n"));
     tell("Stop", json!({ "stop_hook_active": false })).await;
     assert_eq!(status().await, "idle");
     tell("SessionEnd", json!({ "reason": "logout" })).await;

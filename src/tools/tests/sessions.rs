@@ -57,7 +57,7 @@ async fn a_check_in_shows_the_record_once() {
         reminders.extend(said["reminder"].as_str().map(str::to_owned));
     }
     assert_eq!(reminders.len(), 1);
-    assert!(reminders[0].contains("say \"no\" to\nnewlines"), "{reminders:?}");
+    assert!(reminders[0].contains("Goal: say \"no\" to newlines\n"), "{reminders:?}");
     // A change of the record counts as a look at it.
     for _ in 0..9 {
         world.call(&call, "check_in", json!({})).await;
