@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{Context, UsageError, output};
 use crate::client::{FollowItem, Follower, with_query};
+use crate::domain::GapReason;
 
 const COLUMNS: &[(&str, &str)] = &[
     ("POSITION", "position"),
@@ -132,10 +133,13 @@ pub(super) fn note(item: &FollowItem) {
             "svc: the log was set back (asked for what follows {}, it ends at {}); everything follows from its start",
             gap.requested, gap.latest
         )),
-        FollowItem::Gap(gap) => output::note(&format!(
-            "svc: events after {} and before {} are gone ({})",
-            gap.requested, gap.oldest, gap.reason
-        )),
+        FollowItem::Gap(gap) => {
+            let reason = gap.reason.map_or("for an unknown reason", GapReason::as_str);
+            output::note(&format!(
+                "svc: events after {} and before {} are gone ({reason})",
+                gap.requested, gap.oldest
+            ));
+        }
         FollowItem::Disconnected { .. } => {
             output::note("svc: lost the daemon; resuming as soon as it answers");
         }

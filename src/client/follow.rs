@@ -7,13 +7,15 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde::de::{Deserializer, IntoDeserializer as _, value};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connection::{Client, StreamingReply};
 use super::discover::{Discovery, Target};
 use super::error::ClientError;
 use super::sse::{SseEvent, SseParser};
+use crate::domain::GapReason;
 
 /// First and longest wait between two tries, before jitter.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -71,7 +73,7 @@ pub enum FollowItem {
 }
 
 /// Events that a reader cannot have, as the daemon describes them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct FollowGap {
     /// The id that was resumed from.
     #[serde(default)]
@@ -82,16 +84,23 @@ pub struct FollowGap {
     /// The newest.
     #[serde(default)]
     pub latest: u64,
-    /// `pruned`, or `ahead` if the log was set back.
-    #[serde(default)]
-    pub reason: String,
+    /// Why; `None` for a reason that this program does not know.
+    #[serde(default, deserialize_with = "known_reason")]
+    pub reason: Option<GapReason>,
 }
 
 impl FollowGap {
     /// Whether the log ends before the id that was resumed from, so that everything follows from the start.
     pub fn is_set_back(&self) -> bool {
-        self.reason == "ahead"
+        self.reason == Some(GapReason::Ahead)
     }
+}
+
+/// A gap for a reason that only a later daemon knows is a gap all the same.
+fn known_reason<'de, D: Deserializer<'de>>(source: D) -> Result<Option<GapReason>, D::Error> {
+    let word = String::deserialize(source)?;
+    let reason: Result<_, value::Error> = GapReason::deserialize(word.into_deserializer());
+    Ok(reason.ok())
 }
 
 impl Follower {
@@ -284,7 +293,7 @@ mod tests {
                     assert_eq!(id.map(|id| id.to_string()).as_deref(), Some(data.as_str()));
                     data
                 }
-                FollowItem::Gap(gap) => format!("gap {} {}", gap.reason, gap.oldest),
+                FollowItem::Gap(gap) => format!("gap {:?} {}", gap.reason, gap.oldest),
                 FollowItem::Disconnected { .. } => "lost".to_owned(),
                 FollowItem::Resumed => "resumed".to_owned(),
             });
@@ -350,7 +359,7 @@ mod tests {
         let fake = FakeDaemon::start(vec![
             vec![stream(&gap("pruned"))],
             vec![stream(&[gap("pruned"), event(12)].concat())],
-            vec![stream(&[gap("ahead"), event(1), event(2)].concat())],
+            vec![stream(&[gap("ahead"), event(1), event(2), gap("from the future")].concat())],
             vec![answer("204 No Content", "", "")],
         ])
         .await;
@@ -358,15 +367,16 @@ mod tests {
         let mut follower = Follower::new(discovery(home.path()), "/v1/x".to_owned()).after(9);
         let seen = all(&mut follower).await;
         let expected = [
-            "gap pruned 5",
+            "gap Some(Pruned) 5",
             "lost",
             "resumed",
             "12",
             "lost",
             "resumed",
-            "gap ahead 5",
+            "gap Some(Ahead) 5",
             "1",
             "2",
+            "gap None 5",
             "lost",
         ];
         assert_eq!(seen, expected);

@@ -7,6 +7,7 @@ mod caller;
 pub mod cluster;
 mod event;
 pub mod fit;
+mod gap;
 pub mod hook;
 mod id;
 pub mod journal;
@@ -27,6 +28,7 @@ mod visibility;
 
 pub use caller::{Caller, LocalProcess, Scope};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
+pub use gap::GapReason;
 pub(crate) use id::random_bytes;
 pub use id::{
     CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId,

@@ -116,7 +116,9 @@ fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> Stri
     if path != "." {
         return path;
     }
-    // serde says which field is missing in its text alone; the test below holds it to these words.
+    // serde says which field is missing in its text alone. Only a deserializer with an error type of its own hears the
+    // name (`de::Error::missing_field`), and that is an adapter of every method of `Deserializer` and its four kinds of
+    // access. So the text it is; the test below holds serde to these words.
     let text = error.inner().to_string();
     match text.split_once('`').filter(|(before, _)| before.starts_with("missing field")) {
         Some((_, rest)) => rest.split('`').next().unwrap_or_default().to_owned(),

@@ -1,104 +1,10 @@
-//! The shapes that answers must have, each checked in one place.
+//! What tests expect of answers: the shapes, and the ids of streams.
 
-use std::fmt::Write as _;
-
-use serde_json::{Value, json};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
-
-use crate::wire::{Caller, Event, Reply};
-
-/// An error answer: complete, of this status and with this code. Returns the problem.
-#[track_caller]
-pub(crate) fn problem(reply: &Reply, status: u16, code: &str) -> Value {
-    assert_eq!(reply.status(), status, "{reply:?}");
-    assert_eq!(reply.header("content-type"), Some("application/problem+json"), "{reply:?}");
-    let problem = reply.json();
-    assert_eq!(problem["status"], json!(status), "{problem}");
-    assert_eq!(problem["code"], json!(code), "{problem}");
-    for member in ["type", "title", "detail", "request_id", "error"] {
-        let text = problem[member].as_str();
-        assert!(text.is_some_and(|text| !text.trim().is_empty()), "`{member}` in {problem}");
-    }
-    assert!(problem["retryable"].is_boolean(), "{problem}");
-    assert_eq!(problem["error"], problem["detail"], "{problem}");
-    problem
-}
-
-/// A 422 that names the field at fault; within arrays and objects a path may stand before it.
-#[track_caller]
-pub(crate) fn invalid(reply: &Reply, field: &str) {
-    let problem = problem(reply, 422, "invalid_request");
-    let named = problem["field"].as_str().unwrap_or_default();
-    assert!(named.contains(field), "`field` should name {field}: {problem}");
-}
-
-/// A time as the wire has it: RFC 3339 in UTC with milliseconds. Returns unix milliseconds.
-#[track_caller]
-pub(crate) fn instant(value: &Value) -> i128 {
-    let text = value.as_str().unwrap_or_default();
-    assert!(text.len() == 24 && text.ends_with('Z') && text.as_bytes()[19] == b'.', "time {value}");
-    let time = OffsetDateTime::parse(text, &Rfc3339);
-    time.expect("a time by RFC 3339").unix_timestamp_nanos() / 1_000_000
-}
-
-/// An object's member as text, also if it is a number.
-#[track_caller]
-pub(crate) fn text(value: &Value, member: &str) -> String {
-    match &value[member] {
-        Value::String(text) => text.clone(),
-        Value::Number(number) => number.to_string(),
-        other => panic!("`{member}` is {other} in {value}"),
-    }
-}
-
-/// One page of a list, whose `count` must be the page's.
-#[track_caller]
-pub(crate) fn page(reply: &Reply, name: &str) -> Vec<Value> {
-    let body = reply.ok(200);
-    let items = body[name].as_array().cloned();
-    let items = items.unwrap_or_else(|| panic!("a list `{name}` in {body}"));
-    assert_eq!(body["count"], json!(items.len()), "{body}");
-    items
-}
-
-/// Every item of a list, page by page. The target must have a query already.
-#[track_caller]
-pub(crate) fn all_pages(caller: &Caller, target: &str, name: &str, cursor: &str) -> Vec<Value> {
-    let mut items = Vec::new();
-    let mut next = target.to_owned();
-    loop {
-        let reply = caller.get(&next);
-        let page = page(&reply, name);
-        let empty = page.is_empty();
-        items.extend(page);
-        assert!(items.len() < 10_000, "the pages never end");
-        let body = reply.json();
-        if empty || body.get("next_cursor").is_none_or(Value::is_null) {
-            return items;
-        }
-        next = format!("{target}&{cursor}={}", escape(&text(&body, "next_cursor")));
-    }
-}
-
-/// Percent-encodes everything that is not plainly a name.
-pub(crate) fn escape(text: &str) -> String {
-    let mut escaped = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            write!(escaped, "%{byte:02X}").expect("a string takes everything");
-        }
-    }
-    escaped
-}
-
-/// The ids of a list of objects, in its order.
-#[track_caller]
-pub(crate) fn each(items: &[Value], member: &str) -> Vec<String> {
-    items.iter().map(|item| text(item, member)).collect()
-}
+pub(crate) use crate::shapes::{
+    all_pages, append, done, each, escape, frame, instant, invalid, new_task, page, peer, problem,
+    register, text,
+};
+use crate::wire::Event;
 
 /// Events with ids that leave nothing out, from `first` on.
 #[track_caller]
@@ -106,43 +12,6 @@ pub(crate) fn dense(events: &[Event], first: u64) {
     let ids: Vec<_> = events.iter().map(|event| event.id).collect();
     let wanted: Vec<_> = (first..).take(events.len()).map(Some).collect();
     assert_eq!(ids, wanted);
-}
-
-/// A frame event's body.
-pub(crate) fn frame(line: &str) -> Value {
-    json!({ "kind": "frame", "data": { "line": line, "kind": "stdout" } })
-}
-
-/// The event that ends a task well.
-pub(crate) fn done() -> Value {
-    json!({ "kind": "terminal", "data": { "status": "done", "exit_code": 0 } })
-}
-
-/// Makes a task and returns its id.
-#[track_caller]
-pub(crate) fn new_task(caller: &Caller) -> String {
-    text(&caller.post("/v1/tasks", &json!({ "title": "a task" })).ok(201), "task_id")
-}
-
-/// Appends to a task and returns the first and last id given.
-#[track_caller]
-pub(crate) fn append(caller: &Caller, task: &str, events: &Value) -> (u64, u64) {
-    let answer = caller.post(&format!("/v1/tasks/{task}/events"), events).ok(200);
-    let id = |name: &str| answer[name].as_u64().unwrap_or_else(|| panic!("`{name}`: {answer}"));
-    (id("first_id"), id("last_id"))
-}
-
-/// Registers a peer and returns it.
-#[track_caller]
-pub(crate) fn register(caller: &Caller, body: &Value) -> Value {
-    caller.post("/v1/peers/register", body).ok(200)
-}
-
-/// Registers a peer known by its session and returns its id.
-#[track_caller]
-pub(crate) fn peer(caller: &Caller, session: &str) -> String {
-    let body = json!({ "display_name": session, "backend": "claude", "session_id": session });
-    text(&register(caller, &body), "peer_id")
 }
 
 /// Where a task's stream is.

@@ -1,10 +1,11 @@
 //! Black-box tests: every one of them spawns the real binary and speaks to it as a client would.
 //!
-//! `daemon` owns processes and folders, `wire` speaks HTTP and SSE byte by byte, `expect` holds the
-//! shapes that answers must have. Everything else is one file per promise.
+//! `daemon` owns processes and folders, `wire` speaks HTTP and SSE byte by byte, `expect` and
+//! `shapes` hold what answers must be. Everything else is one file per promise.
 
 mod daemon;
 mod expect;
+mod shapes;
 mod wire;
 
 mod auth;

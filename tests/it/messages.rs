@@ -7,41 +7,10 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, eventually, until};
 use crate::expect::{each, instant, page, peer, text};
+use crate::shapes::{ack, peek, read, send, states};
 use crate::wire::Caller;
 
 const SOON: Duration = Duration::from_secs(15);
-
-#[track_caller]
-fn send(caller: &Caller, to: &str, words: &str) -> String {
-    let message = caller.post(&format!("/v1/peers/{to}/messages"), &json!({ "text": words }));
-    text(&message.ok(200), "id")
-}
-
-#[track_caller]
-fn read(caller: &Caller, peer: &str) -> Vec<Value> {
-    page(&caller.get(&format!("/v1/peers/{peer}/messages")), "messages")
-}
-
-#[track_caller]
-fn peek(caller: &Caller, peer: &str) -> Vec<Value> {
-    page(&caller.get(&format!("/v1/peers/{peer}/messages?peek=true")), "messages")
-}
-
-#[track_caller]
-fn ack(caller: &Caller, peer: &str, ids: &[&str]) -> Value {
-    caller.post(&format!("/v1/peers/{peer}/messages/ack"), &json!({ "ids": ids })).ok(200)
-}
-
-/// The states a message went through, whose times never run backwards and whose last is `state`.
-#[track_caller]
-fn states(caller: &Caller, id: &str) -> Vec<String> {
-    let message = caller.get(&format!("/v1/messages/{id}")).ok(200);
-    let states = message["states"].as_array().expect("states").clone();
-    let times: Vec<_> = states.iter().map(|state| instant(&state["at"])).collect();
-    assert!(times.is_sorted(), "{message}");
-    assert_eq!(states.last().map(|last| &last["state"]), Some(&message["state"]), "{message}");
-    each(&states, "state")
-}
 
 #[test]
 fn what_was_read_and_not_acknowledged_comes_again() {

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{
-    client::{Client, done, instant, invalid, new_task, page, peer, problem, text},
+    client::Client,
     server::Reply,
+    shapes::{done, instant, invalid, new_task, page, peer, problem, text},
 };
 
 #[test]

@@ -2,42 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::client::{
-    Client, all_pages, each, instant, invalid, page, peer, problem, register, text,
+use super::{
+    client::Client,
+    shapes::{
+        ack, all_pages, each, instant, invalid, page, peek, peer, problem, read, register, send,
+        states, text,
+    },
 };
 use crate::service::Tuning;
-
-#[track_caller]
-fn send(client: &Client, to: &str, words: &str) -> String {
-    let message = client.post(&format!("/v1/peers/{to}/messages"), &json!({ "text": words }));
-    text(&message.ok(200), "id")
-}
-
-#[track_caller]
-fn read(client: &Client, peer: &str) -> Vec<Value> {
-    page(&client.get(&format!("/v1/peers/{peer}/messages")), "messages")
-}
-
-#[track_caller]
-fn peek(client: &Client, peer: &str) -> Vec<Value> {
-    page(&client.get(&format!("/v1/peers/{peer}/messages?peek=true")), "messages")
-}
-
-#[track_caller]
-fn ack(client: &Client, peer: &str, ids: &[&str]) -> Value {
-    client.post(&format!("/v1/peers/{peer}/messages/ack"), &json!({ "ids": ids })).ok(200)
-}
-
-/// The states a message went through, whose times never run backwards and whose last is `state`.
-#[track_caller]
-fn states(client: &Client, id: &str) -> Vec<String> {
-    let message = client.get(&format!("/v1/messages/{id}")).ok(200);
-    let states = message["states"].as_array().expect("states").clone();
-    let times: Vec<_> = states.iter().map(|state| instant(&state["at"])).collect();
-    assert!(times.is_sorted(), "{message}");
-    assert_eq!(states.last().map(|last| &last["state"]), Some(&message["state"]), "{message}");
-    each(&states, "state")
-}
 
 #[test]
 fn acknowledging_unread_or_twice_is_harmless_and_unknown_is_not_found() {

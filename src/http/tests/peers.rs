@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::client::{Client, all_pages, each, instant, page, peer, problem, register, text};
+use super::{
+    client::Client,
+    shapes::{all_pages, each, instant, page, peer, problem, register, text},
+};
 
 #[track_caller]
 fn status(client: &Client, id: &str) -> String {

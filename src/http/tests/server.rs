@@ -125,6 +125,10 @@ impl Reply {
         self.json()
     }
 
+    pub(super) fn status(&self) -> u16 {
+        self.status
+    }
+
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::client::{
-    Client, all_pages, append, done, each, frame, instant, invalid, new_task, page, text,
+use super::{
+    client::Client,
+    shapes::{all_pages, append, done, each, frame, instant, invalid, new_task, page, text},
 };
 
 fn status_event(status: &str) -> Value {

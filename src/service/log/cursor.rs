@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::domain::Event;
+use crate::domain::{Event, GapReason};
 
 /// Which events to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,27 +43,6 @@ pub struct Gap {
     pub latest: i64,
     /// Why the log does not have it.
     pub reason: GapReason,
-}
-
-/// Why the log does not have what a reader asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GapReason {
-    /// Retention removed it.
-    Pruned,
-    /// The cursor is from a later life of this database, as after a backup was restored. Everything follows from the
-    /// start.
-    Ahead,
-}
-
-impl GapReason {
-    /// The word on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pruned => "pruned",
-            Self::Ahead => "ahead",
-        }
-    }
 }
 
 /// The bounds of what is read.

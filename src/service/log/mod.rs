@@ -14,7 +14,7 @@ mod stream_moves;
 mod subscription;
 mod upkeep;
 
-pub use cursor::{Gap, GapReason, Selector, StartAfter};
+pub use cursor::{Gap, Selector, StartAfter};
 pub use follower::StreamFollower;
 pub use pages::EventPage;
 pub use reading::EventReading;

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use super::cursor::{Gap, GapReason, LogBounds, StartAfter};
+use super::cursor::{Gap, LogBounds, StartAfter};
 use crate::{
-    domain::{Event, Framing, StreamName},
+    domain::{Event, Framing, GapReason, StreamName},
     service::{Error, ResourceKind},
     store::{
         Batch, Commit, FeedScope, FramePage, Heard, Listener, LogPage, PageSize, Store, StoreError,

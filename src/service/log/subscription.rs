@@ -240,8 +240,8 @@ fn join(frames: Vec<Bytes>) -> Bytes {
 mod tests {
     use super::*;
     use crate::{
-        domain::{Ids, TokenId},
-        service::{log::GapReason, testing::services},
+        domain::{GapReason, Ids, TokenId},
+        service::testing::services,
         store::testing::{TestStore, append, event},
     };
 

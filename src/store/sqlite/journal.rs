@@ -397,23 +397,15 @@ impl Store {
     /// What a record said before it was changed, in order.
     pub async fn iterations(&self, id: &GhapId) -> Result<Vec<Iteration>, StoreError> {
         let id = id.as_str();
-        let rows = sqlx::query!(
+        let iterations = sqlx::query_as!(
+            Iteration,
             r#"select iteration, hypothesis, action, prediction, at as "at: Timestamp" from ghap_history
             where ghap_id = ? order by iteration"#,
             id
         )
         .fetch_all(&self.readers)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| Iteration {
-                iteration: row.iteration,
-                hypothesis: row.hypothesis,
-                action: row.action,
-                prediction: row.prediction,
-                at: row.at,
-            })
-            .collect())
+        Ok(iterations)
     }
 
     /// Notes to a record, in order.
