@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use http::StatusCode;
-use serde::Deserialize;
 use serde::de::{Deserializer, IntoDeserializer as _, value};
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connection::{Client, StreamingReply};
@@ -73,7 +73,7 @@ pub enum FollowItem {
 }
 
 /// Events that a reader cannot have, as the daemon describes them.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FollowGap {
     /// The id that was resumed from.
     #[serde(default)]

@@ -19,7 +19,7 @@ struct JsonRpc {
 
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "stands for the query in the description")]
-struct Session {
+struct SessionQuery {
     /// As the `endpoint` event of `GET /sse` said.
     session_id: String,
 }
@@ -63,7 +63,7 @@ pub(super) fn describe(document: &mut Document) {
     document.add("/sse", "post", fall_back);
     let messages =
         Operation::new("MCP as of 2024-11-05: a message; it is answered on the session's stream")
-            .query::<Session>()
+            .query::<SessionQuery>()
             .body::<JsonRpc>()
             .answer_with(202, "Taken", "");
     document.add("/messages", "post", messages);

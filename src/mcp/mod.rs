@@ -42,7 +42,7 @@ mod stream;
 
 pub use self::http::router;
 pub use metrics::McpMetrics;
-pub use prompts::{Prompt, PromptArgument, builtin as builtin_prompts};
+pub use prompts::{PromptArgument, PromptTemplate, builtin as builtin_prompts};
 pub use resources::{Resource, ResourcePage, ResourceProvider, ResourceTemplate, StreamResources};
 pub use rpc::RpcError;
 pub use server::{McpServer, McpServerParts};

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::{sync::watch, time::Instant};
 
-use super::{McpServer, call::TaskView, prompts::Prompt, rpc::notification_message};
+use super::{McpServer, call::TaskView, prompts::PromptTemplate, rpc::notification_message};
 use crate::{
     domain::{CallId, Caller, mcp::meta},
     service::{Error, log::StreamMoves},
@@ -93,7 +93,7 @@ pub(crate) struct NoticeQueue {
     caller: Caller,
     filter: NoticeFilter,
     tools: watch::Receiver<u64>,
-    prompts: watch::Receiver<Arc<Vec<Prompt>>>,
+    prompts: watch::Receiver<Arc<Vec<PromptTemplate>>>,
     resources: watch::Receiver<u64>,
     /// Only where resources are watched.
     updates: Option<Box<ResourceUpdates>>,

@@ -26,7 +26,7 @@ type Complete = dyn Fn(Services, String, String) -> BoxFuture<'static, Result<Ve
 
 /// A prompt.
 #[derive(Clone, Serialize)]
-pub struct Prompt {
+pub struct PromptTemplate {
     /// Unique among the prompts.
     pub name: &'static str,
     /// Name for people.
@@ -53,13 +53,13 @@ pub struct PromptArgument {
     pub required: bool,
 }
 
-impl fmt::Debug for Prompt {
+impl fmt::Debug for PromptTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prompt").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("PromptTemplate").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl Prompt {
+impl PromptTemplate {
     /// A prompt. `render` makes its messages of its arguments.
     pub fn new<F, Fut>(
         name: &'static str,
@@ -139,8 +139,8 @@ impl Prompt {
 const TITLE_BYTES: usize = 200;
 
 /// The built-in prompts.
-pub fn builtin() -> Vec<Prompt> {
-    let inbox = Prompt::new(
+pub fn builtin() -> Vec<PromptTemplate> {
+    let inbox = PromptTemplate::new(
         "inbox",
         "Read the messages that wait for this session, act on them and answer",
         Vec::new(),
@@ -154,7 +154,7 @@ pub fn builtin() -> Vec<Prompt> {
         },
     );
     let id = PromptArgument { name: "task_id", description: "The task", required: true };
-    let task = Prompt::new(
+    let task = PromptTemplate::new(
         "task",
         "Wait for a task to end, and report what came of it",
         vec![id],

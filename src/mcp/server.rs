@@ -7,7 +7,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     metrics::McpMetrics,
-    prompts::Prompt,
+    prompts::PromptTemplate,
     resources::ResourceProvider,
     running::{OpenQuestions, RunningCalls},
     seal::RequestStateSeal,
@@ -33,7 +33,7 @@ pub struct McpServerParts {
     /// The resources.
     pub resources: Vec<Box<dyn ResourceProvider>>,
     /// The prompts.
-    pub prompts: Vec<Prompt>,
+    pub prompts: Vec<PromptTemplate>,
     /// The counters.
     pub metrics: McpMetrics,
     /// Says when a silent stream sends a comment.
@@ -48,7 +48,7 @@ pub struct McpServerState {
     pub(crate) services: Services,
     pub(crate) catalogue: Arc<Catalogue>,
     pub(crate) resources: Vec<Box<dyn ResourceProvider>>,
-    pub(crate) prompts: watch::Sender<Arc<Vec<Prompt>>>,
+    pub(crate) prompts: watch::Sender<Arc<Vec<PromptTemplate>>>,
     pub(crate) metrics: McpMetrics,
     pub(crate) stop: CancellationToken,
     pub(crate) sessions: McpSessionTable,
@@ -105,7 +105,7 @@ impl McpServer {
     }
 
     /// Replaces the prompts.
-    pub fn set_prompts(&self, prompts: Vec<Prompt>) {
+    pub fn set_prompts(&self, prompts: Vec<PromptTemplate>) {
         self.prompts.send_replace(Arc::new(prompts));
     }
 }

@@ -64,7 +64,7 @@ impl<O: RunObserver> EventSender<O> {
         task: watch::Sender<Option<TaskDocument>>,
         progress: watch::Receiver<SpoolProgress>,
     ) -> SendOutcome {
-        let link = DaemonLink::new(self.discovery);
+        let link = SenderLink::new(self.discovery);
         let (create, accept_begun) = (self.create, self.accept_begun);
         let patience = self.patience;
         let mut sending =
@@ -90,7 +90,7 @@ impl<O: RunObserver> EventSender<O> {
 /// A sender at work.
 #[derive(Debug)]
 struct Sending<O> {
-    link: DaemonLink,
+    link: SenderLink,
     reader: SpoolReader,
     patience: Duration,
     progress: watch::Receiver<SpoolProgress>,
@@ -203,7 +203,7 @@ impl<O: RunObserver> Sending<O> {
 
 /// The connection to the daemon, and how often it failed of late.
 #[derive(Debug)]
-struct DaemonLink {
+struct SenderLink {
     discovery: Discovery,
     client: Option<Client>,
     /// Where the daemon was last.
@@ -214,7 +214,7 @@ struct DaemonLink {
     unauthorized: bool,
 }
 
-impl DaemonLink {
+impl SenderLink {
     fn new(discovery: Discovery) -> Self {
         Self {
             discovery,

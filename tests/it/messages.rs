@@ -3,12 +3,11 @@
 use std::thread;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::daemon::{Daemon, eventually, until};
-use crate::expect::{each, instant, page, peer, text};
+use crate::expect::{each, page, peer, text};
 use crate::shapes::{ack, peek, read, send, states};
-use crate::wire::Caller;
 
 const SOON: Duration = Duration::from_secs(15);
 

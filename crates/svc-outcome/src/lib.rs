@@ -13,4 +13,4 @@ mod verdict;
 mod tests;
 
 pub use runner::{RunKind, Runner, runner_of};
-pub use verdict::{MAX_SUMMARY_BYTES, RunResult, ToolRun, Verdict, judge};
+pub use verdict::{MAX_SUMMARY_BYTES, RunResult, RunVerdict, ToolRun, judge};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::RunResult::{self, Fail, Pass, Unknown};
-use super::{MAX_SUMMARY_BYTES, RunKind, ToolRun, Verdict, judge, runner_of};
+use super::{MAX_SUMMARY_BYTES, RunKind, RunVerdict, ToolRun, judge, runner_of};
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
@@ -221,7 +221,7 @@ fn verdict_of(command: &str, output: &str, exit_code: Option<i32>) -> (RunResult
         exit_code,
         ..ToolRun::default()
     };
-    let Verdict { verdict, summary, .. } = judge(&run).expect("a run");
+    let RunVerdict { verdict, summary, .. } = judge(&run).expect("a run");
     (verdict, summary)
 }
 

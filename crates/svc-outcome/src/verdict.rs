@@ -47,7 +47,7 @@ pub enum RunResult {
 
 /// What came of a test run, a build or a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Verdict {
+pub struct RunVerdict {
     /// How it went.
     pub verdict: RunResult,
     /// What was run for.
@@ -82,7 +82,7 @@ enum Status {
 ///
 /// A failure that the output shows is one, whatever the status: it may be that of `tee`, or of `|| true`. A success that it
 /// shows is one unless the runner itself ended with a failure, and cannot be told if something else in the command did.
-pub fn judge(run: &ToolRun) -> Option<Verdict> {
+pub fn judge(run: &ToolRun) -> Option<RunVerdict> {
     let all = runners_in(&run.command);
     let best = foremost(&all)?;
     let mut read: Vec<(&NamedRunner, RunReport)> = Vec::new();
@@ -101,7 +101,7 @@ pub fn judge(run: &ToolRun) -> Option<Verdict> {
         RunKind::Test => (report.failed.is_some() || report.errors > 0).then_some(failures),
         _ => (report.problems > 0).then_some(report.problems),
     };
-    Some(Verdict {
+    Some(RunVerdict {
         verdict,
         kind: found.runner.kind,
         runner: found.runner.name,

@@ -6,7 +6,7 @@ use crate::domain::{
     journal::{Session, SessionSource},
     limits,
 };
-use svc_outcome::{RunKind, RunResult, Verdict};
+use svc_outcome::{RunKind, RunResult, RunVerdict};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const EARLIER: Timestamp = Timestamp::from_millis(900_000);
@@ -36,7 +36,7 @@ fn tool(name: &str) -> HookToolUse {
 }
 
 fn test_run() -> HookToolUse {
-    let verdict = Verdict {
+    let verdict = RunVerdict {
         verdict: RunResult::Pass,
         kind: RunKind::Test,
         runner: "cargo test",

@@ -1,6 +1,6 @@
 //! An event of a client's session, in one vocabulary for all clients.
 
-use svc_outcome::Verdict;
+use svc_outcome::RunVerdict;
 
 use super::HookClient;
 use crate::domain::{PeerStatus, journal::SessionSource};
@@ -76,7 +76,7 @@ pub struct CheckedRun {
     /// The command.
     pub command: String,
     /// How it went.
-    pub verdict: Verdict,
+    pub verdict: RunVerdict,
 }
 
 impl HookToolUse {

@@ -11,7 +11,7 @@ use super::server::{Reply, TestServer};
 use crate::service::Tuning;
 
 /// Who makes requests: the operator, or a session.
-pub(super) struct Client {
+pub(crate) struct Client {
     local: Rc<Local>,
     token: Option<String>,
 }

@@ -29,7 +29,7 @@ pub(super) struct TestServer {
 
 /// An answer, read to its end.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(crate) struct Reply {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: String,

@@ -11,7 +11,7 @@ use super::{
         McpServer,
         call::{CallClient, ClientChannel, rpc_error_of},
         origin::RequestContext,
-        prompts::Prompt,
+        prompts::PromptTemplate,
         rpc::{
             ClientRequest, EraResult, RpcError, object_or_empty, result_message, shortened,
             text_param,
@@ -25,7 +25,7 @@ use crate::tools::{Call, Failure, NoFarEnd};
 /// Members of `ListPromptsResult`.
 #[derive(Serialize)]
 pub(super) struct PromptList {
-    prompts: Vec<Prompt>,
+    prompts: Vec<PromptTemplate>,
 }
 
 /// Members of `GetPromptResult`.
@@ -84,7 +84,7 @@ impl McpServer {
         &self,
         context: &RequestContext,
         request: &ClientRequest,
-        prompt: &Prompt,
+        prompt: &PromptTemplate,
     ) -> Option<Arc<ClientChannel>> {
         let client = CallClient::Modern(context.origin.modern()?.clone());
         let record = CallRecord {

@@ -14,7 +14,7 @@ use sqlx::AssertSqlSafe;
 use super::{
     errors::changed,
     json::to_json,
-    tx::{PendingEvent, Undo, WriteTx},
+    tx::{UncommittedEvent, Undo, WriteTx},
 };
 use crate::{
     domain::{Event, NewEvent, Seq, StreamName, StreamReader, StreamVisibility},
@@ -105,7 +105,7 @@ impl WriteTx {
                 if let Some(id) = &event.producer_id {
                     fresh.insert(Arc::clone(id), state.head);
                 }
-                self.pending.push(PendingEvent {
+                self.pending.push(UncommittedEvent {
                     stream: Arc::clone(&shared),
                     stream_id: state.id,
                     visibility: state.visibility,

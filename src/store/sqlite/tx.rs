@@ -20,7 +20,7 @@ pub struct WriteTx {
     /// Heads of the streams that were touched lately. The writer is the only one who moves them.
     pub(super) streams: HashMap<Arc<str>, StreamState>,
     /// Events of the present commit. They are written in one statement at its end.
-    pub(super) pending: Vec<PendingEvent>,
+    pub(super) pending: Vec<UncommittedEvent>,
     /// Streams closed since the last commit, with an event or without.
     pub(super) closing: Vec<Arc<str>>,
     /// Highest position given out.
@@ -34,7 +34,7 @@ pub struct WriteTx {
 
 /// An event with its seq, not yet written.
 #[derive(Debug)]
-pub(super) struct PendingEvent {
+pub(super) struct UncommittedEvent {
     pub(super) stream: Arc<str>,
     pub(super) stream_id: i64,
     pub(super) visibility: StreamVisibility,
