@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use svc::domain::{Caller, StreamName};
 use svc::mcp::{
-    McpServer, Prompt, PromptArgument, Resource, ResourcePage, ResourceProvider, ResourceTemplate,
-    RpcError,
+    McpServer, PromptArgument, PromptTemplate, Resource, ResourcePage, ResourceProvider,
+    ResourceTemplate, RpcError,
 };
 use svc::service::Services;
 use svc::tools::{
@@ -457,13 +457,13 @@ fn words(text: impl Into<String>) -> Value {
     user(&json!({ "type": "text", "text": text.into() }))
 }
 
-pub(super) fn prompts() -> Vec<Prompt> {
+pub(super) fn prompts() -> Vec<PromptTemplate> {
     let about = "A fixture of the conformance suite";
     vec![
-        Prompt::new("test_simple_prompt", about, Vec::new(), async |_, _| {
+        PromptTemplate::new("test_simple_prompt", about, Vec::new(), async |_, _| {
             Ok(vec![words("This is a simple prompt for testing.")])
         }),
-        Prompt::new(
+        PromptTemplate::new(
             "test_prompt_with_arguments",
             about,
             vec![argument("arg1"), argument("arg2")],
@@ -476,7 +476,7 @@ pub(super) fn prompts() -> Vec<Prompt> {
             let all = ["paris", "park", "party"];
             Ok(all.into_iter().filter(|it| it.starts_with(&value)).map(str::to_owned).collect())
         }),
-        Prompt::new(
+        PromptTemplate::new(
             "test_prompt_with_embedded_resource",
             about,
             vec![argument("resourceUri")],
@@ -489,13 +489,13 @@ pub(super) fn prompts() -> Vec<Prompt> {
                 ])
             },
         ),
-        Prompt::new("test_prompt_with_image", about, Vec::new(), async |_, _| {
+        PromptTemplate::new("test_prompt_with_image", about, Vec::new(), async |_, _| {
             Ok(vec![
                 user(&json!({ "type": "image", "data": PNG, "mimeType": "image/png" })),
                 words("Please analyze the image above."),
             ])
         }),
-        Prompt::new(
+        PromptTemplate::new(
             "test_input_required_result_prompt",
             about,
             Vec::new(),
