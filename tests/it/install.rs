@@ -440,7 +440,9 @@ fn a_rotated_token_makes_nothing_stale() {
 #[test]
 fn codex_is_asked_for_the_hashes_and_told_only_with_consent() {
     let person = Person::with_clients();
-    // What Codex would say of the hooks that it finds, with everything untrusted until config.toml says otherwise.
+    let done = json!({ "hooks": [{ "type": "command", "command": "say done" }] });
+    person.write(".codex/hooks.json", &json!({ "hooks": { "Stop": [done] } }).to_string());
+    // What Codex says of the hooks that it finds, with all untrusted until config.toml says otherwise.
     let script = r#"#!/bin/sh
 [ "$1" = app-server ] || { echo "codex-cli 0.169.0"; exit 0; }
 while read -r line; do
@@ -450,14 +452,37 @@ while read -r line; do
         trust=untrusted
         grep -q 'sha256:ours' "$HOME/.codex/config.toml" && trust=trusted
         echo '{"method":"noise"}'
-        echo '{"id":2,"result":{"data":[{"hooks":[{"key":"K:stop:0:0","command":"/opt/svc hook codex","currentHash":"sha256:ours","trustStatus":"'$trust'"},{"key":"K:stop:1:0","command":"say done","currentHash":"sha256:theirs","trustStatus":"untrusted"}]}]}}'
+        sed "s/TRUST/$trust/" "$HOME/hooks-list"
         ;;
     esac
 done
 "#;
     person.write("bin/codex", script);
     fs::set_permissions(person.path("bin/codex"), fs::Permissions::from_mode(0o755)).expect("ours");
+    person.write("hooks-list", "");
     let before = person.files();
+    person.svc(&["install", "codex", "--no-mcp"]).ok();
+    let stop = person.json(".codex/hooks.json")["hooks"]["Stop"].clone();
+    let ours = text(&stop[1]["hooks"][0], "command");
+    let file = person.path(".codex/hooks.json").display().to_string();
+    let other = person.path("other/hooks.json").display().to_string();
+    person.write("other/hooks.json", &person.read(".codex/hooks.json"));
+    let key = |file: &str, rest: &str| format!("{file}:{rest}");
+    let hook = |key: String, command: &str, name: &str, trust: &str| json!({ "key": key, "command": command, "currentHash": format!("sha256:{name}"), "trustStatus": trust });
+    // Each but the first is not what was written, or not where.
+    let list = [
+        hook(key(&file, "stop:1:0"), &ours, "ours", "TRUST"),
+        hook(key(&file, "stop:0:0"), "say done", "theirs", "untrusted"),
+        hook(key(&file, "stop:1:0"), "/opt/svc hook codex", "other-program", "untrusted"),
+        hook(key(&file, "stop:1:0"), &format!("{ours} ; true"), "more-text", "untrusted"),
+        hook(key(&file, "stop:0:0"), &ours, "other-group", "untrusted"),
+        hook(key(&file, "stop:1:1"), &ours, "other-handler", "untrusted"),
+        hook(key(&file, "post_tool_use:1:0"), &ours, "other-event", "untrusted"),
+        hook(key(&other, "stop:1:0"), &ours, "other-file", "untrusted"),
+        hook("K".to_owned(), &ours, "no-file", "untrusted"),
+    ];
+    let answer = json!({ "id": 2, "result": { "data": [{ "hooks": list }] } });
+    person.write("hooks-list", &format!("{answer}\n"));
     let ran = person.svc(&["install", "codex"]);
     assert!(ran.ok().contains("--trust-hooks"), "{ran:?}");
     assert!(!person.read(".codex/config.toml").contains("sha256"));
@@ -466,14 +491,44 @@ done
     assert_eq!(status["version"], "0.169.0");
     person.svc(&["install", "codex", "--trust-hooks"]).ok();
     let config = person.read(".codex/config.toml");
-    assert!(
-        config.contains("[hooks.state.\"K:stop:0:0\"]\ntrusted_hash = \"sha256:ours\""),
-        "{config}"
-    );
-    assert!(!config.contains("theirs"), "{config}");
+    let trusted = format!("[hooks.state.\"{file}:stop:1:0\"]\ntrusted_hash = \"sha256:ours\"");
+    assert!(config.contains(&trusted), "{config}");
+    assert_eq!(config.matches("sha256:").count(), 1, "{config}");
     assert_eq!(person.status("codex")["problems"], json!([]));
+    // What was written is changed by somebody else: it is not trusted any more.
+    person.write(".codex/config.toml", &config.replace(&trusted, ""));
+    let changed = person.read(".codex/hooks.json").replacen("\"timeout\"", "\"timeOut\"", 99);
+    person.write(".codex/hooks.json", &changed);
+    assert_eq!(person.status("codex")["hooks"][0]["state"], "changed");
     person.svc(&["uninstall"]).ok();
-    assert_eq!(person.files(), before);
+    person.write("hooks-list", "");
+    fs::remove_dir_all(person.path("other")).expect("is there");
+    assert_eq!(person.files().len(), before.len());
+}
+
+#[test]
+fn a_projects_link_does_not_change_a_persons_file() {
+    let person = Person::with_clients();
+    let target = person.path(CLAUDE);
+    let before = person.files();
+    fs::create_dir(person.project().join(".claude")).expect("makes");
+    std::os::unix::fs::symlink(&target, person.project().join(".claude/settings.json"))
+        .expect("links");
+    let ran = person.svc(&["install", "claude-code", "--scope", "project"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("outside of "), "{ran:?}");
+    assert!(ran.stderr.contains(".claude/settings.json leads by a link to "), "{ran:?}");
+    let after = person.files();
+    assert!(before.iter().all(|(path, text)| after.get(path) == Some(text)), "{after:?}");
+    // A person's own link within the home is theirs, as programs for dotfiles make it.
+    fs::remove_dir_all(person.project().join(".claude")).expect("is there");
+    let kept = person.path("dotfiles/claude.json");
+    fs::create_dir(person.path("dotfiles")).expect("makes");
+    fs::rename(&target, &kept).expect("renames");
+    std::os::unix::fs::symlink(&kept, &target).expect("links");
+    person.svc(&["install", "claude-code"]).ok();
+    assert!(fs::symlink_metadata(&target).expect("is there").is_symlink());
+    assert!(fs::read_to_string(&kept).expect("reads").contains("hook claude-code"));
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub enum ApplyError {
 pub struct Installer<'a> {
     /// The data folder, where the record is kept.
     pub home: &'a Path,
+    /// Where the clients' files are.
+    pub locations: &'a ClientLocations,
     /// The record of earlier installations.
     pub record: InstallRecord,
     /// Whether to write nothing.
@@ -70,7 +72,8 @@ impl Installer<'_> {
         scope: InstallScope,
         change: &FileChange,
     ) -> Result<FileOutcome, ApplyError> {
-        let file = ForeignFile::read(&change.path)?;
+        let folders = self.locations.folders(scope);
+        let file = ForeignFile::read_within(&change.path, &folders)?;
         let recorded = self.record.of(&change.path).cloned();
         let mut undo = recorded.as_ref().map(InstalledFile::undo_info).unwrap_or_default();
         let mut text = file.text().to_owned();
@@ -101,6 +104,7 @@ impl Installer<'_> {
             made: Vec::new(),
             replaced: None,
             trusted: Vec::new(),
+            within: folders.into_iter().find(|folder| change.path.starts_with(folder)),
         });
         let (before, after) = (digest(file.text()), digest(&text));
         if file.text.is_some() && before != entry.after {
@@ -133,8 +137,14 @@ impl Installer<'_> {
         path: &Path,
         edits: &[Edit],
     ) -> Result<FileOutcome, ApplyError> {
-        let file = ForeignFile::read(path)?;
         let recorded = self.record.of(path).cloned();
+        let mut folders = self.locations.folders(scope);
+        // It may have been installed for another project, or while a variable named its folder.
+        folders.extend(recorded.as_ref().and_then(|entry| match &entry.within {
+            Some(folder) => Some(folder.clone()),
+            None => entry.path.parent().map(Path::to_path_buf),
+        }));
+        let file = ForeignFile::read_within(path, &folders)?;
         let Some(text) = file.text.as_deref() else {
             self.forget(recorded.as_ref())?;
             return Ok(FileOutcome::Unchanged);

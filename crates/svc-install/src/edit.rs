@@ -399,7 +399,7 @@ fn differs(document: &Value, event: &str, wanted: &[(&'static str, Value)]) -> b
 }
 
 /// No matcher, an empty one and `*` mean the same.
-fn matcher(group: &Value) -> Value {
+pub(crate) fn matcher(group: &Value) -> Value {
     match group.get("matcher") {
         None | Some(Value::Null) => json!("*"),
         Some(Value::String(text)) if text.is_empty() => json!("*"),

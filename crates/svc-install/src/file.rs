@@ -1,12 +1,16 @@
 //! Files of other programs: read whole, and replaced whole if no other program has changed them meanwhile.
 //!
-//! Links are followed and stay links. Mode and owner stay. A reader sees the old text or the new one, also after a power
-//! cut. A file that its owner may not write is left alone, although a rename would succeed.
+//! Links are followed and stay links, where they do not lead out of the scope that is edited: a project's settings may come
+//! from somebody else, and a link among them would make us change a file of the person. Mode and owner stay. A reader sees the
+//! old text or the new one, also after a power cut. A file that its owner may not write is left alone, although a rename would
+//! succeed.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
+
+use tempfile::NamedTempFile;
 
 use super::client::InstallScope;
 
@@ -36,6 +40,17 @@ pub enum FileError {
     /// More links than `MAX_LINKS`: a loop.
     #[error("is a link to itself")]
     Loop,
+    /// A link leads out of the folders that are edited.
+    #[error(
+        "leads by a link to {}, which is outside of {within}; svc changes nothing there: edit that file by hand, or put a \
+         file in place of the link", .real.display()
+    )]
+    Outside {
+        /// The path with links followed.
+        real: PathBuf,
+        /// The folders that it would have to be in.
+        within: String,
+    },
     /// Another program has written it since it was read.
     #[error("is being changed by another program; try again when that has ended")]
     Busy,
@@ -52,7 +67,18 @@ pub struct ForeignFile {
 }
 
 impl ForeignFile {
-    /// Reads a file.
+    /// Reads a file that links do not lead out of all of `folders`.
+    pub fn read_within(path: &Path, folders: &[PathBuf]) -> Result<Self, FileError> {
+        let real = resolved(&follow(path)?);
+        if folders.iter().any(|folder| real.starts_with(resolved(folder))) {
+            return Self::read(path);
+        }
+        let names: Vec<String> =
+            folders.iter().map(|folder| folder.display().to_string()).collect();
+        Err(FileError::Outside { real, within: names.join(" and ") })
+    }
+
+    /// Reads a file, wherever links lead.
     pub fn read(path: &Path) -> Result<Self, FileError> {
         let real = follow(path)?;
         let mut file = match OpenOptions::new().read(true).custom_flags(nonblocking()).open(&real) {
@@ -95,19 +121,11 @@ impl ForeignFile {
         self.check_writable()?;
         let folder = self.real.parent().unwrap_or(Path::new("/"));
         let made = make_folders(folder, scope).map_err(|error| FileError::Io("written", error))?;
-        let temporary = beside(&self.real, &format!(".{}.svc-tmp", std::process::id()));
-        let written = self.write(&temporary, text, scope).and_then(|()| {
-            if self.is_as_read() {
-                std::fs::rename(&temporary, &self.real)
-                    .map_err(|error| FileError::Io("written", error))
-            } else {
-                Err(FileError::Busy)
-            }
-        });
-        if written.is_err() {
-            std::fs::remove_file(&temporary).ok();
+        let written = self.written_beside(text, scope)?;
+        if !self.is_as_read() {
+            return Err(FileError::Busy);
         }
-        written?;
+        written.persist(&self.real).map_err(|error| FileError::Io("written", error.error))?;
         // The rename is in the folder.
         File::open(folder).and_then(|folder| folder.sync_all()).ok();
         Ok(made)
@@ -116,14 +134,9 @@ impl ForeignFile {
     /// Copies what was read to a file beside it, with its mode and owner.
     pub fn back_up(&self, scope: InstallScope) -> Result<PathBuf, FileError> {
         let backup = beside(&self.real, ".svc-backup");
-        let temporary = beside(&self.real, &format!(".{}.svc-tmp", std::process::id()));
-        let written = self.write(&temporary, self.text(), scope).and_then(|()| {
-            std::fs::rename(&temporary, &backup).map_err(|error| FileError::Io("backed up", error))
-        });
-        if written.is_err() {
-            std::fs::remove_file(&temporary).ok();
-        }
-        written.map(|()| backup)
+        let written = self.written_beside(self.text(), scope)?;
+        written.persist(&backup).map_err(|error| FileError::Io("backed up", error.error))?;
+        Ok(backup)
     }
 
     /// Removes the file that was read.
@@ -135,28 +148,30 @@ impl ForeignFile {
         std::fs::remove_file(&self.real).map_err(|error| FileError::Io("removed", error))
     }
 
-    fn write(&self, path: &Path, text: &str, scope: InstallScope) -> Result<(), FileError> {
+    /// A file with a random name beside this one, with its mode and owner.
+    fn written_beside(&self, text: &str, scope: InstallScope) -> Result<NamedTempFile, FileError> {
         let failed = |error| FileError::Io("written", error);
         // A person's file is private; a project's is made as an editor would make it.
         let mode = if scope == InstallScope::User { 0o600 } else { 0o666 };
-        // A file of this name is left over from a killed process with the same number.
-        std::fs::remove_file(path).ok();
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(path)
+        let mut named = tempfile::Builder::new()
+            .prefix(".svc-")
+            .suffix(".tmp")
+            .rand_bytes(12)
+            .permissions(Permissions::from_mode(mode))
+            .tempfile_in(self.real.parent().unwrap_or(Path::new("/")))
             .map_err(failed)?;
+        let file = named.as_file_mut();
         if let Some(meta) = &self.meta {
             let new = file.metadata().map_err(failed)?;
             if (new.uid(), new.gid()) != (meta.uid(), meta.gid()) {
-                std::os::unix::fs::fchown(&file, Some(meta.uid()), Some(meta.gid()))
+                std::os::unix::fs::fchown(&*file, Some(meta.uid()), Some(meta.gid()))
                     .map_err(failed)?;
             }
             let mode = meta.permissions().mode() & 0o7777;
             file.set_permissions(Permissions::from_mode(mode)).map_err(failed)?;
         }
-        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+        Ok(named)
     }
 
     fn is_as_read(&self) -> bool {
@@ -177,6 +192,19 @@ fn follow(path: &Path) -> Result<PathBuf, FileError> {
         }
     }
     Err(FileError::Loop)
+}
+
+/// The path without any link, of which the end need not exist. What cannot be resolved stays, and is in no folder.
+fn resolved(path: &Path) -> PathBuf {
+    for folder in path.ancestors() {
+        if let Ok(real) = std::fs::canonicalize(folder) {
+            let rest = path.strip_prefix(folder).unwrap_or(Path::new(""));
+            // What does not exist has no parent to go back to.
+            let is_plain = rest.components().all(|part| matches!(part, Component::Normal(_)));
+            return if is_plain { real.join(rest) } else { PathBuf::new() };
+        }
+    }
+    PathBuf::new()
 }
 
 /// To open a pipe must not wait for its other end.

@@ -284,6 +284,8 @@ impl Expectation {
 
     async fn note_untrusted(&self, status: &mut ClientStatus) {
         let Some(Ok(hooks)) = trust::hooks(&self.locations, self.version).await else { return };
+        let written = |scope| trust::written(hooks.clone(), &self.locations, &self.command, scope);
+        let hooks = [written(InstallScope::User), written(InstallScope::Project)].concat();
         let count = hooks.iter().filter(|hook| !hook.trusted).count();
         if count == 0 {
             return;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use super::client::InstallScope;
+
 /// The variables that move a client's files, and the one that says where programs are.
 const VARIABLES: &[&str] =
     &["CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "XDG_CONFIG_HOME", "PATH"];
@@ -28,6 +30,18 @@ impl ClientLocations {
         let variables =
             VARIABLES.iter().filter_map(|name| Some((*name, variable(name)?))).collect();
         Self { home, project, variables }
+    }
+
+    /// The folders in which files of this scope are edited: where links lead elsewhere, nothing is changed.
+    pub fn folders(&self, scope: InstallScope) -> Vec<PathBuf> {
+        match scope {
+            InstallScope::Project => vec![self.project.clone()],
+            InstallScope::User => {
+                let moved = VARIABLES.iter().filter(|name| **name != "PATH");
+                let moved = moved.filter_map(|name| self.variable(name));
+                [self.home.clone()].into_iter().chain(moved).collect()
+            }
+        }
     }
 
     /// The XDG folder of configurations.

@@ -49,6 +49,9 @@ pub struct InstalledFile {
     /// Codex's keys of the hooks that svc marked as trusted.
     #[serde(default)]
     pub trusted: Vec<String>,
+    /// The folder in which links were followed: the person's home, or the project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<PathBuf>,
 }
 
 /// A copy of a file before it was changed.
@@ -92,8 +95,8 @@ impl InstallRecord {
             };
         }
         let text = format!("{}\n", serde_json::to_string_pretty(self)?);
-        let written =
-            ForeignFile::read(&path).and_then(|file| file.replace(&text, InstallScope::User));
+        let written = ForeignFile::read_within(&path, &[home.to_path_buf()])
+            .and_then(|file| file.replace(&text, InstallScope::User));
         let error = match written {
             Ok(_) => return Ok(()),
             Err(FileError::Io(_, error)) => anyhow::Error::new(error),

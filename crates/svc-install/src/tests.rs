@@ -12,6 +12,7 @@ use super::change::FileChange;
 use super::client::{InstallScope, KnownClient};
 use super::document::{ConfigDocument, FileFormat};
 use super::edit::{self, Edit, EditError, EditState, UndoInfo, is_our_handler, is_our_server};
+use super::locations::ClientLocations;
 use super::record::InstallRecord;
 
 fn server() -> Edit {
@@ -388,7 +389,11 @@ fn change(path: &Path, edits: Vec<Edit>) -> FileChange {
 }
 
 fn work(home: &Path) -> Installer<'_> {
-    Installer { home, record: InstallRecord::read(home).expect("reads"), dry_run: false }
+    let locations = ClientLocations::new(home.to_path_buf(), home.join("project"), |_| None);
+    // Lives as long as the test.
+    let locations = Box::leak(Box::new(locations));
+    let record = InstallRecord::read(home).expect("reads");
+    Installer { home, locations, record, dry_run: false }
 }
 
 #[test]
@@ -448,6 +453,53 @@ fn links_modes_and_read_only_files_are_respected() {
     let refused = work(folder.path()).install(KnownClient::Gemini, InstallScope::User, &change);
     assert_eq!(refused.expect_err("read-only").to_string(), "is read-only (mode 440)");
     assert_eq!(fs::read_to_string(&real).expect("reads"), "{}");
+}
+
+#[test]
+fn links_that_lead_out_of_the_scope_are_not_followed() {
+    let outer = tempfile::tempdir().expect("a folder");
+    let (home, elsewhere) = (outer.path().join("home"), outer.path().join("elsewhere"));
+    let project = home.join("project");
+    fs::create_dir_all(project.join(".inner")).expect("makes");
+    fs::create_dir(&elsewhere).expect("makes");
+    fs::write(elsewhere.join("settings.json"), "{}").expect("writes");
+    fs::write(home.join("settings.json"), "{}").expect("writes");
+    let link = |target: &Path, name: &str| {
+        std::os::unix::fs::symlink(target, project.join(name)).expect("links");
+    };
+    // The file, one that does not exist yet, the folder, and one that leads back out.
+    link(&elsewhere.join("settings.json"), "a.json");
+    link(&elsewhere.join("new.json"), "b.json");
+    link(&elsewhere, "c");
+    link(&home.join("settings.json"), "d.json");
+    link(Path::new("../missing/../settings.json"), "e.json");
+    link(Path::new(".inner/f.json"), "f.json");
+    for (name, project_passes, user_passes) in [
+        ("a.json", false, false),
+        ("b.json", false, false),
+        ("c/settings.json", false, false),
+        ("c/new/settings.json", false, false),
+        ("d.json", false, true),
+        ("e.json", false, false),
+        ("f.json", true, true),
+    ] {
+        let change = change(&project.join(name), vec![server()]);
+        for (scope, passes) in
+            [(InstallScope::Project, project_passes), (InstallScope::User, user_passes)]
+        {
+            let mut work = work(&home);
+            let installed = work.install(KnownClient::Gemini, scope, &change);
+            assert_eq!(installed.is_ok(), passes, "{name} {scope:?} {installed:?}");
+            if let Err(error) = installed {
+                assert!(error.to_string().contains("outside of "), "{error}");
+                work.uninstall(scope, &change.path, &change.edits).expect_err("leads outside");
+            } else {
+                work.uninstall(scope, &change.path, &change.edits).expect("uninstalls");
+            }
+        }
+    }
+    assert_eq!(fs::read_to_string(elsewhere.join("settings.json")).expect("reads"), "{}");
+    assert_eq!(fs::read_dir(&elsewhere).expect("lists").count(), 1);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! can compute the hashes, so its app server is asked for them; with the person's consent they are written where Codex's
 //! `/hooks` writes them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -12,7 +12,12 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::edit::is_our_handler;
+use super::change::FileChange;
+use super::client::{InstallParts, InstallScope, KnownClient};
+use super::command::ClientCommand;
+use super::document::ConfigDocument;
+use super::edit::{Edit, is_our_handler, matcher};
+use super::file::ForeignFile;
 use super::locations::ClientLocations;
 
 /// How long Codex may take to list its hooks.
@@ -27,6 +32,74 @@ pub struct CodexHook {
     pub hash: String,
     /// Whether this hash is trusted.
     pub trusted: bool,
+    /// Its command, as Codex would run it.
+    pub command: String,
+}
+
+/// Those of `hooks` that stand where svc writes them in this scope, and are as svc writes them: the same file, event, matcher
+/// and handler, with the same program in it. What only looks like a hook of svc is the person's to review.
+pub fn written(
+    hooks: Vec<CodexHook>,
+    locations: &ClientLocations,
+    command: &ClientCommand,
+    scope: InstallScope,
+) -> Vec<CodexHook> {
+    let changes = KnownClient::Codex.changes(locations, command, scope, InstallParts::ALL);
+    let documents: Vec<_> = changes.iter().filter_map(|change| document(change)).collect();
+    let is_written = |hook: &CodexHook| {
+        documents.iter().any(|(path, document, groups)| hook.is_in(path, document, groups))
+    };
+    hooks.into_iter().filter(is_written).collect()
+}
+
+/// A file in which svc writes hooks, what is in it, and the groups that svc writes.
+fn document(change: &FileChange) -> Option<(PathBuf, Value, &[(&'static str, Value)])> {
+    let groups = change.edits.iter().find_map(|edit| match edit {
+        Edit::Hooks { groups } => Some(groups.as_slice()),
+        _ => None,
+    })?;
+    let path = std::fs::canonicalize(&change.path).ok()?;
+    let text = ForeignFile::read(&path).ok()?.text?;
+    Some((path, ConfigDocument::parse(change.format, &text).ok()?.value(), groups))
+}
+
+impl CodexHook {
+    /// Whether the handler that its key names is one of `groups`, which svc writes.
+    fn is_in(&self, path: &Path, document: &Value, groups: &[(&'static str, Value)]) -> bool {
+        // The last three parts; a path may have colons.
+        let mut parts = self.key.rsplitn(4, ':');
+        let index = |part: Option<&str>| part.and_then(|part| part.parse::<usize>().ok());
+        let (handler, group) = (index(parts.next()), index(parts.next()));
+        let (Some(handler), Some(group), Some(event), Some(file)) =
+            (handler, group, parts.next(), parts.next())
+        else {
+            return false;
+        };
+        if std::fs::canonicalize(file).ok().as_deref() != Some(path) {
+            return false;
+        }
+        groups.iter().filter(|(name, _)| snake_case(name) == event).any(|(name, wanted)| {
+            let group = document.get("hooks").and_then(|hooks| hooks.get(name)?.get(group));
+            let there = group.and_then(|group| group.get("hooks")?.get(handler));
+            let wanted_handler = wanted.get("hooks").and_then(|hooks| hooks.get(0));
+            there.is_some()
+                && there == wanted_handler
+                && group.map(matcher) == Some(matcher(wanted))
+                && there.and_then(|there| there.get("command")) == Some(&json!(self.command))
+        })
+    }
+}
+
+/// `PreToolUse` as `pre_tool_use`.
+fn snake_case(name: &str) -> String {
+    let mut text = String::new();
+    for c in name.chars() {
+        if c.is_ascii_uppercase() && !text.is_empty() {
+            text.push('_');
+        }
+        text.push(c.to_ascii_lowercase());
+    }
+    text
 }
 
 /// Asks Codex for the hooks of svc that it reads in this project's folder. `None` if there is no Codex on the PATH.
@@ -63,6 +136,7 @@ fn hook(value: &Value) -> Option<CodexHook> {
         key: text("key")?.to_owned(),
         hash: text("currentHash")?.to_owned(),
         trusted: matches!(text("trustStatus")?, "trusted" | "managed"),
+        command: text("command")?.to_owned(),
     })
 }
 

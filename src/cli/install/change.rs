@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use svc_install::{
-    ClientCommand, ClientLocations, Edit, FileChange, FileFormat, FileOutcome, InstallParts,
-    InstallRecord, InstallScope, Installer, KnownClient, apply, trust,
+    ClientCommand, Edit, FileChange, FileFormat, FileOutcome, InstallParts, InstallRecord,
+    InstallScope, Installer, KnownClient, apply, trust,
 };
 
 use super::args::{InstallArgs, InstallCommand, UninstallArgs};
@@ -39,7 +39,8 @@ pub(in crate::cli) async fn install(
         .into());
     }
     let record = InstallRecord::read(&context.paths.home)?;
-    let mut installer = Installer { home: &context.paths.home, record, dry_run: args.dry_run };
+    let home = &context.paths.home;
+    let mut installer = Installer { home, locations: &locations, record, dry_run: args.dry_run };
     let mut results = Vec::new();
     for client in clients {
         let changes = client.changes(&locations, &command, args.scope, parts);
@@ -57,7 +58,7 @@ pub(in crate::cli) async fn install(
         for result in
             results.iter_mut().filter(|it| it.client == KnownClient::Codex && it.is_fine())
         {
-            notes.extend(trust_hooks(&mut installer, &locations, args, result).await);
+            notes.extend(trust_hooks(&mut installer, &command, args, result).await);
         }
     }
     if !args.dry_run && args.scope == InstallScope::User {
@@ -69,14 +70,15 @@ pub(in crate::cli) async fn install(
 /// Tells Codex that the person trusts the hooks, if they said so; else gives a note on how to.
 async fn trust_hooks(
     installer: &mut Installer<'_>,
-    locations: &ClientLocations,
+    command: &ClientCommand,
     args: &InstallArgs,
     codex: &mut ClientChanges,
 ) -> Option<String> {
     let by_hand = "codex runs hooks only after you have trusted them: say /hooks in codex, or run \
                    `svc install codex --trust-hooks`";
+    let locations = installer.locations;
     let hooks = match trust::hooks(locations, env!("CARGO_PKG_VERSION")).await {
-        Some(Ok(hooks)) => hooks,
+        Some(Ok(hooks)) => trust::written(hooks, locations, command, args.scope),
         Some(Err(error)) => {
             return Some(format!("{by_hand} (codex could not be asked: {error:#})"));
         }
@@ -106,7 +108,8 @@ pub(in crate::cli) fn uninstall(
     let (locations, command) = (here::locations(context)?, here::command(context)?);
     let record = InstallRecord::read(&context.paths.home)?;
     let recorded = record.files.clone();
-    let mut installer = Installer { home: &context.paths.home, record, dry_run: args.dry_run };
+    let home = &context.paths.home;
+    let mut installer = Installer { home, locations: &locations, record, dry_run: args.dry_run };
     let mut results = Vec::new();
     for client in here::chosen(&args.clients, |_| true) {
         // The recorded files, and those where an installation would be: the record may be lost.
