@@ -1,6 +1,6 @@
 //! `svc doctor`: what can be seen from outside the daemon, each finding with what to do.
 //!
-//! Reads only. The integrity of the database is checked by the daemon, which alone may open it.
+//! Reads only. The integrity of the database is checked by the daemon.
 
 use std::fs::Metadata;
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,6 +17,7 @@ use crate::client::{Client, ClientError, DaemonFile, Token, Url};
 use crate::config::{Config, Flags};
 use crate::domain::{Clock as _, SystemClock, Timestamp};
 use crate::private_file;
+use crate::store;
 
 /// Below this much free space a warning, below a tenth of it a failure; in bytes.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
@@ -67,6 +68,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     findings.extend(space(&context.paths.home));
     findings.push(clock());
     findings.extend(wal(context));
+    findings.extend(schema(context).await);
     findings.extend(daemon(context, config.is_some()).await);
     if let Some(config) = &config {
         findings.extend(neighbour(context, config).await);
@@ -214,6 +216,28 @@ fn wal(context: &Context) -> Option<Finding> {
         ));
     }
     Some(ok(CHECK, detail))
+}
+
+/// What other programs have added to the database: a trigger runs with each write of the daemon.
+async fn schema(context: &Context) -> Option<Finding> {
+    const CHECK: &str = "schema";
+    let db = context.paths.db.clone();
+    if !db.exists() {
+        return None;
+    }
+    let path = db.clone();
+    // The comparison holds connections in ways that a task on several threads may not.
+    let runtime = tokio::runtime::Handle::current();
+    let compared =
+        tokio::task::spawn_blocking(move || runtime.block_on(store::schema_difference(&path)));
+    Some(match compared.await.ok()? {
+        Ok(None) => ok(CHECK, "as svc makes it".to_owned()),
+        Ok(Some(difference)) => {
+            let advice = "remove it with sqlite3, or restore a backup from before";
+            warn(CHECK, format!("{}: {difference}", db.display()), advice)
+        }
+        Err(error) => warn(CHECK, format!("{}: {error}", db.display()), "see `svc logs`"),
+    })
 }
 
 async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {

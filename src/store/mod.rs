@@ -22,5 +22,6 @@ pub use rows::{
 pub(crate) use sqlite::testing;
 pub use sqlite::{
     DatabaseLock, LockError, SearchIndex, Store, WriteTx, Writer, backup, prepare_restore,
+    schema_difference,
 };
 pub use upkeep::{Migrations, OpenOptions, StoreSize, TrimOutcome, WriterStats};

@@ -110,7 +110,7 @@ impl Person {
                 let path = entry.expect("an entry").path();
                 if path.is_dir() {
                     folders.push(path);
-                } else {
+                } else if path.is_file() {
                     let mode = fs::metadata(&path).expect("a file").permissions().mode() & 0o777;
                     let text =
                         String::from_utf8_lossy(&fs::read(&path).expect("reads")).into_owned();
@@ -528,7 +528,7 @@ fn a_projects_link_does_not_change_a_persons_file() {
     std::os::unix::fs::symlink(&kept, &target).expect("links");
     person.svc(&["install", "claude-code"]).ok();
     assert!(fs::symlink_metadata(&target).expect("is there").is_symlink());
-    assert!(fs::read_to_string(&kept).expect("reads").contains("hook claude-code"));
+    assert!(fs::read_to_string(&kept).expect("reads").contains("\"claude-code\""));
 }
 
 #[test]

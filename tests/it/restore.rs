@@ -149,3 +149,21 @@ fn a_backup_of_an_earlier_version_is_compared_with_that_version() {
         d.stop();
     }
 }
+
+#[test]
+fn doctor_tells_what_others_added_to_the_database() {
+    let (d, _) = backed_up();
+    let schema = || {
+        let report: serde_json::Value =
+            serde_json::from_str(&svc(&d.home, &["doctor", "--json"]).stdout).expect("JSON");
+        let checks = report["checks"].as_array().expect("checks").clone();
+        checks.into_iter().find(|check| check["check"] == "schema").expect("it is checked")
+    };
+    assert_eq!(schema()["level"], "ok");
+    let file = Connection::open(d.home.path("svc.db")).expect("opens");
+    file.execute_batch("create trigger spy after insert on event begin select 1; end")
+        .expect("makes");
+    let told = schema();
+    assert_eq!(told["level"], "warn", "{told}");
+    assert!(text(&told, "detail").contains("trigger spy"), "{told}");
+}

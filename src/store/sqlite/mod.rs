@@ -48,6 +48,6 @@ mod writer_tests;
 pub use db::{Store, Writer};
 pub use files::backup;
 pub use lock::{DatabaseLock, LockError};
-pub use restore::prepare_restore;
+pub use restore::{prepare_restore, schema_difference};
 pub use search::SearchIndex;
 pub use tx::WriteTx;

@@ -11,7 +11,7 @@ use sqlx::{
 };
 
 use super::{
-    connect::restore_options,
+    connect::{reader_options, restore_options},
     files::findings,
     migrate::{MIGRATOR, inspect},
 };
@@ -53,6 +53,22 @@ pub async fn prepare_restore(path: &Path, now: Timestamp) -> Result<Migrations, 
     let migrations = prepared?;
     closed?;
     Ok(migrations)
+}
+
+/// In what the schema of the database at `path` differs from the one that the migrations make, without changing anything;
+/// `None` if it does not.
+///
+/// # Errors
+/// If the file cannot be read, or is of a later version.
+pub async fn schema_difference(path: &Path) -> Result<Option<String>, RestoreError> {
+    let mut conn = reader_options(path)?.connect().await.map_err(StoreError::from)?;
+    let migrations = inspect(&mut conn).await?;
+    let mut model = model(migrations.current).await?;
+    let found = difference(&mut conn, &mut model).await.map_err(StoreError::from)?;
+    for conn in [conn, model] {
+        conn.close().await.map_err(StoreError::from)?;
+    }
+    Ok(found)
 }
 
 async fn prepare(
