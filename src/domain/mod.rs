@@ -3,6 +3,7 @@
 //! The lowest floor. It does no input or output, reads no clock and rolls no dice: time and ids come in as
 //! arguments ([`Clock`], [`Ids`]).
 
+mod access;
 mod caller;
 pub mod cluster;
 mod event;
@@ -26,6 +27,7 @@ pub mod text;
 mod time;
 mod visibility;
 
+pub use access::{AccessLevel, Ownership, READ_ALL, RowReader};
 pub use caller::{Caller, LocalProcess, Scope};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub use gap::GapReason;
@@ -35,7 +37,7 @@ pub use id::{
     ValueId, new_secret,
 };
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
-pub use peer::{Peer, PeerRole, PeerStatus, RegisterInput};
+pub use peer::{Peer, PeerPresence, PeerRole, PeerStatus, RegisterInput};
 pub use principal::Principal;
 pub use secret::{WeakSecret, check_secret};
 pub use task::{
@@ -43,4 +45,4 @@ pub use task::{
     TaskEventBody, TaskReply, TaskReport, TaskState, TaskStatus,
 };
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
-pub use visibility::{StreamReader, StreamVisibility};
+pub use visibility::{StreamReader, StreamVisibility, holds_answers};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{PeerId, Timestamp};
 
-/// A peer, as everybody sees it.
+/// A peer, as its own project sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Peer {
     /// Given by the daemon at the first registration and kept.
@@ -41,6 +41,56 @@ pub struct Peer {
     pub registered_at: Timestamp,
     /// Last registration or heartbeat.
     pub last_seen: Timestamp,
+}
+
+/// What everybody sees of a peer, also those of other projects.
+#[derive(Debug, Clone, Serialize)]
+pub struct PeerPresence {
+    peer_id: PeerId,
+    display_name: String,
+    backend: String,
+    circle: String,
+    role: PeerRole,
+    status: PeerStatus,
+    registered_at: Timestamp,
+    last_seen: Timestamp,
+}
+
+impl PeerPresence {
+    /// That of a peer.
+    pub fn of(peer: &Peer) -> Self {
+        Self {
+            peer_id: peer.peer_id.clone(),
+            display_name: peer.display_name.clone(),
+            backend: peer.backend.clone(),
+            circle: peer.circle.clone(),
+            role: peer.role,
+            status: peer.status,
+            registered_at: peer.registered_at,
+            last_seen: peer.last_seen,
+        }
+    }
+}
+
+impl From<PeerPresence> for Peer {
+    /// A peer of which no more than this is shown.
+    fn from(presence: PeerPresence) -> Self {
+        Self {
+            peer_id: presence.peer_id,
+            display_name: presence.display_name,
+            path: None,
+            backend: presence.backend,
+            circle: presence.circle,
+            role: presence.role,
+            status: presence.status,
+            session_id: None,
+            tmux_pane: None,
+            pid: None,
+            metadata: None,
+            registered_at: presence.registered_at,
+            last_seen: presence.last_seen,
+        }
+    }
 }
 
 /// What a peer says when it registers.

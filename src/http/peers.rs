@@ -62,6 +62,7 @@ struct Peers {
 
 async fn list(
     State(app): State<App>,
+    caller: Caller,
     Query(query): Query<ListPeers>,
 ) -> Result<Json<Peers>, Problem> {
     let filter = PeerFilter {
@@ -71,7 +72,8 @@ async fn list(
         path: query.path,
     };
     let as_of = app.services.now();
-    let page = app.services.team.peers(&filter, query.cursor.as_deref(), query.limit).await?;
+    let page =
+        app.services.team.peers(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
     let next_cursor = page.next_cursor.clone();
     Ok(Json(Peers { count: page.items.len(), peers: page, as_of, next_cursor }))
 }
@@ -100,8 +102,12 @@ async fn heartbeat(
     Ok(Json(app.services.team.heartbeat(&caller, &id, status).await?))
 }
 
-async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Peer>, Problem> {
-    Ok(Json(app.services.team.peer(&id).await?))
+async fn show(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Peer>, Problem> {
+    Ok(Json(app.services.team.peer(&caller, &id).await?))
 }
 
 async fn remove(

@@ -76,6 +76,7 @@ struct ListTasks {
 
 async fn list(
     State(app): State<App>,
+    caller: Caller,
     Query(query): Query<ListTasks>,
 ) -> Result<Json<List<Task>>, Problem> {
     let filter = TaskFilter {
@@ -84,12 +85,17 @@ async fn list(
         from: query.from,
         since: query.since,
     };
-    let page = app.services.tasks.tasks(&filter, query.cursor.as_deref(), query.limit).await?;
+    let page =
+        app.services.tasks.tasks(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
     Ok(Json(page.into()))
 }
 
-async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Arc<Task>>, Problem> {
-    Ok(Json(app.services.tasks.task(&id).await?))
+async fn show(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Arc<Task>>, Problem> {
+    Ok(Json(app.services.tasks.task(&caller, &id).await?))
 }
 
 /// One event, or an array of at most 1,000.
@@ -130,19 +136,21 @@ struct Appended {
 
 async fn append(
     State(app): State<App>,
+    caller: Caller,
     Path(id): Path<String>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Json<Appended>, Problem> {
     let events = parse_events(&body)?;
-    let places = app.services.tasks.append_task_events(&id, events).await?;
+    let places = app.services.tasks.append_task_events(&caller, &id, events).await?;
     Ok(Json(Appended { first_id: places.first, last_id: places.last }))
 }
 
 async fn cancel(
     State(app): State<App>,
+    caller: Caller,
     Path(id): Path<String>,
 ) -> Result<(StatusCode, Json<Task>), Problem> {
-    let cancelled = app.services.tasks.cancel_task(&id).await?;
+    let cancelled = app.services.tasks.cancel_task(&caller, &id).await?;
     let status = if cancelled.at_once { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, Json(cancelled.task)))
 }
@@ -158,6 +166,7 @@ struct Watch {
 
 async fn watch(
     State(app): State<App>,
+    caller: Caller,
     Query(query): Query<Watch>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -166,7 +175,7 @@ async fn watch(
         return Err(Problem::malformed("task_id: must name a task"));
     }
     let after = sse::last_event_id(&headers, query.last_event_id.as_deref())?.unwrap_or(0);
-    let task = app.services.tasks.task(id).await?;
+    let task = app.services.tasks.task(&caller, id).await?;
     let name = StreamName::of("task", &task.task_id);
     let subscription = app
         .services

@@ -124,7 +124,7 @@ impl NoticeQueue {
         filter: NoticeFilter,
         from: Option<i64>,
     ) -> Result<Self, Error> {
-        let (updates, queue) = resource_updates(server, &filter.watched, from).await?;
+        let (updates, queue) = resource_updates(server, caller, &filter.watched, from).await?;
         let tasks = (!filter.tasks.is_empty()).then(|| {
             let changed = server.tasks_changed.subscribe();
             // The present state of each is the first notice.
@@ -151,7 +151,8 @@ impl NoticeQueue {
     /// Watches other resources from now on. Dropping the future changes nothing.
     pub(crate) async fn watch(&mut self, watched: WatchedResources) -> Result<(), Error> {
         let from = self.updates.as_ref().map(|updates| updates.moves.cursor());
-        let (updates, missed) = resource_updates(&self.server, &watched, from).await?;
+        let (updates, missed) =
+            resource_updates(&self.server, &self.caller, &watched, from).await?;
         self.filter.watched = watched;
         self.updates = updates;
         self.queue.extend(missed);
@@ -210,6 +211,7 @@ impl NoticeQueue {
 /// What watches these resources, and the notices of those that have moved since `from`.
 async fn resource_updates(
     server: &McpServer,
+    caller: &Caller,
     watched: &WatchedResources,
     from: Option<i64>,
 ) -> Result<(Option<Box<ResourceUpdates>>, VecDeque<Notice>), Error> {
@@ -217,7 +219,7 @@ async fn resource_updates(
         return Ok((None, VecDeque::new()));
     }
     let names: Vec<String> = watched.keys().cloned().collect();
-    let (moves, missed) = server.services.log.watch_streams(names, from).await?;
+    let (moves, missed) = server.services.log.watch_streams(caller, names, from).await?;
     let updates = ResourceUpdates { moves, not_before: Instant::now() };
     Ok((Some(Box::new(updates)), update_notices(watched, missed).into()))
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::rpc::RpcError;
 use crate::{
     domain::{
-        TaskStatus,
+        Caller, TaskStatus,
         quote::{self, ModelText, model_text},
     },
     service::Services,
@@ -20,7 +20,7 @@ use crate::{
 type Render = dyn Fn(Call, Map<String, Value>) -> BoxFuture<'static, Result<Vec<Value>, Failure>>
     + Send
     + Sync;
-type Complete = dyn Fn(Services, String, String) -> BoxFuture<'static, Result<Vec<String>, RpcError>>
+type Complete = dyn Fn(Services, Caller, String, String) -> BoxFuture<'static, Result<Vec<String>, RpcError>>
     + Send
     + Sync;
 
@@ -72,7 +72,7 @@ impl PromptTemplate {
         Fut: Future<Output = Result<Vec<Value>, Failure>> + Send + 'static,
     {
         let render = move |call, arguments| render(call, arguments).boxed();
-        let complete = |_, _, _| std::future::ready(Ok(Vec::new())).boxed();
+        let complete = |_, _, _, _| std::future::ready(Ok(Vec::new())).boxed();
         Self {
             name,
             title: None,
@@ -89,14 +89,16 @@ impl PromptTemplate {
         Self { title: Some(title), ..self }
     }
 
-    /// Completes arguments: `complete` gets an argument's name and the beginning of its value.
+    /// Completes arguments: `complete` gets who asks, an argument's name and the beginning of its value.
     #[must_use]
     pub fn completes<F, Fut>(self, complete: F) -> Self
     where
-        F: Fn(Services, String, String) -> Fut + Send + Sync + 'static,
+        F: Fn(Services, Caller, String, String) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Vec<String>, RpcError>> + Send + 'static,
     {
-        let complete = move |services, argument, value| complete(services, argument, value).boxed();
+        let complete = move |services, caller, argument, value| {
+            complete(services, caller, argument, value).boxed()
+        };
         Self { complete: Arc::new(complete), ..self }
     }
 
@@ -128,10 +130,12 @@ impl PromptTemplate {
     pub(crate) async fn complete(
         &self,
         services: &Services,
+        caller: &Caller,
         argument: &str,
         value: &str,
     ) -> Result<Vec<String>, RpcError> {
-        (self.complete)(services.clone(), argument.to_owned(), value.to_owned()).await
+        let (argument, value) = (argument.to_owned(), value.to_owned());
+        (self.complete)(services.clone(), caller.clone(), argument, value).await
     }
 }
 
@@ -160,7 +164,7 @@ pub fn builtin() -> Vec<PromptTemplate> {
         vec![id],
         async |call: Call, arguments: Map<String, Value>| {
             let id = arguments.get("task_id").and_then(Value::as_str).unwrap_or_default();
-            let task = call.services.tasks.task(id).await?;
+            let task = call.services.tasks.task(&call.caller, id).await?;
             let title =
                 quote::line(task.title.as_deref().unwrap_or("without a title"), TITLE_BYTES);
             Ok(vec![user(model_text!(
@@ -171,13 +175,13 @@ pub fn builtin() -> Vec<PromptTemplate> {
             ))])
         },
     );
-    let task = task.completes(async |services: Services, _, value: String| {
+    let task = task.completes(async |services: Services, caller: Caller, _, value: String| {
         let mut ids = Vec::new();
         for status in
             [TaskStatus::Active, TaskStatus::Pending, TaskStatus::Failed, TaskStatus::Done]
         {
             let filter = TaskFilter { status: Some(status), agent: None, from: None, since: None };
-            let page = services.tasks.tasks(&filter, None, Some(100)).await?;
+            let page = services.tasks.tasks(&caller, &filter, None, Some(100)).await?;
             ids.extend(page.items.into_iter().map(|task| task.task_id.as_str().to_owned()));
         }
         ids.retain(|id| id.starts_with(&value));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::rpc::RpcError;
 use crate::{
-    domain::{Caller, StreamName, StreamReader, StreamVisibility, limits, quote, sse::push_item},
+    domain::{Caller, StreamName, holds_answers, limits, quote, sse::push_item},
     service::{Services, log::Selector},
 };
 
@@ -55,10 +55,11 @@ pub type ResourcePage = (Vec<Resource>, Option<String>);
 
 /// A source of resources.
 pub trait ResourceProvider: fmt::Debug + Send + Sync {
-    /// A page of the resources. A cursor of another provider gives an empty one.
+    /// A page of the resources that the caller may read. A cursor of another provider gives an empty one.
     fn list<'a>(
         &'a self,
         services: &'a Services,
+        caller: &'a Caller,
         cursor: Option<&'a str>,
     ) -> BoxFuture<'a, Result<ResourcePage, RpcError>>;
     /// The families of resources.
@@ -76,6 +77,7 @@ pub trait ResourceProvider: fmt::Debug + Send + Sync {
     fn complete<'a>(
         &'a self,
         services: &'a Services,
+        caller: &'a Caller,
         template: &'a str,
         variable: &'a str,
         value: &'a str,
@@ -94,10 +96,12 @@ impl ResourceProvider for StreamResources {
     fn list<'a>(
         &'a self,
         services: &'a Services,
+        caller: &'a Caller,
         cursor: Option<&'a str>,
     ) -> BoxFuture<'a, Result<ResourcePage, RpcError>> {
         Box::pin(async move {
-            let page = services.mcp.public_streams(cursor, limits::MCP_RESOURCES_PAGE).await?;
+            let page =
+                services.mcp.readable_streams(caller, cursor, limits::MCP_RESOURCES_PAGE).await?;
             let resources = page.items.into_iter().map(|name| Resource {
                 uri: uri_of(&name),
                 title: None,
@@ -147,7 +151,9 @@ impl ResourceProvider for StreamResources {
                     _ => {}
                 }
             }
-            let Some(end) = services.log.team_stream_end(&name).await? else { return Ok(None) };
+            let Some(end) = services.log.readable_stream_end(caller, &name).await? else {
+                return Ok(None);
+            };
             let after = after.unwrap_or_else(|| (end.head - i64::from(limit)).max(0));
             let selector = Selector::Stream(name.as_str().to_owned());
             let page = services.log.event_page(caller, &selector, after, None, Some(limit)).await?;
@@ -171,15 +177,14 @@ impl ResourceProvider for StreamResources {
     }
 
     fn stream_of(&self, uri: &str) -> Option<StreamName> {
-        // The stream may not be there yet. What a subscriber hears is decided by the stream as it was opened.
-        let is_readable =
-            |name: &StreamName| StreamReader::Team.may_read(StreamVisibility::of_new(name));
-        parse(uri).map(|(name, _)| name).filter(is_readable)
+        // The stream may not be there yet. What a subscriber hears is decided by the stream when it moves.
+        parse(uri).map(|(name, _)| name).filter(|name| !holds_answers(name))
     }
 
     fn complete<'a>(
         &'a self,
         services: &'a Services,
+        caller: &'a Caller,
         template: &'a str,
         variable: &'a str,
         value: &'a str,
@@ -191,7 +196,8 @@ impl ResourceProvider for StreamResources {
             if variable != "name" {
                 return Ok(Some(Vec::new()));
             }
-            let mut names = services.mcp.stream_names(value, limits::MCP_COMPLETIONS + 1).await?;
+            let mut names =
+                services.mcp.stream_names(caller, value, limits::MCP_COMPLETIONS + 1).await?;
             // A name that would have to be changed to be shown leads nowhere.
             names.retain(|name| quote::plain(name) == *name);
             Ok(Some(names))

@@ -27,7 +27,7 @@ pub struct Batch {
     /// Whether the commit also closed the stream.
     pub closed: bool,
     /// Who may read the stream.
-    pub visibility: StreamVisibility,
+    pub visibility: Arc<StreamVisibility>,
     /// The events.
     pub events: Box<[Event]>,
     bytes: usize,
@@ -38,7 +38,7 @@ impl Batch {
     pub(in crate::store) fn new(
         events: Vec<Event>,
         closed: bool,
-        visibility: StreamVisibility,
+        visibility: Arc<StreamVisibility>,
     ) -> Option<Self> {
         let (first, last) = (events.first()?, events.last()?);
         Some(Self {
@@ -101,12 +101,12 @@ impl Bus {
         Listener::new(Arc::clone(&self.everything), None)
     }
 
-    /// Counts commits in which a stream began that every caller may read.
+    /// Counts commits in which a stream began that lists may name.
     pub fn opened(&self) -> watch::Receiver<u64> {
         self.opened.subscribe()
     }
 
-    /// Notifies that a stream has begun that every caller may read.
+    /// Notifies that a stream has begun that lists may name.
     pub(in crate::store) fn tell_opened(&self) {
         self.opened.send_modify(|count| *count += 1);
     }
@@ -299,7 +299,7 @@ mod tests {
             data: "x".repeat(size).into(),
             at: Timestamp::from_millis(0),
         });
-        Batch::new(events.collect(), closed, StreamVisibility::Team).unwrap()
+        Batch::new(events.collect(), closed, Arc::new(StreamVisibility::Team)).unwrap()
     }
 
     fn heard(listener: &Listener<Batch>, cursor: i64, budget: usize) -> Option<(i64, i64)> {

@@ -108,7 +108,11 @@ async fn read(call: Call, input: EventsReadArguments) -> Result<EventsReadResult
     };
     let wait = call.time_left(Duration::from_secs(input.wait_s.unwrap_or(0)));
     let (after, kind) = (input.after.unwrap_or(0), input.kind.as_deref());
-    let reading = call.services.log.read_events(&selector, after, kind, input.limit, wait).await?;
+    let reading = call
+        .services
+        .log
+        .read_events(&call.caller, &selector, after, kind, input.limit, wait)
+        .await?;
     let events: Vec<ReadEvent> = reading.events.iter().map(item).collect::<Result<_, _>>()?;
     let gap = reading.gap.map(|Gap { requested, oldest, latest, reason }| LogGap {
         requested,

@@ -84,7 +84,11 @@ async fn list(call: Call, input: PeerListArguments) -> Result<PeerListResult, Fa
         path: input.path,
     };
     let as_of = call.services.now();
-    let page = call.services.team.peers(&filter, input.cursor.as_deref(), input.limit).await?;
+    let page = call
+        .services
+        .team
+        .peers(&call.caller, &filter, input.cursor.as_deref(), input.limit)
+        .await?;
     let next_cursor = page.next_cursor.clone();
     Ok(PeerListResult { count: page.items.len(), peers: page, as_of, next_cursor })
 }
@@ -378,7 +382,7 @@ fn no_peer_error(call: &Call) -> ToolError {
 
 /// The id of a peer that is named by its id or by its display name. Models write names.
 async fn receiver(call: &Call, to: &str) -> Result<String, Failure> {
-    let named = match call.services.team.peer(to).await {
+    let named = match call.services.team.peer(&call.caller, to).await {
         Ok(peer) => return Ok(peer.peer_id.as_str().to_owned()),
         Err(unknown @ crate::service::Error::NotFound { .. }) => {
             match call.services.team.peers_named(to).await? {

@@ -70,7 +70,7 @@ struct OutputLine {
 }
 
 async fn get(call: Call, input: TaskGetArguments) -> Result<TaskGetResult, Failure> {
-    let task = call.services.tasks.task(&input.task_id).await?;
+    let task = call.services.tasks.task(&call.caller, &input.task_id).await?;
     let (frames, frames_cut) = last_lines(&call, &task.task_id, input.frames).await?;
     Ok(TaskGetResult { task, frames, frames_cut })
 }
@@ -141,7 +141,11 @@ async fn list(call: Call, input: TaskListArguments) -> Result<TaskListResult, Fa
         from: input.from,
         since: input.since,
     };
-    let page = call.services.tasks.tasks(&filter, input.cursor.as_deref(), input.limit).await?;
+    let page = call
+        .services
+        .tasks
+        .tasks(&call.caller, &filter, input.cursor.as_deref(), input.limit)
+        .await?;
     Ok(TaskListResult { count: page.items.len(), tasks: page.items, next_cursor: page.next_cursor })
 }
 
@@ -182,14 +186,15 @@ struct TaskWaitResult {
 
 async fn wait(call: Call, input: TaskWaitArguments) -> Result<TaskWaitResult, Failure> {
     let left = call.time_left(Duration::from_secs(input.timeout_s.unwrap_or(300)));
-    let mut watch = call.services.tasks.watch_tasks(std::slice::from_ref(&input.task_id)).await?;
+    let mut watch =
+        call.services.tasks.watch_tasks(&call.caller, std::slice::from_ref(&input.task_id)).await?;
     let ended = match timeout(left, watch.next()).await {
         Ok(ended) => ended?,
         Err(_) => None,
     };
     let task = match ended {
         Some(task) => Arc::new(task),
-        None => call.services.tasks.task(&input.task_id).await?,
+        None => call.services.tasks.task(&call.caller, &input.task_id).await?,
     };
     let (frames, frames_cut) = last_lines(&call, &task.task_id, input.frames).await?;
     Ok(TaskWaitResult { timed_out: !task.is_over(), task, frames, frames_cut })
@@ -250,7 +255,7 @@ async fn notify(call: Call, input: TaskNotifyArguments) -> Result<TaskNotifyResu
         TaskNotifyMode::Any => 1,
         TaskNotifyMode::All => watched_ids.len(),
     };
-    let mut watch = call.services.tasks.watch_tasks(&watched_ids).await?;
+    let mut watch = call.services.tasks.watch_tasks(&call.caller, &watched_ids).await?;
     let mut finished: Vec<Task> = Vec::new();
     loop {
         let next = if finished.len() < enough {
@@ -301,7 +306,7 @@ struct TaskCancelResult {
 }
 
 async fn cancel(call: Call, input: TaskCancelArguments) -> Result<TaskCancelResult, Failure> {
-    let cancelled = call.services.tasks.cancel_task(&input.task_id).await?;
+    let cancelled = call.services.tasks.cancel_task(&call.caller, &input.task_id).await?;
     Ok(TaskCancelResult { task: cancelled.task, at_once: cancelled.at_once })
 }
 

@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context as _;
 use svc::{
     daemon::worker_threads,
-    domain::{NewEvent, StreamName, SystemClock},
+    domain::{NewEvent, StreamName, StreamVisibility, SystemClock},
     store::{OpenOptions, Store, StoreError, Writer},
 };
 use tokio::{runtime::Runtime, task::JoinSet};
@@ -85,7 +85,7 @@ pub(crate) async fn make_streams(
         .write(move |tx| {
             Box::pin(async move {
                 for name in names.iter() {
-                    tx.open_stream(name).await?;
+                    tx.open_stream(name, &StreamVisibility::of_daemon()).await?;
                 }
                 Ok(())
             })

@@ -9,7 +9,7 @@ use super::super::{
     McpServer,
     rpc::{RpcError, text_param},
 };
-use crate::domain::limits;
+use crate::domain::{Caller, limits};
 
 /// Members of `CompleteResult`.
 #[derive(Serialize)]
@@ -28,6 +28,7 @@ impl McpServer {
     /// Values for an argument of a prompt, or for a variable of a resource template.
     pub(super) async fn complete(
         &self,
+        caller: &Caller,
         params: &Map<String, Value>,
     ) -> Result<CompleteResult, RpcError> {
         let reference = object_param(params, "ref", "params.ref: must be an object")?;
@@ -38,8 +39,8 @@ impl McpServer {
             .ok_or_else(|| RpcError::invalid_params("params.argument.name: must be a string"))?;
         let value = argument.get("value").and_then(Value::as_str).unwrap_or_default();
         let mut values = match reference.get("type").and_then(Value::as_str) {
-            Some("ref/prompt") => self.complete_prompt(reference, name, value).await?,
-            Some("ref/resource") => self.complete_resource(reference, name, value).await?,
+            Some("ref/prompt") => self.complete_prompt(caller, reference, name, value).await?,
+            Some("ref/resource") => self.complete_resource(caller, reference, name, value).await?,
             _ => {
                 let text = "params.ref.type: must be ref/prompt or ref/resource";
                 return Err(RpcError::invalid_params(text));
@@ -53,6 +54,7 @@ impl McpServer {
 
     async fn complete_prompt(
         &self,
+        caller: &Caller,
         reference: &Map<String, Value>,
         argument: &str,
         value: &str,
@@ -63,18 +65,20 @@ impl McpServer {
             .iter()
             .find(|prompt| prompt.name == name)
             .ok_or_else(|| RpcError::invalid_params("params.ref.name: there is no such prompt"))?;
-        prompt.complete(&self.services, argument, value).await
+        prompt.complete(&self.services, caller, argument, value).await
     }
 
     async fn complete_resource(
         &self,
+        caller: &Caller,
         reference: &Map<String, Value>,
         variable: &str,
         value: &str,
     ) -> Result<Vec<String>, RpcError> {
         let template = text_param(reference, "uri")?;
         for provider in &self.resources {
-            let values = provider.complete(&self.services, template, variable, value).await?;
+            let values =
+                provider.complete(&self.services, caller, template, variable, value).await?;
             if let Some(values) = values {
                 return Ok(values);
             }

@@ -61,7 +61,9 @@ impl McpServer {
             }
             ("prompts/list", _) => kept(id, era, self.list_prompts(params)?, PUBLIC_LIST),
             ("prompts/get", _) => self.get_prompt(context, request).await?,
-            ("resources/list", _) => kept(id, era, self.list_resources(params).await?, NOT_KEPT),
+            ("resources/list", _) => {
+                kept(id, era, self.list_resources(&context.caller, params).await?, NOT_KEPT)
+            }
             ("resources/templates/list", _) => {
                 kept(id, era, self.list_templates(params)?, PUBLIC_LIST)
             }
@@ -69,7 +71,7 @@ impl McpServer {
                 kept(id, era, self.read_resource(context, params).await?, NOT_KEPT)
             }
             ("completion/complete", _) => {
-                let completion = self.complete(params).await?;
+                let completion = self.complete(&context.caller, params).await?;
                 result_message(id, &EraResult::complete(era, completion, None))
             }
             _ => {

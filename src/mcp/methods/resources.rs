@@ -12,6 +12,7 @@ use super::{
     },
     params::{cursor, refuse_cursor},
 };
+use crate::domain::Caller;
 
 /// Members of `ListResourcesResult`.
 #[derive(Serialize)]
@@ -38,12 +39,13 @@ pub(super) struct ResourceContents {
 impl McpServer {
     pub(super) async fn list_resources(
         &self,
+        caller: &Caller,
         params: &Map<String, Value>,
     ) -> Result<ResourceList, RpcError> {
         let cursor = cursor(params)?;
         let (mut resources, mut next_cursor) = (Vec::new(), None);
         for provider in &self.resources {
-            let (page, next) = provider.list(&self.services, cursor).await?;
+            let (page, next) = provider.list(&self.services, caller, cursor).await?;
             resources.extend(page);
             next_cursor = next_cursor.or(next);
         }

@@ -220,11 +220,15 @@ impl HookWriteJob {
             pid: self.pid,
             metadata: None,
         };
+        let project = match self.caller.session() {
+            Some(_) => self.caller.project().map(str::to_owned),
+            None => self.project.clone(),
+        };
         if let Some(row) = known {
-            return team::update(tx, &self.caller, row, input).await;
+            return team::update(tx, &self.caller, row, input, project).await;
         }
         let id = PeerId::new(&self.ids, tx.now());
-        team::create(tx, &self.caller, id, input).await
+        team::create(tx, &self.caller, id, input, project).await
     }
 
     /// Notes which messages the session has, and gives those that go into the reply.

@@ -29,7 +29,7 @@ impl Log {
         let size = PageSize::rows(check::limit(limit)?);
         let LogPage { events, more } = match selector {
             Selector::Stream(name) => {
-                let (name, view) = self.readable(StreamReader::of(caller), name).await?;
+                let (name, view) = self.readable(&StreamReader::of(caller), name).await?;
                 self.core.store.events(view.id, &name, after, kind, size).await?
             }
             Selector::Prefix(prefix) => {
@@ -44,13 +44,13 @@ impl Log {
     /// A stream that the reader may read. One that it may not is not there.
     pub(super) async fn readable(
         &self,
-        reader: StreamReader,
+        reader: &StreamReader,
         name: &str,
     ) -> Result<(StreamName, StreamView), Error> {
         let unknown = || Error::not_found(ResourceKind::Stream, name);
         let stream = StreamName::parse(name).ok_or_else(unknown)?;
         let view = self.core.store.view(&stream).await?;
-        let view = view.filter(|view| reader.may_read(view.visibility)).ok_or_else(unknown)?;
+        let view = view.filter(|view| reader.may_read(&view.visibility)).ok_or_else(unknown)?;
         Ok((stream, view))
     }
 }

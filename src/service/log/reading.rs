@@ -10,7 +10,7 @@ use super::{
     source::{LogSource, TailRead},
 };
 use crate::{
-    domain::{Event, StreamReader, limits},
+    domain::{Caller, Event, StreamReader, limits},
     service::{Error, check},
     store::{Batch, FeedScope, PageSize},
 };
@@ -31,10 +31,11 @@ pub struct EventReading {
 impl Log {
     /// The events after a cursor. If there are none yet, waits for them up to `wait`.
     ///
-    /// This is for agents, and shows no stream that is for the operator alone, whoever asks. The answer itself becomes
-    /// an event of such a stream; if it were shown, each answer would hold all answers before it.
+    /// This is for tools, and shows no stream of answers, whoever asks: the answer itself becomes an event of such a
+    /// stream, and each would hold all before it.
     pub async fn read_events(
         &self,
+        caller: &Caller,
         selector: &Selector,
         after: u64,
         kind: Option<&str>,
@@ -43,14 +44,14 @@ impl Log {
     ) -> Result<EventReading, Error> {
         let deadline = Instant::now() + wait;
         let size = PageSize { rows: check::limit(limit)?, bytes: limits::AGENT_PAGE_BYTES };
-        let store = &self.core.store;
+        let (store, reader) = (&self.core.store, StreamReader::of_tool(caller));
         let (mut source, bounds) = match selector {
             Selector::Stream(name) => {
-                let (name, _) = self.readable(StreamReader::Team, name).await?;
+                let (name, _) = self.readable(&reader, name).await?;
                 LogSource::stream(store, name).await?
             }
             Selector::Prefix(prefix) => {
-                LogSource::feed(store, FeedScope::prefix(prefix, StreamReader::Team)).await?
+                LogSource::feed(store, FeedScope::prefix(prefix, reader)).await?
             }
         };
         let (mut cursor, gap) = source.start(StartAfter::Cursor(after), bounds).await?;

@@ -1,6 +1,6 @@
 //! Which of some streams have got new events.
 //!
-//! It is for clients that subscribe to resources, which are the streams that every caller may read.
+//! It is for clients that subscribe to resources: the streams that they may read, without those of answers.
 //!
 //! A level and not an edge: it names the streams that have moved since a position of the log and the last position of
 //! each. So nothing is kept for a reader that is away.
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::Log;
 use crate::{
-    domain::{Seq, StreamName, StreamReader},
+    domain::{Caller, Seq, StreamName, StreamReader},
     service::Error,
     store::{Commit, Heard, Listener},
 };
@@ -29,6 +29,7 @@ pub struct StreamEnd {
 #[derive(Debug)]
 pub struct StreamMoves {
     log: Log,
+    reader: StreamReader,
     listener: Listener<Commit>,
     /// Position up to which every move was given.
     cursor: i64,
@@ -38,19 +39,21 @@ impl Log {
     /// Watches the log from the position `from`, or from its end. Also answers which of the streams have moved since.
     pub async fn watch_streams(
         &self,
+        caller: &Caller,
         names: Vec<String>,
         from: Option<i64>,
     ) -> Result<(StreamMoves, Vec<(String, i64)>), Error> {
+        let reader = StreamReader::of_tool(caller);
         // Listen first and look after, or what is committed in between is missed.
         let listener = self.core.store.bus().listen_all();
         let head = self.log_head().await?;
         let after = from.unwrap_or(head).min(head);
         let missed = if after < head {
-            self.core.store.moved_streams(StreamReader::Team, &names, after).await?
+            self.core.store.moved_streams(&reader, &names, after).await?
         } else {
             Vec::new()
         };
-        Ok((StreamMoves { log: self.clone(), listener, cursor: head }, missed))
+        Ok((StreamMoves { log: self.clone(), reader, listener, cursor: head }, missed))
     }
 
     /// Position of the last event of the log.
@@ -65,14 +68,19 @@ impl Log {
         Ok(view.map(|view| StreamEnd { head: view.head, closed: view.closed }))
     }
 
-    /// Where a stream ends that every caller may read; `None` if there is none.
-    pub async fn team_stream_end(&self, name: &StreamName) -> Result<Option<StreamEnd>, Error> {
+    /// Where a stream ends that the caller may read and that holds no answers; `None` if there is none.
+    pub async fn readable_stream_end(
+        &self,
+        caller: &Caller,
+        name: &StreamName,
+    ) -> Result<Option<StreamEnd>, Error> {
+        let reader = StreamReader::of_tool(caller);
         let view = self.core.store.view(name).await?;
-        let view = view.filter(|view| StreamReader::Team.may_read(view.visibility));
+        let view = view.filter(|view| reader.may_read(&view.visibility));
         Ok(view.map(|view| StreamEnd { head: view.head, closed: view.closed }))
     }
 
-    /// Counts the commits in which a stream began that everybody may see.
+    /// Counts the commits in which a stream began that lists may name.
     pub fn streams_opened(&self) -> watch::Receiver<u64> {
         self.core.store.bus().opened()
     }
@@ -100,7 +108,7 @@ impl StreamMoves {
                 let mut moved = BTreeMap::new();
                 for batch in commits.iter().flat_map(|commit| commit.iter()) {
                     self.cursor = self.cursor.max(batch.positions.1);
-                    let is_readable = StreamReader::Team.may_read(batch.visibility);
+                    let is_readable = self.reader.may_read(&batch.visibility);
                     if is_readable && streams.contains_key(batch.stream.as_str()) {
                         moved.insert(batch.stream.as_str(), batch.positions.1);
                     }
@@ -110,12 +118,8 @@ impl StreamMoves {
             Heard::Behind => {
                 let names: Vec<String> = streams.keys().cloned().collect();
                 let head = self.log.log_head().await?;
-                let moved = self
-                    .log
-                    .core
-                    .store
-                    .moved_streams(StreamReader::Team, &names, self.cursor)
-                    .await?;
+                let moved =
+                    self.log.core.store.moved_streams(&self.reader, &names, self.cursor).await?;
                 self.cursor = head;
                 Ok(moved)
             }

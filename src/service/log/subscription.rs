@@ -73,7 +73,7 @@ impl Log {
         let reader = StreamReader::of(caller);
         let (framing, (source, bounds)) = match selector {
             Selector::Stream(name) => {
-                let (name, _) = self.readable(reader, name).await?;
+                let (name, _) = self.readable(&reader, name).await?;
                 (Framing::ItemBySeq, LogSource::stream(&self.core.store, name).await?)
             }
             Selector::Prefix(prefix) => {
@@ -240,7 +240,7 @@ fn join(frames: Vec<Bytes>) -> Bytes {
 mod tests {
     use super::*;
     use crate::{
-        domain::{GapReason, Ids, TokenId},
+        domain::{GapReason, Ids, READ_ALL, Scope, TokenId},
         service::testing::services,
         store::testing::{TestStore, append, event},
     };
@@ -410,8 +410,12 @@ mod tests {
         // 1 mcp/c, 2 and 3 peer/p, 4 to 9 task/t, 10 team: 1, 3, 7 and later stay.
         assert_eq!(test.store.trim(6, u64::MAX).await.unwrap().removed, 4);
         let token = TokenId::new(&Ids::counting(), services.now());
-        let agent =
-            Caller::Session { key: "s".into(), token, scopes: Arc::from([]), project: None };
+        let agent = Caller::Session {
+            key: "s".into(),
+            token,
+            scopes: Arc::new([Scope(READ_ALL.to_owned())]),
+            project: None,
+        };
         for (caller, prefix, after, oldest, first) in [
             (&Caller::Operator, "", 0, 1, 1),
             (&agent, "", 0, 3, 3),
@@ -430,8 +434,11 @@ mod tests {
             assert_eq!(ids(feed.next().await.unwrap()).first(), Some(&first), "{prefix}");
             if !caller.is_operator() {
                 let wait = std::time::Duration::ZERO;
-                let read =
-                    services.log.read_events(&selector, after, None, None, wait).await.unwrap();
+                let read = services
+                    .log
+                    .read_events(caller, &selector, after, None, None, wait)
+                    .await
+                    .unwrap();
                 assert_eq!(read.gap, Some(gap), "{prefix}");
                 assert_eq!(read.events[0].position, first, "{prefix}");
             }

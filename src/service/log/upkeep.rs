@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Log;
 use crate::{
-    domain::{NewEvent, StreamName},
+    domain::{NewEvent, StreamName, StreamVisibility},
     service::Error,
     store::{StoreSize, WriterStats},
 };
@@ -59,7 +59,7 @@ impl Log {
             .write(move |tx| {
                 Box::pin(async move {
                     let stream = StreamName::fixed(StreamName::DAEMON);
-                    tx.open_stream(&stream).await?;
+                    tx.open_stream(&stream, &StreamVisibility::of_daemon()).await?;
                     tx.append(&stream, vec![event]).await?;
                     Ok(())
                 })

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Mcp;
 use crate::{
     domain::{
-        CallId, Caller, McpSessionId, NewEvent, StreamName, StreamReader, Timestamp, limits,
-        mcp::Revision,
+        CallId, Caller, McpSessionId, NewEvent, StreamName, StreamReader, StreamVisibility,
+        Timestamp, limits, mcp::Revision,
     },
     service::{Error, Page},
     store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, StoreError, WriteTx},
@@ -87,7 +87,8 @@ impl Mcp {
                     };
                     tx.insert_mcp_session(&row).await?;
                     if new.transport == McpTransport::Sse {
-                        tx.open_stream(&StreamName::of("mcp", &row.session_id)).await?;
+                        let stream = StreamName::of("mcp", &row.session_id);
+                        tx.open_stream(&stream, &StreamVisibility::Answers).await?;
                     }
                     Ok(row)
                 })
@@ -237,7 +238,7 @@ impl Mcp {
                     };
                     let stream = row.stream(transport);
                     tx.insert_call(&row).await?;
-                    tx.open_stream(&stream).await?;
+                    tx.open_stream(&stream, &StreamVisibility::Answers).await?;
                     if let Some(first) = first {
                         tx.append(&stream, vec![message(first)]).await?;
                     }
@@ -334,23 +335,31 @@ impl Mcp {
         Ok(last.into_iter().next().map(|event| event.data))
     }
 
-    /// A page of the streams that everybody may see, the latest made first.
-    pub async fn public_streams(
+    /// A page of the streams that the caller may read, the latest made first. None of them holds answers.
+    pub async fn readable_streams(
         &self,
+        caller: &Caller,
         cursor: Option<&str>,
         limit: u32,
     ) -> Result<Page<String>, Error> {
+        let reader = StreamReader::of_tool(caller);
         let read = async |before: Option<i64>, limit| {
             let before = before.unwrap_or(i64::MAX);
-            self.core.store.latest_streams(StreamReader::Team, before, limit).await
+            self.core.store.latest_streams(&reader, before, limit).await
         };
         let page = Page::read(cursor, Some(limit), read, |row: &(i64, String)| row.0).await?;
         Ok(page.map(|(_, name)| name))
     }
 
-    /// Names of streams that everybody may see and that begin so.
-    pub async fn stream_names(&self, prefix: &str, limit: u32) -> Result<Vec<String>, Error> {
-        Ok(self.core.store.stream_names(StreamReader::Team, prefix, limit).await?)
+    /// Names of streams that the caller may read and that begin so. None of them holds answers.
+    pub async fn stream_names(
+        &self,
+        caller: &Caller,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<String>, Error> {
+        let reader = StreamReader::of_tool(caller);
+        Ok(self.core.store.stream_names(&reader, prefix, limit).await?)
     }
 
     /// A key of the daemon's own, made at the first use and kept with the database.

@@ -1,4 +1,4 @@
-//! Tasks: made by anybody, run by somebody, watched by all.
+//! Tasks: made by somebody, run by somebody, watched by those who may read them.
 
 mod records;
 mod room;

@@ -1,17 +1,18 @@
-//! Tasks: made by anybody, run by somebody, watched by all. A task's output is its stream.
+//! Tasks: made by somebody, run by somebody, watched by those who may read them. A task's output is its stream.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 
-use super::Tasks;
+use super::{Tasks, room::OwnedTask};
 use crate::{
     domain::{
-        Caller, Frame, NewEvent, NewTask, ReplyKind, Seq, StreamName, Task, TaskChange, TaskEvent,
-        TaskEventBody, TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
+        AccessLevel, Caller, Frame, NewEvent, NewTask, Ownership, PeerId, Principal, ReplyKind,
+        RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent, TaskEventBody,
+        TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
     },
     service::{Error, Page, ResourceKind, check, process},
-    store::{AppendedSeqs, StoreError, TaskFilter, TaskRow, WriteTx},
+    store::{AppendedSeqs, PeerRow, StoreError, TaskFilter, TaskRow, WriteTx},
 };
 
 /// What came of making a task.
@@ -54,13 +55,14 @@ impl Tasks {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let made_by = caller.principal().to_string();
                     if let Some(key) = &input.idempotency_key
-                        && let Some(row) = tx.task_by_key(&made_by, key).await?
+                        && let Some(row) =
+                            tx.task_by_key(&caller.principal().to_string(), key).await?
                     {
                         return Ok(Created { task: row.task, is_new: false });
                     }
                     let from = asker(tx, &caller, input.from).await?;
+                    let owned = ownership(tx, &caller, &input.agent, &from).await?;
                     let now = tx.now();
                     let task = Task {
                         task_id: TaskId::new(&ids, now),
@@ -77,8 +79,8 @@ impl Tasks {
                         last_id: 1,
                     };
                     let stream = stream_of(&task.task_id);
-                    let id = tx.open_stream(&stream).await?.id;
-                    tx.insert_task(&task, id, &made_by, input.idempotency_key.as_deref()).await?;
+                    let id = tx.open_stream(&stream, &visibility_of(&owned)).await?.id;
+                    tx.insert_task(&task, &owned, id, input.idempotency_key.as_deref()).await?;
                     tx.append(&stream, vec![NewEvent::new("task", &task)]).await?;
                     Ok(Created { task, is_new: true })
                 })
@@ -87,25 +89,34 @@ impl Tasks {
     }
 
     /// A task by its id.
-    pub async fn task(&self, id: &str) -> Result<Arc<Task>, Error> {
+    pub async fn task(&self, caller: &Caller, id: &str) -> Result<Arc<Task>, Error> {
         let id = task_id(id)?;
-        let read = async || {
-            let row = self.core.store.task(&id).await?;
-            Ok(row.ok_or_else(|| unknown(&id))?.task)
-        };
-        self.read.get(&self.core.store, &id, read).await
+        let known = self.owned_task(&id).await?;
+        check_read(caller, &known.owned, &id)?;
+        Ok(Arc::clone(&known.task))
     }
 
-    /// A page of tasks, the latest first.
+    /// A task with whose it is, for whoever asks.
+    async fn owned_task(&self, id: &TaskId) -> Result<Arc<OwnedTask>, Error> {
+        let read = async || {
+            let row = self.core.store.task(id).await?.ok_or_else(|| unknown(id))?;
+            Ok(OwnedTask { task: Arc::new(row.task), owned: row.owned })
+        };
+        self.read.get(&self.core.store, id, read).await
+    }
+
+    /// A page of the tasks that the caller may read, the latest first.
     pub async fn tasks(
         &self,
+        caller: &Caller,
         filter: &TaskFilter,
         cursor: Option<&str>,
         limit: Option<u32>,
     ) -> Result<Page<Task>, Error> {
+        let reader = RowReader::of(caller);
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
-            self.core.store.tasks(filter, before.as_ref(), limit).await
+            self.core.store.tasks(&reader, filter, before.as_ref(), limit).await
         };
         let key =
             |TaskRow { task, .. }: &TaskRow| (task.created_at.as_millis(), task.task_id.clone());
@@ -121,11 +132,16 @@ impl Tasks {
     /// If `events` is empty: the adapter has checked.
     pub async fn append_task_events(
         &self,
+        caller: &Caller,
         id: &str,
         events: Vec<TaskEvent>,
     ) -> Result<AppendedSeqs, Error> {
         let id = task_id(id)?;
         check_events(&events)?;
+        // The operator's runners append the most, and need no look at the task's row.
+        if !caller.is_operator() {
+            check_write(caller, &self.owned_task(&id).await?.owned, &id)?;
+        }
         let frames_only =
             events.iter().all(|event| matches!(event.body, TaskEventBody::Frame { .. }));
         if frames_only {
@@ -147,13 +163,14 @@ impl Tasks {
     }
 
     /// Asks for a task to be stopped. One that nobody has begun ends at once.
-    pub async fn cancel_task(&self, id: &str) -> Result<Cancelled, Error> {
-        let id = task_id(id)?;
+    pub async fn cancel_task(&self, caller: &Caller, id: &str) -> Result<Cancelled, Error> {
+        let (id, caller) = (task_id(id)?, caller.clone());
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
                     let mut row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
+                    check_write(&caller, &row.owned, &id)?;
                     if row.task.is_over() {
                         return Err(ended(&row.task));
                     }
@@ -193,6 +210,7 @@ impl Tasks {
             .write(move |tx| {
                 Box::pin(async move {
                     let row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
+                    check_write(&caller, &row.owned, &id)?;
                     if row.task.is_over() {
                         return Err(ended(&row.task));
                     }
@@ -216,14 +234,15 @@ impl Tasks {
         Ok(LastFrames { frames, cut })
     }
 
-    /// Watches tasks for their end. All of them have to exist.
-    pub async fn watch_tasks(&self, ids: &[String]) -> Result<TaskWatch, Error> {
+    /// Watches tasks for their end. The caller has to be able to read all of them.
+    pub async fn watch_tasks(&self, caller: &Caller, ids: &[String]) -> Result<TaskWatch, Error> {
         let mut watch = TaskWatch { ended: VecDeque::new(), pending: FuturesUnordered::new() };
         for id in ids {
             let id = task_id(id)?;
             // Listen first and look after, or an end that comes in between is missed.
             let mut listener = self.core.store.bus().listen(&stream_of(&id));
             let row = self.core.store.task(&id).await?.ok_or_else(|| unknown(&id))?;
+            check_read(caller, &row.owned, &id)?;
             if row.task.is_over() {
                 watch.ended.push_back(row.task);
                 continue;
@@ -416,6 +435,54 @@ async fn asker(
             Err(Error::Forbidden(format!("from: this token asks as {own} and as nobody else")))
         }
         _ => Ok(Some(own)),
+    }
+}
+
+/// Whose a new task is. One that is given to a session's peer is run by that session; one that the operator asks for on
+/// behalf of a peer, or gives to one, belongs to the project of that peer.
+async fn ownership(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    agent: &Option<String>,
+    from: &Option<String>,
+) -> Result<Ownership, Error> {
+    let mut peers = [None, None];
+    for (named, peer) in [from, agent].into_iter().zip(&mut peers) {
+        if let Some(id) = named.as_deref().and_then(PeerId::parse) {
+            *peer = tx.peer(&id).await?;
+        }
+    }
+    let [asks, runs] = peers;
+    let runner = runs.as_ref().map(PeerRow::principal);
+    let project = if caller.is_operator() {
+        [asks, runs].into_iter().flatten().find_map(|row| row.project)
+    } else {
+        caller.project().map(str::to_owned)
+    };
+    Ok(Ownership { owner: Some(caller.principal()), runner, project })
+}
+
+/// Who may read a task's stream. What the operator gives to a session is that session's to read.
+fn visibility_of(owned: &Ownership) -> StreamVisibility {
+    let is_given = owned.owner == Some(Principal::Operator) && owned.runner.is_some();
+    let owner = if is_given { &owned.runner } else { &owned.owner };
+    StreamVisibility::shared(&Ownership { owner: owner.clone(), ..owned.clone() })
+}
+
+fn check_read(caller: &Caller, owned: &Ownership, id: &TaskId) -> Result<(), Error> {
+    match caller.access_to(owned) {
+        AccessLevel::Hidden => Err(unknown(id)),
+        AccessLevel::Read | AccessLevel::Write => Ok(()),
+    }
+}
+
+fn check_write(caller: &Caller, owned: &Ownership, id: &TaskId) -> Result<(), Error> {
+    match caller.access_to(owned) {
+        AccessLevel::Hidden => Err(unknown(id)),
+        AccessLevel::Read => Err(Error::Forbidden(format!(
+            "task {id} is another's: its maker or its runner may do this"
+        ))),
+        AccessLevel::Write => Ok(()),
     }
 }
 

@@ -1,14 +1,27 @@
 //! The room itself: what its calls stand on.
 
-use crate::domain::Task;
-use crate::service::{core::Core, read_cache::ReadCache};
 use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::{
+    domain::{Ownership, Task},
+    service::{core::Core, read_cache::ReadCache},
+};
 
 /// The room of tasks.
 #[derive(Debug, Clone)]
 pub struct Tasks {
     pub(super) core: Core,
-    pub(super) read: Arc<ReadCache<Task>>,
+    pub(super) read: Arc<ReadCache<OwnedTask>>,
+}
+
+/// A task with whose it is.
+#[derive(Debug, Serialize)]
+pub(super) struct OwnedTask {
+    pub(super) task: Arc<Task>,
+    #[serde(skip)]
+    pub(super) owned: Ownership,
 }
 
 impl Tasks {

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::{
     domain::{
         DeliveryState, Ids, Message, MessageId, MessageType, NewEvent, NewMessage, PeerId,
-        StreamName, limits,
+        Principal, StreamName, StreamVisibility, limits,
         quote::ModelText,
         stamp::{self, MessageSender},
     },
@@ -188,7 +188,8 @@ async fn append_to_peer(
         return Ok(());
     }
     let stream = StreamName::of("peer", to);
-    tx.open_stream(&stream).await?;
+    // It was opened with the peer; that of a peer of long ago may be missing, and is the operator's then.
+    tx.open_stream(&stream, &StreamVisibility::private(&Principal::Operator)).await?;
     tx.append(&stream, events).await?;
     Ok(())
 }

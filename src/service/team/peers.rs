@@ -7,10 +7,10 @@ use serde_json::json;
 use super::{Team, delivery::give_up};
 use crate::{
     domain::{
-        Caller, NewEvent, Peer, PeerId, PeerRole, PeerStatus, RegisterInput, StreamName, Timestamp,
-        limits,
+        Caller, NewEvent, Peer, PeerId, PeerPresence, PeerRole, PeerStatus, RegisterInput,
+        RowReader, StreamName, StreamVisibility, Timestamp, limits,
     },
-    service::{Error, Page, ResourceKind, check, process},
+    service::{Error, Page, ResourceKind, check, process, project::project_root},
     store::{PeerFilter, PeerRow, StoreError, WriteTx},
     telemetry::chain,
 };
@@ -30,6 +30,11 @@ impl Team {
                 "session_id: this token speaks for session {own:?} and for no other"
             )));
         }
+        // Looks at the disk, which a write job does not.
+        let project = match caller.session() {
+            Some(_) => caller.project().map(str::to_owned),
+            None => given(input.path.as_deref()).map(project_root),
+        };
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
         self.core
             .store
@@ -41,13 +46,14 @@ impl Team {
                             input.session_id.as_deref().unwrap_or_default(),
                             input.path.as_deref().unwrap_or_default(),
                             input.tmux_pane.as_deref().unwrap_or_default(),
+                            caller.session(),
                         )
                         .await?;
                     if let Some(known) = known {
-                        update(tx, &caller, known, input).await
+                        update(tx, &caller, known, input, project).await
                     } else {
                         let id = PeerId::new(&ids, tx.now());
-                        create(tx, &caller, id, input).await
+                        create(tx, &caller, id, input, project).await
                     }
                 })
             })
@@ -131,11 +137,12 @@ impl Team {
         Ok(())
     }
 
-    /// A peer by its id.
-    pub async fn peer(&self, id: &str) -> Result<Peer, Error> {
+    /// A peer by its id, as far as the caller may see it.
+    pub async fn peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
         let id = peer_id(id, ResourceKind::Peer)?;
         let row = self.core.store.peer(&id).await?;
-        Ok(row.ok_or_else(|| Error::not_found(ResourceKind::Peer, id.as_str()))?.peer)
+        let row = row.ok_or_else(|| Error::not_found(ResourceKind::Peer, id.as_str()))?;
+        Ok(row.shown_to(&RowReader::of(caller)))
     }
 
     /// The peer that a session speaks for: the one registered with it.
@@ -149,30 +156,33 @@ impl Team {
         Ok(rows.into_iter().map(|row| row.peer).collect())
     }
 
-    /// A page of peers: online, busy, idle, offline, and by name among those.
+    /// A page of peers, as far as the caller may see them: online, busy, idle, offline, and by name among those.
     pub async fn peers(
         &self,
+        caller: &Caller,
         filter: &PeerFilter,
         cursor: Option<&str>,
         limit: Option<u32>,
     ) -> Result<Arc<Page<Peer>>, Error> {
-        let read = || self.read_peers(filter, cursor, limit);
-        self.peer_pages.get(&self.core.store, (filter, cursor, limit), read).await
+        let reader = RowReader::of(caller);
+        let read = || self.read_peers(&reader, filter, cursor, limit);
+        self.peer_pages.get(&self.core.store, (&reader, filter, cursor, limit), read).await
     }
 
     async fn read_peers(
         &self,
+        reader: &RowReader,
         filter: &PeerFilter,
         cursor: Option<&str>,
         limit: Option<u32>,
     ) -> Result<Page<Peer>, Error> {
         let read = async |after: Option<(i64, String, String)>, limit| {
-            self.core.store.peers(filter, after.as_ref(), limit).await
+            self.core.store.peers(reader, filter, after.as_ref(), limit).await
         };
         let key = |PeerRow { peer, .. }: &PeerRow| {
             (peer.status as i64, peer.display_name.clone(), peer.peer_id.clone())
         };
-        Ok(Page::read(cursor, limit, read, key).await?.map(|row| row.peer))
+        Ok(Page::read(cursor, limit, read, key).await?.map(|row| row.shown_to(reader)))
     }
 
     /// Lets time pass for peers: who was silent for too long is idle while its process lives, and offline
@@ -273,6 +283,7 @@ pub(in crate::service) async fn create(
     caller: &Caller,
     peer_id: PeerId,
     input: RegisterInput,
+    project: Option<String>,
 ) -> Result<Peer, Error> {
     let now = tx.now();
     let metadata = input
@@ -294,9 +305,10 @@ pub(in crate::service) async fn create(
         last_seen: now,
     };
     let owner = caller.session().map(str::to_owned);
-    let row = PeerRow { peer, owner };
+    let row = PeerRow { peer, owner, project };
     tx.put_peer(&row).await?;
-    tx.open_stream(&StreamName::of("peer", &row.peer.peer_id)).await?;
+    let visibility = StreamVisibility::private(&row.principal());
+    tx.open_stream(&StreamName::of("peer", &row.peer.peer_id), &visibility).await?;
     note(tx, "peer.registered", &row.peer).await?;
     Ok(row.peer)
 }
@@ -306,6 +318,7 @@ pub(in crate::service) async fn update(
     caller: &Caller,
     known: PeerRow,
     input: RegisterInput,
+    project: Option<String>,
 ) -> Result<Peer, Error> {
     let mut row = known.clone();
     if let Some(session) = caller.session() {
@@ -316,6 +329,9 @@ pub(in crate::service) async fn update(
             ));
         }
         row.owner = Some(session.to_owned());
+        row.project = project;
+    } else if row.owner.is_none() {
+        row.project = project.or(row.project);
     }
     let peer = &mut row.peer;
     peer.display_name = input.display_name;
@@ -365,15 +381,16 @@ pub(in crate::service) async fn set_status(
         "peer_id": peer.peer_id, "status": next, "previous": previous, "reason": reason,
     });
     let team = StreamName::fixed(StreamName::TEAM);
-    tx.open_stream(&team).await?;
+    tx.open_stream(&team, &StreamVisibility::Team).await?;
     tx.append(&team, vec![NewEvent::new("peer.status", &data)]).await?;
     Ok(())
 }
 
 async fn note(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), StoreError> {
     let team = StreamName::fixed(StreamName::TEAM);
-    tx.open_stream(&team).await?;
-    tx.append(&team, vec![NewEvent::new(kind, peer)]).await?;
+    tx.open_stream(&team, &StreamVisibility::Team).await?;
+    // Everybody reads this stream.
+    tx.append(&team, vec![NewEvent::new(kind, &PeerPresence::of(peer))]).await?;
     Ok(())
 }
 
@@ -526,11 +543,11 @@ mod tests {
 
         test.clock.set(noon.minus(Duration::from_hours(3)));
         services.team.sweep_peers().await.unwrap();
-        assert_eq!(services.team.peer(id).await.unwrap().status, PeerStatus::Online);
+        assert_eq!(services.team.peer(&caller, id).await.unwrap().status, PeerStatus::Online);
         assert_eq!(take().await, 1);
         test.clock.advance(Duration::from_secs(61));
         services.team.sweep_peers().await.unwrap();
-        assert_eq!(services.team.peer(id).await.unwrap().status, PeerStatus::Offline);
+        assert_eq!(services.team.peer(&caller, id).await.unwrap().status, PeerStatus::Offline);
         assert_eq!(take().await, 1);
         let after = test.store.log_bounds().await.unwrap().1;
         assert_eq!(after, before + 1, "positions go on; one event, peer.status");
@@ -553,7 +570,7 @@ mod tests {
         let id = services.team.register_peer(&Caller::Operator, input).await.unwrap().peer_id;
         let status = async || {
             services.team.sweep_peers().await.unwrap();
-            services.team.peer(id.as_str()).await.unwrap().status
+            services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status
         };
         test.clock.advance(Duration::from_secs(61));
         assert_eq!(status().await, PeerStatus::Idle);
@@ -589,7 +606,7 @@ mod tests {
         let status = async || {
             let pause = services.team.sweep_peers().await.unwrap();
             assert_eq!(pause, limits::PID_CHECK, "no sooner than it has to");
-            services.team.peer(id.as_str()).await.unwrap().status
+            services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status
         };
         test.clock.advance(limits::PEER_TIMEOUT);
         assert_eq!(status().await, PeerStatus::Idle);

@@ -5,7 +5,8 @@ use serde_json::json;
 use super::Team;
 use crate::{
     domain::{
-        Caller, GhapId, NewEvent, StreamName, Timestamp, TokenId,
+        Caller, GhapId, NewEvent, Ownership, Principal, StreamName, StreamVisibility, Timestamp,
+        TokenId,
         journal::{Ghap, Session, SessionSource, ToolUse},
         limits,
     },
@@ -284,6 +285,9 @@ pub(in crate::service) async fn begin(
     start: &SessionStart,
 ) -> Result<Session, Error> {
     tx.begin_session(start).await?;
+    // Its project or its owner may be another one now.
+    let visibility = visibility_of(tx, &start.session_id).await?;
+    tx.set_visibility(&stream_of(&start.session_id), &visibility).await?;
     // A session that goes on keeps its count.
     if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
         tx.reset_tool_count(&start.session_id, "").await?;
@@ -310,9 +314,23 @@ pub(in crate::service) async fn tell(
     data: &serde_json::Value,
 ) -> Result<(), StoreError> {
     let stream = stream_of(session_id);
-    tx.open_stream(&stream).await?;
+    if tx.stream(&stream).await?.is_none() {
+        let visibility = visibility_of(tx, session_id).await?;
+        tx.open_stream(&stream, &visibility).await?;
+    }
     tx.append(&stream, vec![NewEvent::new(kind, data)]).await?;
     Ok(())
+}
+
+/// Who may read the stream of a session.
+async fn visibility_of(tx: &mut WriteTx, session_id: &str) -> Result<StreamVisibility, StoreError> {
+    let row = tx.session_owner(session_id).await?;
+    let mut thing = row.unwrap_or_else(|| Ownership::of_row("", String::new()));
+    // One that the operator made known is that of whoever holds a token for it: the operator reads everything anyway.
+    if matches!(thing.owner, None | Some(Principal::Operator)) {
+        thing.owner = Some(Principal::Session(session_id.into()));
+    }
+    Ok(StreamVisibility::shared(&thing))
 }
 
 /// The stream of a session. A client's own id may hold what a stream's name may not.

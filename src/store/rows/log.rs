@@ -1,5 +1,7 @@
 //! Streams and pages of the log.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::{
@@ -8,7 +10,7 @@ use crate::{
 };
 
 /// What the writer knows of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamState {
     /// The row.
     pub id: i64,
@@ -17,7 +19,7 @@ pub struct StreamState {
     /// Whether nothing may follow.
     pub closed: bool,
     /// Who may read it.
-    pub visibility: StreamVisibility,
+    pub visibility: Arc<StreamVisibility>,
 }
 
 /// Seqs of appended events.
@@ -30,7 +32,7 @@ pub struct AppendedSeqs {
 }
 
 /// A stream, as a reader sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamView {
     /// The row.
     pub id: i64,
@@ -100,12 +102,12 @@ impl FeedScope {
 
     /// Whether a commit's events belong to it.
     pub fn contains(&self, batch: &Batch) -> bool {
-        batch.stream.as_str().starts_with(&self.prefix) && self.reader.may_read(batch.visibility)
+        batch.stream.as_str().starts_with(&self.prefix) && self.reader.may_read(&batch.visibility)
     }
 
-    /// The visibilities that belong to it.
-    pub(in crate::store) fn visibilities(&self) -> Vec<StreamVisibility> {
-        self.reader.readable()
+    /// For whom it is.
+    pub(in crate::store) fn reader(&self) -> &StreamReader {
+        &self.reader
     }
 
     /// Names from here up belong to it …

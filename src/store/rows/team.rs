@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
-use crate::domain::{Message, Peer, PeerStatus, Task, TaskStatus, Timestamp, TokenId};
+use crate::domain::{
+    Message, Ownership, Peer, PeerPresence, PeerStatus, Principal, RowReader, Task, TaskStatus,
+    Timestamp, TokenId,
+};
 
 /// A peer with what only the daemon knows of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +14,28 @@ pub struct PeerRow {
     pub peer: Peer,
     /// Session key of the token that registered it; `None` for the operator.
     pub owner: Option<String>,
+    /// Root of the project that it works in.
+    pub project: Option<String>,
+}
+
+impl PeerRow {
+    /// The peer as far as this reader may see it: whole if it is its own or of its project, else its presence.
+    pub fn shown_to(self, reader: &RowReader) -> Peer {
+        let is_own = |key: &str| {
+            self.owner.as_deref() == Some(key) || self.peer.session_id.as_deref() == Some(key)
+        };
+        let is_of_project = self.project.is_some() && self.project.as_deref() == reader.project();
+        match reader.key() {
+            Some(key) if !is_own(key) && !is_of_project => PeerPresence::of(&self.peer).into(),
+            _ => self.peer,
+        }
+    }
+
+    /// Who acts as it: the session that registered it, or that it was registered for, or the operator.
+    pub fn principal(&self) -> Principal {
+        let session = self.owner.as_deref().or(self.peer.session_id.as_deref());
+        session.map_or(Principal::Operator, |session| Principal::Session(session.into()))
+    }
 }
 
 /// Which peers to list. All that is given has to match exactly.
@@ -40,6 +65,8 @@ pub struct MessageRow {
 pub struct TaskRow {
     /// What every caller sees.
     pub task: Task,
+    /// Whose it is.
+    pub owned: Ownership,
     /// The process that runs it, on this machine.
     pub runner_pid: Option<u32>,
     /// When that process started, as the system tells it: another process may get its number later.

@@ -19,8 +19,7 @@ use sqlx::{
 use crate::{
     domain::{
         CallId, DeliveryState, GhapId, HookId, McpSessionId, MessageId, MessageType, OutcomeId,
-        PeerId, PeerRole, PeerStatus, StreamVisibility, TaskId, TaskStatus, Timestamp, TokenId,
-        ValueId,
+        PeerId, PeerRole, PeerStatus, TaskId, TaskStatus, Timestamp, TokenId, ValueId,
         journal::{
             Domain, GhapStatus, OutcomeVerdict, RootCauseCategory, SessionSource, Strategy, Tier,
         },
@@ -113,7 +112,6 @@ words!(
     SessionSource,
     ShownBy,
     Strategy,
-    StreamVisibility,
     TaskStatus,
     Tier,
 );

@@ -14,10 +14,11 @@ use sqlx::AssertSqlSafe;
 use super::{
     errors::changed,
     json::to_json,
+    streams::{VisibilityColumns, visibility_of},
     tx::{UncommittedEvent, Undo, WriteTx},
 };
 use crate::{
-    domain::{Event, NewEvent, Seq, StreamName, StreamReader, StreamVisibility},
+    domain::{Event, NewEvent, Seq, StreamName, StreamVisibility},
     store::{AppendedSeqs, Batch, StoreError, StreamState},
 };
 
@@ -25,11 +26,11 @@ impl WriteTx {
     /// What stands at `name`; `None` if there is no such stream.
     pub async fn stream(&mut self, name: &StreamName) -> Result<Option<StreamState>, StoreError> {
         if let Some(state) = self.streams.get(name.as_str()) {
-            return Ok(Some(*state));
+            return Ok(Some(state.clone()));
         }
         let text = name.as_str();
         let row = sqlx::query!(
-            r#"select id, closed_at, visibility as "visibility: StreamVisibility",
+            r#"select id, closed_at, visibility, owner, project,
                 (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
             from stream where name = ?"#,
             text
@@ -40,31 +41,39 @@ impl WriteTx {
             id: row.id,
             head: row.head,
             closed: row.closed_at.is_some(),
-            visibility: row.visibility,
+            visibility: Arc::new(visibility_of(&row.visibility, row.owner, row.project)),
         });
-        if let Some(state) = state {
-            self.streams.insert(name.shared(), state);
+        if let Some(state) = &state {
+            self.streams.insert(name.shared(), state.clone());
         }
         Ok(state)
     }
 
-    /// What stands at `name`, which is made if it is new.
-    pub async fn open_stream(&mut self, name: &StreamName) -> Result<StreamState, StoreError> {
+    /// What stands at `name`, which is made if it is new: then for these readers.
+    pub async fn open_stream(
+        &mut self,
+        name: &StreamName,
+        visibility: &StreamVisibility,
+    ) -> Result<StreamState, StoreError> {
         if let Some(state) = self.stream(name).await? {
             return Ok(state);
         }
-        let (text, visibility) = (name.as_str(), StreamVisibility::of_new(name));
+        let (text, columns) = (name.as_str(), VisibilityColumns::from(visibility));
         let id = sqlx::query_scalar!(
-            r#"insert into stream (name, created_at, visibility) values (?, ?, ?) returning id as "id!: i64""#,
+            r#"insert into stream (name, created_at, visibility, owner, project) values (?, ?, ?, ?, ?)
+            returning id as "id!: i64""#,
             text,
             self.now,
-            visibility
+            columns.visibility,
+            columns.owner,
+            columns.project
         )
         .fetch_one(&mut self.conn)
         .await?;
+        let visibility = Arc::new(visibility.clone());
         let state = StreamState { id, head: 0, closed: false, visibility };
         self.undo.push(Undo::Forget(name.shared()));
-        self.streams.insert(name.shared(), state);
+        self.streams.insert(name.shared(), state.clone());
         Ok(state)
     }
 
@@ -83,7 +92,7 @@ impl WriteTx {
     ) -> Result<AppendedSeqs, StoreError> {
         let known = self.known_producer_ids(name, &events).await?;
         let mut state = self.stream(name).await?.ok_or(StoreError::NoStream)?;
-        let before = state;
+        let before = state.clone();
         let shared = name.shared();
         let mut seqs = AppendedSeqs { first: Seq::MAX, last: 0 };
         let mut fresh: HashMap<Arc<str>, Seq> = HashMap::new();
@@ -108,7 +117,7 @@ impl WriteTx {
                 self.pending.push(UncommittedEvent {
                     stream: Arc::clone(&shared),
                     stream_id: state.id,
-                    visibility: state.visibility,
+                    visibility: Arc::clone(&state.visibility),
                     seq: state.head,
                     kind: event.kind,
                     data: event.data,
@@ -133,7 +142,8 @@ impl WriteTx {
                 .execute(&mut self.conn)
                 .await?;
         changed(done.rows_affected(), "stream", text)?;
-        self.put_state(name.shared(), before, StreamState { closed: true, ..before });
+        let after = StreamState { closed: true, ..before.clone() };
+        self.put_state(name.shared(), before, after);
         self.closing.push(name.shared());
         Ok(())
     }
@@ -215,7 +225,7 @@ impl WriteTx {
         let is_new = groups.iter().any(|(_, len)| {
             let first = &self.pending[began];
             began += len;
-            first.seq == 1 && StreamReader::Team.may_read(first.visibility)
+            first.seq == 1 && *first.visibility != StreamVisibility::Answers
         });
         if is_new {
             self.bus.tell_opened();
@@ -230,7 +240,7 @@ impl WriteTx {
         let mut pending = self.pending.drain(..);
         for ((_, len), wanted) in groups.into_iter().zip(wanted) {
             let mut group = pending.by_ref().take(len).peekable();
-            let visibility = group.peek().map(|first| first.visibility);
+            let visibility = group.peek().map(|first| Arc::clone(&first.visibility));
             if let Some(visibility) = visibility.filter(|_| wanted) {
                 let events: Vec<Event> = group
                     .map(|row| {

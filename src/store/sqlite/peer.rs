@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{db::Store, errors::changed, tx::WriteTx};
 use crate::{
-    domain::{Peer, PeerId, PeerRole, PeerStatus, Timestamp},
+    domain::{Peer, PeerId, PeerRole, PeerStatus, RowReader, Timestamp},
     store::{PeerFilter, PeerRow, StoreError},
 };
 
@@ -22,6 +22,7 @@ struct RawPeer {
     pid: Option<i64>,
     metadata: Option<String>,
     owner: Option<String>,
+    project: String,
     registered_at: Timestamp,
     last_seen: Timestamp,
 }
@@ -57,6 +58,7 @@ impl TryFrom<RawPeer> for PeerRow {
                 last_seen: raw.last_seen,
             },
             owner: raw.owner,
+            project: given(raw.project),
         })
     }
 }
@@ -67,7 +69,7 @@ macro_rules! peers {
         sqlx::query_as!(
             RawPeer,
             r#"select peer_id as "peer_id!", display_name, path, backend, circle, role as "role: PeerRole",
-                status as "status: PeerStatus", session_id, tmux_pane, pid, metadata, owner,
+                status as "status: PeerStatus", session_id, tmux_pane, pid, metadata, owner, project,
                 registered_at as "registered_at!: Timestamp", last_seen as "last_seen!: Timestamp"
             from peer "# + $tail
             $(, $arg)*
@@ -84,20 +86,25 @@ impl WriteTx {
     }
 
     /// The peer with this identity: the session if there is one, else the location. What is empty matches only what
-    /// is empty.
+    /// is empty. Of a location the owner's own comes first, and the operator (no owner) has its own or none.
     pub async fn peer_by_identity(
         &mut self,
         backend: &str,
         session_id: &str,
         path: &str,
         tmux_pane: &str,
+        owner: Option<&str>,
     ) -> Result<Option<PeerRow>, StoreError> {
+        let owner = owner.unwrap_or_default();
         let raw = if session_id.is_empty() {
             peers!(
-                "where backend = ? and path = ? and tmux_pane = ? and session_id = ''",
+                "where backend = ?1 and path = ?2 and tmux_pane = ?3 and session_id = ''
+                    and coalesce(owner, '') in (?4, iif(?4 = '', '', coalesce(owner, '')))
+                order by coalesce(owner, '') = ?4 desc limit 1",
                 backend,
                 path,
-                tmux_pane
+                tmux_pane,
+                owner
             )
             .fetch_optional(&mut self.conn)
             .await?
@@ -128,17 +135,19 @@ impl WriteTx {
         let path = peer.path.as_deref().unwrap_or_default();
         let session_id = peer.session_id.as_deref().unwrap_or_default();
         let tmux_pane = peer.tmux_pane.as_deref().unwrap_or_default();
+        let project = row.project.as_deref().unwrap_or_default();
         let metadata = peer
             .metadata
             .as_ref()
             .map(|map| serde_json::to_string(map).expect("strings have a JSON form"));
         sqlx::query!(
             "insert into peer (peer_id, display_name, path, backend, circle, role, status, session_id, tmux_pane, \
-                pid, metadata, owner, registered_at, last_seen) \
-            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
+                pid, metadata, owner, registered_at, last_seen, project) \
+            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) \
             on conflict (peer_id) do update set \
                 display_name = ?2, path = ?3, circle = ?5, role = ?6, status = ?7, session_id = ?8, \
-                tmux_pane = ?9, pid = ?10, metadata = ?11, owner = ?12, last_seen = ?14",
+                tmux_pane = ?9, pid = ?10, metadata = ?11, owner = ?12, last_seen = ?14, \
+                project = ?15",
             id,
             peer.display_name,
             path,
@@ -152,7 +161,8 @@ impl WriteTx {
             metadata,
             row.owner,
             peer.registered_at,
-            peer.last_seen
+            peer.last_seen,
+            project
         )
         .execute(&mut self.conn)
         .await?;
@@ -248,9 +258,11 @@ impl Store {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Peers in the order of lists (state, name, id) after the rank `after`, at most `limit`.
+    /// Peers in the order of lists (state, name, id) after the rank `after`, at most `limit`. By a path the reader finds
+    /// those whose path it may see.
     pub async fn peers(
         &self,
+        reader: &RowReader,
         filter: &PeerFilter,
         after: Option<&(i64, String, String)>,
         limit: u32,
@@ -259,9 +271,11 @@ impl Store {
             Some((rank, name, id)) => (*rank, name.as_str(), id.as_str()),
             None => (-1, "", ""),
         };
+        let (key, project) = (reader.key(), reader.project());
         let rows = peers!(
             "where (?1 is null or status = ?1) and (?2 is null or backend = ?2) and (?3 is null or circle = ?3)
-                and (?4 is null or path = ?4) and (status_rank, display_name, peer_id) > (?5, ?6, ?7)
+                and (?4 is null or path = ?4 and (?9 is null or owner = ?9 or session_id = ?9 or project = ?10))
+                and (status_rank, display_name, peer_id) > (?5, ?6, ?7)
             order by status_rank, display_name, peer_id limit ?8",
             filter.status,
             filter.backend,
@@ -270,7 +284,9 @@ impl Store {
             rank,
             name,
             id,
-            limit
+            limit,
+            key,
+            project
         )
         .fetch_all(&self.readers)
         .await?;

@@ -4,12 +4,14 @@
 //! take two to three times as long: it is the hand-over of each row that costs. The text is the same as that of
 //! [`crate::domain::sse`]; a test below holds the two together.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt as _};
 
-use super::{db::Store, json::to_json};
+use super::{db::Store, streams::visibility_of};
 use crate::{
-    domain::{Event, Framing, Seq, StreamName, StreamVisibility, Timestamp, limits},
+    domain::{Event, Framing, Seq, StreamName, Timestamp, limits},
     store::{FeedScope, FramePage, LogPage, PageSize, StoreError, StreamView, render},
 };
 
@@ -36,7 +38,7 @@ impl Store {
     pub async fn view(&self, name: &StreamName) -> Result<Option<StreamView>, StoreError> {
         let text = name.as_str();
         let row = sqlx::query!(
-            r#"select id, closed_at, visibility as "visibility: StreamVisibility",
+            r#"select id, closed_at, visibility, owner, project,
                 (select coalesce(min(seq), 1) - 1 from event where stream_id = stream.id) as "floor!: i64",
                 (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
             from stream where name = ?"#,
@@ -49,7 +51,7 @@ impl Store {
             floor: row.floor,
             head: row.head,
             closed: row.closed_at.is_some(),
-            visibility: row.visibility,
+            visibility: visibility_of(&row.visibility, row.owner, row.project),
         }))
     }
 
@@ -106,13 +108,16 @@ impl Store {
         take: PageSize,
     ) -> Result<LogPage, StoreError> {
         let (lowest, beyond, limit) = (scope.lowest(), scope.beyond(), take.limit());
-        let visibilities = to_json(&scope.visibilities());
+        let reader = scope.reader();
+        let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
         let rows = sqlx::query!(
             r#"select e.position as "position!", s.name, e.seq, e.kind, e.data, e.at as "at: Timestamp"
             from event e
             cross join stream s on s.id = e.stream_id
             where e.position > ?1 and s.name >= ?2 and s.name < ?3 and (?4 is null or e.kind = ?4)
-                and e.position <= ?6 and s.visibility in (select value from json_each(?7))
+                and e.position <= ?6
+                and (?7 = 3 or s.visibility = 'team' or s.owner = ?8 or s.project = ?9
+                    or ?7 = 2 and coalesce(s.owner, s.project) is not null or ?7 = 1 and s.project is not null)
             order by e.position limit ?5"#,
             after,
             lowest,
@@ -120,12 +125,14 @@ impl Store {
             kind,
             limit,
             until,
-            visibilities
+            level,
+            owner,
+            project
         )
         .fetch(&self.readers)
         .map_ok(|row| Event {
             position: row.position,
-            stream: StreamName::from(std::sync::Arc::from(row.name)),
+            stream: StreamName::from(Arc::from(row.name)),
             seq: row.seq,
             kind: row.kind.into(),
             data: row.data.into(),
@@ -229,7 +236,8 @@ impl Store {
         }
         let until = head.min(after.saturating_add(limits::SCAN_POSITIONS));
         let (lowest, beyond) = (scope.lowest(), scope.beyond());
-        let visibilities = to_json(&scope.visibilities());
+        let reader = scope.reader();
+        let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
         let row = sqlx::query!(
             r#"select max(position) as "cursor: i64", count(*) as "rows!: i64", cast(group_concat(
                 'id: ' || position || char(10) || 'event: ' || kind || char(10)
@@ -247,14 +255,17 @@ impl Store {
                         (select min(position) from event where position > ?1 and length(data) > 8192),
                         9223372036854775807)
                     and s.name >= ?3 and s.name < ?4
-                    and s.visibility in (select value from json_each(?5))
+                    and (?5 = 3 or s.visibility = 'team' or s.owner = ?6 or s.project = ?7
+                        or ?5 = 2 and coalesce(s.owner, s.project) is not null or ?5 = 1 and s.project is not null)
                 order by e.position limit 256
             )"#,
             after,
             until,
             lowest,
             beyond,
-            visibilities
+            level,
+            owner,
+            project
         )
         .fetch_one(&self.readers)
         .await?;
@@ -292,11 +303,9 @@ fn page(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::{
-        domain::{NewEvent, StreamReader, sse},
+        domain::{NewEvent, Ownership, Principal, StreamReader, StreamVisibility, sse},
         store::testing::{TestStore, append, event},
     };
 
@@ -383,6 +392,87 @@ mod tests {
             }
         }
         assert_eq!(fed(store, "nobody/", 0).await, "");
+    }
+
+    /// What a query says of who may read a stream is what the domain says.
+    #[tokio::test]
+    async fn queries_show_each_reader_what_it_may_read() {
+        let test = TestStore::open().await;
+        let shared = |owner: &str, project: &str| {
+            StreamVisibility::shared(&Ownership::of_row(owner, project.to_owned()))
+        };
+        let streams: Vec<(StreamName, StreamVisibility)> = [
+            StreamVisibility::Team,
+            StreamVisibility::of_daemon(),
+            shared("session:a", "/p"),
+            shared("session:a", ""),
+            shared("session:b", "/q"),
+            shared("nobody that we know", ""),
+            StreamVisibility::private(&Principal::Operator),
+            StreamVisibility::private(&Principal::Session("a".into())),
+            StreamVisibility::Answers,
+        ]
+        .into_iter()
+        .zip(1..)
+        .map(|(visibility, number)| (StreamName::of("x", number), visibility))
+        .collect();
+        for (name, visibility) in streams.clone() {
+            let done: Result<(), StoreError> = test
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        // Opened for the operator alone, and then for those whom it is for.
+                        tx.open_stream(&name, &StreamVisibility::Answers).await?;
+                        tx.set_visibility(&name, &visibility).await?;
+                        tx.append(&name, vec![event("a", "{}")]).await?;
+                        Ok(())
+                    })
+                })
+                .await;
+            done.unwrap();
+        }
+        let session = |key: &str, project: Option<&str>, reads_all| StreamReader::Session {
+            owner: format!("session:{key}").into(),
+            project: project.map(Arc::from),
+            reads_all,
+        };
+        for reader in [
+            StreamReader::Operator,
+            StreamReader::OperatorTool,
+            session("a", Some("/p"), false),
+            session("b", Some("/p"), false),
+            session("c", Some("/q"), false),
+            session("d", None, false),
+            session("e", None, true),
+        ] {
+            let mut expected = Vec::new();
+            for (name, visibility) in &streams {
+                let stored = test.store.view(name).await.unwrap().unwrap().visibility;
+                assert_eq!(stored, *visibility);
+                if reader.may_read(&stored) {
+                    expected.push(name.as_str().to_owned());
+                }
+            }
+            let scope = FeedScope::prefix("x/", reader.clone());
+            let size = PageSize::rows(100);
+            let page = test.store.feed_events(&scope, 0, i64::MAX, None, size).await.unwrap();
+            let fed = page.events.iter().map(|event| event.stream.as_str().to_owned());
+            assert_eq!(fed.collect::<Vec<_>>(), expected, "{reader:?}");
+            let frames = test.store.feed_frames(&scope, 0, 9).await.unwrap().unwrap();
+            let frames = std::str::from_utf8(&frames.bytes).unwrap();
+            assert_eq!(frames.matches("event: a").count(), expected.len(), "{reader:?}: {frames}");
+            let named = test.store.stream_names(&reader, "x/", 100).await.unwrap();
+            assert_eq!(named, expected, "{reader:?}");
+            let mut latest = test.store.latest_streams(&reader, i64::MAX, 100).await.unwrap();
+            latest.reverse();
+            let latest: Vec<String> = latest.into_iter().map(|(_, name)| name).collect();
+            assert_eq!(latest, expected, "{reader:?}");
+            let names: Vec<String> =
+                streams.iter().map(|(name, _)| name.as_str().to_owned()).collect();
+            let moved = test.store.moved_streams(&reader, &names, 0).await.unwrap();
+            let moved: Vec<String> = moved.into_iter().map(|(name, _)| name).collect();
+            assert_eq!(moved, expected, "{reader:?}");
+        }
     }
 
     #[tokio::test]

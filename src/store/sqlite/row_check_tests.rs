@@ -5,8 +5,9 @@ use futures_util::future::BoxFuture;
 use super::testing::{TestStore, event, journal::record};
 use crate::{
     domain::{
-        CallId, GhapId, McpSessionId, MessageId, PeerId, PeerStatus, StreamName, Task, TaskId,
-        TaskReport, TaskState, Timestamp, TokenId, journal::Ghap, mcp::Revision,
+        CallId, GhapId, McpSessionId, MessageId, Ownership, PeerId, PeerStatus, StreamName,
+        StreamVisibility, Task, TaskId, TaskReport, TaskState, Timestamp, TokenId, journal::Ghap,
+        mcp::Revision,
     },
     store::{CallState, StoreError, TaskRow, WriteTx},
 };
@@ -34,7 +35,8 @@ fn task() -> TaskRow {
         updated_at: AT,
         last_id: 0,
     };
-    TaskRow { task, runner_pid: None, runner_started: None }
+    let owned = Ownership::of_row("operator", String::new());
+    TaskRow { task, owned, runner_pid: None, runner_started: None }
 }
 
 #[tokio::test]
@@ -75,7 +77,7 @@ async fn a_write_that_finds_no_row_is_an_error_and_is_undone() {
             .write(move |tx| {
                 Box::pin(async move {
                     let stream = StreamName::of("task", "undone");
-                    tx.open_stream(&stream).await?;
+                    tx.open_stream(&stream, &StreamVisibility::Team).await?;
                     tx.append(&stream, vec![event("frame", "{}")]).await?;
                     write(tx).await
                 })

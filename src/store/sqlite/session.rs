@@ -3,7 +3,7 @@
 use super::{columns::non_empty, db::Store, errors::changed, tx::WriteTx};
 use crate::{
     domain::{
-        Timestamp,
+        Ownership, Timestamp,
         journal::{Session, SessionSource, ToolUse},
     },
     store::{SessionFilter, SessionStart, StoreError},
@@ -101,6 +101,20 @@ impl WriteTx {
         Ok(raw.map(Session::from))
     }
 
+    /// Whose a session is.
+    pub async fn session_owner(
+        &mut self,
+        session_id: &str,
+    ) -> Result<Option<Ownership>, StoreError> {
+        let row = sqlx::query!(
+            "select created_by, project from session where session_id = ?",
+            session_id
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
+        Ok(row.map(|row| Ownership::of_row(&row.created_by, row.project)))
+    }
+
     /// Ends a session.
     pub async fn end_session(
         &mut self,
@@ -174,6 +188,17 @@ impl Store {
         let raw =
             sessions!("where s.session_id = ?", session_id).fetch_optional(&self.readers).await?;
         Ok(raw.map(Session::from))
+    }
+
+    /// Whose a session is.
+    pub async fn session_owner(&self, session_id: &str) -> Result<Option<Ownership>, StoreError> {
+        let row = sqlx::query!(
+            "select created_by, project from session where session_id = ?",
+            session_id
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        Ok(row.map(|row| Ownership::of_row(&row.created_by, row.project)))
     }
 
     /// A page of sessions, those heard of last first.

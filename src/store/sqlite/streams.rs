@@ -1,27 +1,108 @@
-//! Which streams there are, for a reader that may not read all of them.
+//! Which streams there are, for a reader that may not read all of them; and who may read one.
 
-use super::{db::Store, json::to_json};
-use crate::{domain::StreamReader, store::StoreError};
+use std::sync::Arc;
+
+use super::{
+    db::Store,
+    errors::changed,
+    json::to_json,
+    tx::{Undo, WriteTx},
+};
+use crate::{
+    domain::{StreamName, StreamReader, StreamVisibility},
+    store::{StoreError, StreamState},
+};
+
+/// A visibility as columns of `stream`: `visibility`, `owner`, `project`.
+pub(super) struct VisibilityColumns {
+    pub(super) visibility: &'static str,
+    pub(super) owner: Option<Arc<str>>,
+    pub(super) project: Option<Arc<str>>,
+}
+
+impl From<&StreamVisibility> for VisibilityColumns {
+    fn from(visibility: &StreamVisibility) -> Self {
+        let (visibility, owner, project) = match visibility {
+            StreamVisibility::Team => ("team", None, None),
+            StreamVisibility::Shared { owner, project } => {
+                ("operator", owner.clone(), Some(project.clone().unwrap_or_else(|| "".into())))
+            }
+            StreamVisibility::Private { owner } => ("operator", Some(Arc::clone(owner)), None),
+            StreamVisibility::Answers => ("operator", None, None),
+        };
+        Self { visibility, owner, project }
+    }
+}
+
+/// A visibility of its columns. A word that is none of ours lets nobody in but the operator.
+pub(super) fn visibility_of(
+    visibility: &str,
+    owner: Option<String>,
+    project: Option<String>,
+) -> StreamVisibility {
+    match (visibility, owner, project) {
+        ("team", ..) => StreamVisibility::Team,
+        ("operator", owner, Some(project)) => StreamVisibility::Shared {
+            owner: owner.map(Arc::from),
+            project: (!project.is_empty()).then(|| project.into()),
+        },
+        ("operator", Some(owner), None) => StreamVisibility::Private { owner: owner.into() },
+        _ => StreamVisibility::Answers,
+    }
+}
+
+impl WriteTx {
+    /// Says who may read a stream from now on, if there is one of that name.
+    pub async fn set_visibility(
+        &mut self,
+        name: &StreamName,
+        visibility: &StreamVisibility,
+    ) -> Result<(), StoreError> {
+        let Some(before) = self.stream(name).await? else { return Ok(()) };
+        if *before.visibility == *visibility {
+            return Ok(());
+        }
+        let columns = VisibilityColumns::from(visibility);
+        let done = sqlx::query!(
+            "update stream set visibility = ?, owner = ?, project = ? where id = ?",
+            columns.visibility,
+            columns.owner,
+            columns.project,
+            before.id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        changed(done.rows_affected(), "stream", name.as_str())?;
+        let after = StreamState { visibility: Arc::new(visibility.clone()), ..before.clone() };
+        self.undo.push(Undo::Restore(name.shared(), before));
+        self.streams.insert(name.shared(), after);
+        Ok(())
+    }
+}
 
 impl Store {
     /// Which of these streams have something after the position `after`: their names, and the last position of each.
     pub async fn moved_streams(
         &self,
-        reader: StreamReader,
+        reader: &StreamReader,
         names: &[String],
         after: i64,
     ) -> Result<Vec<(String, i64)>, StoreError> {
-        let (names, visibilities) = (to_json(names), to_json(&reader.readable()));
+        let (names, level) = (to_json(names), reader.level());
+        let (owner, project) = (reader.owner(), reader.project());
         let rows = sqlx::query!(
             r#"select name as "name!: String", head as "head!: i64" from (
                 select s.name, (select position from event e where e.stream_id = s.id order by seq desc limit 1) as head
                 from stream s
                 where s.name in (select value from json_each(?1))
-                    and s.visibility in (select value from json_each(?3))
+                    and (?3 = 3 or s.visibility = 'team' or s.owner = ?4 or s.project = ?5
+                        or ?3 = 2 and coalesce(s.owner, s.project) is not null or ?3 = 1 and s.project is not null)
             ) where head > ?2 order by head"#,
             names,
             after,
-            visibilities
+            level,
+            owner,
+            project
         )
         .fetch_all(&self.readers)
         .await?;
@@ -31,18 +112,21 @@ impl Store {
     /// Streams, the latest made first: those made before the stream with the row id `before`.
     pub async fn latest_streams(
         &self,
-        reader: StreamReader,
+        reader: &StreamReader,
         before: i64,
         limit: u32,
     ) -> Result<Vec<(i64, String)>, StoreError> {
-        let visibilities = to_json(&reader.readable());
+        let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
         let rows = sqlx::query!(
-            r#"select id, name from stream
-            where id < ?1 and visibility in (select value from json_each(?2))
-            order by id desc limit ?3"#,
+            r#"select id, name from stream s
+            where id < ?1 and (?3 = 3 or s.visibility = 'team' or s.owner = ?4 or s.project = ?5
+                or ?3 = 2 and coalesce(s.owner, s.project) is not null or ?3 = 1 and s.project is not null)
+            order by id desc limit ?2"#,
             before,
-            visibilities,
-            limit
+            limit,
+            level,
+            owner,
+            project
         )
         .fetch_all(&self.readers)
         .await?;
@@ -52,18 +136,22 @@ impl Store {
     /// Names of streams that begin with `prefix`, in their order.
     pub async fn stream_names(
         &self,
-        reader: StreamReader,
+        reader: &StreamReader,
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
-        let (beyond, visibilities) = (format!("{prefix}\x7f"), to_json(&reader.readable()));
+        let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
+        let beyond = format!("{prefix}\x7f");
         let names = sqlx::query_scalar!(
-            r#"select name from stream
-            where name >= ?1 and name < ?2 and visibility in (select value from json_each(?3))
-            order by name limit ?4"#,
+            r#"select name from stream s
+            where name >= ?1 and name < ?2 and (?3 = 3 or s.visibility = 'team' or s.owner = ?4 or s.project = ?5
+                or ?3 = 2 and coalesce(s.owner, s.project) is not null or ?3 = 1 and s.project is not null)
+            order by name limit ?6"#,
             prefix,
             beyond,
-            visibilities,
+            level,
+            owner,
+            project,
             limit
         )
         .fetch_all(&self.readers)

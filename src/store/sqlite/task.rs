@@ -5,7 +5,10 @@ use serde_json::{Map, Value};
 
 use super::{db::Store, errors::changed, tx::WriteTx};
 use crate::{
-    domain::{Seq, StreamName, Task, TaskId, TaskReport, TaskState, TaskStatus, Timestamp},
+    domain::{
+        Ownership, Principal, RowReader, Seq, StreamName, Task, TaskId, TaskReport, TaskState,
+        TaskStatus, Timestamp,
+    },
     store::{StoreError, StreamState, TaskFilter, TaskRow},
 };
 
@@ -20,6 +23,9 @@ struct RawTask {
     exit_code: Option<i64>,
     signal: Option<String>,
     error: Option<String>,
+    created_by: String,
+    runner: Option<String>,
+    project: String,
     runner_pid: Option<i64>,
     runner_started: Option<String>,
     cancel_requested_at: Option<Timestamp>,
@@ -72,6 +78,10 @@ impl TryFrom<RawTask> for TaskRow {
                 updated_at: raw.updated_at,
                 last_id: raw.last_id,
             },
+            owned: Ownership {
+                runner: raw.runner.as_deref().and_then(Principal::parse),
+                ..Ownership::of_row(&raw.created_by, raw.project)
+            },
             runner_pid,
             runner_started: raw.runner_started,
         })
@@ -84,7 +94,8 @@ macro_rules! tasks {
         sqlx::query_as!(
             RawTask,
             r#"select t.task_id as "task_id!", t.title, t.agent, t.prompt, t.from_peer, t.metadata,
-                t.status as "status: TaskStatus", t.exit_code, t.signal, t.error, t.runner_pid, t.runner_started,
+                t.status as "status: TaskStatus", t.exit_code, t.signal, t.error, t.created_by, t.runner, t.project,
+                t.runner_pid, t.runner_started,
                 t.cancel_requested_at as "cancel_requested_at: Timestamp",
                 t.created_at as "created_at: Timestamp", coalesce(e.at, t.created_at) as "updated_at!: Timestamp",
                 t.closed_at as "closed_at: Timestamp", coalesce(e.seq, 0) as "last_id!: Seq"
@@ -132,10 +143,13 @@ impl WriteTx {
     pub async fn insert_task(
         &mut self,
         task: &Task,
+        owned: &Ownership,
         stream: i64,
-        created_by: &str,
         idempotency_key: Option<&str>,
     ) -> Result<(), StoreError> {
+        let created_by = owned.owner.as_ref().map_or_else(String::new, ToString::to_string);
+        let runner = owned.runner.as_ref().map(ToString::to_string);
+        let project = owned.project.as_deref().unwrap_or_default();
         let id = task.task_id.as_str();
         let metadata = task
             .metadata
@@ -144,7 +158,7 @@ impl WriteTx {
         let status = task.status();
         sqlx::query!(
             "insert into task (task_id, stream_id, title, agent, prompt, from_peer, metadata, status, created_by, \
-                idempotency_key, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                runner, project, idempotency_key, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             stream,
             task.title,
@@ -154,6 +168,8 @@ impl WriteTx {
             metadata,
             status,
             created_by,
+            runner,
+            project,
             idempotency_key,
             task.created_at
         )
@@ -193,9 +209,11 @@ impl Store {
         raw.map(TaskRow::try_from).transpose()
     }
 
-    /// Tasks, the latest first, before the cursor `before` (time of making and id), at most `limit`.
+    /// Tasks that the reader may read, the latest first, before the cursor `before` (time of making and id), at most
+    /// `limit`.
     pub async fn tasks(
         &self,
+        reader: &RowReader,
         filter: &TaskFilter,
         before: Option<&(Timestamp, String)>,
         limit: u32,
@@ -205,9 +223,11 @@ impl Store {
             Some((at, id)) => (at.as_millis(), id.as_str()),
             None => (i64::MAX, ""),
         };
+        let (key, project) = (reader.key(), reader.project());
         let rows = tasks!(
             "where (?1 is null or t.status = ?1) and (?2 is null or t.agent = ?2)
                 and (?3 is null or t.from_peer = ?3) and t.created_at >= ?4 and (t.created_at, t.task_id) < (?5, ?6)
+                and (?8 is null or t.created_by = 'session:' || ?8 or t.runner = 'session:' || ?8 or t.project = ?9)
             order by t.created_at desc, t.task_id desc limit ?7",
             filter.status,
             filter.agent,
@@ -215,7 +235,9 @@ impl Store {
             since,
             at,
             id,
-            limit
+            limit,
+            key,
+            project
         )
         .fetch_all(&self.readers)
         .await?;

@@ -9,7 +9,7 @@ use super::{
     db::{Store, Writer},
 };
 use crate::{
-    domain::{Clock, ManualClock, NewEvent, StreamName, Timestamp},
+    domain::{Clock, ManualClock, NewEvent, StreamName, StreamVisibility, Timestamp},
     store::{OpenOptions, StoreError},
 };
 
@@ -65,7 +65,12 @@ pub(crate) async fn append(store: &Store, name: &StreamName, events: Vec<NewEven
     let done: Result<(), StoreError> = store
         .write(move |tx| {
             Box::pin(async move {
-                tx.open_stream(&name).await?;
+                let visibility = match name.kind() {
+                    "mcp" => StreamVisibility::Answers,
+                    "" => StreamVisibility::Team,
+                    _ => StreamVisibility::of_daemon(),
+                };
+                tx.open_stream(&name, &visibility).await?;
                 tx.append(&name, events).await?;
                 Ok(())
             })

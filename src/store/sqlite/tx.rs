@@ -37,7 +37,7 @@ pub struct WriteTx {
 pub(super) struct UncommittedEvent {
     pub(super) stream: Arc<str>,
     pub(super) stream_id: i64,
-    pub(super) visibility: StreamVisibility,
+    pub(super) visibility: Arc<StreamVisibility>,
     pub(super) seq: Seq,
     pub(super) kind: EventKind,
     pub(super) data: Arc<str>,

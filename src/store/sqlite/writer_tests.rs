@@ -1,7 +1,7 @@
 //! The writer under jobs that fail, panic, repeat themselves or lose their caller.
 
 use crate::{
-    domain::{NewEvent, Seq, StreamName},
+    domain::{NewEvent, Seq, StreamName, StreamVisibility},
     store::{
         Store, StoreError, WriteTx,
         testing::{TestStore, append, event},
@@ -25,7 +25,7 @@ async fn seqs(store: &Store) -> Vec<Seq> {
 /// What a job does that is to be undone: an append, a new stream, and the end of an old one.
 async fn spoil(tx: &mut WriteTx) -> Result<(), StoreError> {
     let other = StreamName::of("task", "spoilt");
-    tx.open_stream(&other).await?;
+    tx.open_stream(&other, &StreamVisibility::Team).await?;
     tx.append(&other, vec![event("frame", "{}")]).await?;
     tx.append(&name(), vec![event("frame", "{}"), event("frame", "{}")]).await?;
     tx.close_stream(&name()).await

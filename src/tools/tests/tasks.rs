@@ -13,14 +13,14 @@ use crate::{
 async fn frame(world: &World, task: &str, line: &str) {
     let body = TaskEventBody::Frame { line: line.to_owned(), kind: FrameKind::Stdout, ts: None };
     let events = vec![TaskEvent { producer_id: None, body }];
-    world.services.tasks.append_task_events(task, events).await.unwrap();
+    world.services.tasks.append_task_events(&Caller::Operator, task, events).await.unwrap();
 }
 
 async fn end(world: &World, task: &str, status: TaskStatus) {
     let mut change = TaskChange::to(status, None);
     change.report.exit_code = Some(0);
     let events = vec![TaskEvent { producer_id: None, body: TaskEventBody::Change(change) }];
-    world.services.tasks.append_task_events(task, events).await.unwrap();
+    world.services.tasks.append_task_events(&Caller::Operator, task, events).await.unwrap();
 }
 
 fn listeners(world: &World) -> usize {
@@ -237,21 +237,22 @@ async fn a_reply_stands_in_the_stream_with_the_name_of_who_gave_it() {
     let ann = world.call(&world.session("ann"), "peer_register", register.clone()).await;
     let mcp = world.operator(Some("mcp-1"));
     let mine = world.call(&mcp, "peer_register", register).await;
-    let mut seq = 1;
     for (call, from, kind) in [
         (&world.session("ann"), text(&ann, "peer_id"), "progress"),
         (&world.session("bob"), "session:bob".to_owned(), "result"),
         (&world.operator(None), "operator".to_owned(), "error"),
         (&mcp, text(&mine, "peer_id"), "clarification"),
     ] {
-        seq += 1;
+        let made =
+            world.services.tasks.create_task(&call.caller, NewTask::default()).await.unwrap();
+        let id = made.task.task_id.as_str().to_owned();
         let mut arguments = json!({ "task_id": id, "body": "so far" });
         if kind != "progress" {
             arguments["kind"] = json!(kind);
         }
         let said = world.call(call, "TaskReply", arguments).await;
-        assert_eq!(said, json!({ "task_id": id, "event_id": seq, "kind": kind }));
-        let stream = json!({ "stream": format!("task/{id}"), "after": seq - 1, "kind": "reply" });
+        assert_eq!(said, json!({ "task_id": id, "event_id": 2, "kind": kind }));
+        let stream = json!({ "stream": format!("task/{id}"), "after": 1, "kind": "reply" });
         let read = world.call(call, "events_read", stream).await;
         let data = &read["events"][0]["data"];
         assert_eq!(
@@ -261,6 +262,9 @@ async fn a_reply_stands_in_the_stream_with_the_name_of_who_gave_it() {
         assert!(data["ts"].is_string());
     }
     let call = world.operator(None);
+    let reply = json!({ "task_id": id, "body": "done", "kind": "result" });
+    world.refuse(&world.session("ann"), "TaskReply", reply.clone(), ErrorType::NotFound).await;
+    world.call(&call, "TaskReply", reply).await;
     let task = world.call(&call, "TaskGet", json!({ "task_id": id })).await;
     assert_eq!(text(&task["task"], "status"), "pending", "a result is no end");
     let long = json!({ "task_id": id, "body": "ü".repeat(200 * 1024) });

@@ -472,7 +472,7 @@ pub(super) fn prompts() -> Vec<PromptTemplate> {
                 Ok(vec![words(format!("Prompt with arguments: arg1='{one}', arg2='{two}'"))])
             },
         )
-        .completes(async |_, _, value: String| {
+        .completes(async |_, _, _, value: String| {
             let all = ["paris", "park", "party"];
             Ok(all.into_iter().filter(|it| it.starts_with(&value)).map(str::to_owned).collect())
         }),
@@ -530,6 +530,7 @@ impl ResourceProvider for Resources {
     fn list<'a>(
         &'a self,
         _: &'a Services,
+        _: &'a Caller,
         cursor: Option<&'a str>,
     ) -> BoxFuture<'a, Result<ResourcePage, RpcError>> {
         let all = [
@@ -587,6 +588,7 @@ impl ResourceProvider for Resources {
     fn complete<'a>(
         &'a self,
         _: &'a Services,
+        _: &'a Caller,
         _: &'a str,
         _: &'a str,
         _: &'a str,
