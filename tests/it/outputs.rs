@@ -2,10 +2,70 @@
 //!
 //! A missing or changed snapshot fails. `INSTA_UPDATE=always cargo test --test it outputs` writes them anew.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
 use serde_json::Value;
 
 use crate::daemon::{Daemon, Home, Ran, svc};
 use crate::expect::{new_task, peer};
+
+/// What the names of snapshots begin with; each is one test's.
+const GROUPS: [&str; 7] = ["help", "usage", "no_daemon", "answer", "set_up", "work", "files"];
+
+/// The snapshots of one test.
+struct Snapshots {
+    group: &'static str,
+    made: BTreeSet<String>,
+}
+
+impl Snapshots {
+    fn of(group: &'static str) -> Self {
+        assert!(GROUPS.contains(&group), "{group}");
+        Self { group, made: BTreeSet::new() }
+    }
+
+    #[track_caller]
+    fn check(&mut self, name: &str, text: &str) {
+        let name = format!("{}_{name}", self.group);
+        insta::assert_snapshot!(name.clone(), text);
+        assert!(self.made.insert(name.clone()), "{name} twice");
+    }
+
+    /// No file is left of a case that there is no more.
+    fn finish(self) {
+        let mine = stored().into_iter().filter(|name| group_of(name) == Some(self.group));
+        let orphans: Vec<_> = mine.filter(|name| !self.made.contains(name)).collect();
+        assert!(orphans.is_empty(), "no test makes these snapshots any more: {orphans:?}");
+    }
+}
+
+/// The names of all stored snapshots.
+fn stored() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/snapshots");
+    let files = fs::read_dir(folder).expect("snapshots");
+    let name = |file: fs::DirEntry| file.file_name().into_string().expect("UTF-8");
+    let files = files.map(|file| name(file.expect("an entry")));
+    // Proposals of insta for a snapshot that differs.
+    let files = files.filter(|file| !file.ends_with(".new"));
+    let name = |file: String| {
+        let name = file.strip_prefix("it__outputs__").and_then(|name| name.strip_suffix(".snap"));
+        name.unwrap_or_else(|| panic!("{file} is no snapshot of these tests")).to_owned()
+    };
+    files.map(name).collect()
+}
+
+fn group_of(name: &str) -> Option<&'static str> {
+    let begins = |group: &&str| name.strip_prefix(*group).is_some_and(|rest| rest.starts_with('_'));
+    GROUPS.into_iter().find(begins)
+}
+
+#[test]
+fn every_snapshot_is_some_tests() {
+    let strays: Vec<_> = stored().into_iter().filter(|name| group_of(name).is_none()).collect();
+    assert!(strays.is_empty(), "no test makes these snapshots: {strays:?}");
+}
 
 /// Exit code and both outputs of a command, without what differs from run to run.
 fn shown(home: &Home, args: &[&str]) -> String {
@@ -31,6 +91,7 @@ fn pretty(text: &str) -> String {
 /// Puts names in the place of paths, ids, times, versions, ports and process numbers.
 fn redacted(home: &Home, text: &str) -> String {
     let text = text
+        .replace(env!("CARGO_BIN_EXE_svc"), "<svc>")
         .replace(&home.dir().display().to_string(), "<data>")
         .replace(&home.user().display().to_string(), "<home>")
         .replace(env!("CARGO_PKG_VERSION"), "<version>");
@@ -54,8 +115,23 @@ fn variable(before: &str, rest: &str) -> Option<(&'static str, usize)> {
     if before.ends_with("127.0.0.1:") && digits > 0 {
         return Some(("<port>", digits));
     }
-    let is_number = ["\"pid\": ", "(pid ", "pid: ", "process "];
-    if digits > 0 && is_number.iter().any(|label| before.ends_with(label)) {
+    let is_number = [
+        "\"pid\": ",
+        "\"pid\":",
+        "pid ",
+        "pid: ",
+        "process ",
+        "\"bytes\": ",
+        "schema version ",
+        "\"from\": ",
+        "\"latest\": ",
+    ];
+    let is_size = [" MiB free", " KiB\n", " KiB\"", " bytes, integrity"];
+    if digits > 0
+        && (is_number.iter().any(|label| before.ends_with(label))
+            || !before.ends_with(|c: char| c.is_ascii_digit())
+                && is_size.iter().any(|unit| rest[digits..].starts_with(unit)))
+    {
         return Some(("<number>", digits));
     }
     // 2025-01-02T03:04:05.678Z
@@ -73,23 +149,27 @@ fn variable(before: &str, rest: &str) -> Option<(&'static str, usize)> {
     }
     // An id has 26 letters and digits behind its prefix.
     let length = rest.bytes().take_while(u8::is_ascii_alphanumeric).count();
-    (before.ends_with('_') && length >= 20).then_some(("<id>", length))
+    let is_boot_id = before.ends_with("\"boot_id\":\"") || before.ends_with("\"boot_id\": \"");
+    if length >= 20 && (before.ends_with('_') || is_boot_id) {
+        return Some(("<id>", length));
+    }
+    let is_secret = length == 64 && rest.bytes().take(64).all(|byte| byte.is_ascii_hexdigit());
+    let is_shown = before.ends_with("--- stdout\n") || before.ends_with("\"token\": \"");
+    (is_secret && is_shown).then_some(("<token>", 64))
 }
 
 #[test]
 fn help() {
     let home = Home::new();
+    let mut snapshots = Snapshots::of("help");
     let mut paths = vec![Vec::<String>::new()];
-    let mut count = 0;
     while let Some(path) = paths.pop() {
         let mut args: Vec<&str> = path.iter().map(String::as_str).collect();
         args.push("--help");
         let ran = svc(&home, &args);
         let text = ran.ok();
-        let name =
-            format!("help_{}", if path.is_empty() { "svc".to_owned() } else { path.join("_") });
-        insta::assert_snapshot!(name, redacted(&home, text));
-        count += 1;
+        let name = if path.is_empty() { "svc".to_owned() } else { path.join("_") };
+        snapshots.check(&name, &redacted(&home, text));
         let commands = text.split_once("\nCommands:\n").map(|(_, rest)| rest).unwrap_or_default();
         for line in commands.lines().take_while(|line| !line.trim().is_empty()) {
             let Some(line) = line.strip_prefix("  ").filter(|line| !line.starts_with(' ')) else {
@@ -101,7 +181,8 @@ fn help() {
             }
         }
     }
-    assert!(count > 30, "only {count} commands were found");
+    assert!(snapshots.made.len() > 30, "only {:?} were found", snapshots.made);
+    snapshots.finish();
 }
 
 #[test]
@@ -119,9 +200,11 @@ fn usage_errors() {
         ("install_unknown_client", &["install", "emacs"]),
         ("completions_unknown_shell", &["completions", "cobol"]),
     ];
+    let mut snapshots = Snapshots::of("usage");
     for (name, args) in cases {
-        insta::assert_snapshot!(format!("usage_{name}"), shown(&home, args));
+        snapshots.check(name, &shown(&home, args));
     }
+    snapshots.finish();
 }
 
 #[test]
@@ -142,9 +225,11 @@ fn without_a_daemon() {
         ("backup", &["backup", "copy.db"]),
         ("config_check", &["config", "check", "missing.toml"]),
     ];
+    let mut snapshots = Snapshots::of("no_daemon");
     for (name, args) in cases {
-        insta::assert_snapshot!(format!("no_daemon_{name}"), shown(&home, args));
+        snapshots.check(name, &shown(&home, args));
     }
+    snapshots.finish();
 }
 
 #[test]
@@ -174,9 +259,146 @@ fn answers() {
         ("tools_unknown", &["tools", "show", "nothing"]),
         ("tools_call_refused", &["tools", "call", "peer_list", "--arg", "status=asleep"]),
     ];
+    let mut snapshots = Snapshots::of("answer");
     for (name, args) in cases {
-        insta::assert_snapshot!(format!("answer_{name}"), shown(home, args));
+        snapshots.check(name, &shown(home, args));
         let json = [args, &["--json"]].concat();
-        insta::assert_snapshot!(format!("answer_{name}_json"), shown(home, &json));
+        snapshots.check(&format!("{name}_json"), &shown(home, &json));
     }
+    snapshots.finish();
+}
+
+/// A table whose columns are as wide as the paths in it, which differ from run to run.
+fn narrow(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let words: Vec<_> =
+            line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        out.push_str(&words.join("  "));
+        out.push('\n');
+    }
+    out
+}
+
+/// What a person does to set it up.
+#[test]
+fn setting_up() {
+    let home = Home::new();
+    let mut snapshots = Snapshots::of("set_up");
+    snapshots.check("config_show", &narrow(&shown(&home, &["config", "show"])));
+    // Not those that came after: a new migration changes no snapshot.
+    let is_early = |line: &&str| !line.starts_with("applied") || *line < "applied   15";
+    let migrated = shown(&home, &["migrate"]);
+    let early: Vec<_> = migrated.lines().filter(is_early).collect();
+    snapshots.check("migrate", &early.join("\n"));
+    let cases: [(&str, &[&str]); 9] = [
+        ("config_show_json", &["config", "show", "--json"]),
+        ("migrate_again", &["migrate"]),
+        ("migrate_again_json", &["migrate", "--json"]),
+        ("doctor", &["doctor"]),
+        ("doctor_json", &["doctor", "--json"]),
+        ("install_dry_run", &["install", "claude-code", "--dry-run"]),
+        ("uninstall_nothing", &["uninstall", "claude-code"]),
+        ("token_init", &["token", "init", "token-of-mine"]),
+        ("token_init_again", &["token", "init", "token-of-mine"]),
+    ];
+    for (name, args) in cases {
+        snapshots.check(name, &shown(&home, args));
+    }
+    #[cfg(target_os = "linux")]
+    for (name, args) in [
+        ("service_install_dry_run", ["service", "install", "--dry-run"].as_slice()),
+        ("service_install_dry_run_json", &["service", "install", "--dry-run", "--json"]),
+    ] {
+        snapshots.check(name, &shown(&home, args));
+    }
+    #[cfg(target_os = "linux")]
+    snapshots.finish();
+}
+
+/// A day's work: tasks, sessions, records, and the log of it.
+#[test]
+fn working() {
+    let d = Daemon::start();
+    let home = &d.home;
+    let mut snapshots = Snapshots::of("work");
+    let command = ["task", "run", "--title", "greet", "--", "sh", "-c", "echo one; exit 3"];
+    snapshots.check("task_run", &shown(home, &command));
+    let tasks = svc(home, &["task", "list", "--json"]).json();
+    let ended = tasks["tasks"][0]["task_id"].as_str().expect("a task").to_owned();
+    let pending = new_task(&d);
+    let ann = peer(&d, "s-1");
+    let start = ["tools", "call", "start_session", "--arg", "session_id=s-1", "--arg", "cwd=/work"];
+    svc(home, &start).ok();
+    let record = [
+        "session_id=s-1",
+        "domain=testing",
+        "strategy=ask-user",
+        "goal=A green build",
+        "hypothesis=The cache is stale",
+        "action=Empty it",
+        "prediction=The tests pass",
+    ];
+    let record: Vec<&str> = record.iter().flat_map(|arg| ["--arg", *arg]).collect();
+    let begun = [&["tools", "call", "start_ghap"], record.as_slice(), &["--json"]].concat();
+    let begun = svc(home, &begun).json();
+    let ghap = begun["id"].as_str().expect("a record").to_owned();
+
+    let cases: [(&str, &[&str]); 16] = [
+        ("task_watch", &["task", "watch", &ended]),
+        ("task_watch_json", &["task", "watch", &ended, "--json"]),
+        ("task_watch_unknown", &["task", "watch", "task_unknown"]),
+        ("task_wait", &["task", "wait", &ended]),
+        ("task_cancel_ended", &["task", "cancel", &ended]),
+        ("task_cancel_pending", &["task", "cancel", &pending]),
+        ("task_cancel_unknown_json", &["task", "cancel", "task_unknown", "--json"]),
+        ("task_list", &["task", "list"]),
+        ("peer_list", &["peer", "list"]),
+        ("session_list", &["session", "list"]),
+        ("session_list_json", &["session", "list", "--json"]),
+        ("session_show", &["session", "show", "s-1"]),
+        ("ghap_list", &["ghap", "list"]),
+        ("ghap_show", &["ghap", "show", &ghap]),
+        ("ghap_show_json", &["ghap", "show", &ghap, "--json"]),
+        ("peer_remove", &["peer", "remove", &ann]),
+    ];
+    for (name, args) in cases {
+        snapshots.check(name, &shown(home, args));
+    }
+    let stream = format!("task/{ended}");
+    for (name, args) in [
+        (
+            "events_list",
+            ["events", "list", "--stream", stream.as_str(), "--kind", "frame"].as_slice(),
+        ),
+        ("events_list_more", &["events", "list", "--limit", "1"]),
+        ("events_list_json", &["events", "list", "--limit", "1", "--json"]),
+        ("events_list_unknown", &["events", "list", "--stream", "nothing"]),
+        ("events_tail_unknown", &["events", "tail", "--stream", "nothing"]),
+    ] {
+        snapshots.check(name, &shown(home, args));
+    }
+    snapshots.finish();
+}
+
+/// The database and the token of a running daemon.
+#[test]
+fn files_of_a_running_daemon() {
+    let d = Daemon::start();
+    let mut snapshots = Snapshots::of("files");
+    let cases: [(&str, &[&str]); 9] = [
+        ("doctor", &["doctor"]),
+        ("backup", &["backup", "copy.db"]),
+        ("backup_again", &["backup", "copy.db"]),
+        ("backup_json", &["backup", "another.db", "--json"]),
+        ("restore_refused", &["restore", "copy.db"]),
+        ("migrate_refused", &["migrate"]),
+        ("token_show", &["token", "show"]),
+        ("token_rotate", &["token", "rotate"]),
+        ("token_rotate_json", &["token", "rotate", "--json"]),
+    ];
+    for (name, args) in cases {
+        snapshots.check(name, &shown(&d.home, args));
+    }
+    snapshots.finish();
 }

@@ -2,7 +2,7 @@
 //!
 //! A missing or changed snapshot fails. `INSTA_UPDATE=always cargo test --lib http::` writes them anew.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use axum::body::Body;
 use http::{Method, Request, header};
@@ -41,9 +41,17 @@ async fn scripts() -> Vec<(&'static str, Script)> {
 
 #[tokio::test]
 async fn answers_are_as_the_snapshots_say() {
+    let mut made = BTreeSet::new();
     for (name, script) in scripts().await {
         insta::assert_snapshot!(name, script.text);
+        made.insert(format!("svc__http__tests__answers__{name}.snap"));
     }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http/tests/snapshots");
+    let files = std::fs::read_dir(folder).unwrap();
+    let stored = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let orphans: Vec<_> =
+        stored.filter(|file| !file.ends_with(".new") && !made.contains(file)).collect();
+    assert!(orphans.is_empty(), "no script makes these any more: {orphans:?}");
 }
 
 /// A new route without a snapshot fails here. The MCP server's paths are its own to test.
