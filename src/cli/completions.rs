@@ -17,6 +17,6 @@ pub(super) struct CompletionsArgs {
 pub(super) fn run(args: &CompletionsArgs, mut command: Command) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "svc", &mut script);
-    output::raw(&script)?;
+    output::exact(&script)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -27,7 +27,13 @@ pub(super) fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
         // `svc … | head` is no failure.
         return ExitCode::SUCCESS;
     }
-    output::note(&format!("error: {error:#}"));
+    // Only a file of the person's own is quoted over several lines. What a daemon answers may quote others.
+    let text = format!("error: {error:#}");
+    if error.is::<ConfigError>() {
+        output::notes(&text)
+    } else {
+        output::note(&text)
+    }
     if error.is::<UsageError>() || error.is::<ConfigError>() {
         return ExitCode::from(USAGE);
     }

@@ -32,6 +32,7 @@ mod session;
 mod stdio;
 mod task;
 mod task_run;
+mod terminal;
 mod token;
 mod tools;
 

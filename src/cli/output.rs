@@ -1,13 +1,15 @@
 //! What goes to the terminal: tables for people, JSON for programs, never colours.
 //!
-//! A closed standard output is an [`OutputClosed`] error that ends the command cleanly. Text that others wrote has its
-//! control characters made visible before a table shows it, so that a message cannot drive someone's terminal.
+//! A closed standard output is an [`OutputClosed`] error that ends the command cleanly. Every function but [`exact`] shows
+//! control and direction characters as symbols (`terminal`), so that no message can drive someone's terminal.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 
 use serde::Serialize;
 use serde_json::Value;
+
+use super::terminal;
 
 /// Nobody reads our standard output any more.
 #[derive(Debug, thiserror::Error)]
@@ -24,21 +26,31 @@ pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     } else {
         serde_json::to_string(value)?
     };
-    line(&text)
+    document(&text)
 }
 
 /// One JSON document on one line, whatever the output: an item of an endless list.
 pub(crate) fn ndjson(value: &impl Serialize) -> anyhow::Result<()> {
-    line(&serde_json::to_string(value)?)
+    document(&serde_json::to_string(value)?)
 }
 
-/// A line of text on standard output.
+fn document(text: &str) -> anyhow::Result<()> {
+    exact(format!("{}\n", terminal::json(text)).as_bytes())
+}
+
+/// One line of text on standard output.
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
-    raw(format!("{text}\n").as_bytes())
+    exact(format!("{}\n", terminal::line(text)).as_bytes())
 }
 
-/// Bytes on standard output, at once.
-pub(crate) fn raw(bytes: &[u8]) -> anyhow::Result<()> {
+/// Text of several lines on standard output, each with its line feed.
+pub(crate) fn block(text: &str) -> anyhow::Result<()> {
+    exact(terminal::block(text).as_bytes())
+}
+
+/// Bytes on standard output as they are, at once: for programs that read them, such as a shell's completion and the
+/// protocol of `svc stdio`.
+pub(crate) fn exact(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| {
         if error.kind() == io::ErrorKind::BrokenPipe {
@@ -49,9 +61,14 @@ pub(crate) fn raw(bytes: &[u8]) -> anyhow::Result<()> {
     })
 }
 
-/// A line on standard error. Nothing can be done if that fails.
+/// One line on standard error. Nothing can be done if that fails.
 pub(crate) fn note(text: &str) {
-    writeln!(io::stderr().lock(), "{text}").ok();
+    writeln!(io::stderr().lock(), "{}", terminal::line(text)).ok();
+}
+
+/// Several lines on standard error, the last without a line feed.
+pub(crate) fn notes(text: &str) {
+    writeln!(io::stderr().lock(), "{}", terminal::block(text)).ok();
 }
 
 /// A table of columns padded to their widest cell; `empty` is said instead of a table without rows.
@@ -59,7 +76,7 @@ pub(crate) fn table(headers: &[&str], rows: &[Vec<String>], empty: &str) -> anyh
     if rows.is_empty() {
         return line(empty);
     }
-    raw(layout(headers, rows, io::stdout().is_terminal().then_some(CELL)).as_bytes())
+    block(&layout(headers, rows, io::stdout().is_terminal().then_some(CELL)))
 }
 
 /// `key: value` lines for one object, with the keys padded; further lines of a value stand below its first.
@@ -67,14 +84,14 @@ pub(crate) fn fields(pairs: &[(&str, String)]) -> anyhow::Result<()> {
     let width = pairs.iter().map(|(key, _)| key.len()).max().unwrap_or(0) + 1;
     let mut text = String::new();
     for (key, value) in pairs {
-        let mut label = format!("{key}:");
+        let mut label = format!("{}:", visible(key));
         for part in value.split('\n') {
             writeln!(text, "{label:width$} {}", visible(part))
                 .expect("writing to a string does not fail");
             label.clear();
         }
     }
-    raw(text.as_bytes())
+    block(&text)
 }
 
 /// The fields of a JSON object that are set, in the order given, and then all others.
@@ -131,24 +148,17 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The text with every control character but the tab made visible, as in `\u{1b}`.
+/// A text as part of a line.
 pub(crate) fn visible(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() && c != '\t' {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
-    }
-    out
+    terminal::line(text).into_owned()
 }
 
 fn layout(headers: &[&str], rows: &[Vec<String>], limit: Option<usize>) -> String {
     let head = headers.iter().map(|header| (*header).to_owned()).collect();
     let cells: Vec<Vec<String>> = std::iter::once(head)
         .chain(
-            rows.iter().map(|row| row.iter().map(|text| shorten(&visible(text), limit)).collect()),
+            rows.iter()
+                .map(|row| row.iter().map(|text| shorten(&terminal::cell(text), limit)).collect()),
         )
         .collect();
     let widths: Vec<usize> = (0..headers.len())
@@ -180,11 +190,11 @@ mod tests {
     #[test]
     fn a_table_lines_up_and_shows_no_control_characters() {
         let rows = vec![
-            vec!["a".to_owned(), "x\u{1b}[31m".to_owned()],
+            vec!["a\tb\n".to_owned(), "x\u{1b}[31m\u{202e}".to_owned()],
             vec!["long".to_owned(), "é".to_owned()],
         ];
         let text = layout(&["ID", "TEXT"], &rows, None);
-        assert_eq!(text, "ID    TEXT\na     x\\u{1b}[31m\nlong  é\n");
+        assert_eq!(text, "ID    TEXT\na␉b␊  x␛[31m\\u{202e}\nlong  é\n");
     }
 
     #[test]

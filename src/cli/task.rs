@@ -1,6 +1,5 @@
 //! `svc task`: work that someone runs and everyone may watch. [`super::task_run`] runs commands.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -202,7 +201,7 @@ async fn watch(context: &Context, id: &str, after: Option<u64>) -> anyhow::Resul
                     .context("the daemon sent a frame without a line")?,
             )?;
         } else if kind == "reply" {
-            output::note(&reply_text(&data));
+            output::notes(&reply_text(&data));
         }
         if kind == "terminal" {
             if !context.json {
@@ -262,7 +261,7 @@ async fn fetch(client: &Client, id: &str) -> anyhow::Result<Value> {
 fn show(frame: &PrintedFrame) -> anyhow::Result<()> {
     if frame.kind == "stderr" {
         // The command wrote it to standard error, too. A closed one is ignored.
-        writeln!(std::io::stderr().lock(), "{}", frame.line).ok();
+        output::note(&frame.line);
         return Ok(());
     }
     output::line(&frame.line)

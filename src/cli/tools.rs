@@ -218,7 +218,7 @@ fn tell(context: &Context, answer: &Value) -> anyhow::Result<ExitCode> {
         if context.json {
             output::json(&json!({ "error": error }))?;
         }
-        output::note(&format!("error: {}", failure(error)));
+        output::notes(&format!("error: {}", failure(error)));
         return Ok(ExitCode::FAILURE);
     }
     let result = &answer["result"];
@@ -229,13 +229,13 @@ fn tell(context: &Context, answer: &Value) -> anyhow::Result<ExitCode> {
         }
         let error = structured.and_then(|structured| structured.get("error"));
         let text = error.map_or_else(|| texts(result), failure);
-        output::note(&format!("error: {text}"));
+        output::notes(&format!("error: {text}"));
         return Ok(ExitCode::FAILURE);
     }
     match structured {
         _ if context.json => output::json(structured.unwrap_or(result))?,
-        Some(structured) => output::raw(readable(structured).as_bytes())?,
-        None => output::line(&texts(result))?,
+        Some(structured) => output::block(&readable(structured))?,
+        None => output::block(&format!("{}\n", texts(result)))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -466,7 +466,7 @@ mod tests {
             "task": { "status": "done", "n": 1 }, "frames": [{ "line": "a\u{1b}[1m" }], "none": [], "text": "a\nb",
         });
         let expected = "\
-            frames:\n  -\n    line: a\\u{1b}[1m\nnone: none\ntask:\n  n: 1\n  status: done\ntext:\n  a\n  b\n";
+            frames:\n  -\n    line: a␛[1m\nnone: none\ntask:\n  n: 1\n  status: done\ntext:\n  a\n  b\n";
         assert_eq!(readable(&value), expected);
     }
 

@@ -37,6 +37,7 @@ mod service_unit;
 mod sse;
 mod stdio;
 mod tasks;
+mod terminal;
 mod tidy;
 mod tools;
 mod tour;

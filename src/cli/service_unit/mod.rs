@@ -191,7 +191,7 @@ fn would_install(context: &Context, unit: &Unit, change: &str) -> anyhow::Result
             "commands": commands,
         }))?;
     } else {
-        output::raw(unit.text.as_bytes())?;
+        output::exact(unit.text.as_bytes())?;
         output::note(&format!(
             "this would be {} ({change}), then: {}",
             unit.path.display(),

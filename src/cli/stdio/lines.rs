@@ -75,7 +75,7 @@ impl LineWriter {
         let (sender, mut lines) = mpsc::channel::<String>(QUEUE);
         let writing = spawn_blocking(move || {
             while let Some(line) = lines.blocking_recv() {
-                output::line(&line)?;
+                output::exact(format!("{line}\n").as_bytes())?;
             }
             Ok(())
         });

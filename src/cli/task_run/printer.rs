@@ -1,11 +1,13 @@
 //! A run on our own outputs: the program's bytes or, with `--json`, its events; notices on standard error.
+//!
+//! The bytes are printed as they come: the program is the person's own, and would write them to the same terminal itself.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _, Stderr, Stdout};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::super::output;
+use super::super::{output, terminal};
 use crate::domain::FrameKind;
 use crate::runner::{OutputFrame, RunNotice, RunObserver, TaskDocument};
 
@@ -41,7 +43,8 @@ impl RunPrinter {
 
     async fn json(&self, kind: &str, data: impl serde::Serialize) {
         if self.mode == PrintMode::Json {
-            let line = format!("{}\n", json!({ "kind": kind, "data": data }));
+            let line = json!({ "kind": kind, "data": data }).to_string();
+            let line = format!("{}\n", terminal::json(&line));
             self.copy(&self.stdout, line.as_bytes()).await;
         }
     }

@@ -7,6 +7,7 @@ mod guard;
 mod legacy_sse;
 mod listening;
 mod modern;
+mod quoting;
 mod resources;
 mod restart;
 mod sessions;
