@@ -1,4 +1,4 @@
-//! `svc config`: what is in use and where it came from.
+//! `svc config`: the settings in use, and the origin of each.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

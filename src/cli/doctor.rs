@@ -1,4 +1,4 @@
-//! `svc doctor`: what can be seen from outside the daemon, each finding with what to do.
+//! `svc doctor`: checks from outside the daemon, each finding with advice.
 //!
 //! Reads only. The integrity of the database is checked by the daemon.
 
@@ -43,7 +43,7 @@ struct Finding {
     advice: Option<String>,
 }
 
-/// Looks at everything; exit code 1 if anything fails.
+/// Runs every check; exit code 1 if one fails.
 pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let mut findings = Vec::new();
     let config = match context.config(&Flags::default()) {
@@ -137,7 +137,7 @@ fn token(config: &Config) -> Finding {
     }
 }
 
-/// What others may read, they may use; and a start refuses what they may write.
+/// Whoever may read it may use it; and a start refuses what others may write.
 fn private(check: &'static str, path: &Path, meta: &Metadata, wanted: u32) -> Finding {
     if let Err(untrusted) = private_file::check_private(path, meta, wanted) {
         let (detail, advice) = untrusted.parts();
@@ -331,12 +331,15 @@ async fn clients(context: &Context) -> Vec<Finding> {
         Ok((count, drift)) if drift.is_empty() => vec![ok(CHECK, format!("{count} know svc"))],
         Ok((_, drift)) => drift
             .into_iter()
-            .map(|it| warn(CHECK, format!("{}: {}", it.client, it.problem), &it.advice))
+            .map(|drift| {
+                let detail = format!("{}: {}", drift.client, drift.problem);
+                warn(CHECK, detail, &drift.advice)
+            })
             .collect(),
     }
 }
 
-/// Whether the token opens the door.
+/// Whether the daemon accepts the token.
 async fn access(context: &Context) -> Finding {
     const CHECK: &str = "access";
     let answer: Result<Value, String> =

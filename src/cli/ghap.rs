@@ -1,4 +1,4 @@
-//! `svc ghap`: what was tried, and what came of it.
+//! `svc ghap`: records of attempts.
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::path::PathBuf;
@@ -120,17 +120,17 @@ pub(super) async fn run(context: &Context, command: GhapCommand) -> anyhow::Resu
                 ("project", project.as_deref()),
                 ("limit", limit.as_deref()),
             ];
-            let found: Value = client.get(&with_query("/v1/ghap/search", &query)).await?;
+            let page: Value = client.get(&with_query("/v1/ghap/search", &query)).await?;
             if context.json {
-                output::json(&found)?;
+                output::json(&page)?;
             } else {
-                output::page(&found, "ghap", COLUMNS, "nothing like it", "--limit")?;
+                output::page(&page, "ghap", COLUMNS, "nothing like it", "--limit")?;
             }
         }
         GhapCommand::Show { id } => {
-            let found: Value = client.get(&format!("/v1/ghap/{}", encode(&id))).await?;
+            let record: Value = client.get(&format!("/v1/ghap/{}", encode(&id))).await?;
             if context.json {
-                output::json(&found)?;
+                output::json(&record)?;
             } else {
                 let first = [
                     "id",
@@ -143,7 +143,7 @@ pub(super) async fn run(context: &Context, command: GhapCommand) -> anyhow::Resu
                     "prediction",
                     "result",
                 ];
-                output::object(&found, &first)?;
+                output::object(&record, &first)?;
             }
         }
         GhapCommand::Export => {
@@ -201,15 +201,15 @@ async fn import(
             }
         }
         if batch.len() == BATCH || (is_end && !batch.is_empty()) {
-            for group in groups(std::mem::take(&mut batch), &client).await? {
-                match group {
+            for outcome in send_batch(std::mem::take(&mut batch), &client).await? {
+                match outcome {
                     Ok((new, old)) => {
                         imported += new;
                         known += old;
                     }
-                    Err((number, why)) => {
+                    Err((number, problem)) => {
                         refused += 1;
-                        output::note(&format!("line {number}: {why}"));
+                        output::note(&format!("line {number}: {problem}"));
                     }
                 }
             }
@@ -226,32 +226,33 @@ async fn import(
     Ok(if refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-type Became = Result<(u64, u64), (usize, String)>;
+/// How many records of a request were new and how many known; or the number of a refused line, and why.
+type ImportOutcome = Result<(u64, u64), (usize, String)>;
 
-/// Sends records together, and one by one if one of them is refused, so that it alone stays behind.
-async fn groups(
+/// Sends records together. If one of them is refused, sends them one by one, so that it alone is left out.
+async fn send_batch(
     batch: Vec<(usize, Value)>,
     client: &crate::client::Client,
-) -> anyhow::Result<Vec<Became>> {
+) -> anyhow::Result<Vec<ImportOutcome>> {
     let send = async |records: Vec<&Value>| -> Result<(u64, u64), crate::client::ClientError> {
         let answer: Value = client.post("/v1/ghap/import", &json!({ "ghap": records })).await?;
         let count = |key: &str| answer.get(key).and_then(Value::as_u64).unwrap_or(0);
         Ok((count("imported"), count("known")))
     };
     match send(batch.iter().map(|(_, record)| record).collect()).await {
-        Ok(became) => return Ok(vec![Ok(became)]),
+        Ok(counts) => return Ok(vec![Ok(counts)]),
         Err(crate::client::ClientError::Problem(_)) => {}
         Err(error) => return Err(error.into()),
     }
-    let mut all = Vec::new();
+    let mut outcomes = Vec::new();
     for (number, record) in &batch {
-        all.push(match send(vec![record]).await {
-            Ok(became) => Ok(became),
+        outcomes.push(match send(vec![record]).await {
+            Ok(counts) => Ok(counts),
             Err(crate::client::ClientError::Problem(problem)) => {
                 Err((*number, problem.to_string().replace("ghap[0].", "")))
             }
             Err(error) => return Err(error.into()),
         });
     }
-    Ok(all)
+    Ok(outcomes)
 }

@@ -55,7 +55,7 @@ pub(super) fn with_advice(error: anyhow::Error) -> anyhow::Error {
     anyhow::anyhow!("{error:#}; {advice}")
 }
 
-fn report(context: &Context, migrations: &Migrations, what: &str) -> anyhow::Result<()> {
+fn report(context: &Context, migrations: &Migrations, verb: &str) -> anyhow::Result<()> {
     if context.json {
         let steps: Vec<_> = migrations
             .pending
@@ -63,14 +63,14 @@ fn report(context: &Context, migrations: &Migrations, what: &str) -> anyhow::Res
             .map(|(version, name)| json!({ "version": version, "description": name }))
             .collect();
         return output::json(&json!({
-            "db": context.paths.db, "from": migrations.current, "latest": migrations.latest, what: steps,
+            "db": context.paths.db, "from": migrations.current, "latest": migrations.latest, verb: steps,
         }));
     }
     if migrations.pending.is_empty() {
         return output::line(&format!("nothing to do: schema version {}", migrations.latest));
     }
     for (version, name) in &migrations.pending {
-        output::line(&format!("{what} {version:>4}  {name}"))?;
+        output::line(&format!("{verb} {version:>4}  {name}"))?;
     }
     Ok(())
 }

@@ -68,14 +68,14 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
             }
         }
         SessionCommand::Show { id } => {
-            let mut found: Value = client.get(&format!("/v1/sessions/{}", encode(&id))).await?;
+            let mut session: Value = client.get(&format!("/v1/sessions/{}", encode(&id))).await?;
             if context.json {
-                output::json(&found)?;
+                output::json(&session)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            let tools = found.get_mut("tools").map(Value::take).unwrap_or_default();
-            let active = found.get_mut("active_ghap").map(Value::take).unwrap_or_default();
-            output::object(&found, &["session_id", "client", "project", "source", "started_at"])?;
+            let tools = session.get_mut("tools").map(Value::take).unwrap_or_default();
+            let active = session.get_mut("active_ghap").map(Value::take).unwrap_or_default();
+            output::object(&session, &["session_id", "client", "project", "source", "started_at"])?;
             if let Some(goal) = active.get("goal").and_then(Value::as_str) {
                 output::fields(&[(
                     "active record",

@@ -135,16 +135,17 @@ fn show(tool: &Value) -> anyhow::Result<()> {
         .into_iter()
         .flatten()
         .map(|(name, property)| {
-            let needed = if required.iter().any(|it| it == name) { "yes" } else { "no" };
-            let what = output::cell(property, "description").replace('\n', " ");
-            vec![name.clone(), takes(property), needed.to_owned(), what]
+            let needed =
+                if required.iter().any(|required| required == name) { "yes" } else { "no" };
+            let description = output::cell(property, "description").replace('\n', " ");
+            vec![name.clone(), value_type(property), needed.to_owned(), description]
         })
         .collect();
     output::table(&["ARGUMENT", "TAKES", "NEEDED", "WHAT IT IS"], &rows, "it takes no arguments")
 }
 
-/// What an argument may be, in a word or two.
-fn takes(property: &Value) -> String {
+/// Type, bounds and default of an argument, for a cell of a table.
+fn value_type(property: &Value) -> String {
     let words = property.get("enum").and_then(Value::as_array);
     let mut text = match words {
         Some(words) => words.iter().map(plain).collect::<Vec<_>>().join("|"),
@@ -154,7 +155,7 @@ fn takes(property: &Value) -> String {
         text.extend([" ", &least.to_string(), "..", &most.to_string()]);
     }
     if let Some(items) = property.get("items") {
-        text.extend([" of ", &takes(items)]);
+        text.extend([" of ", &value_type(items)]);
     }
     if let Some(default) = property.get("default") {
         text.extend([" [", &plain(default), "]"]);
@@ -163,7 +164,7 @@ fn takes(property: &Value) -> String {
 }
 
 async fn call(context: &Context, args: CallArgs) -> anyhow::Result<ExitCode> {
-    let mut arguments = whole(&args)?;
+    let mut arguments = all_arguments(&args)?;
     let pairs = args.each.iter().map(|pair| split(pair)).collect::<Result<Vec<_>, _>>()?;
     let mut session = None;
     if let Some(id) = &args.session {
@@ -187,7 +188,7 @@ async fn call(context: &Context, args: CallArgs) -> anyhow::Result<ExitCode> {
     let mut request = mcp::post(body, mcp::RequestSetting::default());
     request.headers.extend(session.map(|value| (http::HeaderName::from_static(SESSION), value)));
     let answer = ask(&client, &request).await?;
-    tell(context, &answer)
+    print_answer(context, &answer)
 }
 
 /// Sends the request and finds the response to it.
@@ -212,8 +213,8 @@ async fn ask(client: &Client, request: &mcp::McpRequest) -> anyhow::Result<Value
     bail!("the daemon closed the connection before the tool's answer; see `svc logs`")
 }
 
-/// Prints what a tool gave, or why it did not.
-fn tell(context: &Context, answer: &Value) -> anyhow::Result<ExitCode> {
+/// Prints the result of a tool, or its error.
+fn print_answer(context: &Context, answer: &Value) -> anyhow::Result<ExitCode> {
     if let Some(error) = answer.get("error") {
         if context.json {
             output::json(&json!({ "error": error }))?;
@@ -269,7 +270,7 @@ fn texts(result: &Value) -> String {
     blocks.collect::<Vec<_>>().join("\n")
 }
 
-/// An object for people: a line for each member, what is within it below and further in.
+/// An object for people: a line for each member; members of a member follow, indented.
 fn readable(value: &Value) -> String {
     fn put(text: &mut String, indent: usize, label: &str, value: &Value) {
         let margin = " ".repeat(indent);
@@ -319,7 +320,7 @@ fn plain(value: &Value) -> String {
 }
 
 /// The object of `--args`.
-fn whole(args: &CallArgs) -> anyhow::Result<Map<String, Value>> {
+fn all_arguments(args: &CallArgs) -> anyhow::Result<Map<String, Value>> {
     let from_input = args.each.iter().filter(|pair| pair.ends_with("=@-")).count();
     if from_input + usize::from(args.all.as_deref() == Some("-")) > 1 {
         return Err(UsageError("standard input can be read only once".to_owned()).into());
@@ -339,7 +340,7 @@ fn split(pair: &str) -> Result<(&str, &str), UsageError> {
         .ok_or_else(|| UsageError(format!("--arg {pair}: not of the form KEY=VALUE")))
 }
 
-/// The value itself, or what stands where it points to.
+/// The value itself, or the text of the file that it names.
 fn read(value: &str) -> anyhow::Result<String> {
     match value.strip_prefix('@') {
         None => Ok(value.to_owned()),
@@ -362,7 +363,7 @@ fn add(
     text: String,
 ) -> Result<(), UsageError> {
     let property = schema.get("properties").and_then(|all| all.get(key));
-    // What is not known goes as it is: the daemon says what there is.
+    // An unknown argument goes as it is: the daemon refuses it and names those it knows.
     let Some(property) = property else {
         arguments.insert(key.to_owned(), Value::String(text));
         return Ok(());

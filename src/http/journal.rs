@@ -1,4 +1,4 @@
-//! `/v1/sessions` and `/v1/ghap`: what sessions are doing and what they tried. Writing is the business of tools.
+//! `/v1/sessions` and `/v1/ghap`: sessions and their records, to read. Tools write them.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! The API's description, made from the very calls that make the routes: what is served is described, and the other
-//! way round.
+//! The API's description, made from the calls that make the routes: every route is described, and nothing else is.
 
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};

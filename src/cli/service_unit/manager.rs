@@ -1,21 +1,21 @@
-//! What is asked of systemd and launchd, through their own programs.
+//! systemd and launchd, through their own programs.
 
 use std::collections::HashMap;
 use std::process::{Command, Stdio};
 
 use super::unit::{LAUNCHD_LABEL, Manager, SYSTEMD_NAME, Unit};
 
-/// The manager did not do what it was asked, or could not be asked; in its words.
+/// A command of the manager failed or could not be run.
 #[derive(Debug, thiserror::Error)]
-#[error("`{command}` failed: {said}")]
-pub(super) struct Refused {
+#[error("`{command}` failed: {output}")]
+pub(super) struct ManagerError {
     command: String,
-    said: String,
+    output: String,
 }
 
-/// What the manager knows of the service.
+/// The service as the manager knows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct ServiceState {
     /// It is started when the user logs in.
     pub(super) enabled: bool,
     /// It runs, or is about to.
@@ -27,8 +27,8 @@ pub(super) struct State {
 }
 
 impl Unit {
-    /// What the manager knows of it.
-    pub(super) fn state(&self) -> Result<State, Refused> {
+    /// The service as the manager knows it.
+    pub(super) fn state(&self) -> Result<ServiceState, ManagerError> {
         match self.manager {
             Manager::Systemd => {
                 let shown = ask(&[
@@ -41,7 +41,7 @@ impl Unit {
                 let of: HashMap<_, _> =
                     shown.lines().filter_map(|line| line.split_once('=')).collect();
                 let word = of.get("ActiveState").copied().unwrap_or("unknown");
-                Ok(State {
+                Ok(ServiceState {
                     enabled: of.get("UnitFileState").is_some_and(|state| *state == "enabled"),
                     active: matches!(word, "active" | "activating" | "reloading"),
                     word: word.to_owned(),
@@ -52,7 +52,10 @@ impl Unit {
                 // To reach the user's domain at all is one question, whether the service is in it another.
                 ask(&["launchctl", "print", &domain()])?;
                 let Ok(printed) = ask(&["launchctl", "print", &target()]) else {
-                    return Ok(State { word: "inactive".to_owned(), ..State::default() });
+                    return Ok(ServiceState {
+                        word: "inactive".to_owned(),
+                        ..ServiceState::default()
+                    });
                 };
                 let field = |name: &str| {
                     printed
@@ -60,7 +63,7 @@ impl Unit {
                         .find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(" = "))
                 };
                 let word = field("state").unwrap_or("unknown").to_owned();
-                Ok(State {
+                Ok(ServiceState {
                     enabled: true,
                     active: word == "running",
                     word,
@@ -118,7 +121,7 @@ impl Unit {
 }
 
 /// Runs commands, up to the first that fails.
-pub(super) fn run(commands: &[Vec<String>]) -> Result<(), Refused> {
+pub(super) fn run(commands: &[Vec<String>]) -> Result<(), ManagerError> {
     for command in commands {
         let words: Vec<_> = command.iter().map(String::as_str).collect();
         ask(&words)?;
@@ -144,15 +147,15 @@ fn target() -> String {
 }
 
 /// Runs a command and gives its standard output.
-fn ask(words: &[&str]) -> Result<String, Refused> {
-    let refused = |said: String| Refused { command: words.join(" "), said };
+fn ask(words: &[&str]) -> Result<String, ManagerError> {
+    let failed = |output: String| ManagerError { command: words.join(" "), output };
     let ran = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();
-    let ran = ran.map_err(|error| refused(error.to_string()))?;
+    let ran = ran.map_err(|error| failed(error.to_string()))?;
     if !ran.status.success() {
-        let said = String::from_utf8_lossy(&ran.stderr);
-        let said = said.lines().map(str::trim).filter(|line| !line.is_empty());
-        let said = said.collect::<Vec<_>>().join("; ");
-        return Err(refused(if said.is_empty() { ran.status.to_string() } else { said }));
+        let stderr = String::from_utf8_lossy(&ran.stderr);
+        let lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
+        let output = lines.collect::<Vec<_>>().join("; ");
+        return Err(failed(if output.is_empty() { ran.status.to_string() } else { output }));
     }
     Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
 }

@@ -19,7 +19,7 @@ use super::daemon::{DaemonProbe, find_daemon};
 use super::{Context, output};
 use crate::config::Flags;
 use crate::private_file;
-use manager::State;
+use manager::ServiceState;
 use unit::{Present, Unit};
 
 /// How long the daemon may take until it answers.
@@ -163,7 +163,7 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Resul
 }
 
 /// Waits until the daemon that the service has just started answers. To be started is not yet to run.
-async fn wait(context: &Context, unit: &Unit) -> anyhow::Result<State> {
+async fn wait(context: &Context, unit: &Unit) -> anyhow::Result<ServiceState> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let state = unit.state()?;

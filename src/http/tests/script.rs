@@ -90,6 +90,33 @@ impl Script {
         reply
     }
 
+    /// A message to the MCP server, or a request for its messages. Of a feed, which has no end, the first `blocks` blocks
+    /// are read.
+    pub(super) async fn mcp(
+        &mut self,
+        method: Method,
+        target: &str,
+        session: Option<&str>,
+        body: &str,
+        blocks: Option<usize>,
+    ) -> Reply {
+        let media_types = "application/json, text/event-stream";
+        let mut request = self.request(method.clone(), target).header(header::ACCEPT, media_types);
+        if let Some(session) = session {
+            request = request.header("mcp-session-id", session);
+        }
+        if !body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(Body::from(body.to_owned())).unwrap();
+        let Some(blocks) = blocks else { return self.send(request, body).await };
+        self.note_request(&request, body);
+        let path = request.uri().path().to_owned();
+        let reply = self.server.send_and_read(request, blocks).await;
+        self.note_reply(method, path, &reply);
+        reply
+    }
+
     pub(super) fn request(&self, method: Method, path: &str) -> http::request::Builder {
         self.server.request(self.token.as_deref(), method, path)
     }

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::{Router, body::Body, response::Response};
+use axum::{body::Body, response::Response};
 use http::{HeaderMap, Method, Request, header};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     domain::{Ids, Timestamp, limits},
     http::{App, Edge, EntryRules, Identity, Metrics, Parts},
+    mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources},
     service::{Services, Tokens, Tuning},
     store::testing::TestStore,
     web::Beat,
@@ -42,13 +43,24 @@ impl TestServer {
 
     pub(super) async fn with(tuning: Tuning) -> Self {
         let server = Self::starting(tuning).await;
-        server.ready();
+        server.ready().await;
+        server
+    }
+
+    /// One whose database has at most so many bytes.
+    pub(super) async fn of_size(max_bytes: u64) -> Self {
+        let test = TestStore::of_size(Some(max_bytes)).await;
+        let server = Self::over(test, Tuning::default());
+        server.ready().await;
         server
     }
 
     /// One that is not ready yet.
     pub(super) async fn starting(tuning: Tuning) -> Self {
-        let test = TestStore::open().await;
+        Self::over(TestStore::open().await, tuning)
+    }
+
+    fn over(test: TestStore, tuning: Tuning) -> Self {
         let file = test.folder().join("token");
         let tokens = Tokens::open(&file).unwrap();
         let clock = Arc::clone(&test.clock) as _;
@@ -57,7 +69,18 @@ impl TestServer {
         Self { edge: Edge::new(EntryRules::default(), "test"), services, operator, test }
     }
 
-    pub(super) fn ready(&self) {
+    pub(super) async fn ready(&self) {
+        let (beat, stop) = (Beat::new(limits::SSE_KEEP_ALIVE), CancellationToken::new());
+        let mcp = McpServer::start(McpServerParts {
+            services: self.services.clone(),
+            catalogue: crate::tools::catalogue(),
+            resources: vec![Box::new(StreamResources)],
+            prompts: mcp::builtin_prompts(),
+            metrics: McpMetrics::default(),
+            beat: beat.clone(),
+            stop: stop.clone(),
+        });
+        let mcp = mcp.await.unwrap();
         let app = App::new(Parts {
             services: self.services.clone(),
             tools: crate::tools::catalogue(),
@@ -67,10 +90,15 @@ impl TestServer {
                 pid: 1,
                 started_at: Timestamp::from_millis(0),
             },
-            beat: Beat::new(limits::SSE_KEEP_ALIVE),
-            stop: CancellationToken::new(),
+            beat,
+            stop,
         });
-        self.edge.ready(app, Router::new());
+        self.edge.ready(app, mcp::router(mcp));
+    }
+
+    /// Makes rows of tasks say what no task can be.
+    pub(super) async fn contradict_tasks(&self) {
+        self.test.contradict_tasks().await;
     }
 
     /// A request with this token, or with the operator's.

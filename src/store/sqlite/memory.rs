@@ -124,8 +124,8 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.term, row.memories)).collect())
     }
 
-    /// The memories that have the most of some terms, each with its own. The terms are an object in JSON, each with what it
-    /// counts.
+    /// The memories with the highest sums of weights of some terms, each with its own terms. `terms` is an object in JSON:
+    /// term to weight.
     pub async fn memory_candidates(
         &self,
         terms: &str,
@@ -251,7 +251,7 @@ mod tests {
             let filter = MemoryFilter::default();
             let found = at.store.memory_candidates(&terms, &filter, 10).await.unwrap();
             let with = at.store.memory_frequencies(&format!(r#"["{term}"]"#)).await.unwrap();
-            (found.len(), with.first().map_or(0, |it| it.1))
+            (found.len(), with.first().map_or(0, |(_, memories)| *memories))
         };
         assert_eq!((found("cach").await, found("tenant").await), ((2, 2), (1, 1)));
         // By hand, as a person with `sqlite3` may.

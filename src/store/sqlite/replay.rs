@@ -1,7 +1,7 @@
 //! Reading the log: pages of events, and pages of frames that SQLite itself writes.
 //!
-//! A replay's page is one row whose text is ready for the socket. Fetching the rows and framing them here would
-//! take two to three times as long: it is the hand-over of each row that costs. The text is the same as that of
+//! A replay's page is one row whose text is ready for the socket. To fetch the rows and frame them here would take two
+//! to three times as long, as handing over each row is the cost. The text is the same as that of
 //! [`crate::domain::sse`]; a test below holds the two together.
 
 use std::sync::Arc;

@@ -22,16 +22,21 @@ pub(crate) struct TestStore {
 
 impl TestStore {
     pub(crate) async fn open() -> Self {
-        Self::at(
-            tempfile::tempdir().unwrap(),
-            Arc::new(ManualClock::new(Timestamp::from_millis(1_000))),
-        )
-        .await
+        Self::of_size(None).await
     }
 
-    async fn at(folder: tempfile::TempDir, clock: Arc<ManualClock>) -> Self {
-        let options =
-            OpenOptions { path: folder.path().join("svc.db"), max_bytes: None, migrate: true };
+    /// One whose file has at most so many bytes.
+    pub(crate) async fn of_size(max_bytes: Option<u64>) -> Self {
+        let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_000)));
+        Self::at(tempfile::tempdir().unwrap(), clock, max_bytes).await
+    }
+
+    async fn at(
+        folder: tempfile::TempDir,
+        clock: Arc<ManualClock>,
+        max_bytes: Option<u64>,
+    ) -> Self {
+        let options = OpenOptions { path: folder.path().join("svc.db"), max_bytes, migrate: true };
         let shared: Arc<dyn Clock> = Arc::clone(&clock) as _;
         let (store, writer) = Store::open(&options, shared).await.unwrap();
         Self { store, clock, writer, folder }
@@ -48,10 +53,15 @@ impl TestStore {
         conn.close().await.unwrap();
     }
 
+    /// Gives every task a time of its end, and leaves its state.
+    pub(crate) async fn contradict_tasks(&self) {
+        self.execute("update task set closed_at = 1").await;
+    }
+
     /// Closes and opens again.
     pub(crate) async fn restart(self) -> Self {
         self.writer.close(self.store).await.unwrap();
-        Self::at(self.folder, self.clock).await
+        Self::at(self.folder, self.clock, None).await
     }
 }
 
