@@ -11,9 +11,9 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::daemon::{DaemonProbe, find_daemon, probe};
+use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
 use super::{Context, install, output};
-use crate::client::{Client, ClientError, DaemonFile, Token, Url};
+use crate::client::{Client, ClientError, DaemonFile, Endpoint, Token, Url};
 use crate::config::{Config, Flags};
 use crate::domain::{Clock as _, SystemClock, Timestamp};
 use crate::private_file;
@@ -244,13 +244,18 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     const CHECK: &str = "daemon";
     let (daemon, health) = match find_daemon(context).await {
         DaemonProbe::Absent => return vec![warn(CHECK, "not running".to_owned(), "svc start")],
-        DaemonProbe::Silent(daemon, problem) => {
-            let advice = format!("`svc logs`; if it hangs, `kill {}` and `svc start`", daemon.pid);
-            return vec![fail(
-                CHECK,
-                format!("process {} does not answer: {problem}", daemon.pid),
-                &advice,
-            )];
+        DaemonProbe::NotReady(pid) => {
+            return vec![warn(CHECK, not_ready(pid), "look again in a moment")];
+        }
+        DaemonProbe::WithoutSocket(daemon) => {
+            return vec![fail(CHECK, no_socket(&daemon), "svc restart")];
+        }
+        DaemonProbe::Silent { pid: Some(pid), problem } => {
+            let advice = format!("`svc logs`; if it hangs, `kill {pid}` and `svc start`");
+            return vec![fail(CHECK, format!("process {pid} does not answer: {problem}"), &advice)];
+        }
+        DaemonProbe::Silent { pid: None, problem } => {
+            return vec![fail(CHECK, problem, "`svc logs`; run as the user who runs the daemon")];
         }
         DaemonProbe::Running(daemon, health) => (daemon, health),
     };
@@ -290,7 +295,7 @@ async fn neighbour(context: &Context, config: &Config) -> Option<Finding> {
     let ours = DaemonFile::read_live(&context.paths.daemon_json);
     let address = config.listen.iter().find(|address| address.port() != 0)?;
     let url = Url::of_listener(*address);
-    let health = match probe(url.clone()).await {
+    let health = match probe(Endpoint::Tcp(url.clone())).await {
         Ok(health) => health,
         // Nobody is there, or nobody who speaks HTTP.
         Err(ClientError::NotRunning { .. }) => return None,

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::daemon::{DaemonProbe, find_daemon};
+use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready};
 use super::{Context, output};
 use crate::client::Token;
 use crate::config::Flags;
@@ -58,12 +58,13 @@ async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
     let path = context.config(&Flags::default())?.token_file.value;
     let discovery = context.discovery()?;
     let is_running = match find_daemon(context).await {
-        _ if discovery.is_fixed() => true,
+        _ if discovery.fixed().is_some() => true,
         DaemonProbe::Running(..) => true,
         DaemonProbe::Absent => false,
-        DaemonProbe::Silent(daemon, problem) => bail!(
-            "a daemon (pid {}) seems to run but does not answer ({problem}), so the token stays as it is",
-            daemon.pid
+        DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
+        DaemonProbe::WithoutSocket(daemon) => bail!("{}", no_socket(&daemon)),
+        DaemonProbe::Silent { problem, .. } => bail!(
+            "a daemon seems to run but does not answer ({problem}), so the token stays as it is"
         ),
     };
     if is_running {

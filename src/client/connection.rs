@@ -1,6 +1,7 @@
 //! One small HTTP/1.1 client: JSON in, JSON out, and streams.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -8,20 +9,16 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use super::connect::{Sender, connect};
 use super::discover::Target;
 use super::error::{ClientError, ClientProblem};
 use super::mcp::McpRequest;
 
-/// How long a connection may take.
-const CONNECT: Duration = Duration::from_secs(5);
 /// How long an answer may take, head and body each.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Largest JSON answer, in bytes.
@@ -31,7 +28,9 @@ const MAX_ANSWER: usize = 64 * 1024 * 1024;
 #[derive(Debug, Clone)]
 pub struct Client {
     target: Arc<Target>,
-    idle: Arc<Mutex<Option<SendRequest<Full<Bytes>>>>>,
+    idle: Arc<Mutex<Option<Sender>>>,
+    /// Of the daemon, as the kernel knows it; 0 if it is unknown.
+    pid: Arc<AtomicI32>,
 }
 
 /// An answer.
@@ -60,10 +59,10 @@ pub struct StreamingReply {
 impl Client {
     /// A client for this target; connects at the first request.
     pub fn new(target: Target) -> Self {
-        Self { target: Arc::new(target), idle: Arc::default() }
+        Self { target: Arc::new(target), idle: Arc::default(), pid: Arc::default() }
     }
 
-    /// The daemon's URL, and where the token came from.
+    /// Where the daemon is, and where the token came from.
     pub fn target(&self) -> &Target {
         &self.target
     }
@@ -211,8 +210,8 @@ impl Client {
     ) -> Result<Request<Full<Bytes>>, ClientError> {
         let mut request = Request::builder()
             .method(method)
-            .uri(self.target.url.path(path))
-            .header(HOST, self.target.url.authority())
+            .uri(self.target.endpoint.path(path))
+            .header(HOST, self.target.endpoint.authority())
             .header(USER_AGENT, concat!("svc/", env!("CARGO_PKG_VERSION")));
         for (name, value) in headers {
             request = request.header(name, value);
@@ -231,26 +230,17 @@ impl Client {
             .map_err(|error| self.unexpected(error.to_string()))
     }
 
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
-        let failed =
-            |problem: String| ClientError::Connection { url: self.url(), problem, sent: false };
-        let socket = match timeout(CONNECT, TcpStream::connect(self.target.url.socket())).await {
-            Ok(Ok(socket)) => socket,
-            Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-                return Err(ClientError::NotRunning { url: self.url() });
-            }
-            Ok(Err(error)) => return Err(failed(error.to_string())),
-            Err(_) => {
-                return Err(ClientError::Timeout { url: self.url(), seconds: CONNECT.as_secs() });
-            }
-        };
-        // Small requests and small answers: waiting to fill a packet only adds 40 ms to each.
-        socket.set_nodelay(true).map_err(|error| failed(error.to_string()))?;
-        let (sender, connection) =
-            handshake(TokioIo::new(socket)).await.map_err(|error| failed(error.to_string()))?;
-        // Ends by itself when the sender is dropped or the peer closes.
-        tokio::spawn(async move { drop(connection.await) });
-        Ok(sender)
+    async fn connect(&self) -> Result<Sender, ClientError> {
+        let connected = connect(&self.target).await?;
+        if let Some(pid) = connected.pid {
+            self.pid.store(pid, Relaxed);
+        }
+        Ok(connected.sender)
+    }
+
+    /// The daemon's process, once there was a connection to its socket.
+    pub fn pid(&self) -> Option<i32> {
+        Some(self.pid.load(Relaxed)).filter(|pid| *pid > 0)
     }
 
     async fn limit<F: Future>(&self, work: F) -> Result<F::Output, ClientError> {
@@ -260,7 +250,7 @@ impl Client {
     }
 
     fn url(&self) -> String {
-        self.target.url.to_string()
+        self.target.endpoint.to_string()
     }
 
     fn unexpected(&self, problem: String) -> ClientError {
@@ -276,7 +266,7 @@ impl HttpReply {
     /// Decodes the body.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
         serde_json::from_slice(&self.body).map_err(|error| ClientError::Unexpected {
-            url: self.target.url.to_string(),
+            url: self.target.endpoint.to_string(),
             problem: error.to_string(),
         })
     }
@@ -312,7 +302,7 @@ impl StreamingReply {
     pub async fn collect(self) -> Result<HttpReply, ClientError> {
         let Self { status, headers, body, target } = self;
         let body = collect(body).await.map_err(|problem| ClientError::Connection {
-            url: target.url.to_string(),
+            url: target.endpoint.to_string(),
             problem,
             sent: true,
         })?;
@@ -331,9 +321,9 @@ impl StreamingReply {
             .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
     }
 
-    /// The daemon's URL.
+    /// Where the daemon is, for people.
     pub fn url(&self) -> String {
-        self.target.url.to_string()
+        self.target.endpoint.to_string()
     }
 }
 
@@ -371,8 +361,9 @@ mod tests {
     async fn one_connection_serves_many_requests_and_a_closed_one_is_replaced() {
         let fine = || answer("200 OK", "", "{\"n\":1}");
         // The first connection ends after two answers without a word of warning.
-        let fake = FakeDaemon::start(vec![vec![fine(), fine()], vec![fine()]]).await;
-        let client = Client::new(target(&fake));
+        let home = tempfile::tempdir().expect("a folder");
+        let fake = FakeDaemon::start(home.path(), vec![vec![fine(), fine()], vec![fine()]]);
+        let client = Client::new(target(home.path()));
         for _ in 0..3 {
             let value: Value = client.post("/v1/x", &json!({ "a": 1 })).await.expect("answers");
             assert_eq!(value["n"], 1);
@@ -388,20 +379,19 @@ mod tests {
         ] {
             assert!(first.contains(part), "{part} in {first}");
         }
-        assert!(first.contains(&format!("host: {}", fake.address)), "{first}");
+        assert!(first.contains("host: localhost"), "{first}");
     }
 
     #[tokio::test]
     async fn a_refusal_says_why_and_when_to_come_back() {
         let body = r#"{"code":"unavailable","detail":"the daemon is starting","retryable":true}"#;
-        let fake = FakeDaemon::start(vec![vec![answer(
-            "503 Service Unavailable",
-            "retry-after: 7\r\n",
-            body,
-        )]])
-        .await;
+        let home = tempfile::tempdir().expect("a folder");
+        FakeDaemon::start(
+            home.path(),
+            vec![vec![answer("503 Service Unavailable", "retry-after: 7\r\n", body)]],
+        );
         let error =
-            Client::new(target(&fake)).get::<Value>("/v1/x").await.expect_err("is a refusal");
+            Client::new(target(home.path())).get::<Value>("/v1/x").await.expect_err("is a refusal");
         assert_eq!(error.to_string(), "the daemon is starting; try again in 7 s");
         assert_eq!(
             (error.is_transient(), error.retry_after()),
@@ -411,8 +401,9 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_there_is_said_with_the_remedy() {
-        let fake = FakeDaemon::start(Vec::new()).await;
-        let client = Client::new(target(&fake));
+        let home = tempfile::tempdir().expect("a folder");
+        FakeDaemon::start(home.path(), Vec::new());
+        let client = Client::new(target(home.path()));
         // The fake's listener goes away with its script.
         let error = loop {
             match client.get::<Value>("/v1/x").await {
@@ -427,8 +418,10 @@ mod tests {
     #[tokio::test]
     async fn an_answer_cut_short_is_an_error_and_not_a_shorter_answer() {
         let cut = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{}".to_owned();
-        let fake = FakeDaemon::start(vec![vec![cut]]).await;
-        let error = Client::new(target(&fake)).get::<Value>("/v1/x").await.expect_err("is cut");
+        let home = tempfile::tempdir().expect("a folder");
+        FakeDaemon::start(home.path(), vec![vec![cut]]);
+        let error =
+            Client::new(target(home.path())).get::<Value>("/v1/x").await.expect_err("is cut");
         assert!(matches!(error, ClientError::Connection { sent: true, .. }), "{error:?}");
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::endpoint::Endpoint;
 use super::error::ClientError;
 use super::token_source::TokenSource;
 use super::url::Url;
@@ -12,13 +13,11 @@ use crate::config::{Config, Env};
 use crate::domain::check_secret;
 use crate::private_file;
 
-/// How to find the daemon. It is applied again for every connection, as a restart may change the port and the token.
+/// How to find the daemon. The token is read again for every connection, as a restart may change it.
 #[derive(Debug, Clone)]
 pub struct Discovery {
-    fixed: Option<Url>,
     home: PathBuf,
-    daemon_json: PathBuf,
-    listen: Option<Url>,
+    endpoint: Endpoint,
     token: Option<Token>,
     token_file: PathBuf,
 }
@@ -26,21 +25,20 @@ pub struct Discovery {
 /// Where the daemon is, and the credential for it.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The daemon's base URL.
-    pub url: Url,
+    /// Where the daemon listens.
+    pub endpoint: Endpoint,
     /// The credential, if there is one.
     pub token: Option<Token>,
     /// Where the credential came from.
     pub token_source: TokenSource,
-    /// What the daemon wrote about itself, if that is how it was found.
-    pub daemon: Option<DaemonFile>,
 }
 
 /// A bearer token; `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-/// `daemon.json`: written by the daemon once it listens, removed when it exits.
+/// `daemon.json`: written by the daemon once it listens, removed when it exits. For people: it says which process to
+/// look at, and never where to send a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonFile {
     /// The daemon's process id.
@@ -56,55 +54,44 @@ pub struct DaemonFile {
 }
 
 impl Discovery {
-    /// The URL of `--url`, else `SVC_URL`, else `daemon.json`, else the configured address; the token of `SVC_TOKEN`,
-    /// else the token file. Reads no file yet.
+    /// The URL of `--url`, else `SVC_URL`, else the socket in the data folder; the token of `SVC_TOKEN`, else the token
+    /// file. Reads no file yet.
     ///
     /// Fails if the URL given or the token in the environment cannot be used.
     pub fn new(config: &Config, env: &Env, url_flag: Option<&str>) -> Result<Self, ClientError> {
         let text = |name: &str| env.os(name).map(|value| value.to_string_lossy().into_owned());
-        let fixed = url_flag.map(str::to_owned).or_else(|| text("SVC_URL"));
+        let endpoint = match url_flag.map(str::to_owned).or_else(|| text("SVC_URL")) {
+            Some(url) => Endpoint::Tcp(Url::parse(&url)?),
+            None => Endpoint::Socket(config.paths.socket.clone()),
+        };
         let token = text("SVC_TOKEN")
             .map(|token| Token::parse(&token, Path::new("SVC_TOKEN")))
             .transpose()?;
         Ok(Self {
-            fixed: fixed.as_deref().map(Url::parse).transpose()?,
+            endpoint,
             home: config.paths.home.clone(),
-            daemon_json: config.paths.daemon_json.clone(),
-            listen: config
-                .listen
-                .iter()
-                .find(|address| address.port() != 0)
-                .copied()
-                .map(Url::of_listener),
             token,
             token_file: config.token_file.value.clone(),
         })
     }
 
-    /// Whether the URL was given by flag or environment, so that the daemon may be on another machine.
-    pub fn is_fixed(&self) -> bool {
-        self.fixed.is_some()
+    /// The URL that was given by flag or environment. The daemon there may be on another machine.
+    pub fn fixed(&self) -> Option<&Url> {
+        match &self.endpoint {
+            Endpoint::Socket(_) => None,
+            Endpoint::Tcp(url) => Some(url),
+        }
     }
 
-    /// Finds the daemon, without connecting to it.
+    /// Reads the token.
     ///
-    /// Fails with [`ClientError::NotRunning`] if nothing says where it could be, and with
-    /// [`ClientError::TokenFile`] if the token file exists but cannot be used.
+    /// Fails with [`ClientError::TokenFile`] if the token file exists but cannot be used.
     pub fn target(&self) -> Result<Target, ClientError> {
-        if self.fixed.is_none() || self.token.is_none() {
-            // Whoever can write the data folder could send the token where they like.
+        if self.fixed().is_none() || self.token.is_none() {
+            // Whoever can write the data folder could put a socket or a token of their own there.
             private_file::check_folder(&self.home)
                 .map_err(|error| ClientError::DataFolder(error.to_string()))?;
         }
-        let daemon =
-            if self.fixed.is_some() { None } else { DaemonFile::read_live(&self.daemon_json) };
-        let url = match (&self.fixed, &daemon) {
-            (Some(url), _) => url.clone(),
-            (None, Some(daemon)) => Url::parse(&daemon.url)?,
-            (None, None) => self.listen.clone().ok_or_else(|| ClientError::NotRunning {
-                url: self.daemon_json.display().to_string(),
-            })?,
-        };
         let (token, token_source) = match &self.token {
             Some(token) => (Some(token.clone()), TokenSource::Env),
             None => match Token::read(&self.token_file)? {
@@ -112,23 +99,14 @@ impl Discovery {
                 None => (None, TokenSource::Missing(self.token_file.clone())),
             },
         };
-        Ok(Target { url, token, token_source, daemon })
+        Ok(Target { endpoint: self.endpoint.clone(), token, token_source })
     }
 }
 
 impl Target {
-    /// Whether a connection may go here after one to `previous`.
-    ///
-    /// A daemon that was found through `daemon.json` is looked for there again. While it restarts the file is not there,
-    /// and the configured address may belong to another daemon.
-    pub fn may_follow(&self, previous: Option<&Self>) -> bool {
-        self.daemon.is_some() || previous.is_none_or(|previous| previous.daemon.is_none())
-    }
-
-    /// The same URL without the credential, for a request that needs none.
-    #[must_use]
-    pub fn without_token(self) -> Self {
-        Self { token: None, token_source: TokenSource::Withheld, ..self }
+    /// A target for requests that need no credential.
+    pub fn without_token(endpoint: Endpoint) -> Self {
+        Self { endpoint, token: None, token_source: TokenSource::Withheld }
     }
 }
 
@@ -176,8 +154,7 @@ impl DaemonFile {
         serde_json::from_slice(&std::fs::read(path).ok()?).ok()
     }
 
-    /// Reads the file of a daemon whose process exists. A killed daemon leaves its file behind, and whoever has its port
-    /// by now must not get a token.
+    /// Reads the file of a daemon whose process exists. A killed daemon leaves its file behind.
     pub fn read_live(path: &Path) -> Option<Self> {
         Self::read(path).filter(|daemon| process_exists(daemon.pid))
     }
@@ -222,46 +199,32 @@ mod tests {
         Discovery::new(&config, &env, url)
     }
 
-    fn write_daemon(home: &Path, pid: i32) {
+    #[test]
+    fn only_a_url_that_is_given_leads_away_from_the_socket() {
+        let home = tempfile::tempdir().expect("a folder");
+        let socket = home.path().join("svc.sock").display().to_string();
         let daemon = DaemonFile {
-            pid,
+            pid: i32::try_from(std::process::id()).expect("fits"),
             url: "http://127.0.0.1:9999".to_owned(),
             version: "0".to_owned(),
             boot_id: "b".to_owned(),
             started_at: "t".to_owned(),
         };
-        std::fs::write(home.join("daemon.json"), serde_json::to_vec(&daemon).expect("serialises"))
-            .expect("writes");
-    }
-
-    #[test]
-    fn the_url_comes_from_the_strongest_source() {
-        let home = tempfile::tempdir().expect("a folder");
-        let url = |env: &[(&str, &str)], flag: Option<&str>| {
-            discovery(home.path(), env, flag)
-                .expect("is valid")
-                .target()
-                .expect("found")
-                .url
-                .to_string()
-        };
-        assert_eq!(url(&[], None), "http://127.0.0.1:6334");
-        assert_eq!(url(&[("SVC_LISTEN", "0.0.0.0:5")], None), "http://127.0.0.1:5");
-        write_daemon(home.path(), i32::MAX);
-        assert_eq!(url(&[], None), "http://127.0.0.1:6334", "that process does not exist");
-        write_daemon(home.path(), i32::try_from(std::process::id()).expect("fits"));
-        assert_eq!(url(&[], None), "http://127.0.0.1:9999");
-        assert_eq!(url(&[("SVC_URL", "http://e:1")], None), "http://e:1");
-        assert_eq!(url(&[("SVC_URL", "http://e:1")], Some("http://f:1")), "http://f:1");
-    }
-
-    #[test]
-    fn a_port_chosen_by_the_system_is_known_only_from_the_daemon() {
-        let home = tempfile::tempdir().expect("a folder");
-        let found = discovery(home.path(), &[("SVC_LISTEN", "127.0.0.1:0")], None)
-            .expect("is valid")
-            .target();
-        assert!(found.expect_err("nothing says where").to_string().contains("svc start"));
+        let file = serde_json::to_vec(&daemon).expect("serialises");
+        std::fs::write(home.path().join("daemon.json"), file).expect("writes");
+        let cases: [(&[(&str, &str)], Option<&str>, &str); 5] = [
+            (&[], None, &socket),
+            (&[("SVC_LISTEN", "127.0.0.1:5")], None, &socket),
+            (&[("SVC_URL", "")], None, &socket),
+            (&[("SVC_URL", "http://e:1")], None, "http://e:1"),
+            (&[("SVC_URL", "http://e:1")], Some("http://f:1"), "http://f:1"),
+        ];
+        for (env, flag, expected) in cases {
+            let discovery = discovery(home.path(), env, flag).expect("is valid");
+            let target = discovery.target().expect("is valid");
+            assert_eq!(target.endpoint.to_string(), expected, "{env:?} {flag:?}");
+            assert_eq!(discovery.fixed().is_some(), expected.starts_with("http"));
+        }
     }
 
     #[test]

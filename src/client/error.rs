@@ -37,6 +37,19 @@ pub enum ClientError {
         /// The time limit, in seconds.
         seconds: u64,
     },
+    /// The socket, or the process that listens on it, is another user's.
+    #[error("{0}: no token was sent; run as the user who runs the daemon")]
+    Foreign(String),
+    /// What listens at the URL did not prove to know the token.
+    #[error("no token was sent to {url}: {problem}")]
+    Unproven {
+        /// The URL.
+        url: String,
+        /// What it did instead, and what may help.
+        problem: String,
+        /// Whether it is a daemon that knows no such token.
+        is_unknown_token: bool,
+    },
     /// The daemon answered with an error.
     #[error("{0}")]
     Problem(Box<ClientProblem>),
@@ -93,6 +106,12 @@ impl ClientError {
             Self::Problem(problem) => Some(problem),
             _ => None,
         }
+    }
+
+    /// Whether the token is not, or no longer, one of the daemon's.
+    pub fn is_refused_token(&self) -> bool {
+        self.status() == Some(StatusCode::UNAUTHORIZED)
+            || matches!(self, Self::Unproven { is_unknown_token: true, .. })
     }
 
     /// The status of the daemon's answer, if it was one.

@@ -1,7 +1,6 @@
 //! A subscription that resumes by itself.
 //!
-//! It reconnects with `Last-Event-ID` when the stream breaks or the daemon restarts (perhaps on another port), and it
-//! never yields an id twice. Events that the daemon has pruned are reported as a [`FollowGap`].
+//! It reconnects with `Last-Event-ID` when the stream breaks or the daemon restarts, and it never yields an id twice. Events that the daemon has pruned are reported as a [`FollowGap`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connection::{Client, StreamingReply};
-use super::discover::{Discovery, Target};
+use super::discover::Discovery;
 use super::error::ClientError;
 use super::sse::{SseEvent, SseParser};
 use crate::domain::GapReason;
@@ -33,8 +32,8 @@ pub struct Follower {
     patient: bool,
     /// The id to resume after.
     cursor: Option<u64>,
-    /// Where the daemon was last.
-    target: Option<Target>,
+    /// Whether there was a connection.
+    was_connected: bool,
     open: Option<(StreamingReply, SseParser)>,
     queue: VecDeque<FollowItem>,
     last_gap: Option<FollowGap>,
@@ -111,7 +110,7 @@ impl Follower {
             path,
             patient: false,
             cursor: None,
-            target: None,
+            was_connected: false,
             open: None,
             queue: VecDeque::new(),
             last_gap: None,
@@ -178,7 +177,7 @@ impl Follower {
                     self.queue.push_back(FollowItem::Resumed);
                 }
             }
-            Err(error) if error.is_transient() && (self.patient || self.target.is_some()) => {
+            Err(error) if error.is_transient() && (self.patient || self.was_connected) => {
                 self.disconnect(error.to_string(), error.retry_after());
             }
             Err(error) => return Err(error),
@@ -188,13 +187,10 @@ impl Follower {
 
     async fn try_connect(&mut self) -> Result<StreamingReply, ClientError> {
         let target = self.discovery.target()?;
-        if !target.may_follow(self.target.as_ref()) {
-            return Err(ClientError::NotRunning { url: target.url.to_string() });
-        }
         let headers: Vec<_> =
             self.cursor.map(|id| ("last-event-id", id.to_string())).into_iter().collect();
-        let stream = Client::new(target.clone()).stream(&self.path, &headers).await?;
-        self.target = Some(target);
+        let stream = Client::new(target).stream(&self.path, &headers).await?;
+        self.was_connected = true;
         Ok(stream)
     }
 
@@ -314,14 +310,15 @@ mod tests {
     async fn resumes_where_it_was_and_yields_no_id_twice() {
         let home = tempfile::tempdir().expect("a folder");
         let half = format!("{}{}id: 3\nda", event(1), event(2));
-        let fake = FakeDaemon::start(vec![
-            vec![stream(&half)],
-            vec![answer("503 Service Unavailable", "", "")],
-            vec![stream(&[event(2), event(3)].concat())],
-            vec![answer("204 No Content", "", "")],
-        ])
-        .await;
-        fake.write_daemon_json(home.path());
+        let fake = FakeDaemon::start(
+            home.path(),
+            vec![
+                vec![stream(&half)],
+                vec![answer("503 Service Unavailable", "", "")],
+                vec![stream(&[event(2), event(3)].concat())],
+                vec![answer("204 No Content", "", "")],
+            ],
+        );
         let mut follower = Follower::new(discovery(home.path()), "/v1/x?task_id=t".to_owned());
         assert_eq!(all(&mut follower).await, ["1", "2", "lost", "resumed", "3", "lost"]);
         let two = Some("2".to_owned());
@@ -329,21 +326,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn finds_a_daemon_that_comes_back_on_another_port() {
+    async fn finds_a_daemon_that_comes_back() {
         let home = tempfile::tempdir().expect("a folder");
-        let first = FakeDaemon::start(vec![vec![stream(&event(1))]]).await;
-        first.write_daemon_json(home.path());
+        FakeDaemon::start(home.path(), vec![vec![stream(&event(1))]]);
         let mut follower = Follower::new(discovery(home.path()), "/v1/x".to_owned());
         let kind = |item: Option<FollowItem>| format!("{item:?}");
         assert!(kind(follower.next().await.expect("goes on")).contains("Event"));
         assert!(kind(follower.next().await.expect("goes on")).contains("Disconnected"));
-        std::fs::remove_file(home.path().join("daemon.json")).expect("was there");
-        let second = FakeDaemon::start(vec![
-            vec![stream(&event(2))],
-            vec![answer("204 No Content", "", "")],
-        ])
-        .await;
-        second.write_daemon_json(home.path());
+        let second = FakeDaemon::start(
+            home.path(),
+            vec![vec![stream(&event(2))], vec![answer("204 No Content", "", "")]],
+        );
         assert_eq!(all(&mut follower).await, ["resumed", "2", "lost"]);
         assert_eq!(cursors(&second)[0].as_deref(), Some("1"));
     }
@@ -356,6 +349,7 @@ mod tests {
                 "event: gap\ndata: {{\"requested\":9,\"oldest\":5,\"latest\":6,\"reason\":\"{reason}\"}}\n\n"
             )
         };
+<<<<<<< HEAD
         let fake = FakeDaemon::start(vec![
             vec![stream(&gap("pruned"))],
             vec![stream(&[gap("pruned"), event(12)].concat())],
@@ -364,6 +358,17 @@ mod tests {
         ])
         .await;
         fake.write_daemon_json(home.path());
+=======
+        let fake = FakeDaemon::start(
+            home.path(),
+            vec![
+                vec![stream(&gap("pruned"))],
+                vec![stream(&[gap("pruned"), event(12)].concat())],
+                vec![stream(&[gap("ahead"), event(1), event(2)].concat())],
+                vec![answer("204 No Content", "", "")],
+            ],
+        );
+>>>>>>> 6265d7f (Commands, hooks and stdio speak over the socket alone; with a URL the daemon proves over the connection that it knows the token)
         let mut follower = Follower::new(discovery(home.path()), "/v1/x".to_owned()).after(9);
         let seen = all(&mut follower).await;
         let expected = [
@@ -388,12 +393,13 @@ mod tests {
         let home = tempfile::tempdir().expect("a folder");
         let start = |path: &str| Follower::new(discovery(home.path()), path.to_owned());
         start("/v1/x").next().await.expect_err("there is no daemon");
-        let fake = FakeDaemon::start(vec![
-            vec![answer("404 Not Found", "", r#"{"code":"not_found","detail":"no task t"}"#)],
-            vec![answer("200 OK", "content-type: application/json\r\n", "{}")],
-        ])
-        .await;
-        fake.write_daemon_json(home.path());
+        FakeDaemon::start(
+            home.path(),
+            vec![
+                vec![answer("404 Not Found", "", r#"{"code":"not_found","detail":"no task t"}"#)],
+                vec![answer("200 OK", "content-type: application/json\r\n", "{}")],
+            ],
+        );
         let error = start("/v1/x").next().await.expect_err("is unknown");
         assert_eq!(error.to_string(), "no task t");
         let error = start("/v1/x").next().await.expect_err("is no stream");

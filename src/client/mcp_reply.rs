@@ -109,10 +109,11 @@ mod tests {
     use super::*;
 
     async fn read(raw: String) -> (StatusCode, Vec<String>, Option<String>, bool) {
-        let fake = FakeDaemon::start(vec![vec![raw]]).await;
+        let home = tempfile::tempdir().expect("a folder");
+        let fake = FakeDaemon::start(home.path(), vec![vec![raw]]);
         let ping =
             post(Bytes::from_static(br#"{"id":1,"method":"ping"}"#), RequestSetting::default());
-        let opened = Client::new(target(&fake)).open("/mcp", &ping).await.expect("answers");
+        let opened = Client::new(target(home.path())).open("/mcp", &ping).await.expect("answers");
         let status = opened.status;
         let (mut answer, mut seen) = (McpReply::new(opened), Vec::new());
         let clean = loop {

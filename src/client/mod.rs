@@ -1,12 +1,14 @@
 //! The client side of the daemon's HTTP interface, for the command line and for hooks.
 //!
-//! [`Discovery`] finds the daemon and the token, [`Client`] speaks JSON to it, [`Follower`] follows one of its event
+//! [`Discovery`] says where the daemon is and which token counts, [`Client`] speaks JSON to it, [`Follower`] follows one of its event
 //! streams across restarts, [`mcp`] makes requests to an MCP server and [`McpReply`] reads what comes back. A leaf: it
 //! knows the wire and the files of a daemon, never the daemon's insides, and it never prints. Plain HTTP only; TLS, if
 //! any, belongs to a proxy.
 
+mod connect;
 mod connection;
 mod discover;
+mod endpoint;
 mod error;
 #[cfg(test)]
 mod fake_daemon;
@@ -19,6 +21,7 @@ mod url;
 
 pub use connection::{Client, HttpReply, StreamingReply};
 pub use discover::{DaemonFile, Discovery, Target, Token, process_exists};
+pub use endpoint::Endpoint;
 pub use error::{ClientError, ClientProblem};
 pub(crate) use follow::backoff;
 pub use follow::{FollowGap, FollowItem, Follower};

@@ -1,5 +1,6 @@
 //! Where a token came from, so that an error can say so.
 
+use std::fmt;
 use std::path::PathBuf;
 
 /// Where a token came from.
@@ -13,4 +14,15 @@ pub enum TokenSource {
     Missing(PathBuf),
     /// The request is one that carries none.
     Withheld,
+}
+
+impl fmt::Display for TokenSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Env => f.write_str("the token in SVC_TOKEN"),
+            Self::File(path) => write!(f, "the token in {}", path.display()),
+            Self::Missing(path) => write!(f, "a token that would be in {}", path.display()),
+            Self::Withheld => f.write_str("a token"),
+        }
+    }
 }

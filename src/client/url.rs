@@ -71,6 +71,11 @@ impl Url {
         (self.host.trim_start_matches('[').trim_end_matches(']'), self.port)
     }
 
+    /// Whether the host is an IP address or `localhost`: then the address that a socket has connected to says where it is.
+    pub(super) fn is_address_or_localhost(&self) -> bool {
+        self.host.eq_ignore_ascii_case("localhost") || self.socket().0.parse::<IpAddr>().is_ok()
+    }
+
     /// The request target of a path on this daemon.
     pub fn path(&self, path: &str) -> String {
         format!("{}{path}", self.prefix)

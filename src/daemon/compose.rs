@@ -66,7 +66,10 @@ impl ServingDaemon {
             pid: std::process::id(),
             started_at: clock.now(),
         };
-        let (edge, addresses, socket) = listen(lifecycle, config, &identity.boot_id).await?;
+        let (edge, addresses) = listen(lifecycle, config, &identity.boot_id).await?;
+        // Before the socket: who connects to it reads the token first.
+        let tokens = Tokens::open(&config.token_file.value)?;
+        let socket = listen_locally(lifecycle, config, &edge)?;
         let options = OpenOptions {
             path: config.paths.db.clone(),
             max_bytes: config.store_max_bytes.value,
@@ -75,7 +78,6 @@ impl ServingDaemon {
         let (store, writer) = Store::open(&options, Arc::clone(&clock))
             .await
             .with_context(|| format!("cannot open {}", options.path.display()))?;
-        let tokens = Tokens::open(&config.token_file.value)?;
         let policy = HookPolicy {
             check_in: i64::try_from(config.hooks_check_in.value).unwrap_or(i64::MAX),
             context: config.hooks_context.value,
@@ -107,9 +109,10 @@ impl ServingDaemon {
             beat,
             stop: lifecycle.soft.clone(),
         });
+        // Before the first answer: who is answered may want to know the URL.
+        let url = daemon_file::write(&config.paths, &addresses, &boot_id, started_at)?;
         edge.ready(app, mcp::router(mcp.clone()));
         sweeps::start(lifecycle, &services, &tools, config);
-        let url = daemon_file::write(&config.paths, &addresses, &boot_id, started_at)?;
         tracing::info!(url, db.path = %config.paths.db.display(), "ready");
         Ok(Self { url, boot_id, edge, mcp, services, store, writer, socket })
     }
@@ -130,13 +133,13 @@ impl ServingDaemon {
     }
 }
 
-/// Binds the port and the socket, and answers 503 there until the daemon is ready. Gives the addresses, too, as the system may choose a
+/// Binds the port and answers 503 on it until the daemon is ready. Gives the addresses, too, as the system may choose a
 /// port.
 async fn listen(
     lifecycle: &Lifecycle,
     config: &Config,
     boot_id: &str,
-) -> anyhow::Result<(Edge, Vec<SocketAddr>, SocketFile)> {
+) -> anyhow::Result<(Edge, Vec<SocketAddr>)> {
     let listeners = bind(&config.listen.value).await?;
     let addresses: Vec<SocketAddr> =
         listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
@@ -151,12 +154,21 @@ async fn listen(
         let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
         lifecycle.run("listener", http::serve(listener, edge.clone(), soft, connections));
     }
+    Ok((edge, addresses))
+}
+
+/// The same on the socket in the data folder, for this user's processes.
+fn listen_locally(
+    lifecycle: &Lifecycle,
+    config: &Config,
+    edge: &Edge,
+) -> anyhow::Result<SocketFile> {
     let path = &config.paths.socket;
     let (listener, socket) = local_socket::listen(path)
         .with_context(|| format!("cannot listen on {}", path.display()))?;
     let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
     lifecycle.run("socket", http::serve(listener, edge.clone(), soft, connections));
-    Ok((edge, addresses, socket))
+    Ok(socket)
 }
 
 /// Logs the start. This first write also proves that the database can be written.

@@ -6,6 +6,7 @@
 mod access;
 mod caller;
 pub mod cluster;
+mod daemon_proof;
 mod event;
 pub mod fit;
 mod gap;
@@ -29,6 +30,7 @@ mod visibility;
 
 pub use access::{AccessLevel, Ownership, READ_ALL, RowReader};
 pub use caller::{Caller, LocalProcess, Scope};
+pub use daemon_proof::{ProofQuestion, TokenFingerprint, TokenHash, token_hash};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub use gap::GapReason;
 pub(crate) use id::random_bytes;

@@ -26,7 +26,7 @@ use tokio::{sync::SetOnce, time::timeout};
 use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
-use super::{App, Code, EntryRules, Problem, listener::Transport, routes};
+use super::{App, Code, EntryRules, Problem, daemon_proof, listener::Transport, routes};
 use crate::{
     domain::{Caller, limits},
     service::{Credential, Services},
@@ -123,6 +123,11 @@ impl Edge {
         };
         if self.0.draining.load(Relaxed) {
             return Problem::new(Code::Unavailable, "the daemon is going down").into_response();
+        }
+        if request.uri().path() == daemon_proof::PATH
+            && let Some(authority) = self.0.rules.own_authority(&request)
+        {
+            request.extensions_mut().insert(authority);
         }
         let (parts, body) = request.into_parts();
         let is_get = parts.method == Method::GET;
@@ -235,9 +240,12 @@ fn is_event_stream(response: &Response) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// Routes that ask for no token: the health check, and the places where clients look for metadata that we do not
-/// have, who would take a 401 there for a wish to log in.
+/// Routes that ask for no token: the health check, the proof that comes before a token, and the places where clients
+/// look for metadata that we do not have, who would take a 401 there for a wish to log in.
 fn is_open(method: &Method, path: &str) -> bool {
+    if method == Method::POST && path == daemon_proof::PATH {
+        return true;
+    }
     let reads = method == Method::GET || method == Method::HEAD;
     reads && (path == "/health" || path.starts_with("/.well-known/"))
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, HeaderValue, Request, header, uri::Authority};
 
-use super::{Code, Problem};
+use super::{Code, Problem, listener::LocalAddress};
 use crate::domain::LocalProcess;
 
 /// Who may come in, and by which names we are known.
@@ -27,12 +27,7 @@ impl EntryRules {
             Err(Problem::new(Code::Forbidden, format!("this {what} is not allowed here: {hint}")))
         };
         let headers = request.headers();
-        let mut hosts = headers.get_all(header::HOST).iter();
-        let named = match (hosts.next(), hosts.next()) {
-            (Some(host), None) => host.to_str().ok(),
-            (None, None) => request.uri().authority().map(Authority::as_str),
-            _ => None,
-        };
+        let named = named_host(request);
         let is_local = request.extensions().get::<LocalProcess>().is_some();
         if !is_local && !named.is_some_and(|host| self.knows_host(host)) {
             return forbidden("Host", "see --allowed-host");
@@ -64,6 +59,22 @@ impl EntryRules {
         }
         let text = "with --no-auth, requests from other sites are refused (Sec-Fetch-Site): see --allowed-origin";
         Err(Problem::new(Code::Forbidden, text))
+    }
+
+    /// The host and port that the request names, if they are the address of ours that it was sent to, or allowed for a
+    /// proxy. Another program that passes the request on has been reached at another address.
+    pub(super) fn own_authority<B>(&self, request: &Request<B>) -> Option<OwnAuthority> {
+        let named = named_host(request)?;
+        let LocalAddress(address) = request.extensions().get()?;
+        let is_address = named.parse::<SocketAddr>().is_ok_and(|named| named == *address);
+        (is_address || self.allows_host(named)).then(|| OwnAuthority(named.to_owned()))
+    }
+
+    fn allows_host(&self, host: &str) -> bool {
+        let name = host.parse::<Authority>().ok();
+        let name = name.as_ref().map_or(host, |authority| authority.host());
+        !host.contains('@')
+            && (is_listed(&self.allowed_hosts, host) || is_listed(&self.allowed_hosts, name))
     }
 
     fn knows_host(&self, host: &str) -> bool {
@@ -110,6 +121,19 @@ fn is_listed(allowed: &[String], name: &str) -> bool {
     allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
 }
 
+/// Host and port of a request, which are the daemon's.
+#[derive(Debug, Clone)]
+pub(super) struct OwnAuthority(pub(super) String);
+
+fn named_host<B>(request: &Request<B>) -> Option<&str> {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host.to_str().ok(),
+        (None, None) => request.uri().authority().map(Authority::as_str),
+        _ => None,
+    }
+}
+
 fn is_loopback_name(name: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || address(name).is_some_and(|ip| ip.is_loopback())
 }
@@ -154,6 +178,35 @@ mod tests {
         ] {
             assert_eq!(rules().knows_host(host), known, "{host}");
         }
+    }
+
+    #[test]
+    fn an_authority_is_our_own_only_where_the_request_was_sent_to() {
+        let own = |host: &str, address: &str| {
+            let mut request = Request::builder().header(header::HOST, host).body(()).unwrap();
+            request.extensions_mut().insert(LocalAddress(address.parse().unwrap()));
+            rules().own_authority(&request).is_some()
+        };
+        for (host, address, expected) in [
+            ("127.0.0.1:6334", "127.0.0.1:6334", true),
+            ("[::1]:6334", "[::1]:6334", true),
+            ("192.0.2.7:6334", "192.0.2.7:6334", true),
+            ("127.0.0.1:6335", "127.0.0.1:6334", false),
+            ("127.0.0.2:6334", "127.0.0.1:6334", false),
+            ("[::1]:6334", "127.0.0.1:6334", false),
+            ("127.0.0.1", "127.0.0.1:6334", false),
+            // The name may lead to another address with a listener of its own.
+            ("localhost:6334", "127.0.0.1:6334", false),
+            ("svc.example:1", "10.0.0.1:6334", true),
+            ("team.example:8443", "10.0.0.1:6334", true),
+            ("team.example:8444", "10.0.0.1:6334", false),
+            ("user@svc.example", "10.0.0.1:6334", false),
+            ("evil.example:6334", "10.0.0.1:6334", false),
+        ] {
+            assert_eq!(own(host, address), expected, "{host} at {address}");
+        }
+        let request = Request::builder().header(header::HOST, "127.0.0.1:1").body(()).unwrap();
+        assert!(rules().own_authority(&request).is_none(), "over the socket there is no address");
     }
 
     #[test]

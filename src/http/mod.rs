@@ -6,6 +6,7 @@
 
 mod api;
 mod body;
+mod daemon_proof;
 mod edge;
 mod entry;
 mod events;

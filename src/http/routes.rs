@@ -12,7 +12,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::{
     App, Code, Problem,
     api::Api,
-    events, exposition, health, journal, messages,
+    daemon_proof, events, exposition, health, journal, messages,
     openapi::{Document, Operation},
     peers, protocol, tasks, tokens, tools,
 };
@@ -40,6 +40,7 @@ fn api() -> Api {
     let api = events::routes(api);
     let api = journal::routes(api);
     let api = tokens::routes(api);
+    let api = daemon_proof::routes(api);
     let api = tools::routes(api);
     let api = exposition::routes(api);
     let on_document = Operation::new("This description (OpenAPI 3.1)");

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::document::TaskDocument;
 use super::observer::{RunNotice, RunObserver};
 use super::spool::{EventBatch, SpoolReader};
-use crate::client::{Client, ClientError, Discovery, Target, backoff, encode};
+use crate::client::{Client, ClientError, Discovery, backoff, encode};
 
 /// After this many failed tries the observer hears of it. A restart is over before that.
 const QUIET_FAILURES: u32 = 2;
@@ -206,8 +206,6 @@ impl<O: RunObserver> Sending<O> {
 struct SenderLink {
     discovery: Discovery,
     client: Option<Client>,
-    /// Where the daemon was last.
-    target: Option<Target>,
     away_since: Option<Instant>,
     failures: u32,
     /// The token was refused and has been read anew since.
@@ -216,14 +214,7 @@ struct SenderLink {
 
 impl SenderLink {
     fn new(discovery: Discovery) -> Self {
-        Self {
-            discovery,
-            client: None,
-            target: None,
-            away_since: None,
-            failures: 0,
-            unauthorized: false,
-        }
+        Self { discovery, client: None, away_since: None, failures: 0, unauthorized: false }
     }
 
     /// One try. After a failure the next one looks for the daemon and the token anew.
@@ -242,17 +233,12 @@ impl SenderLink {
             return Ok(client.clone());
         }
         let target = self.discovery.target()?;
-        if !target.may_follow(self.target.as_ref()) {
-            return Err(ClientError::NotRunning { url: target.url.to_string() });
-        }
-        self.target = Some(target.clone());
         Ok(self.client.insert(Client::new(target)).clone())
     }
 
     /// Whether to try again at once: the token may have been rotated, and the next try reads it anew.
     fn retry_with_new_token(&mut self, error: &ClientError) -> bool {
-        error.status() == Some(StatusCode::UNAUTHORIZED)
-            && !std::mem::replace(&mut self.unauthorized, true)
+        error.is_refused_token() && !std::mem::replace(&mut self.unauthorized, true)
     }
 
     /// Counts a failure. Gives when the failures began, and how many there were before this one.

@@ -688,6 +688,11 @@ enum Fate {
     Cut,
 }
 
+/// A daemon that can also be reached through [`swallowing`].
+fn behind_a_proxy() -> Daemon {
+    Daemon::with(|plan| plan.flag("--allowed-host").flag("127.0.0.1"))
+}
+
 /// An address at which the daemon hears everything, and its first `count` answers reach nobody.
 fn swallowing(d: &Daemon, count: usize, fate: Fate) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
@@ -710,9 +715,11 @@ fn pass(mut client: TcpStream, port: u16, left: &Mutex<(usize, Vec<TcpStream>)>,
     );
     thread::spawn(move || std::io::copy(&mut from, &mut to));
     let mut chunk = vec![0; 64 * 1024];
+    // The daemon's proof comes first, and is no answer.
+    let mut is_proven = false;
     while let Ok(size) = daemon.read(&mut chunk) {
         let mut left = left.lock().expect("nobody panics");
-        if size > 0 && left.0 > 0 {
+        if std::mem::replace(&mut is_proven, true) && size > 0 && left.0 > 0 {
             left.0 -= 1;
             match fate {
                 Fate::Held => left.1.push(client),
@@ -775,7 +782,7 @@ fn it_comes_after_all(d: &Daemon, session: &str, message: &Value, text: &str) {
 
 #[test]
 fn a_message_in_an_answer_that_came_too_late_comes_again() {
-    let d = Daemon::start();
+    let d = behind_a_proxy();
     for (session, fate, deadline) in [("held", Fate::Held, 1_000), ("cut", Fate::Cut, 20_000)] {
         let (inbox, send) = begin(&d, session);
         let message = send("precious");
@@ -832,7 +839,7 @@ fn a_message_survives_a_daemon_that_stood_still() {
 /// A daemon that was killed after it had answered, and whose answer nobody saw.
 #[test]
 fn a_message_in_a_lost_answer_survives_the_daemon() {
-    let mut d = Daemon::start();
+    let mut d = behind_a_proxy();
     let (_, send) = begin(&d, "s");
     let message = send("precious");
     hook_by(&d, &swallowing(&d, 1, Fate::Cut), &prompt("s", "hello"), 20_000);
@@ -906,7 +913,7 @@ fn what_a_hook_could_not_print_comes_again() {
 /// What a prompt brings up, and the reminder to look at the record, go the same way.
 #[test]
 fn context_and_reminders_of_a_lost_answer_come_again() {
-    let d = Daemon::start();
+    let d = behind_a_proxy();
     let record = json!({
         "session_id": "before", "domain": "debugging", "strategy": "read-the-error", "goal": "repair websocket heartbeat drops",
         "hypothesis": "the websocket heartbeat drops as the proxy is impatient", "action": "a", "prediction": "p",
@@ -939,7 +946,7 @@ fn context_and_reminders_of_a_lost_answer_come_again() {
 /// A waiter whose answer was lost asks again, and is given it again.
 #[test]
 fn a_waiter_that_did_not_hear_its_answer_wakes_all_the_same() {
-    let d = Daemon::start();
+    let d = behind_a_proxy();
     let (_, send) = begin(&d, "s");
     let message = send("precious");
     let mut command = d.home.command(&["hook", "wait"]);

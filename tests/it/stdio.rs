@@ -11,18 +11,22 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::daemon::{Home, Ran, Running, eventually, free_port, until};
 
 const SOON: Duration = Duration::from_secs(20);
+const TOKEN: &str = "tok";
 const MODERN: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 
 /// A request that the fake got.
 #[derive(Clone, Debug)]
 struct Seen {
     method: String,
+    target: String,
     headers: HashMap<String, String>,
     body: String,
 }
@@ -35,6 +39,20 @@ impl Seen {
     /// The body; null if there is none.
     fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_default()
+    }
+
+    fn asks_for_proof(&self) -> bool {
+        self.target == "/v1/daemon_proof"
+    }
+
+    /// The proof of knowing the token, as the reference describes it.
+    fn proof(&self, token: &str) -> String {
+        let nonce = self.json()["nonce"].as_str().expect("a nonce").to_owned();
+        let text = format!("svc daemon proof 1\n{nonce}\n{}", self.header("host").expect("a host"));
+        let key = Sha256::digest(token.as_bytes());
+        let mut code = Hmac::<Sha256>::new_from_slice(&key).expect("any key will do");
+        code.update(text.as_bytes());
+        hex::encode(code.finalize().into_bytes())
     }
 
     /// The HTTP method of a request without a body, else the JSON-RPC method.
@@ -116,7 +134,16 @@ impl Fake {
                 let (log, script) = (Arc::clone(&log), Arc::clone(&script));
                 let mut wire = Wire(socket.expect("a connection"));
                 thread::spawn(move || {
-                    if let Some(request) = read_request(&mut wire.0) {
+                    let mut request = read_request(&mut wire.0);
+                    if let Some(question) = request.take_if(|it| it.asks_for_proof()) {
+                        let proof = json!({ "proof": question.proof(TOKEN) }).to_string();
+                        let length = proof.len();
+                        wire.send(&format!(
+                            "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{proof}"
+                        ));
+                        request = read_request(&mut wire.0);
+                    }
+                    if let Some(request) = request {
                         log.lock().expect("no holder panics").push(request.clone());
                         script(&request, &mut wire);
                     }
@@ -164,7 +191,8 @@ fn read_request(socket: &mut TcpStream) -> Option<Seen> {
     let mut reader = BufReader::new(socket);
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
-    let method = line.split(' ').next()?.to_owned();
+    let mut words = line.split(' ');
+    let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
     let mut headers = HashMap::new();
     loop {
         line.clear();
@@ -178,7 +206,7 @@ fn read_request(socket: &mut TcpStream) -> Option<Seen> {
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     let body = String::from_utf8(body).expect("UTF-8");
-    (!method.is_empty()).then_some(Seen { method, headers, body })
+    (!method.is_empty()).then_some(Seen { method, target, headers, body })
 }
 
 /// Opens once.
@@ -210,7 +238,7 @@ struct Bridge {
 
 impl Bridge {
     fn to(fake: &Fake) -> Self {
-        Self::start(&Home::new(), &["stdio", "--url", &format!("http://{}", fake.addr)], "tok")
+        Self::start(&Home::new(), &["stdio", "--url", &format!("http://{}", fake.addr)], TOKEN)
     }
 
     fn start(home: &Home, args: &[&str], token: &str) -> Self {

@@ -1,7 +1,8 @@
 //! `svc start`, `stop`, `restart`, `status`, `logs` and `health`: the daemon as a process.
 //!
-//! All of them go by `daemon.json` and believe it only if the process it names answers `/health` under its own pid:
-//! by now, a pid alone may belong to anyone.
+//! All of them ask on the socket in the data folder. `daemon.json` is for people, and for a daemon of an earlier version
+//! that has no socket: it is believed only if the process it names answers `/health` under its own pid, as by now a pid
+//! alone may belong to anyone.
 
 mod logs;
 mod probe;
@@ -10,7 +11,7 @@ mod status;
 mod stop;
 
 pub(super) use logs::{LogsArgs, logs};
-pub(super) use probe::{DaemonProbe, find_daemon, probe};
+pub(super) use probe::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
 pub(super) use start::{EnsuredDaemon, ensure_apart, start, start_unattended};
 pub(super) use status::{health, status};
 pub(super) use stop::{restart, stop};

@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use serde::Deserialize;
+use tokio::time::{Instant, sleep};
 
 use super::super::Context;
-use crate::client::{Client, ClientError, DaemonFile, Target, TokenSource, Url};
+use crate::client::{Client, ClientError, DaemonFile, Endpoint, Target, Url};
 
 /// How long `/health` may take: it reads nothing but memory.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How often a daemon that starts or ends is looked for. It gives no notice.
+const POLL: Duration = Duration::from_millis(20);
 
 /// An answer of `/health`.
 #[derive(Debug, Clone)]
@@ -18,6 +22,8 @@ pub(in crate::cli) struct HealthAnswer {
     pub(in crate::cli) status: StatusCode,
     /// The body; empty if it is no such document.
     pub(in crate::cli) document: HealthDocument,
+    /// The process that answered, where the kernel says it: on the socket.
+    pub(in crate::cli) pid: Option<i32>,
 }
 
 /// The part of the body that anyone may read.
@@ -26,6 +32,7 @@ pub(in crate::cli) struct HealthAnswer {
 pub(in crate::cli) struct HealthDocument {
     pub(in crate::cli) server: String,
     pub(in crate::cli) version: String,
+    pub(in crate::cli) boot_id: String,
     pub(in crate::cli) pid: Option<i32>,
     pub(in crate::cli) started_at: Option<String>,
 }
@@ -35,41 +42,89 @@ pub(in crate::cli) struct HealthDocument {
 pub(in crate::cli) enum DaemonProbe {
     /// There is none.
     Absent,
-    /// It answers under its own pid.
+    /// It answers on its socket.
     Running(DaemonFile, HealthAnswer),
-    /// The process exists, but nothing at its URL answers as it should.
-    Silent(DaemonFile, String),
+    /// It answers on its socket that it takes no requests: it starts or ends.
+    NotReady(Option<i32>),
+    /// A daemon of an earlier version answers at its URL, under its own pid. It has no socket, so no command of this
+    /// version sends it anything but `/health`.
+    WithoutSocket(DaemonFile),
+    /// A process is there that does not answer as it should.
+    Silent {
+        /// The process, if it is known.
+        pid: Option<i32>,
+        /// What it does instead.
+        problem: String,
+    },
 }
 
 /// Looks for the daemon of this data folder.
 pub(in crate::cli) async fn find_daemon(context: &Context) -> DaemonProbe {
-    let Some(daemon) = DaemonFile::read_live(&context.paths.daemon_json) else {
-        return DaemonProbe::Absent;
-    };
-    let url = match Url::parse(&daemon.url) {
-        Ok(url) => url,
-        Err(error) => return DaemonProbe::Silent(daemon, error.to_string()),
-    };
-    match probe(url).await {
-        Ok(health)
-            if health.document.server == "svc" && health.document.pid == Some(daemon.pid) =>
-        {
+    let file = DaemonFile::read_live(&context.paths.daemon_json);
+    match probe(Endpoint::Socket(context.paths.socket.clone())).await {
+        Ok(health) if health.document.server == "svc" => {
+            let of_this_start = |file: &DaemonFile| file.boot_id == health.document.boot_id;
+            let daemon = file.filter(of_this_start);
+            let daemon = daemon.unwrap_or_else(|| health.introduction(context));
             DaemonProbe::Running(daemon, health)
         }
-        Ok(_) => DaemonProbe::Silent(daemon, "something else answers there".to_owned()),
-        Err(error) => DaemonProbe::Silent(daemon, error.to_string()),
+        Ok(health) if health.status == StatusCode::SERVICE_UNAVAILABLE => {
+            DaemonProbe::NotReady(health.pid)
+        }
+        Ok(health) => DaemonProbe::Silent {
+            pid: health.pid,
+            problem: format!("/health answers {}", health.status),
+        },
+        Err(ClientError::NotRunning { .. }) => match file {
+            Some(file) => without_socket(file).await,
+            None => DaemonProbe::Absent,
+        },
+        Err(error) => {
+            DaemonProbe::Silent { pid: file.map(|file| file.pid), problem: error.to_string() }
+        }
     }
 }
 
-/// Requests `/health` without a token: who answers there is not known yet.
-pub(in crate::cli) async fn probe(url: Url) -> Result<HealthAnswer, ClientError> {
-    let shown = url.to_string();
-    let target = Target { url, token: None, token_source: TokenSource::Withheld, daemon: None };
-    let client = Client::new(target);
+/// Looks for the daemon until it is neither starting nor ending, for `patience` at most.
+pub(in crate::cli) async fn find_settled_daemon(
+    context: &Context,
+    patience: Duration,
+) -> DaemonProbe {
+    let deadline = Instant::now() + patience;
+    loop {
+        let probe = find_daemon(context).await;
+        if !matches!(probe, DaemonProbe::NotReady(_)) || Instant::now() >= deadline {
+            return probe;
+        }
+        sleep(POLL).await;
+    }
+}
+
+/// What becomes of a `daemon.json` whose process exists, where nobody listens on the socket.
+async fn without_socket(file: DaemonFile) -> DaemonProbe {
+    let answer = match Url::parse(&file.url) {
+        Ok(url) => probe(Endpoint::Tcp(url)).await,
+        Err(error) => Err(error),
+    };
+    let silent = |problem| DaemonProbe::Silent { pid: Some(file.pid), problem };
+    match answer {
+        Ok(health) if health.document.server == "svc" && health.document.pid == Some(file.pid) => {
+            DaemonProbe::WithoutSocket(file)
+        }
+        Ok(_) => silent("something else answers there".to_owned()),
+        Err(error) => silent(error.to_string()),
+    }
+}
+
+/// Requests `/health`, without a token.
+pub(in crate::cli) async fn probe(endpoint: Endpoint) -> Result<HealthAnswer, ClientError> {
+    let shown = endpoint.to_string();
+    let client = Client::new(Target::without_token(endpoint));
     let reply = tokio::time::timeout(PATIENCE, client.exchange(Method::GET, "/health", None))
         .await
         .map_err(|_| ClientError::Timeout { url: shown, seconds: PATIENCE.as_secs() })??;
-    Ok(HealthAnswer { status: reply.status, document: reply.json().unwrap_or_default() })
+    let document = reply.json().unwrap_or_default();
+    Ok(HealthAnswer { status: reply.status, document, pid: client.pid() })
 }
 
 impl HealthAnswer {
@@ -77,4 +132,30 @@ impl HealthAnswer {
     pub(in crate::cli) fn is_healthy(&self) -> bool {
         self.status == StatusCode::OK
     }
+
+    /// What `daemon.json` would say. It may have been removed, or be that of an earlier start.
+    fn introduction(&self, context: &Context) -> DaemonFile {
+        let document = &self.document;
+        DaemonFile {
+            pid: document.pid.or(self.pid).unwrap_or_default(),
+            url: Endpoint::Socket(context.paths.socket.clone()).to_string(),
+            version: document.version.clone(),
+            boot_id: document.boot_id.clone(),
+            started_at: document.started_at.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// What to say of a daemon that takes no requests.
+pub(in crate::cli) fn not_ready(pid: Option<i32>) -> String {
+    let process = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+    format!("the daemon{process} starts or ends, and takes no requests; see `svc logs`")
+}
+
+/// What to say of a daemon that has no socket.
+pub(in crate::cli) fn no_socket(daemon: &DaemonFile) -> String {
+    format!(
+        "the daemon (pid {}, version {}) is of an earlier version and has no socket, so no token is sent to it: `svc restart`",
+        daemon.pid, daemon.version
+    )
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::super::{ALREADY_RUNNING, Context, ServeArgs, output, serve::NO_AUTH};
-use super::probe::{DaemonProbe, find_daemon};
+use super::probe::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready};
 use crate::client::DaemonFile;
 use crate::config::Origin;
 use crate::private_file;
@@ -43,13 +43,14 @@ pub(in crate::cli) enum EnsuredDaemon {
 async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDaemon> {
     // A mistake in the configuration is reported here and not in a log.
     let config = context.config(&args.flags())?;
-    match find_daemon(context).await {
+    match find_settled_daemon(context, PATIENCE).await {
         DaemonProbe::Running(daemon, _) => return Ok(EnsuredDaemon::AlreadyRunning(daemon)),
-        DaemonProbe::Silent(daemon, problem) => bail!(
-            "a daemon (pid {}) seems to run but does not answer: {problem}; see `svc logs`, or end it with `kill {}`",
-            daemon.pid,
-            daemon.pid
+        DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
+        DaemonProbe::WithoutSocket(daemon) => bail!("{}", no_socket(&daemon)),
+        DaemonProbe::Silent { pid: Some(pid), problem } => bail!(
+            "a daemon (pid {pid}) seems to run but does not answer: {problem}; see `svc logs`, or end it with `kill {pid}`"
         ),
+        DaemonProbe::Silent { pid: None, problem } => bail!("{problem}"),
         DaemonProbe::Absent => {}
     }
     let home = &context.paths.home;

@@ -5,34 +5,37 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 
 use super::super::{Context, output};
-use super::probe::{DaemonProbe, HealthAnswer, find_daemon, probe};
+use super::probe::{DaemonProbe, HealthAnswer, find_daemon, no_socket, not_ready, probe};
 use crate::client::{Client, Target};
 
 /// Whether the daemon runs; exit code 0 if it does, else 1.
 pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode> {
     let discovery = context.discovery()?;
-    let (mut report, trouble) = if discovery.is_fixed() {
-        let target = discovery.target()?;
-        let probed = probe(target.url.clone()).await;
-        match probed {
+    let target = discovery.target()?;
+    let (mut report, trouble) = if let Some(url) = discovery.fixed() {
+        match probe(target.endpoint.clone()).await {
             Ok(health) if health.document.server == "svc" => {
-                (describe(target, &health).await, None)
+                (describe(target, url.to_string(), &health).await, None)
             }
-            Ok(_) => (Map::new(), Some(format!("what answers at {} is not svc", target.url))),
+            Ok(_) => (Map::new(), Some(format!("what answers at {url} is not svc"))),
             Err(error) => (Map::new(), Some(error.to_string())),
         }
     } else {
         match find_daemon(context).await {
-            DaemonProbe::Running(_, health) => (describe(discovery.target()?, &health).await, None),
-            DaemonProbe::Silent(daemon, problem) => (
-                Map::new(),
-                Some(format!("process {} exists but does not answer: {problem}", daemon.pid)),
-            ),
+            DaemonProbe::Running(daemon, health) => {
+                (describe(target, daemon.url, &health).await, None)
+            }
+            DaemonProbe::NotReady(pid) => (Map::new(), Some(not_ready(pid))),
+            DaemonProbe::WithoutSocket(daemon) => (Map::new(), Some(no_socket(&daemon))),
+            DaemonProbe::Silent { pid: Some(pid), problem } => {
+                (Map::new(), Some(format!("process {pid} exists but does not answer: {problem}")))
+            }
+            DaemonProbe::Silent { pid: None, problem } => (Map::new(), Some(problem)),
             DaemonProbe::Absent => (Map::new(), None),
         }
     };
     let running = !report.is_empty();
-    if running && !discovery.is_fixed() {
+    if running && discovery.fixed().is_none() {
         report.entry("db").or_insert_with(|| json!(context.paths.db));
     }
     report.insert("running".to_owned(), json!(running));
@@ -55,18 +58,18 @@ pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode
 /// Exit code 0 if `/health` answers 200, else 1.
 pub(in crate::cli) async fn health(context: &Context) -> anyhow::Result<ExitCode> {
     let target = context.discovery()?.target()?;
-    let result = probe(target.url.clone()).await;
+    let result = probe(target.endpoint.clone()).await;
     let healthy = result.as_ref().is_ok_and(HealthAnswer::is_healthy);
     let text = match &result {
         Ok(health) if healthy => {
-            format!("healthy: svc {} at {}", health.document.version, target.url)
+            format!("healthy: svc {} at {}", health.document.version, target.endpoint)
         }
-        Ok(health) => format!("not healthy: {} answered {}", target.url, health.status),
+        Ok(health) => format!("not healthy: {} answered {}", target.endpoint, health.status),
         Err(error) => error.to_string(),
     };
     if context.json {
         output::json(
-            &json!({ "healthy": healthy, "url": target.url.to_string(), "detail": text }),
+            &json!({ "healthy": healthy, "url": target.endpoint.to_string(), "detail": text }),
         )?;
     } else if healthy {
         output::line(&text)?;
@@ -77,10 +80,10 @@ pub(in crate::cli) async fn health(context: &Context) -> anyhow::Result<ExitCode
 }
 
 /// What `/health` tells anyone, and what `/v1/health` adds for a token.
-async fn describe(target: Target, health: &HealthAnswer) -> Map<String, Value> {
+async fn describe(target: Target, url: String, health: &HealthAnswer) -> Map<String, Value> {
     let document = &health.document;
     let mut report = Map::new();
-    report.insert("url".to_owned(), json!(target.url.to_string()));
+    report.insert("url".to_owned(), json!(url));
     report.insert("version".to_owned(), json!(document.version));
     if let Some(pid) = document.pid {
         report.insert("pid".to_owned(), json!(pid));

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::super::{Context, ServeArgs, output};
-use super::probe::{DaemonProbe, find_daemon};
+use super::probe::{DaemonProbe, find_settled_daemon, not_ready};
 use super::start::start;
 use crate::client::process_exists;
 use crate::private_file;
@@ -52,21 +52,22 @@ pub(in crate::cli) async fn restart(
 async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
     // Others could have named any process.
     private_file::check_folder(&context.paths.home)?;
-    let daemon = match find_daemon(context).await {
+    let daemon = match find_settled_daemon(context, FIRST_SIGNAL).await {
         DaemonProbe::Absent => return Ok(None),
-        DaemonProbe::Running(daemon, _) => daemon,
+        DaemonProbe::Running(daemon, _) | DaemonProbe::WithoutSocket(daemon) => daemon,
+        DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
         // It may be about to end.
-        DaemonProbe::Silent(daemon, problem) => {
-            if gone(daemon.pid, Duration::from_secs(1)).await {
+        DaemonProbe::Silent { pid: Some(pid), problem } => {
+            if gone(pid, Duration::from_secs(1)).await {
                 return Ok(None);
             }
             bail!(
-                "process {pid}, which {file} names, does not answer as the daemon ({problem}), so it gets no signal; \
-                 if it is a daemon that hangs, end it with `kill {pid}`, else remove the file",
-                pid = daemon.pid,
+                "process {pid} does not answer as the daemon ({problem}), so it gets no signal; if it is a daemon that \
+                 hangs, end it with `kill {pid}`, else remove {file}",
                 file = context.paths.daemon_json.display()
             )
         }
+        DaemonProbe::Silent { pid: None, problem } => bail!("{problem}"),
     };
     let pid = Pid::from_raw(daemon.pid).context("daemon.json names no process")?;
     for (patience, next) in [(FIRST_SIGNAL, "asking again"), (SECOND_SIGNAL, "giving up")] {

@@ -33,10 +33,6 @@ async fn request(context: &Context, arguments: &Value) -> Result<Option<String>,
     let discovery =
         context.discovery().map_err(|error| DeliveryError::NotSent(format!("{error:#}")))?;
     let target = discovery.target().map_err(|error| DeliveryError::NotSent(error.to_string()))?;
-    // Without a daemon.json, whoever listens at the configured address may be anybody.
-    if !discovery.is_fixed() && target.daemon.is_none() {
-        return Err(DeliveryError::NotSent("no daemon runs".to_owned()));
-    }
     let body = json!({
         "jsonrpc": "2.0", "id": 1, "method": "tools/call",
         "params": { "name": "hook_event", "arguments": arguments },
@@ -45,9 +41,10 @@ async fn request(context: &Context, arguments: &Value) -> Result<Option<String>,
         .exchange(Method::POST, "/mcp", Some(body.to_string().into()))
         .await
         .map_err(|error| match error {
-            ClientError::Connection { sent: false, .. } | ClientError::NotRunning { .. } => {
-                DeliveryError::NotSent(error.to_string())
-            }
+            ClientError::Connection { sent: false, .. }
+            | ClientError::NotRunning { .. }
+            | ClientError::Foreign(_)
+            | ClientError::Unproven { .. } => DeliveryError::NotSent(error.to_string()),
             error => DeliveryError::Unanswered(error.to_string()),
         })?;
     if reply.status == StatusCode::SERVICE_UNAVAILABLE {

@@ -142,9 +142,6 @@ async fn post(context: &Context, path: &str, body: &Value) -> Result<WaitAnswer,
     let unusable = |error: anyhow::Error| ClientError::NotRunning { url: format!("{error:#}") };
     let discovery = context.discovery().map_err(unusable)?;
     let target = discovery.target()?;
-    if !discovery.is_fixed() && target.daemon.is_none() {
-        return Err(ClientError::NotRunning { url: target.url.to_string() });
-    }
     Client::new(target).post(path, body).await
 }
 

@@ -66,7 +66,8 @@ pub(super) async fn run(context: &Context, command: ServiceCommand) -> anyhow::R
 /// The process of a daemon that runs in this data folder, whoever started it.
 async fn daemon_pid(context: &Context) -> Option<i32> {
     match find_daemon(context).await {
-        DaemonProbe::Running(daemon, _) | DaemonProbe::Silent(daemon, _) => Some(daemon.pid),
+        DaemonProbe::Running(daemon, _) | DaemonProbe::WithoutSocket(daemon) => Some(daemon.pid),
+        DaemonProbe::NotReady(pid) | DaemonProbe::Silent { pid, .. } => pid,
         DaemonProbe::Absent => None,
     }
 }

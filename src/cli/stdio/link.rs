@@ -1,5 +1,4 @@
-//! The connection to the daemon: its address is looked up for every request, and a daemon that is away is waited for or
-//! started.
+//! The connection to the daemon: the token is read for every request, and a daemon that is away is waited for or started.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,9 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::{Context, daemon, output};
 use crate::client::mcp::McpRequest;
-use crate::client::{
-    Client, ClientError, ClientProblem, Discovery, StreamingReply, Target, backoff,
-};
+use crate::client::{Client, ClientError, ClientProblem, Discovery, StreamingReply, backoff};
 
 /// Where the daemon serves MCP.
 const PATH: &str = "/mcp";
@@ -54,8 +51,8 @@ pub(super) struct DaemonLink {
 
 #[derive(Debug, Default)]
 struct LinkState {
-    /// The address at which it answered last.
-    seen: Option<Target>,
+    /// Whether it has answered.
+    was_there: bool,
     away_since: Option<Instant>,
     /// When a start was last tried in this outage.
     start_tried: Option<Instant>,
@@ -119,32 +116,27 @@ impl DaemonLink {
         outgoing: &McpRequest,
         effort: Effort,
     ) -> Result<StreamingReply, ClientError> {
-        let target = self.locate(effort).await?;
-        let stream = Client::new(target.clone()).open(PATH, outgoing).await?;
+        let stream = match self.send(outgoing).await {
+            Err(ClientError::NotRunning { .. })
+                if effort == Effort::Demand && self.discovery.fixed().is_none() =>
+            {
+                self.start().await;
+                self.send(outgoing).await?
+            }
+            sent => sent?,
+        };
         if stream.status != StatusCode::SERVICE_UNAVAILABLE {
             let mut state = self.state();
-            state.seen = Some(target);
+            state.was_there = true;
             (state.away_since, state.start_tried) = (None, None);
             state.unauthorized &= stream.status == StatusCode::UNAUTHORIZED;
         }
         Ok(stream)
     }
 
-    async fn locate(&self, effort: Effort) -> Result<Target, ClientError> {
-        let is_there = |target: &Result<Target, ClientError>| match target {
-            Ok(target) => self.discovery.is_fixed() || target.daemon.is_some(),
-            Err(error) => !error.is_transient(),
-        };
-        let mut target = self.discovery.target();
-        if !is_there(&target) && effort == Effort::Demand {
-            self.start().await;
-            target = self.discovery.target();
-        }
-        let target = target?;
-        if target.may_follow(self.state().seen.as_ref()) {
-            return Ok(target);
-        }
-        Err(ClientError::NotRunning { url: target.url.to_string() })
+    /// One attempt, with the token as it is now.
+    async fn send(&self, outgoing: &McpRequest) -> Result<StreamingReply, ClientError> {
+        Client::new(self.discovery.target()?).open(PATH, outgoing).await
     }
 
     /// Starts a daemon, at most once in an outage. Requests that come meanwhile wait for it.
@@ -153,7 +145,7 @@ impl DaemonLink {
         {
             let mut state = self.state();
             let away = state.away_since.get_or_insert_with(Instant::now).elapsed();
-            let early = state.seen.is_some() && away < GRACE;
+            let early = state.was_there && away < GRACE;
             // A later request may find the cause of a failed start removed.
             let tried = state.start_tried.is_some_and(|at| at.elapsed() < PATIENCE);
             if early || tried {

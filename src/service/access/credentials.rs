@@ -10,11 +10,12 @@ use std::{
     },
 };
 
-use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use crate::{
-    domain::{Caller, Timestamp, TokenId, WeakSecret, check_secret, new_secret},
+    domain::{
+        Caller, Timestamp, TokenHash, TokenId, WeakSecret, check_secret, new_secret, token_hash,
+    },
     private_file,
 };
 
@@ -107,7 +108,7 @@ impl Tokens {
             .map_err(|fault| TokenFileError::Weak { path: file.display().to_string(), fault })?;
         Ok(Self(Arc::new(Inner {
             file: file.to_owned(),
-            operator: RwLock::new(hash(&token)),
+            operator: RwLock::new(token_hash(&token)),
             seen: Mutex::default(),
             revocations: AtomicU64::new(0),
             ended: Mutex::default(),
@@ -119,6 +120,11 @@ impl Tokens {
         bool::from(operator.ct_eq(token))
     }
 
+    /// The hash of the operator's token.
+    pub(super) fn operator(&self) -> TokenHash {
+        *self.0.operator.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn rotate(&self) -> Result<String, TokenFileError> {
         let mut operator = self.0.operator.write().unwrap_or_else(PoisonError::into_inner);
         let token = new_secret();
@@ -126,7 +132,7 @@ impl Tokens {
             path: self.0.file.display().to_string(),
             source,
         })?;
-        *operator = hash(&token);
+        *operator = token_hash(&token);
         Ok(token)
     }
 
@@ -147,10 +153,6 @@ impl Tokens {
     pub(super) fn ended(&self) -> MutexGuard<'_, HashSet<TokenId>> {
         self.0.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-pub(super) fn hash(token: &str) -> [u8; 32] {
-    Sha256::digest(token.as_bytes()).into()
 }
 
 fn write_token(file: &Path, token: &str) -> io::Result<()> {

@@ -10,10 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Access,
-    credentials::{Credential, Seen, hash},
+    credentials::{Credential, Seen},
 };
 use crate::{
-    domain::{Caller, Scope, Timestamp, TokenId, limits, new_secret},
+    domain::{
+        Caller, Scope, Timestamp, TokenFingerprint, TokenHash, TokenId, limits, new_secret,
+        token_hash,
+    },
     service::{Error, Page, ResourceKind, check, project::project_root},
     store::TokenRow,
 };
@@ -87,7 +90,7 @@ impl Access {
 
     /// Who holds this token; `None` if nobody does.
     pub async fn authenticate(&self, token: &str) -> Result<Option<(Caller, Credential)>, Error> {
-        let hash = hash(token);
+        let hash = token_hash(token);
         if self.tokens.is_operator(&hash) {
             return Ok(Some((Caller::Operator, Credential::Operator(hash))));
         }
@@ -107,6 +110,19 @@ impl Access {
         self.record_use(&hash, &seen, now).await;
         let credential = Credential::Session { id: seen.id, expires_at: seen.expires_at };
         Ok(Some((seen.caller, credential)))
+    }
+
+    /// The hash of the token with this fingerprint, if it is good now.
+    pub async fn good_token(
+        &self,
+        fingerprint: &TokenFingerprint,
+    ) -> Result<Option<TokenHash>, Error> {
+        let operator = self.tokens.operator();
+        if TokenFingerprint::of(&operator) == *fingerprint {
+            return Ok(Some(operator));
+        }
+        let (least, greatest) = fingerprint.range();
+        Ok(self.core.store.good_token_between(&least, &greatest, self.core.now()).await?)
     }
 
     async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<Seen>, Error> {
@@ -173,7 +189,7 @@ impl Access {
             return Err(Error::invalid("ttl_seconds", format!("must be from 1 to {most}")));
         }
         let token = format!("svc_{}", new_secret());
-        let (hash, ids) = (hash(&token), self.core.ids.clone());
+        let (hash, ids) = (token_hash(&token), self.core.ids.clone());
         self.core
             .store
             .write(move |tx| {

@@ -2,7 +2,7 @@
 
 use super::{db::Store, errors::changed, tx::WriteTx};
 use crate::{
-    domain::{Timestamp, TokenId},
+    domain::{Timestamp, TokenHash, TokenId},
     store::{StoreError, TokenRow},
 };
 
@@ -123,6 +123,25 @@ impl Store {
         let hash = hash.as_slice();
         let raw = tokens!("where hash = ?", hash).fetch_optional(&self.readers).await?;
         raw.map(TokenRow::try_from).transpose()
+    }
+
+    /// The hash of a token that is good `now` and whose hash is from `least` to `greatest`.
+    pub async fn good_token_between(
+        &self,
+        least: &TokenHash,
+        greatest: &TokenHash,
+        now: Timestamp,
+    ) -> Result<Option<TokenHash>, StoreError> {
+        let (least, greatest) = (least.as_slice(), greatest.as_slice());
+        let hash = sqlx::query_scalar!(
+            "select hash from token where hash between ? and ? and revoked_at is null and expires_at > ? limit 1",
+            least,
+            greatest,
+            now
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        Ok(hash.and_then(|hash| hash.try_into().ok()))
     }
 
     /// Tokens, the latest first, before the one named `before`, at most `limit`.
