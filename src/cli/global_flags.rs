@@ -22,7 +22,7 @@ pub(super) struct GlobalFlags {
         long,
         global = true,
         value_name = "URL",
-        help = "The daemon's URL [env: SVC_URL] [default: what the running daemon wrote down]"
+        help = "The daemon's URL [env: SVC_URL] [default: the socket in the data folder]"
     )]
     pub(super) url: Option<String>,
 }

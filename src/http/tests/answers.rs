@@ -10,7 +10,11 @@ use serde_json::{Value, json};
 
 use super::{script::Script, server::TestServer};
 use crate::{
-    domain::{Caller, NewTask, journal::SessionSource, limits},
+    domain::{
+        Caller, NewTask, ProofQuestion, TokenFingerprint, journal::SessionSource, limits,
+        token_hash,
+    },
+    http::Transport,
     service::{
         Tuning,
         team::{ActingSession, NewSession},
@@ -29,6 +33,7 @@ async fn scripts() -> Vec<(&'static str, Script)> {
         ("messages", messages().await),
         ("full_inbox", full_inbox().await),
         ("tokens", tokens().await),
+        ("daemon_proof", daemon_proof().await),
         ("tasks", tasks().await),
         ("task_feed", task_feed().await),
         ("events", events().await),
@@ -355,6 +360,41 @@ async fn tokens() -> Script {
     script.token = None;
     script.post("/v1/token/rotate", json!({})).await;
     script.get("/v1/peers").await;
+    script
+}
+
+async fn daemon_proof() -> Script {
+    let mut script = Script::new().await;
+    let minted = script.post("/v1/tokens", json!({ "session": "s-2" })).await;
+    let hash = token_hash(&minted.text("token"));
+    let (token, nonce) = (TokenFingerprint::of(&hash).to_string(), "5e".repeat(32));
+    let ask = async |script: &mut Script, body: Value, host: &str, shown: &str| {
+        let request = Request::post("/v1/daemon_proof").header(header::HOST, host);
+        let request = request.header(header::CONTENT_TYPE, "application/json");
+        let mut request = request.body(Body::from(body.to_string())).unwrap();
+        let address = "127.0.0.1:6334".parse().unwrap();
+        Transport::Tcp(address).describe(request.extensions_mut());
+        script.send(request, shown).await
+    };
+    let host = "127.0.0.1:6334";
+    let good = json!({ "token": token, "nonce": nonce });
+    let proof = ask(&mut script, good.clone(), host, "a token's fingerprint, and a nonce").await;
+    let question = ProofQuestion { nonce: &nonce, authority: host };
+    assert!(question.accepts(&hash, &proof.text("proof")));
+    ask(&mut script, good.clone(), "127.0.0.1:6335", "the same, to another port").await;
+    ask(&mut script, good.clone(), "localhost:6334", "the same, by a name").await;
+    for wrong in [
+        json!({ "token": "0".repeat(16), "nonce": nonce }),
+        json!({ "token": "0", "nonce": nonce }),
+        json!({ "token": "0".repeat(16), "nonce": "0" }),
+        json!({ "nonce": nonce }),
+    ] {
+        let shown = wrong.to_string();
+        ask(&mut script, wrong, host, &shown).await;
+    }
+    let id = minted.text("token_id");
+    script.delete(&format!("/v1/tokens/{id}")).await;
+    ask(&mut script, good, host, "of a token that is revoked").await;
     script
 }
 

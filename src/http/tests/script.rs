@@ -193,6 +193,7 @@ fn pretty(mut json: Value) -> String {
         "wal_bytes",
         "schema_version",
         "score",
+        "proof",
     ] {
         redact(&mut json, member);
     }
