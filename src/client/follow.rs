@@ -349,26 +349,15 @@ mod tests {
                 "event: gap\ndata: {{\"requested\":9,\"oldest\":5,\"latest\":6,\"reason\":\"{reason}\"}}\n\n"
             )
         };
-<<<<<<< HEAD
-        let fake = FakeDaemon::start(vec![
-            vec![stream(&gap("pruned"))],
-            vec![stream(&[gap("pruned"), event(12)].concat())],
-            vec![stream(&[gap("ahead"), event(1), event(2), gap("from the future")].concat())],
-            vec![answer("204 No Content", "", "")],
-        ])
-        .await;
-        fake.write_daemon_json(home.path());
-=======
         let fake = FakeDaemon::start(
             home.path(),
             vec![
                 vec![stream(&gap("pruned"))],
                 vec![stream(&[gap("pruned"), event(12)].concat())],
-                vec![stream(&[gap("ahead"), event(1), event(2)].concat())],
+                vec![stream(&[gap("ahead"), event(1), event(2), gap("from the future")].concat())],
                 vec![answer("204 No Content", "", "")],
             ],
         );
->>>>>>> 6265d7f (Commands, hooks and stdio speak over the socket alone; with a URL the daemon proves over the connection that it knows the token)
         let mut follower = Follower::new(discovery(home.path()), "/v1/x".to_owned()).after(9);
         let seen = all(&mut follower).await;
         let expected = [
