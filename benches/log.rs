@@ -5,7 +5,9 @@ use std::{hint::black_box, sync::Arc, time::Duration};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use svc::{
-    domain::{Clock, Event, Framing, NewEvent, StreamName, SystemClock, Timestamp},
+    domain::{
+        Clock, Event, Framing, NewEvent, StreamName, StreamVisibility, SystemClock, Timestamp,
+    },
     store::{OpenOptions, Store, StoreError, Writer, render},
 };
 use tokio::runtime::Runtime;
@@ -29,11 +31,11 @@ impl World {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (store, writer) = runtime.block_on(Store::open(&options, clock)).expect("a store");
         let world = Self { runtime, store, writer, _folder: folder };
-        let opened: Result<(), StoreError> = world.runtime.block_on(
-            world
-                .store
-                .write(|tx| Box::pin(async move { tx.open_stream(&name()).await.map(drop) })),
-        );
+        let opened: Result<(), StoreError> = world.runtime.block_on(world.store.write(|tx| {
+            Box::pin(
+                async move { tx.open_stream(&name(), &StreamVisibility::Team).await.map(drop) },
+            )
+        }));
         opened.expect("a stream");
         world
     }

@@ -1,6 +1,6 @@
 //! Configuration: flags over environment over file over defaults, resolved once and validated.
 //!
-//! [`Config::resolve`] is the only place that knows the precedence; every value keeps its [`Origin`] so that
+//! Only [`Config::resolve`] knows the precedence; every value keeps its [`Origin`] so that
 //! `svc config show` can say where it came from. The process environment is read once, at the edge, into an [`Env`]
 //! that is passed in as a value. Nothing here uses the network or holds a secret: the operator token is named by its
 //! path only.

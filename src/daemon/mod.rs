@@ -1,6 +1,6 @@
 //! The daemon: composition, recovery, sweeps, drains, lifecycle. What runs in the daemon and answers no request.
 //!
-//! [`run`] is the only place that makes a store, services and listeners. It prints nothing: the command line says when
+//! Only [`run`] makes a store, services and listeners. It prints nothing: the command line says when
 //! the daemon is ready.
 
 mod compose;

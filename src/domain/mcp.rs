@@ -35,7 +35,7 @@ impl Revision {
 
     /// The revision of that date; `None` if we do not know it.
     pub fn parse(text: &str) -> Option<Self> {
-        Self::LEGACY.into_iter().chain(Self::MODERN).find(|it| it.as_str() == text)
+        Self::LEGACY.into_iter().chain(Self::MODERN).find(|revision| revision.as_str() == text)
     }
 
     /// Its date.

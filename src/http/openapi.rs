@@ -190,12 +190,13 @@ impl Document {
         properties
             .into_iter()
             .map(|(name, mut schema)| {
-                let description = schema.as_object_mut().and_then(|it| it.remove("description"));
+                let description =
+                    schema.as_object_mut().and_then(|object| object.remove("description"));
                 // What may be left out is an `Option`, but no query says `null`.
                 if let Some(types) = schema["type"].as_array().filter(|types| types.len() == 2) {
                     schema["type"] = types[0].clone();
                 }
-                let required = required.iter().any(|it| *it == name);
+                let required = required.iter().any(|required| *required == name);
                 json!({
                     "name": name, "in": "query", "required": required, "description": description,
                     "schema": schema,

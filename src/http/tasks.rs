@@ -141,8 +141,8 @@ async fn append(
     JsonBytes(body): JsonBytes,
 ) -> Result<Json<Appended>, Problem> {
     let events = parse_events(&body)?;
-    let places = app.services.tasks.append_task_events(&caller, &id, events).await?;
-    Ok(Json(Appended { first_id: places.first, last_id: places.last }))
+    let appended = app.services.tasks.append_task_events(&caller, &id, events).await?;
+    Ok(Json(Appended { first_id: appended.first, last_id: appended.last }))
 }
 
 async fn cancel(

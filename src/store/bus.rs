@@ -120,7 +120,8 @@ impl Bus {
 
     /// How many listeners there are.
     pub fn listeners(&self) -> usize {
-        let streams: usize = self.lock().values().map(|it| it.level.receiver_count()).sum();
+        let streams: usize =
+            self.lock().values().map(|channel| channel.level.receiver_count()).sum();
         streams + self.everything.level.receiver_count()
     }
 

@@ -1,4 +1,4 @@
-//! Errors on the wire: RFC 9457 problem details, with a stable code. The only place that knows status codes.
+//! Errors on the wire: RFC 9457 problem details, with a stable code. No other file knows status codes.
 
 use std::borrow::Cow;
 

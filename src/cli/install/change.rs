@@ -55,8 +55,9 @@ pub(in crate::cli) async fn install(
     }
     let mut notes = notes(&results, &command, args);
     if !args.dry_run && parts.hooks {
-        for result in
-            results.iter_mut().filter(|it| it.client == KnownClient::Codex && it.is_fine())
+        for result in results
+            .iter_mut()
+            .filter(|result| result.client == KnownClient::Codex && result.is_fine())
         {
             notes.extend(trust_hooks(&mut installer, &command, args, result).await);
         }

@@ -88,7 +88,10 @@ mod tests {
     async fn count(at: &TestStore) -> (i64, i64) {
         let ghap = at.store.ghap(&GhapId::from("ghap_1".to_owned())).await.unwrap();
         let rows = sqlx::query_scalar("select count(*) from confirmation where item = 'ghap_1'");
-        (ghap.map_or(-1, |it| it.confirmed_again), rows.fetch_one(&at.store.readers).await.unwrap())
+        (
+            ghap.map_or(-1, |ghap| ghap.confirmed_again),
+            rows.fetch_one(&at.store.readers).await.unwrap(),
+        )
     }
 
     async fn run(at: &TestStore, sql: &'static str) {

@@ -224,8 +224,12 @@ mod tests {
         let commits = store.stats().commits - before;
         assert!(commits < 60, "they shared commits: {commits}");
         for first in 0..3 {
-            let own: Vec<(i64, bool)> =
-                counted.iter().skip(first).step_by(3).map(|it| (it.since, it.due)).collect();
+            let own: Vec<(i64, bool)> = counted
+                .iter()
+                .skip(first)
+                .step_by(3)
+                .map(|counter| (counter.since, counter.due))
+                .collect();
             let expected: Vec<(i64, bool)> =
                 (0..20).map(|number| (number % 10 + 1, number % 10 == 9)).collect();
             assert_eq!(own, expected);

@@ -229,7 +229,7 @@ mod tests {
 
     async fn frequency(at: &TestStore, term: &str) -> i64 {
         let mut index = at.store.index().await.unwrap();
-        index.frequencies(&[term]).await.unwrap().1.first().map_or(0, |it| it.1)
+        index.frequencies(&[term]).await.unwrap().1.first().map_or(0, |(_, records)| *records)
     }
 
     async fn put(at: &TestStore, ghaps: Vec<Ghap>, is_new: bool) {
