@@ -1,5 +1,7 @@
 //! The client whose hook or server this process is.
 
+use crate::domain::SHELLS;
+
 /// The process that started this one, past the shell between them.
 pub(super) fn client() -> Option<u32> {
     let mut pid = rustix::process::getppid()?.as_raw_nonzero().get();
@@ -8,7 +10,7 @@ pub(super) fn client() -> Option<u32> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (head, rest) = stat.rsplit_once(')')?;
         let name = head.split_once('(')?.1;
-        if !matches!(name, "sh" | "bash" | "dash" | "zsh" | "fish" | "env") {
+        if !SHELLS.contains(&name) {
             return u32::try_from(pid).ok().filter(|pid| *pid > 1);
         }
         pid = rest.split_whitespace().nth(1)?.parse().ok()?;

@@ -21,6 +21,7 @@ pub(super) fn start(
     lifecycle.run("peers", sweep_peers(services.clone()));
     lifecycle.run("removed peers", sweep_removed_peers(services.clone()));
     lifecycle.run("tasks", sweep_tasks(services.clone()));
+    lifecycle.run("processes", sweep_processes(services.clone()));
     lifecycle.run("mcp sessions", sweep_mcp_sessions(services.clone()));
     let home = config.paths.home.clone();
     lifecycle.run("hooks", sweep_hooks(services.clone(), Arc::clone(catalogue), home));
@@ -57,6 +58,15 @@ async fn sweep_tasks(services: Services) {
             tracing::error!(error = chain(&error), "cannot sweep the tasks");
         }
         tokio::time::sleep(limits::PID_CHECK.min(services.tuning().runner_grace)).await;
+    }
+}
+
+async fn sweep_processes(services: Services) {
+    loop {
+        if let Err(error) = services.access.sweep_processes().await {
+            tracing::error!(error = chain(&error), "cannot sweep the processes of clients");
+        }
+        tokio::time::sleep(limits::PID_CHECK).await;
     }
 }
 

@@ -21,7 +21,18 @@ pub enum Caller {
         scopes: Arc<[Scope]>,
         /// Root of the project whose things it may read, beside its own.
         project: Option<Arc<str>>,
+        /// The process that the token was given to; `None` if a person minted it.
+        process: Option<Arc<ClientProcess>>,
     },
+}
+
+/// A client's process, told from a later one with the same id.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClientProcess {
+    /// Its id.
+    pub pid: u32,
+    /// When it started, as the system counts it, and in which run of the system.
+    pub started: String,
 }
 
 impl Caller {
@@ -41,16 +52,19 @@ impl Caller {
         }
     }
 
-    /// The caller on whose behalf work goes on after a restart. It has no scopes: those were the credential's.
-    pub fn recovered(principal: &Principal) -> Self {
-        match principal {
-            Principal::Operator => Self::Operator,
-            Principal::Session(key) => Self::Session {
-                key: Arc::clone(key),
-                token: TokenId::from(String::new()),
-                scopes: Arc::from([]),
-                project: None,
-            },
+    /// The row of the caller's token; `None` for the operator.
+    pub const fn token(&self) -> Option<&TokenId> {
+        match self {
+            Self::Operator => None,
+            Self::Session { token, .. } => Some(token),
+        }
+    }
+
+    /// The process that the caller's token was given to.
+    pub fn process(&self) -> Option<&ClientProcess> {
+        match self {
+            Self::Operator => None,
+            Self::Session { process, .. } => process.as_deref(),
         }
     }
 
@@ -75,6 +89,14 @@ impl Caller {
         matches!(self, Self::Operator)
     }
 }
+
+/// Header by which a request on the Unix socket names the client's process that started the one that asks.
+pub const PROCESS_HEADER: &str = "svc-process";
+/// Path at which a process on the Unix socket gets a token for its client.
+pub const PROCESS_TOKENS_PATH: &str = "/v1/process_tokens";
+
+/// Programs that stand between a client and the command that it starts: they are not the client.
+pub const SHELLS: [&str; 7] = ["sh", "bash", "dash", "zsh", "fish", "env", "timeout"];
 
 /// The process at the other end of a Unix socket, as the kernel knows it from the moment of connecting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

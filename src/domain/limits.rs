@@ -68,6 +68,18 @@ pub const TOKEN_TTL_MAX: Duration = Duration::from_hours(720);
 /// How exact a token's last use is recorded: a write for each request would cost more than the request.
 pub const TOKEN_USE_RESOLUTION: Duration = Duration::from_mins(1);
 
+/// How long a token that was good is taken for good without a look at its row: so late at most does a daemon notice that
+/// another one on the same database took it back.
+pub const TOKEN_CACHE: Duration = Duration::from_secs(1);
+/// How long the token of a client's process lives. It ends with the process; a client that lives longer trades again.
+pub const PROCESS_TOKEN_TTL: Duration = Duration::from_hours(168);
+/// Good tokens of one process. One more replaces the oldest.
+pub const PROCESS_TOKENS: u32 = 16;
+/// Processes between a client and the command that it started.
+pub const PROCESS_DEPTH: usize = 32;
+/// Processes that one round of the sweep reads at a time, and tokens that one write job takes back.
+pub const PROCESSES_PER_PAGE: u32 = 200;
+
 /// Copies of a broadcast that one write job stores: six rows each, with states and event.
 pub const COPIES_PER_JOB: u32 = 50;
 /// Bytes of their texts together, unless one has more.

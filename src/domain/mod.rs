@@ -21,6 +21,7 @@ mod peer;
 mod principal;
 pub mod quote;
 mod secret;
+mod session_standing;
 pub mod sse;
 pub mod stamp;
 mod task;
@@ -29,7 +30,9 @@ mod time;
 mod visibility;
 
 pub use access::{AccessLevel, Ownership, READ_ALL, RowReader};
-pub use caller::{Caller, LocalProcess, Scope};
+pub use caller::{
+    Caller, ClientProcess, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, SHELLS, Scope,
+};
 pub use daemon_proof::{ProofQuestion, TokenFingerprint, TokenHash, token_hash};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub use gap::GapReason;
@@ -42,6 +45,7 @@ pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
 pub use peer::{Peer, PeerPresence, PeerRole, PeerStatus, RegisterInput};
 pub use principal::Principal;
 pub use secret::{WeakSecret, check_secret};
+pub use session_standing::{KnownOwner, SessionStanding};
 pub use task::{
     Frame, FrameKind, NewTask, ReplyKind, RunnerProcess, Task, TaskChange, TaskEnd, TaskEvent,
     TaskEventBody, TaskReply, TaskReport, TaskState, TaskStatus,

@@ -19,6 +19,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
@@ -28,7 +29,7 @@ use tracing::Instrument as _;
 
 use super::{App, Code, EntryRules, Problem, daemon_proof, listener::Transport, routes};
 use crate::{
-    domain::{Caller, limits},
+    domain::{Caller, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, limits},
     service::{Credential, Services},
     web::{self, RouteName},
 };
@@ -149,7 +150,7 @@ impl Edge {
             // An answer to a call is given, also if the call was the end of its session.
             Some(credential) if is_event_stream(&response) && (is_get || is_endless(&response)) => {
                 let services = app.services.clone();
-                response.map(|body| Body::new(WhileGood { body, credential, services }))
+                response.map(|body| Body::new(WhileGood::new(body, credential, services)))
             }
             _ => response,
         }
@@ -174,14 +175,38 @@ impl Edge {
         request: &Parts,
     ) -> Result<Option<(Caller, Option<Credential>)>, Problem> {
         let is_open = is_open(&request.method, request.uri.path());
-        if self.0.rules.no_auth {
-            if !is_open {
-                self.0.rules.check_site(&request.headers)?;
-            }
-            return Ok(Some((Caller::Operator, None)));
+        let no_auth = self.0.rules.no_auth;
+        if no_auth && !is_open {
+            self.0.rules.check_site(&request.headers)?;
         }
-        if is_open {
+        if is_open && !no_auth {
             return Ok(None);
+        }
+        let local = request.extensions.get::<LocalProcess>();
+        let has_token = request.headers.contains_key(header::AUTHORIZATION);
+        if let Some(process) = local.filter(|_| !has_token) {
+            // Who asks for a token has none, and the socket shows who it is.
+            if request.method == Method::POST && request.uri.path() == PROCESS_TOKENS_PATH {
+                return Ok(None);
+            }
+            if let Some(client) = request.headers.get(PROCESS_HEADER) {
+                let client = client.to_str().ok().and_then(|pid| pid.trim().parse().ok());
+                let client = client
+                    .ok_or_else(|| Problem::malformed("Svc-Process: is no id of a process"))?;
+                let access = &app.services.access;
+                let (caller, credential) = access.caller_of_process(*process, client).await?;
+                return Ok(Some((caller, Some(credential))));
+            }
+        }
+        if no_auth {
+            // Whoever shows a session's token goes on as that session.
+            let known = match bearer(&request.headers) {
+                Some(token) => app.services.access.authenticate(token).await?,
+                None => None,
+            };
+            return Ok(Some(known.map_or((Caller::Operator, None), |(caller, credential)| {
+                (caller, Some(credential))
+            })));
         }
         let refused = || {
             Problem::new(
@@ -206,6 +231,18 @@ struct WhileGood {
     body: Body,
     credential: Credential,
     services: Services,
+    /// When the credential was last looked at.
+    checked_at: Instant,
+    /// A look at it, and the frame that waits for what it says.
+    check: Option<(Frame<Bytes>, BoxFuture<'static, bool>)>,
+    is_over: bool,
+}
+
+impl WhileGood {
+    fn new(body: Body, credential: Credential, services: Services) -> Self {
+        let checked_at = Instant::now();
+        Self { body, credential, services, checked_at, check: None, is_over: false }
+    }
 }
 
 impl http_body::Body for WhileGood {
@@ -213,16 +250,31 @@ impl http_body::Body for WhileGood {
     type Error = axum::Error;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let goes_on = self.services.access.is_good(&self.credential);
-        Poll::Ready(frame.filter(|_| goes_on))
+        let this = self.get_mut();
+        if this.check.is_none() && !this.is_over {
+            let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+            let Some(Ok(frame)) = frame else { return Poll::Ready(frame) };
+            this.is_over = this.services.access.is_over(&this.credential);
+            if this.is_over || this.checked_at.elapsed() < limits::TOKEN_CACHE {
+                return Poll::Ready((!this.is_over).then_some(Ok(frame)));
+            }
+            let (services, credential) = (this.services.clone(), this.credential.clone());
+            let look = async move { services.access.is_good(&credential).await };
+            this.check = Some((frame, look.boxed()));
+        }
+        let Some((_, look)) = &mut this.check else { return Poll::Ready(None) };
+        let is_good = ready!(look.as_mut().poll(cx));
+        this.checked_at = Instant::now();
+        this.is_over = !is_good;
+        let frame = this.check.take().map(|(frame, _)| frame);
+        Poll::Ready(frame.filter(|_| is_good).map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.check.is_none() && (self.is_over || self.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -1,6 +1,8 @@
-//! Tokens: making, listing and taking back. Only for the operator.
+//! Tokens: making, listing and taking back, which is for the operator; and those of clients' processes, which the Unix socket
+//! shows.
 
 use axum::{
+    Extension,
     extract::{Path, State},
     http::StatusCode,
 };
@@ -8,15 +10,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    App, Problem,
+    App, Code, Problem,
     api::Api,
     body::{Json, Query},
     list::List,
     openapi::Operation,
 };
 use crate::{
-    domain::{Caller, limits},
-    service::access::{MintedToken, NewToken, TokenInfo},
+    domain::{Caller, LocalProcess, PROCESS_TOKENS_PATH, limits},
+    service::access::{MintedToken, NewProcessToken, NewToken, ProcessToken, TokenInfo},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -25,6 +27,12 @@ pub(super) fn routes(api: Api) -> Api {
         Operation::new("Session tokens, the latest first (operator)").query::<ListTokens>();
     let on_revoke = Operation::new("Take a session token back (operator)");
     let on_rotate = Operation::new("Make a new operator token in place of the old one (operator)");
+    let on_trade = Operation::new(
+        "Get a token for the client's process that started the one that asks (Unix socket, without a token)",
+    );
+    let on_trade = on_trade.body::<NewProcessToken>();
+    let api =
+        api.post(PROCESS_TOKENS_PATH, on_trade.answer::<ProcessToken>(201, "Shown once"), trade);
     api.post("/v1/tokens", on_mint.answer::<MintedToken>(201, "Shown once"), mint)
         .get("/v1/tokens", on_list.answer::<List<TokenInfo>>(200, "A page of tokens"), list)
         .delete("/v1/tokens/{id}", on_revoke.answer::<TokenInfo>(200, "Revoked"), revoke)
@@ -37,6 +45,19 @@ async fn mint(
     Json(input): Json<NewToken>,
 ) -> Result<(StatusCode, Json<MintedToken>), Problem> {
     Ok((StatusCode::CREATED, Json(app.services.access.mint_token(&caller, input).await?)))
+}
+
+/// Over TCP nobody can see which process asks.
+async fn trade(
+    State(app): State<App>,
+    process: Option<Extension<LocalProcess>>,
+    Json(input): Json<NewProcessToken>,
+) -> Result<(StatusCode, Json<ProcessToken>), Problem> {
+    let Some(Extension(process)) = process else {
+        let text = "process tokens are given on the Unix socket in the data folder alone: svc.sock";
+        return Err(Problem::new(Code::Forbidden, text));
+    };
+    Ok((StatusCode::CREATED, Json(app.services.access.trade(process, input).await?)))
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -3,14 +3,17 @@
 //! An MCP session is a connection. What a person calls a session (a conversation, with its hooks, its peer and its
 //! journal) is the client's own, and one connection may serve several. Clients name it in different ways:
 //!
-//! - A session's token speaks for that session alone; the operator names one with the `Svc-Session-Id` header.
+//! - The `Svc-Session-Id` header names one.
 //! - Codex names its session in `_meta`.
 //! - Claude Code names the use of the tool, which its hook has reported just before.
 //! - opencode names nothing: its hook has reported the tool and the arguments of the call.
 //! - A client without hooks may call `start_session` with an id.
-//! - Gemini reports nothing about a call: its hooks and `svc stdio` run under the same process of the client.
+//! - Gemini reports nothing about a call.
 //!
-//! A connection keeps the session that was found, also over a restart, until another is found.
+//! Whatever names a session, the holder of a token acts in none but those that belong to its principal: hooks and connections
+//! of one client's process share a principal, and those of another process have another. Where nothing names one it is the
+//! latest open session of the principal. The operator may act in any; a connection with the operator's credential keeps the
+//! session that was found, also over a restart, until another is found.
 
 use std::sync::Arc;
 
@@ -31,40 +34,48 @@ use crate::{
 /// Header by which the operator names the session that a call acts in.
 const ACTING_SESSION: &str = "svc-session-id";
 
-/// The session of the token, else the one that the operator names, else the MCP session.
-pub(crate) fn named_session(
-    caller: &Caller,
-    headers: &HeaderMap,
-    origin: &RequestOrigin,
-) -> Result<Option<Arc<str>>, RpcError> {
-    let named = match headers.get(ACTING_SESSION).map(HeaderValue::to_str) {
-        None => None,
+/// The session that the header names, if there is one.
+fn session_in_header(headers: &HeaderMap) -> Result<Option<&str>, RpcError> {
+    match headers.get(ACTING_SESSION).map(HeaderValue::to_str) {
+        None => Ok(None),
         Some(Ok(named)) if !named.trim().is_empty() && named.len() <= limits::SHORT_TEXT_BYTES => {
-            Some(named.trim())
+            Ok(Some(named.trim()))
         }
         Some(_) => {
             let error = RpcError::invalid_params("Svc-Session-Id: is no id of a session");
-            return Err(error.status(400));
+            Err(error.status(400))
         }
-    };
-    match (caller.session(), named) {
-        (Some(own), Some(named)) if own != named => {
-            let text =
-                format!("Svc-Session-Id: this token speaks for session {own:?} and for no other");
-            Err(RpcError::new(INVALID_REQUEST, text).status(403))
-        }
-        (Some(own), _) => Ok(Some(own.into())),
-        (None, Some(named)) => Ok(Some(named.into())),
-        (None, None) => Ok(match origin {
-            RequestOrigin::Legacy(session) => Some(session.id.as_str().into()),
-            RequestOrigin::Bare | RequestOrigin::Modern(_) => None,
-        }),
     }
 }
 
 impl McpServer {
-    /// The session that a call of a tool acts in: as the credential or the header names it, else as the client's hooks
-    /// have shown, else `named`.
+    /// The session that the header names, which a token's holder must own; else the caller's own, or the MCP session.
+    pub(crate) async fn named_session(
+        &self,
+        caller: &Caller,
+        headers: &HeaderMap,
+        origin: &RequestOrigin,
+    ) -> Result<Option<Arc<str>>, RpcError> {
+        let team = &self.services.team;
+        match (caller.session(), session_in_header(headers)?) {
+            (_, Some(named)) if team.owns(caller, named).await? => Ok(Some(named.into())),
+            (own, Some(_)) => {
+                let own = own.unwrap_or_default();
+                let text = format!(
+                    "Svc-Session-Id: this token speaks for session {own:?} and its own sessions, and for no other"
+                );
+                Err(RpcError::new(INVALID_REQUEST, text).status(403))
+            }
+            (Some(_), None) => Ok(team.default_session(caller).await?.map(Arc::from)),
+            (None, None) => Ok(match origin {
+                RequestOrigin::Legacy(session) => Some(session.id.as_str().into()),
+                RequestOrigin::Bare | RequestOrigin::Modern(_) => None,
+            }),
+        }
+    }
+
+    /// The session that a call of a tool acts in: as the header names it, else as the client's hooks have shown, else
+    /// `named`.
     pub(crate) async fn acting_session(
         &self,
         caller: &Caller,
@@ -72,22 +83,43 @@ impl McpServer {
         origin: &RequestOrigin,
         named: Option<Arc<str>>,
         params: &Map<String, Value>,
-    ) -> Option<Arc<str>> {
-        if caller.session().is_some() || headers.contains_key(ACTING_SESSION) {
-            return named;
+    ) -> Result<Option<Arc<str>>, RpcError> {
+        if headers.contains_key(ACTING_SESSION) {
+            return Ok(named);
         }
-        match origin {
+        if !caller.is_operator() {
+            return self.own_session_of_call(caller, origin, named, params).await;
+        }
+        Ok(match origin {
             RequestOrigin::Bare => named,
-            RequestOrigin::Modern(_) => self.session_of_call(params).or(named),
+            RequestOrigin::Modern(_) => self.session_of_call(caller, params).or(named),
             RequestOrigin::Legacy(session) => {
-                let Some(client_session) = self.session_of_call(params) else {
+                let Some(client_session) = self.session_of_call(caller, params) else {
                     let of_process = self.session_of_process(headers).await;
-                    return of_process.or_else(|| session.client_session()).or(named);
+                    return Ok(of_process.or_else(|| session.client_session()).or(named));
                 };
                 self.keep_client_session(session, &client_session);
                 Some(client_session)
             }
+        })
+    }
+
+    /// The session that a call with a token names in its own way, if it is the caller's; else `named`.
+    async fn own_session_of_call(
+        &self,
+        caller: &Caller,
+        origin: &RequestOrigin,
+        named: Option<Arc<str>>,
+        params: &Map<String, Value>,
+    ) -> Result<Option<Arc<str>>, RpcError> {
+        let Some(client_session) = self.session_of_call(caller, params) else { return Ok(named) };
+        if !self.services.team.owns(caller, &client_session).await? {
+            return Ok(named);
         }
+        if let RequestOrigin::Legacy(session) = origin {
+            self.keep_client_session(session, &client_session);
+        }
+        Ok(Some(client_session))
     }
 
     /// Keeps the client's session with the connection. The call does not wait for the row.
@@ -112,7 +144,7 @@ impl McpServer {
     }
 
     /// The session that the call itself names, or that a hook has reported for it.
-    fn session_of_call(&self, params: &Map<String, Value>) -> Option<Arc<str>> {
+    fn session_of_call(&self, caller: &Caller, params: &Map<String, Value>) -> Option<Arc<str>> {
         let tool = params.get("name")?.as_str()?;
         let arguments = params.get("arguments").unwrap_or(&Value::Null);
         let id = |value: &Value| value.as_str().filter(|id| !id.trim().is_empty()).map(Arc::from);
@@ -125,8 +157,8 @@ impl McpServer {
             return Some(thread);
         }
         let use_id = meta["claudecode/toolUseId"].as_str();
-        let known =
-            self.services.hooks.ties.session_of(use_id, tool, arguments, self.services.now());
+        let (ties, now) = (&self.services.hooks.ties, self.services.now());
+        let known = ties.session_of(&caller.principal(), use_id, tool, arguments, now);
         // A client that begins a session by name goes on in it.
         known.or_else(|| id(&arguments["session_id"]).filter(|_| tool == "start_session"))
     }

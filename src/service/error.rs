@@ -48,6 +48,9 @@ pub enum Error {
     /// Not for this caller.
     #[error("{0}")]
     Forbidden(String),
+    /// The caller's credential was good when the request came, and is so no more.
+    #[error("the token of this request is no longer good")]
+    Unauthorized,
     /// A bound is reached. Nothing was dropped to make room.
     #[error("{0}")]
     LimitReached(String),

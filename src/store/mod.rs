@@ -15,8 +15,9 @@ pub use rows::{
     AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, FeedScope, FramePage,
     Frequencies, GhapFilter, GhapPart, GivenItem, HitRate, LessonKind, LogPage, McpSessionRow,
     McpTransport, MemberRow, MemoryFilter, MessageRow, NewCluster, PageSize, PeerFilter, PeerRow,
-    SearchCandidate, SearchFilter, SeenItem, SessionFilter, SessionStart, ShownBy, StreamState,
-    StreamView, TaskFilter, TaskRow, TokenRow, ToolCall, ToolCallCount,
+    ProcessSubject, SearchCandidate, SearchFilter, SeenItem, SessionFilter, SessionStart, ShownBy,
+    StreamState, StreamView, SubjectHolders, TaskFilter, TaskRow, TokenEnd, TokenRow, ToolCall,
+    ToolCallCount,
 };
 #[cfg(test)]
 pub(crate) use sqlite::testing;

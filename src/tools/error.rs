@@ -88,7 +88,7 @@ impl From<service::Error> for ToolError {
             }
             Error::Conflict(_) | Error::SessionWithoutPeer => ErrorType::Conflict,
             Error::ActiveGhap { .. } => ErrorType::ActiveGhapExists,
-            Error::Forbidden(_) => ErrorType::Forbidden,
+            Error::Forbidden(_) | Error::Unauthorized => ErrorType::Forbidden,
             Error::LimitReached(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
                 ErrorType::Unavailable
             }

@@ -42,6 +42,7 @@ impl World {
             token: TokenId::from("tok_test".to_owned()),
             scopes: Arc::new([Scope("none".to_owned())]),
             project: None,
+            process: None,
         };
         Call::alone(self.services.clone(), caller)
     }

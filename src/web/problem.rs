@@ -231,6 +231,7 @@ impl From<service::Error> for Problem {
             | Error::ActiveGhap { .. }
             | Error::InsufficientData { .. } => Code::Conflict,
             Error::Forbidden(_) => Code::Forbidden,
+            Error::Unauthorized => Code::Unauthorized,
             Error::LimitReached(_) => Code::LimitReached,
             Error::Unavailable(_) => Code::Unavailable,
             Error::StorageFull(_) => Code::StorageFull,

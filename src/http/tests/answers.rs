@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{script::Script, server::TestServer};
 use crate::{
     domain::{
-        Caller, NewTask, ProofQuestion, TokenFingerprint, journal::SessionSource, limits,
+        Caller, LocalProcess, NewTask, ProofQuestion, TokenFingerprint, journal::SessionSource, limits,
         token_hash,
     },
     http::Transport,
@@ -34,6 +34,7 @@ async fn scripts() -> Vec<(&'static str, Script)> {
         ("full_inbox", full_inbox().await),
         ("tokens", tokens().await),
         ("daemon_proof", daemon_proof().await),
+        ("process_tokens", process_tokens().await),
         ("tasks", tasks().await),
         ("task_feed", task_feed().await),
         ("events", events().await),
@@ -395,6 +396,28 @@ async fn daemon_proof() -> Script {
     let id = minted.text("token_id");
     script.delete(&format!("/v1/tokens/{id}")).await;
     ask(&mut script, good, host, "of a token that is revoked").await;
+    script
+}
+
+async fn process_tokens() -> Script {
+    let mut script = Script::new().await;
+    // Over TCP nobody sees which process asks.
+    script.post("/v1/process_tokens", json!({})).await;
+    let own = std::process::id();
+    for body in [json!({ "client_pid": own, "client": "Some Agent" }), json!({ "client_pid": 1 })] {
+        let request = Request::post("/v1/process_tokens")
+            .header(header::HOST, "localhost")
+            .header(header::CONTENT_TYPE, "application/json")
+            .extension(LocalProcess { uid: 0, pid: Some(own.try_into().unwrap()) });
+        let reply = script.send(request.body(Body::from(body.to_string())).unwrap(), "").await;
+        let Value::Object(members) = reply.json() else { panic!("{reply:?}") };
+        for member in ["session", "cwd", "project"] {
+            if let Some(Value::String(text)) = members.get(member) {
+                script.text = script.text.replace(text, &format!("<{member}>"));
+            }
+        }
+        script.text = script.text.replace(&format!("process {own}"), "process <pid>");
+    }
     script
 }
 

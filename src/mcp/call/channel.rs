@@ -16,16 +16,17 @@ use tokio::time::Instant;
 use super::super::{
     McpServer,
     era::ModernClient,
-    rpc::{notification_message, request_message},
+    rpc::{UNAUTHORIZED, notification_message, request_message},
     running::{AskOutcome, CallConversation, CallRecord, MessageSink, TaskQuestions},
     session::McpSession,
 };
 use crate::{
     domain::Caller,
-    service, telemetry,
+    service::{self, access::Access},
+    telemetry,
     tools::{
-        Call, ClientAnswers, ClientQuestion, ErrorType, Failure, FarEnd, LogLevel, ToolError,
-        ToolProgress,
+        Call, ClientAnswers, ClientQuestion, ErrorType, Failure, FarEnd, LogLevel, Output, Pace,
+        Tool, ToolError, ToolProgress,
     },
 };
 
@@ -65,6 +66,33 @@ struct LogParams<'a> {
     level: LogLevel,
     logger: &'static str,
     data: &'a Value,
+}
+
+/// A tool's outcome, unless the caller's token was taken back while the tool waited. A tool that answers at once is not asked
+/// about: it may have been the end of its own session.
+pub(crate) async fn still_permitted(
+    access: &Access,
+    caller: &Caller,
+    credential: &str,
+    tool: &Tool,
+    outcome: Result<Output, Failure>,
+) -> Result<Output, Failure> {
+    if tool.pace() == Pace::Fast {
+        return outcome;
+    }
+    match access.check_credential(caller, credential).await {
+        Ok(()) => outcome,
+        Err(_) => Err(unauthorized()),
+    }
+}
+
+/// What a caller gets in place of an answer when its token was taken back meanwhile.
+pub(crate) fn unauthorized() -> Failure {
+    Failure::Protocol {
+        code: UNAUTHORIZED,
+        message: "unauthorized: the token of this call is no longer good".into(),
+        data: Some(json!({ "code": "unauthorized", "retryable": false })),
+    }
 }
 
 /// `notifications/progress`.
@@ -110,6 +138,17 @@ impl ClientChannel {
             started_at: record.started_at,
             far_end: Arc::clone(self) as Arc<dyn FarEnd>,
         }
+    }
+
+    /// Runs a tool, and gives its outcome if the caller may still have it.
+    pub(crate) async fn run(
+        self: &Arc<Self>,
+        tool: &Tool,
+        arguments: Map<String, Value>,
+    ) -> Result<Output, Failure> {
+        let outcome = tool.call(self.call(), arguments).await;
+        let (access, record) = (&self.server.services.access, &self.conversation.record);
+        still_permitted(access, &self.caller, &record.credential, tool, outcome).await
     }
 
     /// Runs a tool, and reports now and then that it goes on.
@@ -165,7 +204,13 @@ impl ClientChannel {
             self.send(request_message(&question.id, ask.method, &ask.params)).await;
             let gone = |_| ToolError::new(ErrorType::Unavailable, "the client did not answer");
             match (&mut question.reply).await.map_err(gone)? {
-                Ok(answer) => answers.insert(ask.key, answer),
+                Ok(answer) => {
+                    let credential = &self.conversation.record.credential;
+                    let access = &self.server.services.access;
+                    let good = access.check_credential(&self.caller, credential).await;
+                    good.map_err(|_| unauthorized())?;
+                    answers.insert(ask.key, answer)
+                }
                 Err(error) => {
                     let reason = error.get("message").and_then(Value::as_str);
                     let reason = reason.unwrap_or("no reason given");

@@ -122,7 +122,7 @@ async fn run_to_end(
     sender: OutcomeSender,
 ) {
     let conversation = &channel.conversation;
-    let run = channel.with_heartbeat(tool.call(channel.call(), arguments));
+    let run = channel.with_heartbeat(channel.run(&tool, arguments));
     let mut run = std::pin::pin!(run);
     let outcome = tokio::select! {
         biased;
@@ -209,6 +209,7 @@ mod tests {
             tool: "slow".to_owned(),
             params: Map::new(),
             acting_session: None,
+            credential: server.services.access.credential_name(&Caller::Operator),
             started_at: Timestamp::from_millis(0),
         };
         let (sender, messages) = mpsc::unbounded_channel();

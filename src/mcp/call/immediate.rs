@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::{
     super::rpc::AnswerEra,
     answer::{CallAnswer, PendingAnswer},
-    channel::{CallClient, ClientChannel},
+    channel::{CallClient, ClientChannel, still_permitted},
 };
 use crate::tools::{Call, Tool};
 
@@ -20,8 +20,13 @@ pub(crate) fn run_bare(
     tool: Arc<Tool>,
     arguments: Map<String, Value>,
 ) -> PendingAnswer {
-    let run =
-        async move { CallAnswer::of(&id, tool.call(call, arguments).await, AnswerEra::Legacy) };
+    let run = async move {
+        let (access, caller) = (call.services.access.clone(), call.caller.clone());
+        let credential = access.credential_name(&caller);
+        let outcome = tool.call(call, arguments).await;
+        let outcome = still_permitted(&access, &caller, &credential, &tool, outcome).await;
+        CallAnswer::of(&id, outcome, AnswerEra::Legacy)
+    };
     PendingAnswer { answer: run.boxed(), messages: None }
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn run_recorded(
             () = server.stop.cancelled() => return,
             () = cancel.cancelled() => (cancelled(), RequestOutcome::Cancelled),
             () = session.closed.cancelled() => (cancelled(), RequestOutcome::Cancelled),
-            outcome = channel.with_heartbeat(tool.call(channel.call(), arguments)) => {
+            outcome = channel.with_heartbeat(channel.run(&tool, arguments)) => {
                 let rpc_id = &channel.conversation.record.rpc_id;
                 let answer = CallAnswer::of(rpc_id, outcome, AnswerEra::Legacy);
                 let state = match answer.outcome {

@@ -17,17 +17,20 @@ use super::{
         running::{CallRecord, MessageSink},
     },
     answer::CallAnswer,
-    channel::{CallClient, ClientChannel},
+    channel::{CallClient, ClientChannel, unauthorized},
     detachable::resume_task,
     end::cancelled,
     on_record::{RecordedCall, run_recorded},
     task::task_end,
 };
 use crate::{
-    domain::{Caller, StreamName, mcp::meta},
-    service::{self, mcp::CallEnd},
+    domain::{
+        Caller, StreamName,
+        mcp::{Revision, meta},
+    },
+    service::{self, access::RecordedCaller, mcp::CallEnd},
     store::{CallRow, CallState, McpTransport},
-    tools::{ClientAnswers, ErrorType, Tool, ToolError},
+    tools::{ClientAnswers, ErrorType, Failure, Tool, ToolError},
 };
 
 /// A call that can run again.
@@ -38,6 +41,14 @@ struct ResumableCall {
     arguments: Map<String, Value>,
     answers: ClientAnswers,
     record: CallRecord,
+}
+
+/// Why a call cannot run again.
+enum Unresumable {
+    /// The reason, for the log. Nobody knows what the call did.
+    Unknown(&'static str),
+    /// Its caller's token was taken back.
+    Unauthorized,
 }
 
 /// Takes up the calls that the last process left.
@@ -65,8 +76,14 @@ async fn recover_call(server: &McpServer, row: CallRow) -> Result<(), service::E
             resume(server, row, stream, call);
         }
         Err(reason) => {
+            let (reason, end) = match reason {
+                Unresumable::Unknown(reason) => (reason, outcome_unknown(&row)),
+                Unresumable::Unauthorized => {
+                    ("its token is no longer good", failed_end(&row, unauthorized()))
+                }
+            };
             warn!(call = %row.call_id, tool = row.tool, reason, "a call was cut off by the restart");
-            server.services.mcp.end_call(&row.call_id, &stream, outcome_unknown(&row)).await?;
+            server.services.mcp.end_call(&row.call_id, &stream, end).await?;
         }
     }
     Ok(())
@@ -76,30 +93,49 @@ async fn recover_call(server: &McpServer, row: CallRow) -> Result<(), service::E
 async fn resumable(
     server: &McpServer,
     row: &CallRow,
-) -> Result<Result<ResumableCall, &'static str>, service::Error> {
-    let Some(caller) = row.principal.as_ref().map(Caller::recovered) else {
-        return Ok(Err("its principal cannot be read"));
+) -> Result<Result<ResumableCall, Unresumable>, service::Error> {
+    let Some(principal) = &row.principal else {
+        return Ok(Err(Unresumable::Unknown("its principal cannot be read")));
     };
-    let Some(record) = record_of(row) else {
-        return Ok(Err("its request cannot be read"));
+    let Some(revision) = row.revision else {
+        return Ok(Err(Unresumable::Unknown("its revision cannot be read")));
+    };
+    let access = &server.services.access;
+    let caller = match access.caller_of_record(principal, row.credential.as_deref()).await? {
+        RecordedCaller::Good(caller) => caller,
+        RecordedCaller::Revoked => return Ok(Err(Unresumable::Unauthorized)),
+        RecordedCaller::Unknown => {
+            return Ok(Err(Unresumable::Unknown("its principal has no such token")));
+        }
+    };
+    let credential = row.credential.clone();
+    let credential = credential.unwrap_or_else(|| access.credential_name(&caller));
+    let Some(record) = record_of(row, credential) else {
+        return Ok(Err(Unresumable::Unknown("its request cannot be read")));
     };
     let arguments = match record.arguments() {
         Value::Null => Map::new(),
         Value::Object(arguments) => arguments.clone(),
-        _ => return Ok(Err("its arguments cannot be read")),
+        _ => return Ok(Err(Unresumable::Unknown("its arguments cannot be read"))),
     };
     let answers = match row.answers.as_deref().map(serde_json::from_str) {
         None => ClientAnswers::new(),
         Some(Ok(answers)) => answers,
-        Some(Err(_)) => return Ok(Err("the client's answers cannot be read")),
+        Some(Err(_)) => {
+            return Ok(Err(Unresumable::Unknown("the client's answers cannot be read")));
+        }
     };
     let tool = server.catalogue.find(&caller, &row.tool).filter(|tool| tool.is_repeatable());
-    let Some(tool) = tool else { return Ok(Err("its tool cannot be repeated")) };
+    let Some(tool) = tool else {
+        return Ok(Err(Unresumable::Unknown("its tool cannot be repeated")));
+    };
     let client = match &row.session_id {
-        None => CallClient::Modern(modern_client_of(row, &record)),
+        None => CallClient::Modern(modern_client_of(revision, &record)),
         Some(id) => match server.session(&caller, id.as_str()).await? {
             Some(session) => CallClient::Legacy(session),
-            None => return Ok(Err("its session is over, or another caller's")),
+            None => {
+                return Ok(Err(Unresumable::Unknown("its session is over, or another caller's")));
+            }
         },
     };
     Ok(Ok(ResumableCall { caller, client, tool, arguments, answers, record }))
@@ -122,21 +158,22 @@ fn resume(server: &McpServer, row: CallRow, stream: StreamName, call: ResumableC
 }
 
 /// The request of a row; `None` if a part of it cannot be read.
-fn record_of(row: &CallRow) -> Option<CallRecord> {
+fn record_of(row: &CallRow, credential: String) -> Option<CallRecord> {
     Some(CallRecord {
         rpc_id: RawValue::from_string(row.rpc_id.clone()).ok()?,
         tool: row.tool.clone(),
         params: serde_json::from_str(&row.params).ok()?,
         acting_session: row.acts_for.as_deref().map(Arc::from),
+        credential,
         started_at: row.started_at,
     })
 }
 
-fn modern_client_of(row: &CallRow, record: &CallRecord) -> ModernClient {
+fn modern_client_of(revision: Revision, record: &CallRecord) -> ModernClient {
     let meta = record.params.get("_meta");
     let capabilities = meta.and_then(|meta| meta.get(meta::CLIENT_CAPABILITIES));
     ModernClient {
-        revision: row.revision,
+        revision,
         capabilities: capabilities.and_then(Value::as_object).cloned().unwrap_or_default(),
         log_level: None,
     }
@@ -149,12 +186,15 @@ fn outcome_unknown(row: &CallRow) -> CallEnd {
         row.tool
     );
     let error = ToolError::new(ErrorType::Unavailable, text);
-    let error = error.allowed(json!({ "outcome": "unknown" }));
+    failed_end(row, error.allowed(json!({ "outcome": "unknown" })).into())
+}
+
+fn failed_end(row: &CallRow, failure: Failure) -> CallEnd {
     if row.is_task {
-        return task_end(Err(error.into()));
+        return task_end(Err(failure));
     }
     let id = RawValue::from_string(row.rpc_id.clone());
     let id = id.as_deref().unwrap_or(RawValue::NULL);
-    let answer = CallAnswer::of(id, Err(error.into()), AnswerEra::Legacy);
+    let answer = CallAnswer::of(id, Err(failure), AnswerEra::Legacy);
     CallEnd { state: CallState::Completed, message: Some(answer.message) }
 }

@@ -45,7 +45,7 @@ impl McpServer {
             return Err(RpcError::invalid_params(format!("Unknown tool: {name}")));
         };
         let acting_session =
-            self.acting_session(&caller, headers, &origin, acting_session, &request.params).await;
+            self.acting_session(&caller, headers, &origin, acting_session, &request.params).await?;
         let started_at = self.services.now();
         let client = match origin {
             RequestOrigin::Bare => {
@@ -68,6 +68,7 @@ impl McpServer {
             tool: tool.name().to_owned(),
             params: request.params,
             acting_session,
+            credential: self.services.access.credential_name(&caller),
             started_at,
         };
         if let CallClient::Modern(client) = &client {

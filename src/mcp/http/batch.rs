@@ -8,7 +8,6 @@ use http::{HeaderMap, StatusCode};
 use super::{
     super::{
         McpServer,
-        acting_session::named_session,
         call::{CallReply, RecordedCall},
         era,
         origin::{RequestContext, RequestOrigin},
@@ -86,7 +85,7 @@ impl McpServer {
         origin: RequestOrigin,
         request: ClientRequest,
     ) -> Result<String, RpcError> {
-        let acting_session = named_session(caller, headers, &origin)?;
+        let acting_session = self.named_session(caller, headers, &origin).await?;
         let context = RequestContext { caller: caller.clone(), origin, acting_session };
         if request.method != "tools/call" {
             return self.answer(&context, &request).await;

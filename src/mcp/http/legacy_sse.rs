@@ -12,7 +12,6 @@ use http::{HeaderMap, StatusCode};
 use super::{
     super::{
         McpServer,
-        acting_session::named_session,
         call::CallReply,
         era,
         metrics::{RequestEra, RequestOutcome},
@@ -170,7 +169,7 @@ impl McpServer {
             return Ok(Some(result_message(&request.id, &result)));
         }
         let origin = RequestOrigin::Legacy(Arc::clone(session));
-        let acting_session = named_session(caller, headers, &origin)?;
+        let acting_session = self.named_session(caller, headers, &origin).await?;
         let context = RequestContext { caller: caller.clone(), origin, acting_session };
         if request.method != "tools/call" {
             return Ok(Some(self.answer(&context, &request).await?));

@@ -13,7 +13,6 @@ use tracing::Instrument as _;
 use super::{
     super::{
         McpServer,
-        acting_session::named_session,
         call::{CallAnswer, CallReply, PendingAnswer, RecordedCall},
         era,
         metrics::{RequestEra, RequestMeter, RequestOutcome},
@@ -125,7 +124,7 @@ impl McpServer {
             meter.count(&self.metrics, RequestOutcome::Result);
             return Ok(response);
         }
-        let acting_session = named_session(caller, headers, &origin)?;
+        let acting_session = self.named_session(caller, headers, &origin).await?;
         if let (Some(client), "subscriptions/listen") = (origin.modern(), request.method.as_str()) {
             let response = Box::pin(self.listen(caller, client, &request)).await?;
             meter.count(&self.metrics, RequestOutcome::Result);

@@ -92,6 +92,7 @@ impl McpServer {
             tool: prompt.name.to_owned(),
             params: request.params.clone(),
             acting_session: context.acting_session.clone(),
+            credential: self.services.access.credential_name(&context.caller),
             started_at: self.services.now(),
         };
         let (sender, _) = mpsc::unbounded_channel();

@@ -31,6 +31,8 @@ pub(crate) const INTERNAL_ERROR: i64 = -32603;
 pub(crate) const SESSION_NOT_FOUND: i64 = -32001;
 /// Legacy sessions only; 2026-07-28 has [`INVALID_PARAMS`] for it.
 pub(crate) const RESOURCE_NOT_FOUND: i64 = -32002;
+/// The caller's token is no longer good, as its answer is there.
+pub(crate) const UNAUTHORIZED: i64 = -32003;
 const HEADER_MISMATCH: i64 = -32020;
 const MISSING_CAPABILITY: i64 = -32021;
 const UNSUPPORTED_VERSION: i64 = -32022;

@@ -11,7 +11,7 @@ mod result;
 pub use error::RpcError;
 pub(super) use error::{
     INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, RESOURCE_NOT_FOUND,
-    SESSION_NOT_FOUND, shortened,
+    SESSION_NOT_FOUND, UNAUTHORIZED, shortened,
 };
 pub(super) use incoming::{
     ClientBody, ClientMessage, ClientRequest, UnreadableMessage, object_or_empty, parse_body,

@@ -20,6 +20,8 @@ pub(crate) struct CallRecord {
     pub(crate) params: Map<String, Value>,
     /// The agent's session on whose behalf the tool runs.
     pub(crate) acting_session: Option<Arc<str>>,
+    /// Names the credential that the request came with: it has to be good still when the answer is given.
+    pub(crate) credential: String,
     pub(crate) started_at: Timestamp,
 }
 
@@ -53,6 +55,7 @@ impl CallRecord {
     fn new_call(&self, revision: Revision) -> NewCall {
         NewCall {
             session: None,
+            credential: self.credential.clone(),
             acts_for: self.acting_session.as_deref().map(str::to_owned),
             revision,
             rpc_id: self.rpc_id.get().to_owned(),

@@ -1,7 +1,7 @@
 //! The credentials in memory: the operator's token, and what was seen lately of sessions' tokens.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     fmt, io,
     path::{Path, PathBuf},
     sync::{
@@ -14,23 +14,41 @@ use subtle::ConstantTimeEq as _;
 
 use crate::{
     domain::{
-        Caller, Timestamp, TokenHash, TokenId, WeakSecret, check_secret, new_secret, token_hash,
+        Caller, ClientProcess, Timestamp, TokenHash, TokenId, WeakSecret, check_secret, limits,
+        new_secret, token_hash,
     },
     private_file,
 };
 
+/// What the name of an operator's credential begins with.
+pub(super) const OPERATOR_PREFIX: &str = "operator:";
+
 /// The operator's token and what was seen lately of the others. Cheap to clone.
+///
+/// What is seen of a token's row holds for [`limits::TOKEN_CACHE`]: the row decides, and another daemon on the same database
+/// may have changed it. What this daemon takes back it knows at once.
 #[derive(Clone)]
 pub struct Tokens(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {
     file: PathBuf,
     operator: RwLock<[u8; 32]>,
-    seen: Mutex<HashMap<[u8; 32], Seen>>,
+    seen: Mutex<SeenTokens>,
     /// Counts revocations, so that a look-up that began before one does not bring the token back.
     pub(super) revocations: AtomicU64,
-    /// Those taken back since the daemon started: streams that they opened are to end.
-    ended: Mutex<HashSet<TokenId>>,
+}
+
+/// What was seen lately.
+#[derive(Default)]
+pub(super) struct SeenTokens {
+    /// Tokens by their hash.
+    pub(super) by_hash: HashMap<[u8; 32], Seen>,
+    /// Tokens that stand for a process, which shows itself on the socket.
+    pub(super) by_process: HashMap<ClientProcess, Seen>,
+    /// When the row of a token was last seen to be good.
+    pub(super) good: HashMap<TokenId, Timestamp>,
+    /// Those that this daemon took back, and when: streams that they opened are to end, whatever was seen before.
+    ended: HashMap<TokenId, Timestamp>,
 }
 
 /// What a request came in with, for an answer that may outlast it.
@@ -53,6 +71,35 @@ pub(super) struct Seen {
     pub(super) id: TokenId,
     pub(super) expires_at: Timestamp,
     pub(super) used_at: Option<Timestamp>,
+    /// When its row was read.
+    pub(super) read_at: Timestamp,
+}
+
+impl SeenTokens {
+    /// Whether this daemon took the token back a short while ago.
+    pub(super) fn has_ended(&self, id: &TokenId) -> bool {
+        self.ended.contains_key(id)
+    }
+
+    /// Makes room: what is forgotten is a row away.
+    pub(super) fn make_room(&mut self) {
+        if self.by_hash.len() >= limits::STREAMS_CACHED {
+            self.by_hash.clear();
+        }
+        if self.by_process.len() >= limits::STREAMS_CACHED {
+            self.by_process.clear();
+        }
+        if self.good.len() >= limits::STREAMS_CACHED {
+            self.good.clear();
+        }
+    }
+}
+
+impl Seen {
+    /// Whether what was seen still holds.
+    pub(super) fn is_fresh(&self, now: Timestamp) -> bool {
+        now.since(self.read_at) < limits::TOKEN_CACHE
+    }
 }
 
 impl fmt::Debug for Tokens {
@@ -111,7 +158,6 @@ impl Tokens {
             operator: RwLock::new(token_hash(&token)),
             seen: Mutex::default(),
             revocations: AtomicU64::new(0),
-            ended: Mutex::default(),
         })))
     }
 
@@ -136,22 +182,29 @@ impl Tokens {
         Ok(token)
     }
 
-    pub(super) fn seen(&self) -> MutexGuard<'_, HashMap<[u8; 32], Seen>> {
+    /// Tells the operator's present token from an earlier one, and tells nothing else of it.
+    pub(super) fn operator_fingerprint(&self) -> String {
+        let operator = self.0.operator.read().unwrap_or_else(PoisonError::into_inner);
+        format!("{OPERATOR_PREFIX}{}", hex::encode(&Sha256::digest(*operator)[..16]))
+    }
+
+    pub(super) fn seen(&self) -> MutexGuard<'_, SeenTokens> {
         self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// These are taken back: nothing that they opened goes on.
-    pub(in crate::service) fn forget(&self, ids: &[TokenId]) {
+    pub(in crate::service) fn forget(&self, ids: &[TokenId], now: Timestamp) {
         if ids.is_empty() {
             return;
         }
-        self.ended().extend(ids.iter().cloned());
         self.0.revocations.fetch_add(1, SeqCst);
-        self.seen().retain(|_, seen| !ids.contains(&seen.id));
-    }
-
-    pub(super) fn ended(&self) -> MutexGuard<'_, HashSet<TokenId>> {
-        self.0.ended.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut seen = self.seen();
+        // Whoever asks later than this reads the row.
+        seen.ended.retain(|_, at| now.since(*at) < 2 * limits::TOKEN_CACHE);
+        seen.ended.extend(ids.iter().map(|id| (id.clone(), now)));
+        seen.by_hash.retain(|_, seen| !ids.contains(&seen.id));
+        seen.by_process.retain(|_, seen| !ids.contains(&seen.id));
+        seen.good.retain(|id, _| !ids.contains(id));
     }
 }
 

@@ -1,9 +1,14 @@
-//! Who may come in: the operator's token and the tokens of sessions.
+//! Who may come in: the operator's token, the tokens of sessions, and the processes that show themselves on the Unix socket.
 
+mod client_process;
 mod credentials;
+mod process_tokens;
+mod recheck;
 mod room;
 mod tokens;
 
 pub use credentials::{Credential, TokenFileError, Tokens};
+pub use process_tokens::{NewProcessToken, ProcessToken};
+pub use recheck::RecordedCaller;
 pub use room::Access;
 pub use tokens::{MintedToken, NewToken, TokenInfo};

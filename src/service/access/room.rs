@@ -17,6 +17,6 @@ impl Access {
 
     /// Ends what was opened with these tokens, which are revoked in the store already.
     pub(in crate::service) fn forget(&self, ids: &[crate::domain::TokenId]) {
-        self.tokens.forget(ids);
+        self.tokens.forget(ids, self.core.now());
     }
 }

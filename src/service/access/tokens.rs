@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Access,
-    credentials::{Credential, Seen},
+    credentials::{Credential, Seen, SeenTokens},
 };
 use crate::{
     domain::{
@@ -75,19 +75,15 @@ pub struct TokenInfo {
     /// When it was taken back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
+    /// The client's process that it was given to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_pid: Option<u32>,
+    /// The folder that this process worked in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
 }
 
 impl Access {
-    /// Whether who came in with this could still come in.
-    pub fn is_good(&self, credential: &Credential) -> bool {
-        match credential {
-            Credential::Operator(hash) => self.tokens.is_operator(hash),
-            Credential::Session { id, expires_at } => {
-                *expires_at > self.core.now() && !self.tokens.ended().contains(id)
-            }
-        }
-    }
-
     /// Who holds this token; `None` if nobody does.
     pub async fn authenticate(&self, token: &str) -> Result<Option<(Caller, Credential)>, Error> {
         let hash = token_hash(token);
@@ -95,7 +91,8 @@ impl Access {
             return Ok(Some((Caller::Operator, Credential::Operator(hash))));
         }
         let now = self.core.now();
-        let known = self.tokens.seen().get(&hash).cloned();
+        let known =
+            self.tokens.seen().by_hash.get(&hash).filter(|seen| seen.is_fresh(now)).cloned();
         let seen = match known {
             Some(seen) => seen,
             // Boxed, as it is rare: every request would carry the room for it about.
@@ -107,9 +104,8 @@ impl Access {
         if seen.expires_at <= now {
             return Ok(None);
         }
-        self.record_use(&hash, &seen, now).await;
-        let credential = Credential::Session { id: seen.id, expires_at: seen.expires_at };
-        Ok(Some((seen.caller, credential)))
+        self.record_use(&seen, now).await;
+        Ok(Some((seen.caller.clone(), seen.credential())))
     }
 
     /// The hash of the token with this fingerprint, if it is good now.
@@ -126,41 +122,34 @@ impl Access {
     }
 
     async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<Seen>, Error> {
-        let revocations = self.tokens.0.revocations.load(SeqCst);
+        let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
         let Some(row) = self.core.store.token_by_hash(hash).await? else {
             return Ok(None);
         };
         if row.revoked_at.is_some() {
             return Ok(None);
         }
-        let seen = Seen {
-            caller: Caller::Session {
-                key: row.session.into(),
-                token: row.token_id.clone(),
-                scopes: row.scopes.into_iter().map(Scope).collect(),
-                project: row.project.map(Arc::from),
-            },
-            id: row.token_id,
-            expires_at: row.expires_at,
-            used_at: row.last_used_at,
-        };
+        let seen = Seen::of(row, read_at);
         let mut known = self.tokens.seen();
         if self.tokens.0.revocations.load(SeqCst) == revocations {
-            if known.len() >= limits::STREAMS_CACHED {
-                known.clear();
-            }
-            known.insert(*hash, seen.clone());
+            known.make_room();
+            known.by_hash.insert(*hash, seen.clone());
+            known.good.insert(seen.id.clone(), read_at);
         }
         Ok(Some(seen))
     }
 
-    async fn record_use(&self, hash: &[u8; 32], seen: &Seen, now: Timestamp) {
+    /// Records the use of a token, once in a while.
+    pub(super) async fn record_use(&self, seen: &Seen, now: Timestamp) {
         let fresh = seen.used_at.is_some_and(|at| now.since(at) < limits::TOKEN_USE_RESOLUTION);
         if fresh {
             return;
         }
-        if let Some(seen) = self.tokens.seen().get_mut(hash) {
-            seen.used_at = Some(now);
+        {
+            let mut known = self.tokens.seen();
+            let SeenTokens { by_hash, by_process, .. } = &mut *known;
+            let known = by_hash.values_mut().chain(by_process.values_mut());
+            known.filter(|known| known.id == seen.id).for_each(|known| known.used_at = Some(now));
         }
         let id = seen.id.clone();
         let write =
@@ -203,6 +192,8 @@ impl Access {
                         expires_at: tx.now().plus(ttl),
                         last_used_at: None,
                         revoked_at: None,
+                        process: None,
+                        cwd: None,
                     };
                     tx.insert_token(&row, &hash).await?;
                     Ok(MintedToken {
@@ -244,7 +235,7 @@ impl Access {
             .store
             .write(move |tx| Box::pin(async move { tx.revoke_token(&to_revoke).await }))
             .await?;
-        self.tokens.forget(&[id]);
+        self.forget(&[id]);
         row.map(TokenInfo::from).ok_or_else(unknown)
     }
 
@@ -254,6 +245,30 @@ impl Access {
         self.tokens.rotate().map_err(|error| {
             Error::Conflict(format!("the token is as it was: {}", crate::telemetry::chain(&error)))
         })
+    }
+}
+
+impl Seen {
+    /// What a good row says.
+    pub(super) fn of(row: TokenRow, read_at: Timestamp) -> Self {
+        Self {
+            caller: Caller::Session {
+                key: row.session.into(),
+                token: row.token_id.clone(),
+                scopes: row.scopes.into_iter().map(Scope).collect(),
+                project: row.project.map(Arc::from),
+                process: row.process.map(Arc::new),
+            },
+            id: row.token_id,
+            expires_at: row.expires_at,
+            used_at: row.last_used_at,
+            read_at,
+        }
+    }
+
+    /// The credential that a request came in with.
+    pub(super) fn credential(&self) -> Credential {
+        Credential::Session { id: self.id.clone(), expires_at: self.expires_at }
     }
 }
 
@@ -268,6 +283,8 @@ impl From<TokenRow> for TokenInfo {
             expires_at: row.expires_at,
             last_used_at: row.last_used_at,
             revoked_at: row.revoked_at,
+            client_pid: row.process.map(|process| process.pid),
+            cwd: row.cwd,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! In which session an MCP tool is called. Clients do not say it, or each says it in its own way; their hooks know the
-//! session, and have told of the same call a moment before.
+//! session, and have told of the same call a moment before. Only what the same principal told counts: nobody announces the
+//! calls of another.
 
 use std::{
     collections::VecDeque,
@@ -9,7 +10,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::domain::{Timestamp, hook::HookToolUse};
+use crate::domain::{Principal, Timestamp, hook::HookToolUse};
 
 /// Calls that are remembered, over all sessions. A call follows its hook within moments, so few are open at a time.
 const REMEMBERED: usize = 1024;
@@ -22,6 +23,8 @@ pub struct CallTies(Mutex<VecDeque<AnnouncedCall>>);
 
 #[derive(Debug)]
 struct AnnouncedCall {
+    /// Who told of it.
+    principal: Principal,
     session: Arc<str>,
     tool: HookToolUse,
     at: Timestamp,
@@ -33,26 +36,39 @@ impl CallTies {
     }
 
     /// Notes that a tool is about to be called in this session.
-    pub(super) fn expect(&self, session: &str, tool: &HookToolUse, now: Timestamp) {
+    pub(super) fn expect(
+        &self,
+        principal: &Principal,
+        session: &str,
+        tool: &HookToolUse,
+        now: Timestamp,
+    ) {
         let mut calls = self.lock();
         let is_old = |call: &AnnouncedCall| now.since(call.at) > SOON;
         while calls.len() >= REMEMBERED || calls.front().is_some_and(is_old) {
             calls.pop_front();
         }
-        calls.push_back(AnnouncedCall { session: session.into(), tool: tool.clone(), at: now });
+        calls.push_back(AnnouncedCall {
+            principal: principal.clone(),
+            session: session.into(),
+            tool: tool.clone(),
+            at: now,
+        });
     }
 
-    /// The session in which this call was made: by the client's id of the call, or else by the tool and its arguments,
-    /// unless two sessions are about to make the same call.
+    /// The session in which this principal made this call: by the client's id of the call, or else by the tool and its
+    /// arguments, unless two of its sessions are about to make the same call.
     pub fn session_of(
         &self,
+        principal: &Principal,
         use_id: Option<&str>,
         tool: &str,
         arguments: &Value,
         now: Timestamp,
     ) -> Option<Arc<str>> {
         let mut calls = self.lock();
-        let is_fresh = |call: &AnnouncedCall| now.since(call.at) <= SOON;
+        let is_fresh =
+            |call: &AnnouncedCall| call.principal == *principal && now.since(call.at) <= SOON;
         if let Some(id) = use_id {
             let has_id =
                 |call: &&AnnouncedCall| call.tool.use_id.as_deref() == Some(id) && is_fresh(call);
@@ -83,16 +99,20 @@ mod tests {
         HookToolUse { tool: tool.to_owned(), use_id, arguments, run: None }
     }
 
+    fn principal() -> Principal {
+        Principal::Session("a".into())
+    }
+
     #[test]
     fn a_call_is_known_by_its_id_or_by_its_tool_and_arguments() {
-        let ties = CallTies::default();
+        let (ties, a) = (CallTies::default(), principal());
         let now = Timestamp::from_millis(1_000_000);
         let of = |use_id, tool, arguments: Value| {
-            ties.session_of(use_id, tool, &arguments, now).map(|session| session.to_string())
+            ties.session_of(&a, use_id, tool, &arguments, now).map(|session| session.to_string())
         };
         let by_claude = tool_use("mcp__svc__get_session", Some("toolu_1"), json!({}));
-        ties.expect("claude", &by_claude, now);
-        ties.expect("gemini", &tool_use("mcp_svc_get_session", None, json!({ "a": 1 })), now);
+        ties.expect(&a, "claude", &by_claude, now);
+        ties.expect(&a, "gemini", &tool_use("mcp_svc_get_session", None, json!({ "a": 1 })), now);
         assert_eq!(of(Some("toolu_1"), "get_session", json!({})).as_deref(), Some("claude"));
         assert_eq!(of(Some("toolu_2"), "get_session", json!({})), None);
         assert_eq!(of(None, "end_session", json!({ "a": 1 })), None, "another tool");
@@ -103,13 +123,30 @@ mod tests {
 
     #[test]
     fn two_sessions_with_the_same_call_are_not_mixed_up() {
-        let ties = CallTies::default();
+        let (ties, a) = (CallTies::default(), principal());
         let now = Timestamp::from_millis(1_000_000);
-        ties.expect("one", &tool_use("svc_peer_list", None, json!({})), now);
-        ties.expect("two", &tool_use("svc_peer_list", None, json!({})), now);
-        assert_eq!(ties.session_of(None, "peer_list", &json!({}), now), None);
+        ties.expect(&a, "one", &tool_use("svc_peer_list", None, json!({})), now);
+        ties.expect(&a, "two", &tool_use("svc_peer_list", None, json!({})), now);
+        assert_eq!(ties.session_of(&a, None, "peer_list", &json!({}), now), None);
         let later = now.plus(Duration::from_secs(61));
-        ties.expect("two", &tool_use("svc_peer_list", None, json!({})), later);
-        assert_eq!(ties.session_of(None, "peer_list", &json!({}), later).as_deref(), Some("two"));
+        ties.expect(&a, "two", &tool_use("svc_peer_list", None, json!({})), later);
+        let of = ties.session_of(&a, None, "peer_list", &json!({}), later);
+        assert_eq!(of.as_deref(), Some("two"));
+    }
+
+    #[test]
+    fn what_another_announces_ties_nothing() {
+        let (ties, a) = (CallTies::default(), principal());
+        let now = Timestamp::from_millis(1_000_000);
+        let inbox = || tool_use("mcp__svc__peer_inbox", Some("toolu_1"), json!({}));
+        for other in [Principal::Session("b".into()), Principal::Operator] {
+            ties.expect(&other, "theirs", &inbox(), now);
+            let of = |use_id| ties.session_of(&a, use_id, "peer_inbox", &json!({}), now);
+            assert_eq!((of(Some("toolu_1")), of(None)), (None, None), "{other}");
+        }
+        // Nor does it make one's own call ambiguous.
+        ties.expect(&a, "mine", &inbox(), now);
+        let of = ties.session_of(&a, None, "peer_inbox", &json!({}), now);
+        assert_eq!(of.as_deref(), Some("mine"));
     }
 }

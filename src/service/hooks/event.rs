@@ -40,6 +40,8 @@ pub struct HookCall {
 /// What is known of the session when an event arrives.
 struct KnownSession {
     acting: ActingSession,
+    /// Whether it was the caller's already.
+    is_own: bool,
     session: Option<Session>,
     peer: Option<Peer>,
     arrived: Timestamp,
@@ -57,37 +59,55 @@ impl Hooks {
     /// Takes in an event, and composes the reply.
     ///
     /// # Errors
-    /// [`Error::Forbidden`] if a session's token tells of another session.
+    /// [`Error::Forbidden`] if the session is another principal's, and that one is not gone. Then nothing is changed or given.
     pub async fn hook(
         &self,
         caller: &Caller,
         event: HookEvent,
         call: HookCall,
     ) -> Result<HookReply, Error> {
-        let known = self.recognise(caller, &event).await?;
         check_call(&event, &call)?;
-        if let (HookMoment::ToolStart(tool), HookTiming::Live) = (&event.moment, call.timing) {
-            self.ties.expect(&event.session_id, tool, known.arrived);
-        }
-        if call.lost.is_empty() && self.changes_nothing(&event, &known).await? {
+        let known = self.recognise(caller, &event).await?;
+        let is_small = call.lost.is_empty() && known.is_own;
+        if is_small && self.changes_nothing(&event, &known).await? {
+            self.announce_call(caller, &event, call.timing, known.arrived);
             return Ok(HookReply::default());
         }
         let event = Arc::new(event);
-        let hook_id = call.id.clone();
+        let (hook_id, timing) = (call.id.clone(), call.timing);
         let writes = self.write(caller, &event, &known, call).await?;
         self.access.forget(&writes.ended_tokens);
+        // Only now it is certain that the session is the caller's.
+        self.announce_call(caller, &event, timing, known.arrived);
         self.reply(caller, &event, &known, hook_id, writes).await
     }
 
-    /// The session of an event, and its peer, as they are known so far.
+    /// The session of an event, and its peer, as they are known so far. Whose it is, the write job decides.
     async fn recognise(&self, caller: &Caller, event: &HookEvent) -> Result<KnownSession, Error> {
         let arrived = self.core.now();
+        let session_id = event.session_id.clone();
+        check::key("session_id", Some(&session_id))?;
         let sub_agent = event.is_of_sub_agent().then_some(event.agent_id.as_str());
-        let session_id = &event.session_id;
-        let acting = self.team.acting_session(caller, None, Some(session_id), sub_agent).await?;
-        let peer = self.core.store.peer_of_session(session_id).await?.map(|row| row.peer);
-        let session = self.core.store.session(session_id).await?;
-        Ok(KnownSession { acting, session, peer, arrived })
+        check::short("agent_id", sub_agent)?;
+        let is_own = self.team.owns(caller, &session_id).await?;
+        let peer = self.core.store.peer_of_session(&session_id).await?.map(|row| row.peer);
+        let session = self.core.store.session(&session_id).await?;
+        let agent_id = sub_agent.unwrap_or_default().to_owned();
+        let acting = ActingSession { session_id, agent_id };
+        Ok(KnownSession { acting, is_own, session, peer, arrived })
+    }
+
+    /// Remembers that a tool is about to be called in the session.
+    fn announce_call(
+        &self,
+        caller: &Caller,
+        event: &HookEvent,
+        timing: HookTiming,
+        arrived: Timestamp,
+    ) {
+        if let (HookMoment::ToolStart(tool), HookTiming::Live) = (&event.moment, timing) {
+            self.ties.expect(&caller.principal(), &event.session_id, tool, arrived);
+        }
     }
 
     /// Whether an event changes nothing that is worth a commit.
@@ -120,7 +140,11 @@ impl Hooks {
             lost: call.lost,
             project,
             peer_name,
-            pid: call.pid,
+            pid: match caller {
+                Caller::Operator => call.pid,
+                // What is known counts, and not what is claimed.
+                Caller::Session { process, .. } => process.as_ref().map(|process| process.pid),
+            },
             tmux_pane: call.tmux_pane,
             ids: self.core.ids.clone(),
             lease: self.core.tuning.lease,

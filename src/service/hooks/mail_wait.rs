@@ -6,8 +6,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{mail, room::Hooks, unseen};
 use crate::{
-    domain::{Caller, Peer, StreamName, hook::MailOffer, quote::ModelText},
-    service::{Error, ResourceKind},
+    domain::{Caller, Peer, SessionStanding, StreamName, hook::MailOffer, quote::ModelText},
+    service::{Error, ResourceKind, check, team},
 };
 
 /// A process that waits for a session's mail.
@@ -36,7 +36,8 @@ impl Hooks {
     /// Waits until there is a message for a session's peer, for at most `bound`.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if the session has no peer.
+    /// [`Error::NotFound`] if the session has no peer, or is not the caller's yet; [`Error::Forbidden`] if it is another's;
+    /// [`Error::Unauthorized`] if the caller's token is taken back meanwhile.
     pub async fn await_mail(
         &self,
         caller: &Caller,
@@ -44,19 +45,26 @@ impl Hooks {
         waiter: MailWaiter,
         bound: Duration,
     ) -> Result<MailWait, Error> {
-        let session = self.team.acting_session(caller, None, Some(session_id), None).await?;
-        let session_id = session.session_id;
+        check::key("session_id", Some(session_id))?;
+        let unknown = || Error::not_found(ResourceKind::PeerOfSession, session_id);
+        match self.team.standing(caller, session_id).await? {
+            SessionStanding::Own => {}
+            // The hook of its start makes it the caller's, and runs beside this one.
+            SessionStanding::Unclaimed | SessionStanding::Adoptable => return Err(unknown()),
+            SessionStanding::Foreign => return Err(team::foreign(caller, session_id)),
+        }
+        let credential = self.access.credential_name(caller);
         unseen::check_lost(&waiter.lost)?;
         if !waiter.lost.is_empty() {
-            self.take_back(session_id.clone(), waiter.lost).await?;
+            self.take_back(session_id.to_owned(), waiter.lost).await?;
         }
-        let Some(mut latest) = self.waiters.enter(&session_id, &waiter.id) else {
+        let entered = self.waiters.enter(&caller.principal(), session_id, &waiter.id);
+        let Some(mut latest) = entered else {
             return Ok(MailWait::Retired);
         };
         let end = Instant::now() + bound;
         let store = &self.core.store;
-        let unknown = || Error::not_found(ResourceKind::PeerOfSession, &session_id);
-        let peer = store.peer_of_session(&session_id).await?.ok_or_else(unknown)?.peer;
+        let peer = store.peer_of_session(session_id).await?.ok_or_else(unknown)?.peer;
         let stream = StreamName::of("peer", &peer.peer_id);
         // Listen before looking, or a message that comes in between wakes nobody.
         let mut listener = store.bus().listen(&stream);
@@ -64,11 +72,12 @@ impl Hooks {
             let view = store.view(&stream).await?;
             let view =
                 view.ok_or_else(|| Error::not_found(ResourceKind::Stream, stream.as_str()))?;
-            let session = store.session(&session_id).await?;
+            self.access.check_credential(caller, &credential).await?;
+            let session = store.session(session_id).await?;
             if session.is_some_and(|session| session.ended_at.is_some()) {
                 return Ok(MailWait::Over);
             }
-            if let Some(text) = self.mail_for(&peer, &waiter.id).await? {
+            if let Some(text) = self.mail_for(caller, session_id, &peer, &waiter.id).await? {
                 return Ok(MailWait::Message(text));
             }
             // Only this wait is cut short: messages that were handed over must be answered.
@@ -80,15 +89,24 @@ impl Hooks {
         }
     }
 
-    async fn mail_for(&self, peer: &Peer, waiter: &str) -> Result<Option<ModelText>, Error> {
+    async fn mail_for(
+        &self,
+        caller: &Caller,
+        session_id: &str,
+        peer: &Peer,
+        waiter: &str,
+    ) -> Result<Option<ModelText>, Error> {
         if !self.core.store.has_mail(&peer.peer_id).await? {
             return Ok(None);
         }
         let (peer, waiter, lease) = (peer.clone(), waiter.to_owned(), self.core.tuning.lease);
+        let (caller, session_id) = (caller.clone(), session_id.to_owned());
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
+                    // It may have gone over to another while this one waited.
+                    team::claim(tx, &caller, &session_id).await?;
                     if tx.is_lost(&waiter).await? {
                         return Ok(None);
                     }

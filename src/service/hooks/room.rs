@@ -43,7 +43,7 @@ impl Hooks {
         self.policy = policy;
     }
 
-    /// The session that a client's process works for, as its hooks have told.
+    /// The session that a client's process works for, as hooks with the operator's credential have told.
     pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>, Error> {
         Ok(self.core.store.session_of_process(pid).await?)
     }

@@ -62,6 +62,7 @@ struct AppliedSession {
 
 impl HookWriteJob {
     pub(super) async fn run(self, tx: &mut WriteTx) -> Result<HookWrites, Error> {
+        team::claim(tx, &self.caller, &self.event.session_id).await?;
         let timing = match self.settle(tx).await? {
             HookReception::New(timing) => timing,
             HookReception::Repeated { .. } => return Ok(HookWrites::default()),

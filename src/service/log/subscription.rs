@@ -415,6 +415,7 @@ mod tests {
             token,
             scopes: Arc::new([Scope(READ_ALL.to_owned())]),
             project: None,
+            process: None,
         };
         for (caller, prefix, after, oldest, first) in [
             (&Caller::Operator, "", 0, 1, 1),

@@ -30,6 +30,8 @@ pub struct NewMcpSession {
 pub struct NewCall {
     /// The session that it came in, and how its messages travel.
     pub session: Option<(McpSessionId, McpTransport)>,
+    /// Names the credential that it came with.
+    pub credential: String,
     /// For whom the tool acts.
     pub acts_for: Option<String>,
     /// The revision that it came in.
@@ -224,8 +226,9 @@ impl Mcp {
                         call_id: CallId::new(&ids, tx.now()),
                         session_id: new.session.map(|(id, _)| id),
                         principal,
+                        credential: Some(new.credential),
                         acts_for: new.acts_for,
-                        revision: new.revision,
+                        revision: Some(new.revision),
                         rpc_id: new.rpc_id,
                         tool: new.tool,
                         params: new.params,

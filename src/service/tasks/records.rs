@@ -11,7 +11,7 @@ use crate::{
         RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent, TaskEventBody,
         TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
     },
-    service::{Error, Page, ResourceKind, check, process},
+    service::{Error, Page, ResourceKind, check, process, team::may_act_for},
     store::{AppendedSeqs, PeerRow, StoreError, TaskFilter, TaskRow, WriteTx},
 };
 
@@ -430,6 +430,12 @@ async fn asker(
     };
     let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id.as_str().to_owned());
     let own = own.unwrap_or_else(|| caller.principal().to_string());
+    if let Some(id) = named.as_deref().and_then(PeerId::parse)
+        && let Some(row) = tx.peer(&id).await?
+        && may_act_for(caller, &row).is_ok()
+    {
+        return Ok(named);
+    }
     match named {
         Some(named) if named != own => {
             Err(Error::Forbidden(format!("from: this token asks as {own} and as nobody else")))

@@ -2,8 +2,10 @@
 
 mod delivery;
 mod inbox;
+mod ownership;
 mod peers;
 mod room;
+mod session_stream;
 mod sessions;
 
 pub use inbox::{MessageDetail, Stamped};
@@ -11,5 +13,7 @@ pub use room::Team;
 pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
 
 pub(super) use delivery::{advance, note_unseen, stamp_of};
-pub(super) use peers::{create, set_status, update};
-pub(super) use sessions::{begin, end, tell};
+pub(super) use ownership::{claim, foreign};
+pub(super) use peers::{create, may_act_for, set_status, update};
+pub(super) use session_stream::tell;
+pub(super) use sessions::{begin, end};

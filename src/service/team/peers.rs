@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 
-use super::{Team, delivery::give_up};
+use super::{Team, delivery::give_up, ownership::foreign};
 use crate::{
     domain::{
         Caller, NewEvent, Peer, PeerId, PeerPresence, PeerRole, PeerStatus, RegisterInput,
@@ -23,18 +23,18 @@ impl Team {
         input: RegisterInput,
     ) -> Result<Peer, Error> {
         check_input(&input)?;
-        if let (Some(own), Some(given)) = (caller.session(), given(input.session_id.as_deref()))
-            && own != given
+        if let Some(named) = given(input.session_id.as_deref())
+            && !self.owns(caller, named).await?
         {
-            return Err(Error::Forbidden(format!(
-                "session_id: this token speaks for session {own:?} and for no other"
-            )));
+            return Err(foreign(caller, named));
         }
         // Looks at the disk, which a write job does not.
         let project = match caller.session() {
             Some(_) => caller.project().map(str::to_owned),
             None => given(input.path.as_deref()).map(project_root),
         };
+        let pid = input.pid.map(|claimed| own_pid(caller, claimed));
+        let input = RegisterInput { pid, ..input };
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
         self.core
             .store
@@ -322,8 +322,7 @@ pub(in crate::service) async fn update(
 ) -> Result<Peer, Error> {
     let mut row = known.clone();
     if let Some(session) = caller.session() {
-        let theirs = row.owner.as_deref().or(row.peer.session_id.as_deref());
-        if theirs != Some(session) {
+        if !is_own(tx, caller, session, &row).await? {
             return Err(Error::Forbidden(
                 "a peer with this identity belongs to another session".to_owned(),
             ));
@@ -363,6 +362,29 @@ pub(in crate::service) async fn update(
         set_status(tx, &mut row.peer, PeerStatus::Online, "registered").await?;
     }
     Ok(row.peer)
+}
+
+/// Whether a peer is this session token's: it was registered with it, or stands for a session of its own.
+async fn is_own(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    key: &str,
+    row: &PeerRow,
+) -> Result<bool, StoreError> {
+    match (row.owner.as_deref(), row.peer.session_id.as_deref()) {
+        (Some(owner), _) => Ok(owner == key),
+        (None, Some(session)) if session == key => Ok(true),
+        (None, Some(session)) => {
+            let owner = tx.session_owner(session).await?.and_then(|row| row.owner);
+            Ok(owner == Some(caller.principal()))
+        }
+        (None, None) => Ok(false),
+    }
+}
+
+/// The process that a caller may say is its own. That of a client's process is known.
+fn own_pid(caller: &Caller, claimed: u32) -> u32 {
+    caller.process().map_or(claimed, |process| process.pid)
 }
 
 /// Stores a peer's state and time, with an event if the state is another.

@@ -2,13 +2,15 @@
 
 use serde_json::json;
 
-use super::Team;
+use super::{
+    Team,
+    ownership::{claim, foreign},
+    session_stream::tell,
+};
 use crate::{
     domain::{
-        Caller, GhapId, NewEvent, Ownership, Principal, StreamName, StreamVisibility, Timestamp,
-        TokenId,
+        Caller, GhapId, SessionStanding, Timestamp, TokenId,
         journal::{Ghap, Session, SessionSource, ToolUse},
-        limits,
     },
     service::{Error, Page, ResourceKind, check, project::project_root},
     store::{SessionFilter, SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx},
@@ -64,10 +66,11 @@ const CURRENT: &str = "current_session";
 const IMPLICIT: &str = "default";
 
 impl Team {
-    /// The session that a call is about: the one that it names, the caller's own, or the one last started here.
+    /// The session that a call is about: the one that it names, the one that it came in, or by default the caller's own. The
+    /// operator's is the one that it last started here.
     ///
     /// # Errors
-    /// [`Error::Forbidden`] if a session token names another session than its own.
+    /// [`Error::Forbidden`] if a session token names a session that is not its own.
     pub async fn acting_session(
         &self,
         caller: &Caller,
@@ -75,24 +78,24 @@ impl Team {
         named: Option<&str>,
         agent_id: Option<&str>,
     ) -> Result<ActingSession, Error> {
-        let session_id = match (caller.session(), named) {
-            (Some(token), Some(named)) if token != named => {
-                return Err(Error::Forbidden(format!(
-                    "session_id: this token speaks for session {token:?} and for no other"
-                )));
+        check::key("session_id", named)?;
+        check::short("agent_id", agent_id)?;
+        let session_id = match named.or(own) {
+            Some(named) => {
+                if !self.owns(caller, named).await? {
+                    return Err(foreign(caller, named));
+                }
+                named.to_owned()
             }
-            (_, Some(named)) => named.to_owned(),
-            (_, None) => {
-                if let Some(own) = own {
-                    own.to_owned()
-                } else {
+            None => match self.default_session(caller).await? {
+                Some(default) => default,
+                None => {
                     let current = self.core.store.setting(CURRENT).await?;
                     current.unwrap_or_else(|| IMPLICIT.to_owned())
                 }
-            }
+            },
         };
         check::key("session_id", Some(&session_id))?;
-        check::short("agent_id", agent_id)?;
         Ok(ActingSession { session_id, agent_id: agent_id.unwrap_or_default().to_owned() })
     }
 
@@ -106,11 +109,8 @@ impl Team {
         for (field, text) in [("cwd", &new.cwd), ("client", &new.client)] {
             check::key(field, text.as_deref())?;
         }
-        let named = new.session_id.as_deref().or(own);
-        let session_id = match named {
-            Some(_) => {
-                self.acting_session(caller, own, new.session_id.as_deref(), None).await?.session_id
-            }
+        let session_id = match new.session_id.as_deref().or(own) {
+            Some(named) => self.session_to_start(caller, named).await?,
             None => uuid::Builder::from_random_bytes(random()).into_uuid().to_string(),
         };
         let start = SessionStart {
@@ -120,15 +120,32 @@ impl Team {
             source: new.source,
             created_by: caller.principal().to_string(),
         };
+        let caller = caller.clone();
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.put_setting(CURRENT, &start.session_id).await?;
+                    claim(tx, &caller, &start.session_id).await?;
+                    if caller.is_operator() {
+                        // What the operator's bare calls mean is nobody else's to change.
+                        tx.put_setting(CURRENT, &start.session_id).await?;
+                    }
                     begin(tx, &start).await
                 })
             })
             .await
+    }
+
+    /// The session that a caller wants to begin. A client's process names its sessions itself; a token that a person minted is
+    /// for one session.
+    async fn session_to_start(&self, caller: &Caller, named: &str) -> Result<String, Error> {
+        check::key("session_id", Some(named))?;
+        let may = match self.standing(caller, named).await? {
+            SessionStanding::Own => true,
+            SessionStanding::Unclaimed | SessionStanding::Adoptable => caller.process().is_some(),
+            SessionStanding::Foreign => false,
+        };
+        if may { Ok(named.to_owned()) } else { Err(foreign(caller, named)) }
     }
 
     /// Ends a session. Its open record is an orphan from then on; answers its id.
@@ -305,40 +322,4 @@ pub(in crate::service) async fn begin(
     });
     tell(tx, &start.session_id, "session.started", &data).await?;
     Ok(session)
-}
-
-pub(in crate::service) async fn tell(
-    tx: &mut WriteTx,
-    session_id: &str,
-    kind: &'static str,
-    data: &serde_json::Value,
-) -> Result<(), StoreError> {
-    let stream = stream_of(session_id);
-    if tx.stream(&stream).await?.is_none() {
-        let visibility = visibility_of(tx, session_id).await?;
-        tx.open_stream(&stream, &visibility).await?;
-    }
-    tx.append(&stream, vec![NewEvent::new(kind, data)]).await?;
-    Ok(())
-}
-
-/// Who may read the stream of a session.
-async fn visibility_of(tx: &mut WriteTx, session_id: &str) -> Result<StreamVisibility, StoreError> {
-    let row = tx.session_owner(session_id).await?;
-    let mut thing = row.unwrap_or_else(|| Ownership::of_row("", String::new()));
-    // One that the operator made known is that of whoever holds a token for it: the operator reads everything anyway.
-    if matches!(thing.owner, None | Some(Principal::Operator)) {
-        thing.owner = Some(Principal::Session(session_id.into()));
-    }
-    Ok(StreamVisibility::shared(&thing))
-}
-
-/// The stream of a session. A client's own id may hold what a stream's name may not.
-fn stream_of(session_id: &str) -> StreamName {
-    let name = format!("session/{session_id}");
-    let fits = session_id.len() <= limits::ID_BYTES;
-    StreamName::parse(&name).filter(|_| fits).unwrap_or_else(|| {
-        use sha2::{Digest as _, Sha256};
-        StreamName::of("session", hex::encode(&Sha256::digest(session_id)[..16]))
-    })
 }

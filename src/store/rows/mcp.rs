@@ -82,10 +82,12 @@ pub struct CallRow {
     pub session_id: Option<McpSessionId>,
     /// Who called; `None` if the row does not say so in a form that we know: then it is nobody's.
     pub principal: Option<Principal>,
+    /// The credential that the request came with, in a form that tells nothing of it; `None` in rows from before.
+    pub credential: Option<String>,
     /// For whom the tool acts.
     pub acts_for: Option<String>,
-    /// The revision that it came in.
-    pub revision: Revision,
+    /// The revision that it came in; `None` if the row does not say so in a form that we know.
+    pub revision: Option<Revision>,
     /// JSON: the id of the request.
     pub rpc_id: String,
     /// The tool.

@@ -15,5 +15,8 @@ pub use learning::{
 pub use log::{AppendedSeqs, FeedScope, FramePage, LogPage, PageSize, StreamState, StreamView};
 pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
 pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
-pub use team::{MessageRow, PeerFilter, PeerRow, TaskFilter, TaskRow, TokenRow};
+pub use team::{
+    MessageRow, PeerFilter, PeerRow, ProcessSubject, SubjectHolders, TaskFilter, TaskRow, TokenEnd,
+    TokenRow,
+};
 pub use tool_call::{ToolCall, ToolCallCount};

@@ -1,10 +1,10 @@
 //! Peers, messages, tasks and tokens, with what only the daemon knows of them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::domain::{
-    Message, Ownership, Peer, PeerPresence, PeerStatus, Principal, RowReader, Task, TaskStatus,
-    Timestamp, TokenId,
+    ClientProcess, Message, Ownership, Peer, PeerPresence, PeerStatus, Principal, RowReader, Task,
+    TaskStatus, Timestamp, TokenId,
 };
 
 /// A peer with what only the daemon knows of it.
@@ -105,4 +105,46 @@ pub struct TokenRow {
     pub last_used_at: Option<Timestamp>,
     /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
+    /// The client's process that it was given to; `None` if a person minted it.
+    pub process: Option<ClientProcess>,
+    /// The folder that this process worked in, if the system told it.
+    pub cwd: Option<String>,
+}
+
+/// Why a token was taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenEnd {
+    /// The operator wanted it so.
+    Revoked,
+    /// Its session ended.
+    Ended,
+    /// Its process is gone.
+    Gone,
+    /// Its process has later ones.
+    Replaced,
+}
+
+/// What is known of a client's process that was given tokens before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessSubject {
+    /// The subject of all its tokens.
+    pub session: String,
+    /// Root of the project that it works in.
+    pub project: Option<String>,
+    /// The folder that it was first seen in.
+    pub cwd: Option<String>,
+    /// The operator took a token of it back: it gets no other.
+    pub is_barred: bool,
+}
+
+/// Who can still speak as a subject.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SubjectHolders {
+    /// Whether a token that a person minted for it is good.
+    pub has_minted: bool,
+    /// The processes that were given tokens of it.
+    pub processes: Vec<ClientProcess>,
+    /// The projects that its tokens name.
+    pub projects: Vec<String>,
 }

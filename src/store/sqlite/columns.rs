@@ -25,7 +25,7 @@ use crate::{
         },
         learning::{Axis, MemoryCategory},
     },
-    store::{CallState, GhapPart, McpTransport, ShownBy},
+    store::{CallState, GhapPart, McpTransport, ShownBy, TokenEnd},
 };
 
 /// A unit variant, displayed as the word that serde writes for it.
@@ -111,6 +111,7 @@ words!(
     RootCauseCategory,
     SessionSource,
     ShownBy,
+    TokenEnd,
     Strategy,
     TaskStatus,
     Tier,

@@ -19,22 +19,20 @@ struct RawMcpSession {
     last_seen_at: Timestamp,
 }
 
-impl TryFrom<RawMcpSession> for McpSessionRow {
-    type Error = StoreError;
-
-    fn try_from(raw: RawMcpSession) -> Result<Self, StoreError> {
-        let revision = revision("mcp_session", &raw.session_id, &raw.revision)?;
-        Ok(Self {
-            session_id: raw.session_id.into(),
-            principal: Principal::parse(&raw.principal),
-            transport: raw.transport,
-            revision,
-            client: raw.client,
-            capabilities: raw.capabilities,
-            log_level: raw.log_level,
-            tools: raw.tools,
-            client_session: raw.client_session,
-            last_seen_at: raw.last_seen_at,
+impl RawMcpSession {
+    /// The session; `None` if its revision cannot be read: then nobody can go on with it.
+    fn row(self) -> Option<McpSessionRow> {
+        Some(McpSessionRow {
+            revision: Revision::parse(&self.revision)?,
+            session_id: self.session_id.into(),
+            principal: Principal::parse(&self.principal),
+            transport: self.transport,
+            client: self.client,
+            capabilities: self.capabilities,
+            log_level: self.log_level,
+            tools: self.tools,
+            client_session: self.client_session,
+            last_seen_at: self.last_seen_at,
         })
     }
 }
@@ -43,6 +41,7 @@ struct RawCall {
     call_id: String,
     session_id: Option<String>,
     principal: String,
+    credential: Option<String>,
     acts_for: Option<String>,
     revision: String,
     rpc_id: String,
@@ -56,17 +55,15 @@ struct RawCall {
     updated_at: Timestamp,
 }
 
-impl TryFrom<RawCall> for CallRow {
-    type Error = StoreError;
-
-    fn try_from(raw: RawCall) -> Result<Self, StoreError> {
-        let revision = revision("mcp_call", &raw.call_id, &raw.revision)?;
-        Ok(Self {
+impl From<RawCall> for CallRow {
+    fn from(raw: RawCall) -> Self {
+        Self {
             call_id: raw.call_id.into(),
             session_id: raw.session_id.map(McpSessionId::from),
             principal: Principal::parse(&raw.principal),
+            credential: raw.credential,
             acts_for: raw.acts_for,
-            revision,
+            revision: Revision::parse(&raw.revision),
             rpc_id: raw.rpc_id,
             tool: raw.tool,
             params: raw.params,
@@ -76,23 +73,15 @@ impl TryFrom<RawCall> for CallRow {
             answers: raw.answers,
             started_at: raw.started_at,
             updated_at: raw.updated_at,
-        })
+        }
     }
-}
-
-fn revision(table: &'static str, id: &str, text: &str) -> Result<Revision, StoreError> {
-    Revision::parse(text).ok_or_else(|| StoreError::BadRow {
-        table,
-        id: id.to_owned(),
-        why: format!("revision {text:?}"),
-    })
 }
 
 macro_rules! calls {
     ($tail:literal $(, $arg:expr)*) => {
         sqlx::query_as!(
             RawCall,
-            r#"select call_id as "call_id!", session_id, principal, acts_for, revision, rpc_id, tool, params,
+            r#"select call_id as "call_id!", session_id, principal, credential, acts_for, revision, rpc_id, tool, params,
                 is_task as "is_task: bool", state as "state: CallState", asks, answers,
                 started_at as "started_at: Timestamp", updated_at as "updated_at: Timestamp"
             from mcp_call "# + $tail
@@ -232,15 +221,16 @@ impl WriteTx {
     pub async fn insert_call(&mut self, row: &CallRow) -> Result<(), StoreError> {
         let (id, session) =
             (row.call_id.as_str(), row.session_id.as_ref().map(McpSessionId::as_str));
-        let revision = row.revision.as_str();
+        let revision = row.revision.map(Revision::as_str);
         let principal = row.principal.as_ref().map(ToString::to_string);
         sqlx::query!(
-            "insert into mcp_call (call_id, session_id, principal, acts_for, revision, rpc_id, tool, params, is_task,
-                state, asks, answers, started_at, updated_at)
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "insert into mcp_call (call_id, session_id, principal, credential, acts_for, revision, rpc_id, tool, params,
+                is_task, state, asks, answers, started_at, updated_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             session,
             principal,
+            row.credential,
             row.acts_for,
             revision,
             row.rpc_id,
@@ -262,7 +252,7 @@ impl WriteTx {
     pub async fn call(&mut self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
         let id = id.as_str();
         let raw = calls!("where call_id = ?", id).fetch_optional(&mut self.conn).await?;
-        raw.map(CallRow::try_from).transpose()
+        Ok(raw.map(CallRow::from))
     }
 
     /// Changes the state of a call, and what is asked and answered in it.
@@ -321,7 +311,7 @@ impl Store {
         )
         .fetch_optional(&self.readers)
         .await?;
-        raw.map(McpSessionRow::try_from).transpose()
+        Ok(raw.and_then(RawMcpSession::row))
     }
 
     /// Whether an agent's session has an MCP session, its own or one opened with its token, that was heard of since
@@ -364,7 +354,7 @@ impl Store {
     pub async fn call(&self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
         let id = id.as_str();
         let raw = calls!("where call_id = ?", id).fetch_optional(&self.readers).await?;
-        raw.map(CallRow::try_from).transpose()
+        Ok(raw.map(CallRow::from))
     }
 
     /// Calls that are not over, the oldest first.
@@ -372,6 +362,6 @@ impl Store {
         let raw = calls!("where state in ('working', 'input_required') order by call_id")
             .fetch_all(&self.readers)
             .await?;
-        raw.into_iter().map(CallRow::try_from).collect()
+        Ok(raw.into_iter().map(CallRow::from).collect())
     }
 }

@@ -236,10 +236,11 @@ impl Store {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// The session that a client's process works for: of several, the one that was heard of last.
+    /// The session that a client's process works for, among those whose peers the operator registered: of several, the one
+    /// that was heard of last.
     pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>, StoreError> {
         let latest = sqlx::query_scalar!(
-            "select session_id from peer where pid = ? and session_id <> '' and status <> 'offline' \
+            "select session_id from peer where pid = ? and owner is null and session_id <> '' and status <> 'offline' \
             order by last_seen desc, peer_id desc limit 1",
             pid
         );

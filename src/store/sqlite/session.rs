@@ -3,7 +3,7 @@
 use super::{columns::non_empty, db::Store, errors::changed, tx::WriteTx};
 use crate::{
     domain::{
-        Ownership, Timestamp,
+        Ownership, Principal, StreamName, Timestamp,
         journal::{Session, SessionSource, ToolUse},
     },
     store::{SessionFilter, SessionStart, StoreError},
@@ -37,6 +37,16 @@ impl From<RawSession> for Session {
             tool_count: raw.tool_count,
         }
     }
+}
+
+/// Whose a session is, on the writer's or a reader's connection.
+macro_rules! owner_of {
+    ($session:expr, $conn:expr) => {
+        sqlx::query!("select created_by, project from session where session_id = ?", $session)
+            .fetch_optional($conn)
+            .await?
+            .map(|row| Ownership::of_row(&row.created_by, row.project))
+    };
 }
 
 macro_rules! sessions {
@@ -106,13 +116,47 @@ impl WriteTx {
         &mut self,
         session_id: &str,
     ) -> Result<Option<Ownership>, StoreError> {
-        let row = sqlx::query!(
-            "select created_by, project from session where session_id = ?",
+        Ok(owner_of!(session_id, &mut self.conn))
+    }
+
+    /// Gives a session to another owner, and its peers that were the former owner's, whose key is `from` (`None`: the
+    /// operator); with their streams. `stream` is that of the session.
+    pub async fn adopt_session(
+        &mut self,
+        session_id: &str,
+        stream: &StreamName,
+        from: Option<&str>,
+        to: &str,
+    ) -> Result<(), StoreError> {
+        let owner = Principal::Session(to.into()).to_string();
+        let done = sqlx::query!(
+            "update session set created_by = ? where session_id = ?",
+            owner,
             session_id
         )
-        .fetch_optional(&mut self.conn)
+        .execute(&mut self.conn)
         .await?;
-        Ok(row.map(|row| Ownership::of_row(&row.created_by, row.project)))
+        changed(done.rows_affected(), "session", session_id)?;
+        sqlx::query!(
+            "update peer set owner = ?1 where session_id = ?2 and session_id <> '' and owner is ?3",
+            to,
+            session_id,
+            from
+        )
+        .execute(&mut self.conn)
+        .await?;
+        let stream = stream.as_str();
+        sqlx::query!(
+            "update stream set owner = ?1 where name = ?2 or name in
+                (select 'peer/' || peer_id from peer where session_id = ?3 and owner = ?4)",
+            owner,
+            stream,
+            session_id,
+            to
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
     }
 
     /// Ends a session.
@@ -192,13 +236,20 @@ impl Store {
 
     /// Whose a session is.
     pub async fn session_owner(&self, session_id: &str) -> Result<Option<Ownership>, StoreError> {
-        let row = sqlx::query!(
-            "select created_by, project from session where session_id = ?",
-            session_id
+        Ok(owner_of!(session_id, &self.readers))
+    }
+
+    /// The open session of this owner that was heard of last.
+    pub async fn latest_session_of(&self, owner: &Principal) -> Result<Option<String>, StoreError> {
+        let owner = owner.to_string();
+        let id = sqlx::query_scalar!(
+            r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
+            order by last_seen_at desc, started_at desc, session_id desc limit 1"#,
+            owner
         )
         .fetch_optional(&self.readers)
         .await?;
-        Ok(row.map(|row| Ownership::of_row(&row.created_by, row.project)))
+        Ok(id)
     }
 
     /// A page of sessions, those heard of last first.

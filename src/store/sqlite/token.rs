@@ -2,8 +2,8 @@
 
 use super::{db::Store, errors::changed, tx::WriteTx};
 use crate::{
-    domain::{Timestamp, TokenHash, TokenId},
-    store::{StoreError, TokenRow},
+    domain::{ClientProcess, Timestamp, TokenHash, TokenId},
+    store::{ProcessSubject, StoreError, SubjectHolders, TokenEnd, TokenRow},
 };
 
 struct RawToken {
@@ -15,6 +15,9 @@ struct RawToken {
     expires_at: Timestamp,
     last_used_at: Option<Timestamp>,
     revoked_at: Option<Timestamp>,
+    client_pid: Option<i64>,
+    client_started: Option<String>,
+    cwd: Option<String>,
 }
 
 impl TryFrom<RawToken> for TokenRow {
@@ -26,6 +29,7 @@ impl TryFrom<RawToken> for TokenRow {
             id: raw.token_id.clone(),
             why: format!("scopes: {error}"),
         })?;
+        let process = process_of(&raw.token_id, raw.client_pid, raw.client_started)?;
         Ok(Self {
             token_id: TokenId::from(raw.token_id),
             session: raw.session,
@@ -35,8 +39,24 @@ impl TryFrom<RawToken> for TokenRow {
             expires_at: raw.expires_at,
             last_used_at: raw.last_used_at,
             revoked_at: raw.revoked_at,
+            process,
+            cwd: raw.cwd,
         })
     }
+}
+
+fn process_of(
+    token: &str,
+    pid: Option<i64>,
+    started: Option<String>,
+) -> Result<Option<ClientProcess>, StoreError> {
+    let (Some(pid), Some(started)) = (pid, started) else { return Ok(None) };
+    let pid = u32::try_from(pid).map_err(|error| StoreError::BadRow {
+        table: "token",
+        id: token.to_owned(),
+        why: format!("client_pid: {error}"),
+    })?;
+    Ok(Some(ClientProcess { pid, started }))
 }
 
 macro_rules! tokens {
@@ -46,7 +66,7 @@ macro_rules! tokens {
             r#"select token_id as "token_id!", session, scopes, nullif(project, '') as "project: String",
                 created_at as "created_at: Timestamp",
                 expires_at as "expires_at: Timestamp", last_used_at as "last_used_at: Timestamp",
-                revoked_at as "revoked_at: Timestamp"
+                revoked_at as "revoked_at: Timestamp", client_pid, client_started, cwd
             from token "# + $tail
             $(, $arg)*
         )
@@ -63,28 +83,34 @@ impl WriteTx {
         let (id, hash) = (row.token_id.as_str(), hash.as_slice());
         let scopes = serde_json::to_string(&row.scopes).expect("strings have a JSON form");
         let project = row.project.as_deref().unwrap_or_default();
+        let (pid, started) = row.process.as_ref().map(|it| (it.pid, &*it.started)).unzip();
         sqlx::query!(
-            "insert into token (token_id, hash, session, scopes, project, created_at, expires_at)
-            values (?, ?, ?, ?, ?, ?, ?)",
+            "insert into token (token_id, hash, session, scopes, project, created_at, expires_at, client_pid,
+                client_started, cwd)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             hash,
             row.session,
             scopes,
             project,
             row.created_at,
-            row.expires_at
+            row.expires_at,
+            pid,
+            started,
+            row.cwd
         )
         .execute(&mut self.conn)
         .await?;
         Ok(())
     }
 
-    /// Takes a token back; one that is taken back already keeps its time.
+    /// Takes a token back for the operator; one that is taken back already keeps its time.
     pub async fn revoke_token(&mut self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
         let id = id.as_str();
         sqlx::query!(
-            "update token set revoked_at = ? where token_id = ? and revoked_at is null",
+            "update token set revoked_at = coalesce(revoked_at, ?), revoke_reason = ? where token_id = ?",
             self.now,
+            TokenEnd::Revoked,
             id
         )
         .execute(&mut self.conn)
@@ -96,14 +122,122 @@ impl WriteTx {
     /// Takes back all tokens of a session: those that were good until now.
     pub async fn revoke_tokens_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
         let ids = sqlx::query_scalar!(
-            r#"update token set revoked_at = ? where session = ? and revoked_at is null
+            r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
             returning token_id as "token_id!""#,
             self.now,
+            TokenEnd::Ended,
             session
         )
         .fetch_all(&mut self.conn)
         .await?;
         Ok(ids.into_iter().map(TokenId::from).collect())
+    }
+
+    /// Takes back the good tokens of a process, but for the latest `kept`, at most `limit` of them.
+    pub async fn revoke_tokens_of_process(
+        &mut self,
+        process: &ClientProcess,
+        kept: u32,
+        reason: TokenEnd,
+        limit: u32,
+    ) -> Result<Vec<TokenId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
+                (select token_id from token where client_pid = ?3 and client_started = ?4 and revoked_at is null
+                order by token_id desc limit ?6 offset ?5)
+            returning token_id as "token_id!""#,
+            self.now,
+            reason,
+            process.pid,
+            process.started,
+            kept,
+            limit
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(ids.into_iter().map(TokenId::from).collect())
+    }
+
+    /// What is known of a process that was given tokens before.
+    pub async fn process_subject(
+        &mut self,
+        process: &ClientProcess,
+    ) -> Result<Option<ProcessSubject>, StoreError> {
+        let row = sqlx::query!(
+            r#"select session, nullif(project, '') as "project: String", cwd,
+                exists (select 1 from token where client_pid = ?1 and client_started = ?2
+                    and revoke_reason = 'revoked') as "is_barred!: bool"
+            from token where client_pid = ?1 and client_started = ?2 order by token_id limit 1"#,
+            process.pid,
+            process.started
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
+        Ok(row.map(|row| ProcessSubject {
+            session: row.session,
+            project: row.project,
+            cwd: row.cwd,
+            is_barred: row.is_barred,
+        }))
+    }
+
+    /// The latest token of a process that is good.
+    pub async fn token_of_process(
+        &mut self,
+        process: &ClientProcess,
+    ) -> Result<Option<TokenRow>, StoreError> {
+        let raw = tokens!(
+            "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
+            order by token_id desc limit 1",
+            process.pid,
+            process.started,
+            self.now
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
+        raw.map(TokenRow::try_from).transpose()
+    }
+
+    /// Whether there was ever a token of this subject.
+    pub async fn is_subject(&mut self, session: &str) -> Result<bool, StoreError> {
+        let is_subject = sqlx::query_scalar!(
+            r#"select exists (select 1 from token where session = ?) as "is_subject!: bool""#,
+            session
+        )
+        .fetch_one(&mut self.conn)
+        .await?;
+        Ok(is_subject)
+    }
+
+    /// Who can speak as a subject: its minted tokens that are good, and processes that had tokens of it.
+    pub async fn subject_holders(&mut self, session: &str) -> Result<SubjectHolders, StoreError> {
+        let has_minted = sqlx::query_scalar!(
+            r#"select exists (select 1 from token where session = ? and client_pid is null
+                and revoked_at is null and expires_at > ?) as "has_minted!: bool""#,
+            session,
+            self.now
+        )
+        .fetch_one(&mut self.conn)
+        .await?;
+        let rows = sqlx::query!(
+            r#"select distinct client_pid as "client_pid!", client_started as "client_started!"
+            from token where session = ? and client_pid is not null and client_started is not null"#,
+            session
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        let processes = rows
+            .into_iter()
+            .map(|row| process_of(session, Some(row.client_pid), Some(row.client_started)))
+            .filter_map(Result::transpose)
+            .collect::<Result<_, _>>()?;
+        let projects = sqlx::query_scalar!(
+            "select distinct project from token where session = ? and project <> ''",
+            session
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(SubjectHolders { has_minted, processes, projects })
     }
 
     /// Records that a token was used.
@@ -142,6 +276,55 @@ impl Store {
         .fetch_optional(&self.readers)
         .await?;
         Ok(hash.and_then(|hash| hash.try_into().ok()))
+    }
+
+    /// A token by its id.
+    pub async fn token(&self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
+        let id = id.as_str();
+        let raw = tokens!("where token_id = ?", id).fetch_optional(&self.readers).await?;
+        raw.map(TokenRow::try_from).transpose()
+    }
+
+    /// The latest token of a process that is good at `now`.
+    pub async fn token_of_process(
+        &self,
+        process: &ClientProcess,
+        now: Timestamp,
+    ) -> Result<Option<TokenRow>, StoreError> {
+        let raw = tokens!(
+            "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
+            order by token_id desc limit 1",
+            process.pid,
+            process.started,
+            now
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        raw.map(TokenRow::try_from).transpose()
+    }
+
+    /// Processes that have tokens which are not taken back, at most `limit`, after the one given.
+    pub async fn token_processes(
+        &self,
+        after: Option<&ClientProcess>,
+        limit: u32,
+    ) -> Result<Vec<ClientProcess>, StoreError> {
+        let (pid, started) = after.map_or((-1, ""), |it| (i64::from(it.pid), it.started.as_str()));
+        let rows = sqlx::query!(
+            r#"select distinct client_pid as "client_pid!", client_started as "client_started!" from token
+            where client_pid is not null and revoked_at is null and client_started is not null
+                and (client_pid, client_started) > (?, ?)
+            order by client_pid, client_started limit ?"#,
+            pid,
+            started,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter()
+            .map(|row| process_of("", Some(row.client_pid), Some(row.client_started)))
+            .filter_map(Result::transpose)
+            .collect()
     }
 
     /// Tokens, the latest first, before the one named `before`, at most `limit`.

@@ -150,6 +150,12 @@ fn a_call_whose_row_cannot_be_read_has_an_unknown_outcome() {
         // The session is another caller's.
         ("principal", "operator"),
         ("principal", "session:s-2"),
+        // Nobody knows what the client was promised.
+        ("revision", "2031-01-01"),
+        ("revision", ""),
+        // The credential is none of its principal's.
+        ("credential", "tok_nobody"),
+        ("credential", ""),
     ];
     let begun = unreadable.map(|(column, value)| {
         let (id, mut call) = client.begin("TaskWait", &wait_for(&task));

@@ -1,0 +1,152 @@
+//! Which client a process on the Unix socket belongs to. The socket shows the process; that it descends from the client which
+//! it names is looked up in the system's list, so that nobody can name a client that did not start it.
+
+use std::path::PathBuf;
+
+use crate::{
+    domain::{ClientProcess, LocalProcess, SHELLS, limits},
+    service::{
+        Error,
+        process::{self, ProcessEntry},
+    },
+};
+
+/// A client's process, as the system shows it.
+#[derive(Debug, Clone)]
+pub(super) struct FoundClient {
+    pub(super) process: ClientProcess,
+    /// Name of its program.
+    pub(super) name: String,
+    /// The processes between it and the one on the socket, that one included. None of them may be a client of its own: it
+    /// would speak as the one that started it.
+    pub(super) between: Vec<ClientProcess>,
+    /// The process on the socket.
+    peer: u32,
+}
+
+impl FoundClient {
+    /// The client that the process at the other end of the socket names, which must be one of its ancestors or itself; without
+    /// a name, its nearest ancestor that is no shell.
+    pub(super) fn of(peer: LocalProcess, named: Option<u32>) -> Result<Self, Error> {
+        let forbidden = |why: String| Err(Error::Forbidden(why));
+        let Some(peer) = peer.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)
+        else {
+            return forbidden("the system does not say which process this is".to_owned());
+        };
+        if !process::has_list() {
+            // Nobody can say who started it.
+            let process = ClientProcess { pid: peer, started: String::new() };
+            return Ok(Self { process, name: "process".to_owned(), between: Vec::new(), peer });
+        }
+        let mut between = Vec::new();
+        let mut pid = peer;
+        for _ in 0..limits::PROCESS_DEPTH {
+            let Some(entry) = ProcessEntry::read(pid).filter(|entry| entry.is_running) else {
+                break;
+            };
+            let is_client = match named {
+                Some(named) => pid == named,
+                None => pid != peer && !SHELLS.contains(&entry.name.as_str()),
+            };
+            if is_client {
+                if user_of(pid) != Some(rustix::process::geteuid().as_raw()) {
+                    return forbidden(format!("process {pid} is another user's"));
+                }
+                let (process, name) = (entry.identity(pid), entry.name);
+                return Ok(Self { process, name, between, peer });
+            }
+            between.push(entry.identity(pid));
+            if entry.parent <= 1 {
+                break;
+            }
+            pid = entry.parent;
+        }
+        match named {
+            Some(named) => {
+                forbidden(format!("process {named} did not start process {peer}, which names it"))
+            }
+            None => forbidden(format!("no client started process {peer}")),
+        }
+    }
+
+    /// The folder that the client works in. Of a client that hides it (a program may ask the system to), that of the process
+    /// on the socket, which it started.
+    pub(super) fn cwd(&self) -> Option<String> {
+        let of = |pid: u32| std::fs::read_link(format!("/proc/{pid}/cwd")).ok();
+        let folder: PathBuf = of(self.process.pid).or_else(|| of(self.peer))?;
+        folder.into_os_string().into_string().ok()
+    }
+}
+
+/// The effective user of a process. The owner of its folder will not do: that is root for a process that may not be traced.
+fn user_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead as _, BufReader},
+        process::{Child, Command, Stdio},
+    };
+
+    use super::*;
+
+    /// A shell and its own child, which it names.
+    fn family() -> (Child, u32) {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 600 & echo $!; wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        (shell, line.trim().parse().unwrap())
+    }
+
+    fn on_socket(pid: u32) -> LocalProcess {
+        let uid = rustix::process::geteuid().as_raw();
+        LocalProcess { uid, pid: Some(pid.try_into().unwrap()) }
+    }
+
+    #[test]
+    fn a_client_is_an_ancestor() {
+        if !process::has_list() {
+            return;
+        }
+        let (mut shell, child) = family();
+        let (mut other, cousin) = family();
+        let own = std::process::id();
+        let found = |named| FoundClient::of(on_socket(child), named).map(|found| found.process.pid);
+        assert_eq!(found(None).unwrap(), own, "past the shell");
+        assert_eq!(found(Some(own)).unwrap(), own);
+        assert_eq!(found(Some(shell.id())).unwrap(), shell.id());
+        assert_eq!(found(Some(child)).unwrap(), child, "itself");
+        for stranger in [other.id(), cousin, 1, u32::MAX] {
+            assert!(matches!(found(Some(stranger)), Err(Error::Forbidden(_))), "{stranger}");
+        }
+        let client = FoundClient::of(on_socket(child), Some(own)).unwrap();
+        let between: Vec<u32> = client.between.iter().map(|process| process.pid).collect();
+        assert_eq!(between, [child, shell.id()]);
+        assert!(client.cwd().is_some());
+        for family in [&mut shell, &mut other] {
+            family.kill().unwrap();
+            family.wait().unwrap();
+        }
+        assert!(matches!(found(Some(shell.id())), Err(Error::Forbidden(_))), "it is gone");
+        for orphan in [child, cousin] {
+            let orphan = rustix::process::Pid::from_raw(orphan.try_into().unwrap()).unwrap();
+            rustix::process::kill_process(orphan, rustix::process::Signal::KILL).unwrap();
+        }
+    }
+
+    #[test]
+    fn without_a_process_there_is_no_client() {
+        for pid in [None, Some(0), Some(-1)] {
+            let nobody = LocalProcess { uid: 0, pid };
+            assert!(matches!(FoundClient::of(nobody, None), Err(Error::Forbidden(_))));
+        }
+    }
+}

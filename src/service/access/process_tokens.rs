@@ -1,0 +1,255 @@
+//! Clients' processes. What a client starts (`svc stdio`, its hooks) proves on the Unix socket which process it belongs to,
+//! and acts as that process: one subject for each, whoever of its children asks.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Access, Credential,
+    client_process::FoundClient,
+    credentials::Seen,
+};
+use crate::{
+    domain::{Caller, ClientProcess, LocalProcess, Timestamp, TokenId, limits, new_secret, token_hash},
+    service::{Error, check, process, project::project_root},
+    store::{ProcessSubject, TokenEnd, TokenRow, WriteTx},
+};
+
+/// Characters of a client's name in the subject of its process.
+const NAME_CHARS: usize = 24;
+
+/// Wish for the token of a client's process.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct NewProcessToken {
+    /// The client's process, which started the one that asks. By default the nearest one that is no shell.
+    #[schemars(range(min = 1))]
+    pub client_pid: Option<u32>,
+    /// What the client is called, such as `claude-code`; by default as its program. The subject begins with it.
+    pub client: Option<String>,
+}
+
+/// The token of a client's process. The only time that it is shown.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct ProcessToken {
+    /// The token.
+    pub token: String,
+    /// Its row's id.
+    pub token_id: TokenId,
+    /// The subject: the same for every token of one process.
+    pub session: String,
+    /// Root of the project that the process works in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// The folder that it was first seen in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// When the token ends by itself. It ends with the process, too.
+    pub expires_at: Timestamp,
+}
+
+impl Access {
+    /// Gives the client's process of whoever is at the other end of the socket a token.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] if the process that is named did not start that one, or the operator took a token of it back.
+    pub async fn trade(
+        &self,
+        peer: LocalProcess,
+        input: NewProcessToken,
+    ) -> Result<ProcessToken, Error> {
+        check::short("client", input.client.as_deref())?;
+        let client = self.client_of(peer, input.client_pid).await?;
+        let name = input.client.unwrap_or_else(|| client.name.clone());
+        let fresh = fresh_subject(&client, &name);
+        let token = format!("svc_{}", new_secret());
+        let (hash, process, ids) = (token_hash(&token), client.process, self.core.ids.clone());
+        let (row, replaced) = self
+            .core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let subject = subject_of(tx, &process, fresh).await?;
+                    let kept = limits::PROCESS_TOKENS - 1;
+                    let replaced = tx
+                        .revoke_tokens_of_process(
+                            &process,
+                            kept,
+                            TokenEnd::Replaced,
+                            limits::PROCESSES_PER_PAGE,
+                        )
+                        .await?;
+                    let row = row_of(TokenId::new(&ids, tx.now()), subject, process, tx.now());
+                    tx.insert_token(&row, &hash).await?;
+                    Ok::<_, Error>((row, replaced))
+                })
+            })
+            .await?;
+        self.forget(&replaced);
+        Ok(ProcessToken {
+            token,
+            token_id: row.token_id,
+            session: row.session,
+            project: row.project,
+            cwd: row.cwd,
+            expires_at: row.expires_at,
+        })
+    }
+
+    /// The caller that a client's process is, for a request on the socket that names the process and brings no token.
+    ///
+    /// # Errors
+    /// As for [`Self::trade`].
+    pub async fn caller_of_process(
+        &self,
+        peer: LocalProcess,
+        client_pid: u32,
+    ) -> Result<(Caller, Credential), Error> {
+        let client = self.client_of(peer, Some(client_pid)).await?;
+        let now = self.core.now();
+        let known = self.tokens.seen().by_process.get(&client.process).cloned();
+        let seen = match known.filter(|seen| seen.is_fresh(now) && seen.expires_at > now) {
+            Some(seen) => seen,
+            None => self.token_of(client).await?,
+        };
+        self.record_use(&seen, now).await;
+        Ok((seen.caller.clone(), seen.credential()))
+    }
+
+    /// The client that the process at the other end of the socket belongs to.
+    async fn client_of(
+        &self,
+        peer: LocalProcess,
+        named: Option<u32>,
+    ) -> Result<FoundClient, Error> {
+        let client = FoundClient::of(peer, named)?;
+        let now = self.core.now();
+        for nearer in &client.between {
+            if self.core.store.token_of_process(nearer, now).await?.is_some() {
+                return Err(Error::Forbidden(format!(
+                    "process {} is a client itself, and does not speak as process {}, which started it",
+                    nearer.pid, client.process.pid
+                )));
+            }
+        }
+        Ok(client)
+    }
+
+    /// The good token of a process. The first time one is stored, whose secret nobody has: the process shows itself.
+    async fn token_of(&self, client: FoundClient) -> Result<Seen, Error> {
+        let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
+        let process = client.process.clone();
+        let row = match self.core.store.token_of_process(&process, read_at).await? {
+            Some(row) => row,
+            None => Box::pin(self.insert_secretless(client)).await?,
+        };
+        let seen = Seen::of(row, read_at);
+        let mut known = self.tokens.seen();
+        if self.tokens.0.revocations.load(SeqCst) == revocations {
+            known.make_room();
+            known.good.insert(seen.id.clone(), read_at);
+            known.by_process.insert(process, seen.clone());
+        }
+        Ok(seen)
+    }
+
+    async fn insert_secretless(&self, client: FoundClient) -> Result<TokenRow, Error> {
+        let fresh = fresh_subject(&client, &client.name);
+        let (process, ids) = (client.process, self.core.ids.clone());
+        let hash = token_hash(&new_secret());
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    if let Some(row) = tx.token_of_process(&process).await? {
+                        return Ok(row);
+                    }
+                    let subject = subject_of(tx, &process, fresh).await?;
+                    let row = row_of(TokenId::new(&ids, tx.now()), subject, process, tx.now());
+                    tx.insert_token(&row, &hash).await?;
+                    Ok(row)
+                })
+            })
+            .await
+    }
+
+    /// Takes back the tokens of processes that are gone.
+    pub async fn sweep_processes(&self) -> Result<(), Error> {
+        let mut after: Option<ClientProcess> = None;
+        loop {
+            let limit = limits::PROCESSES_PER_PAGE;
+            let page = self.core.store.token_processes(after.as_ref(), limit).await?;
+            let is_last = page.len() < limit as usize;
+            after = page.last().cloned();
+            for gone in page.into_iter().filter(|process| !process::is_running(process)) {
+                let write = self.core.store.write(move |tx| {
+                    Box::pin(async move {
+                        tx.revoke_tokens_of_process(&gone, 0, TokenEnd::Gone, limit).await
+                    })
+                });
+                self.forget(&write.await?);
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The subject of a process: what it was before, or the fresh one.
+async fn subject_of(
+    tx: &mut WriteTx,
+    process: &ClientProcess,
+    fresh: ProcessSubject,
+) -> Result<ProcessSubject, Error> {
+    let subject = tx.process_subject(process).await?.unwrap_or(fresh);
+    if subject.is_barred {
+        return Err(Error::Forbidden(format!(
+            "the operator took the token of process {} back: start the client anew",
+            process.pid
+        )));
+    }
+    Ok(subject)
+}
+
+/// The subject of a process that was never seen. The random part tells it from all that there ever were.
+fn fresh_subject(client: &FoundClient, name: &str) -> ProcessSubject {
+    let name: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+        .take(NAME_CHARS)
+        .collect();
+    let name = match name.trim_matches('-') {
+        "" => "client",
+        name => name,
+    };
+    let secret = new_secret();
+    let cwd = client.cwd();
+    ProcessSubject {
+        session: format!("{name}-{}-{}", client.process.pid, &secret[..8]),
+        project: cwd.as_deref().map(project_root),
+        cwd,
+        is_barred: false,
+    }
+}
+
+fn row_of(
+    token_id: TokenId,
+    subject: ProcessSubject,
+    process: ClientProcess,
+    now: Timestamp,
+) -> TokenRow {
+    TokenRow {
+        token_id,
+        session: subject.session,
+        scopes: Vec::new(),
+        project: subject.project,
+        created_at: now,
+        expires_at: now.plus(limits::PROCESS_TOKEN_TTL),
+        last_used_at: None,
+        revoked_at: None,
+        process: Some(process),
+        cwd: subject.cwd,
+    }
+}

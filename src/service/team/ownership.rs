@@ -1,0 +1,170 @@
+//! Whose a client's session is: the rule is [`SessionStanding`], the facts are rows and processes.
+
+use serde_json::json;
+
+use super::{
+    Team,
+    session_stream::{stream_of, tell},
+};
+use crate::{
+    domain::{Caller, KnownOwner, Ownership, Principal, SessionStanding},
+    service::{Error, process},
+    store::{StoreError, SubjectHolders, WriteTx},
+};
+
+impl Team {
+    /// What a session is to this caller, as it stands now. Whoever writes asks again in its write job.
+    pub async fn standing(
+        &self,
+        caller: &Caller,
+        session_id: &str,
+    ) -> Result<SessionStanding, Error> {
+        let principal = caller.principal();
+        if caller.is_operator() || caller.session() == Some(session_id) {
+            return Ok(SessionStanding::Own);
+        }
+        // The common case, without the writer.
+        let owner = self.core.store.session_owner(session_id).await?;
+        if owner.is_some_and(|row| row.owner.as_ref() == Some(&principal)) {
+            return Ok(SessionStanding::Own);
+        }
+        let (caller, id) = (caller.clone(), session_id.to_owned());
+        self.core
+            .store
+            .write(move |tx| Box::pin(async move { Ok(standing(tx, &caller, &id).await?) }))
+            .await
+    }
+
+    /// Whether a session is this caller's. The operator may act in any.
+    pub async fn owns(&self, caller: &Caller, session_id: &str) -> Result<bool, Error> {
+        if caller.is_operator() || caller.session() == Some(session_id) {
+            return Ok(true);
+        }
+        let owner = self.core.store.session_owner(session_id).await?;
+        let principal = caller.principal();
+        Ok(owner.is_some_and(|row| row.owner.as_ref() == Some(&principal)))
+    }
+
+    /// The session that a call with a token acts in when nothing names one: the latest open one of its principal, else the
+    /// one that is called as the principal is.
+    pub async fn default_session(&self, caller: &Caller) -> Result<Option<String>, Error> {
+        let Some(key) = caller.session() else { return Ok(None) };
+        let latest = self.core.store.latest_session_of(&caller.principal()).await?;
+        Ok(Some(latest.unwrap_or_else(|| key.to_owned())))
+    }
+}
+
+/// The refusal of a session that is another's.
+pub(in crate::service) fn foreign(caller: &Caller, session_id: &str) -> Error {
+    let own = caller.session().unwrap_or_default();
+    Error::Forbidden(format!(
+        "session_id: this token speaks for session {own:?} and its own sessions, and session {session_id:?} is none of them"
+    ))
+}
+
+/// Makes sure that a session is the caller's before anything is written of it. One that is nobody's yet will be, with the row
+/// that is written next; one whose owner is gone is taken over.
+///
+/// # Errors
+/// [`Error::Forbidden`] if it is another's.
+pub(in crate::service) async fn claim(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    session_id: &str,
+) -> Result<(), Error> {
+    match standing(tx, caller, session_id).await? {
+        SessionStanding::Own | SessionStanding::Unclaimed => Ok(()),
+        SessionStanding::Adoptable => Ok(adopt(tx, caller, session_id).await?),
+        SessionStanding::Foreign => Err(foreign(caller, session_id)),
+    }
+}
+
+async fn standing(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    session_id: &str,
+) -> Result<SessionStanding, StoreError> {
+    let principal = caller.principal();
+    let Some(key) = caller.session().filter(|key| *key != session_id) else {
+        return Ok(SessionStanding::Own);
+    };
+    let Some(row) = tx.session_owner(session_id).await? else {
+        let is_subject = tx.is_subject(session_id).await?
+            || is_peer_of_another(tx, caller, key, session_id).await?;
+        return Ok(SessionStanding::of(&principal, session_id, None, is_subject));
+    };
+    if row.owner.as_ref() == Some(&principal) {
+        return Ok(SessionStanding::Own);
+    }
+    let facts = facts(tx, caller, session_id, row).await?;
+    Ok(SessionStanding::of(&principal, session_id, Some(&facts), false))
+}
+
+/// Whether a peer stands for a session that has no row, and is not the caller's.
+async fn is_peer_of_another(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    key: &str,
+    session_id: &str,
+) -> Result<bool, StoreError> {
+    let peer = tx.peer_of_session(session_id).await?;
+    let Some(row) = peer.filter(|row| row.peer.session_id.as_deref() == Some(session_id)) else {
+        return Ok(false);
+    };
+    let is_own_process = row.owner.is_none() && runs_in(row.peer.pid, caller);
+    Ok(row.owner.as_deref() != Some(key) && !is_own_process)
+}
+
+async fn facts(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    session_id: &str,
+    row: Ownership,
+) -> Result<KnownOwner, StoreError> {
+    let mut known =
+        KnownOwner { owner: row.owner, is_gone: false, same_project: false, same_process: false };
+    match &known.owner {
+        Some(Principal::Session(owner)) => {
+            let holders = tx.subject_holders(owner).await?;
+            known.is_gone = is_gone(&holders);
+            // A client may be told of a folder that its process is not in, so what its owner's token says counts, too.
+            known.same_project = caller.project().is_some_and(|project| {
+                row.project.as_deref() == Some(project)
+                    || holders.projects.iter().any(|theirs| theirs == project)
+            });
+        }
+        Some(Principal::Operator) => {
+            let peer = tx.peer_of_session(session_id).await?;
+            known.same_process = peer.is_some_and(|row| {
+                row.peer.session_id.as_deref() == Some(session_id) && runs_in(row.peer.pid, caller)
+            });
+        }
+        None => {}
+    }
+    Ok(known)
+}
+
+/// Whether nobody can speak as a subject any more. A process that is alive trades for a new token at any time.
+fn is_gone(holders: &SubjectHolders) -> bool {
+    !holders.has_minted && !holders.processes.iter().any(process::is_running)
+}
+
+fn runs_in(pid: Option<u32>, caller: &Caller) -> bool {
+    pid.is_some() && pid == caller.process().map(|process| process.pid)
+}
+
+async fn adopt(tx: &mut WriteTx, caller: &Caller, session_id: &str) -> Result<(), StoreError> {
+    let (Some(to), Some(row)) = (caller.session(), tx.session_owner(session_id).await?) else {
+        return Ok(());
+    };
+    let from = match &row.owner {
+        Some(Principal::Session(key)) => Some(&**key),
+        _ => None,
+    };
+    tx.adopt_session(session_id, &stream_of(session_id), from, to).await?;
+    let data = json!({
+        "session_id": session_id, "from": row.owner.as_ref().map(ToString::to_string),
+        "to": caller.principal().to_string(),
+    });
+    tell(tx, session_id, "session.adopted", &data).await
+}
