@@ -22,7 +22,10 @@ pub(in crate::service) async fn tell(
 }
 
 /// Who may read the stream of a session.
-async fn visibility_of(tx: &mut WriteTx, session_id: &str) -> Result<StreamVisibility, StoreError> {
+pub(super) async fn visibility_of(
+    tx: &mut WriteTx,
+    session_id: &str,
+) -> Result<StreamVisibility, StoreError> {
     let row = tx.session_owner(session_id).await?;
     let mut thing = row.unwrap_or_else(|| Ownership::of_row("", String::new()));
     // One that the operator made known is that of whoever holds a token for it: the operator reads everything anyway.

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{
     Team,
     ownership::{claim, foreign},
-    session_stream::tell,
+    session_stream::{stream_of, tell, visibility_of},
 };
 use crate::{
     domain::{
