@@ -117,6 +117,7 @@ mod tests {
             token: TokenId::from("tok_1".to_owned()),
             scopes: scopes.iter().map(|scope| Scope((*scope).to_owned())).collect(),
             project: project.map(Arc::from),
+            process: None,
         }
     }
 
