@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::{script::Script, server::TestServer};
 use crate::{
     domain::{
-        Caller, LocalProcess, NewTask, ProofQuestion, TokenFingerprint, journal::SessionSource, limits,
-        token_hash,
+        Caller, LocalProcess, NewTask, ProofQuestion, TokenFingerprint, journal::SessionSource,
+        limits, token_hash,
     },
     http::Transport,
     service::{

@@ -6,13 +6,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Access, Credential,
-    client_process::FoundClient,
-    credentials::Seen,
-};
+use super::{Access, Credential, client_process::FoundClient, credentials::Seen};
 use crate::{
-    domain::{Caller, ClientProcess, LocalProcess, Timestamp, TokenId, limits, new_secret, token_hash},
+    domain::{
+        Caller, ClientProcess, LocalProcess, Timestamp, TokenId, limits, new_secret, token_hash,
+    },
     service::{Error, check, process, project::project_root},
     store::{ProcessSubject, TokenEnd, TokenRow, WriteTx},
 };
