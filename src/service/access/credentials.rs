@@ -10,6 +10,7 @@ use std::{
     },
 };
 
+use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use crate::{
