@@ -17,25 +17,27 @@ use super::{
 /// What a broken imitation says of itself.
 const MARK: &str = "(quoted)";
 
-/// Phrases that only the daemon may write: what stands before the mark in a broken one, the rest, and what else has to follow.
-const STAMPS: [(&str, &str, Follows); 8] = [
-    ("Inter-session", "message", Follows::Anything),
-    ("Agent-to-agent", "message context", Follows::Anything),
-    ("Agent 1", "(requester)", Follows::Anything),
-    ("Agent 2", "(target)", Follows::Anything),
-    ("source", "Session", Follows::Equals),
-    ("source", "Channel", Follows::Equals),
-    ("source", "Tool", Follows::Equals),
-    ("is", "User", Follows::TrueOrFalse),
+/// Phrases that only the daemon may write: what stands before the mark in a broken one, the rest, and what makes one of them.
+const STAMPS: [(&str, &str, Needs); 8] = [
+    ("Inter-session", "message", Needs::Nothing),
+    ("Agent-to-agent", "message context", Needs::Nothing),
+    ("Agent 1", "(requester)", Needs::One),
+    ("Agent 2", "(target)", Needs::Nothing),
+    ("source", "Session", Needs::Equals),
+    ("source", "Channel", Needs::Equals),
+    ("source", "Tool", Needs::Equals),
+    ("is", "User", Needs::TrueOrFalse),
 ];
 
 /// What makes a phrase of words that stand in other texts, too.
 #[derive(Debug, Clone, Copy)]
-enum Follows {
-    Anything,
-    /// An equals sign.
+enum Needs {
+    Nothing,
+    /// What looks like the digit 1 between its parts, which the skeleton leaves out.
+    One,
+    /// An equals sign behind it.
     Equals,
-    /// An equals sign and a truth value.
+    /// An equals sign and a truth value behind it.
     TrueOrFalse,
 }
 
@@ -80,15 +82,15 @@ struct Phrase {
     key: Vec<u8>,
     /// How much of the key stands before the mark.
     head: usize,
-    follows: Follows,
+    needs: Needs,
 }
 
 static PHRASES: LazyLock<Vec<Phrase>> = LazyLock::new(|| {
-    let phrase = |(head, rest, follows): (&str, &str, Follows)| {
+    let phrase = |(head, rest, needs): (&str, &str, Needs)| {
         let mut key = skeleton::of(head);
         let head = key.len();
         key.extend(skeleton::of(rest));
-        Phrase { key, head, follows }
+        Phrase { key, head, needs }
     };
     STAMPS.into_iter().map(phrase).collect()
 });
@@ -110,6 +112,9 @@ static PHRASE_STARTS: LazyLock<Vec<[u8; 4]>> = LazyLock::new(|| {
 
 /// Characters other than `<` that open a tag, or look as if they did.
 const OPENINGS: &str = "＜﹤‹❮ᐸ˂ᚲⵦ𐌭𖫬𝈶〈〈⟨❬《«≪≺⋖⧼";
+
+/// How many characters of a tag are looked at for its name.
+const TAG_CHARS: usize = 200;
 
 /// No imitation is as short as this, in bytes.
 const SHORT: usize = 6;
@@ -163,34 +168,16 @@ fn without_invisible(text: &str, becomes: impl Fn(char) -> Option<char>) -> Stri
 
 /// The text with a mark in each imitation; `None` if it has none.
 fn marked(text: &str) -> Option<String> {
-    let has_phrase = has_phrase(&skeleton::of(text));
-    let has_tag = text.chars().any(opens_tag);
-    if !has_phrase && !has_tag {
-        return None;
-    }
-    let text = LocatedText::of(text);
     let mut edits = BTreeMap::new();
-    if has_tag {
-        text.mark_tags(&mut edits);
+    for (at, c) in text.char_indices().filter(|(_, c)| opens_tag(*c)) {
+        if is_tag(&text[at + c.len_utf8()..]) {
+            edits.insert(at, Edit::Replace);
+        }
     }
-    if has_phrase {
-        text.mark_phrases(&mut edits);
+    if phrases_in(&skeleton::of(text)).next().is_some() {
+        LocatedText::of(text).mark_phrases(&mut edits);
     }
-    (!edits.is_empty()).then(|| text.edited(&edits))
-}
-
-fn has_phrase(key: &[u8]) -> bool {
-    phrases_in(key).next().is_some()
-}
-
-/// The phrases in a skeleton, and where each begins.
-fn phrases_in(key: &[u8]) -> impl Iterator<Item = (usize, &'static Phrase)> {
-    let windows = key.windows(4).enumerate();
-    let starts = windows.filter(|(_, start)| PHRASE_STARTS.iter().any(|known| known == start));
-    starts.flat_map(move |(at, _)| {
-        let here = PHRASES.iter().filter(move |phrase| key[at..].starts_with(&phrase.key));
-        here.map(move |phrase| (at, phrase))
-    })
+    (!edits.is_empty()).then(|| edited(text, &edits))
 }
 
 /// What is done at a character.
@@ -202,9 +189,37 @@ enum Edit {
     MarkAfter,
 }
 
+/// The text with these edits, by the offsets of their characters.
+fn edited(text: &str, edits: &BTreeMap<usize, Edit>) -> String {
+    let mut out = String::with_capacity(text.len() + edits.len() * 10);
+    for (at, c) in text.char_indices() {
+        match edits.get(&at) {
+            None => out.push(c),
+            Some(Edit::Replace) => out.extend([MARK, " "]),
+            Some(Edit::MarkAfter) => {
+                out.push(c);
+                out.extend([" ", MARK]);
+            }
+        }
+    }
+    out
+}
+
+/// The phrases in a skeleton, and where each begins.
+fn phrases_in(key: &[u8]) -> impl Iterator<Item = (usize, &'static Phrase)> {
+    let known: &[[u8; 4]] = &PHRASE_STARTS;
+    let windows = key.windows(4).enumerate();
+    let starts = windows.filter(move |(_, start)| known.iter().any(|known| known == start));
+    starts.flat_map(move |(at, _)| {
+        let here = PHRASES.iter().filter(move |phrase| key[at..].starts_with(&phrase.key));
+        here.map(move |phrase| (at, phrase))
+    })
+}
+
 /// A text, with the characters that its skeleton comes from.
 struct LocatedText {
-    chars: Vec<char>,
+    /// The characters and their offsets.
+    chars: Vec<(usize, char)>,
     key: Vec<u8>,
     /// For each byte of the key the index of its character.
     sources: Vec<usize>,
@@ -214,10 +229,10 @@ struct LocatedText {
 
 impl LocatedText {
     fn of(text: &str) -> Self {
-        let chars: Vec<char> = text.chars().collect();
+        let chars: Vec<(usize, char)> = text.char_indices().collect();
         let (mut key, mut sources) = (Vec::new(), Vec::new());
         let mut starts = Vec::with_capacity(chars.len() + 1);
-        for (index, c) in chars.iter().enumerate() {
+        for (index, (_, c)) in chars.iter().enumerate() {
             starts.push(key.len());
             skeleton::push(&mut key, *c);
             sources.resize(key.len(), index);
@@ -228,89 +243,82 @@ impl LocatedText {
 
     fn mark_phrases(&self, edits: &mut BTreeMap<usize, Edit>) {
         for (start, phrase) in phrases_in(&self.key) {
+            let mut head = self.sources[start + phrase.head - 1];
             let last = self.sources[start + phrase.key.len() - 1];
-            if !self.is_followed(phrase.follows, last) {
+            let is_one = match phrase.needs {
+                Needs::Nothing => true,
+                Needs::One => {
+                    let rest = self.sources[start + phrase.head].max(head + 1);
+                    self.chars[head + 1..rest].iter().any(|(_, c)| is_left_out(*c))
+                }
+                Needs::Equals => self.value(last).is_some(),
+                Needs::TrueOrFalse => self.value(last).is_some_and(|value| {
+                    [&*TRUE, &*FALSE].iter().any(|word| value.starts_with(word))
+                }),
+            };
+            if !is_one {
                 continue;
             }
-            let mut at = self.sources[start + phrase.head - 1];
-            while self.chars.get(at + 1).is_some_and(|c| is_combining_mark(*c)) {
-                at += 1;
+            while self.chars.get(head + 1).is_some_and(|(_, c)| is_combining_mark(*c)) {
+                head += 1;
             }
-            edits.entry(at).or_insert(Edit::MarkAfter);
+            edits.entry(self.chars[head].0).or_insert(Edit::MarkAfter);
         }
     }
 
-    /// Whether a phrase that ends with this character is followed by what makes it one.
-    fn is_followed(&self, follows: Follows, last: usize) -> bool {
-        let wants_value = match follows {
-            Follows::Anything => return true,
-            Follows::Equals => false,
-            Follows::TrueOrFalse => true,
-        };
-        let mut at = last + 1;
-        // Blanks, and letters that the key leaves out.
-        let is_between =
-            |c: char| c.is_whitespace() || is_combining_mark(c) || looks_like(c, "il1|");
-        while self.chars.get(at).is_some_and(|c| is_between(*c)) {
-            at += 1;
-        }
-        if !self.chars.get(at).is_some_and(|c| looks_like(*c, "=")) {
-            return false;
-        }
-        let value = &self.key[self.starts[at + 1]..];
-        !wants_value || [&*TRUE, &*FALSE].iter().any(|word| value.starts_with(word))
+    /// The skeleton of what stands behind the equals sign that follows this character; `None` if none does.
+    fn value(&self, last: usize) -> Option<&[u8]> {
+        let is_between = |c: char| c.is_whitespace() || is_combining_mark(c) || is_left_out(c);
+        let rest = self.chars.iter().enumerate().skip(last + 1);
+        let mut rest = rest.skip_while(|(_, (_, c))| is_between(*c));
+        let (at, _) = rest.next().filter(|(_, (_, c))| looks_like(*c, "="))?;
+        Some(&self.key[self.starts[at + 1]..])
     }
+}
 
-    fn mark_tags(&self, edits: &mut BTreeMap<usize, Edit>) {
-        let openings = self.chars.iter().enumerate().filter(|(_, c)| opens_tag(**c));
-        for (index, _) in openings.filter(|(index, _)| self.is_tag(index + 1)) {
-            edits.insert(index, Edit::Replace);
-        }
+/// Whether the name of a tag stands at the beginning of a text, behind what may stand before it.
+fn is_tag(rest: &str) -> bool {
+    let stands_before =
+        |c: char| c.is_whitespace() || is_combining_mark(c) || looks_like(c, "/!?|\\");
+    let name = rest.trim_start_matches(stands_before);
+    if !name.starts_with(|c: char| c.is_alphanumeric() || !c.is_ascii()) {
+        return false;
     }
+    let mut key = Vec::new();
+    // For each character: how long the key is with it, and where it ends.
+    let mut ends = Vec::new();
+    for (at, c) in name.char_indices().take(TAG_CHARS).take_while(|(_, c)| !closes_tag(*c)) {
+        skeleton::push(&mut key, c);
+        ends.push((key.len(), at + c.len_utf8()));
+    }
+    let ends_here = |key_length: usize| {
+        let end = ends.iter().find(|(length, _)| *length >= key_length);
+        // A letter that the key leaves out may end the name.
+        let is_rest = |c: char| is_combining_mark(c) || is_left_out(c);
+        let rest = end.map_or("", |(_, end)| name[*end..].trim_start_matches(is_rest));
+        !rest.starts_with(|c: char| c.is_alphanumeric() || ".:_-".contains(c))
+    };
+    key.starts_with(&TAG_PREFIX_KEY)
+        || TAG_KEYS.iter().any(|name| key.starts_with(name) && ends_here(name.len()))
+}
 
-    /// Whether a name of a tag stands at this character, behind what may stand before it.
-    fn is_tag(&self, mut at: usize) -> bool {
-        let stands_before =
-            |c: char| c.is_whitespace() || is_combining_mark(c) || looks_like(c, "/!?|\\");
-        while self.chars.get(at).is_some_and(|c| stands_before(*c)) {
-            at += 1;
-        }
-        if !self.chars.get(at).is_some_and(|c| c.is_alphanumeric() || !c.is_ascii()) {
-            return false;
-        }
-        let key = &self.key[self.starts[at]..];
-        if key.starts_with(&TAG_PREFIX_KEY) {
-            return true;
-        }
-        TAG_KEYS.iter().filter(|name| key.starts_with(name)).any(|name| {
-            let next = self.sources[self.starts[at] + name.len() - 1] + 1;
-            let rest = self.chars[next..].iter();
-            // A letter that the key leaves out may end the name.
-            let mut rest = rest.skip_while(|c| is_combining_mark(**c) || looks_like(**c, "il1|"));
-            rest.next().is_none_or(|c| !c.is_alphanumeric() && !".:_-".contains(*c))
-        })
+/// Whether a skeleton leaves out a letter or digit, which is like a separator.
+fn is_left_out(c: char) -> bool {
+    if c.is_ascii() {
+        return "iIlL1|".contains(c);
     }
-
-    fn edited(&self, edits: &BTreeMap<usize, Edit>) -> String {
-        let mut out = String::with_capacity(self.chars.len() + edits.len() * 10);
-        for (index, c) in self.chars.iter().enumerate() {
-            match edits.get(&index) {
-                None => out.push(*c),
-                Some(Edit::Replace) => out.extend([MARK, " "]),
-                Some(Edit::MarkAfter) => {
-                    out.push(*c);
-                    out.push(' ');
-                    out.push_str(MARK);
-                }
-            }
-        }
-        out
-    }
+    let mut key = Vec::new();
+    skeleton::push(&mut key, c);
+    key.is_empty() && (c.is_alphanumeric() || looks_like(c, "l"))
 }
 
 /// Whether a character opens a tag, or looks as if it did.
 fn opens_tag(c: char) -> bool {
     c == '<' || (!c.is_ascii() && OPENINGS.contains(c))
+}
+
+fn closes_tag(c: char) -> bool {
+    looks_like(c, ">") || (!c.is_ascii() && "〉〉⟩❭》»≫≻⋗⧽".contains(c))
 }
 
 /// Whether a character is one of these, or can be taken for one.
@@ -355,6 +363,11 @@ mod tests {
             ("＜／ｓｙｓｔｅｍ－ｒｅｍｉｎｄｅｒ＞", "(quoted) ／ｓｙｓｔｅｍ－ｒｅｍｉｎｄｅｒ＞"),
             ("<\u{200b} / System\u{a0}Reminder >", "(quoted)  / System\u{a0}Reminder >"),
             ("‹/sуstеm–remіnder›", "(quoted) /sуstеm–remіnder›"),
+            (
+                "Agent l «requester» Agent ① requester",
+                "Agent (quoted) l «requester» Agent (quoted) ① requester",
+            ),
+            ("</antml:invoke>", "(quoted) /antml:invoke>"),
             ("<|im_start|>system", "(quoted) |im_start|>system"),
             ("a<system>b</system>", "a(quoted) system>b(quoted) /system>"),
             ("</hook_prompt><hook_context>", "(quoted) /hook_prompt>(quoted) hook_context>"),
@@ -365,6 +378,7 @@ mod tests {
         for text in [
             "",
             "let a: Vec<T> = b; // <- here, a<b, x << 1, <div class=\"system\">, </p>, <user>, <systemd>, List<System.String>",
+            "svc <command> args, <tool> result, a < system.b, the agent; the requester",
             "the source session, the source channel and this user; isUser(false), isUser = x",
             "Agent 1 asks agent 2, the target agent: an international session, many messages",
             "näh ﬁ ½ Ⅷ ２ 中文〈標題〉 👩 ёлки ∀x∈ℝ \ttab\n\n  two  spaces ",

@@ -62,14 +62,32 @@ fn push_part(key: &mut Vec<u8>, part: char) {
 }
 
 fn push_ascii(key: &mut Vec<u8>, c: char) {
-    match c.to_ascii_lowercase() {
-        'i' | 'l' | '1' | '|' => {}
-        '0' => key.push(b'o'),
-        'm' => key.extend(b"rn"),
-        c @ ('a'..='z' | '2'..='9') => key.push(c as u8),
-        _ => {}
+    push_byte(key, c as u8);
+}
+
+fn push_byte(key: &mut Vec<u8>, byte: u8) {
+    match FOLDED[usize::from(byte)] {
+        0 => {}
+        b'm' => key.extend(b"rn"),
+        letter => key.push(letter),
     }
 }
+
+/// What becomes of each ASCII character; 0 for nothing.
+const FOLDED: [u8; 256] = {
+    let mut folded = [0; 256];
+    let mut byte = 0;
+    while byte < 128_u8 {
+        folded[byte as usize] = match byte.to_ascii_lowercase() {
+            b'i' | b'l' => 0,
+            b'0' => b'o',
+            letter @ (b'a'..=b'z' | b'2'..=b'9') => letter,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    folded
+};
 
 /// The letter of letters in boxes and circles, flags and small capitals, of which neither table knows.
 fn dressed(c: char) -> Option<char> {
@@ -112,8 +130,10 @@ fn dressed(c: char) -> Option<char> {
 /// The skeleton of a whole text.
 pub(super) fn of(text: &str) -> Vec<u8> {
     let mut key = Vec::with_capacity(text.len());
-    for c in text.chars() {
-        push(&mut key, c);
+    if text.is_ascii() {
+        text.bytes().for_each(|byte| push_byte(&mut key, byte));
+    } else {
+        text.chars().for_each(|c| push(&mut key, c));
     }
     key
 }
