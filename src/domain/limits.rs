@@ -6,6 +6,16 @@ use std::time::Duration;
 pub const V1_BODY_BYTES: usize = 1024 * 1024;
 /// Largest body of any other request, in bytes.
 pub const BODY_BYTES: usize = 4 * 1024 * 1024;
+/// What the values of one body may take in memory, in bytes: a text made for that takes eighty times its length.
+pub const JSON_WEIGHT: usize = 64 * 1024 * 1024;
+/// A body up to this length is not weighed.
+pub const JSON_UNWEIGHED: usize = 64 * 1024;
+/// Longest `params` of `initialize`, in bytes: a client says its name and what it can do.
+pub const MCP_INTRODUCTION_BYTES: usize = 64 * 1024;
+/// Bytes of one capability that are kept. Of a larger one it is kept that the client has it.
+pub const MCP_CAPABILITY_BYTES: usize = 1024;
+/// Characters of a client's name, title and version that are kept.
+pub const MCP_CLIENT_NAME_CHARS: usize = 200;
 /// How long a body may stall between two pieces before the request is given up (408).
 pub const BODY_STALL: Duration = Duration::from_secs(30);
 /// How long the head of a request may take.
@@ -82,8 +92,6 @@ pub const PROCESSES_PER_PAGE: u32 = 200;
 
 /// Copies of a broadcast that one write job stores: six rows each, with states and event.
 pub const COPIES_PER_JOB: u32 = 50;
-/// Bytes of their texts together, unless one has more.
-pub const COPY_BYTES_PER_JOB: usize = 256 * 1024;
 /// Records that one write job imports: the index of words makes each costly.
 pub const IMPORTS_PER_JOB: usize = 16;
 /// Rows that one write job imports, unless one record has more: records, their former texts and notes.

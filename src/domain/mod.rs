@@ -13,6 +13,7 @@ mod gap;
 pub mod hook;
 mod id;
 pub mod journal;
+mod json_weight;
 pub mod learning;
 pub mod limits;
 pub mod mcp;
@@ -41,6 +42,7 @@ pub use id::{
     CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId,
     ValueId, new_secret,
 };
+pub use json_weight::json_weight;
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
 pub use peer::{Peer, PeerPresence, PeerRole, PeerStatus, RegisterInput};
 pub use principal::Principal;

@@ -9,7 +9,10 @@ use std::borrow::Cow;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
-use super::rpc::{ClientRequest, INVALID_REQUEST, RpcError};
+use super::{
+    introduction::known_capabilities,
+    rpc::{ClientRequest, INVALID_REQUEST, RpcError},
+};
 use crate::{
     domain::mcp::{self, Revision, meta},
     tools::{HeaderParam, LogLevel, ParamKind, Tool},
@@ -87,7 +90,7 @@ pub(crate) fn modern_client(
             }
         },
     };
-    Ok(Some(ModernClient { revision, capabilities: capabilities.clone(), log_level }))
+    Ok(Some(ModernClient { revision, capabilities: known_capabilities(capabilities), log_level }))
 }
 
 /// Whether the headers of a message or its `_meta` name a modern revision, known or not.

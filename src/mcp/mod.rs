@@ -10,7 +10,7 @@
 //! Reading order, each after those that it builds on:
 //!
 //! 1. `rpc`: messages of JSON-RPC that come in and go out.
-//! 2. `era` finds the era of a request and checks its headers. `session` is a legacy session in memory, `origin` says
+//! 2. `introduction` is what is kept of what a client says of itself. `era` finds the era of a request and checks its headers. `session` is a legacy session in memory, `origin` says
 //!    where a request comes from.
 //! 3. `prompts` and `resources` are what there is beside tools, `metrics` the counters, `seal` signs the state that a
 //!    stateless client carries.
@@ -25,6 +25,7 @@ mod acting_session;
 mod call;
 mod era;
 mod http;
+mod introduction;
 mod methods;
 mod metrics;
 mod notices;

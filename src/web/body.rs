@@ -10,14 +10,28 @@ use http_body::Body as _;
 use http_body_util::BodyExt as _;
 
 use super::{Code, Problem};
+use crate::domain::{json_weight, limits};
 
 /// How much of a body that is too large is still read: a client that is busy sending would not see the answer.
 const DRAIN_BYTES: usize = 16 * 1024 * 1024;
 
 /// A body as text. Checked as a whole, because a parser does not look into the strings that it skips.
 pub(crate) fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
-    std::str::from_utf8(bytes)
-        .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
+    if is_too_heavy(text) {
+        return Err(Problem::new(Code::PayloadTooLarge, TOO_HEAVY));
+    }
+    Ok(text)
+}
+
+/// Why a body is refused by its weight.
+pub(crate) const TOO_HEAVY: &str =
+    "the body has too many values; nothing of it was stored: send it in several requests";
+
+/// Whether the values of a JSON text would take more memory than a request may.
+pub(crate) fn is_too_heavy(text: &str) -> bool {
+    text.len() > limits::JSON_UNWEIGHED && json_weight(text) > limits::JSON_WEIGHT
 }
 
 /// RFC 9110 8.3: the type, perhaps with parameters; `+json` is JSON too.

@@ -9,6 +9,7 @@ mod shapes;
 mod wire;
 
 mod auth;
+mod budget;
 mod cli;
 mod conformance;
 mod crash;

@@ -14,6 +14,7 @@ use super::{
         McpServer,
         call::CallReply,
         era,
+        introduction::introduction,
         metrics::{RequestEra, RequestOutcome},
         origin::{RequestContext, RequestOrigin},
         rpc::{
@@ -23,7 +24,7 @@ use super::{
         session::McpSession,
         stream::{AnswerForms, LogCursor, sse_session_response},
     },
-    request::{introduction, parse_messages, read_body, refusal},
+    request::{parse_messages, read_body, refusal},
 };
 use crate::{
     domain::{Caller, Seq, StreamName, mcp::Revision},

@@ -15,6 +15,7 @@ use super::{
         McpServer,
         call::{CallAnswer, CallReply, PendingAnswer, RecordedCall},
         era,
+        introduction::introduction,
         metrics::{RequestEra, RequestMeter, RequestOutcome},
         origin::{RequestContext, RequestOrigin},
         rpc::{
@@ -22,7 +23,7 @@ use super::{
         },
         stream::{AnswerForms, CallLog, pending_response, whole_response},
     },
-    request::{METHOD, NAME, SESSION_ID, echo, introduction, parse_messages, read_body, refusal},
+    request::{METHOD, NAME, SESSION_ID, echo, parse_messages, read_body, refusal},
 };
 use crate::{domain::Caller, store::McpTransport};
 

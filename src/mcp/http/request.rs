@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::value::RawValue;
 
 use super::super::{
     McpServer, era,
@@ -18,11 +18,7 @@ use super::super::{
     stream::{AnswerForms, whole_response},
 };
 use crate::{
-    domain::{
-        Caller, limits,
-        mcp::{self, Revision},
-    },
-    service::mcp::NewMcpSession,
+    domain::{Caller, limits, mcp},
     store::McpTransport,
     web::{self, Code, Problem},
 };
@@ -48,10 +44,13 @@ pub(super) async fn read_body(
 
 /// Reads the messages of a body.
 pub(super) fn parse_messages(body: &[u8]) -> Result<ClientBody, UnreadableMessage> {
-    let Ok(text) = web::text_of(body) else {
+    let Ok(text) = std::str::from_utf8(body) else {
         let error = RpcError::new(PARSE_ERROR, "the body is not UTF-8").status(400);
         return Err(UnreadableMessage { id: None, error });
     };
+    if web::is_too_heavy(text) {
+        return Err(UnreadableMessage { id: None, error: RpcError::too_large(web::TOO_HEAVY) });
+    }
     parse_body(text)
 }
 
@@ -109,28 +108,4 @@ impl McpServer {
             .map(Some)
             .ok_or_else(no_session)
     }
-}
-
-/// Reads the params of `initialize`: the revision to be agreed on, the client's name and its capabilities.
-pub(super) fn introduction(
-    params: &Map<String, Value>,
-    transport: McpTransport,
-) -> Result<NewMcpSession, RpcError> {
-    let requested = match params.get("protocolVersion") {
-        Some(Value::String(requested)) => Some(requested.as_str()),
-        None => None,
-        Some(_) => {
-            return Err(RpcError::invalid_params("params.protocolVersion: must be a string"));
-        }
-    };
-    let latest = Revision::LEGACY[Revision::LEGACY.len() - 1];
-    let revision = requested.and_then(Revision::parse).filter(|revision| !revision.is_modern());
-    let client = params.get("clientInfo").filter(|info| info.is_object()).map(Value::to_string);
-    let capabilities = match params.get("capabilities") {
-        None | Some(Value::Null) => "{}".to_owned(),
-        Some(capabilities @ Value::Object(_)) => capabilities.to_string(),
-        Some(_) => return Err(RpcError::invalid_params("params.capabilities: must be an object")),
-    };
-    let revision = revision.unwrap_or(latest);
-    Ok(NewMcpSession { transport, revision, client, capabilities })
 }

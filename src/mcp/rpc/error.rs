@@ -33,6 +33,8 @@ pub(crate) const SESSION_NOT_FOUND: i64 = -32001;
 pub(crate) const RESOURCE_NOT_FOUND: i64 = -32002;
 /// The caller's token is no longer good, as its answer is there.
 pub(crate) const UNAUTHORIZED: i64 = -32003;
+/// A bound of the caller's is reached, or the message is too large. The HTTP status tells which.
+const LIMIT_REACHED: i64 = -32010;
 const HEADER_MISMATCH: i64 = -32020;
 const MISSING_CAPABILITY: i64 = -32021;
 const UNSUPPORTED_VERSION: i64 = -32022;
@@ -56,6 +58,13 @@ impl RpcError {
 
     pub(crate) fn status(self, status: u16) -> Self {
         Self { status, ..self }
+    }
+
+    /// A message that is larger than what it may be.
+    pub(crate) fn too_large(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(LIMIT_REACHED, message)
+            .data(json!({ "code": "payload_too_large", "retryable": false }))
+            .status(413)
     }
 
     pub(crate) fn internal() -> Self {
@@ -96,6 +105,9 @@ impl From<service::Error> for RpcError {
             Error::Invalid { .. } | Error::NotFound { .. } => {
                 Self::invalid_params(error.to_string())
             }
+            Error::LimitReached(_) => Self::new(LIMIT_REACHED, error.to_string())
+                .data(json!({ "code": "limit_reached", "retryable": true }))
+                .status(429),
             Error::Internal(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
                 tracing::error!(error = telemetry::chain(&error), "a request failed");
                 Self::new(INTERNAL_ERROR, error.to_string())

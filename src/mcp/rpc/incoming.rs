@@ -105,6 +105,11 @@ fn parse_message(text: &str) -> Result<ClientMessage, UnreadableMessage> {
     }
     let value = |raw: &RawValue| serde_json::from_str::<Value>(raw.get()).unwrap_or(Value::Null);
     match (envelope.method, envelope.id) {
+        (Some(method), _) if method == "initialize" && is_too_long(envelope.params) => {
+            let most = limits::MCP_INTRODUCTION_BYTES;
+            let message = format!("params: a client describes itself in at most {most} bytes");
+            unreadable(RpcError::too_large(message))
+        }
         (Some(method), id) => {
             let params = match envelope.params.map(|raw| serde_json::from_str(raw.get())) {
                 None => Map::new(),
@@ -134,6 +139,10 @@ fn parse_message(text: &str) -> Result<ClientMessage, UnreadableMessage> {
         }
         (None, _) => unreadable(invalid("method: is missing")),
     }
+}
+
+fn is_too_long(params: Option<&RawValue>) -> bool {
+    params.is_some_and(|raw| raw.get().len() > limits::MCP_INTRODUCTION_BYTES)
 }
 
 fn is_id(raw: &RawValue) -> bool {

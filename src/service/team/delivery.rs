@@ -1,7 +1,7 @@
 //! Delivery of messages: how one gets into an inbox, the states that it passes, and their events in the receiver's
 //! stream. All of this is part of a write job.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::json;
 
@@ -40,21 +40,24 @@ pub(in crate::service) async fn deliver(
     Ok(Some(message))
 }
 
-/// How many copies of a text one write job stores: few rows, and few bytes.
-pub(in crate::service) fn copies_per_job(text_bytes: usize) -> u32 {
-    let fit = limits::COPY_BYTES_PER_JOB / text_bytes.max(1);
-    u32::try_from(fit).unwrap_or(u32::MAX).clamp(1, limits::COPIES_PER_JOB)
+/// A broadcast on its way: its copies are stored by many write jobs, and its text by the first that stores one.
+#[derive(Debug)]
+pub(in crate::service) struct Broadcast {
+    pub(in crate::service) from: String,
+    pub(in crate::service) input: Arc<NewMessage>,
+    /// Row of the text; `None` before the first copy.
+    pub(in crate::service) text_id: Option<i64>,
 }
 
 /// Stores a broadcast for each of these receivers; answers how many have it now.
 pub(in crate::service) async fn deliver_copies(
     tx: &mut WriteTx,
     ids: &Ids,
-    from: &str,
+    broadcast: &mut Broadcast,
     mut to: Vec<PeerId>,
-    input: &NewMessage,
     bound: u32,
 ) -> Result<u64, StoreError> {
+    let (from, input) = (&broadcast.from, &broadcast.input);
     let receivers = to.len();
     let key = input.idempotency_key.as_deref();
     if let Some(key) = key {
@@ -64,10 +67,11 @@ pub(in crate::service) async fn deliver_copies(
     let full = tx.full_inboxes(&to, bound).await?;
     to.retain(|peer| !full.contains(peer));
     let refused = full.len();
-    accept_copies(tx, ids, from, to, input, key, (DeliveryState::Queued, None)).await?;
+    let key = key.map(str::to_owned);
+    accept_copies(tx, ids, broadcast, to, key.as_deref(), (DeliveryState::Queued, None)).await?;
     // Without the message's key: a repeat may find room.
     let refusal = (DeliveryState::Refused, Some("the inbox is full"));
-    accept_copies(tx, ids, from, full, input, None, refusal).await?;
+    accept_copies(tx, ids, broadcast, full, None, refusal).await?;
     Ok(u64::try_from(receivers - refused).unwrap_or(u64::MAX))
 }
 
@@ -75,9 +79,8 @@ pub(in crate::service) async fn deliver_copies(
 async fn accept_copies(
     tx: &mut WriteTx,
     ids: &Ids,
-    from: &str,
+    broadcast: &mut Broadcast,
     to: Vec<PeerId>,
-    input: &NewMessage,
     key: Option<&str>,
     (state, reason): (DeliveryState, Option<&'static str>),
 ) -> Result<(), StoreError> {
@@ -88,14 +91,19 @@ async fn accept_copies(
     let mut message = Message {
         id: first.clone(),
         kind: MessageType::Broadcast,
-        from_peer: from.to_owned(),
+        from_peer: broadcast.from.clone(),
         to_peer: receiver.clone(),
-        text: input.text.clone(),
-        correlation_id: input.correlation_id.clone(),
+        text: String::new(),
+        correlation_id: broadcast.input.correlation_id.clone(),
         timestamp: now,
         state: DeliveryState::Accepted,
     };
-    tx.insert_copies(&message, &copies, key).await?;
+    let text_id = match broadcast.text_id {
+        Some(id) => id,
+        None => tx.insert_shared_text(&broadcast.input.text).await?,
+    };
+    broadcast.text_id = Some(text_id);
+    tx.insert_copies(&message, &copies, text_id, key).await?;
     let message_ids: Vec<MessageId> = copies.iter().map(|(id, _)| id.clone()).collect();
     let path = [&[message.state][..], message.state.path_to(state)].concat();
     tx.advance_messages(&message_ids, &path[..1], None).await?;

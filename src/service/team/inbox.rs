@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{
     Team,
-    delivery::{advance, copies_per_job, deliver, deliver_copies, stamp_of},
+    delivery::{Broadcast, advance, deliver, deliver_copies, stamp_of},
     peers::{may_act_for, own_peer, peer_id},
 };
 use crate::{
@@ -72,7 +72,7 @@ impl Team {
     }
 
     /// Puts a message into every inbox but the sender's, or into those of a circle. Answers how many took it; of each
-    /// other there is a message that was refused.
+    /// other there is a message that was refused. The text is stored once.
     ///
     /// It takes a write job for each few receivers, so that other writers come between. After a failure some have the
     /// message and some do not; a repeat with the same key reaches the rest.
@@ -83,14 +83,15 @@ impl Team {
         input: NewMessage,
     ) -> Result<u64, Error> {
         check_message(&input)?;
-        let limit = copies_per_job(input.text.len());
+        let limit = limits::COPIES_PER_JOB;
         let (caller, circle, input) = (Arc::new(caller.clone()), Arc::new(circle), Arc::new(input));
-        let (mut after, mut delivered): (Option<PeerId>, u64) = (None, 0);
+        let (mut after, mut text_id, mut delivered): (Option<PeerId>, Option<i64>, u64) =
+            (None, None, 0);
         loop {
             let (caller, circle, input) =
                 (Arc::clone(&caller), Arc::clone(&circle), Arc::clone(&input));
             let (ids, bound) = (self.core.ids.clone(), self.core.tuning.inbox_max);
-            let (took, last) = self
+            let (took, text, last) = self
                 .core
                 .store
                 .write(move |tx| {
@@ -99,12 +100,14 @@ impl Team {
                         let mut to = tx.peer_ids(circle.as_deref(), after.as_ref(), limit).await?;
                         let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
                         to.retain(|peer| peer.as_str() != from);
-                        let took = deliver_copies(tx, &ids, &from, to, &input, bound).await?;
-                        Ok::<_, Error>((took, last))
+                        let mut broadcast = Broadcast { from, input, text_id };
+                        let took = deliver_copies(tx, &ids, &mut broadcast, to, bound).await?;
+                        Ok::<_, Error>((took, broadcast.text_id, last))
                     })
                 })
                 .await?;
             delivered += took;
+            text_id = text;
             if last.is_none() {
                 return Ok(delivered);
             }
@@ -306,15 +309,19 @@ mod tests {
         let others = u64::from(count) - 1;
         assert_eq!(broadcast(&peers[0], Some("k"), "hello").await, (others, 3));
         assert_eq!(broadcast(&peers[0], Some("k"), "hello").await, (others, 3), "a repeat");
-        let large = "x".repeat(limits::COPY_BYTES_PER_JOB / 10);
-        let (reached, jobs) = broadcast(&peers[1], None, &large).await;
-        assert_eq!((reached, jobs), (others, u64::from(count / 10) + 1), "few bytes in each");
+        let large = "x".repeat(256 * 1024);
+        let before = test.store.size().await.unwrap();
+        assert_eq!(broadcast(&peers[1], None, &large).await, (others, 3));
+        let after = test.store.size().await.unwrap();
+        let grown = (after.database + after.wal).saturating_sub(before.database + before.wal);
+        assert!(grown < 4 * 1024 * 1024, "one text of 256 KiB, not {count}: {grown} bytes");
         for (index, peer) in peers.iter().enumerate() {
             let inbox =
                 services.team.peek_messages(&Caller::Operator, peer.peer_id.as_str(), None, None);
             let messages = inbox.await.unwrap().items;
             assert_eq!(messages.len(), if index < 2 { 1 } else { 2 }, "peer {index}");
             for message in messages {
+                assert!(message.text == "hello" || message.text == large, "peer {index}");
                 let detail =
                     services.team.message(&Caller::Operator, message.id.as_str()).await.unwrap();
                 let states: Vec<_> = detail.states.iter().map(|delivery| delivery.state).collect();
@@ -334,12 +341,14 @@ mod tests {
         let to = [peer.peer_id.clone()];
         let text: NewMessage = serde_json::from_value(json!({ "text": "hello" })).unwrap();
         for (bound, took) in [(1, 1), (1, 0), (2, 1)] {
-            let (ids, text, to) = (services.team.core.ids.clone(), text.clone(), to.to_vec());
+            let (ids, to) = (services.team.core.ids.clone(), to.to_vec());
+            let input = Arc::new(text.clone());
+            let mut broadcast = Broadcast { from: "operator".to_owned(), input, text_id: None };
             let done: Result<u64, StoreError> = test
                 .store
                 .write(move |tx| {
                     Box::pin(
-                        async move { deliver_copies(tx, &ids, "operator", to, &text, bound).await },
+                        async move { deliver_copies(tx, &ids, &mut broadcast, to, bound).await },
                     )
                 })
                 .await;

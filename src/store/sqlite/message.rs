@@ -40,8 +40,9 @@ macro_rules! messages {
     ($tail:literal $(, $arg:expr)*) => {
         sqlx::query_as!(
             RawMessage,
-            r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, text, correlation_id,
-                state as "state: DeliveryState", at as "at: Timestamp"
+            r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
+                coalesce((select shared.text from message_text shared where shared.id = text_id), text) as "text!",
+                correlation_id, state as "state: DeliveryState", at as "at: Timestamp"
             from message "# + $tail
             $(, $arg)*
         )
@@ -74,21 +75,34 @@ impl WriteTx {
         Ok(())
     }
 
+    /// Stores a text that several messages share; answers its id. It goes with the last of them.
+    pub async fn insert_shared_text(&mut self, text: &str) -> Result<i64, StoreError> {
+        let id = sqlx::query_scalar!(
+            r#"insert into message_text (text) values (?) returning id as "id!""#,
+            text
+        )
+        .fetch_one(&mut self.conn)
+        .await?;
+        Ok(id)
+    }
+
     /// Stores a message once for each of these receivers, under an id of its own. `message` says what the copies have in
-    /// common.
+    /// common, but for their text, which is stored already.
     pub async fn insert_copies(
         &mut self,
         message: &Message,
         copies: &[(MessageId, PeerId)],
+        text_id: i64,
         idempotency_key: Option<&str>,
     ) -> Result<(), StoreError> {
         let list = to_json(copies);
         sqlx::query!(
-            "insert into message (message_id, type, from_peer, to_peer, text, correlation_id, idempotency_key, \
-                state, at) select value ->> 0, ?, ?, value ->> 1, ?, ?, ?, ?, ? from json_each(?)",
+            "insert into message (message_id, type, from_peer, to_peer, text, text_id, correlation_id, \
+                idempotency_key, state, at)
+            select value ->> 0, ?, ?, value ->> 1, '', ?, ?, ?, ?, ? from json_each(?)",
             message.kind,
             message.from_peer,
-            message.text,
+            text_id,
             message.correlation_id,
             idempotency_key,
             message.state,
