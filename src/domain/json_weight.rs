@@ -28,7 +28,7 @@ mod tests {
     #[test]
     fn objects_and_lists_weigh_and_texts_do_not() {
         for (text, weight) in [
-            ("\"a, b {[\"", 10),
+            ("\"a, b {[\"", 9),
             (r#""\"{,""#, 6),
             ("[1,2]", 5 + 2 * VALUE),
             (r#"{"a":1}"#, 7 + OBJECT),

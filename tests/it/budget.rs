@@ -2,8 +2,6 @@
 
 use std::fs;
 
-use serde_json::{Value, json};
-
 use crate::daemon::Daemon;
 use crate::wire::{Caller, Reply};
 
@@ -14,25 +12,35 @@ fn resident(d: &Daemon) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }
 
-fn initialize(caller: &Caller, capabilities: &Value) -> Reply {
-    let params = json!({ "protocolVersion": "2025-06-18", "capabilities": capabilities });
-    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
-    caller.request("POST", "/mcp").json(&body).send()
+fn initialize(caller: &Caller, capabilities: &str) -> Reply {
+    post(
+        caller,
+        "/mcp",
+        &format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-06-18","capabilities":{capabilities}}}}}"#
+        ),
+    )
+}
+
+fn post(caller: &Caller, target: &str, body: &str) -> Reply {
+    let request = caller.request("POST", target).header("Content-Type", "application/json");
+    request.body(body).send()
 }
 
 /// Objects of one member each, which take eighty times their length in memory. `bytes` of text.
-fn dense(bytes: usize) -> Value {
-    Value::Array(vec![json!({ "": 0 }); bytes / 7])
+fn dense(bytes: usize) -> String {
+    format!("[{}0]", r#"{"":0},"#.repeat(bytes / 7))
 }
 
 #[test]
 fn what_a_client_says_of_itself_takes_no_memory() {
     let d = Daemon::start();
     let agent = d.session("greedy");
-    assert_eq!(initialize(&agent, &json!({})).status(), 200);
+    assert_eq!(initialize(&agent, "{}").status(), 200);
     let before = resident(&d);
-    let long = json!({ "experimental": "x".repeat(2_400_000) });
-    let (heavy, small) = (json!({ "x": dense(2_400_000) }), json!({ "roots": dense(60_000) }));
+    let long = format!(r#"{{"experimental":"{}"}}"#, "x".repeat(2_400_000));
+    let (heavy, small) =
+        [2_400_000, 60_000].map(|bytes| format!(r#"{{"roots":{}}}"#, dense(bytes))).into();
     for (capabilities, status, said) in
         [(&long, 413, "65536 bytes"), (&heavy, 413, "too many values"), (&small, 200, "")]
     {
@@ -43,12 +51,13 @@ fn what_a_client_says_of_itself_takes_no_memory() {
             assert!(error.as_str().unwrap_or_default().contains(said), "{error}");
         }
     }
-    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
-        "name": "get_session", "arguments": {}, "_meta": { "x": dense(4_000_000) } } });
-    let reply = agent.request("POST", "/mcp").json(&call).send();
-    assert_eq!(reply.status(), 413, "too many values: {:?}", reply.head);
-    let body = json!({ "title": "t", "metadata": { "x": dense(1_000_000) } });
-    assert_eq!(agent.request("POST", "/v1/tasks").json(&body).send().status(), 413);
+    let call = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"get_session","_meta":{{"x":{}}}}}}}"#,
+        dense(4_000_000)
+    );
+    assert_eq!(post(&agent, "/mcp", &call).status(), 413, "too many values");
+    let task = format!(r#"{{"title":"t","metadata":{{"x":{}}}}}"#, dense(1_000_000));
+    assert_eq!(post(&agent, "/v1/tasks", &task).status(), 413, "too many values");
     let grown = resident(&d).saturating_sub(before);
     assert!(grown < 64 << 20, "{} MiB for 120 sessions", grown >> 20);
 }
