@@ -19,6 +19,8 @@ use tempfile::NamedTempFile;
 const MAX_SECRET: u64 = 4096;
 /// Bits of a mode by which others write.
 const OTHERS_WRITE: u32 = 0o022;
+/// The bit of a mode by which everybody writes.
+const EVERYBODY_WRITES: u32 = 0o002;
 /// Bits of a mode by which others do anything.
 const OTHERS: u32 = 0o077;
 /// In a folder with this bit, only a file's owner removes or renames it.
@@ -65,6 +67,15 @@ pub(crate) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
 pub(crate) fn replace_fleeting(path: &Path, contents: &[u8]) -> io::Result<()> {
     written_beside(path, contents)?.persist(path)?;
     Ok(())
+}
+
+/// Replaces a file that anyone may read.
+pub(crate) fn replace_public(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let file = written_beside(path, contents)?;
+    file.as_file().set_permissions(Permissions::from_mode(0o644))?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    sync_folder_of(path)
 }
 
 /// An empty file with a random name in the folder of `path`. It is removed when dropped.
@@ -172,7 +183,7 @@ pub(crate) fn check_folder(path: &Path) -> io::Result<()> {
 fn check_above(folder: &Path) -> io::Result<()> {
     for path in std::fs::canonicalize(folder)?.ancestors() {
         let mode = std::fs::metadata(path)?.mode();
-        if mode & 0o002 != 0 && mode & STICKY == 0 {
+        if mode & EVERYBODY_WRITES != 0 && mode & STICKY == 0 {
             let fault = format!("lets everybody replace what is in it (mode {:o})", mode & 0o7777);
             let remedy = format!("chmod o-w {}", path.display());
             return Err(untrusted(path, &fault, &remedy).into());
@@ -201,6 +212,23 @@ pub(crate) fn check_source(path: &Path, meta: &Metadata) -> Result<(), Untrusted
         check_owner(path, meta)?;
     }
     check_mode(path, meta, OTHERS_WRITE, 0o600)
+}
+
+/// Reads a file of the person's that is no secret; `None` if there is none. What everybody can write says nothing about what
+/// the person wants.
+pub(crate) fn read_settings(path: &Path) -> io::Result<Option<String>> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let meta = file.metadata()?;
+    if meta.is_file() {
+        check_mode(path, &meta, EVERYBODY_WRITES, 0o644)?;
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok(Some(text))
 }
 
 fn check_owner(path: &Path, meta: &Metadata) -> Result<(), UntrustedPath> {
@@ -403,6 +431,17 @@ mod tests {
         let error = check_folder(theirs).expect_err("belongs to somebody else").to_string();
         let remedy = format!("`chown {} {}`", me.as_raw(), theirs.display());
         assert!(error.contains("belongs to user") && error.ends_with(&remedy), "{error}");
+    }
+
+    #[test]
+    fn a_file_for_everybody_to_read_is_replaced_and_not_written_through() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (link, target) = (folder.path().join("link"), folder.path().join("target"));
+        fs::write(&target, "theirs").expect("writes");
+        symlink(&target, &link).expect("links");
+        replace_public(&link, b"ours").expect("replaces");
+        assert_eq!((fs::read(&link).expect("reads"), mode(&link)), (b"ours".to_vec(), 0o644));
+        assert_eq!(fs::read(&target).expect("reads"), b"theirs");
     }
 
     #[test]

@@ -86,6 +86,7 @@ async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
 }
 
 fn init(context: &Context, path: &Path) -> anyhow::Result<ExitCode> {
+    private_file::check_above_file(path)?;
     let token = crate::domain::new_secret();
     match private_file::create_new(path, format!("{token}\n").as_bytes()) {
         Ok(()) => {}

@@ -1,11 +1,11 @@
 //! The TOML file: every key optional, unknown keys refused.
 
-use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::Deserialize;
 
 use super::ConfigError;
+use crate::private_file;
 
 /// `config.toml` as written. Keys are the flags' names with underscores.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -69,9 +69,9 @@ pub struct HooksSection {
 impl FileConfig {
     /// Reads a file; one that does not exist is the same as an empty one.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text, path),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
+        match private_file::read_settings(path) {
+            Ok(Some(text)) => Self::parse(&text, path),
+            Ok(None) => Ok(Self::default()),
             Err(source) => Err(ConfigError::Read { path: path.to_path_buf(), source }),
         }
     }

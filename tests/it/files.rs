@@ -62,6 +62,30 @@ fn a_hook_keeps_nothing_in_a_folder_that_others_can_write() {
 }
 
 #[test]
+fn settings_that_everybody_can_write_are_refused() {
+    let home = Home::new();
+    home.write("config.toml", "log_level = \"warn\"\n");
+    set_mode(&home.dir(), 0o700);
+    let config = home.path("config.toml");
+    for (mode, passes) in [(0o666, false), (0o646, false), (0o664, true), (0o644, true)] {
+        set_mode(&config, mode);
+        let ran = svc(&home, &["config", "show"]);
+        assert_eq!(ran.code, Some(i32::from(!passes)), "{mode:o}: {ran:?}");
+        let remedy = format!("chmod 644 {}", config.display());
+        assert_eq!(ran.stderr.contains(&remedy), !passes, "{mode:o}: {ran:?}");
+    }
+    // The record of what was installed names the files that are put back.
+    set_mode(&home.dir(), 0o777);
+    for command in [&["install", "claude-code"][..], &["uninstall"]] {
+        let ran = svc(&home, command);
+        assert_eq!(ran.code, Some(1), "{command:?}: {ran:?}");
+        assert!(ran.stderr.contains("chmod 700 "), "{command:?}: {ran:?}");
+    }
+    let made = fs::read_dir(home.user()).expect("lists").count();
+    assert_eq!(made, 1, "no client's file was made");
+}
+
+#[test]
 fn a_linked_data_folder_is_judged_by_its_target() {
     let home = Home::new();
     let target = home.user().join("elsewhere");

@@ -45,29 +45,35 @@ pub fn written(
     scope: InstallScope,
 ) -> Vec<CodexHook> {
     let changes = KnownClient::Codex.changes(locations, command, scope, InstallParts::ALL);
-    let documents: Vec<_> = changes.iter().filter_map(|change| document(change)).collect();
-    let is_written = |hook: &CodexHook| {
-        documents.iter().any(|(path, document, groups)| hook.is_in(path, document, groups))
-    };
-    hooks.into_iter().filter(is_written).collect()
+    let files: Vec<WrittenHooks<'_>> = changes.iter().filter_map(WrittenHooks::read).collect();
+    hooks.into_iter().filter(|hook| files.iter().any(|file| file.have(hook))).collect()
 }
 
-/// A file in which svc writes hooks, what is in it, and the groups that svc writes.
-fn document(change: &FileChange) -> Option<(PathBuf, Value, &[(&'static str, Value)])> {
-    let groups = change.edits.iter().find_map(|edit| match edit {
-        Edit::Hooks { groups } => Some(groups.as_slice()),
-        _ => None,
-    })?;
-    let path = std::fs::canonicalize(&change.path).ok()?;
-    let text = ForeignFile::read(&path).ok()?.text?;
-    Some((path, ConfigDocument::parse(change.format, &text).ok()?.value(), groups))
+/// A file in which svc writes hooks.
+struct WrittenHooks<'a> {
+    path: PathBuf,
+    /// What is in it now.
+    document: Value,
+    /// Event and group, as svc writes them.
+    groups: &'a [(&'static str, Value)],
 }
 
-impl CodexHook {
-    /// Whether the handler that its key names is one of `groups`, which svc writes.
-    fn is_in(&self, path: &Path, document: &Value, groups: &[(&'static str, Value)]) -> bool {
+impl<'a> WrittenHooks<'a> {
+    fn read(change: &'a FileChange) -> Option<Self> {
+        let groups = change.edits.iter().find_map(|edit| match edit {
+            Edit::Hooks { groups } => Some(groups.as_slice()),
+            _ => None,
+        })?;
+        let path = std::fs::canonicalize(&change.path).ok()?;
+        let text = ForeignFile::read(&path).ok()?.text?;
+        let document = ConfigDocument::parse(change.format, &text).ok()?.value();
+        Some(Self { path, document, groups })
+    }
+
+    /// Whether the handler that the hook's key names is there, and is one of svc's.
+    fn have(&self, hook: &CodexHook) -> bool {
         // The last three parts; a path may have colons.
-        let mut parts = self.key.rsplitn(4, ':');
+        let mut parts = hook.key.rsplitn(4, ':');
         let index = |part: Option<&str>| part.and_then(|part| part.parse::<usize>().ok());
         let (handler, group) = (index(parts.next()), index(parts.next()));
         let (Some(handler), Some(group), Some(event), Some(file)) =
@@ -75,17 +81,17 @@ impl CodexHook {
         else {
             return false;
         };
-        if std::fs::canonicalize(file).ok().as_deref() != Some(path) {
+        if std::fs::canonicalize(file).ok().as_ref() != Some(&self.path) {
             return false;
         }
-        groups.iter().filter(|(name, _)| snake_case(name) == event).any(|(name, wanted)| {
-            let group = document.get("hooks").and_then(|hooks| hooks.get(name)?.get(group));
+        self.groups.iter().filter(|(name, _)| snake_case(name) == event).any(|(name, wanted)| {
+            let group = self.document.get("hooks").and_then(|hooks| hooks.get(name)?.get(group));
             let there = group.and_then(|group| group.get("hooks")?.get(handler));
             let wanted_handler = wanted.get("hooks").and_then(|hooks| hooks.get(0));
             there.is_some()
                 && there == wanted_handler
                 && group.map(matcher) == Some(matcher(wanted))
-                && there.and_then(|there| there.get("command")) == Some(&json!(self.command))
+                && there.and_then(|there| there.get("command")) == Some(&json!(hook.command))
         })
     }
 }

@@ -14,6 +14,7 @@ use super::here;
 use super::report::{ClientChanges, permission, print};
 use super::status::status;
 use crate::cli::{Context, UsageError};
+use crate::private_file;
 
 /// Installs, or prints what is installed.
 pub(in crate::cli) async fn install(
@@ -38,6 +39,8 @@ pub(in crate::cli) async fn install(
         ))
         .into());
     }
+    // The record says which files are changed.
+    private_file::check_folder(&context.paths.home)?;
     let record = InstallRecord::read(&context.paths.home)?;
     let home = &context.paths.home;
     let mut installer = Installer { home, locations: &locations, record, dry_run: args.dry_run };
@@ -107,6 +110,8 @@ pub(in crate::cli) fn uninstall(
     args: &UninstallArgs,
 ) -> anyhow::Result<ExitCode> {
     let (locations, command) = (here::locations(context)?, here::command(context)?);
+    // The record says which files are changed.
+    private_file::check_folder(&context.paths.home)?;
     let record = InstallRecord::read(&context.paths.home)?;
     let recorded = record.files.clone();
     let home = &context.paths.home;

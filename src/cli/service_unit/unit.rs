@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 
 use crate::cli::Context;
+use crate::private_file;
 
 /// Stands in every file that is ours, and in no other.
 const MARKER: &str = "Made by svc service install";
@@ -138,13 +139,8 @@ impl Unit {
     /// Puts the unit in its place at once. Anyone may read it: there is no secret in it, and systemd warns otherwise.
     pub(super) fn write(&self) -> anyhow::Result<()> {
         let folder = self.path.parent().context("a unit has a folder")?;
-        let temporary = self.path.with_extension(format!("{}.tmp", std::process::id()));
         let written = std::fs::create_dir_all(folder)
-            .and_then(|()| std::fs::write(&temporary, &self.text))
-            .and_then(|()| std::fs::rename(&temporary, &self.path));
-        if written.is_err() {
-            std::fs::remove_file(&temporary).ok();
-        }
+            .and_then(|()| private_file::replace_public(&self.path, self.text.as_bytes()));
         written.with_context(|| format!("cannot write {}", self.path.display()))
     }
 }

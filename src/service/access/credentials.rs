@@ -141,13 +141,12 @@ impl Tokens {
     /// Reads the operator's token, or makes one if there is no file yet.
     pub fn open(file: &Path) -> Result<Self, TokenFileError> {
         let failed = |source| TokenFileError::Io { path: file.display().to_string(), source };
-        let token = match private_file::read_secret(file).map_err(failed)? {
-            Some(text) => text.trim().to_owned(),
-            None => {
-                let token = new_secret();
-                write_token(file, &token).map_err(failed)?;
-                token
-            }
+        let token = if let Some(text) = private_file::read_secret(file).map_err(failed)? {
+            text.trim().to_owned()
+        } else {
+            let token = new_secret();
+            write_token(file, &token).map_err(failed)?;
+            token
         };
         if token.is_empty() {
             return Err(TokenFileError::Empty { path: file.display().to_string() });
