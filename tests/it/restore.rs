@@ -160,6 +160,7 @@ fn doctor_tells_what_others_added_to_the_database() {
         checks.into_iter().find(|check| check["check"] == "schema").expect("it is checked")
     };
     assert_eq!(schema()["level"], "ok");
+    assert!(!d.home.path("svc.db-wal").exists(), "it leaves nothing beside the database");
     let file = Connection::open(d.home.path("svc.db")).expect("opens");
     file.execute_batch("create trigger spy after insert on event begin select 1; end")
         .expect("makes");

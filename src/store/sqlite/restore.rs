@@ -61,7 +61,12 @@ pub async fn prepare_restore(path: &Path, now: Timestamp) -> Result<Migrations, 
 /// # Errors
 /// If the file cannot be read, or is of a later version.
 pub async fn schema_difference(path: &Path) -> Result<Option<String>, RestoreError> {
-    let mut conn = reader_options(path)?.connect().await.map_err(StoreError::from)?;
+    let mut wal = path.as_os_str().to_owned();
+    wal.push("-wal");
+    // A reader of a file that nobody has open would leave a log and its index beside it.
+    let is_alone = !Path::new(&wal).exists();
+    let options = reader_options(path)?.immutable(is_alone);
+    let mut conn = options.connect().await.map_err(StoreError::from)?;
     let migrations = inspect(&mut conn).await?;
     let mut model = model(migrations.current).await?;
     let found = difference(&mut conn, &mut model).await.map_err(StoreError::from)?;
