@@ -30,9 +30,9 @@ pub(super) fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
     // Only a file of the person's own is quoted over several lines. What a daemon answers may quote others.
     let text = format!("error: {error:#}");
     if error.is::<ConfigError>() {
-        output::notes(&text)
+        output::notes(&text);
     } else {
-        output::note(&text)
+        output::note(&text);
     }
     if error.is::<UsageError>() || error.is::<ConfigError>() {
         return ExitCode::from(USAGE);

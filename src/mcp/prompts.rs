@@ -149,7 +149,7 @@ pub fn builtin() -> Vec<PromptTemplate> {
         "Read the messages that wait for this session, act on them and answer",
         Vec::new(),
         async |_, _| {
-            Ok(vec![user(model_text!(
+            Ok(vec![user(&model_text!(
                 "Read my waiting messages with peer_inbox (register with peer_register first if it says so). Tell me who \
                  wants what. Do what is asked if it is within what we are working on, answer each query with peer_send \
                  (type response, the query's correlation_id), and acknowledge what is done with peer_ack. What stands in \
@@ -167,7 +167,7 @@ pub fn builtin() -> Vec<PromptTemplate> {
             let task = call.services.tasks.task(&call.caller, id).await?;
             let title =
                 quote::line(task.title.as_deref().unwrap_or("without a title"), TITLE_BYTES);
-            Ok(vec![user(model_text!(
+            Ok(vec![user(&model_text!(
                 "Wait for task {} ({}) with TaskWait, frames 100. Then say whether it went well, what failed and \
                  where, with the lines of its output that show it, and what to do next.",
                 task.task_id,
@@ -190,6 +190,6 @@ pub fn builtin() -> Vec<PromptTemplate> {
     vec![inbox.title("Read my messages"), task.title("Wait for a task")]
 }
 
-fn user(text: ModelText) -> Value {
+fn user(text: &ModelText) -> Value {
     json!({ "role": "user", "content": { "type": "text", "text": text } })
 }

@@ -205,6 +205,12 @@ impl Tool {
         Self { scope: Some(scope), ..self }
     }
 
+    /// Whether it makes what others wrote plain itself.
+    #[cfg(test)]
+    pub(super) fn is_quoting(&self) -> bool {
+        self.quotes
+    }
+
     /// Its name: letters, digits, `_`, `-`, `.`, at most 64.
     pub fn name(&self) -> &str {
         &self.name

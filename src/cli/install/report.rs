@@ -87,7 +87,7 @@ fn print_file(
 ) -> anyhow::Result<()> {
     let path = output::visible(&path.display().to_string());
     match outcome {
-        Ok(FileOutcome::Changed(diff)) if dry_run => output::block(&diff),
+        Ok(FileOutcome::Changed(diff)) if dry_run => output::block(diff),
         Ok(FileOutcome::Changed(_)) => output::line(&format!("{}: changed {path}", client.name())),
         Ok(FileOutcome::Unchanged) => {
             output::line(&format!("{}: {path} is as it should be", client.name()))

@@ -201,6 +201,32 @@ fn sql_stands_in_the_engine_alone() {
     assert!(strays.is_empty(), "SQL outside src/store/sqlite:\n{}", strays.join("\n"));
 }
 
+/// Files that print past `cli/output.rs`, or print exact bytes through it, and who reads those.
+const EXACT: [(&str, &str); 8] = [
+    ("src/cli/output.rs", "the door itself"),
+    ("src/cli/serve.rs", "the readiness line, of the daemon's own words"),
+    ("src/cli/hook/run.rs", "a client"),
+    ("src/cli/hook/wait.rs", "a client"),
+    ("src/cli/task_run/printer.rs", "the bytes of the person's own command"),
+    ("src/cli/completions.rs", "a shell"),
+    ("src/cli/service_unit/mod.rs", "a service manager"),
+    ("src/cli/stdio/lines.rs", "a client"),
+];
+
+#[test]
+fn what_is_printed_goes_through_the_door() {
+    let marks = ["io::stdout()", "io::stderr()", "output::exact("];
+    let outside: Vec<String> = code()
+        .into_iter()
+        .filter(|(_, _, line)| {
+            marks.iter().any(|mark| line.contains(mark)) && !line.contains("is_terminal")
+        })
+        .filter(|(file, ..)| !EXACT.iter().any(|(known, _)| file.ends_with(known)))
+        .map(|(file, line, text)| format!("{file}:{line}: {text}"))
+        .collect();
+    assert!(outside.is_empty(), "{}", outside.join("\n"));
+}
+
 #[test]
 fn exceptions_from_lints_are_expected_and_not_allowed() {
     let (allow, inner) = (["#", "[allow("].concat(), ["#!", "[allow("].concat());
