@@ -287,7 +287,9 @@ fn is_tag(rest: &str) -> bool {
     let mut key = Vec::new();
     // For each character: how long the key is with it, and where it ends.
     let mut ends = Vec::new();
-    for (at, c) in name.char_indices().take(TAG_CHARS).take_while(|(_, c)| !closes_tag(*c)) {
+    for (at, c) in
+        name.char_indices().take(TAG_CHARS).take_while(|(_, c)| !closes_tag(*c) && !opens_tag(*c))
+    {
         skeleton::push(&mut key, c);
         ends.push((key.len(), at + c.len_utf8()));
     }
