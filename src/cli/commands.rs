@@ -93,7 +93,7 @@ enum Command {
     McpConfig(mcp_config::McpConfigArgs),
     /// Speak MCP on standard input and output, for clients that start their servers themselves
     #[command(after_help = stdio::EXAMPLES)]
-    Stdio,
+    Stdio(stdio::StdioArgs),
     /// Make coding agents know this program: as an MCP server, and by hooks
     #[command(after_help = install::EXAMPLES)]
     Install(install::InstallArgs),
@@ -179,7 +179,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Tools(command) => tools::run(context, command).await,
         Command::Token(command) => token::run(context, command).await,
         Command::McpConfig(args) => mcp_config::run(context, &args).await,
-        Command::Stdio => stdio::run(context).await,
+        Command::Stdio(args) => stdio::run(context, args).await,
         Command::Install(args) => install::install(context, &args).await,
         Command::Doctor => doctor::run(context).await,
         Command::Service(command) => service_unit::run(context, command).await,

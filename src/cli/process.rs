@@ -2,6 +2,11 @@
 
 use crate::domain::SHELLS;
 
+/// The process that a request on the socket names as the client's: where nobody knows it, this one.
+pub(super) fn client_or_own() -> u32 {
+    client().unwrap_or_else(std::process::id)
+}
+
 /// The process that started this one, past the shell between them.
 pub(super) fn client() -> Option<u32> {
     let mut pid = rustix::process::getppid()?.as_raw_nonzero().get();

@@ -18,6 +18,7 @@ use super::connect::{Sender, connect};
 use super::discover::Target;
 use super::error::{ClientError, ClientProblem};
 use super::mcp::McpRequest;
+use crate::domain::PROCESS_HEADER;
 
 /// How long an answer may take, head and body each.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -221,6 +222,9 @@ impl Client {
                 .map_err(|error| self.unexpected(error.to_string()))?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
+        }
+        if let Some(process) = self.target.process {
+            request = request.header(PROCESS_HEADER, process);
         }
         if body.is_some() && !headers.contains_key(CONTENT_TYPE) {
             request = request.header(CONTENT_TYPE, "application/json");

@@ -31,6 +31,8 @@ pub struct Target {
     pub token: Option<Token>,
     /// Where the credential came from.
     pub token_source: TokenSource,
+    /// The client's process for which a request on the socket is made, in place of a token.
+    pub process: Option<u32>,
 }
 
 /// A bearer token; `Debug` does not show it.
@@ -88,9 +90,7 @@ impl Discovery {
     /// Fails with [`ClientError::TokenFile`] if the token file exists but cannot be used.
     pub fn target(&self) -> Result<Target, ClientError> {
         if self.fixed().is_none() || self.token.is_none() {
-            // Whoever can write the data folder could put a socket or a token of their own there.
-            private_file::check_folder(&self.home)
-                .map_err(|error| ClientError::DataFolder(error.to_string()))?;
+            self.check_home()?;
         }
         let (token, token_source) = match &self.token {
             Some(token) => (Some(token.clone()), TokenSource::Env),
@@ -99,14 +99,48 @@ impl Discovery {
                 None => (None, TokenSource::Missing(self.token_file.clone())),
             },
         };
-        Ok(Target { endpoint: self.endpoint.clone(), token, token_source })
+        Ok(Target { endpoint: self.endpoint.clone(), token, token_source, process: None })
+    }
+
+    /// Whether `SVC_TOKEN` gives the token.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// The target for what a client has started, which is not the operator: the token of `SVC_TOKEN`, else the socket, where
+    /// the daemon sees that this process belongs to the client's.
+    ///
+    /// Fails with [`ClientError::NoAgentToken`] if there is a URL and no token.
+    pub fn agent_target(&self, client: u32) -> Result<Target, ClientError> {
+        if self.has_token() {
+            return self.target();
+        }
+        let open = self.open_target()?;
+        Ok(Target { token_source: TokenSource::Process, process: Some(client), ..open })
+    }
+
+    /// The socket, for a request without a credential.
+    ///
+    /// Fails with [`ClientError::NoAgentToken`] if there is a URL.
+    pub fn open_target(&self) -> Result<Target, ClientError> {
+        if let Some(url) = self.fixed() {
+            return Err(ClientError::NoAgentToken { url: url.to_string() });
+        }
+        self.check_home()?;
+        Ok(Target::without_token(self.endpoint.clone()))
+    }
+
+    /// Whoever can write the data folder could put a socket or a token of their own there.
+    fn check_home(&self) -> Result<(), ClientError> {
+        private_file::check_folder(&self.home)
+            .map_err(|error| ClientError::DataFolder(error.to_string()))
     }
 }
 
 impl Target {
     /// A target for requests that need no credential.
     pub fn without_token(endpoint: Endpoint) -> Self {
-        Self { endpoint, token: None, token_source: TokenSource::Withheld }
+        Self { endpoint, token: None, token_source: TokenSource::Withheld, process: None }
     }
 }
 
@@ -225,6 +259,21 @@ mod tests {
             assert_eq!(target.endpoint.to_string(), expected, "{env:?} {flag:?}");
             assert_eq!(discovery.fixed().is_some(), expected.starts_with("http"));
         }
+    }
+
+    #[test]
+    fn what_an_agent_starts_has_no_token_of_the_operators() {
+        let home = tempfile::tempdir().expect("a folder");
+        std::fs::write(home.path().join("token"), "abc\n").expect("writes");
+        let target = |env: &[(&str, &str)], url: Option<&str>| {
+            discovery(home.path(), env, url).expect("is valid").agent_target(7)
+        };
+        let on_socket = target(&[], None).expect("the socket");
+        assert_eq!((on_socket.token, on_socket.process), (None, Some(7)));
+        let given = target(&[("SVC_TOKEN", "xyz")], Some("http://e:1")).expect("a URL and a token");
+        assert_eq!((given.token.expect("it is given").expose(), given.process), ("xyz", None));
+        let refused = target(&[], Some("http://e:1")).expect_err("the token file is not theirs");
+        assert!(matches!(refused, ClientError::NoAgentToken { .. }), "{refused}");
     }
 
     #[test]

@@ -77,6 +77,15 @@ pub enum ClientError {
         /// What is wrong with it.
         problem: String,
     },
+    /// An agent has no token for a daemon at a URL.
+    #[error(
+        "an agent has no token for {url}: set SVC_TOKEN (`svc mcp-config --session NAME --env SVC_TOKEN` makes one), or leave \
+         the URL out"
+    )]
+    NoAgentToken {
+        /// The URL.
+        url: String,
+    },
     /// Others own the data folder or can write it, so nothing in it can be relied on.
     #[error("{0}")]
     DataFolder(String),
@@ -216,6 +225,7 @@ impl ClientProblem {
                     path.display()
                 ),
                 TokenSource::Withheld => "no token was sent".to_owned(),
+                TokenSource::Process => "the daemon does not know this client's process".to_owned(),
             }),
             StatusCode::INSUFFICIENT_STORAGE => {
                 Some("free some disk space or raise store.max_bytes".to_owned())

@@ -14,6 +14,8 @@ pub enum TokenSource {
     Missing(PathBuf),
     /// The request is one that carries none.
     Withheld,
+    /// The daemon gave it to the client's process, or the socket shows the process itself.
+    Process,
 }
 
 impl fmt::Display for TokenSource {
@@ -23,6 +25,7 @@ impl fmt::Display for TokenSource {
             Self::File(path) => write!(f, "the token in {}", path.display()),
             Self::Missing(path) => write!(f, "a token that would be in {}", path.display()),
             Self::Withheld => f.write_str("a token"),
+            Self::Process => f.write_str("the token of this client's process"),
         }
     }
 }

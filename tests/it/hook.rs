@@ -13,6 +13,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, Ran, Running, eventually, svc, svc_with_input, until};
+use crate::identity::process_token;
+use crate::wire::Caller;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -451,6 +453,7 @@ fn what_a_person_wants_otherwise() {
         "session_id": "s", "domain": "testing", "strategy": "ask-user", "goal": "g", "hypothesis": "h because of i",
         "action": "a", "prediction": "p",
     });
+    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     tool(&d, "start_ghap", &record);
     for agent in ["", "beneath"] {
         let reminded: Vec<bool> = (0..7)
@@ -468,19 +471,22 @@ fn what_a_person_wants_otherwise() {
 #[test]
 fn a_connection_is_known_by_what_hooks_told() {
     let mut d = Daemon::start();
+    // As `svc stdio` under the client whose hooks these are.
+    let token = process_token(&d.home);
     let open = |d: &Daemon| {
         let hello = json!({
             "jsonrpc": "2.0", "id": 0, "method": "initialize",
             "params": { "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "c", "version": "1" } },
         });
-        d.post("/mcp", &hello).header("mcp-session-id").expect("a session").to_owned()
+        let opened = d.with_token(&token).post("/mcp", &hello);
+        opened.header("mcp-session-id").expect("a session").to_owned()
     };
     let whose = |d: &Daemon, connection: &str, more: &Value| {
         let mut params = json!({ "name": "get_session", "arguments": {} });
         params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-        let reply = d.request("POST", "/mcp").header("mcp-session-id", connection).json(&body);
-        let reply = reply.send().ok(200);
+        let request = d.with_token(&token).request("POST", "/mcp");
+        let reply = request.header("mcp-session-id", connection).json(&body).send().ok(200);
         reply["result"]["structuredContent"]["session_id"].as_str().unwrap_or("none").to_owned()
     };
     // Claude Code: by the id of the use of the tool.
@@ -490,7 +496,7 @@ fn a_connection_is_known_by_what_hooks_told() {
     hook(&d.home, "claude", &claude("conversation", "PreToolUse", &about));
     let meta = json!({ "_meta": { "claudecode/toolUseId": "toolu_1" } });
     assert_eq!(whose(&d, &connection, &meta), "conversation");
-    assert_eq!(whose(&d, &connection, &json!({})), "conversation", "it is known from then on");
+    assert_eq!(whose(&d, &connection, &json!({})), "conversation", "the latest of this client");
     // Codex says it itself; its row comes with its hook.
     hook(&d.home, "codex", &claude("thread", "SessionStart", &json!({})));
     let other = open(&d);
@@ -507,7 +513,7 @@ fn a_connection_is_known_by_what_hooks_told() {
     d.kill9();
     d.restart();
     assert_eq!(whose(&d, &third, &json!({})), "chat", "also after a crash");
-    assert_eq!(whose(&d, &connection, &json!({})), "conversation");
+    assert_eq!(whose(&d, &connection, &json!({})), "chat", "what names none means the latest");
 }
 
 /// Gemini says nothing of the session in which a tool is called; hooks and `svc stdio` have the same client's process.
@@ -518,26 +524,30 @@ fn a_connection_is_known_by_its_clients_process() {
         "jsonrpc": "2.0", "id": 0, "method": "initialize",
         "params": { "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "c", "version": "1" } },
     });
-    let connection = d.post("/mcp", &hello).header("mcp-session-id").expect("a session").to_owned();
-    let whose = |process: u32| {
+    let open = |caller: &Caller| {
+        caller.post("/mcp", &hello).header("mcp-session-id").expect("a session").to_owned()
+    };
+    let whose = |caller: &Caller, connection: &str| {
         let params = json!({ "name": "get_session", "arguments": {} });
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-        let process = process.to_string();
-        let request = d.request("POST", "/mcp").header("mcp-session-id", &connection);
+        let process = std::process::id().to_string();
+        let request = caller.request("POST", "/mcp").header("mcp-session-id", connection);
         let reply = request.header("svc-client-process", &process).json(&body).send().ok(200);
         reply["result"]["structuredContent"]["session_id"].as_str().unwrap_or("none").to_owned()
     };
     // This process runs the hooks, as a client would.
-    let (own, other) = (std::process::id(), 1);
-    assert_eq!(whose(own), "none");
+    let client = d.with_token(&process_token(&d.home));
+    let (connection, operators) = (open(&client), open(&d));
+    assert_eq!(whose(&client, &connection), "none");
     hook(&d.home, "gemini", &claude("chat", "SessionStart", &json!({})));
-    assert_eq!((whose(own).as_str(), whose(other).as_str()), ("chat", "none"));
+    assert_eq!(whose(&client, &connection), "chat");
+    assert_eq!(whose(&d, &operators), "none", "whoever names the process is not the client");
     // The same process goes on with another conversation.
     hook(&d.home, "gemini", &claude("chat", "SessionEnd", &json!({})));
     hook(&d.home, "gemini", &claude("next", "SessionStart", &json!({})));
-    assert_eq!(whose(own), "next");
+    assert_eq!(whose(&client, &connection), "next");
     hook(&d.home, "gemini", &claude("next", "SessionEnd", &json!({})));
-    assert_eq!(whose(own), "none");
+    assert_eq!(whose(&client, &connection), "none");
 }
 
 /// Connections whose session is known.

@@ -19,6 +19,7 @@ mod errors;
 mod files;
 mod health;
 mod hook;
+mod identity;
 mod install;
 mod journal;
 mod learning;

@@ -5,7 +5,8 @@
 // told `svc hook` keeps until it is back.
 import { spawn } from "node:child_process"
 import { randomUUID } from "node:crypto"
-import { readFile } from "node:fs/promises"
+import { stat } from "node:fs/promises"
+import { request } from "node:http"
 import { homedir } from "node:os"
 import path from "node:path"
 
@@ -15,7 +16,10 @@ const PATIENCE = Number(process.env.SVC_HOOK_DEADLINE_MS) || 300
 
 const home =
   settings.home ?? process.env.SVC_HOME ?? path.join(process.env.XDG_DATA_HOME || path.join(homedir(), ".local/share"), "svc")
-const read = (name) => readFile(path.join(home, name), "utf8")
+// The daemon of this data folder listens there, and sees which process asks: it needs no secret from here.
+const socketPath = path.join(home, "svc.sock")
+const token = process.env.SVC_TOKEN?.trim()
+const identity = token ? { Authorization: `Bearer ${token}` } : { "Svc-Process": String(process.pid) }
 
 // How the server is started says where the program is.
 let command = ["svc", "stdio"]
@@ -30,20 +34,33 @@ const keep = (id, payload) => {
   child.unref()
 }
 
+/** Sends a request, and gives status and text of its answer. */
+const post = async (body) => {
+  const signal = AbortSignal.timeout(PATIENCE)
+  if ((await stat(socketPath)).uid !== process.getuid()) throw new Error("another user's socket")
+  return await new Promise((resolve, reject) => {
+    const headers = {
+      Host: "localhost", "Content-Type": "application/json", Accept: "application/json",
+      "Content-Length": Buffer.byteLength(body), ...identity,
+    }
+    const sent = request({ socketPath, path: "/mcp", method: "POST", headers, signal }, (answer) => {
+      const chunks = []
+      answer.on("data", (chunk) => chunks.push(chunk))
+      answer.on("error", reject)
+      answer.on("end", () => resolve({ status: answer.statusCode, text: Buffer.concat(chunks).toString("utf8") }))
+    })
+    sent.on("error", reject)
+    sent.end(body)
+  })
+}
+
 /** The daemon's answer to an event; nothing if it cannot be asked. */
 const ask = async (id, payload, lost) => {
   try {
-    // Both are read anew each time: a restart may change them.
-    const [daemon, token] = await Promise.all([read("daemon.json"), process.env.SVC_TOKEN ?? read("token")])
     const call = { name: "hook_event", arguments: { client: "opencode", id, pid: process.pid, payload, ...(lost.length && { lost }) } }
-    const answer = await fetch(new URL("/mcp", JSON.parse(daemon).url), {
-      method: "POST",
-      headers: { "Content-Type": "application/json", Accept: "application/json", Authorization: `Bearer ${token.trim()}` },
-      body: JSON.stringify({ jsonrpc: "2.0", id: 1, method: "tools/call", params: call }),
-      signal: AbortSignal.timeout(PATIENCE),
-    })
+    const answer = await post(JSON.stringify({ jsonrpc: "2.0", id: 1, method: "tools/call", params: call }))
     // What it does not want it would not want the next time.
-    return answer.status < 500 ? await answer.json() : undefined
+    return answer.status < 500 ? JSON.parse(answer.text) : undefined
   } catch {
     return
   }

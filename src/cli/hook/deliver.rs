@@ -4,6 +4,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::cli::context::Context;
+use crate::cli::process;
 use crate::client::{Client, ClientError};
 
 /// Why an event has no answer. The texts are for the log.
@@ -32,7 +33,9 @@ pub(super) fn deliver(
 async fn request(context: &Context, arguments: &Value) -> Result<Option<String>, DeliveryError> {
     let discovery =
         context.discovery().map_err(|error| DeliveryError::NotSent(format!("{error:#}")))?;
-    let target = discovery.target().map_err(|error| DeliveryError::NotSent(error.to_string()))?;
+    let target = discovery
+        .agent_target(process::client_or_own())
+        .map_err(|error| DeliveryError::NotSent(error.to_string()))?;
     let body = json!({
         "jsonrpc": "2.0", "id": 1, "method": "tools/call",
         "params": { "name": "hook_event", "arguments": arguments },

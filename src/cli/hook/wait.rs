@@ -12,6 +12,7 @@ use tokio::time::sleep;
 use super::hook_log::HookLog;
 use super::{offline, payload, print};
 use crate::cli::context::Context;
+use crate::cli::process;
 use crate::client::{Client, ClientError, backoff, encode};
 use crate::config::Env;
 use crate::domain::{Clock as _, HookId, Ids, SystemClock};
@@ -141,7 +142,7 @@ async fn wait(context: &Context, session: &str) -> Result<Option<WakeUp>, String
 async fn post(context: &Context, path: &str, body: &Value) -> Result<WaitAnswer, ClientError> {
     let unusable = |error: anyhow::Error| ClientError::NotRunning { url: format!("{error:#}") };
     let discovery = context.discovery().map_err(unusable)?;
-    let target = discovery.target()?;
+    let target = discovery.agent_target(process::client_or_own())?;
     Client::new(target).post(path, body).await
 }
 

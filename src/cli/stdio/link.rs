@@ -1,14 +1,21 @@
 //! The connection to the daemon: the token is read for every request, and a daemon that is away is waited for or started.
 
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
+use serde::Deserialize;
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::super::{Context, daemon, output};
+use super::super::{Context, daemon, output, process};
 use crate::client::mcp::McpRequest;
-use crate::client::{Client, ClientError, ClientProblem, Discovery, StreamingReply, backoff};
+use crate::client::{
+    Client, ClientError, ClientProblem, Discovery, StreamingReply, Target, Token, TokenSource,
+    backoff,
+};
+use crate::domain::PROCESS_TOKENS_PATH;
 
 /// Where the daemon serves MCP.
 const PATH: &str = "/mcp";
@@ -45,6 +52,8 @@ pub(super) enum LinkError {
 pub(super) struct DaemonLink {
     context: Context,
     discovery: Discovery,
+    /// The token of the client's process, where this speaks as that: with `SVC_TOKEN`, or for a person, it does not.
+    process_token: Option<tokio::sync::Mutex<Option<Token>>>,
     state: Mutex<LinkState>,
     starting: tokio::sync::Mutex<()>,
 }
@@ -60,10 +69,19 @@ struct LinkState {
 }
 
 impl DaemonLink {
-    pub(super) fn new(context: &Context) -> anyhow::Result<Self> {
+    /// Speaks as the client's process, or for a person as the operator.
+    ///
+    /// Fails if a URL is given, and no token for it.
+    pub(super) fn new(context: &Context, as_operator: bool) -> anyhow::Result<Self> {
+        let discovery = context.discovery()?;
+        let trades = !as_operator && !discovery.has_token();
+        if trades && discovery.fixed().is_some() {
+            discovery.open_target()?;
+        }
         Ok(Self {
             context: context.clone(),
-            discovery: context.discovery()?,
+            discovery,
+            process_token: trades.then(tokio::sync::Mutex::default),
             state: Mutex::default(),
             starting: tokio::sync::Mutex::default(),
         })
@@ -134,9 +152,48 @@ impl DaemonLink {
         Ok(stream)
     }
 
-    /// One attempt, with the token as it is now.
+    /// One attempt, with the token as it is now. A token of the process that the daemon does not know any more is replaced:
+    /// a request that was answered 401 was not looked at.
     async fn send(&self, outgoing: &McpRequest) -> Result<StreamingReply, ClientError> {
-        Client::new(self.discovery.target()?).open(PATH, outgoing).await
+        let Some(kept) = &self.process_token else {
+            return Client::new(self.discovery.target()?).open(PATH, outgoing).await;
+        };
+        let mut stale = None;
+        loop {
+            let token = self.process_token(kept, stale.as_ref()).await?;
+            let target = Target {
+                token: Some(token.clone()),
+                token_source: TokenSource::Process,
+                ..self.discovery.open_target()?
+            };
+            let stream = Client::new(target).open(PATH, outgoing).await?;
+            if stream.status != StatusCode::UNAUTHORIZED || stale.is_some() {
+                return Ok(stream);
+            }
+            stale = Some(token);
+        }
+    }
+
+    /// The token of the client's process; another one in place of the stale one. Of many requests at once, one gets it.
+    async fn process_token(
+        &self,
+        kept: &tokio::sync::Mutex<Option<Token>>,
+        stale: Option<&Token>,
+    ) -> Result<Token, ClientError> {
+        #[derive(Deserialize)]
+        struct Traded {
+            token: String,
+        }
+        let mut kept = kept.lock().await;
+        match &*kept {
+            Some(token) if stale != Some(token) => return Ok(token.clone()),
+            _ => {}
+        }
+        let client = Client::new(self.discovery.open_target()?);
+        let wish = json!({ "client_pid": process::client_or_own() });
+        let Traded { token } = client.post(PROCESS_TOKENS_PATH, &wish).await?;
+        let token = Token::parse(&token, Path::new(PROCESS_TOKENS_PATH))?;
+        Ok(kept.insert(token).clone())
     }
 
     /// Starts a daemon, at most once in an outage. Requests that come meanwhile wait for it.

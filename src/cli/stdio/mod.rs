@@ -19,6 +19,7 @@ mod tools;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -35,15 +36,25 @@ Example:
 
 Starts the daemon if none runs (not with --url), and lives through its restarts: what was asked is
 asked again or resumed, and if that could do something twice, the answer says so. Standard output
-has the protocol alone, one JSON-RPC message per line. Ends with its standard input. The token is
-the operator's, or the one in SVC_TOKEN.";
+has the protocol alone, one JSON-RPC message per line. Ends with its standard input.
+
+It speaks as the process that started it, with a token that the daemon gives that process on the
+socket in the data folder; or with SVC_TOKEN, which --url needs. A person says --operator.";
+
+/// Arguments of `svc stdio`.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct StdioArgs {
+    /// Speak with the operator token: for a person, not for an agent
+    #[arg(long)]
+    operator: bool,
+}
 
 /// Bridges standard input and output to the daemon until the input ends or a signal comes.
-pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, args: StdioArgs) -> anyhow::Result<ExitCode> {
     let stop = CancellationToken::new();
     stop_on_signal(&stop)?;
     let (output, mut writing) = LineWriter::stdout();
-    let bridge = Arc::new(Bridge::new(DaemonLink::new(context)?, output));
+    let bridge = Arc::new(Bridge::new(DaemonLink::new(context, args.operator)?, output));
     let mut dispatcher = CallDispatcher::new(Arc::clone(&bridge), &stop);
     let read = tokio::select! {
         read = dispatcher.read(tokio::io::stdin()) => read,

@@ -1,0 +1,428 @@
+//! Who a client is: its process, as the Unix socket shows it. Nothing of one client passes for another's.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, Home, Running, eventually, until};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A coding agent that is none: a process of its own, which runs `svc stdio` and hooks as a client does.
+struct FakeClient {
+    running: Running,
+    stdin: Option<ChildStdin>,
+    /// Each line is a command that it runs.
+    control: File,
+    folder: PathBuf,
+    count: u32,
+}
+
+impl FakeClient {
+    /// Starts it in this folder below the user's home, with `svc stdio` and these arguments.
+    fn start(home: &Home, name: &str, project: &str, arguments: &str) -> Self {
+        let cwd = home.user().join(project);
+        fs::create_dir_all(&cwd).expect("a folder");
+        let folder = home.user().join(format!("{name}.client"));
+        fs::create_dir(&folder).expect("a folder");
+        let program = folder.join(name);
+        symlink("/bin/sh", &program).expect("a link");
+        let control = folder.join("control");
+        let made = Command::new("mkfifo").arg(&control).status().expect("mkfifo runs");
+        assert!(made.success());
+        let script = format!(
+            "exec 3<&0; \"$SVC\" stdio {arguments} <&3 3<&- & exec 3<&-; \
+             while read -r line; do eval \"$line\"; done <\"$FOLDER/control\""
+        );
+        let mut command = Command::new(&program);
+        let svc = home.command(&[]);
+        let variables = svc.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        command
+            .args(["-c", &script])
+            .env_clear()
+            .envs(variables)
+            .env("SVC", svc.get_program())
+            .env("FOLDER", &folder)
+            .env("SVC_HOOK_DEADLINE_MS", "20000")
+            .current_dir(cwd)
+            .stdin(Stdio::piped());
+        let mut running = Running::spawn(command);
+        let stdin = Some(running.stdin());
+        // Open in both directions it waits for nobody.
+        let control = OpenOptions::new().read(true).write(true).open(&control);
+        Self { running, stdin, control: control.expect("a pipe"), folder, count: 0 }
+    }
+
+    fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    /// What a hook of this client prints.
+    #[track_caller]
+    fn hook(&mut self, payload: &Value) -> String {
+        self.count += 1;
+        let path = |name: &str| self.folder.join(format!("{}.{name}", self.count));
+        fs::write(path("in"), payload.to_string()).expect("a file");
+        let (input, output, status) = (path("in"), path("out"), path("status"));
+        let (input, output, status) = (input.display(), output.display(), status.display());
+        let line = format!(
+            "\"$SVC\" hook claude <'{input}' >'{output}' 2>&1; echo $? >'{status}.new'; mv '{status}.new' '{status}'"
+        );
+        writeln!(self.control, "{line}").expect("it reads");
+        let code = until(SOON, || fs::read_to_string(path("status")).ok());
+        assert_eq!(code.trim(), "0");
+        fs::read_to_string(path("out")).expect("what it printed")
+    }
+
+    /// Sends a call of a tool.
+    fn begin(&mut self, name: &str, arguments: &Value, meta: &Value) -> u32 {
+        self.count += 1;
+        let mut all = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        all.as_object_mut().expect("one").extend(meta.as_object().expect("one").clone());
+        let params = json!({ "name": name, "arguments": arguments, "_meta": all });
+        let call =
+            json!({ "jsonrpc": "2.0", "id": self.count, "method": "tools/call", "params": params });
+        let stdin = self.stdin.as_mut().expect("it is open");
+        writeln!(stdin, "{call}").expect("it reads");
+        self.count
+    }
+
+    #[track_caller]
+    fn answer(&mut self, id: u32) -> Value {
+        loop {
+            let line = self.running.line().expect("an answer before the end");
+            let message: Value = serde_json::from_str(&line).expect("JSON");
+            if message["id"] == id {
+                return message;
+            }
+        }
+    }
+
+    /// The answer to a call of a tool.
+    #[track_caller]
+    fn call(&mut self, name: &str, arguments: &Value) -> Value {
+        let id = self.begin(name, arguments, &json!({}));
+        self.answer(id)
+    }
+
+    #[track_caller]
+    fn ok(&mut self, name: &str, arguments: &Value) -> Value {
+        let answer = self.call(name, arguments);
+        assert!(answer["result"]["isError"].is_null(), "{name}: {answer}");
+        answer["result"]["structuredContent"].clone()
+    }
+
+    #[track_caller]
+    fn forbidden(&mut self, name: &str, arguments: &Value) {
+        let answer = self.call(name, arguments);
+        let error = &answer["result"]["structuredContent"]["error"];
+        assert_eq!(error["type"], "forbidden", "{name} {arguments}: {answer}");
+    }
+
+    /// Ends the process as a crash would, and not what it started.
+    fn kill(&mut self) {
+        self.running.signal(Signal::KILL);
+        eventually(SOON, || self.running.has_ended());
+    }
+}
+
+fn event(session: &str, event: &str, more: &Value) -> Value {
+    let mut payload =
+        json!({ "session_id": session, "hook_event_name": event, "cwd": "/nowhere/p" });
+    let members = payload.as_object_mut().expect("one");
+    members.extend(more.as_object().expect("one").clone());
+    payload
+}
+
+fn start(session: &str) -> Value {
+    event(session, "SessionStart", &json!({ "source": "startup" }))
+}
+
+fn prompt(session: &str) -> Value {
+    event(session, "UserPromptSubmit", &json!({ "prompt": "go on" }))
+}
+
+fn peer_of(d: &Daemon, session: &str) -> Value {
+    let peers = d.get("/v1/peers").ok(200)["peers"].as_array().expect("a list").clone();
+    peers.into_iter().find(|peer| peer["session_id"] == session).expect("it is registered")
+}
+
+fn id_of(peer: &Value) -> &str {
+    peer["peer_id"].as_str().expect("an id")
+}
+
+/// The session tokens of a client's process.
+fn tokens_of(d: &Daemon, pid: u32) -> Vec<Value> {
+    let tokens = d.get("/v1/tokens").ok(200)["tokens"].as_array().expect("a list").clone();
+    tokens.into_iter().filter(|token| token["client_pid"] == pid).collect()
+}
+
+fn subjects_of(d: &Daemon, pid: u32) -> Vec<String> {
+    let subject = |token: &Value| token["session"].as_str().expect("a subject").to_owned();
+    let mut subjects: Vec<_> = tokens_of(d, pid).iter().map(subject).collect();
+    subjects.sort();
+    subjects.dedup();
+    subjects
+}
+
+#[test]
+fn a_client_speaks_as_itself_alone() {
+    let d = Daemon::start();
+    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
+    let mut b = FakeClient::start(&d.home, "agent-b", "p", "");
+    a.hook(&start("s-a"));
+    b.hook(&start("s-b"));
+    let (peer_a, peer_b) = (peer_of(&d, "s-a"), peer_of(&d, "s-b"));
+    assert_eq!(peer_a["pid"], a.pid());
+
+    let to_a = json!({ "to": id_of(&peer_a), "text": "hello" });
+    let mut as_a = to_a.clone();
+    as_a["from_peer"] = json!(id_of(&peer_a));
+    b.forbidden("peer_send", &as_a);
+    assert_eq!(b.ok("peer_send", &to_a)["from_peer"], peer_b["peer_id"]);
+    for (tool, arguments) in [
+        ("peer_inbox", json!({ "peer_id": id_of(&peer_a) })),
+        ("peer_heartbeat", json!({ "peer_id": id_of(&peer_a), "status": "busy" })),
+        ("get_session", json!({ "session_id": "s-a" })),
+        ("end_session", json!({ "session_id": "s-a" })),
+        ("start_session", json!({ "session_id": "s-a" })),
+        (
+            "peer_register",
+            json!({ "display_name": "a", "backend": "claude-code", "session_id": "s-a" }),
+        ),
+    ] {
+        b.forbidden(tool, &arguments);
+    }
+    // Hooks and connection of one client are one principal; the session is the one that its hooks told of.
+    assert_eq!(a.ok("get_session", &json!({}))["session_id"], "s-a");
+    assert_eq!(a.ok("peer_inbox", &json!({}))["messages"][0]["from_peer"], peer_b["peer_id"]);
+}
+
+#[test]
+fn what_another_client_announces_leads_nowhere() {
+    let d = Daemon::start();
+    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
+    let mut b = FakeClient::start(&d.home, "agent-b", "p", "");
+    a.hook(&start("s-a"));
+    b.hook(&start("s-b"));
+    let peer_a = peer_of(&d, "s-a");
+    d.post(&format!("/v1/peers/{}/messages", id_of(&peer_a)), &json!({ "text": "for a" })).ok(200);
+
+    // The call that the other is about to make, by its id and by its tool and arguments.
+    for id in ["toolu_1", "toolu_2"] {
+        let using = json!({ "tool_name": "mcp__svc__peer_inbox", "tool_use_id": id, "tool_input": { "peek": true } });
+        b.hook(&event("s-b", "PreToolUse", &using));
+    }
+    let meta = json!({ "claudecode/toolUseId": "toolu_1" });
+    let id = a.begin("peer_inbox", &json!({ "peek": true }), &meta);
+    let inbox = a.answer(id)["result"]["structuredContent"].clone();
+    assert_eq!(inbox["messages"][0]["text"], "for a", "{inbox}");
+    let id = b.begin("peer_inbox", &json!({ "peek": true }), &meta);
+    assert_eq!(b.answer(id)["result"]["structuredContent"]["count"], 0);
+
+    // Another's process.
+    let claim = json!({ "display_name": "b", "backend": "claude-code", "pid": a.pid() });
+    assert_eq!(b.ok("peer_register", &claim)["pid"], b.pid());
+    assert_eq!(a.ok("get_session", &json!({}))["session_id"], "s-a");
+    assert_eq!(b.ok("get_session", &json!({}))["session_id"], "s-b");
+}
+
+#[test]
+fn a_session_goes_over_when_its_owner_is_gone() {
+    let d = Daemon::start();
+    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
+    let mut b = FakeClient::start(&d.home, "agent-b", "p", "");
+    let mut c = FakeClient::start(&d.home, "agent-c", "q", "");
+    a.hook(&start("s-a"));
+    let peer = peer_of(&d, "s-a");
+    let inbox = format!("/v1/peers/{}/messages", id_of(&peer));
+    d.post(&inbox, &json!({ "text": "a secret word" })).ok(200);
+
+    // While it lives nobody else is told anything, and nothing changes.
+    let before = d.get("/v1/sessions/s-a").ok(200);
+    for client in [&mut b, &mut c] {
+        for payload in [prompt("s-a"), start("s-a"), event("s-a", "SessionEnd", &json!({}))] {
+            assert_eq!(client.hook(&payload), "");
+        }
+    }
+    assert_eq!(d.get("/v1/sessions/s-a").ok(200), before);
+    assert_eq!(d.get(&format!("{inbox}?peek=true")).ok(200)["messages"][0]["state"], "queued");
+
+    a.kill();
+    assert_eq!(c.hook(&prompt("s-a")), "", "it works in another project");
+    let printed = b.hook(&event("s-a", "SessionStart", &json!({ "source": "resume" })));
+    assert!(printed.contains("a secret word"), "{printed}");
+    assert_eq!(peer_of(&d, "s-a")["peer_id"], peer["peer_id"], "the peer goes on");
+    let sent = b.ok("peer_send", &json!({ "to": id_of(&peer), "text": "x" }));
+    assert_eq!(sent["from_peer"], peer["peer_id"], "and it is its new owner's own");
+}
+
+#[test]
+fn hooks_of_a_client_share_one_token() {
+    let d = Daemon::start();
+    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
+    for session in ["s-1", "s-2"] {
+        a.hook(&start(session));
+        a.hook(&prompt(session));
+    }
+    a.ok("peer_list", &json!({}));
+    let tokens = tokens_of(&d, a.pid());
+    assert!(tokens.len() <= 2, "one of the hooks, one of the connection: {tokens:?}");
+    assert_eq!(subjects_of(&d, a.pid()).len(), 1, "{tokens:?}");
+    let cwd = d.home.user().join("p").canonicalize().expect("it is there");
+    assert_eq!(tokens[0]["cwd"], json!(cwd));
+    assert_eq!(tokens[0]["project"], json!(cwd));
+}
+
+#[test]
+fn an_identity_outlasts_the_daemon_and_its_tokens() {
+    let mut d = Daemon::start();
+    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
+    a.ok("peer_register", &json!({ "display_name": "a", "backend": "test" }));
+    let subjects = subjects_of(&d, a.pid());
+    assert_eq!(subjects.len(), 1);
+    d.kill9();
+    d.restart();
+    assert_eq!(a.ok("peer_heartbeat", &json!({}))["display_name"], "a");
+    assert_eq!(tokens_of(&d, a.pid()).len(), 1, "the token is still good");
+
+    // With its session the token ends; the process gets another one, and is who it was.
+    a.ok("start_session", &json!({ "session_id": subjects[0] }));
+    a.ok("end_session", &json!({ "session_id": subjects[0] }));
+    assert!(tokens_of(&d, a.pid())[0]["revoked_at"].is_string());
+    assert_eq!(a.ok("peer_heartbeat", &json!({}))["display_name"], "a");
+    assert_eq!(tokens_of(&d, a.pid()).len(), 2);
+    assert_eq!(subjects_of(&d, a.pid()), subjects);
+
+    // It ends with the process.
+    a.kill();
+    let pid = a.pid();
+    eventually(SOON, || tokens_of(&d, pid).iter().all(|token| token["revoked_at"].is_string()));
+}
+
+#[test]
+fn what_the_operator_takes_back_stays_taken_back() {
+    let d = Daemon::start();
+    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
+    a.hook(&start("s-a"));
+    a.ok("peer_list", &json!({}));
+    let inbox = format!("/v1/peers/{}/messages", id_of(&peer_of(&d, "s-a")));
+    d.post(&inbox, &json!({ "text": "hello" })).ok(200);
+    for token in tokens_of(&d, a.pid()) {
+        let id = token["token_id"].as_str().expect("an id");
+        d.delete(&format!("/v1/tokens/{id}")).ok(200);
+    }
+    let refused = a.call("peer_list", &json!({}));
+    assert!(refused["error"].is_object() || refused["result"]["isError"] == true, "{refused}");
+    assert!(refused.to_string().contains("start the client anew"), "{refused}");
+    assert_eq!(a.hook(&prompt("s-a")), "", "nor do its hooks");
+    assert!(tokens_of(&d, a.pid()).iter().all(|token| token["revoked_at"].is_string()));
+}
+
+#[test]
+fn a_person_says_that_it_is_one() {
+    let d = Daemon::start();
+    let mut person = FakeClient::start(&d.home, "person", "p", "--operator");
+    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
+    a.hook(&start("s-a"));
+    let peer = peer_of(&d, "s-a");
+    let message = json!({ "to": id_of(&peer), "from_peer": id_of(&peer), "text": "as you" });
+    assert_eq!(person.ok("peer_send", &message)["from_peer"], peer["peer_id"]);
+    assert!(tokens_of(&d, person.pid()).is_empty());
+}
+
+#[test]
+fn only_the_operators_bare_calls_mean_what_the_operator_started() {
+    let d = Daemon::start();
+    let session = d.session("s-1");
+    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
+    let bare = |caller: &crate::wire::Caller, name: &str, arguments: &Value| {
+        let params = json!({ "name": name, "arguments": arguments });
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        caller.post("/mcp", &body).ok(200)["result"]["structuredContent"].clone()
+    };
+    bare(&d, "start_session", &json!({ "session_id": "mine" }));
+    bare(&session, "start_session", &json!({}));
+    a.ok("start_session", &json!({ "session_id": "theirs" }));
+    assert_eq!(bare(&d, "get_session", &json!({}))["session_id"], "mine");
+    assert_eq!(bare(&session, "get_session", &json!({}))["session_id"], "s-1");
+    assert_eq!(a.ok("get_session", &json!({}))["session_id"], "theirs");
+    // A token that a person minted is for one session; a process names its own.
+    let other = bare(&session, "start_session", &json!({ "session_id": "another" }));
+    assert_eq!(other["error"]["type"], "forbidden", "{other}");
+}
+
+/// The answer to a request on the socket: its head and its body.
+fn over_socket(home: &Home, method: &str, path: &str, headers: &str, body: &str) -> (u16, Value) {
+    let mut stream = UnixStream::connect(home.path("svc.sock")).expect("the daemon listens");
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+    )
+    .expect("is sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    (status, serde_json::from_str(body).unwrap_or_default())
+}
+
+/// A token for this process, as `svc stdio` gets one for its client.
+#[track_caller]
+pub(crate) fn process_token(home: &Home) -> String {
+    let wish = json!({ "client_pid": std::process::id() }).to_string();
+    let (status, traded) = over_socket(home, "POST", "/v1/process_tokens", "", &wish);
+    assert_eq!(status, 201, "{traded}");
+    traded["token"].as_str().expect("a token").to_owned()
+}
+
+#[test]
+fn a_process_is_who_the_socket_says() {
+    let d = Daemon::start();
+    let own = std::process::id();
+    let stranger = FakeClient::start(&d.home, "agent-a", "p", "");
+    let trade =
+        |body: Value| over_socket(&d.home, "POST", "/v1/process_tokens", "", &body.to_string());
+    let (status, traded) = trade(json!({ "client_pid": own, "client": "A test" }));
+    assert_eq!(status, 201, "{traded}");
+    let subject = traded["session"].as_str().expect("a subject");
+    assert!(subject.starts_with(&format!("a-test-{own}-")), "{subject}");
+    let token = traded["token"].as_str().expect("a token");
+    let (_, again) = trade(json!({ "client_pid": own }));
+    assert_eq!(again["session"], traded["session"], "one subject for one process");
+    for other in [stranger.pid(), d.pid(), 1, u32::MAX] {
+        assert_eq!(trade(json!({ "client_pid": other })).0, 403, "{other} did not start this");
+    }
+    let registered = json!({ "display_name": "t", "backend": "test" });
+    let peer = d.with_token(token).post("/v1/peers/register", &registered).ok(200);
+
+    // The same without a token, as hooks come.
+    let path = format!("/v1/peers/{}/heartbeat", id_of(&peer));
+    let beat = |headers: &str| over_socket(&d.home, "POST", &path, headers, "{}").0;
+    assert_eq!(beat(&format!("Svc-Process: {own}\r\n")), 200);
+    assert_eq!(beat(&format!("Svc-Process: {}\r\n", stranger.pid())), 403);
+    assert_eq!(beat("Svc-Process: me\r\n"), 400);
+    assert_eq!(beat(""), 401, "nobody is the operator by being here");
+    assert_eq!(tokens_of(&d, own).len(), 2, "no row for what shows itself");
+
+    // Over TCP nobody sees a process.
+    let request = |caller: &crate::wire::Caller| {
+        let request = caller.request("POST", &path).header("Svc-Process", &own.to_string());
+        request.json(&json!({})).send().status()
+    };
+    assert_eq!(request(&d.stranger()), 401);
+    assert_eq!(d.post("/v1/process_tokens", &json!({})).status(), 403);
+    assert_eq!(d.stranger().post("/v1/process_tokens", &json!({})).status(), 401);
+}
