@@ -48,7 +48,7 @@ fn stored() -> Vec<String> {
     let name = |file: fs::DirEntry| file.file_name().into_string().expect("UTF-8");
     let files = files.map(|file| name(file.expect("an entry")));
     // Proposals of insta for a snapshot that differs.
-    let files = files.filter(|file| !file.ends_with(".new"));
+    let files = files.filter(|file| Path::new(file).extension().is_none_or(|end| end != "new"));
     let name = |file: String| {
         let name = file.strip_prefix("it__outputs__").and_then(|name| name.strip_suffix(".snap"));
         name.unwrap_or_else(|| panic!("{file} is no snapshot of these tests")).to_owned()
