@@ -18,6 +18,7 @@ pub mod learning;
 pub mod limits;
 pub mod mcp;
 mod message;
+mod operator_name;
 mod peer;
 mod principal;
 pub mod quote;
@@ -44,6 +45,7 @@ pub use id::{
 };
 pub use json_weight::json_weight;
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
+pub use operator_name::looks_like_operator;
 pub use peer::{Peer, PeerPresence, PeerRole, PeerStatus, RegisterInput};
 pub use principal::Principal;
 pub use secret::{WeakSecret, check_secret};

@@ -8,8 +8,12 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 
-use super::{App, Problem, api::Api, metrics::OPEN_METRICS_END, openapi::Operation};
-use crate::{service::Error, web::Accept};
+use super::{App, Code, Problem, api::Api, metrics::OPEN_METRICS_END, openapi::Operation};
+use crate::{
+    domain::{Caller, READ_ALL},
+    service::Error,
+    web::Accept,
+};
 
 /// The text format of Prometheus, which every scraper reads.
 const PROMETHEUS: &str = "text/plain; version=0.0.4";
@@ -24,7 +28,18 @@ pub(super) fn routes(api: Api) -> Api {
     api.get("/metrics", read.answer_with(200, "Metrics", OPEN_METRICS), show)
 }
 
-async fn show(State(app): State<App>, headers: HeaderMap) -> Result<Response, Problem> {
+async fn show(
+    State(app): State<App>,
+    caller: Caller,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    // Counts of what everybody does.
+    if !caller.has_scope(READ_ALL) {
+        return Err(Problem::new(
+            Code::Forbidden,
+            "metrics are for the operator, or need read_all",
+        ));
+    }
     let mut text = app.metrics.open_metrics();
     push_store_metrics(&app, &mut text).await?;
     let is_open = Accept::of(&headers).prefers("application/openmetrics-text", "text/plain");

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{App, Problem, api::Api, body::Json, openapi::Operation};
-use crate::domain::Timestamp;
+use crate::domain::{Caller, Timestamp};
 
 pub(super) fn routes(api: Api) -> Api {
     let alive = Operation::new("Whether a daemon is here, and which").open();
@@ -70,7 +70,8 @@ struct Build {
 #[derive(Serialize, JsonSchema)]
 struct StoreHealth {
     /// The database file.
-    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
     size_bytes: u64,
     wal_bytes: u64,
     schema_version: i64,
@@ -82,7 +83,7 @@ struct StoreHealth {
     queued: usize,
 }
 
-async fn show_health(State(app): State<App>) -> Result<Json<Health>, Problem> {
+async fn show_health(State(app): State<App>, caller: Caller) -> Result<Json<Health>, Problem> {
     let log = app.services.log.status().await?;
     let version = env!("CARGO_PKG_VERSION");
     Ok(Json(Health {
@@ -95,7 +96,7 @@ async fn show_health(State(app): State<App>) -> Result<Json<Health>, Problem> {
             profile: if cfg!(debug_assertions) { "debug" } else { "release" },
         },
         store: StoreHealth {
-            path: log.path.display().to_string(),
+            path: caller.is_operator().then(|| log.path.display().to_string()),
             size_bytes: log.size.database,
             wal_bytes: log.size.wal,
             schema_version: log.size.schema,

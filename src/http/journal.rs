@@ -72,10 +72,12 @@ struct ListSessions {
 
 async fn sessions(
     State(app): State<App>,
+    caller: Caller,
     Query(query): Query<ListSessions>,
 ) -> Result<Json<List<Session>>, Problem> {
     let filter = SessionFilter { project: query.project, client: query.client, open: query.open };
-    let page = app.services.team.sessions(&filter, query.cursor.as_deref(), query.limit).await?;
+    let page =
+        app.services.team.sessions(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
     Ok(Json(page.into()))
 }
 
@@ -91,9 +93,10 @@ struct SessionFound {
 
 async fn session(
     State(app): State<App>,
+    caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<SessionFound>, Problem> {
-    let detail = app.services.team.session_detail(&id).await?;
+    let detail = app.services.team.session_detail(&caller, &id).await?;
     Ok(Json(SessionFound {
         session: detail.session,
         tools: detail.tools,
@@ -164,6 +167,7 @@ struct ListGhaps {
 
 async fn ghaps(
     State(app): State<App>,
+    caller: Caller,
     Query(query): Query<ListGhaps>,
 ) -> Result<Json<List<Ghap>>, Problem> {
     let filter = GhapFilter {
@@ -173,7 +177,8 @@ async fn ghaps(
         session_id: query.session_id,
         since: query.since,
     };
-    let page = app.services.journal.ghaps(&filter, query.cursor.as_deref(), query.limit).await?;
+    let page =
+        app.services.journal.ghaps(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
     Ok(Json(page.into()))
 }
 
@@ -207,6 +212,7 @@ struct GhapHit {
 
 async fn search(
     State(app): State<App>,
+    caller: Caller,
     Query(query): Query<SearchGhaps>,
 ) -> Result<Json<GhapHits>, Problem> {
     let limit = query.limit.map_or(10, |limit| limit as usize);
@@ -223,7 +229,7 @@ async fn search(
         limit,
         only_relevant: false,
     };
-    let hits = app.services.search.search_ghaps(&search).await?;
+    let hits = app.services.search.search_ghaps(&caller, &search).await?;
     let ghap: Vec<GhapHit> =
         hits.into_iter().map(|hit| GhapHit { ghap: hit.ghap, score: hit.score }).collect();
     Ok(Json(GhapHits { count: ghap.len(), ghap }))
@@ -237,8 +243,12 @@ struct GhapFound {
     notes: Vec<String>,
 }
 
-async fn ghap(State(app): State<App>, Path(id): Path<String>) -> Result<Json<GhapFound>, Problem> {
-    let detail = app.services.journal.ghap(&id).await?;
+async fn ghap(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<GhapFound>, Problem> {
+    let detail = app.services.journal.ghap(&caller, &id).await?;
     Ok(Json(GhapFound { ghap: detail.ghap, history: detail.history, notes: detail.notes }))
 }
 
@@ -252,9 +262,11 @@ struct Export {
 
 async fn export(
     State(app): State<App>,
+    caller: Caller,
     Query(query): Query<Export>,
 ) -> Result<Json<List<OldGhap>>, Problem> {
-    let page = app.services.journal.export_ghaps(query.cursor.as_deref(), query.limit).await?;
+    let page =
+        app.services.journal.export_ghaps(&caller, query.cursor.as_deref(), query.limit).await?;
     Ok(Json(page.into()))
 }
 

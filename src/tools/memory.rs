@@ -53,7 +53,7 @@ struct NewMemoryInput {
         inner(length(max = limits::MEMORY_TAG_CHARS), regex(pattern = TAG))
     )]
     tags: Option<Vec<String>>,
-    /// It holds everywhere, and not only in the project of the session.
+    /// It holds everywhere, and not only in the project of the session: the operator's to say.
     global: Option<bool>,
     /// The session that remembers it; your own by default. It tells the project.
     #[schemars(regex(pattern = NOT_BLANK))]
@@ -142,7 +142,7 @@ async fn retrieve(call: Call, input: MemoryQuery) -> Result<MemoryHits, Failure>
     let hits = call
         .services
         .journal
-        .find_memories(&input.query, project.as_deref(), &filter, limit)
+        .find_memories(&call.caller, &input.query, project.as_deref(), &filter, limit)
         .await?;
     let given = hits.iter().map(|(memory, _)| SeenItem::from(memory)).collect();
     call.services.search.note_found(&acting.session_id, given).await;
@@ -213,7 +213,7 @@ async fn list(call: Call, input: MemoryListInput) -> Result<MemoryList, Failure>
     let (memories, total) = call
         .services
         .journal
-        .memories(&filter, input.offset.unwrap_or(0), input.limit.unwrap_or(50))
+        .memories(&call.caller, &filter, input.offset.unwrap_or(0), input.limit.unwrap_or(50))
         .await?;
     let results: Vec<MemoryRow> = memories
         .into_iter()

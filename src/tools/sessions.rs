@@ -267,7 +267,7 @@ struct GetSessionResult {
 
 async fn get(call: Call, input: SessionArguments) -> Result<GetSessionResult, Failure> {
     let session = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let detail = call.services.team.session_detail(&session.session_id).await?;
+    let detail = call.services.team.session_detail(&call.caller, &session.session_id).await?;
     Ok(GetSessionResult {
         session: detail.session,
         tools: detail.tools,
@@ -305,7 +305,11 @@ struct ListSessionsResult {
 
 async fn list(call: Call, input: ListSessionsArguments) -> Result<ListSessionsResult, Failure> {
     let filter = SessionFilter { project: input.project, client: input.client, open: input.open };
-    let page = call.services.team.sessions(&filter, input.cursor.as_deref(), input.limit).await?;
+    let page = call
+        .services
+        .team
+        .sessions(&call.caller, &filter, input.cursor.as_deref(), input.limit)
+        .await?;
     Ok(ListSessionsResult {
         count: page.items.len(),
         sessions: page.items,

@@ -80,7 +80,7 @@ struct ClusterSummary {
 }
 
 async fn clusters(call: Call, input: ClusterListInput) -> Result<ClusterRows, Failure> {
-    let list = call.services.journal.clusters(input.axis).await?;
+    let list = call.services.journal.clusters(&call.caller, input.axis).await?;
     let total = list.clusters.len();
     let clusters: Vec<ClusterSummary> = list
         .clusters
@@ -145,7 +145,8 @@ struct ClusterMember {
 
 async fn members(call: Call, input: ClusterMembersInput) -> Result<ClusterMembers, Failure> {
     let limit = input.limit.unwrap_or(50);
-    let (axis, rows) = call.services.journal.cluster_members(&input.cluster_id, limit).await?;
+    let (axis, rows) =
+        call.services.journal.cluster_members(&call.caller, &input.cluster_id, limit).await?;
     let label = input.cluster_id.rsplit('_').next().and_then(|label| label.parse().ok());
     let members: Vec<ClusterMember> = rows
         .into_iter()
@@ -218,7 +219,8 @@ impl From<ValueDistances> for DistanceMetrics {
 }
 
 async fn validate(call: Call, input: ValidateInput) -> Result<ValidityOutput, Failure> {
-    let validity = call.services.journal.validate_value(&input.text, &input.cluster_id).await?;
+    let validity =
+        call.services.journal.validate_value(&call.caller, &input.text, &input.cluster_id).await?;
     let reason = format!("the sentence {}", too_far(&validity.distances));
     Ok(ValidityOutput {
         valid: validity.is_valid,
@@ -321,7 +323,7 @@ const EXCERPT: usize = 270;
 
 async fn list(call: Call, input: ValueListInput) -> Result<ValueList, Failure> {
     let (values, total) =
-        call.services.journal.values(input.axis, input.limit.unwrap_or(20)).await?;
+        call.services.journal.values(&call.caller, input.axis, input.limit.unwrap_or(20)).await?;
     let is_full = input.full.unwrap_or(false);
     let results: Vec<ValueRow> = values
         .into_iter()

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use svc::domain::RowReader;
 use svc::service::search::{
     find,
     retrieval::{NOW, QueryPart, RetrievalFixture, SearchScores, SearchSystem},
@@ -100,7 +101,7 @@ fn latency(
         runtime.block_on(async {
             for query in &fixture.queries {
                 let begun = Instant::now();
-                find(&store, NOW, &query.search(true)).await?;
+                find(&store, &RowReader::Everything, NOW, &query.search(true)).await?;
                 slice.add(begun.elapsed());
             }
             anyhow::Ok(())

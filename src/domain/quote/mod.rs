@@ -25,4 +25,5 @@ pub use invisible::is_invisible;
 pub use json::{json, value};
 pub(crate) use model_text::model_text;
 pub use model_text::{ForModels, ModelText};
+pub(in crate::domain) use skeleton::of as skeleton_of;
 pub use text::{QuotedLine, QuotedText, excerpt, line};

@@ -128,7 +128,7 @@ fn dressed(c: char) -> Option<char> {
 }
 
 /// The skeleton of a whole text.
-pub(super) fn of(text: &str) -> Vec<u8> {
+pub(in crate::domain) fn of(text: &str) -> Vec<u8> {
     let mut key = Vec::with_capacity(text.len());
     if text.is_ascii() {
         text.bytes().for_each(|byte| push_byte(&mut key, byte));

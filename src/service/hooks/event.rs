@@ -18,7 +18,9 @@ use crate::{
         limits,
         quote::ModelText,
     },
-    service::{Error, check, journal::ContextRequest, project::project_root, team::ActingSession},
+    service::{
+        Error, check, journal::ContextRequest, project::project_to_start, team::ActingSession,
+    },
     telemetry,
 };
 
@@ -129,7 +131,7 @@ impl Hooks {
         known: &KnownSession,
         call: HookCall,
     ) -> Result<HookWrites, Error> {
-        let SessionProfile { project, peer_name } = self.profile(event, known).await?;
+        let SessionProfile { project, peer_name } = self.profile(caller, event, known).await?;
         let job = HookWriteJob {
             caller: caller.clone(),
             event: Arc::clone(event),
@@ -155,12 +157,14 @@ impl Hooks {
 
     async fn profile(
         &self,
+        caller: &Caller,
         event: &HookEvent,
         known: &KnownSession,
     ) -> Result<SessionProfile, Error> {
         // Finding a project's root looks at the disk, and a known session has its project already.
         let is_new = known.session.is_none() || known.peer.is_none() || event.is_start();
-        let project = event.cwd.as_deref().filter(|_| is_new).map(project_root);
+        let cwd = event.cwd.as_deref().filter(|_| is_new);
+        let project = project_to_start(caller, cwd);
         let peer_name = if known.peer.is_none() && !event.is_of_sub_agent() {
             Some(self.free_peer_name(event.client, project.as_deref()).await?)
         } else {
@@ -209,7 +213,7 @@ impl Hooks {
             }
             HookAudience::Session => {
                 let record = match hook::session_source_of_start(event, known.peer.as_ref()) {
-                    Some(source) => self.open_record(&known.acting, source).await?,
+                    Some(source) => self.open_record(caller, &known.acting, source).await?,
                     None => None,
                 };
                 let context = self.context_of_prompt(caller, event, hook_id).await;
@@ -222,6 +226,7 @@ impl Hooks {
     /// An open record that a session should know of when it begins: its own, or one that was left open in its project.
     async fn open_record(
         &self,
+        caller: &Caller,
         acting: &ActingSession,
         source: SessionSource,
     ) -> Result<Option<HookNote>, Error> {
@@ -232,7 +237,7 @@ impl Hooks {
         {
             return Ok(None);
         }
-        let orphans = self.journal.orphans(acting).await?;
+        let orphans = self.journal.orphans(caller, acting).await?;
         Ok(orphans.first().map(hook::abandoned_record_note))
     }
 

@@ -175,7 +175,7 @@ impl HookWriteJob {
             summary: run.verdict.summary.clone(),
             tool_use_id: tool.use_id.clone(),
         };
-        let (outcome, is_new) = put_outcome(tx, &self.ids, &self.acting, new).await?;
+        let (outcome, is_new) = put_outcome(tx, &self.ids, &self.caller, &self.acting, new).await?;
         if !is_new || !hook::is_evidence(run.verdict.kind, run.verdict.verdict.into()) {
             return Ok(None);
         }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, Timestamp, fit,
+        Caller, RowReader, Timestamp, fit,
         fit::{Fit, WeighedPrompt},
         journal::{Ghap, GhapStatus},
         learning::{Memory, Value},
@@ -94,7 +94,9 @@ impl Journal {
         let mut request = request.clone();
         if let Some(session) = &request.session_id {
             self.team.acting_session(caller, None, Some(session), None).await?;
-            if request.project.is_none() {
+            if !caller.is_operator() {
+                request.project = caller.project().map(str::to_owned);
+            } else if request.project.is_none() {
                 request.project =
                     self.core.store.session(session).await?.and_then(|session| session.project);
             }
@@ -105,7 +107,7 @@ impl Journal {
             }
             _ => HashSet::new(),
         };
-        let mut candidates = self.relevant(&request).await?;
+        let mut candidates = self.relevant(caller, &request).await?;
         leave_out(&mut candidates, &seen);
         let mut markdown = BoundedMarkdown::new(request.budget);
         fill(&mut markdown, candidates, request.limit);
@@ -145,25 +147,33 @@ impl Journal {
     }
 
     /// What may come in, kind by kind, the best of each first.
-    async fn relevant(&self, request: &ContextRequest) -> Result<Vec<ContextItem>, Error> {
+    async fn relevant(
+        &self,
+        caller: &Caller,
+        request: &ContextRequest,
+    ) -> Result<Vec<ContextItem>, Error> {
         let wants = |kind| request.kinds.is_empty() || request.kinds.contains(&kind);
         let mut candidates = Vec::new();
         if wants(ContextKind::Experiences) {
-            let ghaps = self.experiences(request).await?;
+            let ghaps = self.experiences(caller, request).await?;
             candidates.extend(ghaps.iter().map(ContextItem::of_ghap));
         }
         if wants(ContextKind::Values) {
-            let values = self.fitting_values(request).await?;
+            let values = self.fitting_values(caller, request).await?;
             candidates.extend(values.iter().map(ContextItem::of_value));
         }
         if wants(ContextKind::Memories) {
-            let memories = self.fitting_memories(request).await?;
+            let memories = self.fitting_memories(caller, request).await?;
             candidates.extend(memories.iter().map(ContextItem::of_memory));
         }
         Ok(candidates)
     }
 
-    async fn experiences(&self, request: &ContextRequest) -> Result<Vec<Ghap>, Error> {
+    async fn experiences(
+        &self,
+        caller: &Caller,
+        request: &ContextRequest,
+    ) -> Result<Vec<Ghap>, Error> {
         if request.query.trim().is_empty() {
             return Ok(Vec::new());
         }
@@ -175,7 +185,7 @@ impl Journal {
             limit: (request.limit * 2).clamp(10, limits::SEARCH_HITS),
             only_relevant: request.unasked,
         };
-        let hits = self.search.search_ghaps(&search).await?;
+        let hits = self.search.search_ghaps(caller, &search).await?;
         // Of what was given up without a word on why there is nothing to learn.
         let ghaps = hits.into_iter().map(|hit| hit.ghap);
         Ok(ghaps
@@ -184,8 +194,13 @@ impl Journal {
     }
 
     /// Values that fit the prompt, the best first; without one those of the project, the latest first.
-    async fn fitting_values(&self, request: &ContextRequest) -> Result<Vec<Value>, Error> {
-        let (values, _) = self.core.store.values(None, limits::VALUES_RANKED).await?;
+    async fn fitting_values(
+        &self,
+        caller: &Caller,
+        request: &ContextRequest,
+    ) -> Result<Vec<Value>, Error> {
+        let (values, _) =
+            self.core.store.values(&RowReader::of(caller), None, limits::VALUES_RANKED).await?;
         let is_own = |value: &Value| value.project.is_none() || value.project == request.project;
         if request.query.trim().is_empty() {
             return Ok(values.into_iter().map(|(value, _)| value).filter(is_own).collect());
@@ -205,14 +220,18 @@ impl Journal {
     }
 
     /// Memories that fit the prompt, the best first; without one those that matter to the project.
-    async fn fitting_memories(&self, request: &ContextRequest) -> Result<Vec<Memory>, Error> {
+    async fn fitting_memories(
+        &self,
+        caller: &Caller,
+        request: &ContextRequest,
+    ) -> Result<Vec<Memory>, Error> {
         let project = request.project.as_deref();
         let limit = limits::SEARCH_HITS;
         if request.query.trim().is_empty() {
-            return Ok(self.important_memories(project, limit).await?);
+            return Ok(self.important_memories(caller, project, limit).await?);
         }
         let filter = MemoryFilter::default();
-        let ranked = self.find_memories(&request.query, project, &filter, limit).await?;
+        let ranked = self.find_memories(caller, &request.query, project, &filter, limit).await?;
         let fitting = ranked.into_iter().filter(|(_, fit)| request.takes(*fit));
         Ok(fitting.map(|(memory, _)| memory).collect())
     }

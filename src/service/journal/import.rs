@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::room::Journal;
 use crate::{
     domain::{
-        Caller, GhapId, Ids, Timestamp,
+        Caller, GhapId, Ids, RowReader, Timestamp,
         journal::{
             Domain, Ghap, GhapDraft, GhapState, Iteration, Lesson, ResolvedGhap, RootCause,
             RootCauseCategory, SessionSource, Strategy, Tier, Verdict, tier,
@@ -229,15 +229,17 @@ async fn import_batch(
 }
 
 impl Journal {
-    /// A page of records with their history, in the order in which they were made, so that an import makes them in
+    /// A page of the records that the caller may read with their history, in the order in which they were made, so that an import makes them in
     /// the same.
     pub async fn export_ghaps(
         &self,
+        caller: &Caller,
         cursor: Option<&str>,
         limit: Option<u32>,
     ) -> Result<Page<OldGhap>, Error> {
+        let reader = RowReader::of(caller);
         let read = async |after: Option<GhapId>, limit| {
-            self.core.store.ghaps_after(after.as_ref(), limit).await
+            self.core.store.ghaps_after(&reader, after.as_ref(), limit).await
         };
         let page = Page::read(cursor, limit, read, |ghap: &Ghap| ghap.id.clone()).await?;
         let mut items = Vec::with_capacity(page.items.len());

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, fit,
+        Caller, RowReader, fit,
         fit::{Fit, WeighedPrompt},
         learning::{Memory, MemoryCategory, MemoryId},
         limits, text,
@@ -17,8 +17,9 @@ use crate::{
     },
     service::{
         Error, ResourceKind, check,
+        project::project_of_write,
         search::confirmation_factor,
-        team::{ActingSession, tell},
+        team::{ActingSession, owns_session, tell},
     },
     store::{MemoryFilter, StoreError},
 };
@@ -51,7 +52,8 @@ pub struct StoredMemory {
 }
 
 impl Journal {
-    /// Stores a memory. The same content once more in a project and category is the memory that there is.
+    /// Stores a memory. The same content once more in a project and category is the memory that there is. One for every
+    /// project is the operator's to give.
     pub async fn store_memory(
         &self,
         caller: &Caller,
@@ -63,15 +65,18 @@ impl Journal {
         let tags = tidy(new.tags)?;
         let digest = hex::encode(Sha256::digest(&new.content));
         let terms = text::terms(&new.content);
-        let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
+        if new.global && !caller.is_operator() {
+            let why = "global: a memory for every project is the operator's to give";
+            return Err(Error::Forbidden(why.to_owned()));
+        }
+        let (caller, ids) = (caller.clone(), self.core.ids.clone());
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
                     let session_id = &acting.session_id;
-                    tx.touch_session(session_id, &subject).await?;
-                    let session = tx.session(session_id).await?;
-                    let project = session.and_then(|session| session.project);
+                    tx.touch_session(session_id, &caller.principal().to_string()).await?;
+                    let project = project_of_write(&caller, tx.session(session_id).await?);
                     let memory = Memory {
                         id: MemoryId::new(&ids, tx.now()),
                         project: project.filter(|_| !new.global),
@@ -82,7 +87,8 @@ impl Journal {
                         confirmed_again: 0,
                         created_at: tx.now(),
                     };
-                    let known = tx.insert_memory(&memory, &digest, &terms, session_id).await?;
+                    let known =
+                        tx.insert_memory(&memory, &digest, &terms, session_id, new.global).await?;
                     if let Some(memory) = known {
                         return Ok(StoredMemory { memory, is_known: true });
                     }
@@ -94,9 +100,10 @@ impl Journal {
             .await
     }
 
-    /// The memories that fit a text, the best first, each with how well it fits.
+    /// The memories that fit a text and that the caller may read, the best first, each with how well it fits.
     pub async fn find_memories(
         &self,
+        caller: &Caller,
         query: &str,
         project: Option<&str>,
         filter: &MemoryFilter,
@@ -112,8 +119,11 @@ impl Journal {
         let prompt =
             WeighedPrompt::new(prompt, usize::try_from(count).unwrap_or(usize::MAX), &frequencies);
         let most = u32::try_from(limits::SEARCH_CANDIDATES.max(limit)).unwrap_or(u32::MAX);
-        let candidates =
-            self.core.store.memory_candidates(&as_json(&prompt.terms()), filter, most).await?;
+        let candidates = self
+            .core
+            .store
+            .memory_candidates(&RowReader::of(caller), &as_json(&prompt.terms()), filter, most)
+            .await?;
         let now = self.core.now();
         let mut ranked: Vec<(Memory, Fit)> = candidates
             .into_iter()
@@ -133,17 +143,18 @@ impl Journal {
         Ok(ranked)
     }
 
-    /// A page of memories, the latest first, and how many there are in all.
+    /// A page of memories that the caller may read, the latest first, and how many there are in all.
     pub async fn memories(
         &self,
+        caller: &Caller,
         filter: &MemoryFilter,
         offset: u32,
         limit: u32,
     ) -> Result<(Vec<Memory>, i64), Error> {
-        Ok(self.core.store.memories(filter, offset, limit).await?)
+        Ok(self.core.store.memories(&RowReader::of(caller), filter, offset, limit).await?)
     }
 
-    /// Removes a memory.
+    /// Removes a memory: that of the caller's own session, or any if it is the operator.
     pub async fn delete_memory(
         &self,
         caller: &Caller,
@@ -153,15 +164,29 @@ impl Journal {
         let id = MemoryId::parse(id).ok_or_else(|| {
             Error::invalid("memory_id", "must be a UUID, as store_memory gives it")
         })?;
-        let subject = caller.principal().to_string();
+        let caller = caller.clone();
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    if !tx.delete_memory(&id).await? {
-                        return Err(Error::not_found(ResourceKind::Memory, id.as_str()));
+                    let unknown = || Error::not_found(ResourceKind::Memory, id.as_str());
+                    let maker = tx.memory_maker(&RowReader::of(&caller), &id).await?;
+                    let (session, is_readable) = maker.ok_or_else(unknown)?;
+                    if !owns_session(tx, &caller, &session).await? {
+                        return Err(if is_readable {
+                            let why = format!(
+                                "memory {} is another's: its maker may remove it",
+                                id.as_str()
+                            );
+                            Error::Forbidden(why)
+                        } else {
+                            unknown()
+                        });
                     }
-                    tx.touch_session(&acting.session_id, &subject).await?;
+                    if !tx.delete_memory(&id).await? {
+                        return Err(unknown());
+                    }
+                    tx.touch_session(&acting.session_id, &caller.principal().to_string()).await?;
                     let data = json!({ "id": id });
                     tell(tx, &acting.session_id, "memory.deleted", &data).await?;
                     Ok(id)
@@ -170,15 +195,17 @@ impl Journal {
             .await
     }
 
-    /// The memories that matter most to a project.
+    /// The memories that matter most to a project and that the caller may read.
     pub(super) async fn important_memories(
         &self,
+        caller: &Caller,
         project: Option<&str>,
         limit: usize,
     ) -> Result<Vec<Memory>, StoreError> {
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
         let project = project.unwrap_or_default();
-        self.core.store.important_memories(project, limits::MEMORY_IMPORTANT, limit).await
+        let reader = RowReader::of(caller);
+        self.core.store.important_memories(&reader, project, limits::MEMORY_IMPORTANT, limit).await
     }
 }
 

@@ -7,16 +7,25 @@ use crate::{
         journal::{Ghap, GhapStatus, Resolution},
         limits,
     },
-    service::{Error, ResourceKind, team::ActingSession},
+    service::{Error, ResourceKind, project::project_of_write, team::ActingSession},
     store::WriteTx,
 };
 
 impl Journal {
     /// Records that were left open in the project of a session, by sessions that are over or long silent; the one that
     /// was changed last first.
-    pub async fn orphans(&self, acting: &ActingSession) -> Result<Vec<Ghap>, Error> {
+    pub async fn orphans(
+        &self,
+        caller: &Caller,
+        acting: &ActingSession,
+    ) -> Result<Vec<Ghap>, Error> {
         let session = self.core.store.session(&acting.session_id).await?;
-        let project = session.and_then(|session| session.project).unwrap_or_default();
+        let project = match project_of_write(caller, session) {
+            Some(project) => project,
+            // Sessions without a project have nothing in common.
+            None if !caller.is_operator() => return Ok(Vec::new()),
+            None => String::new(),
+        };
         let stale = self.core.now().minus(limits::SESSION_STALE);
         Ok(self.core.store.orphans(&project, &acting.session_id, stale).await?)
     }
@@ -28,7 +37,7 @@ impl Journal {
         acting: ActingSession,
         id: Option<&str>,
     ) -> Result<(Ghap, String), Error> {
-        let orphan = self.one_orphan(&acting, id).await?;
+        let orphan = self.one_orphan(caller, &acting, id).await?;
         let subject = caller.principal().to_string();
         let stale = self.core.now().minus(limits::SESSION_STALE);
         self.core
@@ -54,12 +63,13 @@ impl Journal {
     /// Ends a record that was left open, under the session that left it.
     pub async fn abandon_orphan(
         &self,
+        caller: &Caller,
         acting: ActingSession,
         id: Option<&str>,
         reason: String,
     ) -> Result<Ghap, Error> {
         check_text("reason", &reason, limits::GHAP_LONG_TEXT_CHARS)?;
-        let orphan = self.one_orphan(&acting, id).await?;
+        let orphan = self.one_orphan(caller, &acting, id).await?;
         let stale = self.core.now().minus(limits::SESSION_STALE);
         self.core
             .store
@@ -75,8 +85,13 @@ impl Journal {
             .await
     }
 
-    async fn one_orphan(&self, acting: &ActingSession, id: Option<&str>) -> Result<GhapId, Error> {
-        let mut orphans = self.orphans(acting).await?;
+    async fn one_orphan(
+        &self,
+        caller: &Caller,
+        acting: &ActingSession,
+        id: Option<&str>,
+    ) -> Result<GhapId, Error> {
+        let mut orphans = self.orphans(caller, acting).await?;
         match id {
             None if orphans.is_empty() => {
                 Err(Error::not_found(ResourceKind::OrphanedRecord, "in this project"))

@@ -11,6 +11,7 @@ use crate::{
     },
     service::{
         Error, check,
+        project::project_of_write,
         team::{ActingSession, tell},
     },
     store::WriteTx,
@@ -39,13 +40,13 @@ impl Journal {
     ) -> Result<Outcome, Error> {
         check_text("command", &new.command, limits::GHAP_LONG_TEXT_CHARS)?;
         check::key("tool_use_id", new.tool_use_id.as_deref())?;
-        let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
+        let (caller, ids) = (caller.clone(), self.core.ids.clone());
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.touch_session(&acting.session_id, &subject).await?;
-                    Ok(put_outcome(tx, &ids, &acting, new).await?.0)
+                    tx.touch_session(&acting.session_id, &caller.principal().to_string()).await?;
+                    Ok(put_outcome(tx, &ids, &caller, &acting, new).await?.0)
                 })
             })
             .await
@@ -65,11 +66,12 @@ impl Journal {
 pub(in crate::service) async fn put_outcome(
     tx: &mut WriteTx,
     ids: &Ids,
+    caller: &Caller,
     acting: &ActingSession,
     new: NewOutcome,
 ) -> Result<(Outcome, bool), Error> {
     let session = tx.session(&acting.session_id).await?;
-    let project = session.and_then(|session| session.project).unwrap_or_default();
+    let project = project_of_write(caller, session).unwrap_or_default();
     let outcome = Outcome {
         outcome_id: OutcomeId::new(ids, tx.now()),
         session_id: acting.session_id.clone(),

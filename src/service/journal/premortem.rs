@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller,
+        Caller, RowReader,
         journal::{Domain, Ghap, Strategy},
         quote::{ModelText, model_text},
     },
@@ -45,11 +45,15 @@ impl Journal {
             self.team.acting_session(caller, None, Some(session), None).await?;
             project = self.core.store.session(session).await?.and_then(|session| session.project);
         }
-        let project = project.as_deref().unwrap_or_default();
+        let reader = RowReader::of(caller);
+        let project = caller.project().or(project.as_deref()).unwrap_or_default();
         let mut markdown = BoundedMarkdown::new(budget);
 
-        let failed =
-            self.core.store.telling(domain, strategy, LessonKind::Falsified, project, MOST).await?;
+        let failed = self
+            .core
+            .store
+            .telling(&reader, domain, strategy, LessonKind::Falsified, project, MOST)
+            .await?;
         let mut given_texts = HashSet::new();
         for ghap in failed.iter().filter(|ghap| given_texts.insert((&ghap.goal, ghap.surprise()))) {
             let lesson = ghap.lesson();
@@ -64,7 +68,7 @@ impl Journal {
             ];
             add(&mut markdown, "Common failures", &ghap_lead(ghap), &texts);
         }
-        for row in self.core.store.hit_rates(domain, strategy).await? {
+        for row in self.core.store.hit_rates(&reader, domain, strategy).await? {
             let lead =
                 model_text!("**{}** {} of {} confirmed", row.strategy, row.confirmed, row.records);
             add(&mut markdown, "Strategy performance", &lead, &[]);
@@ -72,7 +76,7 @@ impl Journal {
         let surprising = self
             .core
             .store
-            .telling(domain, strategy, LessonKind::Surprising, project, MOST)
+            .telling(&reader, domain, strategy, LessonKind::Surprising, project, MOST)
             .await?;
         let mut given_texts = HashSet::new();
         for ghap in surprising.iter().filter(|ghap| given_texts.insert(ghap.surprise())) {
@@ -80,11 +84,11 @@ impl Journal {
                 [("Surprise", ghap.surprise()), ("Prediction", Some(ghap.prediction.as_str()))];
             add(&mut markdown, "Unexpected outcomes", &ghap_lead(ghap), &texts);
         }
-        for (category, count) in self.core.store.root_causes(domain, strategy).await? {
+        for (category, count) in self.core.store.root_causes(&reader, domain, strategy).await? {
             let lead = model_text!("**{}** {}", category, count);
             add(&mut markdown, "Root causes to watch", &lead, &[]);
         }
-        for value in self.core.store.values_of_domain(domain, MOST).await? {
+        for value in self.core.store.values_of_domain(&reader, domain, MOST).await? {
             add(
                 &mut markdown,
                 "Relevant values",

@@ -10,14 +10,16 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, GhapId,
+        Caller, GhapId, RowReader,
         journal::{
             Domain, Ghap, GhapChange, GhapDraft, GhapStatus, Iteration, Resolution, Verdict,
         },
         limits,
     },
     service::{
-        Error, Page, ResourceKind, search,
+        Error, Page, ResourceKind,
+        project::project_of_write,
+        search,
         team::{ActingSession, tell},
     },
     store::{CalibrationRow, GhapFilter, StoreError, WriteTx},
@@ -54,17 +56,17 @@ impl Journal {
             check_text(field, text, limits::GHAP_TEXT_CHARS)?;
         }
         draft.probability.map_or(Ok(()), |share| check_share("probability", share))?;
-        let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
+        let (caller, ids) = (caller.clone(), self.core.ids.clone());
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
                     let id = &acting.session_id;
-                    tx.touch_session(id, &subject).await?;
+                    tx.touch_session(id, &caller.principal().to_string()).await?;
                     if let Some(active) = tx.active_ghap(id).await? {
                         return Err(Error::ActiveGhap { id: active.id });
                     }
-                    let project = tx.session(id).await?.and_then(|session| session.project);
+                    let project = project_of_write(&caller, tx.session(id).await?);
                     let now = tx.now();
                     let ghap_id = GhapId::new(&ids, now);
                     let ghap = Ghap::begin(ghap_id, id.clone(), project, draft, now);
@@ -136,6 +138,7 @@ impl Journal {
     /// Ends the active record of a session.
     pub async fn resolve_ghap(
         &self,
+        caller: &Caller,
         acting: ActingSession,
         resolution: Resolution,
     ) -> Result<Ghap, Error> {
@@ -168,6 +171,7 @@ impl Journal {
                 return Err(Error::invalid("root_cause", why));
             }
         }
+        let reader = RowReader::of(caller);
         self.core
             .store
             .write(move |tx| {
@@ -185,7 +189,7 @@ impl Journal {
                     }
                     ghap.resolve(resolution, tx.now());
                     if ghap.status() == GhapStatus::Confirmed {
-                        search::note_confirmed(tx, &ghap).await?;
+                        search::note_confirmed(tx, &reader, &ghap).await?;
                     }
                     tx.update_ghap(&ghap).await?;
                     tx.reset_tool_count(&acting.session_id, "").await?;
@@ -202,36 +206,40 @@ impl Journal {
     }
 
     /// A record with its history.
-    pub async fn ghap(&self, id: &str) -> Result<GhapDetail, Error> {
+    pub async fn ghap(&self, caller: &Caller, id: &str) -> Result<GhapDetail, Error> {
         let unknown = || Error::not_found(ResourceKind::GhapRecord, id);
         let id = GhapId::parse(id).ok_or_else(unknown)?;
-        let ghap = self.core.store.ghap(&id).await?.ok_or_else(unknown)?;
+        let reader = RowReader::of(caller);
+        let ghap = self.core.store.ghap(&reader, &id).await?.ok_or_else(unknown)?;
         let history = self.core.store.iterations(&id).await?;
         let notes = self.core.store.notes(&id).await?;
         Ok(GhapDetail { ghap, history, notes })
     }
 
-    /// A page of records, the latest made first.
+    /// A page of records that the caller may read, the latest made first.
     pub async fn ghaps(
         &self,
+        caller: &Caller,
         filter: &GhapFilter,
         cursor: Option<&str>,
         limit: Option<u32>,
     ) -> Result<Page<Ghap>, Error> {
+        let reader = RowReader::of(caller);
         let read = async |before: Option<GhapId>, limit| {
-            self.core.store.ghaps(filter, before.as_ref(), limit).await
+            self.core.store.ghaps(&reader, filter, before.as_ref(), limit).await
         };
         Page::read(cursor, limit, read, |ghap: &Ghap| ghap.id.clone()).await
     }
 
-    /// How well predictions came true, by client and domain.
+    /// How well predictions came true, by client and domain, in the records that the caller may read.
     pub async fn calibration(
         &self,
+        caller: &Caller,
         project: Option<&str>,
         client: Option<&str>,
         domain: Option<Domain>,
     ) -> Result<Vec<CalibrationRow>, Error> {
-        Ok(self.core.store.calibration(project, client, domain).await?)
+        Ok(self.core.store.calibration(&RowReader::of(caller), project, client, domain).await?)
     }
 }
 

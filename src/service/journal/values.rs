@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{room::Journal, texts::check_text};
 use crate::{
     domain::{
-        Caller, ValueId, cluster,
+        Caller, RowReader, ValueId, cluster,
         cluster::TermSpace,
         journal::{Ghap, Tier},
         learning::{Axis, Value},
@@ -18,6 +18,7 @@ use crate::{
     },
     service::{
         Error, ResourceKind,
+        project::project_of_write,
         team::{ActingSession, tell},
     },
     store::{ClusterRow, Clustering, MemberRow, NewCluster},
@@ -74,25 +75,36 @@ pub struct StoredValue {
 }
 
 impl Journal {
-    /// The clusters of an axis, as the records are now.
+    /// The clusters of an axis, as the records are now: of each what the caller may read.
     ///
     /// # Errors
     /// [`Error::InsufficientData`] if there are too few records.
-    pub async fn clusters(&self, axis: Axis) -> Result<ClusterList, Error> {
-        let (count, state) = self.core.store.resolved().await?;
+    pub async fn clusters(&self, caller: &Caller, axis: Axis) -> Result<ClusterList, Error> {
+        let reader = RowReader::of(caller);
+        let count = self.core.store.resolved_for(&reader).await?;
         enough(count)?;
+        let (_, state) = self.core.store.resolved().await?;
         let known = self.core.store.clustering(axis).await?;
         let clustering = match known.filter(|known| known.state == state) {
             Some(known) => known,
             None => self.group(axis, state).await?,
         };
-        let clusters = self.core.store.clusters(axis).await?;
-        Ok(ClusterList { clusters, records: clustering.records, noise: clustering.noise })
+        let clusters = self.core.store.clusters(&reader, axis).await?;
+        if reader == RowReader::Everything {
+            let Clustering { records, noise, .. } = clustering;
+            return Ok(ClusterList { clusters, records, noise });
+        }
+        let grouped: i64 = clusters.iter().map(|cluster| cluster.size).sum();
+        Ok(ClusterList { clusters, records: count, noise: (count - grouped).max(0) })
     }
 
     /// Groups the latest records, and stores how.
     async fn group(&self, axis: Axis, state: String) -> Result<Clustering, Error> {
-        let ghaps = self.core.store.latest_resolved(limits::CLUSTERED_RECORDS).await?;
+        let ghaps = self
+            .core
+            .store
+            .latest_resolved(&RowReader::Everything, limits::CLUSTERED_RECORDS)
+            .await?;
         let work = tokio::task::spawn_blocking(move || group(axis, state, ghaps));
         let (clustering, groups) =
             work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
@@ -107,16 +119,18 @@ impl Journal {
             .await
     }
 
-    /// Records of a cluster as it is stored, those in its middle first.
+    /// Records of a cluster as it is stored that the caller may read, those in its middle first.
     pub async fn cluster_members(
         &self,
+        caller: &Caller,
         cluster_id: &str,
         limit: u32,
     ) -> Result<(Axis, Vec<MemberRow>), Error> {
         let axis = axis_of(cluster_id)?;
-        let members = self.core.store.cluster_members(cluster_id, limit).await?;
+        let reader = RowReader::of(caller);
+        let members = self.core.store.cluster_members(&reader, cluster_id, limit).await?;
         if members.is_empty() {
-            return Err(self.no_cluster(cluster_id).await?);
+            return Err(self.no_cluster(&reader, cluster_id).await?);
         }
         Ok((axis, members))
     }
@@ -125,14 +139,16 @@ impl Journal {
     /// they are, or near enough.
     pub async fn validate_value(
         &self,
+        caller: &Caller,
         text: &str,
         cluster_id: &str,
     ) -> Result<ValueValidity, Error> {
         check_text("text", text, limits::VALUE_CHARS)?;
         let axis = axis_of(cluster_id)?;
-        let members =
-            self.core.store.cluster_members(cluster_id, limits::CLUSTERED_RECORDS).await?;
-        let ghaps = self.core.store.latest_resolved(limits::CLUSTERED_RECORDS).await?;
+        let (store, reader) = (&self.core.store, RowReader::of(caller));
+        let most = limits::CLUSTERED_RECORDS;
+        let members = store.cluster_members(&reader, cluster_id, most).await?;
+        let ghaps = store.latest_resolved(&reader, most).await?;
         let weights: HashMap<String, f64> = members
             .into_iter()
             .map(|member| (member.id.as_str().to_owned(), weight(member.tier)))
@@ -141,7 +157,7 @@ impl Journal {
         let work = tokio::task::spawn_blocking(move || validate(axis, &text, &ghaps, &weights));
         match work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())) {
             Some(validity) => Ok(validity),
-            None => Err(self.no_cluster(cluster_id).await?),
+            None => Err(self.no_cluster(&reader, cluster_id).await?),
         }
     }
 
@@ -158,22 +174,22 @@ impl Journal {
         if axis.is_some_and(|axis| axis != own) {
             return Err(Error::invalid("axis", format!("is not that of the cluster, {own}")));
         }
-        let validity = self.validate_value(&text, &cluster_id).await?;
+        let validity = self.validate_value(caller, &text, &cluster_id).await?;
         if !validity.is_valid {
             return Err(Error::invalid("text", too_far(&validity.distances)));
         }
         let terms = text::terms(&text);
-        let (subject, ids) = (caller.principal().to_string(), self.core.ids.clone());
+        let (caller, ids) = (caller.clone(), self.core.ids.clone());
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
                     let session_id = &acting.session_id;
-                    tx.touch_session(session_id, &subject).await?;
+                    tx.touch_session(session_id, &caller.principal().to_string()).await?;
                     let session = tx.session(session_id).await?;
                     let value = Value {
                         id: ValueId::new(&ids, tx.now()),
-                        project: session.and_then(|session| session.project),
+                        project: project_of_write(&caller, session),
                         axis: own,
                         cluster_id,
                         text,
@@ -191,16 +207,21 @@ impl Journal {
             .await
     }
 
-    /// Values, the latest first, and how many there are in all.
-    pub async fn values(&self, axis: Option<Axis>, limit: u32) -> Result<(Vec<Value>, i64), Error> {
-        let (values, total) = self.core.store.values(axis, limit).await?;
+    /// Values that the caller may read, the latest first, and how many there are in all.
+    pub async fn values(
+        &self,
+        caller: &Caller,
+        axis: Option<Axis>,
+        limit: u32,
+    ) -> Result<(Vec<Value>, i64), Error> {
+        let reader = RowReader::of(caller);
+        let (values, total) = self.core.store.values(&reader, axis, limit).await?;
         Ok((values.into_iter().map(|(value, _)| value).collect(), total))
     }
 
     /// Why there is no such cluster.
-    async fn no_cluster(&self, cluster_id: &str) -> Result<Error, Error> {
-        let (count, _) = self.core.store.resolved().await?;
-        enough(count)?;
+    async fn no_cluster(&self, reader: &RowReader, cluster_id: &str) -> Result<Error, Error> {
+        enough(self.core.store.resolved_for(reader).await?)?;
         Ok(Error::not_found(ResourceKind::Cluster, cluster_id))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::prompt::{RankingPrompt, Rarity, members};
 use crate::{
-    domain::{limits, text::Prompt},
+    domain::{RowReader, limits, text::Prompt},
     store::{SearchCandidate, SearchFilter, SearchIndex, StoreError},
 };
 
@@ -32,19 +32,20 @@ pub(super) async fn weigh(
     Ok(RankingPrompt::new(prompt, Rarity::new(records, records_with.into_iter().collect())))
 }
 
-/// The records that have the most of the rarest terms.
+/// The records that the reader may read and that have the most of the rarest terms.
 pub(super) async fn gather(
     index: &mut SearchIndex,
+    reader: &RowReader,
     prompt: &RankingPrompt,
     filter: &SearchFilter,
     limit: usize,
 ) -> Result<Vec<SearchCandidate>, StoreError> {
     let most = limit.clamp(limits::SEARCH_CANDIDATES, limits::SEARCH_HITS);
-    let terms = prompt.candidate_terms(filter.postings());
+    let terms = prompt.candidate_terms(filter.postings(reader));
     let mut worth: Vec<(i64, f64)> = Vec::new();
     let chosen: Vec<&str> = terms.chosen.keys().copied().collect();
     if !chosen.is_empty() {
-        for (term, ids) in index.postings(&chosen, filter).await? {
+        for (term, ids) in index.postings(reader, &chosen, filter).await? {
             let value = terms.chosen.get(term.as_str()).copied().unwrap_or(0.0);
             worth.extend(ids.into_iter().map(|id| (id, value)));
         }
@@ -63,7 +64,7 @@ pub(super) async fn gather(
     let mut ids: Vec<i64> = ranked.into_iter().map(|(_, id)| id).collect();
     // What is in too many records to go through them all: the latest of them.
     if let Some(term) = terms.too_frequent.filter(|_| ids.len() < limit) {
-        let latest = index.latest(term, filter, most).await?;
+        let latest = index.latest(reader, term, filter, most).await?;
         ids.extend(latest);
         ids.sort_unstable();
         ids.dedup();

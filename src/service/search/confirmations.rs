@@ -16,7 +16,7 @@ use super::{
     room::Search,
 };
 use crate::{
-    domain::{GhapId, fit, journal::Ghap, limits, text::Prompt},
+    domain::{GhapId, RowReader, fit, journal::Ghap, limits, text::Prompt},
     store::{SeenItem, ShownBy, StoreError, WriteTx},
 };
 
@@ -61,12 +61,13 @@ impl Search {
 /// found yet, so its words are as rare as they were before it.
 pub(in crate::service) async fn note_confirmed(
     tx: &mut WriteTx,
+    reader: &RowReader,
     ghap: &Ghap,
 ) -> Result<(), StoreError> {
     let notes = tx.notes(&ghap.id).await?;
     let named = named(ghap.texts().chain(notes.iter().map(String::as_str)));
     if !named.is_empty() {
-        tx.confirm(&named, ghap, ShownBy::Name).await?;
+        tx.confirm(reader, &named, ghap, ShownBy::Name).await?;
     }
     let given = tx.given(&ghap.session_id, limits::GIVEN_COMPARED).await?;
     if given.is_empty() {
@@ -89,7 +90,7 @@ pub(in crate::service) async fn note_confirmed(
         .map(|item| item.id.as_str())
         .collect();
     if !about_it.is_empty() {
-        tx.confirm(&about_it, ghap, ShownBy::Subject).await?;
+        tx.confirm(reader, &about_it, ghap, ShownBy::Subject).await?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Timestamp,
+        Caller, RowReader, Timestamp,
         journal::{Ghap, GhapStatus, Tier},
         limits,
         text::Prompt,
@@ -67,18 +67,21 @@ struct RankedCandidate {
 }
 
 impl Search {
-    /// The records that fit a prompt, the best first. Some slots are kept for what did not work.
+    /// The records that fit a prompt and that the caller may read, the best first. Some slots are kept for what did not work.
     pub async fn search_ghaps(
         &self,
+        caller: &Caller,
         search: &ExperienceQuery<'_>,
     ) -> Result<Vec<ExperienceHit>, Error> {
-        Ok(find(&self.core.store, self.core.clock.now(), search).await?)
+        let reader = RowReader::of(caller);
+        Ok(find(&self.core.store, &reader, self.core.clock.now(), search).await?)
     }
 }
 
 /// The same as [`Search::search_ghaps`], of a store alone.
 pub async fn find(
     store: &Store,
+    reader: &RowReader,
     now: Timestamp,
     search: &ExperienceQuery<'_>,
 ) -> Result<Vec<ExperienceHit>, StoreError> {
@@ -88,7 +91,8 @@ pub async fn find(
     }
     let mut index = store.index().await?;
     let prompt = candidates::weigh(&mut index, prompt).await?;
-    let candidates = candidates::gather(&mut index, &prompt, &search.filter, search.limit).await?;
+    let candidates =
+        candidates::gather(&mut index, reader, &prompt, &search.filter, search.limit).await?;
     let ranked = rank(&prompt, candidates, now, search);
     if ranked.is_empty() {
         return Ok(Vec::new());
@@ -195,7 +199,7 @@ mod tests {
     }
 
     async fn found(store: &Store, search: &ExperienceQuery<'_>) -> Vec<String> {
-        let hits = find(store, NOW, search).await.unwrap();
+        let hits = find(store, &RowReader::Everything, NOW, search).await.unwrap();
         hits.into_iter().map(|hit| hit.ghap.id.as_str().to_owned()).collect()
     }
 
@@ -308,7 +312,9 @@ mod tests {
             let done: Result<(), StoreError> = at
                 .store
                 .write(move |tx| {
-                    Box::pin(async move { tx.confirm(&[id], &by, ShownBy::Subject).await })
+                    Box::pin(async move {
+                        tx.confirm(&RowReader::Everything, &[id], &by, ShownBy::Subject).await
+                    })
                 })
                 .await;
             done.unwrap();

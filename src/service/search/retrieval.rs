@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::experiences::{ExperienceQuery, find};
 use crate::{
     domain::{
-        GhapId, Timestamp,
+        GhapId, RowReader, Timestamp,
         journal::{
             Domain, Ghap, GhapDraft, GhapState, Lesson, ResolvedGhap, RootCause, RootCauseCategory,
             SessionSource, Strategy, Tier, Verdict,
@@ -224,8 +224,13 @@ impl RetrievalFixture {
         {
             let found = match system {
                 SearchSystem::Ours | SearchSystem::Unasked => {
-                    let hits =
-                        find(store, NOW, &query.search(system == SearchSystem::Unasked)).await?;
+                    let hits = find(
+                        store,
+                        &RowReader::Everything,
+                        NOW,
+                        &query.search(system == SearchSystem::Unasked),
+                    )
+                    .await?;
                     hits.into_iter().map(|hit| hit.ghap.id.as_str().to_owned()).collect()
                 }
                 SearchSystem::Bm25 => self.best(&self.bm25(&query.query)),

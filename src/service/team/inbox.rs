@@ -228,7 +228,7 @@ impl Team {
                 concerned |= row.is_some_and(|row| may_act_for(caller, &row).is_ok());
             }
             if !concerned {
-                return Err(Error::Forbidden("this message is between other peers".to_owned()));
+                return Err(unknown());
             }
         }
         let states = self.core.store.deliveries(&id).await?;

@@ -16,4 +16,4 @@ pub(super) use delivery::{advance, note_unseen, stamp_of};
 pub(super) use ownership::{claim, foreign};
 pub(super) use peers::{create, may_act_for, set_status, update};
 pub(super) use session_stream::tell;
-pub(super) use sessions::{begin, end};
+pub(super) use sessions::{begin, end, owns_session};

@@ -8,7 +8,7 @@ use super::{Team, delivery::give_up, ownership::foreign};
 use crate::{
     domain::{
         Caller, NewEvent, Peer, PeerId, PeerPresence, PeerRole, PeerStatus, RegisterInput,
-        RowReader, StreamName, StreamVisibility, Timestamp, limits,
+        RowReader, StreamName, StreamVisibility, Timestamp, limits, looks_like_operator,
     },
     service::{Error, Page, ResourceKind, check, process, project::project_root},
     store::{PeerFilter, PeerRow, StoreError, WriteTx},
@@ -23,6 +23,7 @@ impl Team {
         input: RegisterInput,
     ) -> Result<Peer, Error> {
         check_input(&input)?;
+        check_rank(caller, &input)?;
         if let Some(named) = given(input.session_id.as_deref())
             && !self.owns(caller, named).await?
         {
@@ -243,6 +244,21 @@ impl Team {
         Ok(journal.is_some_and(|it| it.ended_at.is_none() && it.last_seen_at >= stale)
             || self.core.store.is_mcp_session_open(session, connected).await?)
     }
+}
+
+/// The operator alone makes people, and peers that are called like one.
+fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<(), Error> {
+    if caller.is_operator() {
+        return Ok(());
+    }
+    let why = if input.role == Some(PeerRole::Human) {
+        "role: human is the operator's to give"
+    } else if looks_like_operator(&input.display_name) {
+        "display_name: it looks like the operator's, and is the operator's to give"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Forbidden(why.to_owned()))
 }
 
 fn check_input(input: &RegisterInput) -> Result<(), Error> {

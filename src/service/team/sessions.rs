@@ -9,10 +9,10 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, GhapId, SessionStanding, Timestamp, TokenId,
+        AccessLevel, Caller, GhapId, RowReader, SessionStanding, Timestamp, TokenId,
         journal::{Ghap, Session, SessionSource, ToolUse},
     },
-    service::{Error, Page, ResourceKind, check, project::project_root},
+    service::{Error, Page, ResourceKind, check, project::project_to_start},
     store::{SessionFilter, SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx},
 };
 
@@ -115,7 +115,7 @@ impl Team {
         };
         let start = SessionStart {
             session_id,
-            project: new.cwd.as_deref().map(project_root),
+            project: project_to_start(caller, new.cwd.as_deref()),
             client: new.client,
             source: new.source,
             created_by: caller.principal().to_string(),
@@ -178,24 +178,35 @@ impl Team {
     }
 
     /// A session with its counters.
-    pub async fn session_detail(&self, session_id: &str) -> Result<SessionDetail, Error> {
-        let session = self.core.store.session(session_id).await?;
-        let session = session.ok_or_else(|| Error::not_found(ResourceKind::Session, session_id))?;
+    pub async fn session_detail(
+        &self,
+        caller: &Caller,
+        session_id: &str,
+    ) -> Result<SessionDetail, Error> {
+        let unknown = || Error::not_found(ResourceKind::Session, session_id);
+        let owner = self.core.store.session_owner(session_id).await?.ok_or_else(unknown)?;
+        let is_subject = caller.session() == Some(session_id);
+        if !is_subject && caller.access_to(&owner) == AccessLevel::Hidden {
+            return Err(unknown());
+        }
+        let session = self.core.store.session(session_id).await?.ok_or_else(unknown)?;
         let tools = self.core.store.tool_uses(session_id).await?;
         let active = self.core.store.active_ghap(session_id).await?;
         Ok(SessionDetail { session, tools, active })
     }
 
-    /// A page of sessions, those heard of last first.
+    /// A page of sessions that the caller may read, those heard of last first.
     pub async fn sessions(
         &self,
+        caller: &Caller,
         filter: &SessionFilter,
         cursor: Option<&str>,
         limit: Option<u32>,
     ) -> Result<Page<Session>, Error> {
+        let reader = RowReader::of(caller);
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.as_ref().map(|(at, id)| (Timestamp::from_millis(*at), id.as_str()));
-            self.core.store.sessions(filter, before, limit).await
+            self.core.store.sessions(&reader, filter, before, limit).await
         };
         let key =
             |session: &Session| (session.last_seen_at.as_millis(), session.session_id.clone());
@@ -322,4 +333,17 @@ pub(in crate::service) async fn begin(
     });
     tell(tx, &start.session_id, "session.started", &data).await?;
     Ok(session)
+}
+
+/// Whether a session is the caller's: it is called as the caller's token is, or the caller made it known.
+pub(in crate::service) async fn owns_session(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    session_id: &str,
+) -> Result<bool, StoreError> {
+    if caller.session().is_none_or(|key| key == session_id) {
+        return Ok(true);
+    }
+    let owner = tx.session_owner(session_id).await?;
+    Ok(owner.is_some_and(|row| row.owner == Some(caller.principal())))
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{
+    RowReader,
     journal::{Domain, GhapStatus, Tier},
     limits,
 };
@@ -29,10 +30,11 @@ pub enum GhapPart {
 }
 
 impl SearchFilter {
-    /// How many entries of the index a search may read: more with a filter, which leaves out most of them.
-    pub fn postings(&self) -> i64 {
-        match (self.domain, self.status, self.part) {
-            (None, None, None) => limits::SEARCH_POSTINGS,
+    /// How many entries of the index a search may read: more with a filter, or for a reader of few records, which leave out
+    /// most of them.
+    pub fn postings(&self, reader: &RowReader) -> i64 {
+        match (self.domain, self.status, self.part, reader) {
+            (None, None, None, RowReader::Everything) => limits::SEARCH_POSTINGS,
             _ => limits::SEARCH_POSTINGS_FILTERED,
         }
     }

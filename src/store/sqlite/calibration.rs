@@ -2,7 +2,10 @@
 
 use super::db::Store;
 use crate::{
-    domain::journal::{Domain, RootCauseCategory, Strategy},
+    domain::{
+        RowReader,
+        journal::{Domain, RootCauseCategory, Strategy},
+    },
     store::{CalibrationRow, HitRate, StoreError},
 };
 
@@ -10,17 +13,23 @@ impl Store {
     /// How often each strategy came true in a domain, the one asked for first, then the most used.
     pub async fn hit_rates(
         &self,
+        reader: &RowReader,
         domain: Domain,
         strategy: Option<Strategy>,
     ) -> Result<Vec<HitRate>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
         let rows = sqlx::query_as!(
             HitRate,
             r#"select strategy as "strategy!: Strategy", count(*) as "records!: i64",
                 sum(status = 'confirmed') as "confirmed!: i64"
-            from ghap where domain = ?1 and status in ('confirmed', 'falsified')
+            from ghap g where domain = ?1 and status in ('confirmed', 'falsified')
+                and (?3 is null or g.project = ?4 or g.session_id = ?3
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
             group by strategy order by coalesce(strategy = ?2, 0) desc, count(*) desc, strategy"#,
             domain,
-            strategy
+            strategy,
+            key,
+            project
         )
         .fetch_all(&self.readers)
         .await?;
@@ -30,17 +39,23 @@ impl Store {
     /// Why predictions of a domain were wrong, the most frequent cause first.
     pub async fn root_causes(
         &self,
+        reader: &RowReader,
         domain: Domain,
         strategy: Option<Strategy>,
     ) -> Result<Vec<(RootCauseCategory, i64)>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
         let rows = sqlx::query!(
             r#"select root_cause_category as "category!: RootCauseCategory", count(*) as "count!: i64"
-            from ghap
+            from ghap g
             where domain = ?1 and (?2 is null or strategy = ?2) and status = 'falsified'
                 and root_cause_category is not null
+                and (?3 is null or g.project = ?4 or g.session_id = ?3
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
             group by root_cause_category order by count(*) desc, root_cause_category"#,
             domain,
-            strategy
+            strategy,
+            key,
+            project
         )
         .fetch_all(&self.readers)
         .await?;
@@ -50,10 +65,12 @@ impl Store {
     /// How well predictions came true, by client and domain.
     pub async fn calibration(
         &self,
+        reader: &RowReader,
         project: Option<&str>,
         client: Option<&str>,
         domain: Option<Domain>,
     ) -> Result<Vec<CalibrationRow>, StoreError> {
+        let (key, read_project) = (reader.key(), reader.project());
         let rows = sqlx::query_as!(
             CalibrationRow,
             r#"select s.client, g.domain as "domain!: Domain", count(*) as "records!: i64",
@@ -64,10 +81,14 @@ impl Store {
             join session s on s.session_id = g.session_id
             where g.status in ('confirmed', 'falsified') and (?1 is null or g.project = ?1)
                 and (?2 is null or s.client = ?2) and (?3 is null or g.domain = ?3)
+                and (?4 is null or g.project = ?5 or g.session_id = ?4
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?4))
             group by s.client, g.domain order by s.client, g.domain"#,
             project,
             client,
-            domain
+            domain,
+            key,
+            read_project
         )
         .fetch_all(&self.readers)
         .await?;

@@ -2,7 +2,7 @@
 
 use super::{json::to_json, search::frequencies, tx::WriteTx};
 use crate::{
-    domain::journal::Ghap,
+    domain::{RowReader, journal::Ghap},
     store::{Frequencies, GivenItem, ShownBy, StoreError},
 };
 
@@ -45,31 +45,37 @@ impl WriteTx {
     }
 
     /// Notes that records and memories, which `ids` may name, have helped to a record that was confirmed. Each counts once
-    /// for it, and none of its own session's does.
+    /// for it, and none of its own session's does, nor one that the reader, whose record it is, may not read.
     pub async fn confirm(
         &mut self,
+        reader: &RowReader,
         ids: &[&str],
         by: &Ghap,
         shown_by: ShownBy,
     ) -> Result<(), StoreError> {
         let (ids, id) = (to_json(ids), by.id.as_str());
+        let (key, project) = (reader.key(), reader.project());
         sqlx::query!(
             "insert into confirmation (kind, item, confirmed_by, shown_by, at)
             select i.kind, i.item, ?1, ?2, ?3
             from (
-                select 'experience' as kind, g.ghap_id as item, g.session_id
+                select 'experience' as kind, g.ghap_id as item, g.session_id, g.project, 0 as shared
                 from json_each(?4) j cross join ghap g on g.ghap_id = j.value and g.status <> 'active'
                 union all
-                select 'memory', m.memory_id, m.session_id
+                select 'memory', m.memory_id, m.session_id, m.project, m.shared
                 from json_each(?4) j cross join memory m on m.memory_id = j.value
             ) i
             where i.session_id <> ?5
+                and (?6 is null or i.shared = 1 or i.project = ?7 or i.session_id = ?6
+                    or i.session_id in (select session_id from session where created_by = 'session:' || ?6))
             on conflict do nothing",
             id,
             shown_by,
             self.now,
             ids,
-            by.session_id
+            by.session_id,
+            key,
+            project
         )
         .execute(&mut self.conn)
         .await?;
@@ -86,7 +92,11 @@ mod tests {
     use crate::domain::GhapId;
 
     async fn count(at: &TestStore) -> (i64, i64) {
-        let ghap = at.store.ghap(&GhapId::from("ghap_1".to_owned())).await.unwrap();
+        let ghap = at
+            .store
+            .ghap(&RowReader::Everything, &GhapId::from("ghap_1".to_owned()))
+            .await
+            .unwrap();
         let rows = sqlx::query_scalar("select count(*) from confirmation where item = 'ghap_1'");
         (
             ghap.map_or(-1, |ghap| ghap.confirmed_again),
@@ -116,7 +126,8 @@ mod tests {
                 .store
                 .write(move |tx| {
                     Box::pin(async move {
-                        tx.confirm(&["ghap_1", "nothing_else"], &by, ShownBy::Name).await
+                        let ids = ["ghap_1", "nothing_else"];
+                        tx.confirm(&RowReader::Everything, &ids, &by, ShownBy::Name).await
                     })
                 })
                 .await;

@@ -3,7 +3,7 @@
 use super::{columns::non_empty, db::Store, errors::changed, tx::WriteTx};
 use crate::{
     domain::{
-        GhapId, OutcomeId, Timestamp,
+        GhapId, OutcomeId, RowReader, Timestamp,
         journal::{
             Domain, Ghap, GhapState, GhapStatus, Iteration, Lesson, ResolvedGhap, RootCause,
             RootCauseCategory, Strategy, Tier, Verdict,
@@ -322,26 +322,38 @@ impl Store {
         raw.map(Ghap::try_from).transpose()
     }
 
-    /// A record by its id.
-    pub async fn ghap(&self, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
-        let id = id.as_str();
-        let raw = ghaps!("where g.ghap_id = ?", id).fetch_optional(&self.readers).await?;
+    /// A record by its id, if the reader may read it.
+    pub async fn ghap(&self, reader: &RowReader, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
+        let (id, key, project) = (id.as_str(), reader.key(), reader.project());
+        let raw = ghaps!(
+            "where g.ghap_id = ?1 and (?2 is null or g.project = ?3 or g.session_id = ?2
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2))",
+            id,
+            key,
+            project
+        )
+        .fetch_optional(&self.readers)
+        .await?;
         raw.map(Ghap::try_from).transpose()
     }
 
-    /// A page of records, the latest made first.
+    /// A page of records that the reader may read, the latest made first.
     pub async fn ghaps(
         &self,
+        reader: &RowReader,
         filter: &GhapFilter,
         before: Option<&GhapId>,
         limit: u32,
     ) -> Result<Vec<Ghap>, StoreError> {
         let before = before.map(GhapId::as_str);
+        let (key, read_project) = (reader.key(), reader.project());
         let raw = ghaps!(
             "where (?1 is null or g.domain = ?1) and (?2 is null or g.status = ?2)
                 and (?3 is null or g.project = ?3) and (?4 is null or g.session_id = ?4)
                 and (?5 is null or g.resolved_at >= ?5)
                 and g.id < coalesce((select id from ghap where ghap_id = ?6), 9223372036854775807)
+                and (?8 is null or g.project = ?9 or g.session_id = ?8
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?8))
             order by g.id desc limit ?7",
             filter.domain,
             filter.status,
@@ -349,24 +361,33 @@ impl Store {
             filter.session_id,
             filter.since,
             before,
-            limit
+            limit,
+            key,
+            read_project
         )
         .fetch_all(&self.readers)
         .await?;
         raw.into_iter().map(Ghap::try_from).collect()
     }
 
-    /// All records after one, in the order in which they were made.
+    /// All records after one that the reader may read, in the order in which they were made.
     pub async fn ghaps_after(
         &self,
+        reader: &RowReader,
         after: Option<&GhapId>,
         limit: u32,
     ) -> Result<Vec<Ghap>, StoreError> {
         let after = after.map(GhapId::as_str);
+        let (key, project) = (reader.key(), reader.project());
         let raw = ghaps!(
-            "where g.id > coalesce((select id from ghap where ghap_id = ?1), 0) order by g.id limit ?2",
+            "where g.id > coalesce((select id from ghap where ghap_id = ?1), 0)
+                and (?3 is null or g.project = ?4 or g.session_id = ?3
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
+            order by g.id limit ?2",
             after,
-            limit
+            limit,
+            key,
+            project
         )
         .fetch_all(&self.readers)
         .await?;
@@ -418,18 +439,32 @@ impl Store {
         Ok(notes)
     }
 
-    /// The latest records that are over.
-    pub async fn latest_resolved(&self, limit: u32) -> Result<Vec<Ghap>, StoreError> {
-        let raw = ghaps!("where g.status <> 'active' order by g.id desc limit ?", limit)
-            .fetch_all(&self.readers)
-            .await?;
+    /// The latest records that are over and that the reader may read.
+    pub async fn latest_resolved(
+        &self,
+        reader: &RowReader,
+        limit: u32,
+    ) -> Result<Vec<Ghap>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
+        let raw = ghaps!(
+            "where g.status <> 'active'
+                and (?2 is null or g.project = ?3 or g.session_id = ?2
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2))
+            order by g.id desc limit ?1",
+            limit,
+            key,
+            project
+        )
+        .fetch_all(&self.readers)
+        .await?;
         raw.into_iter().map(Ghap::try_from).collect()
     }
 
     /// Records of a kind that hold a lesson for another attempt: those of `project` first, then those with a
-    /// lesson, then the latest.
+    /// lesson, then the latest. Those that the reader may read.
     pub async fn telling(
         &self,
+        reader: &RowReader,
         domain: Domain,
         strategy: Option<Strategy>,
         kind: LessonKind,
@@ -437,15 +472,20 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<Ghap>, StoreError> {
         let failed = kind == LessonKind::Falsified;
+        let (key, read_project) = (reader.key(), reader.project());
         let raw = ghaps!(
             "where g.domain = ?1 and (?2 is null or g.strategy = ?2) and g.status <> 'active'
                 and ((?3 and g.status = 'falsified') or (not ?3 and g.surprise is not null))
+                and (?6 is null or g.project = ?7 or g.session_id = ?6
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?6))
             order by g.project = ?4 desc, g.what_worked is null, g.id desc limit ?5",
             domain,
             strategy,
             failed,
             project,
-            limit
+            limit,
+            key,
+            read_project
         )
         .fetch_all(&self.readers)
         .await?;
@@ -468,18 +508,18 @@ mod tests {
             .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap, None).await }))
             .await;
         done.unwrap();
-        assert_eq!(at.store.ghap(&id).await.unwrap(), Some(stored));
+        assert_eq!(at.store.ghap(&RowReader::Everything, &id).await.unwrap(), Some(stored));
         for (half, whole) in [
             ("tier = null", "tier = 'silver'"),
             ("resolved_at = null", "resolved_at = 1000"),
             ("status = 'active'", "status = 'confirmed'"),
         ] {
             run(&at, &format!("update ghap set {half}")).await;
-            let refused = at.store.ghap(&id).await;
+            let refused = at.store.ghap(&RowReader::Everything, &id).await;
             let is_refused = matches!(refused, Err(StoreError::BadRow { table: "ghap", .. }));
             assert!(is_refused, "{half}: {refused:?}");
             run(&at, &format!("update ghap set {whole}")).await;
-            assert!(at.store.ghap(&id).await.unwrap().is_some(), "{whole}");
+            assert!(at.store.ghap(&RowReader::Everything, &id).await.unwrap().is_some(), "{whole}");
         }
     }
 

@@ -183,7 +183,7 @@ mod tests {
         super::testing::{TestStore, journal::record},
         *,
     };
-    use crate::store::SearchFilter;
+    use crate::{domain::RowReader, store::SearchFilter};
 
     #[tokio::test]
     async fn an_index_in_pieces_is_put_together_and_says_the_same() {
@@ -200,7 +200,7 @@ mod tests {
         let found = async || {
             let mut index = at.store.index().await.unwrap();
             let filter = SearchFilter::default();
-            index.postings(&["token", "word7"], &filter).await.unwrap()
+            index.postings(&RowReader::Everything, &["token", "word7"], &filter).await.unwrap()
         };
         let pieces = async |index: &TextIndex| -> i64 {
             sqlx::query_scalar(index.pieces).fetch_one(&at.store.readers).await.unwrap()

@@ -3,7 +3,7 @@
 use super::{columns::non_empty, db::Store, tx::WriteTx};
 use crate::{
     domain::{
-        Timestamp,
+        RowReader, Timestamp,
         learning::{Memory, MemoryCategory, MemoryId},
     },
     store::{MemoryFilter, StoreError},
@@ -50,20 +50,25 @@ macro_rules! memories {
 }
 
 impl WriteTx {
-    /// Stores a memory, unless its project has the same in the same category: then it answers that one.
+    /// Stores a memory, unless those who may read it have the same in the same category: then it answers that one. A
+    /// memory without a project is the session's own, or everybody's if it is shared.
     pub async fn insert_memory(
         &mut self,
         memory: &Memory,
         digest: &str,
         terms: &str,
         session_id: &str,
+        shared: bool,
     ) -> Result<Option<Memory>, StoreError> {
         let project = memory.project.as_deref().unwrap_or_default();
         let known = memories!(
-            "where m.project = ? and m.category = ? and m.digest = ?",
+            "where m.project = ?1 and m.category = ?2 and m.digest = ?3
+                and (m.project <> '' or m.shared = ?4 and (m.shared = 1 or m.session_id = ?5))",
             project,
             memory.category,
-            digest
+            digest,
+            shared,
+            session_id
         )
         .fetch_optional(&mut self.conn)
         .await?;
@@ -74,8 +79,8 @@ impl WriteTx {
         let tags = serde_json::to_string(&memory.tags).unwrap_or_default();
         sqlx::query!(
             "insert into memory (memory_id, project, category, content, digest, terms, importance, tags, session_id,
-                created_at)
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                created_at, shared)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             project,
             memory.category,
@@ -85,11 +90,32 @@ impl WriteTx {
             memory.importance,
             tags,
             session_id,
-            memory.created_at
+            memory.created_at,
+            shared
         )
         .execute(&mut self.conn)
         .await?;
         Ok(None)
+    }
+
+    /// The session that stored a memory, and whether the reader may read it; `None` if there is none.
+    pub async fn memory_maker(
+        &mut self,
+        reader: &RowReader,
+        id: &MemoryId,
+    ) -> Result<Option<(String, bool)>, StoreError> {
+        let (id, key, project) = (id.as_str(), reader.key(), reader.project());
+        let row = sqlx::query!(
+            r#"select m.session_id, coalesce((?2 is null or m.shared = 1 or m.project = ?3 or m.session_id = ?2
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?2)), 0) as "is_readable!: bool"
+            from memory m where m.memory_id = ?1"#,
+            id,
+            key,
+            project
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
+        Ok(row.map(|row| (row.session_id, row.is_readable)))
     }
 
     /// Removes a memory; answers whether there was one.
@@ -124,14 +150,16 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.term, row.memories)).collect())
     }
 
-    /// The memories with the highest sums of weights of some terms, each with its own terms. `terms` is an object in JSON:
-    /// term to weight.
+    /// The memories with the highest sums of weights of some terms that the reader may read, each with its own terms. `terms`
+    /// is an object in JSON: term to weight.
     pub async fn memory_candidates(
         &self,
+        reader: &RowReader,
         terms: &str,
         filter: &MemoryFilter,
         limit: u32,
     ) -> Result<Vec<(Memory, String)>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
         let rows = memories!(
             "join (
                 select p.doc as id, sum(j.value) as value
@@ -139,11 +167,15 @@ impl Store {
                 group by p.doc
             ) f on f.id = m.id
             where (?2 is null or m.category = ?2) and m.importance >= ?3
+                and (?5 is null or m.shared = 1 or m.project = ?6 or m.session_id = ?5
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?5))
             order by f.value desc, m.id desc limit ?4",
             terms,
             filter.category,
             filter.min_importance,
-            limit
+            limit,
+            key,
+            project
         )
         .fetch_all(&self.readers)
         .await?;
@@ -156,24 +188,30 @@ impl Store {
             .collect())
     }
 
-    /// A page of memories, the latest first, and how many there are in all.
+    /// A page of memories that the reader may read, the latest first, and how many there are in all.
     pub async fn memories(
         &self,
+        reader: &RowReader,
         filter: &MemoryFilter,
         offset: u32,
         limit: u32,
     ) -> Result<(Vec<Memory>, i64), StoreError> {
         let tags = serde_json::to_string(&filter.tags).unwrap_or_default();
+        let (key, read_project) = (reader.key(), reader.project());
         let total = sqlx::query_scalar!(
             r#"select count(*) as "count!: i64" from memory m
             where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
                 and (?4 = '[]' or exists (
                     select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
-                ))"#,
+                ))
+                and (?5 is null or m.shared = 1 or m.project = ?6 or m.session_id = ?5
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?5))"#,
             filter.category,
             filter.project,
             filter.min_importance,
-            tags
+            tags,
+            key,
+            read_project
         )
         .fetch_one(&self.readers)
         .await?;
@@ -182,32 +220,42 @@ impl Store {
                 and (?4 = '[]' or exists (
                     select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
                 ))
+                and (?7 is null or m.shared = 1 or m.project = ?8 or m.session_id = ?7
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?7))
             order by m.id desc limit ?5 offset ?6",
             filter.category,
             filter.project,
             filter.min_importance,
             tags,
             limit,
-            offset
+            offset,
+            key,
+            read_project
         )
         .fetch_all(&self.readers)
         .await?;
         Ok((rows.into_iter().map(Memory::from).collect(), total))
     }
 
-    /// The memories that matter most to a project, those that hold everywhere among them.
+    /// The memories that matter most to a project and that the reader may read, those that hold everywhere among them.
     pub async fn important_memories(
         &self,
+        reader: &RowReader,
         project: &str,
         least: f64,
         limit: u32,
     ) -> Result<Vec<Memory>, StoreError> {
+        let (key, read_project) = (reader.key(), reader.project());
         let rows = memories!(
             "where m.project in (?1, '') and m.importance >= ?2
+                and (?4 is null or m.shared = 1 or m.project = ?5 or m.session_id = ?4
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?4))
             order by m.importance desc, m.id desc limit ?3",
             project,
             least,
-            limit
+            limit,
+            key,
+            read_project
         )
         .fetch_all(&self.readers)
         .await?;
@@ -240,7 +288,7 @@ mod tests {
                 .store
                 .write(move |tx| {
                     Box::pin(async move {
-                        tx.insert_memory(&memory, &memory.content, &terms, "s").await
+                        tx.insert_memory(&memory, &memory.content, &terms, "s", false).await
                     })
                 })
                 .await;
@@ -249,7 +297,11 @@ mod tests {
         let found = async |term: &str| {
             let terms = format!(r#"{{"{term}":1.0}}"#);
             let filter = MemoryFilter::default();
-            let found = at.store.memory_candidates(&terms, &filter, 10).await.unwrap();
+            let found = at
+                .store
+                .memory_candidates(&RowReader::Everything, &terms, &filter, 10)
+                .await
+                .unwrap();
             let with = at.store.memory_frequencies(&format!(r#"["{term}"]"#)).await.unwrap();
             (found.len(), with.first().map_or(0, |(_, memories)| *memories))
         };
@@ -258,7 +310,11 @@ mod tests {
         at.execute("update memory set terms = 'clock' where content = 'the tenant cache'").await;
         at.execute("insert into memory_fts (memory_fts, rank) values ('integrity-check', 1)").await;
         assert_eq!((found("cach").await, found("clock").await), ((1, 1), (1, 1)));
-        let (all, total) = at.store.memories(&MemoryFilter::default(), 0, 10).await.unwrap();
+        let (all, total) = at
+            .store
+            .memories(&RowReader::Everything, &MemoryFilter::default(), 0, 10)
+            .await
+            .unwrap();
         assert_eq!((all.len(), total, at.store.memory_count().await.unwrap()), (2, 2, 2));
         let id = all[1].id.clone();
         let gone: Result<bool, StoreError> =

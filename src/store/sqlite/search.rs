@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     domain::{
+        RowReader,
         journal::{Ghap, GhapStatus},
         limits, text,
     },
@@ -121,52 +122,63 @@ impl SearchIndex {
         Ok(((row.all, from_json(&row.each)?), from_json(&row.like)?))
     }
 
-    /// The rows of the records that each term stands in.
+    /// The rows of the records that each term stands in and that the reader may read.
     pub async fn postings(
         &mut self,
+        reader: &RowReader,
         terms: &[&str],
         filter: &SearchFilter,
     ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
-        let terms = to_json(terms);
+        let (terms, key, project) = (to_json(terms), reader.key(), reader.project());
         let postings = sqlx::query_scalar!(
             r#"select json_group_array(json_array(j.value, (
                 select json_group_array(f.rowid) from ghap_fts f
                 where f.ghap_fts match '"' || replace(j.value, '"', '""') || '"'
-                    and (coalesce(?2, ?3, ?4) is null or exists (
+                    and (coalesce(?2, ?3, ?4, ?5) is null or exists (
                         select 1 from ghap g
                         where g.id = f.rowid and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
                             and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
+                            and (?5 is null or g.project = ?6 or g.session_id = ?5
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?5))
                     ))
             ))) as "places!: String"
             from json_each(?1) j"#,
             terms,
             filter.domain,
             filter.status,
-            filter.part
+            filter.part,
+            key,
+            project
         )
         .fetch_one(&mut *self.conn)
         .await?;
         from_json(&postings)
     }
 
-    /// The latest records that a term stands in, however many those are.
+    /// The latest records that a term stands in and that the reader may read, however many those are.
     pub async fn latest(
         &mut self,
+        reader: &RowReader,
         term: &str,
         filter: &SearchFilter,
         limit: usize,
     ) -> Result<Vec<i64>, StoreError> {
         let (query, limit) = (text::any_of([term]), i64::try_from(limit).unwrap_or(i64::MAX));
+        let (key, project) = (reader.key(), reader.project());
         let ids = sqlx::query_scalar!(
             r#"select g.id as "id!" from ghap_fts f cross join ghap g on g.id = f.rowid
             where f.ghap_fts match ?1 and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
                 and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
+                and (?6 is null or g.project = ?7 or g.session_id = ?6
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?6))
             order by f.rowid desc limit ?5"#,
             query,
             filter.domain,
             filter.status,
             filter.part,
-            limit
+            limit,
+            key,
+            project
         )
         .fetch_all(&mut *self.conn)
         .await?;
@@ -223,7 +235,10 @@ mod tests {
 
     async fn matches(at: &TestStore, term: &str) -> usize {
         let mut index = at.store.index().await.unwrap();
-        let postings = index.postings(&[term], &SearchFilter::default()).await.unwrap();
+        let postings = index
+            .postings(&RowReader::Everything, &[term], &SearchFilter::default())
+            .await
+            .unwrap();
         postings[0].1.len()
     }
 
@@ -294,7 +309,7 @@ mod tests {
         for term in ["a\"b", "NEAR(", "foo-bar", "col:val", "*", "'", "^a", "AND", "🦀"] {
             matches(&at, term).await;
             let mut index = at.store.index().await.unwrap();
-            index.latest(term, &SearchFilter::default(), 1).await.unwrap();
+            index.latest(&RowReader::Everything, term, &SearchFilter::default(), 1).await.unwrap();
             index.known(&[term], &[(term, text::any_of([term]))]).await.unwrap();
         }
     }

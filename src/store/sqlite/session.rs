@@ -3,7 +3,7 @@
 use super::{columns::non_empty, db::Store, errors::changed, tx::WriteTx};
 use crate::{
     domain::{
-        Ownership, Principal, StreamName, Timestamp,
+        Ownership, Principal, RowReader, StreamName, Timestamp,
         journal::{Session, SessionSource, ToolUse},
     },
     store::{SessionFilter, SessionStart, StoreError},
@@ -252,25 +252,30 @@ impl Store {
         Ok(id)
     }
 
-    /// A page of sessions, those heard of last first.
+    /// A page of sessions that the reader may read, those heard of last first.
     pub async fn sessions(
         &self,
+        reader: &RowReader,
         filter: &SessionFilter,
         before: Option<(Timestamp, &str)>,
         limit: u32,
     ) -> Result<Vec<Session>, StoreError> {
         let (at, id) = before.unzip();
+        let (key, project) = (reader.key(), reader.project());
         let raw = sessions!(
             "where (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
                 and (?3 is null or (s.ended_at is null) = ?3)
                 and (?4 is null or (s.last_seen_at, s.session_id) < (?4, ?5))
+                and (?7 is null or s.project = ?8 or s.session_id = ?7 or s.created_by = 'session:' || ?7)
             order by s.last_seen_at desc, s.session_id desc limit ?6",
             filter.project,
             filter.client,
             filter.open,
             at,
             id,
-            limit
+            limit,
+            key,
+            project
         )
         .fetch_all(&self.readers)
         .await?;

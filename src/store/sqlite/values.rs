@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     domain::{
-        GhapId, Timestamp,
+        GhapId, RowReader, Timestamp,
         journal::{Domain, GhapStatus, Strategy, Tier},
         learning::{Axis, Value},
     },
@@ -122,21 +122,28 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Stores a value, unless its cluster has the same: then it answers that one.
+    /// Stores a value, unless its project (of a value without one, its session) has the same of the cluster: then it answers
+    /// that one.
     pub async fn insert_value(
         &mut self,
         value: &Value,
         terms: &str,
         session_id: &str,
     ) -> Result<Option<Value>, StoreError> {
-        let known = values!("where v.cluster_id = ? and v.text = ?", value.cluster_id, value.text)
-            .fetch_optional(&mut self.conn)
-            .await?;
+        let project = value.project.as_deref().unwrap_or_default();
+        let known = values!(
+            "where v.cluster_id = ?1 and v.text = ?2 and v.project = ?3 and (?3 <> '' or v.session_id = ?4)",
+            value.cluster_id,
+            value.text,
+            project,
+            session_id
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
         if let Some(known) = known {
             return Ok(Some(known.into()));
         }
         let id = value.id.as_str();
-        let project = value.project.as_deref().unwrap_or_default();
         sqlx::query!(
             "insert into learned_value (value_id, project, axis, cluster_id, text, terms, distance, session_id,
                 validated_at)
@@ -197,6 +204,22 @@ impl Store {
         Ok((row.count, format!("{} {} {}", row.count, row.last, row.at)))
     }
 
+    /// How many records are over that the reader may read.
+    pub async fn resolved_for(&self, reader: &RowReader) -> Result<i64, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
+        let count = sqlx::query_scalar!(
+            r#"select count(*) as "count!: i64" from ghap g
+            where g.status <> 'active'
+                and (?1 is null or g.project = ?2 or g.session_id = ?1
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?1))"#,
+            key,
+            project
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(count)
+    }
+
     /// How the records were grouped last.
     pub async fn clustering(&self, axis: Axis) -> Result<Option<Clustering>, StoreError> {
         let row = sqlx::query_as!(
@@ -209,79 +232,120 @@ impl Store {
         Ok(row)
     }
 
-    /// The clusters of an axis, the largest first.
-    pub async fn clusters(&self, axis: Axis) -> Result<Vec<ClusterRow>, StoreError> {
+    /// The clusters of an axis, the largest first. Each with the records that the reader may read, and none without one.
+    pub async fn clusters(
+        &self,
+        reader: &RowReader,
+        axis: Axis,
+    ) -> Result<Vec<ClusterRow>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
         let rows = sqlx::query_as!(
             ClusterRow,
             r#"select c.cluster_id as "cluster_id!", c.label, count(*) as "size!: i64", c.avg_weight,
-                (select g.goal from cluster_member m join ghap g on g.ghap_id = m.ghap_id
-                    where m.cluster_id = c.cluster_id order by m.similarity desc, g.id limit 1) as "goal!: String"
+                (select n.goal from cluster_member o join ghap n on n.ghap_id = o.ghap_id
+                    where o.cluster_id = c.cluster_id
+                        and (?2 is null or n.project = ?3 or n.session_id = ?2
+                    or n.session_id in (select session_id from session where created_by = 'session:' || ?2))
+                    order by o.similarity desc, n.id limit 1) as "goal!: String"
             from cluster c
             join cluster_member m on m.cluster_id = c.cluster_id
-            where c.axis = ?
+            join ghap g on g.ghap_id = m.ghap_id
+            where c.axis = ?1
+                and (?2 is null or g.project = ?3 or g.session_id = ?2
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2))
             group by c.cluster_id order by count(*) desc, c.label"#,
-            axis
+            axis,
+            key,
+            project
         )
         .fetch_all(&self.readers)
         .await?;
         Ok(rows)
     }
 
-    /// Records of a cluster, those in its middle first.
+    /// Records of a cluster that the reader may read, those in its middle first.
     pub async fn cluster_members(
         &self,
+        reader: &RowReader,
         cluster_id: &str,
         limit: u32,
     ) -> Result<Vec<MemberRow>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
         let rows = sqlx::query_as!(
             MemberRow,
             r#"select g.ghap_id as "id!: GhapId", g.domain as "domain: Domain", g.strategy as "strategy: Strategy",
                 g.status as "status: GhapStatus", g.tier as "tier: Tier", g.goal, m.similarity
             from cluster_member m
             join ghap g on g.ghap_id = m.ghap_id
-            where m.cluster_id = ? order by m.similarity desc, g.id limit ?"#,
+            where m.cluster_id = ?1
+                and (?3 is null or g.project = ?4 or g.session_id = ?3
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
+            order by m.similarity desc, g.id limit ?2"#,
             cluster_id,
-            limit
+            limit,
+            key,
+            project
         )
         .fetch_all(&self.readers)
         .await?;
         Ok(rows)
     }
 
-    /// Values, the latest first, each with its terms, and how many there are in all.
+    /// Values that the reader may read, the latest first, each with its terms, and how many there are in all.
     pub async fn values(
         &self,
+        reader: &RowReader,
         axis: Option<Axis>,
         limit: u32,
     ) -> Result<(Vec<(Value, String)>, i64), StoreError> {
+        let (key, project) = (reader.key(), reader.project());
         let total = sqlx::query_scalar!(
-            r#"select count(*) as "count!: i64" from learned_value where ?1 is null or axis = ?1"#,
-            axis
+            r#"select count(*) as "count!: i64" from learned_value v
+            where (?1 is null or axis = ?1)
+                and (?2 is null or v.project = ?3 or v.session_id = ?2
+                    or v.session_id in (select session_id from session where created_by = 'session:' || ?2))"#,
+            axis,
+            key,
+            project
         )
         .fetch_one(&self.readers)
         .await?;
-        let rows =
-            values!("where ?1 is null or v.axis = ?1 order by v.id desc limit ?2", axis, limit)
-                .fetch_all(&self.readers)
-                .await?;
+        let rows = values!(
+            "where (?1 is null or v.axis = ?1)
+                and (?3 is null or v.project = ?4 or v.session_id = ?3
+                    or v.session_id in (select session_id from session where created_by = 'session:' || ?3))
+            order by v.id desc limit ?2",
+            axis,
+            limit,
+            key,
+            project
+        )
+        .fetch_all(&self.readers)
+        .await?;
         Ok((rows.into_iter().map(with_terms).collect(), total))
     }
 
-    /// Values whose cluster has records of a domain, those with the most first.
+    /// Values that the reader may read and whose cluster has records of a domain, those with the most first.
     pub async fn values_of_domain(
         &self,
+        reader: &RowReader,
         domain: Domain,
         limit: u32,
     ) -> Result<Vec<Value>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
         let rows = values!(
             "join (
                 select m.cluster_id, count(*) as records from cluster_member m
                 join ghap g on g.ghap_id = m.ghap_id
                 where g.domain = ?1 group by m.cluster_id
             ) c on c.cluster_id = v.cluster_id
+            where (?3 is null or v.project = ?4 or v.session_id = ?3
+                    or v.session_id in (select session_id from session where created_by = 'session:' || ?3))
             order by c.records desc, v.id desc limit ?2",
             domain,
-            limit
+            limit,
+            key,
+            project
         )
         .fetch_all(&self.readers)
         .await?;
@@ -329,7 +393,7 @@ mod tests {
                 })
                 .await;
             done.unwrap();
-            let clusters = at.store.clusters(Axis::Full).await.unwrap();
+            let clusters = at.store.clusters(&RowReader::Everything, Axis::Full).await.unwrap();
             clusters.into_iter().map(|row| (row.cluster_id, row.size, row.avg_weight)).collect()
         };
         let row = |id: &str, size| (id.to_owned(), size, 0.8);
@@ -339,7 +403,8 @@ mod tests {
             group(&[(10, 20), (20, 30), (30, 61)]).await,
             [row("full_1", 30), row("full_0", 10), row("full_2", 10)]
         );
-        let members = at.store.cluster_members("full_1", 100).await.unwrap();
+        let members =
+            at.store.cluster_members(&RowReader::Everything, "full_1", 100).await.unwrap();
         assert_eq!(members.len(), 30);
         assert!(members.iter().all(|member| (member.similarity - 0.5).abs() < 1e-9));
     }

@@ -42,7 +42,7 @@ struct GhapWithHistory {
 }
 
 async fn get(call: Call, input: GetInput) -> Result<GhapWithHistory, Failure> {
-    let detail = call.services.journal.ghap(&input.id).await?;
+    let detail = call.services.journal.ghap(&call.caller, &input.id).await?;
     Ok(GhapWithHistory { ghap: detail.ghap, history: detail.history, notes: detail.notes })
 }
 
@@ -107,7 +107,11 @@ async fn list(call: Call, input: ListInput) -> Result<GhapRows, Failure> {
         since: since.or(Some(Timestamp::from_millis(i64::MIN))),
     };
     let limit = input.limit.unwrap_or(20);
-    let page = call.services.journal.ghaps(&filter, input.cursor.as_deref(), Some(limit)).await?;
+    let page = call
+        .services
+        .journal
+        .ghaps(&call.caller, &filter, input.cursor.as_deref(), Some(limit))
+        .await?;
     let results: Vec<GhapRow> = page
         .items
         .into_iter()

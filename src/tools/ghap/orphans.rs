@@ -50,7 +50,7 @@ struct OrphanOutput {
 
 async fn get_orphan(call: Call, input: SessionInput) -> Result<OrphanOutput, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let orphans = call.services.journal.orphans(&acting).await?;
+    let orphans = call.services.journal.orphans(&call.caller, &acting).await?;
     let more = orphans.len().checked_sub(1);
     let orphan = orphans.into_iter().next();
     let Some(ghap) = orphan else { return Ok(OrphanOutput::default()) };
@@ -111,5 +111,7 @@ struct AbandonInput {
 async fn abandon(call: Call, input: AbandonInput) -> Result<GhapWritten, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
     let id = input.id.as_deref();
-    Ok(GhapWritten::of(call.services.journal.abandon_orphan(acting, id, input.reason).await?))
+    Ok(GhapWritten::of(
+        call.services.journal.abandon_orphan(&call.caller, acting, id, input.reason).await?,
+    ))
 }

@@ -108,7 +108,8 @@ struct DomainCalibration {
 
 async fn calibrate(call: Call, input: CalibrationInput) -> Result<CalibrationOutput, Failure> {
     let (project, client) = (input.project.as_deref(), input.client.as_deref());
-    let rows = call.services.journal.calibration(project, client, input.domain).await?;
+    let rows =
+        call.services.journal.calibration(&call.caller, project, client, input.domain).await?;
     let results: Vec<DomainCalibration> = rows
         .into_iter()
         .map(|row| DomainCalibration {

@@ -116,7 +116,7 @@ struct ResolveInput {
 
 async fn resolve(call: Call, input: ResolveInput) -> Result<GhapWritten, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let ghap = call.services.journal.resolve_ghap(acting, input.resolution).await?;
+    let ghap = call.services.journal.resolve_ghap(&call.caller, acting, input.resolution).await?;
     Ok(GhapWritten::of(ghap))
 }
 

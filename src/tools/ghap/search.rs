@@ -164,17 +164,20 @@ async fn search(call: Call, input: ExperienceSearchInput) -> Result<Experiences,
     let hits = call
         .services
         .search
-        .search_ghaps(&ExperienceQuery {
-            prompt: &input.query,
-            project: project.as_deref(),
-            filter: SearchFilter {
-                domain: input.domain,
-                status: input.outcome.map(Verdict::status),
-                part: axis.part(),
+        .search_ghaps(
+            &call.caller,
+            &ExperienceQuery {
+                prompt: &input.query,
+                project: project.as_deref(),
+                filter: SearchFilter {
+                    domain: input.domain,
+                    status: input.outcome.map(Verdict::status),
+                    part: axis.part(),
+                },
+                limit: input.limit.unwrap_or(10) as usize,
+                only_relevant: false,
             },
-            limit: input.limit.unwrap_or(10) as usize,
-            only_relevant: false,
-        })
+        )
         .await?;
     let given = hits.iter().map(|hit| SeenItem::from(&hit.ghap)).collect();
     call.services.search.note_found(&acting.session_id, given).await;
