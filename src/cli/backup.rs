@@ -97,24 +97,23 @@ fn prepare(from: &Path, mut source: File, to: &Path) -> anyhow::Result<NamedTemp
     Ok(copy)
 }
 
-/// Renames the database and what belongs to it; they find each other by name.
+/// Renames the database and what belongs to it; they find each other by name. A log without its database goes, too: the
+/// engine would play it into the next file of that name.
 fn put_aside(db: &Path) -> anyhow::Result<Option<PathBuf>> {
-    if !db.exists() {
-        return Ok(None);
-    }
+    let was_there = db.exists();
     let with = |suffix: &str| {
         let mut name: OsString = db.as_os_str().to_owned();
         name.push(suffix);
         PathBuf::from(name)
     };
     let stamp = SystemClock.now().as_millis();
-    for part in ["-wal", "-shm", ""] {
+    for part in ["-wal", "-shm", "-journal", ""] {
         let (old, new) = (with(part), with(&format!(".before-{stamp}{part}")));
         if old.exists() {
             fs::rename(old, new)?;
         }
     }
-    Ok(Some(with(&format!(".before-{stamp}"))))
+    Ok(was_there.then(|| with(&format!(".before-{stamp}"))))
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {

@@ -168,3 +168,25 @@ fn doctor_tells_what_others_added_to_the_database() {
     assert_eq!(told["level"], "warn", "{told}");
     assert!(text(&told, "detail").contains("trigger spy"), "{told}");
 }
+
+#[test]
+fn a_log_that_a_lost_database_left_is_not_played_into_the_restored_one() {
+    let mut d = Daemon::start();
+    new_task(&d);
+    let copy = d.home.user().join("copy.db");
+    svc(&d.home, &["backup", copy.to_str().expect("UTF-8")]).ok();
+    for _ in 0..20 {
+        new_task(&d);
+    }
+    d.kill9();
+    assert!(d.home.path("svc.db-wal").metadata().expect("is there").len() > 0);
+    fs::remove_file(d.home.path("svc.db")).expect("removes");
+    svc(&d.home, &["restore", copy.to_str().expect("UTF-8")]).ok();
+    d.restart();
+    assert_eq!(page(&d.get("/v1/tasks"), "tasks").len(), 1);
+    d.stop();
+    let file = Connection::open(d.home.path("svc.db")).expect("opens");
+    let sound: String =
+        file.query_row("pragma integrity_check", [], |row| row.get(0)).expect("an answer");
+    assert_eq!(sound, "ok");
+}
