@@ -385,7 +385,8 @@ fn status_and_doctor_say_what_is_no_longer_right() {
     let url = format!("http://127.0.0.1:{port}/mcp");
     let program = env!("CARGO_BIN_EXE_svc");
     let cases = [
-        (entry(url.clone(), &token), "ok"),
+        (entry(url.clone(), "svc_of-a-session"), "ok"),
+        (entry(url.clone(), &token), "operator_token"),
         (entry(url.clone(), "${SVC_TOKEN}"), "ok"),
         (entry(url, "stale"), "stale_token"),
         (entry(format!("http://127.0.0.1:{}/mcp", port - 1), &token), "wrong_port"),

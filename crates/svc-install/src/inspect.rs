@@ -49,6 +49,9 @@ pub struct DaemonAddress {
     pub port: u16,
 }
 
+/// What the tokens of sessions begin with.
+const SESSION_TOKEN: &str = "svc_";
+
 /// The operator token, which no message and no log shows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OperatorToken(pub String);
@@ -225,13 +228,7 @@ impl Expectation {
             let detail = format!("says port {port}, but the daemon is at {}", daemon.url);
             return ("wrong_port", Some(detail));
         }
-        if self.has_stale_token(entry) {
-            return (
-                "stale_token",
-                Some("has a token that is no longer the operator's".to_owned()),
-            );
-        }
-        ("ok", None)
+        self.judge_token(entry)
     }
 
     fn judge_program(&self, program: &str, entry: &Value) -> (&'static str, Option<String>) {
@@ -257,16 +254,24 @@ impl Expectation {
         ("ok", None)
     }
 
-    /// Whether the entry holds a token that is not the operator's. A placeholder names a variable and is none.
-    fn has_stale_token(&self, entry: &Value) -> bool {
+    /// What is wrong with the token that an entry holds. A placeholder names a variable and is none.
+    fn judge_token(&self, entry: &Value) -> (&'static str, Option<String>) {
         let headers = entry.get("headers").or_else(|| entry.get("http_headers"));
         let headers = headers.and_then(Value::as_object).into_iter().flatten();
         let credential = headers
             .filter(|(name, _)| name.eq_ignore_ascii_case("authorization"))
             .find_map(|(_, value)| value.as_str()?.strip_prefix("Bearer "));
         match (credential, &self.token) {
-            (Some(credential), Some(token)) => !credential.contains('$') && credential != token.0,
-            _ => false,
+            (Some(credential), Some(token)) if credential == token.0 => (
+                "operator_token",
+                Some("holds the operator's token: its agent may do everything that you may".to_owned()),
+            ),
+            (Some(credential), Some(_))
+                if !credential.contains('$') && !credential.starts_with(SESSION_TOKEN) =>
+            {
+                ("stale_token", Some("has a token that is no longer good".to_owned()))
+            }
+            _ => ("ok", None),
         }
     }
 

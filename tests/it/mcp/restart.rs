@@ -340,3 +340,48 @@ fn a_stateless_client_notices_nothing() {
         d.restart();
     }
 }
+
+#[test]
+fn who_loses_its_token_gets_no_answer_that_it_waits_for() {
+    for revision in ["2025-06-18", "2025-11-25"] {
+        let mut d = Daemon::start();
+        let session = d.session("s-1");
+        let client = Client::open(&session, revision);
+        let task = new_task(&session);
+        let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
+        call.next();
+        let token = d.get("/v1/tokens").ok(200)["tokens"][0]["token_id"].clone();
+        let token = token.as_str().expect("an id");
+        d.delete(&format!("/v1/tokens/{token}")).ok(200);
+        append(&d, &task, &json!([frame("a secret word")]));
+        finish(&d, &task);
+        let answer = call.answer().json;
+        assert_eq!(answer["id"], json!(id));
+        assert_eq!(answer["error"]["data"]["code"], "unauthorized", "{answer}");
+        assert!(!answer.to_string().contains("a secret word"), "{answer}");
+
+        // While the daemon is away, another one on the same database takes the token back.
+        let client = Client::open(&d.session("s-1"), revision);
+        let task = new_task(&client.caller);
+        let (_, mut call) = client.begin("TaskWait", &wait_for(&task));
+        let primed = call.next();
+        let (call, _) = primed.event_id().rsplit_once('.').expect("a call");
+        d.kill9();
+        let file = database(&d);
+        let revoked = file.execute("update token set revoked_at = 1 where revoked_at is null", []);
+        assert_eq!(revoked.expect("an update"), 1);
+        drop(file);
+        d.restart();
+        finish(&d, &task);
+        let stored: String = database(&d)
+            .query_row(
+                "select event.data from event join stream on stream.id = event.stream_id
+                where stream.name = 'mcp/' || ? order by seq desc limit 1",
+                [call],
+                |row| row.get(0),
+            )
+            .expect("an end");
+        assert!(stored.contains("unauthorized"), "{stored}");
+        assert_eq!(client.no_stream(Some(primed.event_id())).status(), 401);
+    }
+}
