@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::private_file;
 
+/// The member of a line in `hooks.spool` that names the client's process.
+pub(crate) const SPOOLED_PROCESS: &str = "process";
+
 /// Largest `hooks.spool`, in bytes. Events beyond it are dropped.
 const MAX_SPOOL: u64 = 16 * 1024 * 1024;
 /// Largest `hooks.lost`, in bytes: some 500 lines. Beyond it the file begins anew, as each hook reads all of it.

@@ -12,7 +12,7 @@
 //! - [`daemon`]: composition, sweeps, drains and lifecycle of the daemon.
 //! - [`cli`]: the command line. The only floor that prints.
 //!
-//! [`config`], [`telemetry`], `log_file`, `local_socket`, `private_file` and `hook_spool` are leaves. Read `store/writer.rs` and `service/events.rs` first: the
+//! [`config`], [`telemetry`], `log_file`, `local_socket`, `private_file`, `process_list` and `hook_spool` are leaves. Read `store/writer.rs` and `service/events.rs` first: the
 //! rest stands on them.
 
 pub mod cli;
@@ -26,6 +26,7 @@ mod local_socket;
 mod log_file;
 pub mod mcp;
 mod private_file;
+mod process_list;
 mod runner;
 pub mod service;
 pub mod store;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::domain::Caller;
-use crate::hook_spool::{HookSpool, UnprintedAnswers};
-use crate::service::Services;
+use crate::hook_spool::{HookSpool, SPOOLED_PROCESS, UnprintedAnswers};
+use crate::service::{Error, Services};
 use crate::tools::{Call, Catalogue, ErrorType, Failure};
 
 /// Takes in every event that waits, and gives their number. An event that cannot be read or is refused is passed over:
@@ -28,11 +28,15 @@ pub(super) async fn drain_hook_spool(
             return Ok(count);
         }
         for line in &lines {
-            let Ok(Value::Object(arguments)) = serde_json::from_str(line) else {
+            let Ok(Value::Object(mut arguments)) = serde_json::from_str(line) else {
                 tracing::warn!("an event in the hooks' spool cannot be read");
                 continue;
             };
-            let call = Call::alone(services.clone(), Caller::Operator);
+            let Some(caller) = caller_of_line(services, &mut arguments).await? else {
+                tracing::warn!("an event in the hooks' spool is nobody's");
+                continue;
+            };
+            let call = Call::alone(services.clone(), caller);
             match tool.call(call, arguments).await {
                 Ok(_) => count += 1,
                 // The disk may be full: the events stay, and those taken in already count once.
@@ -43,6 +47,27 @@ pub(super) async fn drain_hook_spool(
             }
         }
         spool.remove_taken()?;
+    }
+}
+
+/// Who told of an event: the client's process that the line names, which may be gone by now. `None` if it may tell of nothing.
+/// A line without a process is from a system that has no list of them, and is the operator's.
+async fn caller_of_line(
+    services: &Services,
+    arguments: &mut Map<String, Value>,
+) -> std::io::Result<Option<Caller>> {
+    let process = match arguments.remove(SPOOLED_PROCESS) {
+        None | Some(Value::Null) => return Ok(Some(Caller::Operator)),
+        Some(process) => serde_json::from_value(process).ok(),
+    };
+    let Some(process) = process else { return Ok(None) };
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let client = arguments.get("client").and_then(text).unwrap_or_default();
+    let cwd = arguments.get("payload").and_then(|payload| payload.get("cwd")).and_then(text);
+    match services.access.caller_of_report(process, &client, cwd).await {
+        Ok(caller) => Ok(Some(caller)),
+        Err(Error::Forbidden(_)) => Ok(None),
+        Err(error) => Err(std::io::Error::other(error)),
     }
 }
 

@@ -27,7 +27,7 @@ pub enum Caller {
 }
 
 /// A client's process, told from a later one with the same id.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClientProcess {
     /// Its id.
     pub pid: u32,

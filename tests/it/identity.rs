@@ -268,6 +268,35 @@ fn a_session_goes_over_when_its_owner_is_gone() {
 }
 
 #[test]
+fn what_was_told_late_belongs_to_the_process_that_told_it() {
+    let home = Home::new();
+    let cwd = home.user().join("p");
+    let told = |payload: Value| {
+        let mut payload = payload;
+        payload["cwd"] = json!(cwd);
+        payload
+    };
+    let using =
+        json!({ "tool_name": "Bash", "tool_use_id": "t1", "tool_input": { "command": "ls" } });
+    let mut a = FakeClient::start(&home, "agent-a", "p", "");
+    let mut b = FakeClient::start(&home, "agent-b", "p", "");
+    let mut c = FakeClient::start(&home, "agent-c", "q", "");
+    for (client, session) in [(&mut a, "s-a"), (&mut b, "s-b")] {
+        assert_eq!(client.hook(&told(event(session, "PostToolUse", &using))), "");
+    }
+    a.kill();
+    let d = Daemon::with(|plan| plan.home(&home));
+    eventually(SOON, || d.get("/v1/sessions/s-b").status() == 200);
+    let inbox = format!("/v1/peers/{}/messages", id_of(&peer_of(&d, "s-a")));
+    d.post(&inbox, &json!({ "text": "a secret word" })).ok(200);
+    assert_eq!(b.ok("get_session", &json!({}))["session_id"], "s-b", "it lives, and has its own");
+    b.forbidden("get_session", &json!({ "session_id": "s-a" }));
+    assert_eq!(c.hook(&told(prompt("s-a"))), "", "of another project");
+    let printed = b.hook(&told(prompt("s-a")));
+    assert!(printed.contains("a secret word"), "the process that told of it is gone: {printed}");
+}
+
+#[test]
 fn hooks_of_a_client_share_one_token() {
     let d = Daemon::start();
     let mut a = FakeClient::start(&d.home, "agent-a", "p", "");

@@ -264,7 +264,10 @@ impl Expectation {
         match (credential, &self.token) {
             (Some(credential), Some(token)) if credential == token.0 => (
                 "operator_token",
-                Some("holds the operator's token: its agent may do everything that you may".to_owned()),
+                Some(
+                    "holds the operator's token: its agent may do everything that you may"
+                        .to_owned(),
+                ),
             ),
             (Some(credential), Some(_))
                 if !credential.contains('$') && !credential.starts_with(SESSION_TOKEN) =>

@@ -18,6 +18,8 @@ use crate::cli::process;
 use crate::config::Env;
 use crate::domain::hook::{HookClient, session_of};
 use crate::domain::{Clock as _, HookId, Ids, SystemClock};
+use crate::hook_spool::SPOOLED_PROCESS;
+use crate::process_list;
 
 /// How often the main thread looks whether the event's name is known, which sets the deadline.
 const DEADLINE_POLL: Duration = Duration::from_millis(20);
@@ -188,6 +190,7 @@ fn arguments(job: &HookJob, payload: &Value) -> (Value, PendingEvent) {
     }
     let mut dated = arguments.clone();
     dated["at"] = json!(now);
+    let process = process_list::client_of_this();
     if job.again.is_some() {
         // An event with a time gets no answer, and nothing is printed for a repeat.
         arguments.clone_from(&dated);
@@ -196,6 +199,8 @@ fn arguments(job: &HookJob, payload: &Value) -> (Value, PendingEvent) {
     if !unprinted.is_empty() {
         arguments["lost"] = json!(unprinted);
     }
+    // By then the process may be gone, and the socket does not show it.
+    dated[SPOOLED_PROCESS] = json!(process);
     (arguments, PendingEvent { session, id, arguments: dated })
 }
 

@@ -5,10 +5,8 @@ use std::path::PathBuf;
 
 use crate::{
     domain::{ClientProcess, LocalProcess, SHELLS, limits},
-    service::{
-        Error,
-        process::{self, ProcessEntry},
-    },
+    process_list::{self, ProcessEntry},
+    service::Error,
 };
 
 /// A client's process, as the system shows it.
@@ -33,7 +31,7 @@ impl FoundClient {
         else {
             return forbidden("the system does not say which process this is".to_owned());
         };
-        if !process::has_list() {
+        if !process_list::is_there() {
             // Nobody can say who started it.
             let process = ClientProcess { pid: peer, started: String::new() };
             return Ok(Self { process, name: "process".to_owned(), between: Vec::new(), peer });
@@ -113,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_client_is_an_ancestor() {
-        if !process::has_list() {
+        if !process_list::is_there() {
             return;
         }
         let (mut shell, child) = family();

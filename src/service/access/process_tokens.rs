@@ -1,7 +1,7 @@
 //! Clients' processes. What a client starts (`svc stdio`, its hooks) proves on the Unix socket which process it belongs to,
 //! and acts as that process: one subject for each, whoever of its children asks.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, atomic::Ordering::SeqCst};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,7 @@ impl Access {
         check::short("client", input.client.as_deref())?;
         let client = self.client_of(peer, input.client_pid).await?;
         let name = input.client.unwrap_or_else(|| client.name.clone());
-        let fresh = fresh_subject(&client, &name);
+        let fresh = fresh_subject(client.process.pid, &name, client.cwd());
         let token = format!("svc_{}", new_secret());
         let (hash, process, ids) = (token_hash(&token), client.process, self.core.ids.clone());
         let (row, replaced) = self
@@ -153,8 +153,16 @@ impl Access {
     }
 
     async fn insert_secretless(&self, client: FoundClient) -> Result<TokenRow, Error> {
-        let fresh = fresh_subject(&client, &client.name);
-        let (process, ids) = (client.process, self.core.ids.clone());
+        let fresh = fresh_subject(client.process.pid, &client.name, client.cwd());
+        self.insert_row_of(client.process, fresh).await
+    }
+
+    async fn insert_row_of(
+        &self,
+        process: ClientProcess,
+        fresh: ProcessSubject,
+    ) -> Result<TokenRow, Error> {
+        let ids = self.core.ids.clone();
         let hash = token_hash(&new_secret());
         self.core
             .store
@@ -170,6 +178,50 @@ impl Access {
                 })
             })
             .await
+    }
+
+    /// The caller that a client's process is or was, as a line says that is trusted as the operator is: a hook that could not
+    /// reach the daemon wrote it. `cwd` is where a process works that was never seen.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] if the operator took a token of the process back.
+    pub async fn caller_of_report(
+        &self,
+        process: ClientProcess,
+        client: &str,
+        cwd: Option<String>,
+    ) -> Result<Caller, Error> {
+        let fresh = fresh_subject(process.pid, client, cwd);
+        let is_running = process::is_running(&process);
+        if !is_running {
+            let gone = process.clone();
+            let known = self.core.store.write(move |tx| {
+                Box::pin(async move { Ok::<_, Error>(tx.process_subject(&gone).await?) })
+            });
+            if let Some(ProcessSubject { token_id: Some(token), session, project, .. }) =
+                known.await?.filter(|subject| !subject.is_barred)
+            {
+                // It needs no row more: nobody comes with it.
+                return Ok(Caller::Session {
+                    key: session.into(),
+                    token,
+                    scopes: Arc::from([]),
+                    project: project.map(Arc::from),
+                    process: Some(Arc::new(process)),
+                });
+            }
+        }
+        let row = self.insert_row_of(process.clone(), fresh).await?;
+        if !is_running {
+            let ended = self.core.store.write(move |tx| {
+                Box::pin(async move {
+                    let limit = limits::PROCESSES_PER_PAGE;
+                    tx.revoke_tokens_of_process(&process, 0, TokenEnd::Gone, limit).await
+                })
+            });
+            self.forget(&ended.await?);
+        }
+        Ok(Seen::of(row, self.core.now()).caller)
     }
 
     /// Takes back the tokens of processes that are gone.
@@ -212,7 +264,7 @@ async fn subject_of(
 }
 
 /// The subject of a process that was never seen. The random part tells it from all that there ever were.
-fn fresh_subject(client: &FoundClient, name: &str) -> ProcessSubject {
+fn fresh_subject(pid: u32, name: &str, cwd: Option<String>) -> ProcessSubject {
     let name: String = name
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
@@ -223,9 +275,9 @@ fn fresh_subject(client: &FoundClient, name: &str) -> ProcessSubject {
         name => name,
     };
     let secret = new_secret();
-    let cwd = client.cwd();
     ProcessSubject {
-        session: format!("{name}-{}-{}", client.process.pid, &secret[..8]),
+        token_id: None,
+        session: format!("{name}-{pid}-{}", &secret[..8]),
         project: cwd.as_deref().map(project_root),
         cwd,
         is_barred: false,

@@ -128,6 +128,8 @@ pub enum TokenEnd {
 /// What is known of a client's process that was given tokens before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessSubject {
+    /// The row of its first token; `None` if it has none yet.
+    pub token_id: Option<TokenId>,
     /// The subject of all its tokens.
     pub session: String,
     /// Root of the project that it works in.

@@ -164,7 +164,7 @@ impl WriteTx {
         process: &ClientProcess,
     ) -> Result<Option<ProcessSubject>, StoreError> {
         let row = sqlx::query!(
-            r#"select session, nullif(project, '') as "project: String", cwd,
+            r#"select token_id as "token_id!", session, nullif(project, '') as "project: String", cwd,
                 exists (select 1 from token where client_pid = ?1 and client_started = ?2
                     and revoke_reason = 'revoked') as "is_barred!: bool"
             from token where client_pid = ?1 and client_started = ?2 order by token_id limit 1"#,
@@ -174,6 +174,7 @@ impl WriteTx {
         .fetch_optional(&mut self.conn)
         .await?;
         Ok(row.map(|row| ProcessSubject {
+            token_id: Some(TokenId::from(row.token_id)),
             session: row.session,
             project: row.project,
             cwd: row.cwd,

@@ -14,7 +14,7 @@ const FLOORS: [&[&str]; 11] = [
     &["log_file"],
     &["telemetry"],
     &["domain"],
-    &["config", "hook_spool", "store"],
+    &["config", "hook_spool", "process_list", "store"],
     &["client", "service"],
     &["runner", "tools"],
     &["web"],

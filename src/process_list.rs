@@ -1,0 +1,85 @@
+//! The system's list of processes, where it has one as Linux does: who started whom, and when.
+
+use std::sync::OnceLock;
+
+use crate::domain::{ClientProcess, SHELLS};
+
+/// A process as the system lists it (proc_pid_stat(5)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ProcessEntry {
+    /// Name of its program, cut to 15 bytes. It may hold anything.
+    pub(crate) name: String,
+    /// Whether it runs, and does not only wait for its end to be noticed.
+    pub(crate) is_running: bool,
+    /// The process that started it, or has taken it over.
+    pub(crate) parent: u32,
+    /// When it started, in the system's own count.
+    pub(crate) started: String,
+}
+
+impl ProcessEntry {
+    /// `None` if there is no such process, or the system has no such list.
+    pub(crate) fn read(pid: u32) -> Option<Self> {
+        Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        // The name, in parentheses, may hold anything, parentheses too.
+        let (head, rest) = stat.rsplit_once(')')?;
+        let mut fields = rest.split_ascii_whitespace();
+        let state = fields.next()?;
+        Some(Self {
+            name: head.split_once('(')?.1.to_owned(),
+            is_running: !matches!(state, "Z" | "X" | "x"),
+            parent: fields.next()?.parse().ok()?,
+            // `starttime` is the 20th field after the name.
+            started: fields.nth(17)?.to_owned(),
+        })
+    }
+
+    /// The process, told from all others that have or had its id, also from those before the system started anew.
+    pub(crate) fn identity(&self, pid: u32) -> ClientProcess {
+        static BOOT: OnceLock<String> = OnceLock::new();
+        let boot = BOOT.get_or_init(|| {
+            let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+            boot.map(|boot| boot.trim().to_owned()).unwrap_or_default()
+        });
+        ClientProcess { pid, started: format!("{}@{boot}", self.started) }
+    }
+}
+
+/// Whether the system lists its processes as Linux does.
+pub(crate) fn is_there() -> bool {
+    static LISTS: OnceLock<bool> = OnceLock::new();
+    *LISTS.get_or_init(|| ProcessEntry::read(std::process::id()).is_some())
+}
+
+/// The process that started this one, past the shell between them. Nobody knows where the system has no list.
+pub(crate) fn client_of_this() -> Option<ClientProcess> {
+    let mut pid = u32::try_from(rustix::process::getppid()?.as_raw_nonzero().get()).ok()?;
+    for _ in 0..3 {
+        let entry = ProcessEntry::read(pid)?;
+        if !SHELLS.contains(&entry.name.as_str()) {
+            return (pid > 1).then(|| entry.identity(pid));
+        }
+        pid = entry.parent;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_line() {
+        let stat = "41 (a) b) c) S 7 41 41 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 8812 1 1 1\n";
+        let entry = ProcessEntry::parse(stat).unwrap();
+        assert_eq!((entry.name.as_str(), entry.parent), ("a) b) c", 7));
+        assert!(entry.is_running);
+        assert!(entry.identity(41).started.starts_with("8812@"), "{entry:?}");
+        let gone = ProcessEntry::parse(&stat.replace(" S 7", " Z 7")).unwrap();
+        assert!(!gone.is_running);
+        assert_eq!(ProcessEntry::parse("41 (a) S 7"), None);
+    }
+}
