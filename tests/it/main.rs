@@ -30,6 +30,7 @@ mod messages;
 mod migrate;
 mod model;
 mod outputs;
+mod ownership;
 mod pages;
 mod peers;
 mod reference;

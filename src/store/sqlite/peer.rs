@@ -69,7 +69,7 @@ macro_rules! peers {
         sqlx::query_as!(
             RawPeer,
             r#"select peer_id as "peer_id!", display_name, path, backend, circle, role as "role: PeerRole",
-                status as "status: PeerStatus", session_id, tmux_pane, pid, metadata, owner, project,
+                status as "status: PeerStatus", session_id, tmux_pane, pid, metadata, owner as "owner?", project,
                 registered_at as "registered_at!: Timestamp", last_seen as "last_seen!: Timestamp"
             from peer "# + $tail
             $(, $arg)*

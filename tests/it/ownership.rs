@@ -1,0 +1,731 @@
+//! Who may read and write what: an owner, a session of its project, one of another project, one that reads all, and the
+//! operator, at every route, tool, resource, prompt and stream. What is owned holds a secret word, and nobody sees the
+//! word who may not read the thing.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::daemon::Daemon;
+use crate::expect::{all_pages, done, each, page, peer, problem, register, text};
+use crate::wire::{Caller, Reply};
+
+/// A word of every text of the owner's, and of nothing else.
+const SECRET: &str = "zanzibar";
+
+/// Those who ask, in the order of the columns below.
+const NAMES: [&str; 5] = ["operator", "owner", "mate", "other", "read_all"];
+
+struct World {
+    d: Daemon,
+    callers: [Caller; 5],
+    /// The owner's peer, a message to it, an ended task, a record, a cluster.
+    peer: String,
+    message: String,
+    task: String,
+    ghap: String,
+    cluster: String,
+}
+
+fn mint(d: &Daemon, session: &str, project: Option<&str>, scopes: &[&str]) -> Caller {
+    let wish = json!({ "session": session, "project": project, "scopes": scopes });
+    d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
+}
+
+impl World {
+    fn new() -> Self {
+        let d = Daemon::start();
+        let callers = [
+            d.with_token(d.token.as_deref().expect("a token")),
+            mint(&d, "owner", Some("/p"), &[]),
+            mint(&d, "mate", Some("/p"), &[]),
+            mint(&d, "other", Some("/q"), &[]),
+            mint(&d, "read_all", None, &["read_all"]),
+        ];
+        let owner = &callers[1];
+        let begin = json!({ "session_id": "owner", "cwd": "/elsewhere", "client": SECRET });
+        ok(owner, "start_session", &begin);
+        let body = json!({
+            "display_name": "ann", "backend": "test", "path": format!("/p/{SECRET}"), "session_id": "owner",
+            "metadata": { "about": SECRET },
+        });
+        let peer_id = text(&register(owner, &body), "peer_id");
+        for (caller, name) in callers.iter().zip(NAMES).skip(2) {
+            peer(caller, name);
+        }
+        let note = json!({ "text": SECRET });
+        let message = text(&d.post(&format!("/v1/peers/{peer_id}/messages"), &note).ok(200), "id");
+        let task = text(&owner.post("/v1/tasks", &json!({ "title": SECRET })).ok(201), "task_id");
+        owner.post(&format!("/v1/tasks/{task}/events"), &done()).ok(200);
+        let ghap = try_it(owner, "owner");
+        ok(owner, "start_ghap", &attempt("an open attempt"));
+        let memory = json!({ "content": format!("{SECRET} is an island"), "category": "fact" });
+        ok(owner, "store_memory", &memory);
+        let records: Vec<Value> = (0..25)
+            .map(|n| {
+                json!({
+                    "id": format!("old-{n}"), "session_id": "old", "project": "/p", "created_at": "2026-01-01T00:00:00Z",
+                    "domain": "debugging", "strategy": "read-the-error",
+                    "goal": format!("The {SECRET} cache loses its tenant {n}"), "hypothesis": "The tenant cache is shared",
+                    "action": "Clear the tenant cache", "prediction": "The tenant comes back",
+                    "outcome": { "status": "confirmed", "result": "It did", "captured_at": "2026-01-01T00:00:00Z" },
+                })
+            })
+            .collect();
+        let imported = d.post("/v1/ghap/import", &json!({ "ghap": records })).ok(200);
+        assert_eq!(imported["imported"], 25, "{imported}");
+        let clusters = ok(&callers[0], "get_clusters", &json!({ "axis": "full" }));
+        let cluster = text(&clusters["clusters"][0], "cluster_id");
+        Self { callers, peer: peer_id, message, task, ghap, cluster, d }
+    }
+
+    fn owner(&self) -> &Caller {
+        &self.callers[1]
+    }
+
+    /// A task of the owner's that nobody has touched.
+    fn fresh_task(&self) -> String {
+        text(&self.owner().post("/v1/tasks", &json!({ "title": SECRET })).ok(201), "task_id")
+    }
+
+    /// A record that an ended session of the owner's project left open.
+    fn orphan(&self, session: &str) -> String {
+        let gone = mint(&self.d, session, Some("/p"), &[]);
+        let id = text(&ok(&gone, "start_ghap", &attempt("left open")), "id");
+        ok(&gone, "end_session", &json!({}));
+        id
+    }
+}
+
+fn attempt(goal: &str) -> Value {
+    json!({
+        "domain": "debugging", "strategy": "read-the-error", "goal": format!("{SECRET} {goal}"),
+        "hypothesis": format!("{SECRET} is far"), "action": "look", "prediction": "it is seen",
+    })
+}
+
+/// A record that is over.
+fn try_it(caller: &Caller, session: &str) -> String {
+    let id = text(&ok(caller, "start_ghap", &attempt(session)), "id");
+    ok(caller, "resolve_ghap", &json!({ "status": "confirmed", "result": SECRET }));
+    id
+}
+
+/// The result of a bare call of a tool.
+fn result(caller: &Caller, tool: &str, arguments: &Value) -> Value {
+    let params = json!({ "name": tool, "arguments": arguments });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    let reply = caller.request("POST", "/mcp").header("Svc-Expose", "all").json(&call).send();
+    assert_eq!(reply.status(), 200, "{tool} {arguments}: {reply:?}");
+    let answer = reply.json();
+    assert!(answer["error"].is_null(), "{tool} {arguments}: {answer}");
+    answer["result"].clone()
+}
+
+#[track_caller]
+fn ok(caller: &Caller, tool: &str, arguments: &Value) -> Value {
+    let result = result(caller, tool, arguments);
+    assert_ne!(result["isError"], true, "{tool} {arguments}: {result}");
+    result["structuredContent"].clone()
+}
+
+/// What came of a call: the kind of its error, or whether the answer has the secret.
+fn outcome(caller: &Caller, tool: &str, arguments: &Value) -> String {
+    let result = result(caller, tool, arguments);
+    if result["isError"] == true {
+        let error = &result["structuredContent"]["error"];
+        assert!(!error.to_string().contains(SECRET), "{tool}: {error}");
+        return text(error, "type");
+    }
+    let sees = result["structuredContent"].to_string().contains(SECRET);
+    if sees { "sees" } else { "blind" }.to_owned()
+}
+
+fn sees(reply: &Reply) -> bool {
+    String::from_utf8_lossy(&reply.body).contains(SECRET)
+}
+
+/// A request, with a path that may be made anew for each caller.
+type Row<'a> = (&'a str, Box<dyn Fn() -> (String, Option<Value>) + 'a>, [u16; 5]);
+
+/// Reads of what is there, as often as one likes.
+fn reads<'a>(route: &'a str, path: String, expected: [u16; 5]) -> Row<'a> {
+    (route, Box::new(move || (path.clone(), None)), expected)
+}
+
+fn posts<'a>(
+    route: &'a str,
+    make: impl Fn() -> (String, Value) + 'a,
+    expected: [u16; 5],
+) -> Row<'a> {
+    let make = move || {
+        let (path, body) = make();
+        (path, Some(body))
+    };
+    (route, Box::new(make), expected)
+}
+
+/// Routes whose callers are looked at elsewhere, and where.
+const ELSEWHERE: [&str; 8] = [
+    "POST /mcp",
+    "GET /mcp",
+    "DELETE /mcp",
+    "GET /sse",
+    "POST /messages",
+    // tests/it/identity.rs
+    "POST /v1/process_tokens",
+    // tests/it/auth.rs: it would end the operator's token here.
+    "POST /v1/token/rotate",
+    // An answer to a challenge, before anybody is known.
+    "POST /v1/proof",
+];
+
+#[test]
+fn each_route_answers_each_caller_by_the_rule() {
+    let world = World::new();
+    let World { d, peer, message, task, ghap, .. } = &world;
+    let at = |path: &str| path.replace("{peer}", peer).replace("{task}", task);
+    let token = || {
+        let minted = d.post("/v1/tokens", &json!({ "session": "spare" })).ok(201);
+        format!("/v1/tokens/{}", text(&minted, "token_id"))
+    };
+    let spare_peer = || {
+        let mine = json!({ "display_name": "spare", "backend": "spare", "session_id": "owner" });
+        format!("/v1/peers/{}", text(&register(world.owner(), &mine), "peer_id"))
+    };
+    let all = [200; 5];
+    let of_project = [200, 200, 200, 404, 200];
+    let own = [200, 200, 403, 403, 403];
+    let operators = [200, 403, 403, 403, 403];
+    let rows: Vec<Row<'_>> = vec![
+        reads("GET /health", "/health".into(), all),
+        reads("GET /v1/health", "/v1/health".into(), all),
+        reads("GET /openapi.json", "/openapi.json".into(), all),
+        reads("GET /metrics", "/metrics".into(), [200, 403, 403, 403, 200]),
+        reads("GET /v1/tools", "/v1/tools".into(), all),
+        reads("GET /v1/peers", "/v1/peers".into(), all),
+        reads("GET /v1/peers/{id}", at("/v1/peers/{peer}"), all),
+        posts(
+            "POST /v1/peers/register",
+            || {
+                (
+                    "/v1/peers/register".into(),
+                    json!({ "display_name": "x", "backend": "b", "session_id": "owner" }),
+                )
+            },
+            own,
+        ),
+        posts(
+            "POST /v1/peers/{id}/heartbeat",
+            || (at("/v1/peers/{peer}/heartbeat"), json!({})),
+            own,
+        ),
+        posts(
+            "POST /v1/peers/{id}/messages",
+            || (at("/v1/peers/{peer}/messages"), json!({ "text": "hello" })),
+            all,
+        ),
+        reads("GET /v1/peers/{id}/messages", at("/v1/peers/{peer}/messages?peek=true"), own),
+        posts(
+            "POST /v1/peers/{id}/messages/ack",
+            || (at("/v1/peers/{peer}/messages/ack"), json!({ "ids": [message] })),
+            own,
+        ),
+        posts(
+            "POST /v1/peers/broadcast",
+            || ("/v1/peers/broadcast".into(), json!({ "text": "hello", "circle": "nobody" })),
+            all,
+        ),
+        reads(
+            "GET /v1/messages/{id}",
+            format!("/v1/messages/{message}"),
+            [200, 200, 404, 404, 404],
+        ),
+        posts(
+            "POST /v1/tasks",
+            || ("/v1/tasks".into(), json!({ "from": peer })),
+            [201, 201, 403, 403, 403],
+        ),
+        reads("GET /v1/tasks", "/v1/tasks".into(), all),
+        reads("GET /v1/tasks/{id}", at("/v1/tasks/{task}"), of_project),
+        posts(
+            "POST /v1/tasks/{id}/events",
+            || {
+                let frame = json!({ "kind": "frame", "data": { "line": "x" } });
+                (format!("/v1/tasks/{}/events", world.fresh_task()), frame)
+            },
+            [200, 200, 403, 404, 403],
+        ),
+        posts(
+            "POST /v1/tasks/{id}/events",
+            || (format!("/v1/tasks/{}/events", world.fresh_task()), done()),
+            [200, 200, 403, 404, 403],
+        ),
+        posts(
+            "POST /v1/tasks/{id}/cancel",
+            || (format!("/v1/tasks/{}/cancel", world.fresh_task()), json!({})),
+            [200, 200, 403, 404, 403],
+        ),
+        reads("GET /v1/biam/subscribe", at("/v1/biam/subscribe?task_id={task}"), of_project),
+        reads("GET /v1/events", at("/v1/events?stream=task/{task}"), of_project),
+        reads("GET /v1/events", "/v1/events?stream=session/owner".into(), of_project),
+        reads("GET /v1/events", at("/v1/events?stream=peer/{peer}"), [200, 200, 404, 404, 404]),
+        reads("GET /v1/events", "/v1/events?stream=daemon".into(), [200, 404, 404, 404, 200]),
+        reads("GET /v1/events", "/v1/events?stream=team".into(), all),
+        reads("GET /v1/sessions", "/v1/sessions".into(), all),
+        reads("GET /v1/sessions/{id}", "/v1/sessions/owner".into(), of_project),
+        posts(
+            "POST /v1/sessions/{id}/wait",
+            || ("/v1/sessions/owner/wait".into(), json!({ "waiter": "w", "seconds": 1 })),
+            own,
+        ),
+        reads("GET /v1/ghap", "/v1/ghap".into(), all),
+        reads("GET /v1/ghap/search", format!("/v1/ghap/search?q={SECRET}"), all),
+        reads("GET /v1/ghap/export", "/v1/ghap/export".into(), all),
+        reads("GET /v1/ghap/{id}", format!("/v1/ghap/{ghap}"), of_project),
+        posts(
+            "POST /v1/ghap/import",
+            || ("/v1/ghap/import".into(), json!({ "ghap": [] })),
+            operators,
+        ),
+        posts(
+            "POST /v1/tokens",
+            || ("/v1/tokens".into(), json!({ "session": "spare" })),
+            [201, 403, 403, 403, 403],
+        ),
+        reads("GET /v1/tokens", "/v1/tokens".into(), operators),
+        ("DELETE /v1/tokens/{id}", Box::new(|| (token(), None)), operators),
+        ("DELETE /v1/peers/{id}", Box::new(|| (spare_peer(), None)), own),
+    ];
+    let mut known: BTreeSet<String> = ELSEWHERE.iter().map(|route| (*route).to_owned()).collect();
+    let mut wrong = Vec::new();
+    for (route, make, expected) in &rows {
+        known.insert((*route).to_owned());
+        let method = route.split(' ').next().expect("a method");
+        let mut given = Vec::new();
+        for caller in &world.callers {
+            let (path, body) = make();
+            let request = caller.request(method, &path);
+            let reply = match body {
+                Some(body) => request.json(&body).send(),
+                None => request.send(),
+            };
+            if reply.status() >= 400 {
+                assert!(!sees(&reply), "{route}: {reply:?}");
+            }
+            given.push(reply.status());
+        }
+        if given != expected {
+            wrong.push(format!("{route}: {given:?} and not {expected:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let document = d.get("/openapi.json").ok(200);
+    for (path, operations) in document["paths"].as_object().expect("paths") {
+        for method in operations.as_object().expect("operations").keys() {
+            let route = format!("{} {path}", method.to_uppercase());
+            assert!(known.contains(&route), "who may do {route} is not said here");
+        }
+    }
+}
+
+#[test]
+fn lists_and_feeds_hold_what_their_reader_may_read() {
+    let world = World::new();
+    let peer = &world.peer;
+    let of_project = [true, true, true, false, true];
+    for (path, expected) in [
+        ("/v1/peers?limit=500".to_owned(), of_project),
+        (format!("/v1/peers/{peer}"), of_project),
+        (format!("/v1/peers?path=/p/{SECRET}"), of_project),
+        ("/v1/tasks?limit=500".to_owned(), of_project),
+        (format!("/v1/tasks?from={peer}"), of_project),
+        ("/v1/sessions?limit=500".to_owned(), of_project),
+        ("/v1/ghap?limit=500".to_owned(), of_project),
+        ("/v1/ghap?project=/p".to_owned(), of_project),
+        (format!("/v1/ghap/search?q={SECRET}"), of_project),
+        ("/v1/ghap/export?limit=500".to_owned(), of_project),
+        ("/v1/events?limit=500".to_owned(), of_project),
+        ("/v1/events?stream_prefix=task/&limit=500".to_owned(), of_project),
+        ("/v1/events?stream_prefix=session/&limit=500".to_owned(), of_project),
+        ("/v1/events?stream=team&limit=500".to_owned(), [false; 5]),
+    ] {
+        let given = world.callers.each_ref().map(|caller| {
+            let reply = caller.get(&path);
+            assert_eq!(reply.status(), 200, "{path}: {reply:?}");
+            sees(&reply)
+        });
+        assert_eq!(given, expected, "{path}");
+    }
+    // Pages keep their size, and together they hold as much as the operator sees of them.
+    let mine = all_pages(world.owner(), "/v1/ghap?limit=5", "ghap", "cursor");
+    assert_eq!(mine.len(), 27, "25 of the project, one that is over and one that is not");
+    assert_eq!(page(&world.owner().get("/v1/ghap?limit=5"), "ghap").len(), 5);
+    assert!(all_pages(&world.callers[3], "/v1/ghap?limit=5", "ghap", "cursor").is_empty());
+    // Everybody sees who is here, and no more of others.
+    let shown = world.callers[3].get(&format!("/v1/peers/{peer}")).ok(200);
+    let members: Vec<&str> =
+        shown.as_object().expect("a peer").keys().map(String::as_str).collect();
+    let presence = [
+        "backend",
+        "circle",
+        "display_name",
+        "last_seen",
+        "peer_id",
+        "registered_at",
+        "role",
+        "status",
+    ];
+    assert_eq!(members, presence);
+}
+
+#[test]
+fn each_tool_answers_each_caller_by_the_rule() {
+    let world = World::new();
+    let World { peer, message, task, ghap, cluster, .. } = &world;
+    let mem = || {
+        let content = format!("{SECRET} {}", world.fresh_task());
+        let memory = json!({ "content": content, "category": "fact" });
+        text(&ok(world.owner(), "store_memory", &memory), "id")
+    };
+    let left = world.orphan("gone-1");
+    let of_project = ["sees", "sees", "sees", "not_found", "sees"];
+    let found = ["sees", "sees", "sees", "blind", "sees"];
+    let enough = ["sees", "sees", "sees", "insufficient_data", "sees"];
+    let own = ["blind", "blind", "forbidden", "forbidden", "forbidden"];
+    let own_sees = ["sees", "sees", "forbidden", "forbidden", "forbidden"];
+    let all = ["blind"; 5];
+    let in_session = json!({ "session_id": "owner" });
+    type Make<'a> = Box<dyn Fn() -> Value + 'a>;
+    let fixed = |value: Value| -> Make<'static> { Box::new(move || value.clone()) };
+    let with = |more: Value| -> Make<'static> {
+        let mut arguments = json!({ "session_id": "owner" });
+        arguments.as_object_mut().expect("one").extend(more.as_object().expect("one").clone());
+        Box::new(move || arguments.clone())
+    };
+    let value = json!({
+        "text": format!("The {SECRET} cache loses its tenant when the tenant cache is shared"), "cluster_id": cluster,
+    });
+    let rows: Vec<(&str, Make<'_>, [&str; 5])> = vec![
+        ("TaskGet", fixed(json!({ "task_id": task })), of_project),
+        ("TaskList", fixed(json!({})), found),
+        ("TaskWait", fixed(json!({ "task_id": task, "timeout_s": 0 })), of_project),
+        ("TaskNotify", fixed(json!({ "task_ids": [task], "timeout_s": 0 })), of_project),
+        (
+            "TaskCancel",
+            Box::new(|| json!({ "task_id": world.fresh_task() })),
+            ["sees", "sees", "forbidden", "not_found", "forbidden"],
+        ),
+        (
+            "TaskReply",
+            Box::new(|| json!({ "task_id": world.fresh_task(), "body": "x" })),
+            ["blind", "blind", "forbidden", "not_found", "forbidden"],
+        ),
+        ("events_read", fixed(json!({ "stream": format!("task/{task}") })), of_project),
+        ("events_read", fixed(json!({ "prefix": "task/" })), found),
+        (
+            "events_read",
+            fixed(json!({ "stream": format!("peer/{peer}") })),
+            ["blind", "blind", "not_found", "not_found", "not_found"],
+        ),
+        ("peer_list", fixed(json!({})), found),
+        ("peer_register", with(json!({ "display_name": "x", "backend": "b" })), own),
+        ("peer_heartbeat", fixed(json!({ "peer_id": peer })), own_sees),
+        ("peer_send", fixed(json!({ "to": peer, "text": "hello" })), all),
+        ("peer_inbox", fixed(json!({ "peer_id": peer, "peek": true })), own_sees),
+        ("peer_ack", fixed(json!({ "peer_id": peer, "ids": [message] })), own),
+        ("peer_broadcast", fixed(json!({ "text": "hello", "circle": "nobody" })), all),
+        ("start_session", fixed(in_session.clone()), own),
+        (
+            "end_session",
+            fixed(json!({ "session_id": "gone-1" })),
+            ["blind", "forbidden", "forbidden", "forbidden", "forbidden"],
+        ),
+        ("increment_tool_count", fixed(in_session.clone()), own),
+        ("reset_tool_count", fixed(in_session.clone()), own),
+        ("should_check_in", fixed(in_session.clone()), own),
+        ("check_in", with(json!({ "frequency": 1 })), own_sees),
+        ("get_session", fixed(in_session.clone()), own_sees),
+        ("list_sessions", fixed(json!({})), found),
+        (
+            "start_ghap",
+            Box::new(|| {
+                let mut again = attempt("again");
+                again["session_id"] = json!("owner");
+                again
+            }),
+            ["active_ghap_exists", "active_ghap_exists", "forbidden", "forbidden", "forbidden"],
+        ),
+        ("update_ghap", with(json!({ "note": "x" })), own),
+        (
+            "resolve_ghap",
+            with(json!({ "status": "falsified", "result": "x" })),
+            ["validation_error", "validation_error", "forbidden", "forbidden", "forbidden"],
+        ),
+        ("get_active_ghap", fixed(in_session.clone()), own_sees),
+        ("get_ghap", fixed(json!({ "id": ghap })), of_project),
+        ("list_ghap_entries", fixed(json!({})), found),
+        ("search_experiences", fixed(json!({ "query": SECRET })), found),
+        ("ghap_calibration", fixed(json!({})), found),
+        ("record_outcome", with(json!({ "command": "test", "verdict": "pass" })), own),
+        ("get_orphaned_ghap", fixed(json!({})), ["sees", "sees", "sees", "blind", "blind"]),
+        (
+            "adopt_ghap",
+            fixed(json!({ "id": left })),
+            ["active_ghap_exists", "active_ghap_exists", "blind", "not_found", "not_found"],
+        ),
+        (
+            "abandon_orphan",
+            Box::new(
+                || json!({ "id": world.orphan(&format!("gone-{}", world.fresh_task())), "reason": "x" }),
+            ),
+            ["blind", "blind", "blind", "not_found", "not_found"],
+        ),
+        ("store_memory", fixed(json!({ "content": "x", "category": "fact" })), all),
+        (
+            "store_memory",
+            fixed(json!({ "content": "for all", "category": "fact", "global": true })),
+            ["blind", "forbidden", "forbidden", "forbidden", "forbidden"],
+        ),
+        ("retrieve_memories", fixed(json!({ "query": SECRET })), found),
+        ("list_memories", fixed(json!({})), found),
+        (
+            "delete_memory",
+            Box::new(|| json!({ "memory_id": mem() })),
+            ["blind", "blind", "forbidden", "not_found", "forbidden"],
+        ),
+        ("get_clusters", fixed(json!({ "axis": "full" })), enough),
+        ("get_cluster_members", fixed(json!({ "cluster_id": cluster })), enough),
+        (
+            "validate_value",
+            fixed(value.clone()),
+            ["blind", "blind", "blind", "insufficient_data", "blind"],
+        ),
+        ("store_value", fixed(value), enough),
+        ("list_values", fixed(json!({})), found),
+        (
+            "assemble_context",
+            fixed(
+                json!({ "query": format!("the {SECRET} cache loses its tenant"), "repeat": true }),
+            ),
+            found,
+        ),
+        ("premortem", fixed(json!({ "domain": "debugging" })), found),
+        ("ToolSearch", fixed(json!({ "query": "task" })), all),
+    ];
+    // Of the client's own events: tests/it/identity.rs and hook.rs.
+    let mut known = BTreeSet::from(["hook_event"]);
+    let mut wrong = Vec::new();
+    for (tool, make, expected) in &rows {
+        known.insert(*tool);
+        let given = world.callers.each_ref().map(|caller| outcome(caller, tool, &make()));
+        if given != *expected {
+            wrong.push(format!("{tool} {}: {given:?} and not {expected:?}", make()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for name in each(&all_pages(&world.d, "/v1/tools?limit=500", "tools", "cursor"), "name") {
+        assert!(known.contains(name.as_str()), "who may call {name} is not said here");
+    }
+}
+
+/// What an MCP request gives: `sees` or `blind`, or `refused`.
+fn mcp(caller: &Caller, method: &str, params: &Value) -> &'static str {
+    let mut params = params.clone();
+    params["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    let request = caller
+        .request("POST", "/mcp")
+        .header("Accept", "application/json, text/event-stream")
+        .header("MCP-Protocol-Version", "2026-07-28")
+        .header("Mcp-Method", method);
+    let named = params["name"].as_str().or(params["uri"].as_str());
+    let request = match named.filter(|_| method != "completion/complete") {
+        Some(name) => request.header("Mcp-Name", name),
+        None => request,
+    };
+    let reply = request.json(&call).send();
+    let body = String::from_utf8_lossy(&reply.body).into_owned();
+    assert!(body.contains("\"jsonrpc\""), "{method}: {reply:?}");
+    if body.contains("\"error\":{") {
+        assert!(!sees(&reply), "{body}");
+        return "refused";
+    }
+    if sees(&reply) { "sees" } else { "blind" }
+}
+
+#[test]
+fn resources_and_prompts_show_what_their_reader_may_read() {
+    let world = World::new();
+    let task = &world.task;
+    let uri = format!("svc://stream/task/{task}");
+    let complete = json!({
+        "ref": { "type": "ref/prompt", "name": "task" }, "argument": { "name": "task_id", "value": "" },
+    });
+    for (method, params, expected) in [
+        ("resources/read", json!({ "uri": uri }), ["sees", "sees", "sees", "refused", "sees"]),
+        (
+            "resources/read",
+            json!({ "uri": format!("svc://stream/peer/{}", world.peer) }),
+            ["blind", "blind", "refused", "refused", "refused"],
+        ),
+        (
+            "prompts/get",
+            json!({ "name": "task", "arguments": { "task_id": task } }),
+            ["sees", "sees", "sees", "refused", "sees"],
+        ),
+    ] {
+        let given = world.callers.each_ref().map(|caller| mcp(caller, method, &params));
+        assert_eq!(given, expected, "{method} {params}");
+    }
+    // Lists name streams and ids and no texts.
+    let names = |caller: &Caller, method: &str, params: &Value| {
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" },
+        } });
+        let post = || {
+            let accept = "application/json, text/event-stream";
+            caller.request("POST", "/mcp").header("Accept", accept)
+        };
+        let opened = post().json(&call).send();
+        let session = opened.header("mcp-session-id").expect("a session").to_owned();
+        let call = json!({ "jsonrpc": "2.0", "id": 2, "method": method, "params": params });
+        let reply = post().header("Mcp-Session-Id", &session).json(&call).send();
+        String::from_utf8_lossy(&reply.body).contains(task.as_str())
+    };
+    let template = json!({
+        "ref": { "type": "ref/resource", "uri": "svc://stream/{+name}{?after,limit}" },
+        "argument": { "name": "name", "value": "task/" },
+    });
+    for (method, params) in [
+        ("resources/list", json!({})),
+        ("completion/complete", complete),
+        ("completion/complete", template),
+    ] {
+        let given = world.callers.each_ref().map(|caller| names(caller, method, &params));
+        assert_eq!(given, [true, true, true, false, true], "{method} {params}");
+    }
+}
+
+#[test]
+fn nobody_takes_the_folder_of_another_by_coming_first() {
+    let d = Daemon::start();
+    let [first, second] = ["s-1", "s-2"].map(|key| mint(&d, key, Some("/p"), &[]));
+    let body = json!({ "display_name": "x", "backend": "tool", "path": "/p" });
+    let squat = text(&register(&first, &body), "peer_id");
+    let early = json!({ "text": "for the first" });
+    d.post(&format!("/v1/peers/{squat}/messages"), &early).ok(200);
+    let real = text(&register(&d, &body), "peer_id");
+    assert_ne!(real, squat);
+    d.post(&format!("/v1/peers/{real}/messages"), &json!({ "text": "for the operator" })).ok(200);
+    for target in
+        [format!("/v1/peers/{real}/messages"), format!("/v1/peers/{real}/messages?peek=true")]
+    {
+        problem(&first.get(&target), 403, "forbidden");
+    }
+    problem(&first.post(&format!("/v1/peers/{real}/heartbeat"), &json!({})), 403, "forbidden");
+    problem(&first.delete(&format!("/v1/peers/{real}")), 403, "forbidden");
+    // Each has its own again, with its own mail, and a third has neither.
+    assert_eq!(text(&register(&first, &body), "peer_id"), squat);
+    assert_eq!(text(&register(&d, &body), "peer_id"), real);
+    problem(&second.post("/v1/peers/register", &body), 403, "forbidden");
+    let texts = |caller: &Caller, id: &str| {
+        each(&page(&caller.get(&format!("/v1/peers/{id}/messages")), "messages"), "text")
+    };
+    assert_eq!(texts(&first, &squat), ["for the first"]);
+    assert_eq!(texts(&d, &real), ["for the operator"]);
+}
+
+#[test]
+fn people_and_their_names_are_the_operators_to_give() {
+    let d = Daemon::start();
+    let session = d.session("s-1");
+    let body = |name: &str, role: &str| json!({ "display_name": name, "backend": "x", "session_id": "s-1", "role": role });
+    problem(&session.post("/v1/peers/register", &body("ann", "human")), 403, "forbidden");
+    for name in [
+        "operator",
+        "OPERATOR",
+        "o p e r a t o r",
+        "oper\u{430}tor",
+        "ope\u{200b}rator",
+        "Human",
+        "svc",
+    ] {
+        problem(&session.post("/v1/peers/register", &body(name, "agent")), 403, "forbidden");
+    }
+    let ann = text(&register(&session, &body("ann", "orchestrator")), "peer_id");
+    // Neither does an update make one.
+    problem(&session.post("/v1/peers/register", &body("ann", "human")), 403, "forbidden");
+    assert_eq!(d.get(&format!("/v1/peers/{ann}")).ok(200)["role"], "orchestrator");
+    let person = json!({ "display_name": "operator", "backend": "desk", "role": "human" });
+    assert_eq!(register(&d, &person)["role"], "human");
+}
+
+#[test]
+fn a_task_is_ended_by_who_made_it_who_runs_it_and_the_operator() {
+    let d = Daemon::start();
+    let [maker, runner, mate] =
+        ["maker", "runner", "mate"].map(|key| mint(&d, key, Some("/p"), &[]));
+    let runs = peer(&runner, "runner");
+    let task = |caller: &Caller, agent: &str| {
+        text(&caller.post("/v1/tasks", &json!({ "agent": agent })).ok(201), "task_id")
+    };
+    for owner in [&maker, &*d] {
+        let id = task(owner, &runs);
+        let events = format!("/v1/tasks/{id}/events");
+        problem(&mate.post(&events, &done()), 403, "forbidden");
+        problem(&mate.post(&format!("/v1/tasks/{id}/cancel"), &json!({})), 403, "forbidden");
+        assert_eq!(runner.get(&format!("/v1/tasks/{id}")).status(), 200);
+        runner.post(&events, &done()).ok(200);
+    }
+    // A name is no proof: who is called as the agent runs nothing.
+    let named = task(&maker, "mate");
+    problem(&mate.post(&format!("/v1/tasks/{named}/events"), &done()), 403, "forbidden");
+    maker.post(&format!("/v1/tasks/{named}/events"), &done()).ok(200);
+    // `from` is the caller's own peer.
+    let from = json!({ "from": runs });
+    problem(&maker.post("/v1/tasks", &from), 403, "forbidden");
+    assert_eq!(runner.post("/v1/tasks", &from).ok(201)["from"], json!(runs));
+}
+
+/// A folder is what a caller says; the project is what its token says.
+#[test]
+fn no_session_puts_itself_into_another_project() {
+    let d = Daemon::start();
+    let [spy, victim] =
+        [("spy", "/q"), ("victim", "/p")].map(|(key, project)| mint(&d, key, Some(project), &[]));
+    ok(&spy, "start_session", &json!({ "cwd": "/p", "client": "test" }));
+    assert_eq!(ok(&spy, "get_session", &json!({}))["project"], "/q");
+    ok(&spy, "start_ghap", &attempt("planted"));
+    ok(&spy, "store_memory", &json!({ "content": "planted", "category": "fact" }));
+    ok(&spy, "end_session", &json!({}));
+    assert_eq!(ok(&victim, "get_orphaned_ghap", &json!({}))["has_orphan"], false);
+    assert_eq!(ok(&victim, "list_memories", &json!({}))["total"], 0);
+    assert!(page(&victim.get("/v1/ghap"), "ghap").is_empty());
+    assert!(page(&victim.get("/v1/sessions?project=/p"), "sessions").is_empty());
+}
+
+/// What has no project is its maker's alone, also if another says the same.
+#[test]
+fn sessions_without_a_project_have_nothing_in_common() {
+    let d = Daemon::start();
+    let [one, two] = ["one", "two"].map(|key| d.session(key));
+    let memory = json!({ "content": "the same words", "category": "fact" });
+    let [first, second] = [&one, &two].map(|caller| ok(caller, "store_memory", &memory));
+    assert_eq!((&first["status"], &second["status"]), (&json!("stored"), &json!("stored")));
+    assert_ne!(first["id"], second["id"]);
+    for caller in [&one, &two] {
+        assert_eq!(ok(caller, "list_memories", &json!({}))["total"], 1);
+    }
+    ok(&one, "start_ghap", &attempt("left"));
+    ok(&one, "end_session", &json!({}));
+    assert_eq!(ok(&two, "get_orphaned_ghap", &json!({}))["has_orphan"], false);
+    // What the operator gives to every project is there for both.
+    let global = json!({ "content": "for all", "category": "fact", "global": true });
+    let id = ok(&d, "store_memory", &global)["id"].clone();
+    assert_eq!(ok(&two, "list_memories", &json!({}))["total"], 2);
+    assert_eq!(outcome(&two, "delete_memory", &json!({ "memory_id": id })), "forbidden");
+}
