@@ -83,8 +83,10 @@ pub const TOKEN_USE_RESOLUTION: Duration = Duration::from_mins(1);
 pub const TOKEN_CACHE: Duration = Duration::from_secs(1);
 /// How long the token of a client's process lives. It ends with the process; a client that lives longer trades again.
 pub const PROCESS_TOKEN_TTL: Duration = Duration::from_hours(168);
-/// Good tokens of one process. One more replaces the oldest.
+/// Tokens of one process. One more replaces the oldest.
 pub const PROCESS_TOKENS: u32 = 16;
+/// How long the tokens of a process that is gone are kept: what it owned is still told from what another owns.
+pub const GONE_PROCESSES_KEPT: Duration = Duration::from_hours(720);
 /// Processes between a client and the command that it started.
 pub const PROCESS_DEPTH: usize = 32;
 /// Processes that one round of the sweep reads at a time, and tokens that one write job takes back.

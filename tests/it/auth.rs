@@ -328,7 +328,7 @@ fn session_tokens_expire_by_the_clock() {
     eventually(Duration::from_secs(10), || caller.get("/v1/peers").status() == 401);
     let lasting = d.session("s-1");
     lasting.get("/v1/peers").ok(200);
-    let stream = lasting.try_follow("/v1/events?stream=daemon", None).unwrap();
+    let stream = lasting.try_follow("/v1/events?stream=team", None).unwrap();
     assert!(stream.is_ok(), "a token that lasts may follow");
 }
 

@@ -12,7 +12,7 @@ use crate::{
         Caller, ClientProcess, LocalProcess, Timestamp, TokenId, limits, new_secret, token_hash,
     },
     service::{Error, check, process, project::project_root},
-    store::{ProcessSubject, TokenEnd, TokenRow, WriteTx},
+    store::{ProcessSubject, TokenRow, WriteTx},
 };
 
 /// Characters of a client's name in the subject of its process.
@@ -70,14 +70,8 @@ impl Access {
                 Box::pin(async move {
                     let subject = subject_of(tx, &process, fresh).await?;
                     let kept = limits::PROCESS_TOKENS - 1;
-                    let replaced = tx
-                        .revoke_tokens_of_process(
-                            &process,
-                            kept,
-                            TokenEnd::Replaced,
-                            limits::PROCESSES_PER_PAGE,
-                        )
-                        .await?;
+                    let limit = limits::PROCESSES_PER_PAGE;
+                    let replaced = tx.trim_tokens_of_process(&process, kept, limit).await?;
                     let row = row_of(TokenId::new(&ids, tx.now()), subject, process, tx.now());
                     tx.insert_token(&row, &hash).await?;
                     Ok::<_, Error>((row, replaced))
@@ -216,7 +210,7 @@ impl Access {
             let ended = self.core.store.write(move |tx| {
                 Box::pin(async move {
                     let limit = limits::PROCESSES_PER_PAGE;
-                    tx.revoke_tokens_of_process(&process, 0, TokenEnd::Gone, limit).await
+                    tx.end_tokens_of_process(&process, limit).await
                 })
             });
             self.forget(&ended.await?);
@@ -234,16 +228,23 @@ impl Access {
             after = page.last().cloned();
             for gone in page.into_iter().filter(|process| !process::is_running(process)) {
                 let write = self.core.store.write(move |tx| {
-                    Box::pin(async move {
-                        tx.revoke_tokens_of_process(&gone, 0, TokenEnd::Gone, limit).await
-                    })
+                    Box::pin(async move { tx.end_tokens_of_process(&gone, limit).await })
                 });
                 self.forget(&write.await?);
             }
             if is_last {
-                return Ok(());
+                break;
             }
         }
+        let before = self.core.now().minus(limits::GONE_PROCESSES_KEPT);
+        let limit = limits::PROCESSES_PER_PAGE;
+        if self.core.store.has_gone_processes(before).await? {
+            let write = self.core.store.write(move |tx| {
+                Box::pin(async move { tx.forget_gone_processes(before, limit).await })
+            });
+            write.await?;
+        }
+        Ok(())
     }
 }
 

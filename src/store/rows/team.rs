@@ -121,8 +121,6 @@ pub enum TokenEnd {
     Ended,
     /// Its process is gone.
     Gone,
-    /// Its process has later ones.
-    Replaced,
 }
 
 /// What is known of a client's process that was given tokens before.

@@ -133,21 +133,42 @@ impl WriteTx {
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
-    /// Takes back the good tokens of a process, but for the latest `kept`, at most `limit` of them.
-    pub async fn revoke_tokens_of_process(
+    /// Takes back the good tokens of a process that is gone, at most `limit` of them.
+    pub async fn end_tokens_of_process(
         &mut self,
         process: &ClientProcess,
-        kept: u32,
-        reason: TokenEnd,
         limit: u32,
     ) -> Result<Vec<TokenId>, StoreError> {
         let ids = sqlx::query_scalar!(
             r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
                 (select token_id from token where client_pid = ?3 and client_started = ?4 and revoked_at is null
-                order by token_id desc limit ?6 offset ?5)
+                limit ?5)
             returning token_id as "token_id!""#,
             self.now,
-            reason,
+            TokenEnd::Gone,
+            process.pid,
+            process.started,
+            limit
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(ids.into_iter().map(TokenId::from).collect())
+    }
+
+    /// Removes the tokens of a process but for the latest `kept`, and for those that the operator took back, at most `limit` of
+    /// them. What is removed is good for nothing any more.
+    pub async fn trim_tokens_of_process(
+        &mut self,
+        process: &ClientProcess,
+        kept: u32,
+        limit: u32,
+    ) -> Result<Vec<TokenId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"delete from token where token_id in
+                (select token_id from token where client_pid = ?1 and client_started = ?2
+                    and revoke_reason is not 'revoked'
+                order by token_id desc limit ?4 offset ?3)
+            returning token_id as "token_id!""#,
             process.pid,
             process.started,
             kept,
@@ -156,6 +177,24 @@ impl WriteTx {
         .fetch_all(&mut self.conn)
         .await?;
         Ok(ids.into_iter().map(TokenId::from).collect())
+    }
+
+    /// Removes tokens whose processes are gone since before `before`, at most `limit`. Answers how many.
+    pub async fn forget_gone_processes(
+        &mut self,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<u64, StoreError> {
+        let done = sqlx::query!(
+            "delete from token where token_id in (select token_id from token
+                where revoke_reason = ? and revoked_at < ? limit ?)",
+            TokenEnd::Gone,
+            before,
+            limit
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(done.rows_affected())
     }
 
     /// What is known of a process that was given tokens before.
@@ -302,6 +341,18 @@ impl Store {
         .fetch_optional(&self.readers)
         .await?;
         raw.map(TokenRow::try_from).transpose()
+    }
+
+    /// Whether there are tokens whose processes are gone since before `before`.
+    pub async fn has_gone_processes(&self, before: Timestamp) -> Result<bool, StoreError> {
+        let has = sqlx::query_scalar!(
+            r#"select exists (select 1 from token where revoke_reason = ? and revoked_at < ?) as "has!: bool""#,
+            TokenEnd::Gone,
+            before
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(has)
     }
 
     /// Processes that have tokens which are not taken back, at most `limit`, after the one given.

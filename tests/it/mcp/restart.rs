@@ -38,8 +38,9 @@ fn a_session_is_still_there_after_a_crash() {
 fn a_call_in_flight_is_answered_after_a_crash() {
     for revision in LEGACY {
         let mut d = Daemon::start();
-        let client = Client::open(&d.session("s-1"), revision);
-        let (before, after, over) = (new_task(&d), new_task(&d), new_task(&d));
+        let session = d.session("s-1");
+        let client = Client::open(&session, revision);
+        let (before, after, over) = (new_task(&session), new_task(&session), new_task(&session));
         let (id, mut one) = client.begin("TaskWait", &wait_for(&before));
         let (other_id, mut two) = client.begin("TaskWait", &wait_for(&after));
         let (over_id, mut three) = client.begin("TaskWait", &wait_for(&over));
@@ -138,8 +139,9 @@ fn a_call_that_may_not_be_repeated_has_an_unknown_outcome() {
 #[test]
 fn a_call_whose_row_cannot_be_read_has_an_unknown_outcome() {
     let mut d = Daemon::start();
-    let client = Client::open(&d.session("s-1"), "2025-11-25");
-    let task = new_task(&d);
+    let session = d.session("s-1");
+    let client = Client::open(&session, "2025-11-25");
+    let task = new_task(&session);
     let unreadable = [
         ("params", "[]"),
         ("params", r#"{"name":"TaskWait","arguments":"none"}"#),
