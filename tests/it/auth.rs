@@ -327,6 +327,7 @@ fn session_tokens_expire_by_the_clock() {
     let caller = d.with_token(&text(&minted, "token"));
     eventually(Duration::from_secs(10), || caller.get("/v1/peers").status() == 401);
     let lasting = d.session("s-1");
+    peer(&d, "s-1");
     lasting.get("/v1/peers").ok(200);
     let stream = lasting.try_follow("/v1/events?stream=team", None).unwrap();
     assert!(stream.is_ok(), "a token that lasts may follow");
