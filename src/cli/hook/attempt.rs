@@ -16,7 +16,7 @@ use super::payload;
 use crate::cli::context::Context;
 use crate::cli::process;
 use crate::config::Env;
-use crate::domain::hook::{HookClient, session_of};
+use crate::domain::hook::{self, HookClient, HookFormat, UnexpectedOutput, session_of};
 use crate::domain::{Clock as _, HookId, Ids, SystemClock};
 use crate::hook_spool::SPOOLED_PROCESS;
 use crate::process_list;
@@ -42,8 +42,8 @@ pub(super) struct HookJob {
 /// The daemon's answer to an event.
 #[derive(Debug)]
 pub(super) struct HookAnswer {
-    /// What is to be printed, if anything is.
-    pub(super) text: Option<String>,
+    /// What is to be printed, if anything is; or why what came is not.
+    pub(super) output: Result<Option<String>, UnexpectedOutput>,
     pub(super) event: Option<PendingEvent>,
 }
 
@@ -106,7 +106,7 @@ pub(super) fn attempt(
     let mut state = lock(&state);
     let event = state.event.take();
     match result {
-        Ok(text) => Ok(HookAnswer { text, event }),
+        Ok(output) => Ok(HookAnswer { output, event }),
         Err((failure, problem)) => {
             match (event, state.receipt) {
                 (Some(event), Receipt::Unknown) => offline::keep_unprinted(&home, &event, log),
@@ -143,7 +143,11 @@ fn wait_for<T>(
     }
 }
 
-fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<Option<String>, String> {
+/// The outer error is a failure to get an answer.
+fn work(
+    job: &HookJob,
+    state: &Mutex<AttemptState>,
+) -> Result<Result<Option<String>, UnexpectedOutput>, String> {
     let payload = payload::read()?;
     let in_payload = payload.get("hook_event_name").or_else(|| payload.get("hook"));
     let event_name = in_payload.and_then(Value::as_str).map(str::to_owned);
@@ -155,7 +159,14 @@ fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<Option<String>, St
         state.event_name.clone_from(&event_name);
     }
     match deliver(&job.context, &arguments) {
-        Ok(text) => Ok(text),
+        Ok(answer) => {
+            let event = hook::read(job.client, job.event_name.as_deref(), &payload).ok();
+            let format = match job.format {
+                PrintFormat::Client => HookFormat::Client,
+                PrintFormat::Spec => HookFormat::Spec,
+            };
+            Ok(hook::checked_output(event.as_ref(), format, &answer))
+        }
         Err(DeliveryError::Unanswered(problem)) => Err(problem),
         Err(DeliveryError::Refused(problem)) => {
             lock(state).receipt = Receipt::Refused;

@@ -18,11 +18,8 @@ pub(super) enum DeliveryError {
     Refused(String),
 }
 
-/// Delivers an event, and gives what is to be printed.
-pub(super) fn deliver(
-    context: &Context,
-    arguments: &Value,
-) -> Result<Option<String>, DeliveryError> {
+/// Delivers an event, and gives the daemon's answer, which may be empty.
+pub(super) fn deliver(context: &Context, arguments: &Value) -> Result<Value, DeliveryError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -30,7 +27,7 @@ pub(super) fn deliver(
     runtime.block_on(request(context, arguments))
 }
 
-async fn request(context: &Context, arguments: &Value) -> Result<Option<String>, DeliveryError> {
+async fn request(context: &Context, arguments: &Value) -> Result<Value, DeliveryError> {
     let discovery =
         context.discovery().map_err(|error| DeliveryError::NotSent(format!("{error:#}")))?;
     let target = discovery
@@ -61,11 +58,11 @@ async fn request(context: &Context, arguments: &Value) -> Result<Option<String>,
     }
     let response: Value =
         reply.json().map_err(|error| DeliveryError::Refused(error.to_string()))?;
-    printed(&response)
+    answer_in(response)
 }
 
-/// What a JSON-RPC response has for standard output.
-fn printed(response: &Value) -> Result<Option<String>, DeliveryError> {
+/// The tool's answer in a JSON-RPC response.
+fn answer_in(mut response: Value) -> Result<Value, DeliveryError> {
     let result = &response["result"];
     if result["isError"] == true || result.is_null() {
         let error = &result["structuredContent"]["error"];
@@ -80,10 +77,5 @@ fn printed(response: &Value) -> Result<Option<String>, DeliveryError> {
             DeliveryError::Refused(message)
         });
     }
-    Ok(match &result["structuredContent"] {
-        Value::Object(output) if !output.is_empty() => {
-            Some(Value::from(output.clone()).to_string())
-        }
-        _ => None,
-    })
+    Ok(response["result"]["structuredContent"].take())
 }

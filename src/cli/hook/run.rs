@@ -57,7 +57,7 @@ pub(in crate::cli) fn run(global: GlobalFlags, args: HookArgs, started: Instant)
     let home = context.paths.home.clone();
     let job = HookJob { context, client, event_name: args.event, format, again: args.again };
     match attempt(job, &log, started) {
-        Ok(HookAnswer { text: Some(text), event }) => {
+        Ok(HookAnswer { output: Ok(Some(text)), event }) => {
             if let Err(error) = print::print_line(std::io::stdout(), &text) {
                 log.note("standard output", &error.to_string());
                 if let Some(event) = event {
@@ -65,11 +65,18 @@ pub(in crate::cli) fn run(global: GlobalFlags, args: HookArgs, started: Instant)
                 }
             }
         }
+        Ok(HookAnswer { output: Err(unexpected), event }) => {
+            log.note(client.as_str(), &unexpected.to_string());
+            if let Some(event) = event {
+                // If it was the daemon's all the same, what it handed over comes again.
+                offline::note_unprinted(&home, &event.session, &event.id, &log);
+            }
+        }
         Err(failure) if format == PrintFormat::Spec => {
             let text = json!({ "type": "degraded", "reason": failure.reason() }).to_string();
             print::print_line(std::io::stdout(), &text).ok();
         }
-        Ok(HookAnswer { text: None, .. }) | Err(_) => {}
+        Ok(HookAnswer { output: Ok(None), .. }) | Err(_) => {}
     }
     ExitCode::SUCCESS
 }

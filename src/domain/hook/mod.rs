@@ -2,7 +2,7 @@
 //!
 //! `payload` makes one vocabulary (`event`, `client`) of four clients' payloads. `effects` decides what an event changes,
 //! `record_notes` what a session is told about GHAP records, `mail` how messages are written for a model. `reply` puts
-//! what there is to say into the client's own shape. Shapes are those that the installed clients really send and accept
+//! what there is to say into the client's own shape, and `output` says which answers a hook prints. Shapes are those that the installed clients really send and accept
 //! (`fixtures/hooks`), and what one of them would refuse, or show as an error, is not sent to it.
 
 mod client;
@@ -11,6 +11,7 @@ mod effects;
 mod effects_tests;
 mod event;
 mod mail;
+mod output;
 mod payload;
 mod record_notes;
 mod reply;
@@ -24,6 +25,7 @@ pub use effects::{
 };
 pub use event::{CheckedRun, HookEvent, HookMoment, HookToolUse};
 pub use mail::MailDigest;
+pub use output::{UnexpectedOutput, checked_output};
 pub use payload::{MissingField, read, session_of};
 pub use record_notes::{EarlierRun, abandoned_record_note, is_evidence, own_record_note, run_note};
 pub use reply::{HookNote, HookReply, ReplyParts};
