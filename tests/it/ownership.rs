@@ -166,18 +166,19 @@ fn posts<'a>(
 }
 
 /// Routes whose callers are looked at elsewhere, and where.
-const ELSEWHERE: [&str; 8] = [
+const ELSEWHERE: [&str; 9] = [
     "POST /mcp",
     "GET /mcp",
     "DELETE /mcp",
     "GET /sse",
+    "POST /sse",
     "POST /messages",
     // tests/it/identity.rs
     "POST /v1/process_tokens",
     // tests/it/auth.rs: it would end the operator's token here.
     "POST /v1/token/rotate",
     // An answer to a challenge, before anybody is known.
-    "POST /v1/proof",
+    "POST /v1/daemon_proof",
 ];
 
 #[test]
