@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use crate::domain::{ClientProcess, SHELLS};
 
-/// A process as the system lists it (proc_pid_stat(5)).
+/// A process as the system lists it (`proc_pid_stat(5)`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProcessEntry {
     /// Name of its program, cut to 15 bytes. It may hold anything.

@@ -277,6 +277,14 @@ impl Daemon {
         self.child.as_ref().map(|child| child.stderr.text()).unwrap_or_default()
     }
 
+    /// Mints a session token that reads the things of every project.
+    #[track_caller]
+    pub(crate) fn reader(&self, session: &str) -> Caller {
+        let wish = serde_json::json!({ "session": session, "scopes": ["read_all"] });
+        let minted = self.post("/v1/tokens", &wish).ok(201);
+        self.with_token(minted["token"].as_str().expect("a token"))
+    }
+
     /// Mints a session token, as an agent's launcher would.
     #[track_caller]
     pub(crate) fn session(&self, session: &str) -> Caller {

@@ -87,13 +87,14 @@ impl Team {
                 }
                 named.to_owned()
             }
-            None => match self.default_session(caller).await? {
-                Some(default) => default,
-                None => {
+            None => {
+                if let Some(default) = self.default_session(caller).await? {
+                    default
+                } else {
                     let current = self.core.store.setting(CURRENT).await?;
                     current.unwrap_or_else(|| IMPLICIT.to_owned())
                 }
-            },
+            }
         };
         check::key("session_id", Some(&session_id))?;
         Ok(ActingSession { session_id, agent_id: agent_id.unwrap_or_default().to_owned() })

@@ -30,7 +30,7 @@ fn every_call_that_was_accepted_has_one_answer_after_any_number_of_crashes() {
     let caller = d.with_token(d.token.as_deref().expect("a token"));
     // Two workers to a session.
     let clients: Vec<Client> = (0..WORKERS / 2)
-        .map(|n| Client::open(&d.session(&format!("s-{n}")), LEGACY[n % LEGACY.len()]))
+        .map(|n| Client::open(&d.reader(&format!("s-{n}")), LEGACY[n % LEGACY.len()]))
         .collect();
     let stopping = AtomicBool::new(false);
     let calls = thread::scope(|scope| {

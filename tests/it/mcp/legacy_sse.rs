@@ -99,7 +99,7 @@ impl Client {
 #[test]
 fn a_client_of_2024_finds_what_it_knows() {
     let d = Daemon::start();
-    let mut client = Client::open(&d.session("s-1"), None);
+    let mut client = Client::open(&d.reader("s-1"), None);
     client.initialize();
     assert_eq!(client.ask("p", "ping", &json!({})), json!({}));
     let tools = client.ask(1, "tools/list", &json!({}));
@@ -132,7 +132,7 @@ fn a_client_of_2024_finds_what_it_knows() {
 #[test]
 fn a_message_goes_to_its_own_session_alone() {
     let d = Daemon::start();
-    let (mine, theirs) = (d.session("s-1"), d.session("s-2"));
+    let (mine, theirs) = (d.reader("s-1"), d.session("s-2"));
     let mut client = Client::open(&mine, None);
     client.initialize();
     let ping = request(1, "ping", &json!({}));
@@ -171,7 +171,7 @@ fn a_message_goes_to_its_own_session_alone() {
 #[test]
 fn what_a_client_missed_comes_when_it_is_back() {
     let mut d = Daemon::start();
-    let mut client = Client::open(&d.session("s-1"), None);
+    let mut client = Client::open(&d.reader("s-1"), None);
     client.initialize();
     let (one, two) = (new_task(&d), new_task(&d));
     client.send(&request(1, "tools/call", &tool("TaskWait", &wait_for(&one))));

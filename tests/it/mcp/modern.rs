@@ -91,7 +91,7 @@ fn a_slow_call_of_a_client_that_can_becomes_a_task() {
 fn a_task_is_cancelled_by_its_owner_alone() {
     let d = quick();
     let before = subscribers(&d);
-    let (mine, theirs) = (d.session("s-1"), d.session("s-2"));
+    let (mine, theirs) = (d.reader("s-1"), d.session("s-2"));
     let task = new_task(&d);
     let made = begin(&mine, &task);
     let id = &made["taskId"];
@@ -165,7 +165,7 @@ fn an_end_that_nobody_waits_for_any_more_is_no_fault() {
 #[test]
 fn a_task_goes_on_after_a_crash_and_a_stop() {
     let mut d = quick();
-    let mine = d.session("s-1");
+    let mine = d.reader("s-1");
     let (one, two, never) = (new_task(&d), new_task(&d), new_task(&d));
     let (first, second, third) = (begin(&mine, &one), begin(&mine, &two), begin(&mine, &never));
     let (first, second, third) = (&first["taskId"], &second["taskId"], &third["taskId"]);
@@ -224,7 +224,7 @@ fn a_subscription_says_what_it_grants_and_only_tells_that() {
         plan.env("SVC_LIST_CHANGED_MS", "1").env("SVC_SSE_KEEPALIVE_MS", "200")
     });
     let before = subscribers(&d);
-    let mine = d.session("s-1");
+    let mine = d.reader("s-1");
     let task = new_task(&d);
     let uri = format!("svc://stream/task/{task}");
     let everything = json!({
@@ -291,7 +291,7 @@ fn a_subscription_says_what_it_grants_and_only_tells_that() {
 #[test]
 fn a_subscription_tells_of_tasks_to_their_owner() {
     let d = quick();
-    let mine = d.session("s-1");
+    let mine = d.reader("s-1");
     let task = new_task(&d);
     let made = begin(&mine, &task);
     let id = &made["taskId"];

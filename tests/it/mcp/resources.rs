@@ -28,7 +28,7 @@ fn seqs(page: &Value) -> Vec<u64> {
 #[test]
 fn every_public_stream_is_listed_page_by_page() {
     let d = Daemon::start();
-    let client = Client::open(&d.session("s-1"), "2025-11-25");
+    let client = Client::open(&d.reader("s-1"), "2025-11-25");
     let tasks: Vec<_> = (0..250).map(|_| new_task(&d)).collect();
     // A call on record has a stream, too, and it is nobody's resource.
     let (_, mut call) = client.begin("TaskWait", &wait_for(&tasks[0]));
@@ -70,7 +70,7 @@ fn a_stream_is_read_in_parts() {
     let task = new_task(&d);
     let lines: Vec<_> = (0..149).map(|n| frame(&format!("line {n}"))).collect();
     append(&d, &task, &json!(lines));
-    let client = Client::open(&d.session("s-1"), "2025-06-18");
+    let client = Client::open(&d.reader("s-1"), "2025-06-18");
     let read = |query: &str| {
         let uri = format!("svc://stream/task/{task}{query}");
         contents(&client.ask("resources/read", &json!({ "uri": uri })), &uri)
@@ -146,7 +146,7 @@ fn what_is_not_there_is_said_in_the_words_of_the_era() {
 fn names_are_completed() {
     let d = Daemon::start();
     let tasks: BTreeSet<String> = (0..120).map(|_| new_task(&d)).collect();
-    let client = Client::open(&d.session("s-1"), "2025-11-25");
+    let client = Client::open(&d.reader("s-1"), "2025-11-25");
     let (_, mut call) = client.begin("TaskWait", &wait_for(tasks.first().expect("a task")));
     call.next();
     let complete = |reference: Value, name: &str, value: &str| {
@@ -190,7 +190,7 @@ fn names_are_completed() {
 fn prompts_are_listed_and_filled_in() {
     let d = Daemon::start();
     let task = new_task(&d);
-    let client = Client::open(&d.session("s-1"), "2025-06-18");
+    let client = Client::open(&d.reader("s-1"), "2025-06-18");
     let list = client.ask("prompts/list", &json!({}));
     let prompts = list["prompts"].as_array().expect("prompts");
     for prompt in prompts {

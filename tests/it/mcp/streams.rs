@@ -55,7 +55,7 @@ fn a_call_that_takes_time_is_a_stream_from_the_start() {
 #[test]
 fn a_stream_is_resumed_by_its_own_session_alone() {
     let d = Daemon::start();
-    let (mine, theirs) = (d.session("s-1"), d.session("s-2"));
+    let (mine, theirs) = (d.reader("s-1"), d.session("s-2"));
     let client = Client::open(&mine, "2025-11-25");
     let task = new_task(&d);
     let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
@@ -340,7 +340,7 @@ fn many_calls_at_once_each_get_their_own_answer() {
 #[test]
 fn nobody_but_the_operator_sees_the_streams_of_calls() {
     let d = Daemon::start();
-    let (owner, other) = (d.session("s-1"), d.session("s-2"));
+    let (owner, other) = (d.reader("s-1"), d.reader("s-2"));
     let client = Client::open(&owner, "2025-11-25");
     let task = new_task(&d);
     let (_, mut call) = client.begin("TaskWait", &wait_for(&task));
@@ -410,13 +410,13 @@ fn a_stream_stays_as_private_as_it_was_opened() {
     let name = format!("task/{secret}");
     let file = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database");
     let changed = file
-        .execute("update stream set visibility = 'operator' where name = ?1", [&name])
+        .execute("update stream set visibility = 'operator', owner = null, project = null where name = ?1", [&name])
         .expect("an update");
     assert_eq!(changed, 1);
     drop(file);
     d.restart();
 
-    let other = d.session("s-1");
+    let other = d.reader("s-1");
     let mut feed = other.follow("/v1/events?stream_prefix=task/");
     let mut all = d.follow("/v1/events?stream_prefix=task/");
     for task in [&secret, &open] {
