@@ -62,7 +62,8 @@ impl Tasks {
                         return Ok(Created { task: row.task, is_new: false });
                     }
                     let from = asker(tx, &caller, input.from).await?;
-                    let owned = ownership(tx, &caller, &input.agent, &from).await?;
+                    let owned =
+                        ownership(tx, &caller, input.agent.as_deref(), from.as_deref()).await?;
                     let now = tx.now();
                     let task = Task {
                         task_id: TaskId::new(&ids, now),
@@ -449,12 +450,12 @@ async fn asker(
 async fn ownership(
     tx: &mut WriteTx,
     caller: &Caller,
-    agent: &Option<String>,
-    from: &Option<String>,
+    agent: Option<&str>,
+    from: Option<&str>,
 ) -> Result<Ownership, Error> {
     let mut peers = [None, None];
     for (named, peer) in [from, agent].into_iter().zip(&mut peers) {
-        if let Some(id) = named.as_deref().and_then(PeerId::parse) {
+        if let Some(id) = named.and_then(PeerId::parse) {
             *peer = tx.peer(&id).await?;
         }
     }
