@@ -1,11 +1,12 @@
 //! The TOML file: every key optional, unknown keys refused.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
 
 use super::ConfigError;
-use crate::private_file;
+use crate::{domain::BudgetKind, private_file};
 
 /// `config.toml` as written. Keys are the flags' names with underscores.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -34,6 +35,9 @@ pub struct FileConfig {
     /// `[hooks]`.
     #[serde(default)]
     pub hooks: HooksSection,
+    /// `[budget]`: a bound for each kind, by the last part of its key.
+    #[serde(default)]
+    pub budget: BTreeMap<String, u64>,
 }
 
 /// `[store]`.
@@ -85,6 +89,12 @@ impl FileConfig {
             let problem = trimmed(error.inner());
             if key == "." { bad(problem) } else { bad(format!("key `{key}`: {problem}")) }
         })?;
+        let is_kind = |name: &String| {
+            BudgetKind::ALL.iter().any(|kind| kind.key() == format!("budget.{name}"))
+        };
+        if let Some(name) = file.budget.keys().find(|name| !is_kind(name)) {
+            return Err(bad(format!("key `budget.{name}`: there is no such key")));
+        }
         if let (Some(token), Some(folder)) = (&file.token_file, path.parent()) {
             file.token_file = Some(folder.join(token));
         }
@@ -109,6 +119,8 @@ mod tests {
             ("[store]\nmaxbytes = 1", "maxbytes"),
             ("[retention]\nmax_age_days = \"x\"", "retention.max_age_days"),
             ("[hooks]\ncheck_in = \"often\"", "hooks.check_in"),
+            ("[budget]\nstreams = -1", "budget.streams"),
+            ("[budget]\nstream = 1", "budget.stream"),
             ("listen = [1]", "listen"),
             ("= 3", "line 1"),
         ];

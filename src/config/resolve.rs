@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::domain::{BudgetBounds, BudgetKind};
+
 use super::{ConfigError, Env, FileConfig, LogFormat, Paths, value};
 
 /// Where the daemon listens unless told otherwise.
@@ -47,6 +49,8 @@ pub struct Config {
     pub hooks_context: Setting<bool>,
     /// Whether both also hold for sub-agents.
     pub hooks_sub_agents: Setting<bool>,
+    /// What one principal may hold, by kind, in the order of the documentation.
+    pub budget: Vec<(BudgetKind, Setting<u64>)>,
     /// Write the log to this file, rotated by size, and not to stderr. A flag only: `svc start` gives it.
     pub log_file: Option<PathBuf>,
     /// Refuse to start if migrations are pending, rather than apply them. A flag only.
@@ -194,6 +198,15 @@ impl Config {
             hooks_sub_agents: sources
                 .text("hooks.sub_agents", None, file.hooks.sub_agents, value::boolean, Ok)?
                 .or_default(|| false),
+            budget: BudgetKind::ALL
+                .into_iter()
+                .map(|kind| {
+                    let key = kind.key();
+                    let given = file.budget.get(key.trim_start_matches("budget.")).copied();
+                    let bound = sources.number(key, given)?.or_default(|| kind.default_bound());
+                    Ok((kind, bound))
+                })
+                .collect::<Result<_, ConfigError>>()?,
             log_file: flags.log_file.clone(),
             no_migrate: flags.no_migrate,
             paths,
@@ -205,7 +218,7 @@ impl Config {
     /// Every key with its value and origin, in the order of the documentation.
     pub fn rows(&self) -> Vec<ConfigRow> {
         let listen: Vec<String> = self.listen.iter().map(ToString::to_string).collect();
-        vec![
+        let mut rows = vec![
             row("listen", json!(listen), &self.listen),
             row("no_auth", json!(*self.no_auth), &self.no_auth),
             row("allowed_host", json!(*self.allowed_host), &self.allowed_host),
@@ -223,7 +236,18 @@ impl Config {
             row("hooks.check_in", json!(*self.hooks_check_in), &self.hooks_check_in),
             row("hooks.context", json!(*self.hooks_context), &self.hooks_context),
             row("hooks.sub_agents", json!(*self.hooks_sub_agents), &self.hooks_sub_agents),
-        ]
+        ];
+        rows.extend(self.budget.iter().map(|(kind, bound)| row(kind.key(), json!(**bound), bound)));
+        rows
+    }
+
+    /// What one principal may hold.
+    pub fn budget_bounds(&self) -> BudgetBounds {
+        let mut bounds = BudgetBounds::default();
+        for (kind, bound) in &self.budget {
+            bounds.set(*kind, **bound);
+        }
+        bounds
     }
 
     /// Rules across keys.

@@ -17,7 +17,7 @@ use crate::config::{Config, Env, Paths};
 use crate::domain::{Clock, Ids, SystemClock, TokenId, hook::HookPolicy, limits};
 use crate::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
-use crate::service::{Services, Tokens};
+use crate::service::{Services, Tokens, Tuning};
 use crate::store::{OpenOptions, Store, Writer};
 use crate::{
     local_socket::{self, SocketFile},
@@ -83,7 +83,8 @@ impl ServingDaemon {
             context: config.hooks_context.value,
             sub_agents: config.hooks_sub_agents.value,
         };
-        let services = Services::new(store.clone(), clock, ids, tuning::tuning(env)?, tokens);
+        let tuning = Tuning { budget: config.budget_bounds(), ..tuning::tuning(env)? };
+        let services = Services::new(store.clone(), clock, ids, tuning, tokens);
         let services = services.with_hook_policy(policy);
         daemon_started(&services, &identity).await?;
         let tools = tools::catalogue();

@@ -7,9 +7,9 @@ pub const V1_BODY_BYTES: usize = 1024 * 1024;
 /// Largest body of any other request, in bytes.
 pub const BODY_BYTES: usize = 4 * 1024 * 1024;
 /// What the values of one body may take in memory, in bytes: a text made for that takes eighty times its length.
-pub const JSON_WEIGHT: usize = 64 * 1024 * 1024;
+pub const JSON_WEIGHT_BYTES: usize = 64 * 1024 * 1024;
 /// A body up to this length is not weighed.
-pub const JSON_UNWEIGHED: usize = 64 * 1024;
+pub const JSON_UNWEIGHED_BYTES: usize = 64 * 1024;
 /// Longest `params` of `initialize`, in bytes: a client says its name and what it can do.
 pub const MCP_INTRODUCTION_BYTES: usize = 64 * 1024;
 /// Bytes of one capability that are kept. Of a larger one it is kept that the client has it.

@@ -4,6 +4,7 @@
 //! arguments ([`Clock`], [`Ids`]).
 
 mod access;
+mod budget;
 mod caller;
 pub mod cluster;
 mod daemon_proof;
@@ -32,6 +33,7 @@ mod time;
 mod visibility;
 
 pub use access::{AccessLevel, Ownership, READ_ALL, RowReader};
+pub use budget::{BudgetBounds, BudgetKind, HourlyAllowance};
 pub use caller::{
     Caller, ClientProcess, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, SHELLS, Scope,
 };

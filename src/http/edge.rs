@@ -27,9 +27,15 @@ use tokio::{sync::SetOnce, time::timeout};
 use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
-use super::{App, Code, EntryRules, Problem, daemon_proof, listener::Transport, routes};
+use super::{
+    App, Code, EntryRules, Problem,
+    admission::{CountedBody, HeldBody, admit},
+    daemon_proof,
+    listener::Transport,
+    routes,
+};
 use crate::{
-    domain::{Caller, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, limits},
+    domain::{BudgetKind, Caller, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, limits},
     service::{Credential, Services},
     web::{self, RouteName},
 };
@@ -130,27 +136,48 @@ impl Edge {
         {
             request.extensions_mut().insert(authority);
         }
-        let (parts, body) = request.into_parts();
+        let (parts, mut body) = request.into_parts();
         let is_get = parts.method == Method::GET;
-        let identified = self.identify(app, &parts).await;
-        request = Request::from_parts(parts, body);
-        let credential = match identified {
-            Ok(Some((caller, credential))) => {
-                request.extensions_mut().insert(caller);
-                credential
-            }
-            Ok(None) => None,
+        let identified = match self.identify(app, &parts).await {
+            Ok(identified) => identified,
             Err(problem) => return problem.into_response(),
         };
+        let mut admission = None;
+        if let Some((caller, _)) = &identified {
+            match admit(&app.services, caller, &parts, &body) {
+                Ok(admitted) => admission = Some(admitted),
+                Err(problem) => return problem.into_response(),
+            }
+            body = CountedBody::of(body, caller, &app.services);
+        }
+        request = Request::from_parts(parts, body);
+        let (caller, credential) = identified.unzip();
+        if let Some(caller) = &caller {
+            request.extensions_mut().insert(caller.clone());
+        }
+        let credential = credential.flatten();
         let response = match router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
         };
+        let mut stream = admission.and_then(|admission| admission.stream);
+        if is_endless(&response)
+            && stream.is_none()
+            && let Some(caller) = &caller
+        {
+            match app.services.hold(caller, BudgetKind::Streams, 1) {
+                Ok(hold) => stream = hold,
+                Err(error) => return Problem::from(error).into_response(),
+            }
+        }
         match credential {
             // An answer to a call is given, also if the call was the end of its session.
             Some(credential) if is_event_stream(&response) && (is_get || is_endless(&response)) => {
                 let services = app.services.clone();
-                response.map(|body| Body::new(WhileGood::new(body, credential, services)))
+                response.map(|body| {
+                    let body = Body::new(WhileGood::new(body, credential, services));
+                    HeldBody::of(body, stream)
+                })
             }
             _ => response,
         }

@@ -75,6 +75,13 @@ async fn push_store_metrics(app: &App, text: &mut String) -> Result<(), Error> {
         )
         .expect("writing to a string does not fail");
     }
+    text.push_str("# HELP svc_budget_used What all principals hold, by kind.\n");
+    text.push_str("# TYPE svc_budget_used gauge\n");
+    for (kind, held) in app.services.budget_use().await? {
+        let kind = kind.key().trim_start_matches("budget.");
+        writeln!(text, "svc_budget_used{{kind=\"{kind}\"}} {held}")
+            .expect("writing to a string does not fail");
+    }
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 //! of all handlers, then one file for each resource. Handlers know `state` (what they share), `api` (how a route and its
 //! description are declared) and `body`, and never the table. Status codes live in `web::problem`.
 
+mod admission;
 mod api;
 mod body;
 mod daemon_proof;

@@ -2,8 +2,9 @@
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
+use super::budget::Budget;
 use crate::{
-    domain::{Clock, Ids, Timestamp, limits},
+    domain::{BudgetBounds, Clock, Ids, Timestamp, limits},
     store::Store,
 };
 
@@ -18,6 +19,7 @@ pub(in crate::service) struct SharedMeans {
     pub(in crate::service) clock: Arc<dyn Clock>,
     pub(in crate::service) ids: Ids,
     pub(in crate::service) tuning: Tuning,
+    pub(in crate::service) budget: Budget,
 }
 
 impl Deref for Core {
@@ -35,7 +37,8 @@ impl Core {
         ids: Ids,
         tuning: Tuning,
     ) -> Self {
-        Self(Arc::new(SharedMeans { store, clock, ids, tuning }))
+        let budget = Budget::new(tuning.budget);
+        Self(Arc::new(SharedMeans { store, clock, ids, tuning, budget }))
     }
 
     pub(in crate::service) fn now(&self) -> Timestamp {
@@ -64,6 +67,8 @@ pub struct Tuning {
     pub mcp_task_after: Duration,
     /// [`limits::LIST_CHANGED_PAUSE`].
     pub list_changed_pause: Duration,
+    /// What one principal may hold, as configured.
+    pub budget: BudgetBounds,
 }
 
 impl Default for Tuning {
@@ -78,6 +83,7 @@ impl Default for Tuning {
             body_stall: limits::BODY_STALL,
             mcp_task_after: limits::MCP_TASK_AFTER,
             list_changed_pause: limits::LIST_CHANGED_PAUSE,
+            budget: BudgetBounds::default(),
         }
     }
 }

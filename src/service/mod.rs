@@ -8,6 +8,7 @@
 //! event are one write job, so they commit together, and a caller that goes away tears nothing.
 
 pub mod access;
+mod budget;
 pub(crate) mod check;
 mod core;
 mod error;
@@ -27,6 +28,7 @@ pub mod team;
 pub(crate) mod testing;
 
 pub use access::{Credential, Tokens};
+pub use budget::BudgetHold;
 pub use core::Tuning;
 pub use error::{Error, ResourceKind};
 pub use page::{Page, shared_items};

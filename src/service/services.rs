@@ -3,11 +3,11 @@
 use std::{ops::Deref, sync::Arc};
 
 use super::{
-    Tokens, Tuning, access::Access, core::Core, hooks::Hooks, journal::Journal, log::Log, mcp::Mcp,
-    search::Search, tasks::Tasks, team::Team,
+    Error, Tokens, Tuning, access::Access, budget::BudgetHold, core::Core, hooks::Hooks,
+    journal::Journal, log::Log, mcp::Mcp, search::Search, tasks::Tasks, team::Team,
 };
 use crate::{
-    domain::{Clock, Ids, Timestamp, hook::HookPolicy},
+    domain::{BudgetKind, Caller, Clock, Ids, Timestamp, hook::HookPolicy},
     store::Store,
 };
 
@@ -84,6 +84,44 @@ impl Services {
     #[cfg(test)]
     pub(crate) fn store(&self) -> &Store {
         &self.core.store
+    }
+
+    /// Takes a part of the caller's budget until it is dropped; `None` for the operator, who has none.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] says what to free.
+    pub fn hold(
+        &self,
+        caller: &Caller,
+        kind: BudgetKind,
+        amount: u64,
+    ) -> Result<Option<BudgetHold>, Error> {
+        self.core.budget.hold(caller, kind, amount)
+    }
+
+    /// The same beyond the bound, for what began before this process did.
+    pub fn hold_anyway(&self, caller: &Caller, kind: BudgetKind) -> Option<BudgetHold> {
+        self.core.budget.hold_anyway(caller, kind, 1)
+    }
+
+    /// Whether the caller may send anything now, by what it has sent within the hour.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`].
+    pub fn check_allowance(&self, caller: &Caller) -> Result<(), Error> {
+        self.core.budget.check_allowance(caller, self.now())
+    }
+
+    /// Counts what the caller has sent.
+    pub fn spend(&self, caller: &Caller, bytes: u64) {
+        self.core.budget.spend(caller, bytes, self.now());
+    }
+
+    /// What all principals hold together, by kind.
+    pub async fn budget_use(&self) -> Result<Vec<(BudgetKind, u64)>, Error> {
+        let mut held = self.core.budget.levels();
+        held.extend(self.core.store.budget_totals().await?);
+        Ok(held)
     }
 
     /// The present.

@@ -31,7 +31,7 @@ pub(crate) const TOO_HEAVY: &str =
 
 /// Whether the values of a JSON text would take more memory than a request may.
 pub(crate) fn is_too_heavy(text: &str) -> bool {
-    text.len() > limits::JSON_UNWEIGHED && json_weight(text) > limits::JSON_WEIGHT
+    text.len() > limits::JSON_UNWEIGHED_BYTES && json_weight(text) > limits::JSON_WEIGHT_BYTES
 }
 
 /// RFC 9110 8.3: the type, perhaps with parameters; `+json` is JSON too.

@@ -1,8 +1,11 @@
 //! What one principal may take of the machine: memory, disk, streams, calls; and that its neighbours do not notice.
 
 use std::fs;
+use std::time::Duration;
 
-use crate::daemon::Daemon;
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, svc, until};
 use crate::wire::{Caller, Reply};
 
 /// Memory of the daemon, in bytes.
@@ -60,4 +63,224 @@ fn what_a_client_says_of_itself_takes_no_memory() {
     assert_eq!(post(&agent, "/v1/tasks", &task).status(), 413, "too many values");
     let grown = resident(&d).saturating_sub(before);
     assert!(grown < 64 << 20, "{} MiB for 120 sessions", grown >> 20);
+}
+
+/// A daemon whose principals may hold two of everything.
+fn narrow() -> Daemon {
+    Daemon::with(|plan| {
+        ["mcp_sessions", "subscriptions", "streams", "calls", "peers", "sessions", "tasks"]
+            .into_iter()
+            .chain(["messages", "records", "memories"])
+            .fold(plan, |plan, kind| plan.env(&format!("SVC_BUDGET_{}", kind.to_uppercase()), "2"))
+    })
+}
+
+/// The answer says which bound was reached and what to free.
+#[track_caller]
+fn refused(reply: &Reply, kind: &str, advice: &str) {
+    assert_eq!(reply.status(), 429, "{reply:?}");
+    let body = reply.json();
+    let (code, text) = match body.get("error") {
+        Some(error) if error.is_object() => (&error["data"]["code"], &error["message"]),
+        _ => (&body["code"], &body["detail"]),
+    };
+    assert_eq!(code, "limit_reached", "{body}");
+    let text = text.as_str().unwrap_or_default();
+    assert!(text.starts_with(&format!("budget.{kind}: 2 of 2 ")), "{text}");
+    assert!(text.contains(advice), "{text}");
+}
+
+fn register(caller: &Caller, name: &str) -> Reply {
+    caller
+        .post("/v1/peers/register", &json!({ "display_name": name, "backend": "b", "path": name }))
+}
+
+#[test]
+fn sessions_of_clients_peers_and_tasks_have_a_bound_that_is_counted_from_rows() {
+    let mut d = narrow();
+    let (greedy, other) = (d.session("greedy"), d.session("other"));
+    let opened: Vec<Reply> = (0..2).map(|_| initialize(&greedy, "{}")).collect();
+    refused(&initialize(&greedy, "{}"), "mcp_sessions", "DELETE /mcp");
+    let peers: Vec<_> = ["a", "b"].map(|name| register(&greedy, name).ok(200)).into();
+    refused(&register(&greedy, "c"), "peers", "DELETE /v1/peers/");
+    register(&greedy, "a").ok(200);
+    let make = |caller: &Caller| caller.post("/v1/tasks", &json!({ "title": "t" }));
+    let tasks: Vec<_> = (0..2).map(|_| make(&greedy).ok(201)).collect();
+    refused(&make(&greedy), "tasks", "svc task cancel");
+    // Neither a neighbour nor the operator is bound by it.
+    assert_eq!(initialize(&other, "{}").status(), 200);
+    register(&other, "a").ok(200);
+    make(&other).ok(201);
+    for _ in 0..3 {
+        make(&d).ok(201);
+        assert_eq!(initialize(&d, "{}").status(), 200);
+    }
+    d.kill9();
+    d.restart();
+    refused(&initialize(&greedy, "{}"), "mcp_sessions", "DELETE /mcp");
+    refused(&register(&greedy, "c"), "peers", "DELETE /v1/peers/");
+    refused(&make(&greedy), "tasks", "svc task cancel");
+    let session = opened[0].header("mcp-session-id").expect("a session");
+    let end = greedy.request("DELETE", "/mcp").header("Mcp-Session-Id", session);
+    assert_eq!(end.send().status(), 204);
+    assert_eq!(initialize(&greedy, "{}").status(), 200);
+    greedy.delete(&format!("/v1/peers/{}", peers[0]["peer_id"].as_str().expect("an id"))).ok(200);
+    register(&greedy, "c").ok(200);
+    let cancel = format!("/v1/tasks/{}/cancel", tasks[0]["task_id"].as_str().expect("an id"));
+    greedy.post(&cancel, &json!({})).ok(200);
+    make(&greedy).ok(201);
+    refused(&make(&greedy), "tasks", "svc task cancel");
+}
+
+#[test]
+fn messages_have_a_bound_until_they_are_acknowledged_and_a_broadcast_counts_each_copy() {
+    let d = narrow();
+    let (greedy, other) = (d.session("greedy"), d.session("other"));
+    let own = json!({ "display_name": "g", "backend": "b", "session_id": "greedy" });
+    greedy.post("/v1/peers/register", &own).ok(200);
+    let peer = register(&other, "o").ok(200)["peer_id"].as_str().expect("an id").to_owned();
+    let inbox = format!("/v1/peers/{peer}/messages");
+    let send = || greedy.post(&inbox, &json!({ "text": "hello" }));
+    let first = send().ok(200)["id"].clone();
+    send().ok(200);
+    refused(&send(), "messages", "svc message ack");
+    let broadcast = |text: &str| greedy.post("/v1/peers/broadcast", &json!({ "text": text }));
+    refused(&broadcast("all"), "messages", "svc message ack");
+    d.post(&inbox, &json!({ "text": "the operator's" })).ok(200);
+    other.post(&format!("{inbox}/ack"), &json!({ "ids": [first] })).ok(200);
+    assert_eq!(broadcast("all").ok(200)["delivered_to"], 1);
+    refused(&send(), "messages", "svc message ack");
+    let texts: Vec<_> = d.get(&format!("{inbox}?peek=true")).ok(200)["messages"]
+        .as_array()
+        .expect("messages")
+        .iter()
+        .map(|message| message["text"].as_str().unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(texts, ["hello", "the operator's", "all"]);
+}
+
+#[test]
+fn streams_and_calls_have_a_bound_and_are_given_back_when_their_reader_goes() {
+    let d = narrow();
+    let (greedy, other) = (d.session("greedy"), d.session("other"));
+    let events = |caller: &Caller| {
+        let request = caller.request("GET", "/v1/events").header("Accept", "text/event-stream");
+        request.follow().expect("an answer")
+    };
+    let first = events(&greedy).expect("a stream");
+    let _second = events(&greedy).expect("a stream");
+    refused(&events(&greedy).expect_err("no third"), "streams", "close one");
+    events(&other).expect("a stream");
+    greedy.get("/v1/events").ok(200);
+    first.cut();
+    until(Duration::from_secs(10), || events(&greedy).ok());
+
+    let task = greedy.post("/v1/tasks", &json!({ "title": "t" })).ok(201)["task_id"].clone();
+    let wait = |caller: &Caller| {
+        let arguments = json!({ "task_id": task, "timeout_s": 600 });
+        let call = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call",
+            "params": { "name": "TaskWait", "arguments": arguments } });
+        let request = caller.request("POST", "/mcp").header("Accept", "text/event-stream");
+        request.json(&call).follow().expect("an answer")
+    };
+    let first = wait(&greedy).expect("it waits");
+    let _second = wait(&greedy).expect("it waits");
+    refused(&wait(&greedy).expect_err("no third"), "calls", "cancel");
+    drop(wait(&d).expect("the operator's"));
+    first.cut();
+    until(Duration::from_secs(10), || wait(&greedy).ok());
+}
+
+#[test]
+fn what_is_stored_of_an_agent_has_a_bound() {
+    let d = narrow();
+    let (greedy, other) = (d.session("greedy"), d.session("other"));
+    let call = |caller: &Caller, tool: &str, arguments: Value| {
+        let call = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call",
+            "params": { "name": tool, "arguments": arguments } });
+        let mut result = caller.post("/mcp", &call).ok(200);
+        result["result"]["structuredContent"].take()
+    };
+    let store = |caller: &Caller, text: &str| {
+        call(caller, "store_memory", json!({ "content": text, "category": "fact" }))
+    };
+    let full = |answer: &Value, kind: &str, advice: &str| {
+        assert_eq!(answer["error"]["type"], "unavailable", "{answer}");
+        let text = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(
+            text.starts_with(&format!("budget.{kind}: 2 of 2 ")) && text.contains(advice),
+            "{text}"
+        );
+    };
+    let memory = store(&greedy, "one")["id"].clone();
+    assert!(memory.is_string(), "{memory}");
+    store(&greedy, "two");
+    full(&store(&greedy, "three"), "memories", "delete_memory");
+    assert!(store(&other, "three")["id"].is_string());
+    let removed = call(&greedy, "delete_memory", json!({ "memory_id": memory }));
+    assert!(removed.get("error").is_none(), "{removed}");
+    assert!(store(&greedy, "three")["id"].is_string());
+
+    for _ in 0..2 {
+        let draft = json!({ "domain": "debugging", "strategy": "root-cause-analysis",
+            "goal": "find the cause", "hypothesis": "the lock is held too long",
+            "action": "measure the time of each hold", "prediction": "one is above a second" });
+        let begun = call(&greedy, "start_ghap", draft);
+        assert!(begun.get("error").is_none(), "{begun}");
+        let end = json!({ "status": "abandoned", "result": "no time" });
+        let over = call(&greedy, "resolve_ghap", end);
+        assert!(over.get("error").is_none(), "{over}");
+    }
+    let draft = json!({ "domain": "debugging", "strategy": "root-cause-analysis", "goal": "g",
+        "hypothesis": "h", "action": "a", "prediction": "p" });
+    full(&call(&greedy, "start_ghap", draft), "records", "operator");
+}
+
+#[test]
+fn bytes_have_a_bound_while_they_are_worked_on_and_within_the_hour() {
+    let d = Daemon::with(|plan| {
+        plan.env("SVC_BUDGET_BYTES_PER_HOUR", "100000").env("SVC_BUDGET_REQUEST_BYTES", "600000")
+    });
+    let (greedy, other) = (d.session("greedy"), d.session("other"));
+    let make = |caller: &Caller, bytes: usize| {
+        post(caller, "/v1/tasks", &format!(r#"{{"title":"t","prompt":"{}"}}"#, "x".repeat(bytes)))
+    };
+    let reply = make(&greedy, 150_001);
+    assert_eq!(reply.status(), 429, "four times this body is too much: {reply:?}");
+    assert!(
+        reply.json()["detail"]
+            .as_str()
+            .is_some_and(|text| text.starts_with("budget.request_bytes"))
+    );
+    make(&greedy, 120_000).ok(201);
+    let reply = make(&greedy, 1);
+    assert_eq!(reply.status(), 429, "{reply:?}");
+    assert!(
+        reply.json()["detail"]
+            .as_str()
+            .is_some_and(|text| text.starts_with("budget.bytes_per_hour"))
+    );
+    assert!(reply.header("retry-after").is_some(), "{reply:?}");
+    greedy.get("/v1/tasks").ok(200);
+    make(&other, 1).ok(201);
+    for _ in 0..3 {
+        make(&d, 150_001).ok(201);
+    }
+}
+
+#[test]
+fn the_bounds_are_in_the_configuration_and_the_use_is_in_the_metrics() {
+    let d = narrow();
+    let shown = svc(&d.home, &["config", "show", "--json"]).json();
+    let bounds = shown["settings"].as_array().expect("rows");
+    let of = |key: &str| {
+        bounds.iter().find(|row| row["key"] == key).unwrap_or_else(|| panic!("{key}: {shown}"))
+    };
+    assert_eq!(of("budget.streams")["value"], 64, "the environment of the daemon is its own");
+    assert_eq!(of("budget.request_bytes")["origin"], "default");
+    d.post("/v1/tasks", &json!({ "title": "t" })).ok(201);
+    let metrics = d.request("GET", "/metrics").send();
+    let text = String::from_utf8_lossy(&metrics.body).into_owned();
+    assert!(text.contains("\nsvc_budget_used{kind=\"tasks\"} 1\n"), "{text}");
+    assert!(text.contains("\nsvc_budget_used{kind=\"streams\"} 0\n"), "{text}");
 }

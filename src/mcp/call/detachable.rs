@@ -211,6 +211,7 @@ mod tests {
             acting_session: None,
             credential: server.services.access.credential_name(&Caller::Operator),
             started_at: Timestamp::from_millis(0),
+            hold: None,
         };
         let (sender, messages) = mpsc::unbounded_channel();
         let sink = MessageSink::Response(sender);

@@ -11,16 +11,21 @@ use super::{
     answer::{CallAnswer, PendingAnswer},
     channel::{CallClient, ClientChannel, still_permitted},
 };
-use crate::tools::{Call, Tool};
+use crate::{
+    service::BudgetHold,
+    tools::{Call, Tool},
+};
 
 /// Runs a tool whose client hears nothing but the answer.
 pub(crate) fn run_bare(
     call: Call,
+    hold: Option<Arc<BudgetHold>>,
     id: Box<RawValue>,
     tool: Arc<Tool>,
     arguments: Map<String, Value>,
 ) -> PendingAnswer {
     let run = async move {
+        let _hold = hold;
         let (access, caller) = (call.services.access.clone(), call.caller.clone());
         let credential = access.credential_name(&caller);
         let outcome = tool.call(call, arguments).await;

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, StreamName,
+        BudgetKind, Caller, StreamName,
         mcp::{Revision, meta},
     },
     service::{self, access::RecordedCaller, mcp::CallEnd},
@@ -110,7 +110,7 @@ async fn resumable(
     };
     let credential = row.credential.clone();
     let credential = credential.unwrap_or_else(|| access.credential_name(&caller));
-    let Some(record) = record_of(row, credential) else {
+    let Some(mut record) = record_of(row, credential) else {
         return Ok(Err(Unresumable::Unknown("its request cannot be read")));
     };
     let arguments = match record.arguments() {
@@ -125,6 +125,7 @@ async fn resumable(
             return Ok(Err(Unresumable::Unknown("the client's answers cannot be read")));
         }
     };
+    record.hold = server.services.hold_anyway(&caller, BudgetKind::Calls).map(Arc::new);
     let tool = server.catalogue.find(&caller, &row.tool).filter(|tool| tool.is_repeatable());
     let Some(tool) = tool else {
         return Ok(Err(Unresumable::Unknown("its tool cannot be repeated")));
@@ -166,6 +167,7 @@ fn record_of(row: &CallRow, credential: String) -> Option<CallRecord> {
         acting_session: row.acts_for.as_deref().map(Arc::from),
         credential,
         started_at: row.started_at,
+        hold: None,
     })
 }
 

@@ -19,6 +19,7 @@ use super::{
     immediate::{run_bare, run_immediate},
     on_record::{RecordedCall, record_and_run},
 };
+use crate::domain::BudgetKind;
 use crate::tools::{Call, Failure, NoFarEnd, Pace};
 
 /// The reply to `tools/call`.
@@ -44,6 +45,7 @@ impl McpServer {
             let name = shortened(name);
             return Err(RpcError::invalid_params(format!("Unknown tool: {name}")));
         };
+        let hold = self.services.hold(&caller, BudgetKind::Calls, 1)?.map(Arc::new);
         let acting_session =
             self.acting_session(&caller, headers, &origin, acting_session, &request.params).await?;
         let started_at = self.services.now();
@@ -57,7 +59,7 @@ impl McpServer {
                     started_at,
                     far_end: Arc::new(NoFarEnd),
                 };
-                return Ok(CallReply::Pending(run_bare(call, request.id, tool, arguments)));
+                return Ok(CallReply::Pending(run_bare(call, hold, request.id, tool, arguments)));
             }
             RequestOrigin::Legacy(session) => CallClient::Legacy(session),
             RequestOrigin::Modern(client) => CallClient::Modern(client),
@@ -70,6 +72,7 @@ impl McpServer {
             acting_session,
             credential: self.services.access.credential_name(&caller),
             started_at,
+            hold,
         };
         if let CallClient::Modern(client) = &client {
             era::check_argument_headers(headers, &tool, &record.params)?;

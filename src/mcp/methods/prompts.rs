@@ -94,6 +94,7 @@ impl McpServer {
             acting_session: context.acting_session.clone(),
             credential: self.services.access.credential_name(&context.caller),
             started_at: self.services.now(),
+            hold: None,
         };
         let (sender, _) = mpsc::unbounded_channel();
         let sink = MessageSink::Response(sender);

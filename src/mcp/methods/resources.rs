@@ -93,7 +93,8 @@ impl McpServer {
             let stream = self.resources.iter().find_map(|provider| provider.stream_of(uri));
             let stream = stream.ok_or_else(|| no_resource(context, uri))?;
             let stream = stream.as_str().to_owned();
-            self.services.mcp.subscribe_resource(&session.id, uri.to_owned(), stream).await?;
+            let (mcp, uri) = (&self.services.mcp, uri.to_owned());
+            mcp.subscribe_resource(&context.caller, &session.id, uri, stream).await?;
         }
         session.subscriptions.send_modify(|count| *count += 1);
         Ok(())

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
     domain::{McpSessionId, Timestamp, mcp::Revision},
-    service::mcp::NewCall,
+    service::{BudgetHold, mcp::NewCall},
     store::McpTransport,
 };
 
@@ -23,6 +23,8 @@ pub(crate) struct CallRecord {
     /// Names the credential that the request came with: it has to be good still when the answer is given.
     pub(crate) credential: String,
     pub(crate) started_at: Timestamp,
+    /// Its part of the caller's budget, for as long as it is at work.
+    pub(crate) hold: Option<Arc<BudgetHold>>,
 }
 
 impl CallRecord {

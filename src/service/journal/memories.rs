@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, RowReader, fit,
+        BudgetKind, Caller, RowReader, fit,
         fit::{Fit, WeighedPrompt},
         learning::{Memory, MemoryCategory, MemoryId},
         limits, text,
@@ -70,6 +70,7 @@ impl Journal {
             return Err(Error::Forbidden(why.to_owned()));
         }
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
+        let budget = self.core.budget.clone();
         self.core
             .store
             .write(move |tx| {
@@ -87,6 +88,7 @@ impl Journal {
                         confirmed_again: 0,
                         created_at: tx.now(),
                     };
+                    budget.check(tx, &caller, BudgetKind::Memories, 1).await?;
                     let known =
                         tx.insert_memory(&memory, &digest, &terms, session_id, new.global).await?;
                     if let Some(memory) = known {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, GhapId, RowReader,
+        BudgetKind, Caller, GhapId, RowReader,
         journal::{
             Domain, Ghap, GhapChange, GhapDraft, GhapStatus, Iteration, Resolution, Verdict,
         },
@@ -57,12 +57,14 @@ impl Journal {
         }
         draft.probability.map_or(Ok(()), |share| check_share("probability", share))?;
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
+        let budget = self.core.budget.clone();
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
                     let id = &acting.session_id;
                     tx.touch_session(id, &caller.principal().to_string()).await?;
+                    budget.check(tx, &caller, BudgetKind::Records, 1).await?;
                     if let Some(active) = tx.active_ghap(id).await? {
                         return Err(Error::ActiveGhap { id: active.id });
                     }

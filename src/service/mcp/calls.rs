@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Mcp;
 use crate::{
     domain::{
-        CallId, Caller, McpSessionId, NewEvent, StreamName, StreamReader, StreamVisibility,
-        Timestamp, limits, mcp::Revision,
+        BudgetKind, CallId, Caller, McpSessionId, NewEvent, StreamName, StreamReader,
+        StreamVisibility, Timestamp, limits, mcp::Revision,
     },
     service::{Error, Page},
     store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, StoreError, WriteTx},
@@ -71,10 +71,12 @@ impl Mcp {
         new: NewMcpSession,
     ) -> Result<McpSessionRow, Error> {
         let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
+        let (caller, budget) = (caller.clone(), self.core.budget.clone());
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
+                    budget.check(tx, &caller, BudgetKind::McpSessions, 1).await?;
                     let row = McpSessionRow {
                         session_id: McpSessionId::new(&ids, tx.now()),
                         principal,
@@ -183,15 +185,21 @@ impl Mcp {
     /// Remembers that a session wants to hear of a resource.
     pub async fn subscribe_resource(
         &self,
+        caller: &Caller,
         id: &McpSessionId,
         uri: String,
         stream: String,
     ) -> Result<(), Error> {
-        let id = id.clone();
-        self.change(move |tx| {
-            Box::pin(async move { tx.insert_mcp_subscription(&id, &uri, &stream).await })
-        })
-        .await
+        let (id, caller, budget) = (id.clone(), caller.clone(), self.core.budget.clone());
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    budget.check(tx, &caller, BudgetKind::Subscriptions, 1).await?;
+                    Ok(tx.insert_mcp_subscription(&id, &uri, &stream).await?)
+                })
+            })
+            .await
     }
 
     /// Forgets it.

@@ -7,9 +7,9 @@ use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use super::{Tasks, room::OwnedTask};
 use crate::{
     domain::{
-        AccessLevel, Caller, Frame, NewEvent, NewTask, Ownership, PeerId, Principal, ReplyKind,
-        RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent, TaskEventBody,
-        TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
+        AccessLevel, BudgetKind, Caller, Frame, NewEvent, NewTask, Ownership, PeerId, Principal,
+        ReplyKind, RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent,
+        TaskEventBody, TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
     },
     service::{Error, Page, ResourceKind, check, process, team::may_act_for},
     store::{AppendedSeqs, PeerRow, StoreError, TaskFilter, TaskRow, WriteTx},
@@ -50,7 +50,7 @@ impl Tasks {
         }
         check::key("idempotency_key", input.idempotency_key.as_deref())?;
         check::key("from", input.from.as_deref())?;
-        let (caller, ids) = (caller.clone(), self.core.ids.clone());
+        let (caller, core) = (caller.clone(), self.core.clone());
         self.core
             .store
             .write(move |tx| {
@@ -61,12 +61,15 @@ impl Tasks {
                     {
                         return Ok(Created { task: row.task, is_new: false });
                     }
+                    let bytes = bytes_of(&input);
                     let from = asker(tx, &caller, input.from).await?;
                     let owned =
                         ownership(tx, &caller, input.agent.as_deref(), from.as_deref()).await?;
+                    core.budget.check(tx, &caller, BudgetKind::Tasks, 1).await?;
+                    core.budget.check(tx, &caller, BudgetKind::TaskBytes, bytes).await?;
                     let now = tx.now();
                     let task = Task {
-                        task_id: TaskId::new(&ids, now),
+                        task_id: TaskId::new(&core.ids, now),
                         title: input.title,
                         agent: input.agent,
                         prompt: input.prompt,
@@ -316,6 +319,14 @@ impl TaskWatch {
             None => self.pending.next().await.transpose(),
         }
     }
+}
+
+/// What a task takes beside its output.
+fn bytes_of(input: &NewTask) -> u64 {
+    let metadata = input.metadata.as_ref().and_then(|map| serde_json::to_string(map).ok());
+    let texts = [input.prompt.as_deref(), metadata.as_deref()];
+    let bytes: usize = texts.into_iter().flatten().map(str::len).sum();
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 /// Frames and changes of state, in their order.

@@ -7,103 +7,133 @@ use serde_json::json;
 
 use crate::{
     domain::{
-        DeliveryState, Ids, Message, MessageId, MessageType, NewEvent, NewMessage, PeerId,
-        Principal, StreamName, StreamVisibility, limits,
+        BudgetKind, Caller, DeliveryState, Message, MessageId, MessageType, NewEvent, NewMessage,
+        PeerId, Principal, StreamName, StreamVisibility, Timestamp, limits,
         quote::ModelText,
         stamp::{self, MessageSender},
     },
-    service::Error,
+    service::{Error, core::Core},
     store::{StoreError, WriteTx},
 };
 
-/// Stores a message for `to`, or finds the one that was stored for its key; `None` if the inbox is full.
-pub(in crate::service) async fn deliver(
-    tx: &mut WriteTx,
-    ids: &Ids,
-    from: &str,
-    to: PeerId,
-    kind: MessageType,
-    input: &NewMessage,
-    bound: u32,
-) -> Result<Option<Message>, Error> {
-    if let Some(key) = &input.idempotency_key
-        && let Some(stored) = tx.message_by_key(from, &to, key).await?
-    {
-        return Ok(Some(stored));
-    }
-    if tx.inbox_full(&to, bound).await? {
-        return Ok(None);
-    }
-    let key = input.idempotency_key.as_deref();
-    let mut message = accept(tx, ids, from, &to, kind, input, key).await?;
-    advance(tx, &to, std::slice::from_mut(&mut message), DeliveryState::Queued, None).await?;
-    Ok(Some(message))
-}
-
-/// A broadcast on its way: its copies are stored by many write jobs, and its text by the first that stores one.
+/// A message on its way, of one receiver or of many: copies are stored by many write jobs.
 #[derive(Debug)]
-pub(in crate::service) struct Broadcast {
+pub(in crate::service) struct OutgoingMessage {
+    pub(in crate::service) core: Core,
+    pub(in crate::service) caller: Caller,
+    /// The peer that it is from.
     pub(in crate::service) from: String,
     pub(in crate::service) input: Arc<NewMessage>,
-    /// Row of the text; `None` before the first copy.
+    /// Row of the text that copies share; `None` before the first copy.
     pub(in crate::service) text_id: Option<i64>,
 }
 
+impl OutgoingMessage {
+    /// Bytes of the text.
+    fn bytes(&self) -> u64 {
+        u64::try_from(self.input.text.len()).unwrap_or(u64::MAX)
+    }
+
+    fn sent_by(&self) -> String {
+        self.caller.principal().to_string()
+    }
+
+    fn message(&self, id: MessageId, to: &PeerId, kind: MessageType, at: Timestamp) -> Message {
+        Message {
+            id,
+            kind,
+            from_peer: self.from.clone(),
+            to_peer: to.clone(),
+            text: self.input.text.clone(),
+            correlation_id: self.input.correlation_id.clone(),
+            timestamp: at,
+            state: DeliveryState::Accepted,
+        }
+    }
+}
+
+/// Stores a message for `to`, or finds the one that was stored for its key.
+///
+/// # Errors
+/// [`Error::LimitReached`] if the inbox is full, or the sender has too much on its way.
+pub(in crate::service) async fn deliver(
+    tx: &mut WriteTx,
+    outgoing: &OutgoingMessage,
+    to: PeerId,
+    kind: MessageType,
+) -> Result<Message, Error> {
+    let OutgoingMessage { core, caller, from, input, .. } = outgoing;
+    let key = input.idempotency_key.as_deref();
+    if let Some(key) = key
+        && let Some(stored) = tx.message_by_key(from, &to, key).await?
+    {
+        return Ok(stored);
+    }
+    let bound = core.tuning.inbox_max;
+    if tx.inbox_full(&to, bound).await? {
+        return Err(Error::LimitReached(format!(
+            "the inbox holds {bound} messages already; none was dropped to make room"
+        )));
+    }
+    core.budget.check_inbox(tx, &to, outgoing.bytes()).await?;
+    core.budget.check(tx, caller, BudgetKind::Messages, 1).await?;
+    core.budget.check(tx, caller, BudgetKind::MessageBytes, outgoing.bytes()).await?;
+    let now = tx.now();
+    let mut message = outgoing.message(MessageId::new(&core.ids, now), &to, kind, now);
+    tx.insert_message(&message, &outgoing.sent_by(), key).await?;
+    tx.advance_messages(std::slice::from_ref(&message.id), &[message.state], None).await?;
+    advance(tx, &to, std::slice::from_mut(&mut message), DeliveryState::Queued, None).await?;
+    Ok(message)
+}
+
 /// Stores a broadcast for each of these receivers; answers how many have it now.
+///
+/// # Errors
+/// [`Error::LimitReached`] if the sender has too much on its way: no copy of this job is stored then.
 pub(in crate::service) async fn deliver_copies(
     tx: &mut WriteTx,
-    ids: &Ids,
-    broadcast: &mut Broadcast,
+    outgoing: &mut OutgoingMessage,
     mut to: Vec<PeerId>,
-    bound: u32,
-) -> Result<u64, StoreError> {
-    let (from, input) = (&broadcast.from, &broadcast.input);
+) -> Result<u64, Error> {
     let receivers = to.len();
-    let key = input.idempotency_key.as_deref();
-    if let Some(key) = key {
-        let known = tx.receivers_of_key(from, &to, key).await?;
+    let key = outgoing.input.idempotency_key.clone();
+    if let Some(key) = &key {
+        let known = tx.receivers_of_key(&outgoing.from, &to, key).await?;
         to.retain(|peer| !known.contains(peer));
     }
-    let full = tx.full_inboxes(&to, bound).await?;
+    let OutgoingMessage { core, caller, .. } = &*outgoing;
+    let copies = u64::try_from(to.len()).unwrap_or(u64::MAX);
+    core.budget.check(tx, caller, BudgetKind::Messages, copies).await?;
+    let inbox_bytes = core.budget.bound(BudgetKind::InboxBytes).saturating_sub(outgoing.bytes());
+    let full = tx.full_inboxes(&to, core.tuning.inbox_max, inbox_bytes).await?;
     to.retain(|peer| !full.contains(peer));
     let refused = full.len();
-    let key = key.map(str::to_owned);
-    accept_copies(tx, ids, broadcast, to, key.as_deref(), (DeliveryState::Queued, None)).await?;
+    accept_copies(tx, outgoing, to, key.as_deref(), (DeliveryState::Queued, None)).await?;
     // Without the message's key: a repeat may find room.
     let refusal = (DeliveryState::Refused, Some("the inbox is full"));
-    accept_copies(tx, ids, broadcast, full, None, refusal).await?;
+    accept_copies(tx, outgoing, full, None, refusal).await?;
     Ok(u64::try_from(receivers - refused).unwrap_or(u64::MAX))
 }
 
 /// Stores a broadcast for each of these receivers, and moves the deliveries on to `state` for `reason`.
 async fn accept_copies(
     tx: &mut WriteTx,
-    ids: &Ids,
-    broadcast: &mut Broadcast,
+    outgoing: &mut OutgoingMessage,
     to: Vec<PeerId>,
     key: Option<&str>,
     (state, reason): (DeliveryState, Option<&'static str>),
 ) -> Result<(), StoreError> {
     let now = tx.now();
     let copies: Vec<(MessageId, PeerId)> =
-        to.into_iter().map(|peer| (MessageId::new(ids, now), peer)).collect();
+        to.into_iter().map(|peer| (MessageId::new(&outgoing.core.ids, now), peer)).collect();
     let Some((first, receiver)) = copies.first() else { return Ok(()) };
-    let mut message = Message {
-        id: first.clone(),
-        kind: MessageType::Broadcast,
-        from_peer: broadcast.from.clone(),
-        to_peer: receiver.clone(),
-        text: String::new(),
-        correlation_id: broadcast.input.correlation_id.clone(),
-        timestamp: now,
-        state: DeliveryState::Accepted,
-    };
-    let text_id = match broadcast.text_id {
+    let mut message = outgoing.message(first.clone(), receiver, MessageType::Broadcast, now);
+    let text_id = match outgoing.text_id {
         Some(id) => id,
-        None => tx.insert_shared_text(&broadcast.input.text).await?,
+        None => tx.insert_shared_text(&message.text).await?,
     };
-    broadcast.text_id = Some(text_id);
-    tx.insert_copies(&message, &copies, text_id, key).await?;
+    outgoing.text_id = Some(text_id);
+    tx.insert_copies(&message, &copies, (text_id, &outgoing.sent_by()), key).await?;
     let message_ids: Vec<MessageId> = copies.iter().map(|(id, _)| id.clone()).collect();
     let path = [&[message.state][..], message.state.path_to(state)].concat();
     tx.advance_messages(&message_ids, &path[..1], None).await?;
@@ -116,31 +146,6 @@ async fn accept_copies(
         append_to_peer(tx, &message.to_peer, vec![event]).await?;
     }
     Ok(())
-}
-
-/// Stores the message that the daemon makes of what a sender gave it: its first state.
-async fn accept(
-    tx: &mut WriteTx,
-    ids: &Ids,
-    from: &str,
-    to: &PeerId,
-    kind: MessageType,
-    input: &NewMessage,
-    key: Option<&str>,
-) -> Result<Message, StoreError> {
-    let message = Message {
-        id: MessageId::new(ids, tx.now()),
-        kind,
-        from_peer: from.to_owned(),
-        to_peer: to.clone(),
-        text: input.text.clone(),
-        correlation_id: input.correlation_id.clone(),
-        timestamp: tx.now(),
-        state: DeliveryState::Accepted,
-    };
-    tx.insert_message(&message, key).await?;
-    tx.advance_messages(std::slice::from_ref(&message.id), &[message.state], None).await?;
-    Ok(message)
 }
 
 /// The stamp on a message.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{
     Team,
-    delivery::{Broadcast, advance, deliver, deliver_copies, stamp_of},
+    delivery::{OutgoingMessage, advance, deliver, deliver_copies, stamp_of},
     peers::{may_act_for, own_peer, peer_id},
 };
 use crate::{
@@ -50,9 +50,9 @@ impl Team {
     ) -> Result<Message, Error> {
         let to = peer_id(to, ResourceKind::Peer)?;
         check_message(&input)?;
-        let (caller, ids, bound) =
-            (caller.clone(), self.core.ids.clone(), self.core.tuning.inbox_max);
-        self.core.store
+        let (core, caller) = (self.core.clone(), caller.clone());
+        self.core
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     if tx.peer(&to).await?.is_none() {
@@ -60,12 +60,9 @@ impl Team {
                     }
                     let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
                     let kind = input.kind.unwrap_or(MessageType::Notification);
-                    match deliver(tx, &ids, &from, to, kind, &input, bound).await? {
-                        Some(message) => Ok(message),
-                        None => Err(Error::LimitReached(format!(
-                            "the inbox holds {bound} messages already; none was dropped to make room"
-                        ))),
-                    }
+                    let input = Arc::new(input);
+                    let outgoing = OutgoingMessage { core, caller, from, input, text_id: None };
+                    deliver(tx, &outgoing, to, kind).await
                 })
             })
             .await
@@ -84,13 +81,12 @@ impl Team {
     ) -> Result<u64, Error> {
         check_message(&input)?;
         let limit = limits::COPIES_PER_JOB;
-        let (caller, circle, input) = (Arc::new(caller.clone()), Arc::new(circle), Arc::new(input));
+        let (circle, input) = (Arc::new(circle), Arc::new(input));
         let (mut after, mut text_id, mut delivered): (Option<PeerId>, Option<i64>, u64) =
             (None, None, 0);
         loop {
-            let (caller, circle, input) =
-                (Arc::clone(&caller), Arc::clone(&circle), Arc::clone(&input));
-            let (ids, bound) = (self.core.ids.clone(), self.core.tuning.inbox_max);
+            let (core, caller) = (self.core.clone(), caller.clone());
+            let (circle, input) = (Arc::clone(&circle), Arc::clone(&input));
             let (took, text, last) = self
                 .core
                 .store
@@ -100,9 +96,9 @@ impl Team {
                         let mut to = tx.peer_ids(circle.as_deref(), after.as_ref(), limit).await?;
                         let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
                         to.retain(|peer| peer.as_str() != from);
-                        let mut broadcast = Broadcast { from, input, text_id };
-                        let took = deliver_copies(tx, &ids, &mut broadcast, to, bound).await?;
-                        Ok::<_, Error>((took, broadcast.text_id, last))
+                        let mut outgoing = OutgoingMessage { core, caller, from, input, text_id };
+                        let took = deliver_copies(tx, &mut outgoing, to).await?;
+                        Ok::<_, Error>((took, outgoing.text_id, last))
                     })
                 })
                 .await?;
@@ -284,8 +280,8 @@ mod tests {
     use super::*;
     use crate::{
         domain::{Peer, StreamName},
-        service::testing::services,
-        store::{StoreError, testing::TestStore},
+        service::{Tuning, core::Core, testing::services},
+        store::testing::TestStore,
     };
 
     #[tokio::test]
@@ -341,15 +337,18 @@ mod tests {
         let to = [peer.peer_id.clone()];
         let text: NewMessage = serde_json::from_value(json!({ "text": "hello" })).unwrap();
         for (bound, took) in [(1, 1), (1, 0), (2, 1)] {
-            let (ids, to) = (services.team.core.ids.clone(), to.to_vec());
-            let input = Arc::new(text.clone());
-            let mut broadcast = Broadcast { from: "operator".to_owned(), input, text_id: None };
-            let done: Result<u64, StoreError> = test
+            let tuning = Tuning { inbox_max: bound, ..*services.tuning() };
+            let core = &services.team.core;
+            let clock = Arc::clone(&core.clock);
+            let core = Core::new(test.store.clone(), clock, core.ids.clone(), tuning);
+            let (input, from) = (Arc::new(text.clone()), "operator".to_owned());
+            let caller = Caller::Operator;
+            let mut outgoing = OutgoingMessage { core, caller, from, input, text_id: None };
+            let to = to.to_vec();
+            let done: Result<u64, Error> = test
                 .store
                 .write(move |tx| {
-                    Box::pin(
-                        async move { deliver_copies(tx, &ids, &mut broadcast, to, bound).await },
-                    )
+                    Box::pin(async move { deliver_copies(tx, &mut outgoing, to).await })
                 })
                 .await;
             assert_eq!(done.unwrap(), took, "at most {bound}");

@@ -7,8 +7,9 @@ use serde_json::json;
 use super::{Team, delivery::give_up, ownership::foreign};
 use crate::{
     domain::{
-        Caller, NewEvent, Peer, PeerId, PeerPresence, PeerRole, PeerStatus, RegisterInput,
-        RowReader, StreamName, StreamVisibility, Timestamp, limits, looks_like_operator,
+        BudgetKind, Caller, NewEvent, Peer, PeerId, PeerPresence, PeerRole, PeerStatus,
+        RegisterInput, RowReader, StreamName, StreamVisibility, Timestamp, limits,
+        looks_like_operator,
     },
     service::{Error, Page, ResourceKind, check, process, project::project_root},
     store::{PeerFilter, PeerRow, StoreError, WriteTx},
@@ -36,7 +37,7 @@ impl Team {
         };
         let pid = input.pid.map(|claimed| own_pid(caller, claimed));
         let input = RegisterInput { pid, ..input };
-        let (caller, ids) = (caller.clone(), self.core.ids.clone());
+        let (caller, core) = (caller.clone(), self.core.clone());
         self.core
             .store
             .write(move |tx| {
@@ -53,7 +54,8 @@ impl Team {
                     if let Some(known) = known {
                         update(tx, &caller, known, input, project).await
                     } else {
-                        let id = PeerId::new(&ids, tx.now());
+                        core.budget.check(tx, &caller, BudgetKind::Peers, 1).await?;
+                        let id = PeerId::new(&core.ids, tx.now());
                         create(tx, &caller, id, input, project).await
                     }
                 })

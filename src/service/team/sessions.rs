@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     domain::{
-        AccessLevel, Caller, GhapId, RowReader, SessionStanding, Timestamp, TokenId,
+        AccessLevel, BudgetKind, Caller, GhapId, RowReader, SessionStanding, Timestamp, TokenId,
         journal::{Ghap, Session, SessionSource, ToolUse},
     },
     service::{Error, Page, ResourceKind, check, project::project_to_start},
@@ -121,12 +121,14 @@ impl Team {
             source: new.source,
             created_by: caller.principal().to_string(),
         };
-        let caller = caller.clone();
+        let (caller, budget) = (caller.clone(), self.core.budget.clone());
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
                     claim(tx, &caller, &start.session_id).await?;
+                    let more = u64::from(tx.session(&start.session_id).await?.is_none());
+                    budget.check(tx, &caller, BudgetKind::Sessions, more).await?;
                     if caller.is_operator() {
                         // What the operator's bare calls mean is nobody else's to change.
                         tx.put_setting(CURRENT, &start.session_id).await?;

@@ -49,22 +49,31 @@ macro_rules! messages {
     };
 }
 
+/// Bytes of a text, as the column holds them.
+fn row_bytes(text: &str) -> i64 {
+    i64::try_from(text.len()).unwrap_or(i64::MAX)
+}
+
 impl WriteTx {
     /// Stores a message.
     pub async fn insert_message(
         &mut self,
         message: &Message,
+        sent_by: &str,
         idempotency_key: Option<&str>,
     ) -> Result<(), StoreError> {
         let (id, to) = (message.id.as_str(), message.to_peer.as_str());
+        let bytes = row_bytes(&message.text);
         sqlx::query!(
-            "insert into message (message_id, type, from_peer, to_peer, text, correlation_id, idempotency_key, \
-                state, at) values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "insert into message (message_id, type, from_peer, to_peer, sent_by, text, bytes, correlation_id, \
+                idempotency_key, state, at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             message.kind,
             message.from_peer,
             to,
+            sent_by,
             message.text,
+            bytes,
             message.correlation_id,
             idempotency_key,
             message.state,
@@ -92,17 +101,19 @@ impl WriteTx {
         &mut self,
         message: &Message,
         copies: &[(MessageId, PeerId)],
-        text_id: i64,
+        (text_id, sent_by): (i64, &str),
         idempotency_key: Option<&str>,
     ) -> Result<(), StoreError> {
-        let list = to_json(copies);
+        let (list, bytes) = (to_json(copies), row_bytes(&message.text));
         sqlx::query!(
-            "insert into message (message_id, type, from_peer, to_peer, text, text_id, correlation_id, \
-                idempotency_key, state, at)
-            select value ->> 0, ?, ?, value ->> 1, '', ?, ?, ?, ?, ? from json_each(?)",
+            "insert into message (message_id, type, from_peer, to_peer, sent_by, text, text_id, bytes, \
+                correlation_id, idempotency_key, state, at)
+            select value ->> 0, ?, ?, value ->> 1, ?, '', ?, ?, ?, ?, ?, ? from json_each(?)",
             message.kind,
             message.from_peer,
+            sent_by,
             text_id,
+            bytes,
             message.correlation_id,
             idempotency_key,
             message.state,
@@ -216,22 +227,25 @@ impl WriteTx {
         Ok(known)
     }
 
-    /// Those of these receivers in whose inbox at least `bound` messages wait.
+    /// Those of these receivers in whose inbox at least `bound` messages wait, or more than `bytes` of text.
     pub async fn full_inboxes(
         &mut self,
         receivers: &[PeerId],
         bound: u32,
+        bytes: u64,
     ) -> Result<Vec<PeerId>, StoreError> {
         let (receivers, last) = (to_json(receivers), bound.saturating_sub(1));
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let full = sqlx::query_scalar!(
             r#"select coalesce(j.value, '') as "to_peer!: PeerId" from json_each(?1) j
             where exists (
                 select 1 from message
                 where to_peer = j.value and state in ('accepted', 'queued', 'offered', 'injected')
                 order by id limit 1 offset ?2
-            )"#,
+            ) or exists (select 1 from message_use where holder = 'to:' || j.value and bytes > ?3)"#,
             receivers,
-            last
+            last,
+            bytes
         )
         .fetch_all(&mut self.conn)
         .await?;

@@ -1,0 +1,145 @@
+//! What a request takes of its caller's budget: bytes while it is worked on, bytes within the hour, an open stream.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{Method, header, request::Parts};
+use http_body::{Frame, SizeHint};
+
+use super::Problem;
+use crate::{
+    domain::{BudgetKind, Caller, limits},
+    service::{BudgetHold, Services},
+};
+
+/// Bodies up to this length are not counted while they are worked on: there is never much of them.
+const SMALL_BODY: u64 = 16 * 1024;
+/// What a body takes while it is worked on: as it came, as values, and as what is made of it.
+const COPIES: u64 = 4;
+/// Paths whose answer to `GET` may be a stream, whatever `Accept` says.
+const STREAMS: [&str; 3] = ["/mcp", "/sse", "/v1/biam/subscribe"];
+
+/// The parts of the caller's budget that a request has taken.
+#[derive(Debug)]
+pub(super) struct Admission {
+    /// For its body, until its answer begins.
+    _request: Option<BudgetHold>,
+    /// For the stream that the answer may be, until that ends.
+    pub(super) stream: Option<BudgetHold>,
+}
+
+/// Lets a request in, or says what its caller has to free.
+pub(super) fn admit(
+    services: &Services,
+    caller: &Caller,
+    request: &Parts,
+    body: &Body,
+) -> Result<Admission, Problem> {
+    let mut admission = Admission { _request: None, stream: None };
+    if caller.is_operator() {
+        return Ok(admission);
+    }
+    if request.method == Method::GET {
+        let accept = request.headers.get(header::ACCEPT).map(|accept| accept.as_bytes());
+        let events = b"text/event-stream";
+        let wants_events =
+            accept.is_some_and(|accept| accept.windows(events.len()).any(|part| part == events));
+        if wants_events || STREAMS.contains(&request.uri.path()) {
+            admission.stream = services.hold(caller, BudgetKind::Streams, 1)?;
+        }
+        return Ok(admission);
+    }
+    let hint = http_body::Body::size_hint(body);
+    if hint.exact() == Some(0) {
+        return Ok(admission);
+    }
+    services.check_allowance(caller)?;
+    let bytes = hint.upper().unwrap_or(u64::MAX).min(limits::BODY_BYTES as u64);
+    if bytes > SMALL_BODY {
+        admission._request = services.hold(caller, BudgetKind::RequestBytes, bytes * COPIES)?;
+    }
+    Ok(admission)
+}
+
+/// A body that comes in, counted as it comes.
+pub(super) struct CountedBody {
+    body: Body,
+    caller: Caller,
+    services: Services,
+}
+
+impl CountedBody {
+    /// The body of this caller's request. That of the operator is as it was.
+    pub(super) fn of(body: Body, caller: &Caller, services: &Services) -> Body {
+        if caller.is_operator() {
+            return body;
+        }
+        Body::new(Self { body, caller: caller.clone(), services: services.clone() })
+    }
+}
+
+impl http_body::Body for CountedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            self.services.spend(&self.caller, u64::try_from(data.len()).unwrap_or(u64::MAX));
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of a stream that is a part of its caller's budget.
+pub(super) struct HeldBody {
+    body: Body,
+    _hold: BudgetHold,
+}
+
+impl HeldBody {
+    /// The body, which gives the part back when it ends or its reader is gone.
+    pub(super) fn of(body: Body, hold: Option<BudgetHold>) -> Body {
+        match hold {
+            Some(hold) => Body::new(Self { body, _hold: hold }),
+            None => body,
+        }
+    }
+}
+
+impl http_body::Body for HeldBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
