@@ -106,7 +106,13 @@ pub const SWEPT_ROWS_PER_JOB: u32 = 500;
 pub const ENDED_MESSAGES_PER_JOB: u32 = 100;
 /// Write jobs that share one commit at most. Bounds the time that the first of them waits.
 pub const JOBS_PER_COMMIT: usize = 512;
-/// Write jobs that may queue before callers wait to hand theirs over.
+/// Write jobs with statements of their own that share one commit at most: such a job may change a thousand rows.
+pub const RUNS_PER_COMMIT: usize = 64;
+/// Bytes of appended events after which a commit takes no more jobs.
+pub const BYTES_PER_COMMIT: usize = 2 * 1024 * 1024;
+/// Write jobs of one session that may queue before its further writes wait. Those of others do not.
+pub const WRITE_LANE: usize = 256;
+/// Write jobs of the operator and of the daemon itself that may queue before callers wait to hand theirs over.
 pub const WRITE_QUEUE: usize = 4096;
 /// Streams whose head the writer keeps in memory. All are forgotten when there are more: each comes back with
 /// one look-up.

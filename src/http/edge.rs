@@ -37,6 +37,7 @@ use super::{
 use crate::{
     domain::{BudgetKind, Caller, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, limits},
     service::{Credential, Services},
+    store::WriteLane,
     web::{self, RouteName},
 };
 
@@ -156,7 +157,9 @@ impl Edge {
             request.extensions_mut().insert(caller.clone());
         }
         let credential = credential.flatten();
-        let response = match router.clone().oneshot(request).await {
+        let lane = caller.as_ref().map(|caller| WriteLane::of(&caller.principal()));
+        let work = router.clone().oneshot(request);
+        let response = match lane.unwrap_or_default().scope(work).await {
             Ok(response) => response,
             Err(never) => match never {},
         };

@@ -1,16 +1,19 @@
 //! What the daemon keeps: an API of named methods and plain types. Nothing here says which engine holds the rows.
 //!
-//! `rows` and `upkeep` hold the types, `error` what can go wrong, `bus` wakes readers after a commit. `sqlite` is the
+//! `rows` and `upkeep` hold the types, `error` what can go wrong, `bus` wakes readers after a commit, `lane` says for whom a
+//! write is. `sqlite` is the
 //! first engine, and the only place with SQL.
 
 mod bus;
 mod error;
+mod lane;
 mod rows;
 mod sqlite;
 mod upkeep;
 
 pub use bus::{Batch, Bus, Commit, Heard, Listener, render};
 pub use error::{EngineError, MigrateError, RestoreError, StoreError};
+pub use lane::WriteLane;
 pub use rows::{
     AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, FeedScope, FramePage,
     Frequencies, GhapFilter, GhapPart, GivenItem, HitRate, LessonKind, LogPage, McpSessionRow,

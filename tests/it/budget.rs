@@ -169,10 +169,10 @@ fn streams_and_calls_have_a_bound_and_are_given_back_when_their_reader_goes() {
     };
     let first = events(&greedy).expect("a stream");
     let _second = events(&greedy).expect("a stream");
-    refused(&events(&greedy).expect_err("no third"), "streams", "close one");
+    refused(&events(&greedy).err().expect("no third"), "streams", "close one");
     events(&other).expect("a stream");
     greedy.get("/v1/events").ok(200);
-    first.cut();
+    drop(first);
     until(Duration::from_secs(10), || events(&greedy).ok());
 
     let task = greedy.post("/v1/tasks", &json!({ "title": "t" })).ok(201)["task_id"].clone();
@@ -185,9 +185,9 @@ fn streams_and_calls_have_a_bound_and_are_given_back_when_their_reader_goes() {
     };
     let first = wait(&greedy).expect("it waits");
     let _second = wait(&greedy).expect("it waits");
-    refused(&wait(&greedy).expect_err("no third"), "calls", "cancel");
+    refused(&wait(&greedy).err().expect("no third"), "calls", "cancel");
     drop(wait(&d).expect("the operator's"));
-    first.cut();
+    drop(first);
     until(Duration::from_secs(10), || wait(&greedy).ok());
 }
 

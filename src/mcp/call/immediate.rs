@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     service::BudgetHold,
+    store::WriteLane,
     tools::{Call, Tool},
 };
 
@@ -57,7 +58,7 @@ pub(crate) fn run_immediate(
     let answer = match id {
         None => run.boxed(),
         Some(id) => {
-            let run = tokio::spawn(run);
+            let run = tokio::spawn(WriteLane::current().scope(run));
             async move { run.await.unwrap_or_else(|_| CallAnswer::lost(&id)) }.boxed()
         }
     };

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     domain::{CallId, Caller, StreamName, mcp::Revision},
     service::mcp::CallEnd,
-    store::{CallState, McpTransport},
+    store::{CallState, McpTransport, WriteLane},
     tools::{LogLevel, Tool, ToolProgress},
 };
 
@@ -77,7 +77,7 @@ pub(crate) fn run_recorded(
         ClientChannel::new(server, caller, client, record, MessageSink::Log(stream.clone()));
     let conversation = Arc::clone(&channel.conversation);
     let cancel = server.running.insert(id.clone(), Some(request), conversation);
-    server.background.spawn(async move {
+    let run = async move {
         let server = &channel.server;
         let (end, outcome) = tokio::select! {
             biased;
@@ -97,7 +97,8 @@ pub(crate) fn run_recorded(
         };
         meter.count(&server.metrics, outcome);
         end_call(server, &id, &stream, end).await;
-    });
+    };
+    server.background.spawn(WriteLane::current().scope(run));
 }
 
 /// The stream of the log that a call of this session is answered in.

@@ -11,7 +11,7 @@ use super::{
     db::Store,
     json::{from_json, to_json},
     tx::WriteTx,
-    writer::WriterJob,
+    write_job::WriterJob,
 };
 use crate::{
     domain::Timestamp,

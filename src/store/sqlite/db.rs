@@ -6,10 +6,7 @@ use futures_util::future::BoxFuture;
 use sqlx::{
     ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool, sqlite::SqlitePoolOptions,
 };
-use tokio::{
-    sync::{mpsc, oneshot},
-    task::JoinHandle,
-};
+use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
     connect::{limit_size, reader_options, writer_options},
@@ -17,7 +14,9 @@ use super::{
     tally::Tally,
     tx::WriteTx,
     version::Version,
-    writer::{self, ClosureJob, WriterCounters, WriterJob},
+    write_job::{ClosureJob, WriterJob},
+    write_queue::WriteQueueSender,
+    writer::{self, WriterCounters},
 };
 use crate::{
     domain::{Clock, NewEvent, StreamName, Timestamp, limits},
@@ -27,7 +26,7 @@ use crate::{
 /// The database. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Store {
-    jobs: mpsc::Sender<WriterJob>,
+    jobs: Arc<WriteQueueSender>,
     pub(super) readers: SqlitePool,
     bus: Arc<Bus>,
     counters: Arc<WriterCounters>,
@@ -87,7 +86,8 @@ impl Store {
             // A ping is a round trip to SQLite's thread, and a local file does not hang up.
             .test_before_acquire(false)
             .connect_lazy_with(reader_options(path)?);
-        let (jobs, queue) = mpsc::channel(limits::WRITE_QUEUE);
+        let (jobs, queue) = WriteQueueSender::open();
+        let jobs = Arc::new(jobs);
         let shared = (Arc::clone(&counters), Arc::clone(&version));
         let writer = tokio::spawn(writer::run(tx, queue, clock, shared));
         Ok((Self { jobs, readers, bus, counters, version, path: path.into() }, Writer(writer)))
@@ -105,7 +105,7 @@ impl Store {
     {
         let (reply, answer) = oneshot::channel();
         let job = WriterJob::Run(Box::new(ClosureJob { work: Some(work), outcome: None, reply }));
-        self.jobs.send(job).await.map_err(|_| StoreError::Stopped)?;
+        self.jobs.send(job).await?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 
@@ -131,7 +131,7 @@ impl Store {
         job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> WriterJob,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.jobs.send(job(reply)).await.map_err(|_| StoreError::Stopped)?;
+        self.jobs.send(job(reply)).await?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 
@@ -153,7 +153,7 @@ impl Store {
 
     /// Jobs that wait for the writer.
     pub fn queued(&self) -> usize {
-        self.jobs.max_capacity() - self.jobs.capacity()
+        self.jobs.queued()
     }
 
     /// The file.
@@ -169,7 +169,7 @@ impl Writer {
         let Store { jobs, readers, .. } = store;
         // Clones of the store may still exist, so the writer gets a job that closes the channel.
         let (reply, closed) = oneshot::channel();
-        jobs.send(WriterJob::Stop { reply }).await.map_err(|_| StoreError::Stopped)?;
+        jobs.send(WriterJob::Stop { reply }).await?;
         closed.await.map_err(|_| StoreError::Stopped)?;
         readers.close().await;
         let mut tx = self.0.await.map_err(|_| StoreError::Panicked)?;

@@ -42,6 +42,8 @@ mod token;
 mod tx;
 mod values;
 mod version;
+mod write_job;
+mod write_queue;
 mod writer;
 #[cfg(test)]
 mod writer_tests;

@@ -1,85 +1,25 @@
-//! The one writer: takes write jobs from a channel and turns what is queued into one commit.
+//! The one writer: takes write jobs from its queue and turns them into one commit.
 //!
 //! `synchronous = FULL`, so an answer means that the disk has it. Group commit makes that cheap: hundreds of jobs
 //! share one wait for the disk. No timer is involved: while one commit is under way the next ones queue up.
 
-use std::{
-    panic::AssertUnwindSafe,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use futures_util::{FutureExt as _, future::BoxFuture};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
-use super::{tx::WriteTx, version::Version};
+use super::{
+    tx::WriteTx,
+    version::Version,
+    write_job::{WriteJob, WriterJob},
+    write_queue::WriteQueue,
+};
 use crate::{
-    domain::{Clock, NewEvent, StreamName, limits},
+    domain::{Clock, limits},
     store::{AppendedSeqs, StoreError, ToolCall, ToolCallCount, WriterStats},
 };
-
-/// What a caller hands to the writer.
-pub(super) enum WriterJob {
-    /// Events for one stream: the common case, which needs no statement of its own.
-    Append {
-        stream: StreamName,
-        events: Vec<NewEvent>,
-        reply: oneshot::Sender<Result<AppendedSeqs, StoreError>>,
-    },
-    /// A tool call: those of a group are counted together.
-    Count { call: ToolCall, reply: oneshot::Sender<Result<ToolCallCount, StoreError>> },
-    /// Anything else.
-    Run(Box<dyn WriteJob>),
-    /// No more: what comes after this is not taken.
-    Stop { reply: oneshot::Sender<()> },
-}
-
-/// A write job whose types are its caller's business.
-pub(super) trait WriteJob: Send {
-    /// Does the work; tells whether to keep it.
-    fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool>;
-    /// Answers the caller. `committed` is what became of the commit; a job that failed is answered with its own
-    /// error.
-    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
-}
-
-/// A job made of a closure.
-pub(super) struct ClosureJob<F, T, E> {
-    pub(super) work: Option<F>,
-    pub(super) outcome: Option<Result<T, E>>,
-    pub(super) reply: oneshot::Sender<Result<T, E>>,
-}
-
-impl<F, T, E> WriteJob for ClosureJob<F, T, E>
-where
-    F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send,
-    T: Send,
-    E: From<StoreError> + Send,
-{
-    fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool> {
-        let work = self.work.take().expect("a job runs once");
-        Box::pin(async move {
-            // A job that panics must not take the writer with it. What it did to the database is rolled back, and
-            // what it did to memory is rewound, so nothing half-done is seen afterwards.
-            let outcome = AssertUnwindSafe(async { work(tx).await }).catch_unwind().await;
-            self.outcome = outcome.ok();
-            matches!(self.outcome, Some(Ok(_)))
-        })
-    }
-
-    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
-        let outcome = match (self.outcome, committed) {
-            (Some(Err(error)), _) => Err(error),
-            (_, Err(error)) => Err(error.into()),
-            (Some(Ok(value)), Ok(())) => Ok(value),
-            (None, Ok(())) => Err(StoreError::Panicked.into()),
-        };
-        // The caller may have gone away; the commit stands all the same.
-        self.reply.send(outcome).ok();
-    }
-}
 
 /// What the writer has done so far.
 #[derive(Debug, Default)]
@@ -101,32 +41,42 @@ impl WriterCounters {
 }
 
 /// Runs until a job stops it, or all senders are gone; then gives the connection back.
+///
+/// A commit is bounded in jobs and in bytes, so that a job that comes now is not long behind those of others.
 pub(super) async fn run(
     mut tx: WriteTx,
-    mut jobs: mpsc::Receiver<WriterJob>,
+    jobs: Arc<WriteQueue>,
     clock: Arc<dyn Clock>,
     (counters, version): (Arc<WriterCounters>, Arc<Version>),
 ) -> WriteTx {
     let mut group = Vec::with_capacity(limits::JOBS_PER_COMMIT);
-    while let Some(first) = jobs.recv().await {
+    while let Some(first) = jobs.next().await {
         if let WriterJob::Stop { reply } = first {
-            // Closed, the channel still gives what is in it.
+            // Closed, the queue still gives what is in it.
             jobs.close();
             reply.send(()).ok();
             continue;
         }
+        let (mut runs, mut bytes) = first.load();
         group.push(first);
         // Lets those that the last commit woke queue up again, so that they ride along: 60 % more with eight
         // producers, and free with one.
         tokio::task::yield_now().await;
-        while group.len() < limits::JOBS_PER_COMMIT {
-            match jobs.try_recv() {
-                Ok(WriterJob::Stop { reply }) => {
+        while group.len() < limits::JOBS_PER_COMMIT
+            && runs < limits::RUNS_PER_COMMIT
+            && bytes < limits::BYTES_PER_COMMIT
+        {
+            match jobs.try_next() {
+                Some(WriterJob::Stop { reply }) => {
                     jobs.close();
                     reply.send(()).ok();
                 }
-                Ok(job) => group.push(job),
-                Err(_) => break,
+                Some(job) => {
+                    let (run, more) = job.load();
+                    (runs, bytes) = (runs + run, bytes + more);
+                    group.push(job);
+                }
+                None => break,
             }
         }
         counters.commits.fetch_add(1, Relaxed);
@@ -322,13 +272,4 @@ async fn fail(
 async fn execute(tx: &mut WriteTx, statement: &'static str) -> Result<(), StoreError> {
     sqlx::query(statement).execute(&mut tx.conn).await?;
     Ok(())
-}
-
-impl WriterJob {
-    fn events(&self) -> usize {
-        match self {
-            Self::Append { events, .. } => events.len(),
-            Self::Count { .. } | Self::Run(_) | Self::Stop { .. } => 0,
-        }
-    }
 }

@@ -1,9 +1,11 @@
 //! The writer under jobs that fail, panic, repeat themselves or lose their caller.
 
+use std::sync::{Arc, Mutex};
+
 use crate::{
-    domain::{NewEvent, Seq, StreamName, StreamVisibility},
+    domain::{NewEvent, Principal, Seq, StreamName, StreamVisibility, limits},
     store::{
-        Store, StoreError, WriteTx,
+        Store, StoreError, WriteLane, WriteTx,
         testing::{TestStore, append, event},
     },
 };
@@ -29,6 +31,36 @@ async fn spoil(tx: &mut WriteTx) -> Result<(), StoreError> {
     tx.append(&other, vec![event("frame", "{}")]).await?;
     tx.append(&name(), vec![event("frame", "{}"), event("frame", "{}")]).await?;
     tx.close_stream(&name()).await
+}
+
+#[tokio::test]
+async fn who_writes_much_waits_behind_its_own_writes() {
+    let test = TestStore::open().await;
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let write = |lane: WriteLane, name: &'static str| {
+        let (store, order) = (test.store.clone(), Arc::clone(&order));
+        lane.scope(async move {
+            let done: Result<(), StoreError> = store
+                .write(move |_| {
+                    Box::pin(async move {
+                        order.lock().unwrap().push(name);
+                        Ok(())
+                    })
+                })
+                .await;
+            done.unwrap();
+        })
+    };
+    let lane = |key: &str| WriteLane::of(&Principal::Session(key.into()));
+    let flood = |count| (0..count).map(|_| write(lane("greedy"), "greedy"));
+    let others = [write(lane("other"), "other"), write(WriteLane::default(), "operator")];
+    // More than a lane takes: the last of them wait for room in it.
+    let writes = flood(10).chain(others).chain(flood(limits::WRITE_LANE));
+    futures_util::future::join_all(writes).await;
+    let order = order.lock().unwrap();
+    assert_eq!(order[..3], ["greedy", "other", "operator"], "one of each lane in turn");
+    assert_eq!(order.len(), limits::WRITE_LANE + 12, "and all of them in the end");
+    assert_eq!(test.store.queued(), 0);
 }
 
 #[tokio::test]
