@@ -109,7 +109,7 @@ fn sessions_of_clients_peers_and_tasks_have_a_bound_that_is_counted_from_rows() 
     refused(&make(&greedy), "tasks", "svc task cancel");
     // Neither a neighbour nor the operator is bound by it.
     assert_eq!(initialize(&other, "{}").status(), 200);
-    register(&other, "a").ok(200);
+    register(&other, "o").ok(200);
     make(&other).ok(201);
     for _ in 0..3 {
         make(&d).ok(201);
@@ -180,7 +180,8 @@ fn streams_and_calls_have_a_bound_and_are_given_back_when_their_reader_goes() {
         let arguments = json!({ "task_id": task, "timeout_s": 600 });
         let call = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call",
             "params": { "name": "TaskWait", "arguments": arguments } });
-        let request = caller.request("POST", "/mcp").header("Accept", "text/event-stream");
+        let request =
+            caller.request("POST", "/mcp").header("Accept", "application/json, text/event-stream");
         request.json(&call).follow().expect("an answer")
     };
     let first = wait(&greedy).expect("it waits");
