@@ -10,7 +10,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha384};
 
 use crate::daemon::{Daemon, Home, svc};
-use crate::expect::{new_task, page, peer};
+use crate::expect::{new_task, page, peer, problem};
 
 /// The migrations in their order: number, description and text.
 fn migrations() -> Vec<(i64, String, String)> {
@@ -93,7 +93,9 @@ fn every_earlier_database_is_backed_up_and_brought_up_to_date() {
         assert_eq!(kept[0]["data"], json!({ "words": "from long ago" }), "level {level}");
         assert_eq!(kept[0]["at"], "2020-01-02T03:04:05.678Z");
         assert_eq!(kept[0]["position"], 5);
-        let session = d.session("s-1");
+        // What nobody is known to own stays the operator's, and who reads all reads it.
+        problem(&d.session("s-1").get("/v1/events?stream=note/old"), 404, "not_found");
+        let session = d.reader("s-2");
         session.get("/v1/events?stream=note/old").ok(200);
         assert_eq!(session.get("/v1/events?stream=mcp/old").status(), 404, "as private as it was");
         let all = page(&session.get("/v1/events?limit=500"), "events").clone();
