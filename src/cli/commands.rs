@@ -7,7 +7,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use super::context::Context;
 use super::global_flags::GlobalFlags;
 use super::{
-    ServeArgs, backup, completions, config, daemon, doctor, events, ghap, hook, install,
+    ServeArgs, backup, completions, config, daemon, doctor, events, exit, ghap, hook, install,
     mcp_config, message, migrate, peer, serve, service_unit, session, stdio, task, token, tools,
 };
 
@@ -129,6 +129,11 @@ enum Command {
         after_help = "Example:\n  svc completions bash > ~/.local/share/bash-completion/completions/svc"
     )]
     Completions(completions::CompletionsArgs),
+}
+
+/// Prints the help of the program, which is what it does without arguments.
+pub(super) fn print_help() -> ExitCode {
+    exit::code(Cli::command().print_help().map_err(Into::into).map(|()| ExitCode::SUCCESS))
 }
 
 /// Does what the arguments say.

@@ -48,8 +48,12 @@ pub use serve_args::ServeArgs;
 pub fn run() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     // A client waits for this one: it is looked for first, and never ends like the others.
-    if arguments.next().is_some_and(|first| first == "hook") {
-        return hook::run_alone(arguments);
+    match arguments.next() {
+        Some(first) if first == "hook" => return hook::run_alone(arguments),
+        // A client that ignores a hook's arguments runs this, and an exit code other than 0 would be an order to it.
+        None if hook::is_called_without_arguments() => return ExitCode::SUCCESS,
+        None => return commands::print_help(),
+        Some(_) => {}
     }
     let cli = commands::Cli::parse();
     let result = commands::dispatch(cli);

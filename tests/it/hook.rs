@@ -972,3 +972,50 @@ fn a_waiter_that_did_not_hear_its_answer_wakes_all_the_same() {
     let next = hook(&d.home, "claude", &prompt("s", "x"));
     assert_eq!((context(&next), state(&d, &message)), (String::new(), "injected".to_owned()));
 }
+
+/// Versions of Claude Code before 2.1.139 ignore the arguments of a hook that an earlier version of svc wrote. What runs then
+/// must not be an order to the client: exit code 2 of it swallows the person's prompt.
+#[test]
+fn svc_without_arguments_is_silent_for_a_client_and_helps_a_person() {
+    let home = Home::new();
+    let log = || std::fs::read_to_string(home.path("hooks.log")).unwrap_or_default();
+    for event in ["SessionStart", "UserPromptSubmit", "PreToolUse", "Stop"] {
+        let ran = svc_with_input(&home, &[], claude("s", event, &json!({})).to_string().as_bytes());
+        assert_eq!((ran.code, &*ran.stdout, &*ran.stderr), (Some(0), "", ""), "{event}");
+    }
+    assert_eq!(
+        log().lines().filter(|line| line.contains("without its arguments")).count(),
+        4,
+        "{}",
+        log()
+    );
+    for input in ["", "\n", "hello", "{}", "[1]", "{\"hook_event_name\": "] {
+        let ran = svc_with_input(&home, &[], input.as_bytes());
+        assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{input:?}");
+        assert!(ran.stdout.contains("Usage: svc"), "{input:?}: {ran:?}");
+    }
+    assert_eq!(log().lines().count(), 4, "{}", log());
+    // Nobody writes, and nobody closes.
+    let mut command = home.command(&[]);
+    command.stdin(Stdio::piped());
+    let mut running = Running::spawn(command);
+    let open = running.stdin();
+    let ran = running.wait(SOON);
+    drop(open);
+    assert!(ran.ok().contains("Usage: svc"), "{ran:?}");
+}
+
+/// A version that does not know `asyncRewake` waits for the waiter, for a day.
+#[test]
+fn a_client_that_would_wait_for_the_waiter_does_not() {
+    let d = Daemon::start();
+    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    let transcript = d.home.path("transcript.jsonl");
+    for version in ["2.0.0", "2.0.60", "2.1.50"] {
+        let record = json!({ "type": "user", "version": version });
+        std::fs::write(&transcript, format!("{record}\n")).expect("writes");
+        let payload = claude("s", "Stop", &json!({ "transcript_path": transcript }));
+        let ran = hook_with(&d.home, &["hook", "wait"], payload.to_string().as_bytes(), 20_000);
+        assert_eq!((ran.code, &*ran.stdout, &*ran.stderr), (Some(0), "", ""), "{version}");
+    }
+}

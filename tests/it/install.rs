@@ -149,9 +149,23 @@ impl Drop for Started<'_> {
     }
 }
 
-/// The words that a shell makes of a line.
+/// The commands of all handlers in a file, none of which may have arguments beside it.
+#[track_caller]
+fn lines(settings: &Value) -> Vec<String> {
+    let events = settings["hooks"].as_object().expect("hooks").values();
+    let groups = events.flat_map(|groups| groups.as_array().expect("groups"));
+    let handlers = groups.flat_map(|group| group["hooks"].as_array().expect("handlers"));
+    let line = |handler: &Value| {
+        assert_eq!(handler.get("args"), None, "{handler}");
+        text(handler, "command")
+    };
+    handlers.map(line).collect()
+}
+
+/// The words that a shell makes of the program and the arguments that a line ends with.
 #[track_caller]
 fn words(line: &str) -> Vec<String> {
+    let line = line.split_once("; exec ").expect("the shell becomes the program").1;
     let script = format!("set -- {line}\nprintf '%s\\n' \"$@\"");
     let ran = Command::new("/bin/sh").args(["-c", &script]).output().expect("a shell");
     String::from_utf8(ran.stdout).expect("text").lines().map(str::to_owned).collect()
@@ -172,13 +186,20 @@ fn everything_that_is_found_is_installed_once_and_taken_out_without_a_trace() {
     assert_eq!(claude["a"], json!({ "command": "x" }));
     let hooks = &person.json(CLAUDE)["hooks"];
     assert_eq!(hooks["Stop"][0]["hooks"][0]["command"], "say done");
-    assert_eq!(hooks["Stop"][1]["hooks"][0]["args"], json!(["hook", "claude-code"]));
+    let line = text(&hooks["Stop"][1]["hooks"][0], "command");
+    assert_eq!(line, format!("test -x {program} || exit 0; exec {program} hook claude-code"));
     assert_eq!(hooks["Stop"][1]["hooks"][1]["asyncRewake"], json!(true));
-    assert_eq!(hooks["SessionStart"][0]["hooks"][0]["command"], program);
     assert!(person.read(".codex/config.toml").contains("model = \"gpt-5\" # the good one\n"));
     assert!(person.read(".codex/config.toml").contains("[mcp_servers.svc]\n"));
     let line = text(&person.json(".codex/hooks.json")["hooks"]["Stop"][0]["hooks"][0], "command");
     assert_eq!(words(&line), [program, "hook", "codex"]);
+    for name in [CLAUDE, GEMINI, ".codex/hooks.json"] {
+        let lines = lines(&person.json(name));
+        assert!(lines.len() >= 5, "{name}: {lines:?}");
+        for line in lines.iter().filter(|line| *line != "say done") {
+            assert!(line.starts_with(&format!("test -x {program} || exit 0; exec ")), "{line}");
+        }
+    }
     assert_eq!(person.json(GEMINI)["hooks"]["AfterTool"][0]["hooks"][0]["timeout"], json!(5000));
     assert!(person.read(OPENCODE).contains("\t// the small one\n"));
     assert!(person.read(".config/opencode/plugin/svc.js").contains("hook_event"));
@@ -490,7 +511,8 @@ done
     let status = person.status("codex");
     assert_eq!(status["hooks"][0]["state"], "untrusted", "{status}");
     assert_eq!(status["version"], "0.169.0");
-    person.svc(&["install", "codex", "--trust-hooks"]).ok();
+    let told = person.svc(&["install", "codex", "--trust-hooks"]);
+    assert!(!told.ok().contains("nothing to do"), "{told:?}");
     let config = person.read(".codex/config.toml");
     let trusted = format!("[hooks.state.\"{file}:stop:1:0\"]\ntrusted_hash = \"sha256:ours\"");
     assert!(config.contains(&trusted), "{config}");
@@ -501,6 +523,20 @@ done
     let changed = person.read(".codex/hooks.json").replacen("\"timeout\"", "\"timeOut\"", 99);
     person.write(".codex/hooks.json", &changed);
     assert_eq!(person.status("codex")["hooks"][0]["state"], "changed");
+    // The text that an earlier version wrote is known and replaced. It is not trusted for that.
+    let former = hook(key(&file, "stop:1:0"), "/opt/svc hook codex", "former", "untrusted");
+    let answer = json!({ "id": 2, "result": { "data": [{ "hooks": [former] }] } });
+    person.write("hooks-list", &format!("{answer}\n"));
+    let quoted = serde_json::to_string(&ours).expect("is JSON");
+    let changed = person.read(".codex/hooks.json").replace(&quoted, "\"/opt/svc hook codex\"");
+    person.write(".codex/hooks.json", &changed);
+    assert_eq!(person.status("codex")["hooks"][0]["state"], "changed");
+    let refused = person.svc(&["install", "codex", "--trust-hooks"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("codex does not list them"), "{refused:?}");
+    assert!(!person.read(".codex/hooks.json").contains("\"/opt/svc hook codex\""));
+    assert!(!person.read(".codex/config.toml").contains("sha256:former"));
+    assert_eq!(person.status("codex")["hooks"][0]["state"], "not_listed");
     person.svc(&["uninstall"]).ok();
     person.write("hooks-list", "");
     fs::remove_dir_all(person.path("other")).expect("is there");
@@ -580,4 +616,165 @@ fn variables_move_the_files_as_they_do_for_the_clients() {
     there(&codex, "config.toml");
     there(&codex, "hooks.json");
     assert!(!person.path(".claude").exists() && !person.path(".codex").exists());
+}
+
+/// What nobody can be told of is no success, and advises something else than what was just done.
+#[test]
+fn trust_without_codex_is_a_failure_that_says_so() {
+    let person = Person::with_clients();
+    for _ in 0..2 {
+        let ran = person.svc(&["install", "codex", "--trust-hooks"]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("there is no codex on the PATH"), "{ran:?}");
+        assert!(!ran.stdout.contains("nothing to do"), "{ran:?}");
+        assert!(!format!("{}{}", ran.stdout, ran.stderr).contains("--trust-hooks"), "{ran:?}");
+        let status = person.status("codex");
+        assert_eq!(status["hooks"][0]["state"], "untrusted", "{status}");
+        assert!(status["problems"].to_string().contains("not trusted"), "{status}");
+    }
+    let ran = person.svc(&["install", "codex", "--trust-hooks", "--json"]);
+    let report: Value = serde_json::from_str(&ran.stdout).expect("is JSON");
+    assert_eq!((ran.code, &report["ok"]), (Some(1), &json!(false)), "{ran:?}");
+    assert!(report["failures"][0].as_str().is_some_and(|it| it.contains("no codex")), "{ran:?}");
+    let doctor = person.svc(&["doctor"]);
+    assert!(doctor.stdout.contains("warn  clients: codex: its hooks in "), "{doctor:?}");
+    // Trusted by hand, as its file says.
+    let hooks = person.json(".codex/hooks.json");
+    let file = person.path(".codex/hooks.json").display().to_string();
+    let mut config = person.read(".codex/config.toml");
+    for event in hooks["hooks"].as_object().expect("hooks").keys() {
+        let mut name = String::new();
+        for c in event.chars() {
+            if c.is_ascii_uppercase() && !name.is_empty() {
+                name.push('_');
+            }
+            name.push(c.to_ascii_lowercase());
+        }
+        assert_eq!(person.status("codex")["hooks"][0]["state"], "untrusted", "{config}");
+        config += &format!("\n[hooks.state.\"{file}:{name}:0:0\"]\ntrusted_hash = \"sha256:x\"\n");
+        person.write(".codex/config.toml", &config);
+    }
+    assert_eq!(person.status("codex")["problems"], json!([]));
+    let other = person.svc(&["install", "gemini", "--trust-hooks"]);
+    assert_eq!(other.code, Some(1), "{other:?}");
+    assert!(other.stderr.contains("--trust-hooks is for codex"), "{other:?}");
+}
+
+/// A Claude Code of which nothing is there but what says its version.
+fn claude_code(person: &Person, version: &str) {
+    person.write("bin/claude", &format!("#!/bin/sh\necho '{version} (Claude Code)'\n"));
+    let executable = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(person.path("bin/claude"), executable).expect("ours");
+}
+
+#[test]
+fn hooks_are_such_as_every_version_of_claude_code_takes() {
+    let person = Person::with_clients();
+    person.svc(&["install", "claude-code"]).ok();
+    let ours = person.json(CLAUDE);
+    // As an earlier version of svc wrote it.
+    let mut former = ours.clone();
+    for (event, groups) in former["hooks"].as_object_mut().expect("hooks") {
+        let ours = groups.as_array_mut().expect("groups").last_mut().expect("a group");
+        for handler in ours["hooks"].as_array_mut().expect("handlers") {
+            let word = if handler.get("asyncRewake").is_some() { "wait" } else { "claude-code" };
+            handler["command"] = json!("/opt/a b/svc-0.1");
+            handler["args"] = json!(["hook", word]);
+            assert!(!event.is_empty());
+        }
+    }
+    let former = serde_json::to_string_pretty(&former).expect("is JSON");
+    for (version, state) in [
+        ("2.0.60", "refused"),
+        ("2.1.138", "refused"),
+        ("2.1.139", "changed"),
+        ("2.1.330", "changed"),
+    ] {
+        claude_code(&person, version);
+        person.write(CLAUDE, &former);
+        let status = person.status("claude-code");
+        assert_eq!(status["hooks"][0]["state"], state, "{version}: {status}");
+        assert_eq!(status["version"], version);
+        let is_told = status["problems"].to_string().contains("`args`, which Claude Code");
+        assert_eq!(is_told, state == "refused", "{version}: {status}");
+        let doctor = person.svc(&["doctor"]);
+        assert_eq!(doctor.stdout.contains("`args`, which"), is_told, "{version}: {doctor:?}");
+        person.svc(&["install", "claude-code"]).ok();
+        assert_eq!(person.json(CLAUDE), ours, "{version}");
+        assert_eq!(person.status("claude-code")["problems"], json!([]), "{version}");
+    }
+    // A file with an event that this version does not know would be ignored as a whole.
+    claude_code(&person, "2.0.0");
+    let status = person.status("claude-code");
+    assert_eq!(status["hooks"][0]["state"], "refused", "{status}");
+    assert!(status["problems"].to_string().contains("PostToolUseFailure"), "{status}");
+    person.svc(&["install", "claude-code"]).ok();
+    assert_eq!(person.status("claude-code")["problems"], json!([]));
+    assert_eq!(person.json(CLAUDE)["hooks"].get("PostToolUseFailure"), None);
+    assert_eq!(lines(&person.json(CLAUDE)).len(), lines(&ours).len() - 1);
+    // The old form is taken away too, whoever wrote it.
+    person.write(CLAUDE, &former);
+    fs::remove_file(person.path(".local/share/svc/installed.json")).expect("is there");
+    person.svc(&["uninstall", "claude-code"]).ok();
+    assert_eq!(lines(&person.json(CLAUDE)), ["say done"]);
+}
+
+/// The written commands, in a shell: with the program there, with another version of it behind the link, and with none.
+#[test]
+fn a_hook_runs_the_program_by_the_name_on_the_path_and_is_silent_when_it_is_gone() {
+    let person = Person::with_clients();
+    let folder = person.path("it's $HOME \"quoted\" `x`");
+    fs::create_dir_all(&folder).expect("makes");
+    let link = folder.join("svc");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_svc"), &link).expect("links");
+    let run = |program: &Path, args: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(args).env_clear().env("HOME", person.path("")).current_dir(person.project());
+        command.env("PATH", format!("{}:/usr/bin:/bin", folder.display()));
+        Running::spawn(command).wait(SOON)
+    };
+    // Also when it was started by what the link leads to.
+    run(Path::new(env!("CARGO_BIN_EXE_svc")), &["install", "claude-code", "codex", "gemini"]).ok();
+    let again = run(&link, &["install", "claude-code", "codex", "gemini"]);
+    assert!(again.ok().contains("nothing to do"), "{again:?}");
+    let server = &person.json(".claude.json")["mcpServers"]["svc"];
+    assert_eq!(server["command"], json!(link), "the link, and not what it leads to");
+    let shell = |line: &str| {
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", line])
+            .env_clear()
+            .env("HOME", person.path(""))
+            .env("PATH", "/usr/bin:/bin");
+        Running::spawn(command).wait(SOON)
+    };
+    let files = [(CLAUDE, "claude-code"), (".codex/hooks.json", "codex"), (GEMINI, "gemini")];
+    let all: Vec<(String, &str)> = files
+        .into_iter()
+        .flat_map(|(name, client)| {
+            let lines = lines(&person.json(name)).into_iter().filter(|line| line != "say done");
+            lines.map(move |line| (line, client))
+        })
+        .collect();
+    assert!(all.len() >= 20, "{all:?}");
+    // An upgrade puts another program behind the link.
+    fs::remove_file(&link).expect("is there");
+    let next = person.path("opt/svc-9.9");
+    person.write("opt/svc-9.9", "#!/bin/sh\nprintf '%s\\n' \"$@\"\nexit 3\n");
+    fs::set_permissions(&next, fs::Permissions::from_mode(0o755)).expect("ours");
+    std::os::unix::fs::symlink(&next, &link).expect("links");
+    for (line, client) in &all {
+        let ran = shell(line);
+        assert_eq!(ran.code, Some(3), "{line}: {ran:?}");
+        let expected = [format!("hook\n{client}\n"), "hook\nwait\n".to_owned()];
+        assert!(expected.contains(&ran.stdout), "{line}: {ran:?}");
+    }
+    // A link that leads nowhere, and none at all.
+    for path in [&next, &link] {
+        fs::remove_file(path).expect("is there");
+        for (line, _) in &all {
+            let ran = shell(line);
+            assert_eq!((ran.code, &*ran.stdout, &*ran.stderr), (Some(0), "", ""), "{line}");
+        }
+    }
 }

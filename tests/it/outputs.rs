@@ -291,13 +291,16 @@ fn setting_up() {
     let migrated = shown(&home, &["migrate"]);
     let early: Vec<_> = migrated.lines().filter(is_early).collect();
     snapshots.check("migrate", &early.join("\n"));
-    let cases: [(&str, &[&str]); 9] = [
+    let cases: [(&str, &[&str]); 12] = [
         ("config_show_json", &["config", "show", "--json"]),
         ("migrate_again", &["migrate"]),
         ("migrate_again_json", &["migrate", "--json"]),
         ("doctor", &["doctor"]),
         ("doctor_json", &["doctor", "--json"]),
         ("install_dry_run", &["install", "claude-code", "--dry-run"]),
+        ("install_dry_run_codex", &["install", "codex", "--dry-run"]),
+        ("install_dry_run_gemini", &["install", "gemini", "--dry-run"]),
+        ("alone", &[]),
         ("uninstall_nothing", &["uninstall", "claude-code"]),
         ("token_init", &["token", "init", "token-of-mine"]),
         ("token_init_again", &["token", "init", "token-of-mine"]),

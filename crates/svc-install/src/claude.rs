@@ -1,6 +1,8 @@
 //! Claude Code: servers in `~/.claude.json` (or `.mcp.json`), hooks in `settings.json`.
 //!
-//! Hooks are commands in exec form: no shell, so nothing to quote. Handlers of the type `mcp_tool` would be a
+//! Hooks are commands in shell form, which all versions since 2.0.0 take: those before 2.1.139 ignore `args`, so that the
+//! program would run without arguments. The shell also finds out whether the program is still there, and costs about a
+//! millisecond. Handlers of the type `mcp_tool` would be a
 //! millisecond or two cheaper, but when the server is not in the session (its start is not done, `/mcp` has it
 //! disabled, `--strict-mcp-config`, the daemon is away) Claude Code 2.1.197 and 2.1.329 tell the person of a failed
 //! hook at every tool call and every turn, and `SessionStart` and `SessionEnd` refuse them altogether. `http` handlers
@@ -14,8 +16,16 @@ use super::change::FileChange;
 use super::client::{InstallParts, InstallScope};
 use super::command::ClientCommand;
 use super::document::FileFormat;
-use super::edit::Edit;
+use super::edit::{self, Edit};
 use super::locations::ClientLocations;
+use super::version::ClientVersion;
+
+/// The first version that passes `args` to a hook's command.
+const ARGS_SINCE: ClientVersion = ClientVersion([2, 1, 139]);
+/// An event that earlier versions do not know. They refuse the whole file because of it, with all that the person has there.
+const LATE_EVENT: &str = "PostToolUseFailure";
+/// The first version that knows it.
+const LATE_EVENT_SINCE: ClientVersion = ClientVersion([2, 0, 57]);
 
 /// The events of which the daemon makes something, and how long a handler may take, in seconds. `svc hook` has a shorter limit of its own; these are for a
 /// machine that is out of breath.
@@ -69,17 +79,44 @@ pub(crate) fn changes(
         changes.push(FileChange { path: servers, format: FileFormat::Json, edits });
     }
     if parts.hooks {
-        let edits = vec![Edit::Hooks { groups: groups(command, scope) }];
+        // A shared file is for all versions; `refused` says if this one does not take it.
+        let version = locations.claude_version.filter(|_| scope == InstallScope::User);
+        let edits = vec![Edit::Hooks { groups: groups(command, scope, version) }];
         changes.push(FileChange { path: settings, format: FileFormat::Json, edits });
     }
     changes
 }
 
-fn groups(command: &ClientCommand, scope: InstallScope) -> Vec<(&'static str, Value)> {
+/// What this version does not take of the hooks of svc in a settings file, and what comes of it.
+pub(crate) fn refused(settings: &Value, version: ClientVersion) -> Option<String> {
+    let ours = edit::our_handlers(settings);
+    let has_arguments =
+        |handler: &Value| handler.get("args").is_some_and(|args| *args != json!([]));
+    if version < ARGS_SINCE && ours.iter().any(|(_, handler)| has_arguments(handler)) {
+        return Some(format!(
+            "have `args`, which Claude Code {version} ignores, so that they run `svc` without arguments; \
+             {ARGS_SINCE} is the first that does not"
+        ));
+    }
+    if version < LATE_EVENT_SINCE && ours.iter().any(|(event, _)| *event == LATE_EVENT) {
+        return Some(format!(
+            "have the event {LATE_EVENT}, for which Claude Code {version} ignores the whole file; \
+             {LATE_EVENT_SINCE} is the first that knows it"
+        ));
+    }
+    None
+}
+
+fn groups(
+    command: &ClientCommand,
+    scope: InstallScope,
+    version: Option<ClientVersion>,
+) -> Vec<(&'static str, Value)> {
     let group = |&(event, timeout): &(&'static str, u32)| {
         let mut handlers = vec![handler(command, scope, &["hook", "claude-code"], timeout)];
         if event == "Stop" {
             // Elsewhere it would hold up the session's start, or have nobody to wake.
+            // A version that does not know `asyncRewake` would wait for it: `svc hook wait` looks which one runs it.
             let mut waiter = handler(command, scope, &["hook", "wait"], WAIT);
             waiter["asyncRewake"] = json!(true);
             handlers.push(waiter);
@@ -91,20 +128,12 @@ fn groups(command: &ClientCommand, scope: InstallScope) -> Vec<(&'static str, Va
         }
         (event, group)
     };
-    EVENTS.iter().map(group).collect()
+    let is_known = |event: &str| {
+        event != LATE_EVENT || version.is_none_or(|version| version >= LATE_EVENT_SINCE)
+    };
+    EVENTS.iter().filter(|(event, _)| is_known(event)).map(group).collect()
 }
 
 fn handler(command: &ClientCommand, scope: InstallScope, words: &[&str], timeout: u32) -> Value {
-    match scope {
-        InstallScope::User => json!({
-            "type": "command",
-            "command": command.executable(scope),
-            "args": command.arguments(scope, words),
-            "timeout": timeout,
-        }),
-        // The shell finds out whether the program is there.
-        InstallScope::Project => {
-            json!({ "type": "command", "command": command.shell_line(scope, words), "timeout": timeout })
-        }
-    }
+    json!({ "type": "command", "command": command.shell_line(scope, words), "timeout": timeout })
 }

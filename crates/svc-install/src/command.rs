@@ -1,4 +1,4 @@
-//! How a client runs this program: by its absolute path, so that no PATH decides which version runs, and with the data
+//! How a client runs this program: by its absolute path, so that no PATH decides which program runs, and with the data
 //! folder if it is not the default, since clients pass on only a part of their environment.
 //!
 //! A file that a project shares has the program's name alone: its path differs from person to person.
@@ -34,11 +34,14 @@ impl ClientCommand {
         &self.path
     }
 
-    /// Whether it is in a build folder, which `cargo clean` removes.
+    /// Whether it, or what it is a link to, is in a build folder, which `cargo clean` removes.
     pub fn is_in_target(&self) -> bool {
+        let is_built = |path: &Path| {
+            path.components().any(|part| part.as_os_str() == "target")
+                || path.ancestors().any(|folder| folder.join("CACHEDIR.TAG").exists())
+        };
         let path = Path::new(&self.path);
-        path.components().any(|part| part.as_os_str() == "target")
-            || path.ancestors().any(|folder| folder.join("CACHEDIR.TAG").exists())
+        is_built(path) || std::fs::canonicalize(path).is_ok_and(|target| is_built(&target))
     }
 
     /// The data folder, if the client's file must name it.
@@ -60,13 +63,14 @@ impl ClientCommand {
         words.iter().copied().chain(home).map(str::to_owned).collect()
     }
 
-    /// Program and arguments as a line for the shell. In a shared file it does nothing where `svc` is not installed.
+    /// Program and arguments as a line for the shell, which does nothing where the program is not installed, or no more.
+    /// `exec` leaves no shell between the client and the program.
     pub fn shell_line(&self, scope: InstallScope, words: &[&str]) -> String {
         let mut all = vec![self.executable(scope)];
         all.extend(self.arguments(scope, words));
         let line = all.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
         match scope {
-            InstallScope::User => line,
+            InstallScope::User => format!("test -x {} || exit 0; exec {line}", quoted(&self.path)),
             InstallScope::Project => {
                 format!("command -v svc >/dev/null 2>&1 || exit 0; exec {line}")
             }

@@ -1,7 +1,8 @@
 //! The entries of svc in a client's file: made, found again, and undone.
 //!
 //! These are the server named `svc` that runs `svc stdio` (or has the URL of a daemon on this machine), and the handlers
-//! whose command is `svc … hook …`, wherever they stand. All else is the person's and stays.
+//! whose command is `svc … hook …`, wherever they stand and in whatever form an earlier version wrote them. All else is the
+//! person's and stays.
 
 use std::path::Path;
 
@@ -338,7 +339,18 @@ pub fn url_of(entry: &Value) -> Option<&str> {
 }
 
 fn is_our_program(program: &str) -> bool {
-    Path::new(program).file_name().is_some_and(|name| name == "svc")
+    Path::new(program).file_name().and_then(|name| name.to_str()).is_some_and(is_our_name)
+}
+
+/// `svc`, or `svc-0.1`: earlier versions wrote the file that a link led to.
+fn is_our_name(name: &str) -> bool {
+    match name.strip_prefix("svc") {
+        Some("") => true,
+        Some(rest) => rest
+            .strip_prefix(['-', '_'])
+            .is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit())),
+        None => false,
+    }
 }
 
 /// Whether a handler runs `svc … hook …`, as arguments or as a line for the shell.
@@ -346,15 +358,30 @@ pub fn is_our_handler(handler: &Value) -> bool {
     let (program, arguments) = command_of(handler);
     let Some(line) = program else { return false };
     if !arguments.is_empty() {
-        return is_our_program(line) && arguments.contains(&"hook");
+        let is_hook = |words: &[&str]| words[0] == "hook" && HOOK_WORDS.contains(&words[1]);
+        return is_our_program(line) && arguments.windows(2).any(is_hook);
     }
     // As [`super::command`] writes them. A folder's name may contain ` hook `.
     line.match_indices(" hook ").any(|(at, between)| {
         let (before, after) = (&line[..at], &line[at + between.len()..]);
         let program = before.trim_end_matches('\'').rsplit(['/', ' ', '\'']).next();
         let client = after.split(' ').next().unwrap_or_default();
-        program == Some("svc") && HOOK_WORDS.contains(&client)
+        program.is_some_and(is_our_name) && HOOK_WORDS.contains(&client)
     })
+}
+
+/// The handlers of svc in a document, with the event of each.
+pub(crate) fn our_handlers(document: &Value) -> Vec<(&str, &Value)> {
+    let events = document.get(HOOKS).and_then(Value::as_object).into_iter().flatten();
+    let of_event = |(event, groups)| {
+        let ours =
+            handlers(groups).map(|(_, _, _, handler)| handler).filter(|it| is_our_handler(it));
+        ours.map(move |handler| (event, handler)).collect::<Vec<_>>()
+    };
+    events
+        .map(|(event, groups): (&String, &Value)| (event.as_str(), groups))
+        .flat_map(of_event)
+        .collect()
 }
 
 /// The events that have a handler of svc.

@@ -2,26 +2,23 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::process::Command;
-use tokio::time::timeout;
 
 use super::apply;
 use super::client::{InstallParts, InstallScope, KnownClient};
 use super::command::ClientCommand;
-use super::document::ConfigDocument;
+use super::document::{ConfigDocument, FileFormat};
 use super::edit::{self, Edit, EditState, SERVER};
 use super::file::ForeignFile;
 use super::locations::ClientLocations;
 use super::record::InstallRecord;
-use super::trust;
+use super::{claude, trust};
 
-/// How long a client may take to print its version; some are slow to start.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long Codex may take to say which hooks it would run. After that its file is read instead.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What the entries in clients' files are compared with.
 #[derive(Debug)]
@@ -134,22 +131,6 @@ impl Expectation {
         status
     }
 
-    /// The version that a client prints, if it prints one in time.
-    pub async fn version_of(&self, client: KnownClient) -> Option<String> {
-        let program = self.locations.find(client.executable()?)?;
-        let output = Command::new(program)
-            .arg("--version")
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .output();
-        let text = timeout(PATIENCE, output).await.ok()?.ok()?.stdout;
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let is_version =
-            |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
-        text.split_whitespace().find(is_version).map(str::to_owned)
-    }
-
     fn inspect_file(&self, status: &mut ClientStatus, scope: InstallScope, path: &Path) {
         let text = match ForeignFile::read(path) {
             Ok(ForeignFile { text: None, .. }) => return,
@@ -182,11 +163,19 @@ impl Expectation {
                 }
                 Edit::Hooks { .. } | Edit::Whole { .. } => {
                     let switch = edit::find_switch(&text, format);
-                    add_hooks(status, scope, path, &state, switch);
+                    let refused = self.refused(status.client, format, &text);
+                    add_hooks(status, scope, path, &state, switch, refused);
                 }
                 Edit::Trust { .. } => {}
             }
         }
+    }
+
+    /// What the version of the client that is here does not take of its hooks.
+    fn refused(&self, client: KnownClient, format: FileFormat, text: &str) -> Option<String> {
+        let version =
+            self.locations.claude_version.filter(|_| client == KnownClient::ClaudeCode)?;
+        claude::refused(&ConfigDocument::parse(format, text).ok()?.value(), version)
     }
 
     fn add_server(
@@ -290,22 +279,52 @@ impl Expectation {
         }
     }
 
+    /// Notes hooks that Codex skips: it runs those alone that the person has trusted.
     async fn note_untrusted(&self, status: &mut ClientStatus) {
-        let Some(Ok(hooks)) = trust::hooks(&self.locations, self.version).await else { return };
-        let written = |scope| trust::written(hooks.clone(), &self.locations, &self.command, scope);
-        let hooks = [written(InstallScope::User), written(InstallScope::Project)].concat();
-        let count = hooks.iter().filter(|hook| !hook.trusted).count();
-        if count == 0 {
-            return;
+        let listed = match trust::hooks(&self.locations, self.version, PATIENCE).await {
+            Some(Ok(hooks)) => Some(hooks),
+            // Its file says which hooks it was told to trust, though not whether they are still the same.
+            Some(Err(_)) | None => None,
+        };
+        for scope in [InstallScope::User, InstallScope::Project] {
+            let parts = status.hooks.iter_mut();
+            let Some(part) =
+                parts.into_iter().find(|part| part.scope == scope.name() && part.state == "ok")
+            else {
+                continue;
+            };
+            let trusted: Vec<bool> = match &listed {
+                Some(hooks) => trust::written(hooks.clone(), &self.locations, &self.command, scope)
+                    .iter()
+                    .map(|hook| hook.trusted)
+                    .collect(),
+                None => trust::recorded(&self.locations, &self.command, scope),
+            };
+            let untrusted = trusted.iter().filter(|trusted| !**trusted).count();
+            let (state, detail) = if trusted.is_empty() {
+                (
+                    "not_listed",
+                    "does not list them: it does not trust the project, or is too old".to_owned(),
+                )
+            } else if untrusted > 0 {
+                let all = trusted.len();
+                ("untrusted", format!("does not run {untrusted} of {all}, which are not trusted"))
+            } else {
+                continue;
+            };
+            let path = part.path.display();
+            status.problems.push(format!("its hooks in {path}: codex {detail}"));
+            (part.state, part.detail) = (state, Some(format!("codex {detail}")));
+            let is_here = self.locations.find("codex").is_some();
+            status.advice = match (state, is_here) {
+                ("untrusted", true) => {
+                    "review them with /hooks in codex, or `svc install codex --trust-hooks`"
+                }
+                ("untrusted", false) => "install codex, and review them with /hooks there",
+                _ => "update codex, and say in it that you trust this project",
+            }
+            .to_owned();
         }
-        let detail =
-            format!("{count} of {} are not trusted, so codex does not run them", hooks.len());
-        for part in &mut status.hooks {
-            (part.state, part.detail) = ("untrusted", Some(detail.clone()));
-        }
-        status.problems.push(format!("of its hooks {detail}"));
-        "review them with /hooks in codex, or `svc install codex --trust-hooks`"
-            .clone_into(&mut status.advice);
     }
 }
 
@@ -315,9 +334,11 @@ fn add_hooks(
     path: &Path,
     state: &EditState,
     switch: Option<String>,
+    refused: Option<String>,
 ) {
     let (state, detail) = match state {
         EditState::Missing => return,
+        _ if refused.is_some() => ("refused", refused),
         EditState::Same if switch.is_some() => ("disabled", switch),
         EditState::Same => ("ok", None),
         EditState::Differs => ("changed", None),
@@ -328,6 +349,13 @@ fn add_hooks(
             "its hooks in {} are not those of this version of svc, or of this program",
             path.display()
         ));
+    } else if state == "refused"
+        && let Some(detail) = &detail
+    {
+        status.problems.push(format!("its hooks in {} {detail}", path.display()));
+        if scope == InstallScope::Project {
+            "update Claude Code".clone_into(&mut status.advice);
+        }
     } else if let Some(switch) = &detail {
         let path = path.display();
         status.problems.push(format!("its hooks are switched off by {switch} in {path}"));

@@ -6,8 +6,8 @@
 //!   (`svc token rotate` makes nothing stale, a project may share the entry), no variable must be set, the port may
 //!   change, a daemon that does not run is started, and a restart of the daemon is not noticed: over HTTP two clients
 //!   never try again, and one loses the call that was under way. The price is a process for each session.
-//! - **Hooks are commands**, `svc hook CLIENT`, which print nothing and exit with 0 whatever happens. `claude` and
-//!   `codex` say what handlers of other types do while the server is away. opencode, whose hooks are code, has a plugin.
+//! - **Hooks are commands** for a shell, `svc hook CLIENT`, which print nothing and exit with 0 whatever happens, also
+//!   when the program is gone. `claude` and `codex` say what handlers of other types do while the server is away. opencode, whose hooks are code, has a plugin.
 //! - **The files are edited here.** `claude mcp add` and its like refuse a name that exists, have no scope or replace
 //!   silently, cannot install hooks, start a program of unknown age, and some write the whole file anew.
 //! - **Permissions stay as they are.** Whether a model may call tools unasked is the person's decision; the notes at the
@@ -33,11 +33,13 @@ mod gemini;
 pub mod inspect;
 pub mod locations;
 mod opencode;
+pub mod probe;
 pub mod record;
 mod servers_only;
 #[cfg(test)]
 mod tests;
 pub mod trust;
+mod version;
 
 pub use apply::{ApplyError, FileOutcome, Installer};
 pub use change::FileChange;
@@ -48,3 +50,4 @@ pub use edit::Edit;
 pub use inspect::{ClientStatus, DaemonAddress, Expectation, InstalledPart, OperatorToken};
 pub use locations::ClientLocations;
 pub use record::InstallRecord;
+pub use version::ClientVersion;

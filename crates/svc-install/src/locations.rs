@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::client::InstallScope;
+use super::version::ClientVersion;
 
 /// The variables that move a client's files, and the one that says where programs are.
 const VARIABLES: &[&str] =
@@ -17,6 +18,8 @@ pub struct ClientLocations {
     pub home: PathBuf,
     /// The folder that `--scope project` means.
     pub project: PathBuf,
+    /// The version of Claude Code on this machine, if it is known: what its hooks may be depends on it.
+    pub claude_version: Option<ClientVersion>,
     variables: BTreeMap<&'static str, OsString>,
 }
 
@@ -29,7 +32,7 @@ impl ClientLocations {
     ) -> Self {
         let variables =
             VARIABLES.iter().filter_map(|name| Some((*name, variable(name)?))).collect();
-        Self { home, project, variables }
+        Self { home, project, claude_version: None, variables }
     }
 
     /// The folders in which files of this scope are edited: where links lead elsewhere, nothing is changed.

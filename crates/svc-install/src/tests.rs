@@ -9,11 +9,14 @@ use serde_json::{Value, json};
 
 use super::apply::{FileOutcome, Installer};
 use super::change::FileChange;
-use super::client::{InstallScope, KnownClient};
+use super::claude;
+use super::client::{InstallParts, InstallScope, KnownClient};
+use super::command::ClientCommand;
 use super::document::{ConfigDocument, FileFormat};
 use super::edit::{self, Edit, EditError, EditState, UndoInfo, is_our_handler, is_our_server};
 use super::locations::ClientLocations;
 use super::record::InstallRecord;
+use super::version::ClientVersion;
 
 fn server() -> Edit {
     let entry = json!({ "type": "stdio", "command": "/opt/svc", "args": ["stdio"] });
@@ -232,6 +235,15 @@ fn ours_is_told_from_others() {
             json!({ "command": "command -v svc >/dev/null 2>&1 || exit 0; exec svc hook codex" }),
             true,
         ),
+        (json!({ "command": "test -x /a/svc || exit 0; exec /a/svc hook wait" }), true),
+        (
+            json!({ "command": "test -x '/it'\\''s $x/svc' || exit 0; exec '/it'\\''s $x/svc' hook codex" }),
+            true,
+        ),
+        (json!({ "command": "/opt/svc-0.1", "args": ["hook", "claude-code"] }), true),
+        (json!({ "command": "/opt/svc-0.1.0-linux hook gemini" }), true),
+        (json!({ "command": "/opt/svc-tools hook gemini" }), false),
+        (json!({ "command": "/a/svc", "args": ["hook", "emacs"] }), false),
         (json!({ "command": "my-svc hook codex" }), false),
         (json!({ "command": "git svc; other hook x" }), false),
         (json!({ "type": "prompt", "prompt": "svc hook codex" }), false),
@@ -522,4 +534,46 @@ fn a_file_of_five_megabytes_is_edited_in_place() {
     );
     work(folder.path()).uninstall(InstallScope::User, &path, &change.edits).expect("uninstalls");
     assert_eq!(fs::read_to_string(&path).expect("reads"), text);
+}
+
+#[test]
+fn what_a_version_of_claude_code_refuses_is_told() {
+    let locations = ClientLocations::new("/h".into(), "/p".into(), |_| None);
+    let command = ClientCommand::new(Path::new("/a b/svc"), Path::new("/d"), Some(Path::new("/d")));
+    let command = command.expect("is text");
+    let written = |version: Option<[u32; 3]>, scope| {
+        let mut locations = locations.clone();
+        locations.claude_version = version.map(ClientVersion);
+        let parts = InstallParts { server: false, hooks: true };
+        let changes = KnownClient::ClaudeCode.changes(&locations, &command, scope, parts);
+        let (text, _) = edit::apply("", FileFormat::Json, &changes[0].edits[0]).expect("applies");
+        value(FileFormat::Json, &text)
+    };
+    for (version, late_event) in [
+        (None, true),
+        (Some([2, 0, 0]), false),
+        (Some([2, 0, 56]), false),
+        (Some([2, 0, 57]), true),
+        (Some([2, 1, 330]), true),
+    ] {
+        let settings = written(version, InstallScope::User);
+        let there = settings["hooks"].get("PostToolUseFailure").is_some();
+        assert_eq!(there, late_event, "{version:?}");
+        assert!(!settings.to_string().contains("\"args\""), "{settings}");
+        let version = ClientVersion(version.unwrap_or([9, 0, 0]));
+        assert_eq!(claude::refused(&settings, version), None, "{version}");
+    }
+    let shared = written(Some([2, 0, 0]), InstallScope::Project);
+    let refused = claude::refused(&shared, ClientVersion([2, 0, 0])).expect("it is refused");
+    assert!(refused.contains("PostToolUseFailure"), "{refused}");
+    let former = json!({ "hooks": { "Stop": [{ "hooks": [
+        { "type": "command", "command": "/a/svc", "args": ["hook", "claude-code"] },
+    ]}]}});
+    let refused = |version| claude::refused(&former, ClientVersion(version));
+    assert!(refused([2, 1, 138]).expect("it is refused").contains("ignores"), "{former}");
+    assert_eq!(refused([2, 1, 139]), None);
+    let others = json!({ "hooks": { "Stop": [{ "hooks": [
+        { "type": "command", "command": "/a/other", "args": ["x"] },
+    ]}]}});
+    assert_eq!(claude::refused(&others, ClientVersion([2, 0, 60])), None, "the person's own");
 }

@@ -15,13 +15,10 @@ use tokio::time::timeout;
 use super::change::FileChange;
 use super::client::{InstallParts, InstallScope, KnownClient};
 use super::command::ClientCommand;
-use super::document::ConfigDocument;
+use super::document::{ConfigDocument, FileFormat};
 use super::edit::{Edit, is_our_handler, matcher};
 use super::file::ForeignFile;
 use super::locations::ClientLocations;
-
-/// How long Codex may take to list its hooks.
-const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A hook of svc, as Codex lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +46,35 @@ pub fn written(
     hooks.into_iter().filter(|hook| files.iter().any(|file| file.have(hook))).collect()
 }
 
+/// Of each hook that svc wrote in this scope: whether the person's file for Codex has a trusted hash for it. Only Codex can
+/// say whether it is the hash of what stands there now.
+pub(crate) fn recorded(
+    locations: &ClientLocations,
+    command: &ClientCommand,
+    scope: InstallScope,
+) -> Vec<bool> {
+    let config = KnownClient::Codex.folder(locations).join("config.toml");
+    let text = ForeignFile::read(&config).ok().and_then(|file| file.text).unwrap_or_default();
+    let config = ConfigDocument::parse(FileFormat::Toml, &text).map(|document| document.value());
+    let state = config.ok().and_then(|config| config.get("hooks")?.get("state").cloned());
+    let state = state.as_ref().and_then(Value::as_object);
+    let trusted: Vec<&str> = state
+        .into_iter()
+        .flatten()
+        .filter(|(_, hook)| hook.get("trusted_hash").is_some_and(Value::is_string))
+        .map(|(key, _)| key.as_str())
+        .collect();
+    let changes = KnownClient::Codex.changes(locations, command, scope, InstallParts::ALL);
+    changes
+        .iter()
+        .filter_map(WrittenHooks::read)
+        .flat_map(|file| {
+            let is_trusted = |event: &str| trusted.iter().any(|key| file.names(key, event));
+            file.groups.iter().map(|(event, _)| is_trusted(event)).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
 /// A file in which svc writes hooks.
 struct WrittenHooks<'a> {
     path: PathBuf,
@@ -72,27 +98,33 @@ impl<'a> WrittenHooks<'a> {
 
     /// Whether the handler that the hook's key names is there, and is one of svc's.
     fn have(&self, hook: &CodexHook) -> bool {
-        // The last three parts; a path may have colons.
-        let mut parts = hook.key.rsplitn(4, ':');
-        let index = |part: Option<&str>| part.and_then(|part| part.parse::<usize>().ok());
-        let (handler, group) = (index(parts.next()), index(parts.next()));
-        let (Some(handler), Some(group), Some(event), Some(file)) =
-            (handler, group, parts.next(), parts.next())
-        else {
-            return false;
-        };
-        if std::fs::canonicalize(file).ok().as_ref() != Some(&self.path) {
-            return false;
-        }
-        self.groups.iter().filter(|(name, _)| snake_case(name) == event).any(|(name, wanted)| {
-            let group = self.document.get("hooks").and_then(|hooks| hooks.get(name)?.get(group));
-            let there = group.and_then(|group| group.get("hooks")?.get(handler));
+        self.groups.iter().any(|(event, wanted)| {
+            let Some((group, there)) = self.handler(&hook.key, event) else { return false };
             let wanted_handler = wanted.get("hooks").and_then(|hooks| hooks.get(0));
-            there.is_some()
-                && there == wanted_handler
-                && group.map(matcher) == Some(matcher(wanted))
-                && there.and_then(|there| there.get("command")) == Some(&json!(hook.command))
+            Some(there) == wanted_handler
+                && matcher(group) == matcher(wanted)
+                && there.get("command") == Some(&json!(hook.command))
         })
+    }
+
+    /// Whether a key of `hooks.state` names a handler of svc for this event in this file.
+    fn names(&self, key: &str, event: &str) -> bool {
+        self.handler(key, event).is_some_and(|(_, handler)| is_our_handler(handler))
+    }
+
+    /// The group and the handler that a key names, if they are for this event and in this file.
+    fn handler(&self, key: &str, event: &str) -> Option<(&Value, &Value)> {
+        // The last three parts; a path may have colons.
+        let mut parts = key.rsplitn(4, ':');
+        let mut index = || parts.next()?.parse::<usize>().ok();
+        let (handler, group) = (index()?, index()?);
+        if parts.next()? != snake_case(event)
+            || std::fs::canonicalize(parts.next()?).ok()? != self.path
+        {
+            return None;
+        }
+        let group = self.document.get("hooks")?.get(event)?.get(group)?;
+        Some((group, group.get("hooks")?.get(handler)?))
     }
 }
 
@@ -109,15 +141,16 @@ fn snake_case(name: &str) -> String {
 }
 
 /// Asks Codex for the hooks of svc that it reads in this project's folder. `None` if there is no Codex on the PATH.
-/// `version` is that of svc, which Codex is told.
+/// `version` is that of svc, which Codex is told; `patience` is how long it may take.
 pub async fn hooks(
     locations: &ClientLocations,
     version: &str,
+    patience: Duration,
 ) -> Option<anyhow::Result<Vec<CodexHook>>> {
     let codex = locations.find("codex")?;
-    Some(match timeout(PATIENCE, ask(&codex, locations, version)).await {
+    Some(match timeout(patience, ask(&codex, locations, version)).await {
         Ok(answer) => answer,
-        Err(_) => Err(anyhow::anyhow!("codex did not answer within {} s", PATIENCE.as_secs())),
+        Err(_) => Err(anyhow::anyhow!("codex did not answer within {patience:?}")),
     })
 }
 

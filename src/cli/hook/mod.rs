@@ -14,7 +14,9 @@ mod offline;
 mod payload;
 mod print;
 mod run;
+mod stray;
 mod wait;
 
 pub(super) use args::{EXAMPLES, HookArgs};
 pub(super) use run::{run, run_alone};
+pub(super) use stray::is_called_without_arguments;

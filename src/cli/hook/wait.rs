@@ -1,12 +1,15 @@
 //! `svc hook wait`: runs beside an idle Claude Code session (`asyncRewake`) until a message comes for it, and wakes it by
 //! ending with exit code 2 and the message on standard error.
 
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use svc_install::ClientVersion;
 use tokio::time::sleep;
 
 use super::hook_log::HookLog;
@@ -24,6 +27,11 @@ const WAKE: u8 = 2;
 const HEADLESS: &str = "sdk-";
 /// How many requests without an answer are remembered.
 const MAX_UNANSWERED: usize = 500;
+/// The first version of Claude Code that runs the waiter beside the session. An earlier one would wait for it at the end of
+/// each turn.
+const REWAKE_SINCE: ClientVersion = ClientVersion([2, 1, 64]);
+/// Bytes at the end of a transcript in which its version is looked for.
+const MAX_TRANSCRIPT: u64 = 1024 * 1024;
 /// How often the waiter looks whether its client still runs.
 const PARENT_POLL: Duration = Duration::from_secs(2);
 
@@ -48,6 +56,9 @@ pub(super) fn run(context: &Context) -> ExitCode {
     }
     let log = HookLog::of(context);
     let result = payload::read().and_then(|payload| {
+        if client_version(&payload).is_some_and(|version| version < REWAKE_SINCE) {
+            return Ok(None);
+        }
         let session = payload.get("session_id").and_then(Value::as_str).map(str::to_owned);
         let session = session.ok_or("the payload has no session_id")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -83,6 +94,21 @@ fn is_headless(env: &Env) -> bool {
     let text = |name: &str| env.text(name).ok().flatten();
     text("CLAUDE_CODE_ENTRYPOINT").is_some_and(|entry| entry.starts_with(HEADLESS))
         && text("SVC_HOOK_WAIT") != Some("always")
+}
+
+/// The version of Claude Code that runs the session, as the last record in its transcript that has one says it.
+fn client_version(payload: &Value) -> Option<ClientVersion> {
+    let mut file = File::open(payload.get("transcript_path")?.as_str()?).ok()?;
+    let length = file.metadata().ok()?.len();
+    let begin = length.saturating_sub(MAX_TRANSCRIPT);
+    file.seek(SeekFrom::Start(begin)).ok()?;
+    let mut end = Vec::new();
+    file.take(MAX_TRANSCRIPT).read_to_end(&mut end).ok()?;
+    // Of the first line there may be only a part, which is then no JSON.
+    end.split(|byte| *byte == b'\n').rev().find_map(|line| {
+        let record: Value = serde_json::from_slice(line).ok()?;
+        ClientVersion::parse(record.get("version")?.as_str()?)
+    })
 }
 
 /// Returns when the process that started this one is gone.
@@ -167,5 +193,28 @@ mod tests {
             let env = variables.iter().copied().collect();
             assert_eq!(is_headless(&env), headless, "{variables:?}");
         }
+    }
+
+    #[test]
+    fn the_transcript_says_which_version_runs_the_session() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.jsonl");
+        let version = |text: &str| {
+            std::fs::write(&path, text).expect("writes");
+            client_version(&json!({ "transcript_path": path })).map(|version| version.to_string())
+        };
+        assert_eq!(version(""), None);
+        let resumed =
+            "{\"version\":\"2.0.0\"}\n{\"version\":\"2.1.330\"}\n{\"a\":{\"version\":\"1.0.0\"}}\n";
+        assert_eq!(version(resumed).as_deref(), Some("2.1.330"));
+        let long = format!(
+            "{{\"version\":\"2.1.1\",\"a\":\"{}\"}}\n{{\"version\":\"2.0.60\"}}",
+            "x".repeat(2_000_000)
+        );
+        assert_eq!(version(&long).as_deref(), Some("2.0.60"));
+        assert_eq!(client_version(&json!({ "transcript_path": "/nowhere" })), None);
+        assert!(
+            ClientVersion([2, 0, 60]) < REWAKE_SINCE && ClientVersion([2, 1, 138]) > REWAKE_SINCE
+        );
     }
 }

@@ -2,19 +2,26 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use svc_install::{
     ClientCommand, Edit, FileChange, FileFormat, FileOutcome, InstallParts, InstallRecord,
-    InstallScope, Installer, KnownClient, apply, trust,
+    InstallScope, Installer, KnownClient, apply, probe, trust,
 };
 
 use super::args::{InstallArgs, InstallCommand, UninstallArgs};
 use super::connection::connection;
 use super::here;
-use super::report::{ClientChanges, permission, print};
+use super::report::{ClientChanges, Report, permission};
 use super::status::status;
 use crate::cli::{Context, UsageError};
 use crate::private_file;
+
+/// How long Codex may take to list its hooks.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How a person tells Codex to run hooks.
+const TRUST_BY_HAND: &str = "codex runs hooks only after you have trusted them: say /hooks in codex, or run \
+                             `svc install codex --trust-hooks`";
 
 /// Installs, or prints what is installed.
 pub(in crate::cli) async fn install(
@@ -30,7 +37,8 @@ pub(in crate::cli) async fn install(
             UsageError("--no-hooks and --no-mcp leave nothing to install".to_owned()).into()
         );
     }
-    let (locations, command) = (here::locations(context)?, here::command(context)?);
+    let locations = probe::with_versions(here::locations(context)?).await;
+    let command = here::command(context, &locations)?;
     let clients = here::chosen(&args.clients, |client| client.is_here(&locations));
     if clients.is_empty() {
         return Err(UsageError(format!(
@@ -57,51 +65,74 @@ pub(in crate::cli) async fn install(
         results.push(ClientChanges { client, files });
     }
     let mut notes = notes(&results, &command, args);
+    let mut failures = Vec::new();
     if !args.dry_run && parts.hooks {
         for result in results
             .iter_mut()
             .filter(|result| result.client == KnownClient::Codex && result.is_fine())
         {
-            notes.extend(trust_hooks(&mut installer, &command, args, result).await);
+            match trust_hooks(&mut installer, &command, args, result).await {
+                Ok(note) => notes.extend(note),
+                Err(failure) => failures.push(failure),
+            }
         }
     }
-    if !args.dry_run && args.scope == InstallScope::User {
-        notes.push(connection(context).await);
+    if args.trust_hooks && !results.iter().any(|result| result.client == KnownClient::Codex) {
+        failures
+            .push("--trust-hooks is for codex, which is not found here and not named".to_owned());
     }
-    print(context, &results, &notes, args.dry_run, "installed")
+    if !args.dry_run && args.scope == InstallScope::User {
+        notes.push(connection(context, &command).await);
+    }
+    let report = Report { clients: &results, notes: &notes, failures: &failures };
+    report.print(context, args.dry_run, "installed")
 }
 
-/// Tells Codex that the person trusts the hooks, if they said so; else gives a note on how to.
+/// Tells Codex that the person trusts the hooks, if they said so; else gives a note on how to. Fails with a sentence if the
+/// person said so and Codex was not told.
 async fn trust_hooks(
     installer: &mut Installer<'_>,
     command: &ClientCommand,
     args: &InstallArgs,
     codex: &mut ClientChanges,
-) -> Option<String> {
-    let by_hand = "codex runs hooks only after you have trusted them: say /hooks in codex, or run \
-                   `svc install codex --trust-hooks`";
+) -> Result<Option<String>, String> {
     let locations = installer.locations;
-    let hooks = match trust::hooks(locations, env!("CARGO_PKG_VERSION")).await {
-        Some(Ok(hooks)) => trust::written(hooks, locations, command, args.scope),
-        Some(Err(error)) => {
-            return Some(format!("{by_hand} (codex could not be asked: {error:#})"));
+    let listed = match trust::hooks(locations, env!("CARGO_PKG_VERSION"), PATIENCE).await {
+        Some(Ok(hooks)) => Ok(trust::written(hooks, locations, command, args.scope)),
+        Some(Err(error)) => Err(format!("codex could not be asked for their hashes: {error:#}")),
+        None => Err("there is no codex on the PATH, and only codex knows their hashes".to_owned()),
+    };
+    let hooks = match listed {
+        Ok(hooks) if hooks.is_empty() && args.trust_hooks => {
+            Err("codex does not list them: it is too old, or it does not trust this project"
+                .to_owned())
         }
-        None => return Some(by_hand.to_owned()),
+        other => other,
+    };
+    let hooks = match hooks {
+        Ok(hooks) => hooks,
+        Err(problem) if args.trust_hooks => {
+            return Err(format!(
+                "codex: its hooks are written but not trusted, so it does not run them: {problem}. Do it in codex \
+                 itself, where /hooks shows them, or try again when codex answers"
+            ));
+        }
+        Err(problem) => return Ok(Some(format!("{TRUST_BY_HAND} ({problem})"))),
     };
     let hashes: Vec<(String, String)> =
         hooks.into_iter().filter(|hook| !hook.trusted).map(|hook| (hook.key, hook.hash)).collect();
     if hashes.is_empty() {
-        return None;
+        return Ok(None);
     }
     if !args.trust_hooks {
-        return Some(by_hand.to_owned());
+        return Ok(Some(TRUST_BY_HAND.to_owned()));
     }
     // Codex keeps trust in the person's file, whatever the scope of the hooks.
     let path = KnownClient::Codex.folder(locations).join("config.toml");
     let change = FileChange { path, format: FileFormat::Toml, edits: vec![Edit::Trust { hashes }] };
     let outcome = installer.install(KnownClient::Codex, InstallScope::User, &change);
     codex.files.push((change.path, outcome));
-    None
+    Ok(None)
 }
 
 /// Undoes what was installed.
@@ -109,7 +140,8 @@ pub(in crate::cli) fn uninstall(
     context: &Context,
     args: &UninstallArgs,
 ) -> anyhow::Result<ExitCode> {
-    let (locations, command) = (here::locations(context)?, here::command(context)?);
+    let locations = here::locations(context)?;
+    let command = here::command(context, &locations)?;
     // The record says which files are changed.
     private_file::check_folder(&context.paths.home)?;
     let record = InstallRecord::read(&context.paths.home)?;
@@ -154,7 +186,8 @@ pub(in crate::cli) fn uninstall(
     } else {
         Vec::new()
     };
-    print(context, &results, &notes, args.dry_run, "removed")
+    let report = Report { clients: &results, notes: &notes, failures: &[] };
+    report.print(context, args.dry_run, "removed")
 }
 
 /// What the person has to know or do.

@@ -4,12 +4,11 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use svc_install::InstallScope;
+use svc_install::{ClientCommand, InstallScope};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::here;
 use crate::cli::Context;
 use crate::cli::daemon::{DaemonProbe, find_daemon};
 
@@ -17,13 +16,13 @@ use crate::cli::daemon::{DaemonProbe, find_daemon};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A sentence that says whether `svc stdio` reaches the daemon, if one runs.
-pub(super) async fn connection(context: &Context) -> String {
+pub(super) async fn connection(context: &Context, command: &ClientCommand) -> String {
     if matches!(find_daemon(context).await, DaemonProbe::Absent) {
         // `svc stdio` would start one, and the person may want other flags.
         return "the daemon does not run: `svc start` (a client's first session starts it, too)"
             .to_owned();
     }
-    match timeout(PATIENCE, introduce(context)).await {
+    match timeout(PATIENCE, introduce(command)).await {
         Ok(Ok(())) => "the daemon runs, and `svc stdio` reaches it".to_owned(),
         Ok(Err(error)) => {
             format!("`svc stdio` does not reach the daemon: {error:#}; see `svc doctor`")
@@ -33,8 +32,7 @@ pub(super) async fn connection(context: &Context) -> String {
 }
 
 /// Sends `initialize` to the process that clients start.
-async fn introduce(context: &Context) -> anyhow::Result<()> {
-    let command = here::command(context)?;
+async fn introduce(command: &ClientCommand) -> anyhow::Result<()> {
     let mut child = Command::new(command.path())
         .args(command.arguments(InstallScope::User, &["stdio"]))
         .stdin(Stdio::piped())

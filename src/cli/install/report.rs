@@ -43,40 +43,56 @@ pub(super) fn permission(client: KnownClient) -> Option<&'static str> {
     }
 }
 
-/// Prints what became of the files, and the notes.
-pub(super) fn print(
-    context: &Context,
-    clients: &[ClientChanges],
-    notes: &[String],
-    dry_run: bool,
-    done: &str,
-) -> anyhow::Result<ExitCode> {
-    let failed = clients.iter().any(|client| !client.is_fine());
-    let changed = clients.iter().any(ClientChanges::is_changed);
-    if context.json {
-        let documents: Vec<Value> =
-            clients.iter().map(|client| document(client, dry_run)).collect();
-        output::json(&json!({
-            "ok": !failed,
-            "changed": changed && !dry_run,
-            "dry_run": dry_run,
-            "clients": documents,
-            "notes": notes,
-        }))?;
-    } else {
-        for client in clients {
-            for (path, outcome) in &client.files {
-                print_file(client.client, path, outcome, dry_run)?;
+/// What became of an installation.
+#[derive(Debug)]
+pub(super) struct Report<'a> {
+    pub(super) clients: &'a [ClientChanges],
+    /// What the person has to know or do.
+    pub(super) notes: &'a [String],
+    /// What else was asked for and not done.
+    pub(super) failures: &'a [String],
+}
+
+impl Report<'_> {
+    /// Prints it. `done` is what everything is if nothing had to be changed.
+    pub(super) fn print(
+        &self,
+        context: &Context,
+        dry_run: bool,
+        done: &str,
+    ) -> anyhow::Result<ExitCode> {
+        let Self { clients, notes, failures } = self;
+        let failed = !failures.is_empty() || clients.iter().any(|client| !client.is_fine());
+        let changed = clients.iter().any(ClientChanges::is_changed);
+        if context.json {
+            let documents: Vec<Value> =
+                clients.iter().map(|client| document(client, dry_run)).collect();
+            output::json(&json!({
+                "ok": !failed,
+                "changed": changed && !dry_run,
+                "dry_run": dry_run,
+                "clients": documents,
+                "notes": notes,
+                "failures": failures,
+            }))?;
+        } else {
+            for client in *clients {
+                for (path, outcome) in &client.files {
+                    print_file(client.client, path, outcome, dry_run)?;
+                }
+            }
+            if !changed && !failed {
+                output::line(&format!("nothing to do: everything is {done} already"))?;
+            }
+            for note in *notes {
+                output::line(&format!("note: {note}"))?;
+            }
+            for failure in *failures {
+                output::note(&format!("error: {failure}"));
             }
         }
-        if !changed && !failed {
-            output::line(&format!("nothing to do: everything is {done} already"))?;
-        }
-        for note in notes {
-            output::line(&format!("note: {note}"))?;
-        }
+        Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn print_file(

@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
+use futures_util::future::join_all;
 use serde_json::json;
 use svc_install::{
-    ClientStatus, DaemonAddress, Expectation, InstallRecord, KnownClient, OperatorToken,
+    ClientStatus, DaemonAddress, Expectation, InstallRecord, KnownClient, OperatorToken, probe,
 };
 
 use super::here;
@@ -25,16 +26,15 @@ pub(in crate::cli) struct Drift {
 
 /// Prints what is installed; exit code 1 if anything is no longer right.
 pub(super) async fn status(context: &Context, clients: &[KnownClient]) -> anyhow::Result<ExitCode> {
-    let expectation = expectation(context)?;
-    let mut statuses = Vec::new();
-    for client in here::chosen(clients, |_| true) {
-        statuses.push(expectation.inspect(client).await);
-    }
-    let versions = statuses.iter().map(|status| expectation.version_of(status.client));
-    let versions = futures_util::future::join_all(versions).await;
-    for (status, version) in statuses.iter_mut().zip(versions) {
-        status.version = version;
-    }
+    let expectation = expectation(context).await?;
+    let clients_to_show = here::chosen(clients, |_| true);
+    // All at once: the slowest client decides how long it takes.
+    let mut statuses = join_all(clients_to_show.into_iter().map(async |client| {
+        let version = probe::version_of(client, &expectation.locations);
+        let (status, version) = tokio::join!(expectation.inspect(client), version);
+        ClientStatus { version, ..status }
+    }))
+    .await;
     // Clients that are not on this machine are shown only if they are named.
     statuses.retain(|status| !clients.is_empty() || status.found || !status.is_absent());
     let is_fine = statuses.iter().all(|status| status.problems.is_empty());
@@ -52,13 +52,13 @@ pub(super) async fn status(context: &Context, clients: &[KnownClient]) -> anyhow
 
 /// All that is no longer right in any client, and how many clients have something of svc.
 pub(in crate::cli) async fn drift(context: &Context) -> anyhow::Result<(usize, Vec<Drift>)> {
-    let expectation = expectation(context)?;
+    let expectation = expectation(context).await?;
     let (mut installed, mut drift) = (0, Vec::new());
-    for client in KnownClient::all() {
-        let status = expectation.inspect(*client).await;
+    let inspections = KnownClient::all().iter().map(|client| expectation.inspect(*client));
+    for status in join_all(inspections).await {
         installed += usize::from(!status.is_absent());
         drift.extend(status.problems.iter().map(|problem| Drift {
-            client: client.name(),
+            client: status.client.name(),
             problem: problem.clone(),
             advice: status.advice.clone(),
         }));
@@ -66,7 +66,7 @@ pub(in crate::cli) async fn drift(context: &Context) -> anyhow::Result<(usize, V
     Ok((installed, drift))
 }
 
-fn expectation(context: &Context) -> anyhow::Result<Expectation> {
+async fn expectation(context: &Context) -> anyhow::Result<Expectation> {
     let config = context.config(&Flags::default()).ok();
     let live = DaemonFile::read_live(&context.paths.daemon_json);
     let listener = || {
@@ -76,9 +76,10 @@ fn expectation(context: &Context) -> anyhow::Result<Expectation> {
     };
     let url = live.and_then(|daemon| Url::parse(&daemon.url).ok()).or_else(listener);
     let token = config.as_ref().and_then(|config| Token::read(&config.token_file.value).ok()?);
+    let locations = probe::with_versions(here::locations(context)?).await;
     Ok(Expectation {
-        locations: here::locations(context)?,
-        command: here::command(context)?,
+        command: here::command(context, &locations)?,
+        locations,
         record: InstallRecord::read(&context.paths.home)?,
         daemon: url.map(|url| DaemonAddress { port: url.socket().1, url: url.to_string() }),
         token: token.map(|token| OperatorToken(token.expose().to_owned())),

@@ -1,0 +1,92 @@
+//! Which version of a client is on this machine: some do not take what later ones take.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::client::KnownClient;
+use super::locations::ClientLocations;
+use super::version::ClientVersion;
+
+/// How long a client may take to print its version. Those that are slow to start have a package that says it.
+const PATIENCE: Duration = Duration::from_millis(800);
+/// How far above an executable the file of its npm package may be.
+const PACKAGE_DEPTH: usize = 4;
+
+/// The locations with the versions on which it depends what an installation is.
+pub async fn with_versions(mut locations: ClientLocations) -> ClientLocations {
+    let version = version_of(KnownClient::ClaudeCode, &locations).await;
+    locations.claude_version = version.and_then(|version| ClientVersion::parse(&version));
+    locations
+}
+
+/// The version of a client on the PATH: as its package says, or as it prints it, if it does so in time.
+pub async fn version_of(client: KnownClient, locations: &ClientLocations) -> Option<String> {
+    let name = client.executable()?;
+    let program = locations.find(name)?;
+    match on_disk(name, &program) {
+        Some(version) => Some(version),
+        None => printed(&program).await,
+    }
+}
+
+/// The version in the `package.json` above an executable that has it, or in the name of the file that it is a link to.
+fn on_disk(name: &str, program: &Path) -> Option<String> {
+    let target = std::fs::canonicalize(program).ok()?;
+    if let Some(file) = target.file_name().and_then(|file| file.to_str())
+        && file.starts_with(|c: char| c.is_ascii_digit())
+        && ClientVersion::parse(file).is_some()
+    {
+        return Some(file.to_owned());
+    }
+    let folders = target.ancestors().skip(1).take(PACKAGE_DEPTH);
+    folders.into_iter().find_map(|folder| {
+        let package = std::fs::read(folder.join("package.json")).ok()?;
+        let package: Value = serde_json::from_slice(&package).ok()?;
+        package.get("bin")?.get(name)?;
+        package.get("version")?.as_str().map(str::to_owned)
+    })
+}
+
+async fn printed(program: &Path) -> Option<String> {
+    let output = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let text = timeout(PATIENCE, output).await.ok()?.ok()?.stdout;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let is_version =
+        |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+    text.split_whitespace().find(is_version).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_says_its_version_without_being_run() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let package = folder.path().join("lib/claude-code");
+        std::fs::create_dir_all(package.join("bin")).expect("makes");
+        let program = package.join("bin/claude.exe");
+        std::fs::write(&program, "").expect("writes");
+        assert_eq!(on_disk("claude", &program), None);
+        let write =
+            |text: &str| std::fs::write(package.join("package.json"), text).expect("writes");
+        write(r#"{"version":"2.1.100","bin":{"claude":"bin/claude.exe"}}"#);
+        let link = folder.path().join("claude");
+        std::os::unix::fs::symlink(&program, &link).expect("links");
+        assert_eq!(on_disk("claude", &link).as_deref(), Some("2.1.100"));
+        assert_eq!(on_disk("codex", &link), None, "another package's program");
+        let native = folder.path().join("2.0.60");
+        std::fs::write(&native, "").expect("writes");
+        assert_eq!(on_disk("claude", &native).as_deref(), Some("2.0.60"));
+    }
+}
