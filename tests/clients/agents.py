@@ -273,6 +273,9 @@ class Client:
         self.name, self.folder, self.version, self.variant = name, folder, version, variant
         self.label = f"{name} {version}" + (f" {variant}" if variant else "")
 
+    def numbers(self):
+        return tuple(int(it) for it in self.version.split("."))
+
     def start(self, server, model, home, plain=False):
         args, extra = CLIENTS[self.name](server, model, home, **({"variant": self.variant, "plain": plain} if self.name == "codex" else {}))
         for folder in ("work", "tmp"):

@@ -209,7 +209,9 @@ def session(person):
     assert "one" in saw[0] and "as_of" in saw[1] and "two" in saw[2], saw
     mine = [it for it in met if it.get("client") == name]
     assert len(mine) == 1, met
-    assert "the build is green" in told, told
+    # Earlier versions give the model nothing of what a hook says after a tool.
+    if person.client.name != "claude" or person.client.numbers() >= (2, 1, 0):
+        assert "the build is green" in told, told
     after = [it for it in person.sessions() if it["session_id"] == mine[0]["session_id"]]
     assert after[0]["tool_calls"] >= 3, after
     no_hook_errors(person, printed)
@@ -355,9 +357,8 @@ def applies(client, case):
     """The others have no way to be woken, and first starts that are less easily skipped."""
     if client.name != "claude":
         return case not in ("woken", "in a terminal")
-    numbers = tuple(int(it) for it in client.version.split("."))
     # Earlier versions know no waiter, and print their lists in other words.
-    return numbers >= (2, 1, 64) or case not in ("woken", "in a terminal", "listed")
+    return client.numbers() >= (2, 1, 64) or case not in ("woken", "in a terminal", "listed")
 
 
 def run_cases(what, cases, applies, perform):

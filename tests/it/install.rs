@@ -565,7 +565,7 @@ fn a_projects_link_does_not_change_a_persons_file() {
     std::os::unix::fs::symlink(&kept, &target).expect("links");
     person.svc(&["install", "claude-code"]).ok();
     assert!(fs::symlink_metadata(&target).expect("is there").is_symlink());
-    assert!(fs::read_to_string(&kept).expect("reads").contains("\"claude-code\""));
+    assert!(fs::read_to_string(&kept).expect("reads").contains("hook claude-code\""));
 }
 
 #[test]

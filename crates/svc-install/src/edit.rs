@@ -121,6 +121,14 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
         }
         Edit::Hooks { groups } => {
             remove_handlers(&mut document, &before, |event| differs(&before, event, groups));
+            let now = document.value();
+            for event in events_of_ours(&before) {
+                let is_wanted = groups.iter().any(|(name, _)| *name == event);
+                // A client may refuse a file because of an event that it does not know, even with nothing in it.
+                if !is_wanted && at(&now, &[HOOKS, event]).is_some_and(is_empty) {
+                    document.remove(&keys(&[HOOKS, event]));
+                }
+            }
             for (event, group) in groups {
                 if differs(&before, event, groups) {
                     note_made(&before, &[HOOKS, event], &mut undo.made);
