@@ -109,7 +109,7 @@ pub const JOBS_PER_COMMIT: usize = 512;
 /// Write jobs with statements of their own that share one commit at most: such a job may change a thousand rows.
 pub const RUNS_PER_COMMIT: usize = 64;
 /// Bytes of appended events after which a commit takes no more jobs.
-pub const BYTES_PER_COMMIT: usize = 2 * 1024 * 1024;
+pub const COMMIT_BYTES: usize = 2 * 1024 * 1024;
 /// Write jobs of one session that may queue before its further writes wait. Those of others do not.
 pub const WRITE_LANE: usize = 256;
 /// Write jobs of the operator and of the daemon itself that may queue before callers wait to hand theirs over.

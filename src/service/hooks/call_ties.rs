@@ -9,11 +9,14 @@ use std::{
 };
 
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
-use crate::domain::{Principal, Timestamp, hook::HookToolUse};
+use crate::domain::{Principal, Timestamp, hook::HookToolUse, limits};
 
 /// Calls that are remembered, over all sessions. A call follows its hook within moments, so few are open at a time.
 const REMEMBERED: usize = 1024;
+/// Those of one principal. One more takes the room of its oldest, and of nobody else's.
+const REMEMBERED_OF_ONE: usize = 64;
 /// A call that comes later than this after its hook is another.
 const SOON: Duration = Duration::from_mins(1);
 
@@ -26,8 +29,16 @@ struct AnnouncedCall {
     /// Who told of it.
     principal: Principal,
     session: Arc<str>,
+    /// Without the arguments, which may be long.
     tool: HookToolUse,
+    /// Of the arguments.
+    fingerprint: [u8; 32],
     at: Timestamp,
+}
+
+/// Stands for a call's arguments, whatever the order of their members.
+fn fingerprint(arguments: &Value) -> [u8; 32] {
+    Sha256::digest(arguments.to_string()).into()
 }
 
 impl CallTies {
@@ -43,17 +54,34 @@ impl CallTies {
         tool: &HookToolUse,
         now: Timestamp,
     ) {
+        let texts = [Some(tool.tool.as_str()), tool.use_id.as_deref(), Some(session)];
+        if texts.into_iter().flatten().any(|text| text.len() > limits::SHORT_TEXT_BYTES) {
+            return;
+        }
+        let announced = AnnouncedCall {
+            principal: principal.clone(),
+            session: session.into(),
+            tool: HookToolUse {
+                tool: tool.tool.clone(),
+                use_id: tool.use_id.clone(),
+                arguments: Value::Null,
+                run: None,
+            },
+            fingerprint: fingerprint(&tool.arguments),
+            at: now,
+        };
         let mut calls = self.lock();
         let is_old = |call: &AnnouncedCall| now.since(call.at) > SOON;
         while calls.len() >= REMEMBERED || calls.front().is_some_and(is_old) {
             calls.pop_front();
         }
-        calls.push_back(AnnouncedCall {
-            principal: principal.clone(),
-            session: session.into(),
-            tool: tool.clone(),
-            at: now,
-        });
+        let own = || calls.iter().enumerate().filter(|(_, call)| call.principal == *principal);
+        if own().count() >= REMEMBERED_OF_ONE
+            && let Some((oldest, _)) = own().next()
+        {
+            calls.remove(oldest);
+        }
+        calls.push_back(announced);
     }
 
     /// The session in which this principal made this call: by the client's id of the call, or else by the tool and its
@@ -74,9 +102,12 @@ impl CallTies {
                 |call: &&AnnouncedCall| call.tool.use_id.as_deref() == Some(id) && is_fresh(call);
             return calls.iter().find(has_id).map(|call| Arc::clone(&call.session));
         }
-        let is_same = |call: &AnnouncedCall| {
-            is_fresh(call) && call.tool.calls(tool) && call.tool.arguments == *arguments
-        };
+        let concerns = |call: &AnnouncedCall| is_fresh(call) && call.tool.calls(tool);
+        if !calls.iter().any(concerns) {
+            return None;
+        }
+        let arguments = fingerprint(arguments);
+        let is_same = |call: &AnnouncedCall| concerns(call) && call.fingerprint == arguments;
         let mut matching = calls.iter().enumerate().filter(|(_, call)| is_same(call));
         let (index, first) = matching.next()?;
         if matching.any(|(_, other)| other.session != first.session) {
@@ -148,5 +179,24 @@ mod tests {
         ties.expect(&a, "mine", &inbox(), now);
         let of = ties.session_of(&a, None, "peer_inbox", &json!({}), now);
         assert_eq!(of.as_deref(), Some("mine"));
+    }
+
+    #[test]
+    fn who_announces_much_takes_nobody_elses_room_and_keeps_no_arguments() {
+        let ties = CallTies::default();
+        let now = Timestamp::from_millis(1_000_000);
+        let [greedy, other] = ["greedy", "other"].map(|key| Principal::Session(key.into()));
+        ties.expect(&other, "o", &tool_use("svc_get_session", None, json!({})), now);
+        for number in 0..=REMEMBERED {
+            let arguments = json!({ "x": "x".repeat(10_000), "n": number });
+            ties.expect(&greedy, "g", &tool_use("svc_get_session", None, arguments), now);
+        }
+        ties.expect(&greedy, "g", &tool_use(&"x".repeat(10_000), None, json!({})), now);
+        let calls = ties.lock();
+        assert_eq!(calls.len(), 1 + REMEMBERED_OF_ONE);
+        assert!(calls.iter().all(|call| call.tool.arguments.is_null()));
+        drop(calls);
+        let found = ties.session_of(&other, None, "get_session", &json!({}), now);
+        assert_eq!(found.as_deref(), Some("o"));
     }
 }

@@ -1,5 +1,9 @@
 //! The room of the journal.
 
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+
 use crate::service::{core::Core, search::Search, team::Team};
 
 /// The room of GHAP records, memories and values.
@@ -8,10 +12,12 @@ pub struct Journal {
     pub(super) core: Core,
     pub(super) team: Team,
     pub(super) search: Search,
+    /// Held while records are grouped: it takes a processor, and only one.
+    pub(super) grouping: Arc<Mutex<()>>,
 }
 
 impl Journal {
     pub(in crate::service) fn new(core: Core, team: Team, search: Search) -> Self {
-        Self { core, team, search }
+        Self { core, team, search, grouping: Arc::default() }
     }
 }

@@ -83,11 +83,16 @@ impl Journal {
         let reader = RowReader::of(caller);
         let count = self.core.store.resolved_for(&reader).await?;
         enough(count)?;
-        let (_, state) = self.core.store.resolved().await?;
-        let known = self.core.store.clustering(axis).await?;
-        let clustering = match known.filter(|known| known.state == state) {
-            Some(known) => known,
-            None => self.group(axis, state).await?,
+        let clustering = match self.present_clustering(axis).await? {
+            Ok(known) => known,
+            Err(_) => {
+                // Who waited may find it done, by another's call.
+                let _grouping = self.grouping.lock().await;
+                match self.present_clustering(axis).await? {
+                    Ok(known) => known,
+                    Err(state) => self.group(axis, state).await?,
+                }
+            }
         };
         let clusters = self.core.store.clusters(&reader, axis).await?;
         if reader == RowReader::Everything {
@@ -96,6 +101,13 @@ impl Journal {
         }
         let grouped: i64 = clusters.iter().map(|cluster| cluster.size).sum();
         Ok(ClusterList { clusters, records: count, noise: (count - grouped).max(0) })
+    }
+
+    /// The clustering of the records as they are now; or their state, if that was not grouped yet.
+    async fn present_clustering(&self, axis: Axis) -> Result<Result<Clustering, String>, Error> {
+        let (_, state) = self.core.store.resolved().await?;
+        let known = self.core.store.clustering(axis).await?;
+        Ok(known.filter(|known| known.state == state).ok_or(state))
     }
 
     /// Groups the latest records, and stores how.

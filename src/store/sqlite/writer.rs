@@ -64,7 +64,7 @@ pub(super) async fn run(
         tokio::task::yield_now().await;
         while group.len() < limits::JOBS_PER_COMMIT
             && runs < limits::RUNS_PER_COMMIT
-            && bytes < limits::BYTES_PER_COMMIT
+            && bytes < limits::COMMIT_BYTES
         {
             match jobs.try_next() {
                 Some(WriterJob::Stop { reply }) => {
