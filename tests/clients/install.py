@@ -357,8 +357,9 @@ def applies(client, case):
     """The others have no way to be woken, and first starts that are less easily skipped."""
     if client.name != "claude":
         return case not in ("woken", "in a terminal")
-    # Earlier versions know no waiter, and print their lists in other words.
-    return client.numbers() >= (2, 1, 64) or case not in ("woken", "in a terminal", "listed")
+    # Since when there is a waiter; since when it wakes a session without a terminal, and lists are worded as here.
+    since = {"in a terminal": (2, 1, 64), "woken": (2, 1, 138), "listed": (2, 1, 138)}
+    return client.numbers() >= since.get(case, (0, 0, 0))
 
 
 def run_cases(what, cases, applies, perform):

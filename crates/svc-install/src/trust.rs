@@ -211,7 +211,10 @@ impl AppServer {
                 continue;
             }
             if let Some(error) = message.get("error") {
-                bail!("codex refuses {method}: {error}");
+                // An earlier Codex answers with a list of all that it knows.
+                let text = error.get("message").and_then(Value::as_str).unwrap_or_default();
+                let text: String = text.chars().take(80).collect();
+                bail!("codex refuses {method}: {text}");
             }
             return Ok(message.get_mut("result").map(Value::take).unwrap_or_default());
         }
