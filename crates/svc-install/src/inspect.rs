@@ -316,14 +316,14 @@ impl Expectation {
             status.problems.push(format!("its hooks in {path}: codex {detail}"));
             (part.state, part.detail) = (state, Some(format!("codex {detail}")));
             let is_here = self.locations.find("codex").is_some();
-            status.advice = match (state, is_here) {
+            let advice = match (state, is_here) {
                 ("untrusted", true) => {
                     "review them with /hooks in codex, or `svc install codex --trust-hooks`"
                 }
                 ("untrusted", false) => "install codex, and review them with /hooks there",
                 _ => "update codex, and say in it that you trust this project",
-            }
-            .to_owned();
+            };
+            advice.clone_into(&mut status.advice);
         }
     }
 }
