@@ -39,9 +39,9 @@ pub(super) fn admit(
     request: &Parts,
     body: &Body,
 ) -> Result<Admission, Problem> {
-    let mut admission = Admission { _request: None, stream: None };
+    let admission = |request, stream| Ok(Admission { _request: request, stream });
     if caller.is_operator() {
-        return Ok(admission);
+        return admission(None, None);
     }
     if request.method == Method::GET {
         let accept = request.headers.get(header::ACCEPT).map(|accept| accept.as_bytes());
@@ -49,20 +49,20 @@ pub(super) fn admit(
         let wants_events =
             accept.is_some_and(|accept| accept.windows(events.len()).any(|part| part == events));
         if wants_events || STREAMS.contains(&request.uri.path()) {
-            admission.stream = services.hold(caller, BudgetKind::Streams, 1)?;
+            return admission(None, services.hold(caller, BudgetKind::Streams, 1)?);
         }
-        return Ok(admission);
+        return admission(None, None);
     }
     let hint = http_body::Body::size_hint(body);
     if hint.exact() == Some(0) {
-        return Ok(admission);
+        return admission(None, None);
     }
     services.check_allowance(caller)?;
     let bytes = hint.upper().unwrap_or(u64::MAX).min(limits::BODY_BYTES as u64);
-    if bytes > SMALL_BODY {
-        admission._request = services.hold(caller, BudgetKind::RequestBytes, bytes * COPIES)?;
+    if bytes <= SMALL_BODY {
+        return admission(None, None);
     }
-    Ok(admission)
+    admission(services.hold(caller, BudgetKind::RequestBytes, bytes * COPIES)?, None)
 }
 
 /// A body that comes in, counted as it comes.
