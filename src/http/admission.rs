@@ -7,7 +7,7 @@ use std::{
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{Method, header, request::Parts};
+use http::{HeaderValue, Method, header, request::Parts};
 use http_body::{Frame, SizeHint};
 
 use super::Problem;
@@ -44,7 +44,7 @@ pub(super) fn admit(
         return admission(None, None);
     }
     if request.method == Method::GET {
-        let accept = request.headers.get(header::ACCEPT).map(|accept| accept.as_bytes());
+        let accept = request.headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
         let events = b"text/event-stream";
         let wants_events =
             accept.is_some_and(|accept| accept.windows(events.len()).any(|part| part == events));

@@ -83,15 +83,14 @@ impl Journal {
         let reader = RowReader::of(caller);
         let count = self.core.store.resolved_for(&reader).await?;
         enough(count)?;
-        let clustering = match self.present_clustering(axis).await? {
-            Ok(known) => known,
-            Err(_) => {
-                // Who waited may find it done, by another's call.
-                let _grouping = self.grouping.lock().await;
-                match self.present_clustering(axis).await? {
-                    Ok(known) => known,
-                    Err(state) => self.group(axis, state).await?,
-                }
+        let clustering = if let Ok(known) = self.present_clustering(axis).await? {
+            known
+        } else {
+            let _grouping = self.grouping.lock().await;
+            // Who waited may find it done, by another's call.
+            match self.present_clustering(axis).await? {
+                Ok(known) => known,
+                Err(state) => self.group(axis, state).await?,
             }
         };
         let clusters = self.core.store.clusters(&reader, axis).await?;
