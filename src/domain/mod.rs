@@ -47,7 +47,9 @@ pub use id::{
 };
 pub use json_weight::json_weight;
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
-pub use operator_name::looks_like_operator;
+pub use operator_name::{
+    IMPLICIT_SESSION, changes_direction, is_reserved_session, looks_like_operator,
+};
 pub use peer::{Peer, PeerPresence, PeerRole, PeerStatus, RegisterInput};
 pub use principal::Principal;
 pub use secret::{WeakSecret, check_secret};

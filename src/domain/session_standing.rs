@@ -1,7 +1,7 @@
 //! Whose a client's session is. A session belongs to the principal that made it known, and goes over to another only when
 //! that one is gone.
 
-use super::Principal;
+use super::{Principal, is_reserved_session};
 
 /// What a session is to a caller that names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,13 +43,18 @@ impl SessionStanding {
         }
         let Some(row) = row else {
             // The name of another principal is not free for the taking.
-            return if is_subject { Self::Foreign } else { Self::Unclaimed };
+            let is_taken = is_subject || is_reserved_session(id);
+            return if is_taken { Self::Foreign } else { Self::Unclaimed };
         };
         match &row.owner {
             Some(owner) if owner == caller => Self::Own,
             // A row from before sessions had owners, or one of an event that was told late.
             Some(Principal::Operator) if row.same_process => Self::Adoptable,
-            Some(Principal::Session(_)) if row.is_gone && row.same_project => Self::Adoptable,
+            Some(Principal::Session(_))
+                if row.is_gone && row.same_project && !is_reserved_session(id) =>
+            {
+                Self::Adoptable
+            }
             _ => Self::Foreign,
         }
     }
@@ -122,6 +127,13 @@ mod tests {
         }
         let gone = KnownOwner { is_gone: true, ..of_b() };
         assert_eq!(SessionStanding::of(&a, "a", Some(&gone), true), Own, "one's own name");
+        for id in ["default", "operator", "Default", "оperator"] {
+            assert_eq!(SessionStanding::of(&a, id, None, false), Foreign, "{id}");
+            assert_eq!(SessionStanding::of(&Principal::Operator, id, None, false), Own, "{id}");
+            let own = known(Some(a.clone()));
+            assert_eq!(SessionStanding::of(&a, id, Some(&own), false), Own, "it has it already");
+            assert_eq!(SessionStanding::of(&a, id, Some(&gone), false), Foreign, "{id}");
+        }
         assert_eq!(SessionStanding::of(&Principal::Operator, "s", Some(&of_b()), true), Own);
     }
 

@@ -12,7 +12,7 @@ use crate::{
 };
 
 pub(super) struct World {
-    test: TestStore,
+    pub(super) test: TestStore,
     pub(super) services: Services,
     pub(super) catalogue: Arc<Catalogue>,
 }

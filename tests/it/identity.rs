@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, Running, eventually, until};
+use crate::expect::problem;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -375,11 +376,6 @@ fn only_the_operators_bare_calls_mean_what_the_operator_started() {
     let d = Daemon::start();
     let session = d.session("s-1");
     let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
-    let bare = |caller: &crate::wire::Caller, name: &str, arguments: &Value| {
-        let params = json!({ "name": name, "arguments": arguments });
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-        caller.post("/mcp", &body).ok(200)["result"]["structuredContent"].clone()
-    };
     bare(&d, "start_session", &json!({ "session_id": "mine" }));
     bare(&session, "start_session", &json!({}));
     a.ok("start_session", &json!({ "session_id": "theirs" }));
@@ -389,6 +385,49 @@ fn only_the_operators_bare_calls_mean_what_the_operator_started() {
     // A token that a person minted is for one session; a process names its own.
     let other = bare(&session, "start_session", &json!({ "session_id": "another" }));
     assert_eq!(other["error"]["type"], "forbidden", "{other}");
+}
+
+/// The structured answer to a bare call of a tool with this token.
+fn bare(caller: &crate::wire::Caller, name: &str, arguments: &Value) -> Value {
+    let params = json!({ "name": name, "arguments": arguments });
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    caller.post("/mcp", &body).ok(200)["result"]["structuredContent"].clone()
+}
+
+#[test]
+fn nobody_waits_in_the_operators_session() {
+    let d = Daemon::start();
+    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
+    for session in ["default", "operator", "Default", "d\u{435}fault"] {
+        a.hook(&start(session));
+        a.hook(&prompt(session));
+        a.forbidden("start_session", &json!({ "session_id": session }));
+        let peer = json!({ "display_name": "a", "backend": "claude-code", "session_id": session });
+        a.forbidden("peer_register", &peer);
+        let wish = json!({ "session": session });
+        problem(&d.post("/v1/tokens", &wish), 422, "validation_error");
+    }
+    // A name that the call carries is not taken for the agent's session either.
+    let meta = json!({ "threadId": "default" });
+    let id = a.begin("increment_tool_count", &json!({}), &meta);
+    a.answer(id);
+    assert_eq!(d.get("/v1/peers").ok(200)["peers"], json!([]));
+
+    let attempt = json!({
+        "domain": "debugging", "strategy": "read-the-error", "goal": "the operator's goal",
+        "hypothesis": "h", "action": "a", "prediction": "p",
+    });
+    bare(&d, "start_ghap", &attempt);
+    assert_eq!(bare(&d, "increment_tool_count", &json!({}))["tool_count"], 1);
+    assert_eq!(bare(&d, "get_session", &json!({}))["session_id"], "default");
+    a.hook(&start("s-a"));
+    for (tool, arguments) in [
+        ("get_session", json!({ "session_id": "default" })),
+        ("get_active_ghap", json!({ "session_id": "default" })),
+    ] {
+        a.forbidden(tool, &arguments);
+    }
+    assert!(!a.ok("get_active_ghap", &json!({})).to_string().contains("operator's goal"));
 }
 
 /// The answer to a request on the socket: its head and its body.

@@ -654,8 +654,30 @@ fn people_and_their_names_are_the_operators_to_give() {
         "ope\u{200b}rator",
         "Human",
         "svc",
+        "the operator",
+        "svc operator",
+        "Operator (you)",
+        "operator@host",
+        "the user",
+        "svc daemon",
+        "you",
+        "op3rator",
+        "opera\u{442}o\u{27e}",
+        "the person at this machine's terminal, who tells",
     ] {
         problem(&session.post("/v1/peers/register", &body(name, "agent")), 403, "forbidden");
+    }
+    let turned = body("\u{202e}rotarepo", "agent");
+    problem(&session.post("/v1/peers/register", &turned), 422, "validation_error");
+    let with_backend =
+        |backend: &str| json!({ "display_name": "ann", "backend": backend, "session_id": "s-1" });
+    for backend in ["operator", "Human", "oper\u{430}tor", "svc"] {
+        let reply = session.post("/v1/peers/register", &with_backend(backend));
+        problem(&reply, 403, "forbidden");
+    }
+    for backend in ["code x", "codex\nsourceChannel", "co\u{200b}dex"] {
+        let reply = session.post("/v1/peers/register", &with_backend(backend));
+        problem(&reply, 422, "validation_error");
     }
     let ann = text(&register(&session, &body("ann", "orchestrator")), "peer_id");
     // Neither does an update make one.

@@ -98,7 +98,7 @@ fn dressed(c: char) -> Option<char> {
         '\u{1f170}'..='\u{1f189}' => nth(0x1_f170),
         '\u{1f1e6}'..='\u{1f1ff}' => nth(0x1_f1e6),
         _ => {
-            const SMALL: [(char, char); 22] = [
+            const SMALL: [(char, char); 28] = [
                 ('ᴀ', 'a'),
                 ('ʙ', 'b'),
                 ('ᴄ', 'c'),
@@ -115,6 +115,12 @@ fn dressed(c: char) -> Option<char> {
                 ('ᴏ', 'o'),
                 ('ᴘ', 'p'),
                 ('ʀ', 'r'),
+                ('ɹ', 'r'),
+                ('ɼ', 'r'),
+                ('ɾ', 'r'),
+                ('ɿ', 'r'),
+                ('ʇ', 't'),
+                ('ǝ', 'e'),
                 ('ꜱ', 's'),
                 ('ᴛ', 't'),
                 ('ᴜ', 'u'),

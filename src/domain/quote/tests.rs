@@ -193,8 +193,7 @@ proptest! {
         }
         // The ends of lines are left, and nothing else.
         value(&mut read);
-        let without_ends = |document: &serde_json::Value| document.to_string().replace("\\n", "");
-        prop_assert_eq!(without_ends(&read), without_ends(&expected));
+        prop_assert_eq!(&read, &expected);
         assert_harmless(read["text"].as_str().expect("a text"))?;
     }
 
@@ -226,6 +225,18 @@ proptest! {
             prop_assert!(as_read(&stamp).matches(sign).count() <= 1, "{} in {:?}", sign, stamp);
         }
         prop_assert!(!stamp.chars().any(is_invisible));
+    }
+}
+
+#[test]
+fn ends_of_lines_in_a_document() {
+    for text in ["\r\u{b}", "\u{b}\r", "\r\u{b}\n", "\u{85}\n", "\r\r\n\u{c}"] {
+        let document = json!({ "text": text }).to_string();
+        let once = json(&document).into_owned();
+        assert_eq!(json(&once), once, "{text:?}");
+        let mut read: serde_json::Value = serde_json::from_str(&once).unwrap();
+        value(&mut read);
+        assert_eq!(read["text"], plain(text).as_ref(), "{text:?}: {once}");
     }
 }
 

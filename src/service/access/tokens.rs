@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, Scope, Timestamp, TokenFingerprint, TokenHash, TokenId, limits, new_secret,
-        token_hash,
+        Caller, Scope, Timestamp, TokenFingerprint, TokenHash, TokenId, is_reserved_session,
+        limits, new_secret, token_hash,
     },
     service::{Error, Page, ResourceKind, check, project::project_root},
     store::TokenRow,
@@ -126,7 +126,8 @@ impl Access {
         let Some(row) = self.core.store.token_by_hash(hash).await? else {
             return Ok(None);
         };
-        if row.revoked_at.is_some() {
+        // One for a reserved session is from before that session was reserved.
+        if row.revoked_at.is_some() || is_reserved_session(&row.session) {
             return Ok(None);
         }
         let seen = Seen::of(row, read_at);
@@ -169,6 +170,10 @@ impl Access {
         only_operator(caller)?;
         check::not_blank("session", &input.session)?;
         check::short("session", Some(&input.session))?;
+        if is_reserved_session(&input.session) {
+            let why = "this session is the operator's own, whose calls need no session token";
+            return Err(Error::invalid("session", why));
+        }
         check::short("project", input.project.as_deref())?;
         let project = input.project.filter(|path| !path.trim().is_empty());
         let project = project.as_deref().map(project_root);

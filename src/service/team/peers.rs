@@ -8,8 +8,8 @@ use super::{Team, delivery::give_up, ownership::foreign};
 use crate::{
     domain::{
         BudgetKind, Caller, NewEvent, Peer, PeerId, PeerPresence, PeerRole, PeerStatus,
-        RegisterInput, RowReader, StreamName, StreamVisibility, Timestamp, limits,
-        looks_like_operator,
+        RegisterInput, RowReader, StreamName, StreamVisibility, Timestamp, changes_direction,
+        limits, looks_like_operator,
     },
     service::{Error, Page, ResourceKind, check, process, project::project_root},
     store::{PeerFilter, PeerRow, StoreError, WriteTx},
@@ -257,10 +257,26 @@ fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<(), Error> {
         "role: human is the operator's to give"
     } else if looks_like_operator(&input.display_name) {
         "display_name: it looks like the operator's, and is the operator's to give"
+    } else if looks_like_operator(&input.backend) {
+        "backend: it looks like the operator's, and is the operator's to give"
     } else {
-        return Ok(());
+        return check_written(input);
     };
     Err(Error::Forbidden(why.to_owned()))
+}
+
+/// What a session calls itself is read as it is written. Its backend is one word: the stamp of its messages names it.
+fn check_written(input: &RegisterInput) -> Result<(), Error> {
+    if changes_direction(&input.display_name) {
+        let why = "must not have characters that change the direction of text";
+        return Err(Error::invalid("display_name", why));
+    }
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    if !input.backend.chars().all(is_part) {
+        let why = "must be one word of letters, digits and -._, such as codex or claude-code";
+        return Err(Error::invalid("backend", why));
+    }
+    Ok(())
 }
 
 fn check_input(input: &RegisterInput) -> Result<(), Error> {

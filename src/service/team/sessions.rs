@@ -9,7 +9,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AccessLevel, BudgetKind, Caller, GhapId, RowReader, SessionStanding, Timestamp, TokenId,
+        AccessLevel, BudgetKind, Caller, GhapId, IMPLICIT_SESSION, Principal, RowReader,
+        SessionStanding, Timestamp, TokenId,
         journal::{Ghap, Session, SessionSource, ToolUse},
     },
     service::{Error, Page, ResourceKind, check, project::project_to_start},
@@ -62,8 +63,6 @@ pub struct SessionDetail {
 
 /// The setting that names the session last started.
 const CURRENT: &str = "current_session";
-/// The session of callers that never started one.
-const IMPLICIT: &str = "default";
 
 impl Team {
     /// The session that a call is about: the one that it names, the one that it came in, or by default the caller's own. The
@@ -91,13 +90,39 @@ impl Team {
                 if let Some(default) = self.default_session(caller).await? {
                     default
                 } else {
-                    let current = self.core.store.setting(CURRENT).await?;
-                    current.unwrap_or_else(|| IMPLICIT.to_owned())
+                    self.operators_session().await?
                 }
             }
         };
         check::key("session_id", Some(&session_id))?;
         Ok(ActingSession { session_id, agent_id: agent_id.unwrap_or_default().to_owned() })
+    }
+
+    /// The session of the operator's calls that name none: the one that the operator last started, else the one that every
+    /// database has. A database from before that one was reserved may show it to be another's. Then the operator gets one
+    /// that nobody else knows of.
+    async fn operators_session(&self) -> Result<String, Error> {
+        if let Some(current) = self.core.store.setting(CURRENT).await? {
+            return Ok(current);
+        }
+        let row = self.core.store.session_owner(IMPLICIT_SESSION).await?;
+        if row.is_none_or(|row| row.owner == Some(Principal::Operator)) {
+            return Ok(IMPLICIT_SESSION.to_owned());
+        }
+        let fresh = fresh_session_id();
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    // Another call may have come first.
+                    if let Some(current) = tx.setting(CURRENT).await? {
+                        return Ok(current);
+                    }
+                    tx.put_setting(CURRENT, &fresh).await?;
+                    Ok(fresh)
+                })
+            })
+            .await
     }
 
     /// Begins a session, or begins it again: what it left open it has back.
@@ -112,7 +137,7 @@ impl Team {
         }
         let session_id = match new.session_id.as_deref().or(own) {
             Some(named) => self.session_to_start(caller, named).await?,
-            None => uuid::Builder::from_random_bytes(random()).into_uuid().to_string(),
+            None => fresh_session_id(),
         };
         let start = SessionStart {
             session_id,
@@ -280,10 +305,10 @@ impl Team {
     }
 }
 
-fn random() -> [u8; 16] {
+fn fresh_session_id() -> String {
     let mut bytes = [0_u8; 16];
     crate::domain::random_bytes(&mut bytes);
-    bytes
+    uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
 }
 
 /// What an ended session leaves.

@@ -213,6 +213,14 @@ impl WriteTx {
         Ok(())
     }
 
+    /// A setting of the daemon.
+    pub async fn setting(&mut self, name: &str) -> Result<Option<String>, StoreError> {
+        let value = sqlx::query_scalar!("select value from setting where name = ?", name)
+            .fetch_optional(&mut self.conn)
+            .await?;
+        Ok(value)
+    }
+
     /// Stores a setting of the daemon.
     pub async fn put_setting(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
         sqlx::query!(

@@ -67,6 +67,26 @@ async fn a_check_in_shows_the_record_once() {
 }
 
 #[tokio::test]
+async fn a_session_of_another_is_not_the_operators() {
+    let world = World::open().await;
+    let (bare, token) = (world.operator(None), world.session("mine"));
+    // As a database may be from before the session was reserved.
+    let owner = token.caller.principal().to_string();
+    let store = &world.test.store;
+    let claimed =
+        store.write(move |tx| Box::pin(async move { tx.touch_session("default", &owner).await }));
+    claimed.await.unwrap();
+    let own = world.call(&bare, "increment_tool_count", json!({})).await;
+    assert_eq!(own["tool_count"], 1);
+    let session = world.call(&bare, "get_session", json!({})).await["session_id"].clone();
+    assert_eq!(session.as_str().unwrap().len(), 36);
+    assert_eq!(world.call(&bare, "increment_tool_count", json!({})).await["tool_count"], 2);
+    assert_eq!(world.call(&bare, "get_session", json!({})).await["session_id"], session);
+    let named = json!({ "session_id": "default" });
+    assert_eq!(world.call(&token, "increment_tool_count", named).await["tool_count"], 1);
+}
+
+#[tokio::test]
 async fn which_session_is_meant() {
     let world = World::open().await;
     let bare = world.operator(None);
