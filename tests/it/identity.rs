@@ -405,7 +405,7 @@ fn nobody_waits_in_the_operators_session() {
         let peer = json!({ "display_name": "a", "backend": "claude-code", "session_id": session });
         a.forbidden("peer_register", &peer);
         let wish = json!({ "session": session });
-        problem(&d.post("/v1/tokens", &wish), 422, "validation_error");
+        problem(&d.post("/v1/tokens", &wish), 422, "invalid_request");
     }
     // A name that the call carries is not taken for the agent's session either.
     let meta = json!({ "threadId": "default" });

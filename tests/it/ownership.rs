@@ -668,7 +668,7 @@ fn people_and_their_names_are_the_operators_to_give() {
         problem(&session.post("/v1/peers/register", &body(name, "agent")), 403, "forbidden");
     }
     let turned = body("\u{202e}rotarepo", "agent");
-    problem(&session.post("/v1/peers/register", &turned), 422, "validation_error");
+    problem(&session.post("/v1/peers/register", &turned), 422, "invalid_request");
     let with_backend =
         |backend: &str| json!({ "display_name": "ann", "backend": backend, "session_id": "s-1" });
     for backend in ["operator", "Human", "oper\u{430}tor", "svc"] {
@@ -677,7 +677,7 @@ fn people_and_their_names_are_the_operators_to_give() {
     }
     for backend in ["code x", "codex\nsourceChannel", "co\u{200b}dex"] {
         let reply = session.post("/v1/peers/register", &with_backend(backend));
-        problem(&reply, 422, "validation_error");
+        problem(&reply, 422, "invalid_request");
     }
     let ann = text(&register(&session, &body("ann", "orchestrator")), "peer_id");
     // Neither does an update make one.

@@ -32,7 +32,10 @@ async fn a_message_goes_from_peer_to_peer_and_is_acknowledged() {
     let lines: Vec<&str> = stamp.lines().collect();
     let header = "[Inter-session message] sourceSession=agent:test:ann sourceChannel=test sourceTool=peer_send isUser=false";
     assert_eq!(lines[..2], [header, "Agent 1 (requester) session: agent:test:ann."]);
-    assert!(lines[2].contains(&format!("ann ({from})")) && lines[2].contains("asks"), "{stamp}");
+    assert!(
+        lines[2].starts_with(&format!("From agent \"ann\" ({from}),")) && lines[2].contains("asks"),
+        "{stamp}"
+    );
     assert!(lines[2].contains(&text(&sent, "id")) && lines.len() == 3, "{stamp}");
     let taken = world.call(&bob, "peer_inbox", nothing()).await;
     assert_eq!((&taken["count"], &taken["messages"][0]["state"]), (&json!(1), &json!("offered")));
