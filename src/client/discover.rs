@@ -246,15 +246,15 @@ mod tests {
         };
         let file = serde_json::to_vec(&daemon).expect("serialises");
         std::fs::write(home.path().join("daemon.json"), file).expect("writes");
-        let cases: [(&[(&str, &str)], Option<&str>, &str); 5] = [
-            (&[], None, &socket),
-            (&[("SVC_LISTEN", "127.0.0.1:5")], None, &socket),
-            (&[("SVC_URL", "")], None, &socket),
-            (&[("SVC_URL", "http://e:1")], None, "http://e:1"),
-            (&[("SVC_URL", "http://e:1")], Some("http://f:1"), "http://f:1"),
+        let cases = [
+            (None, None, socket.as_str()),
+            (Some(("SVC_LISTEN", "127.0.0.1:5")), None, &socket),
+            (Some(("SVC_URL", "")), None, &socket),
+            (Some(("SVC_URL", "http://e:1")), None, "http://e:1"),
+            (Some(("SVC_URL", "http://e:1")), Some("http://f:1"), "http://f:1"),
         ];
         for (env, flag, expected) in cases {
-            let discovery = discovery(home.path(), env, flag).expect("is valid");
+            let discovery = discovery(home.path(), env.as_slice(), flag).expect("is valid");
             let target = discovery.target().expect("is valid");
             assert_eq!(target.endpoint.to_string(), expected, "{env:?} {flag:?}");
             assert_eq!(discovery.fixed().is_some(), expected.starts_with("http"));

@@ -25,6 +25,7 @@ const SILENCE: Duration = Duration::from_secs(45);
 
 /// Follows one event stream.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about the connection")]
 pub struct Follower {
     discovery: Discovery,
     path: String,

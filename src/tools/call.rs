@@ -59,7 +59,9 @@ impl Call {
     /// Depending on the client's revision the tool waits here, or is run again from its beginning with the answers. So
     /// what stands before the question must be harmless to repeat, and a failure must be passed on with `?`.
     pub async fn ask(&self, mut asks: Vec<ClientQuestion>) -> Result<ClientAnswers, Failure> {
-        asks.iter_mut().for_each(|ask| quote::value(&mut ask.params));
+        for ask in &mut asks {
+            quote::value(&mut ask.params);
+        }
         self.far_end.ask(asks).await
     }
 

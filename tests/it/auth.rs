@@ -287,15 +287,18 @@ fn session_tokens_end_with_their_session() {
 fn a_stream_ends_with_the_token_that_opened_it() {
     let d = Daemon::start();
     let old = d.home.token().unwrap();
-    let minted = d.post("/v1/tokens", &json!({ "session": "s-1" })).ok(201);
-    let short = d.post("/v1/tokens", &json!({ "session": "s-2", "ttl_seconds": 1 })).ok(201);
+    let wish = |session: &str| json!({ "session": session, "scopes": ["read_all"] });
+    let minted = d.post("/v1/tokens", &wish("s-1")).ok(201);
+    let mut brief = wish("s-2");
+    brief["ttl_seconds"] = json!(1);
+    let short = d.post("/v1/tokens", &brief).ok(201);
     let short = d.with_token(&text(&short, "token"));
     let gone = d.with_token(&text(&minted, "token"));
     let mut streams: Vec<_> = [&gone, &d.with_token(&old), &short]
         .into_iter()
         .map(|caller| caller.follow("/v1/events?stream_prefix=task/&after=latest"))
         .collect();
-    let mut kept = d.session("s-3").follow("/v1/events?stream_prefix=task/&after=latest");
+    let mut kept = d.reader("s-3").follow("/v1/events?stream_prefix=task/&after=latest");
     // The first of a stream may come before its first event does.
     let first = new_task(&d);
     for stream in streams.iter_mut().chain([&mut kept]) {

@@ -651,7 +651,8 @@ fn trust_without_codex_is_a_failure_that_says_so() {
             name.push(c.to_ascii_lowercase());
         }
         assert_eq!(person.status("codex")["hooks"][0]["state"], "untrusted", "{config}");
-        config += &format!("\n[hooks.state.\"{file}:{name}:0:0\"]\ntrusted_hash = \"sha256:x\"\n");
+        let state = format!("\n[hooks.state.\"{file}:{name}:0:0\"]\ntrusted_hash = \"sha256:x\"\n");
+        config.push_str(&state);
         person.write(".codex/config.toml", &config);
     }
     assert_eq!(person.status("codex")["problems"], json!([]));

@@ -148,8 +148,11 @@ fn sees(reply: &Reply) -> bool {
 /// A request, with a path that may be made anew for each caller.
 type Row<'a> = (&'a str, Box<dyn Fn() -> (String, Option<Value>) + 'a>, [u16; 5]);
 
+/// Makes the arguments of a call.
+type Make<'a> = Box<dyn Fn() -> Value + 'a>;
+
 /// Reads of what is there, as often as one likes.
-fn reads<'a>(route: &'a str, path: String, expected: [u16; 5]) -> Row<'a> {
+fn reads(route: &str, path: String, expected: [u16; 5]) -> Row<'_> {
     (route, Box::new(move || (path.clone(), None)), expected)
 }
 
@@ -397,7 +400,6 @@ fn each_tool_answers_each_caller_by_the_rule() {
     let own_sees = ["sees", "sees", "forbidden", "forbidden", "forbidden"];
     let all = ["blind"; 5];
     let in_session = json!({ "session_id": "owner" });
-    type Make<'a> = Box<dyn Fn() -> Value + 'a>;
     let fixed = |value: Value| -> Make<'static> { Box::new(move || value.clone()) };
     let with = |more: Value| -> Make<'static> {
         let mut arguments = json!({ "session_id": "owner" });
