@@ -214,8 +214,23 @@ pub(crate) fn check_source(path: &Path, meta: &Metadata) -> Result<(), Untrusted
     check_mode(path, meta, OTHERS_WRITE, 0o600)
 }
 
-/// Reads a file of the person's that is no secret; `None` if there is none. What everybody can write says nothing about what
-/// the person wants.
+/// Refuses a file that is a link, or has a second name: what is kept beside the one name, such as a lock, does not stand beside
+/// the other. There is nothing to refuse in a file that does not exist.
+pub(crate) fn check_one_name(path: &Path) -> Result<(), UntrustedPath> {
+    let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if meta.is_symlink() {
+        return Err(link(path));
+    }
+    if meta.is_file() && meta.nlink() > 1 {
+        let fault = format!("has {} names (hard links)", meta.nlink());
+        let remedy = "remove the others, or put a copy there in its place";
+        return Err(untrusted(path, &fault, remedy));
+    }
+    Ok(())
+}
+
+/// Reads a file of the person's that is no secret; `None` if there is none. What another user owns, except root, or others can
+/// write, says nothing about what the person wants.
 pub(crate) fn read_settings(path: &Path) -> io::Result<Option<String>> {
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -224,7 +239,10 @@ pub(crate) fn read_settings(path: &Path) -> io::Result<Option<String>> {
     };
     let meta = file.metadata()?;
     if meta.is_file() {
-        check_mode(path, &meta, EVERYBODY_WRITES, 0o644)?;
+        if meta.uid() != 0 {
+            check_owner(path, &meta)?;
+        }
+        check_mode(path, &meta, OTHERS_WRITE, 0o644)?;
     }
     let mut text = String::new();
     file.read_to_string(&mut text)?;
@@ -269,10 +287,14 @@ fn untrusted(path: &Path, fault: &str, remedy: &str) -> UntrustedPath {
 fn name_link(path: &Path, error: io::Error) -> io::Error {
     let is_link = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
     if is_link {
-        let remedy = "links are not followed here; put the file itself there";
-        return untrusted(path, "is a symbolic link", remedy).into();
+        return link(path).into();
     }
     error
+}
+
+fn link(path: &Path) -> UntrustedPath {
+    let remedy = "links are not followed here; put the file itself there";
+    untrusted(path, "is a symbolic link", remedy)
 }
 
 fn no_follow() -> i32 {

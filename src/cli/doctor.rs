@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
 use super::{Context, install, output};
-use crate::client::{Client, ClientError, DaemonFile, Endpoint, Token, Url};
+use crate::client::{Client, ClientError, Endpoint, Token, Url};
 use crate::config::{Config, Flags};
 use crate::domain::{Clock as _, SystemClock, Timestamp};
 use crate::private_file;
@@ -292,7 +292,7 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
 /// Who answers at the configured address, if it is not the daemon of this data folder.
 async fn neighbour(context: &Context, config: &Config) -> Option<Finding> {
     const CHECK: &str = "address";
-    let ours = DaemonFile::read_live(&context.paths.daemon_json);
+    let ours = crate::daemon::live_file(&context.paths);
     let address = config.listen.iter().find(|address| address.port() != 0)?;
     let url = Url::of_listener(*address);
     let health = match probe(Endpoint::Tcp(url.clone())).await {

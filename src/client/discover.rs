@@ -187,11 +187,6 @@ impl DaemonFile {
     pub fn read(path: &Path) -> Option<Self> {
         serde_json::from_slice(&std::fs::read(path).ok()?).ok()
     }
-
-    /// Reads the file of a daemon whose process exists. A killed daemon leaves its file behind.
-    pub fn read_live(path: &Path) -> Option<Self> {
-        Self::read(path).filter(|daemon| process_exists(daemon.pid))
-    }
 }
 
 /// Whether a process with this id exists and runs. A zombie does not.

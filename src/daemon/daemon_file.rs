@@ -3,10 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::client::DaemonFile;
+use crate::client::{DaemonFile, process_exists};
 use crate::config::Paths;
 use crate::domain::Timestamp;
 use crate::private_file;
+use crate::store::DatabaseLock;
 use crate::telemetry;
 
 /// How often a lock's holder is looked for in `daemon.json`.
@@ -18,13 +19,20 @@ const POLL: Duration = Duration::from_millis(20);
 pub fn lock_holder(paths: &Paths, patience: Duration) -> Option<DaemonFile> {
     let deadline = Instant::now() + patience;
     loop {
-        // A daemon that was killed may have left its file behind, so the process has to exist.
-        let daemon = DaemonFile::read_live(&paths.daemon_json);
+        let daemon = live_file(paths);
         if daemon.is_some() || Instant::now() >= deadline {
             return daemon;
         }
         std::thread::sleep(POLL);
     }
+}
+
+/// What the file says, if the process that it names holds the lock of the database.
+///
+/// A daemon that was killed leaves its file behind, and its pid goes to any other process.
+pub fn live_file(paths: &Paths) -> Option<DaemonFile> {
+    let holds = |pid| process_exists(pid) && DatabaseLock::is_held_by(&paths.lock, pid);
+    DaemonFile::read(&paths.daemon_json).filter(|file| holds(file.pid))
 }
 
 /// Writes the file and answers the URL in it.

@@ -71,8 +71,14 @@ pub trait ResourceProvider: fmt::Debug + Send + Sync {
         caller: &'a Caller,
         uri: &'a str,
     ) -> BoxFuture<'a, Result<Option<Vec<Value>>, RpcError>>;
-    /// The stream whose events change a resource; `None` if this provider does not have it, or it never changes.
-    fn stream_of(&self, uri: &str) -> Option<StreamName>;
+    /// The stream whose events change a resource; `None` if the caller may not read it, this provider does not have it, or it
+    /// never changes.
+    fn stream_of<'a>(
+        &'a self,
+        services: &'a Services,
+        caller: &'a Caller,
+        uri: &'a str,
+    ) -> BoxFuture<'a, Result<Option<StreamName>, RpcError>>;
     /// Values for a variable of a template, beginning with `value`; `None` if this provider does not have the template.
     fn complete<'a>(
         &'a self,
@@ -176,9 +182,19 @@ impl ResourceProvider for StreamResources {
         })
     }
 
-    fn stream_of(&self, uri: &str) -> Option<StreamName> {
-        // The stream may not be there yet. What a subscriber hears is decided by the stream when it moves.
-        parse(uri).map(|(name, _)| name).filter(|name| !holds_answers(name))
+    fn stream_of<'a>(
+        &'a self,
+        services: &'a Services,
+        caller: &'a Caller,
+        uri: &'a str,
+    ) -> BoxFuture<'a, Result<Option<StreamName>, RpcError>> {
+        Box::pin(async move {
+            let name = parse(uri).map(|(name, _)| name).filter(|name| !holds_answers(name));
+            let Some(name) = name else { return Ok(None) };
+            // Who may read it may change. What a subscriber hears is decided by the stream when it moves.
+            let end = services.log.readable_stream_end(caller, &name).await?;
+            Ok(end.map(|_| name))
+        })
     }
 
     fn complete<'a>(

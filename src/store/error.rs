@@ -22,6 +22,9 @@ pub enum StoreError {
     /// The file is damaged.
     #[error("the file is damaged, or no database")]
     Corrupt(#[source] EngineError),
+    /// A file of the database is a link, or has a second name: another daemon could have it open there.
+    #[error("{0}")]
+    Linked(String),
     /// The engine's check of a whole file found faults.
     #[error("{file} fails the check of its integrity: {findings}")]
     Unsound {

@@ -124,7 +124,72 @@ fn stopping_never_hits_a_stranger_with_a_recycled_pid() {
     });
     home.write("daemon.json", &stale.to_string());
     assert_eq!(svc(&home, &["status"]).code, Some(1));
-    svc(&home, &["stop"]);
+    assert_eq!(svc(&home, &["stop"]).ok().trim(), "svc is not running");
+    // Nor while another command than a daemon has the database.
+    let lock = fs::File::create(home.path("svc.db.lock")).unwrap();
+    lock.lock().unwrap();
+    assert_eq!(svc(&home, &["stop"]).ok().trim(), "svc is not running");
+    let pid = stranger.id().to_string();
+    for command in [&["migrate"][..], &["serve", "--listen", "127.0.0.1:0"]] {
+        let ran = svc(&home, command);
+        assert_eq!(ran.code, Some(3), "{command:?}: {ran:?}");
+        assert!(!ran.stderr.contains(&pid), "the stranger is not who has it: {ran:?}");
+    }
+    assert!(stranger.try_wait().unwrap().is_none(), "the stranger lives");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+/// A daemon was killed, and its pid belongs to another process now. No daemon runs, so every start starts one.
+#[test]
+fn a_killed_daemon_is_started_again_whoever_has_its_pid_now() {
+    let home = Home::new();
+    let listen = format!("127.0.0.1:{}", free_port());
+    home.write("config.toml", &format!("listen = [\"{listen}\"]\n"));
+    let mut stranger = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let initialize = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "0" },
+    }});
+    let begin = json!({ "hook_event_name": "SessionStart", "session_id": "s", "source": "startup", "cwd": "/" });
+    let starts: [(&[&str], String); 4] = [
+        (&["start"], String::new()),
+        (&["stdio"], format!("{initialize}\n")),
+        (&["hook", "claude-code"], begin.to_string()),
+        (&["restart"], String::new()),
+    ];
+    svc(&home, &["start"]).ok();
+    for (command, input) in starts {
+        let daemon = home.daemon_json().unwrap();
+        let pid = daemon["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).unwrap();
+        let process = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(process, Signal::KILL).unwrap();
+        eventually(SOON, || svc(&home, &["status"]).code == Some(1));
+        let mut stale = daemon.clone();
+        stale["pid"] = json!(stranger.id());
+        home.write("daemon.json", &stale.to_string());
+        let status = svc(&home, &["status"]);
+        assert_eq!((status.code, status.stderr.as_str()), (Some(1), ""), "{status:?}");
+        let doctor = svc(&home, &["doctor"]);
+        assert!(doctor.stdout.contains("not running"), "{doctor:?}");
+        let words = format!("{}{}", doctor.stdout, doctor.stderr);
+        assert!(!words.contains(&format!("kill {}", stranger.id())), "{doctor:?}");
+
+        let ran = svc_with_input(&home, command, input.as_bytes());
+        assert_eq!(ran.code, Some(0), "{command:?}: {ran:?}");
+        if command[0] == "stdio" {
+            assert!(ran.stdout.contains("serverInfo"), "{ran:?}");
+        }
+        eventually(SOON, || svc(&home, &["status"]).code == Some(0));
+        let started = svc(&home, &["status", "--json"]).json();
+        assert_eq!(started["pid"], home.daemon_json().unwrap()["pid"], "{command:?}");
+        assert_ne!(started["pid"], daemon["pid"], "{command:?}");
+    }
+    // The socket says who the daemon is, whatever the file says.
+    let mut wrong = home.daemon_json().unwrap();
+    let pid = std::mem::replace(&mut wrong["pid"], json!(stranger.id()));
+    home.write("daemon.json", &wrong.to_string());
+    assert_eq!(svc(&home, &["status", "--json"]).json()["pid"], pid);
+    assert_eq!(svc(&home, &["stop", "--json"]).json()["pid"], pid);
     assert!(stranger.try_wait().unwrap().is_none(), "the stranger lives");
     stranger.kill().unwrap();
     stranger.wait().unwrap();

@@ -62,17 +62,30 @@ fn a_hook_keeps_nothing_in_a_folder_that_others_can_write() {
 }
 
 #[test]
-fn settings_that_everybody_can_write_are_refused() {
+fn settings_that_others_own_or_can_write_are_refused() {
     let home = Home::new();
     home.write("config.toml", "log_level = \"warn\"\n");
     set_mode(&home.dir(), 0o700);
     let config = home.path("config.toml");
-    for (mode, passes) in [(0o666, false), (0o646, false), (0o664, true), (0o644, true)] {
+    for (mode, passes) in
+        [(0o666, false), (0o646, false), (0o664, false), (0o620, false), (0o644, true)]
+    {
         set_mode(&config, mode);
         let ran = svc(&home, &["config", "show"]);
         assert_eq!(ran.code, Some(if passes { 0 } else { 2 }), "{mode:o}: {ran:?}");
         let remedy = format!("chmod 644 {}", config.display());
         assert_eq!(ran.stderr.contains(&remedy), !passes, "{mode:o}: {ran:?}");
+    }
+    // Only root gives files away; what is root's is taken from everybody.
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&config, Some(65534), None).expect("root may");
+        for command in [&["config", "show"][..], &["serve"], &["start"]] {
+            let ran = svc(&home, command);
+            assert_eq!(ran.code, Some(2), "{command:?}: {ran:?}");
+            let remedy = format!("chown 0 {}", config.display());
+            assert!(ran.stderr.contains(&remedy), "{command:?}: {ran:?}");
+        }
+        std::os::unix::fs::chown(&config, Some(0), None).expect("root may");
     }
     // The record of what was installed names the files that are put back.
     set_mode(&home.dir(), 0o777);
@@ -202,6 +215,56 @@ fn a_backup_follows_no_link_and_is_private_from_the_beginning() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("symbolic link"), "{ran:?}");
     assert_eq!(fs::read(&victim).expect("is there"), b"");
+}
+
+/// Each data folder has its own lock, so a database that stands in two would have two daemons.
+#[test]
+fn a_database_that_has_another_name_is_refused() {
+    let mut d = Daemon::start();
+    let second = Home::new();
+    fs::create_dir(second.dir()).expect("makes");
+    set_mode(&second.dir(), 0o700);
+    let commands: [&[&str]; 4] = [
+        &["serve", "--listen", "127.0.0.1:0"],
+        &["start", "--listen", "127.0.0.1:0"],
+        &["migrate"],
+        &["backup", "copy.db"],
+    ];
+    let refuse = |home: &Home, name: &str, words: &str, commands: &[&[&str]]| {
+        let path = home.path(name).display().to_string();
+        for command in commands {
+            let ran = svc(home, command);
+            assert_eq!(ran.code, Some(1), "{name} {command:?}: {ran:?}");
+            let is_named = ran.stderr.contains(&path) && ran.stderr.contains(words);
+            assert!(is_named, "{name} {command:?}: {ran:?}");
+        }
+    };
+    symlink(d.home.path("svc.db"), second.path("svc.db")).expect("links");
+    refuse(&second, "svc.db", "is a symbolic link", &commands);
+    fs::remove_file(second.path("svc.db")).expect("ours");
+    fs::hard_link(d.home.path("svc.db"), second.path("svc.db")).expect("links");
+    refuse(&second, "svc.db", "has 2 names", &commands);
+    d.get("/v1/health").ok(200);
+    d.stop();
+    refuse(&d.home, "svc.db", "has 2 names", &commands);
+    fs::remove_file(second.path("svc.db")).expect("ours");
+    // What belongs to the database, too. A backup needs no lock.
+    let victim = d.home.user().join("victim");
+    for name in ["svc.db-wal", "svc.db-shm", "svc.db-journal", "svc.db.lock"] {
+        let commands = if name == "svc.db.lock" { &commands[..3] } else { &commands };
+        let own = d.home.path(name);
+        let _absent_after_a_clean_end = fs::remove_file(&own);
+        symlink(&victim, &own).expect("links");
+        refuse(&d.home, name, "is a symbolic link", commands);
+        fs::remove_file(&own).expect("ours");
+        fs::write(&victim, "").expect("writes");
+        fs::hard_link(&victim, &own).expect("links");
+        refuse(&d.home, name, "has 2 names", commands);
+        fs::remove_file(&own).expect("ours");
+        assert_eq!(fs::read(&victim).expect("is there"), b"", "{name}");
+        fs::remove_file(&victim).expect("ours");
+    }
+    d.restart();
 }
 
 #[test]

@@ -560,6 +560,46 @@ fn mcp(caller: &Caller, method: &str, params: &Value) -> &'static str {
     if sees(&reply) { "sees" } else { "blind" }
 }
 
+/// Whether a caller may subscribe to a resource. If not, the answer is that of reading it, in both eras.
+#[track_caller]
+fn subscribes(caller: &Caller, uri: &str) -> bool {
+    let post = || {
+        let accept = "application/json, text/event-stream";
+        caller.request("POST", "/mcp").header("Accept", accept)
+    };
+    let open = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" },
+    } });
+    let opened = post().json(&open).send();
+    let session = opened.header("mcp-session-id").expect("a session").to_owned();
+    let [read, subscribed] = ["resources/read", "resources/subscribe"].map(|method| {
+        let call = json!({ "jsonrpc": "2.0", "id": 2, "method": method, "params": { "uri": uri } });
+        post().header("Mcp-Session-Id", &session).json(&call).send().json()
+    });
+    let wishes = json!({ "notifications": { "resourceSubscriptions": [uri] } });
+    let listen = json!({ "jsonrpc": "2.0", "id": 3, "method": "subscriptions/listen", "params": {
+        "notifications": wishes["notifications"],
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        },
+    } });
+    let listen = post()
+        .header("MCP-Protocol-Version", "2026-07-28")
+        .header("Mcp-Method", "subscriptions/listen")
+        .json(&listen);
+    let mut stream = listen.follow().expect("an answer").expect("a stream");
+    let granted = stream.event().data["params"]["notifications"].clone();
+    let is_granted = granted == wishes["notifications"];
+    if subscribed["error"].is_null() {
+        assert!(is_granted && subscribed["result"] == json!({}), "{subscribed} {granted}");
+        return true;
+    }
+    assert_eq!(subscribed["error"], read["error"], "{subscribed}");
+    assert_eq!(granted, json!({}));
+    false
+}
+
 #[test]
 fn resources_and_prompts_show_what_their_reader_may_read() {
     let world = World::new();
@@ -583,6 +623,12 @@ fn resources_and_prompts_show_what_their_reader_may_read() {
     ] {
         let given = world.callers.each_ref().map(|caller| mcp(caller, method, &params));
         assert_eq!(given, expected, "{method} {params}");
+    }
+    // Who may not read a stream does not learn by a subscription that there is one.
+    let gone = "svc://stream/task/task_unknown";
+    for (uri, readers) in [(uri.as_str(), [true, true, true, false, true]), (gone, [false; 5])] {
+        let given = world.callers.each_ref().map(|caller| subscribes(caller, uri));
+        assert_eq!(given, readers, "{uri}");
     }
     // Lists name streams and ids and no texts.
     let names = |caller: &Caller, method: &str, params: &Value| {

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::Context;
 use crate::client::{Client, ClientError, DaemonFile, Endpoint, Target, Url};
+use crate::daemon;
 
 /// How long `/health` may take: it reads nothing but memory.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -40,14 +41,14 @@ pub(in crate::cli) struct HealthDocument {
 /// The daemon of this data folder.
 #[derive(Debug)]
 pub(in crate::cli) enum DaemonProbe {
-    /// There is none.
+    /// There is none: nobody listens on the socket, and the process in `daemon.json` does not hold the database.
     Absent,
     /// It answers on its socket.
     Running(DaemonFile, HealthAnswer),
     /// It answers on its socket that it takes no requests: it starts or ends.
     NotReady(Option<i32>),
-    /// A daemon of an earlier version answers at its URL, under its own pid. It has no socket, so no command of this
-    /// version sends it anything but `/health`.
+    /// A daemon of an earlier version holds the database and answers at its URL, under its own pid. It has no socket, so no
+    /// command of this version sends it anything but `/health`.
     WithoutSocket(DaemonFile),
     /// A process is there that does not answer as it should.
     Silent {
@@ -60,12 +61,14 @@ pub(in crate::cli) enum DaemonProbe {
 
 /// Looks for the daemon of this data folder.
 pub(in crate::cli) async fn find_daemon(context: &Context) -> DaemonProbe {
-    let file = DaemonFile::read_live(&context.paths.daemon_json);
-    match probe(Endpoint::Socket(context.paths.socket.clone())).await {
+    let paths = &context.paths;
+    match probe(Endpoint::Socket(paths.socket.clone())).await {
         Ok(health) if health.document.server == "svc" => {
             let of_this_start = |file: &DaemonFile| file.boot_id == health.document.boot_id;
-            let daemon = file.filter(of_this_start);
-            let daemon = daemon.unwrap_or_else(|| health.introduction(context));
+            let daemon = DaemonFile::read(&paths.daemon_json).filter(of_this_start);
+            let mut daemon = daemon.unwrap_or_else(|| health.introduction(context));
+            // Who is at the other end of the socket is known by the kernel alone.
+            daemon.pid = health.pid.unwrap_or(daemon.pid);
             DaemonProbe::Running(daemon, health)
         }
         Ok(health) if health.status == StatusCode::SERVICE_UNAVAILABLE => {
@@ -75,12 +78,13 @@ pub(in crate::cli) async fn find_daemon(context: &Context) -> DaemonProbe {
             pid: health.pid,
             problem: format!("/health answers {}", health.status),
         },
-        Err(ClientError::NotRunning { .. }) => match file {
+        Err(ClientError::NotRunning { .. }) => match daemon::live_file(paths) {
             Some(file) => without_socket(file).await,
             None => DaemonProbe::Absent,
         },
         Err(error) => {
-            DaemonProbe::Silent { pid: file.map(|file| file.pid), problem: error.to_string() }
+            let pid = daemon::live_file(paths).map(|file| file.pid);
+            DaemonProbe::Silent { pid, problem: error.to_string() }
         }
     }
 }
@@ -100,7 +104,7 @@ pub(in crate::cli) async fn find_settled_daemon(
     }
 }
 
-/// What becomes of a `daemon.json` whose process exists, where nobody listens on the socket.
+/// What becomes of a `daemon.json` whose process holds the database, where nobody listens on the socket.
 async fn without_socket(file: DaemonFile) -> DaemonProbe {
     let answer = match Url::parse(&file.url) {
         Ok(url) => probe(Endpoint::Tcp(url)).await,

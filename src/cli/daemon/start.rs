@@ -94,8 +94,9 @@ pub(in crate::cli) async fn ensure_apart(context: &Context) -> anyhow::Result<En
     }
     let was_started = serde_json::from_slice::<Value>(&ran.stdout)
         .is_ok_and(|answer| answer.get("started") == Some(&json!(true)));
-    let daemon = DaemonFile::read_live(&context.paths.daemon_json)
-        .context("the daemon was started, and is gone again; see `svc logs`")?;
+    let DaemonProbe::Running(daemon, _) = find_daemon(context).await else {
+        bail!("the daemon was started, and is gone again; see `svc logs`");
+    };
     Ok(if was_started {
         EnsuredDaemon::Started(daemon)
     } else {

@@ -48,7 +48,7 @@ pub(in crate::cli) async fn restart(
 
 /// Stops the daemon and gives its pid; `None` if none runs.
 ///
-/// Fails, without a signal to anyone, if the process in `daemon.json` does not answer as the daemon.
+/// Fails, without a signal to anyone, if the process that holds the database does not answer as the daemon.
 async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
     // Others could have named any process.
     private_file::check_folder(&context.paths.home)?;
@@ -62,14 +62,13 @@ async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
                 return Ok(None);
             }
             bail!(
-                "process {pid} does not answer as the daemon ({problem}), so it gets no signal; if it is a daemon that \
-                 hangs, end it with `kill {pid}`, else remove {file}",
-                file = context.paths.daemon_json.display()
+                "process {pid} does not answer as the daemon ({problem}), so it gets no signal; if it hangs, end it with \
+                 `kill {pid}`"
             )
         }
         DaemonProbe::Silent { pid: None, problem } => bail!("{problem}"),
     };
-    let pid = Pid::from_raw(daemon.pid).context("daemon.json names no process")?;
+    let pid = Pid::from_raw(daemon.pid).context("the daemon does not say which process it is")?;
     for (patience, next) in [(FIRST_SIGNAL, "asking again"), (SECOND_SIGNAL, "giving up")] {
         match kill_process(pid, Signal::TERM) {
             Ok(()) => {}

@@ -10,7 +10,7 @@ use svc_install::{
 
 use super::here;
 use crate::cli::{Context, output};
-use crate::client::{DaemonFile, Token, Url};
+use crate::client::{Token, Url};
 use crate::config::Flags;
 
 /// Something that is no longer as it was installed.
@@ -68,7 +68,7 @@ pub(in crate::cli) async fn drift(context: &Context) -> anyhow::Result<(usize, V
 
 async fn expectation(context: &Context) -> anyhow::Result<Expectation> {
     let config = context.config(&Flags::default()).ok();
-    let live = DaemonFile::read_live(&context.paths.daemon_json);
+    let live = crate::daemon::live_file(&context.paths);
     let listener = || {
         let addresses = &config.as_ref()?.listen;
         let address = addresses.iter().find(|address| address.port() != 0)?;

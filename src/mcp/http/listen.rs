@@ -66,8 +66,7 @@ impl McpServer {
             ..GrantedNotices::default()
         };
         for uri in texts(wishes, "resourceSubscriptions")? {
-            let stream = self.resources.iter().find_map(|provider| provider.stream_of(uri));
-            let Some(stream) = stream else { continue };
+            let Some(stream) = self.stream_of_resource(caller, uri).await? else { continue };
             filter.watched.entry(stream.as_str().to_owned()).or_default().insert(uri.to_owned());
             granted.resource_subscriptions.push(uri);
         }

@@ -12,7 +12,7 @@ use super::{
     },
     params::{cursor, refuse_cursor},
 };
-use crate::domain::Caller;
+use crate::domain::{Caller, StreamName};
 
 /// Members of `ListResourcesResult`.
 #[derive(Serialize)]
@@ -75,6 +75,20 @@ impl McpServer {
         Err(no_resource(context, uri))
     }
 
+    /// The stream whose events change a resource that the caller may read; `None` if there is none.
+    pub(in crate::mcp) async fn stream_of_resource(
+        &self,
+        caller: &Caller,
+        uri: &str,
+    ) -> Result<Option<StreamName>, RpcError> {
+        for provider in &self.resources {
+            if let Some(stream) = provider.stream_of(&self.services, caller, uri).await? {
+                return Ok(Some(stream));
+            }
+        }
+        Ok(None)
+    }
+
     /// `resources/subscribe` and `resources/unsubscribe`.
     pub(super) async fn subscribe(
         &self,
@@ -90,7 +104,7 @@ impl McpServer {
         if method == "resources/unsubscribe" {
             self.services.mcp.unsubscribe_resource(&session.id, uri.to_owned()).await?;
         } else {
-            let stream = self.resources.iter().find_map(|provider| provider.stream_of(uri));
+            let stream = self.stream_of_resource(&context.caller, uri).await?;
             let stream = stream.ok_or_else(|| no_resource(context, uri))?;
             let stream = stream.as_str().to_owned();
             let (mcp, uri) = (&self.services.mcp, uri.to_owned());

@@ -1,16 +1,25 @@
 //! Settings of connections. They are per connection and have to be given each time.
 
-use std::{path::Path, str::FromStr as _};
+use std::{ffi::OsString, path::Path, str::FromStr as _};
 
 use sqlx::{
     ConnectOptions as _, SqliteConnection,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
-use crate::{domain::limits, store::StoreError};
+use crate::{domain::limits, private_file, store::StoreError};
 
-/// Settings that writers and readers share.
+/// Ends of the names of a database's files.
+const FILES: [&str; 4] = ["", "-wal", "-shm", "-journal"];
+
+/// Settings that writers and readers share. The engine follows links, so they are refused here.
 fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    for end in FILES {
+        let mut name = OsString::from(path);
+        name.push(end);
+        private_file::check_one_name(Path::new(&name))
+            .map_err(|untrusted| StoreError::Linked(untrusted.to_string()))?;
+    }
     Ok(SqliteConnectOptions::from_str("sqlite:")?
         .filename(path)
         .foreign_keys(true)

@@ -4,13 +4,22 @@
 //! file itself stays: removing it would let two processes hold locks on two files of one name.
 
 use std::{
-    fs::{File, TryLockError},
+    fs::{File, Metadata, TryLockError},
     io,
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::Path,
+    thread,
+    time::Duration,
 };
 
 use rustix::fs::OFlags;
+
+use crate::private_file;
+
+/// Who looks whether the lock is held holds it for that moment. So it is tried again this often,
+const TRIES: usize = 20;
+/// with this pause.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Holds the lock for as long as it lives.
 #[derive(Debug)]
@@ -36,9 +45,10 @@ pub enum LockError {
 }
 
 impl DatabaseLock {
-    /// Takes the lock at `path`, without waiting.
+    /// Takes the lock at `path`, and waits for nobody but those who look whether it is held.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let failed = |source| LockError::Io { path: path.display().to_string(), source };
+        private_file::check_one_name(path).map_err(|untrusted| failed(untrusted.into()))?;
         let file = File::options()
             .read(true)
             .write(true)
@@ -48,10 +58,61 @@ impl DatabaseLock {
             .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
             .open(path)
             .map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Self { _file: file }),
-            Err(TryLockError::WouldBlock) => Err(LockError::Held),
-            Err(TryLockError::Error(source)) => Err(failed(source)),
+        for attempt in 1.. {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if attempt == TRIES => return Err(LockError::Held),
+                Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
+                Err(TryLockError::Error(source)) => return Err(failed(source)),
+            }
         }
+        Ok(Self { _file: file })
+    }
+
+    /// Whether this process holds the lock at `path`.
+    ///
+    /// Where the system does not say which files a process has open, whether any process holds it.
+    pub fn is_held_by(path: &Path, pid: i32) -> bool {
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        let Ok(file) = file.open(path) else { return false };
+        let Ok(meta) = file.metadata() else { return false };
+        has_open(pid, &meta) != Some(false)
+            && matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+    }
+}
+
+/// Whether a process has this file open; `None` if the system does not say so.
+fn has_open(pid: i32, file: &Metadata) -> Option<bool> {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let mut files = descriptors.flatten().filter_map(|entry| std::fs::metadata(entry.path()).ok());
+    Some(files.any(|open| (open.dev(), open.ino()) == (file.dev(), file.ino())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_the_lock_is_known_by_its_process() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("svc.db.lock");
+        let own = i32::try_from(std::process::id()).expect("fits");
+        assert!(!DatabaseLock::is_held_by(&path, own), "there is none");
+        let lock = DatabaseLock::acquire(&path).expect("is free");
+        assert!(DatabaseLock::is_held_by(&path, own));
+        assert!(matches!(DatabaseLock::acquire(&path), Err(LockError::Held)));
+        let mut stranger = std::process::Command::new("sleep").arg("60").spawn().expect("starts");
+        let pid = stranger.id().try_into().expect("fits");
+        if std::fs::exists("/proc/self/fd").expect("can be asked") {
+            assert!(!DatabaseLock::is_held_by(&path, pid), "a stranger has not opened it");
+        }
+        stranger.kill().expect("our own child");
+        stranger.wait().expect("our own child");
+        drop(lock);
+        assert!(!DatabaseLock::is_held_by(&path, own), "nobody holds it any more");
+        std::fs::hard_link(&path, folder.path().join("other")).expect("links");
+        let error = DatabaseLock::acquire(&path).expect_err("has two names");
+        assert!(matches!(error, LockError::Io { .. }), "{error:?}");
     }
 }

@@ -581,8 +581,15 @@ impl ResourceProvider for Resources {
         Box::pin(std::future::ready(Ok(contents.map(|contents| vec![contents]))))
     }
 
-    fn stream_of(&self, uri: &str) -> Option<StreamName> {
-        (uri == "test://watched-resource").then(|| StreamName::fixed(StreamName::TEAM))
+    fn stream_of<'a>(
+        &'a self,
+        _: &'a Services,
+        _: &'a Caller,
+        uri: &'a str,
+    ) -> BoxFuture<'a, Result<Option<StreamName>, RpcError>> {
+        let is_watched = uri == "test://watched-resource";
+        let stream = is_watched.then(|| StreamName::fixed(StreamName::TEAM));
+        Box::pin(std::future::ready(Ok(stream)))
     }
 
     fn complete<'a>(
