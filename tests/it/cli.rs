@@ -625,7 +625,6 @@ fn what_is_no_command_is_a_usage_error() {
         &["serve", "--listen"],
         &["serve", "--listen", "nonsense"],
         &["events", "tail", "--stream", "a", "--prefix", "b"],
-        &[],
     ] {
         let ran = svc(&home, args);
         assert_eq!(ran.code, Some(2), "{args:?}: {ran:?}");

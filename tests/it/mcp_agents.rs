@@ -46,7 +46,8 @@ fn replay(name: &str, text: &str) {
     register(&d, &json!({ "display_name": "bob", "backend": "codex", "path": "/repo" }));
     let task = new_task(&d);
     append(&d, &task, &json!([done()]));
-    let minted = d.post("/v1/tokens", &json!({ "session": "agent" })).ok(201);
+    let minted =
+        d.post("/v1/tokens", &json!({ "session": "agent", "scopes": ["read_all"] })).ok(201);
     let token = minted["token"].as_str().expect("a token");
     let mut session = String::new();
     let mut open: Vec<Sse> = Vec::new();

@@ -389,8 +389,10 @@ mod called {
     #[test]
     fn a_reply_is_seen_by_those_who_watch_and_ends_nothing() {
         let d = Daemon::start();
-        let task = new_task(&d);
         let ann = peer(&d, "s-ann");
+        // Given to her, so she may write to it.
+        let made = d.post("/v1/tasks", &json!({ "agent": ann })).ok(201);
+        let task = text(&made, "task_id");
         let mut watch = d.follow(&subscribe(&task));
         watch.events(1);
         let arguments = json!({ "task_id": task, "body": "half\nof it", "kind": "result" });

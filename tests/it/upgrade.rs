@@ -67,6 +67,11 @@ pub(crate) fn older_database(home: &Home, level: usize) {
         let as_opened = "update stream set visibility = 'operator' where name = 'mcp/old'";
         file.execute_batch(as_opened).expect("the column is in this migration");
     }
+    if level >= 16 {
+        let as_opened =
+            "update stream set visibility = 'operator', project = '' where name = 'note/old'";
+        file.execute_batch(as_opened).expect("the columns are in this migration");
+    }
 }
 
 fn backups(home: &Home) -> Vec<PathBuf> {

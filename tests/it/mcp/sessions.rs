@@ -156,7 +156,7 @@ fn a_client_that_is_done_says_so() {
 fn a_call_is_made_for_the_session_of_its_token_or_for_the_one_that_the_operator_names() {
     let d = Daemon::start();
     let mine = d.session("s-1");
-    let peer = json!({ "display_name": "me", "backend": "claude", "session_id": "s-1" });
+    let peer = json!({ "display_name": "ada", "backend": "claude", "session_id": "s-1" });
     let registered = given(&Client::open(&mine, "2025-11-25").call("peer_register", &peer));
     let send = |caller: &Caller, named: Option<&str>| {
         let inbox = request(1, "tools/call", &tool("peer_inbox", &json!({})));
