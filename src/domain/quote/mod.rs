@@ -7,7 +7,7 @@
 //!   a client's (`imitation`, which compares texts by what they look like: `skeleton`). All else stays as it was written: the
 //!   text is normalised to find an imitation, and never in what is given, or code and names would change.
 //! - [`QuotedText`] is a text of several lines, each behind `> `. [`QuotedLine`] is one line within a line of ours.
-//! - [`ModelText`] is a text of the daemon's for a model. [`model_text!`](crate::domain::model_text) makes it of constants,
+//! - [`ModelText`] is a text of the daemon's for a model. `model_text!` makes it of constants,
 //!   numbers, ids and quotations. A bare `String` does not fit into it.
 //! - [`json`] and [`value`] render all strings of a JSON document: the results of tools.
 
