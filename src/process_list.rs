@@ -1,6 +1,8 @@
-//! The system's list of processes, where it has one as Linux does: who started whom, and when.
+//! The processes of this machine: which exist, and, where the system lists them as Linux does, who started whom, and when.
 
 use std::sync::OnceLock;
+
+use rustix::process::{Pid, test_kill_process};
 
 use crate::domain::{ClientProcess, SHELLS};
 
@@ -13,8 +15,8 @@ pub(crate) struct ProcessEntry {
     pub(crate) is_running: bool,
     /// The process that started it, or has taken it over.
     pub(crate) parent: u32,
-    /// When it started, in the system's own count.
-    pub(crate) started: String,
+    /// When it started, in clock ticks since the system did.
+    pub(crate) started: u64,
 }
 
 impl ProcessEntry {
@@ -33,7 +35,7 @@ impl ProcessEntry {
             is_running: !matches!(state, "Z" | "X" | "x"),
             parent: fields.next()?.parse().ok()?,
             // `starttime` is the 20th field after the name.
-            started: fields.nth(17)?.to_owned(),
+            started: fields.nth(17)?.parse().ok()?,
         })
     }
 
@@ -48,8 +50,21 @@ impl ProcessEntry {
     }
 }
 
+/// Whether a process with this id exists and runs. One whose end nobody has noticed yet does not.
+pub(crate) fn is_running(pid: u32) -> bool {
+    let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        return false;
+    };
+    match test_kill_process(process) {
+        // Elsewhere than on Linux there is no entry, and the system notices the end promptly.
+        Ok(()) => ProcessEntry::read(pid).is_none_or(|entry| entry.is_running),
+        // Another user's: it exists.
+        Err(error) => error == rustix::io::Errno::PERM,
+    }
+}
+
 /// Whether the system lists its processes as Linux does.
-pub(crate) fn is_there() -> bool {
+pub(crate) fn is_available() -> bool {
     static LISTS: OnceLock<bool> = OnceLock::new();
     *LISTS.get_or_init(|| ProcessEntry::read(std::process::id()).is_some())
 }
@@ -75,7 +90,7 @@ mod tests {
     fn a_process_is_known_by_its_line() {
         let stat = "41 (a) b) c) S 7 41 41 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 8812 1 1 1\n";
         let entry = ProcessEntry::parse(stat).unwrap();
-        assert_eq!((entry.name.as_str(), entry.parent), ("a) b) c", 7));
+        assert_eq!((entry.name.as_str(), entry.parent, entry.started), ("a) b) c", 7, 8812));
         assert!(entry.is_running);
         assert!(entry.identity(41).started.starts_with("8812@"), "{entry:?}");
         let gone = ProcessEntry::parse(&stat.replace(" S 7", " Z 7")).unwrap();

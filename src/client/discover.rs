@@ -189,29 +189,6 @@ impl DaemonFile {
     }
 }
 
-/// Whether a process with this id exists and runs. A zombie does not.
-pub fn process_exists(pid: i32) -> bool {
-    let Some(process) = rustix::process::Pid::from_raw(pid).filter(|_| pid > 0) else {
-        return false;
-    };
-    match rustix::process::test_kill_process(process) {
-        Err(rustix::io::Errno::SRCH) => false,
-        // Another user's process: it exists.
-        Err(_) => true,
-        Ok(()) => !is_zombie(pid),
-    }
-}
-
-fn is_zombie(pid: i32) -> bool {
-    // Elsewhere than on Linux there is no such file, and init collects promptly.
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
-        return false;
-    };
-    // The name before the state stands in parentheses and may hold anything, parentheses too.
-    stat.rsplit_once(')')
-        .is_some_and(|(_, rest)| matches!(rest.trim_start().chars().next(), Some('Z' | 'X')))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

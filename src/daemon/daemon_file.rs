@@ -3,10 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::client::{DaemonFile, process_exists};
+use crate::client::DaemonFile;
 use crate::config::Paths;
 use crate::domain::Timestamp;
 use crate::private_file;
+use crate::process_list::is_running;
 use crate::store::DatabaseLock;
 use crate::telemetry;
 
@@ -31,7 +32,9 @@ pub fn lock_holder(paths: &Paths, patience: Duration) -> Option<DaemonFile> {
 ///
 /// A daemon that was killed leaves its file behind, and its pid goes to any other process.
 pub fn live_file(paths: &Paths) -> Option<DaemonFile> {
-    let holds = |pid| process_exists(pid) && DatabaseLock::is_held_by(&paths.lock, pid);
+    let holds = |pid: i32| {
+        u32::try_from(pid).is_ok_and(is_running) && DatabaseLock::is_held_by(&paths.lock, pid)
+    };
     DaemonFile::read(&paths.daemon_json).filter(|file| holds(file.pid))
 }
 

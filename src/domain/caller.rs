@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Principal, TokenId};
+use super::{ClientProcess, Principal, TokenId};
 
 /// The identity of a caller. It comes from the token and never from a body or a header that the caller chooses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,15 +24,6 @@ pub enum Caller {
         /// The process that the token was given to; `None` if a person minted it.
         process: Option<Arc<ClientProcess>>,
     },
-}
-
-/// A client's process, told from a later one with the same id.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ClientProcess {
-    /// Its id.
-    pub pid: u32,
-    /// When it started, as the system counts it, and in which run of the system.
-    pub started: String,
 }
 
 impl Caller {
@@ -88,23 +79,6 @@ impl Caller {
     pub const fn is_operator(&self) -> bool {
         matches!(self, Self::Operator)
     }
-}
-
-/// Header by which a request on the Unix socket names the client's process that started the one that asks.
-pub const PROCESS_HEADER: &str = "svc-process";
-/// Path at which a process on the Unix socket gets a token for its client.
-pub const PROCESS_TOKENS_PATH: &str = "/v1/process_tokens";
-
-/// Programs that stand between a client and the command that it starts: they are not the client.
-pub const SHELLS: [&str; 7] = ["sh", "bash", "dash", "zsh", "fish", "env", "timeout"];
-
-/// The process at the other end of a Unix socket, as the kernel knows it from the moment of connecting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LocalProcess {
-    /// Its effective user, which is the daemon's own.
-    pub uid: u32,
-    /// Its id, where the system tells it. The process may have ended by now.
-    pub pid: Option<i32>,
 }
 
 /// A permission that a session token may carry, as free text (`exec`, …): the tools that ask for one name it.

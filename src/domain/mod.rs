@@ -22,6 +22,7 @@ mod message;
 mod operator_name;
 mod peer;
 mod principal;
+mod process;
 pub mod quote;
 mod secret;
 mod session_standing;
@@ -34,9 +35,7 @@ mod visibility;
 
 pub use access::{AccessLevel, Ownership, READ_ALL, RowReader};
 pub use budget::{BudgetBounds, BudgetKind, HourlyAllowance};
-pub use caller::{
-    Caller, ClientProcess, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, SHELLS, Scope,
-};
+pub use caller::{Caller, Scope};
 pub use daemon_proof::{ProofQuestion, TokenFingerprint, TokenHash, token_hash};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub use gap::GapReason;
@@ -52,6 +51,7 @@ pub use operator_name::{
 };
 pub use peer::{Peer, PeerPresence, PeerRole, PeerStatus, RegisterInput};
 pub use principal::Principal;
+pub use process::{ClientProcess, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, SHELLS};
 pub use secret::{WeakSecret, check_secret};
 pub use session_standing::{KnownOwner, SessionStanding};
 pub use task::{

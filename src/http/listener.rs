@@ -8,7 +8,7 @@ use tokio::{
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
 };
 
-use crate::{domain::LocalProcess, telemetry};
+use crate::{domain::LocalProcess, process_list::ProcessEntry, telemetry};
 
 /// Something that accepts connections.
 pub trait Listener: Send + 'static {
@@ -69,7 +69,10 @@ impl Listener for UnixListener {
             let (stream, _) = self.accept().await?;
             match stream.peer_cred() {
                 Ok(peer) if peer.uid() == user => {
-                    let process = LocalProcess { uid: user, pid: peer.pid() };
+                    let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
+                    // Now, as its id may be another's by the first request.
+                    let started = pid.and_then(ProcessEntry::read).map(|entry| entry.started);
+                    let process = LocalProcess { uid: user, pid, started };
                     return Ok((stream, Transport::Local(process)));
                 }
                 Ok(peer) => {

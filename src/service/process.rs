@@ -1,28 +1,16 @@
-//! Processes on this machine: whether one that somebody named is still there, and who started it.
-
-use rustix::process::{Pid, test_kill_process};
+//! Processes on this machine that somebody named: whether they still run, and since when.
 
 use crate::{
     domain::ClientProcess,
     process_list::{self, ProcessEntry},
 };
 
-/// Whether a process with this id exists.
-pub fn is_alive(pid: u32) -> bool {
-    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
-        return false;
-    };
-    match test_kill_process(pid) {
-        Ok(()) => true,
-        // It is there, and somebody else's.
-        Err(error) => error == rustix::io::Errno::PERM,
-    }
-}
+pub(in crate::service) use crate::process_list::is_running as is_alive;
 
 /// When a process started, in the system's own count, to tell it from a later one with the same id. `None` where
 /// the system does not say.
 pub fn started(pid: u32) -> Option<String> {
-    ProcessEntry::read(pid).map(|entry| entry.started)
+    ProcessEntry::read(pid).map(|entry| entry.started.to_string())
 }
 
 /// Whether the process that had this id and this start is still there.
@@ -32,7 +20,7 @@ pub fn is_same_alive(pid: u32, start: Option<&str>) -> bool {
 
 /// Whether a client's process still runs.
 pub(in crate::service) fn is_running(process: &ClientProcess) -> bool {
-    if !process_list::is_there() {
+    if !process_list::is_available() {
         return is_alive(process.pid);
     }
     ProcessEntry::read(process.pid)

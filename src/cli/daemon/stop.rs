@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 use super::super::{Context, ServeArgs, output};
 use super::probe::{DaemonProbe, find_settled_daemon, not_ready};
 use super::start::start;
-use crate::client::process_exists;
 use crate::private_file;
+use crate::process_list::is_running;
 
 /// How long the end may take after the first signal: the daemon itself drains for 10 s.
 const FIRST_SIGNAL: Duration = Duration::from_secs(15);
@@ -95,7 +95,7 @@ async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
 
 async fn gone(pid: i32, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
-    while process_exists(pid) {
+    while u32::try_from(pid).is_ok_and(is_running) {
         if Instant::now() >= deadline {
             return false;
         }

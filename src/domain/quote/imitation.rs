@@ -162,9 +162,11 @@ fn without_invisible(text: &str, becomes: impl Fn(char) -> Option<char>) -> Stri
             continue;
         }
         if shown == Some('\n') && c != '\n' && out.ends_with('\r') {
-            // Two ends of lines, and not one.
-            out.pop();
-            out.push('\n');
+            // Two ends of lines, and not one: none of those before may become a part of `\r\n`.
+            let kept = out.trim_end_matches('\r').len();
+            let returns = out.len() - kept;
+            out.truncate(kept);
+            out.extend(std::iter::repeat_n('\n', returns));
         }
         if let Some(shown) = shown {
             out.push(shown);
@@ -276,9 +278,11 @@ impl LocatedText {
 
     /// The skeleton of what stands behind the equals sign that follows this character; `None` if none does.
     fn value(&self, last: usize) -> Option<&[u8]> {
-        let is_between = |c: char| c.is_whitespace() || is_combining_mark(c) || is_left_out(c);
+        // Whatever the skeleton leaves out: blanks, marks, signs and symbols.
+        let is_between =
+            |at: usize, c: char| self.starts[at] == self.starts[at + 1] && !is_equals(c);
         let rest = self.chars.iter().enumerate().skip(last + 1);
-        let mut rest = rest.skip_while(|(_, (_, c))| is_between(*c));
+        let mut rest = rest.skip_while(|(at, (_, c))| is_between(*at, *c));
         let (at, _) = rest.next().filter(|(_, (_, c))| is_equals(*c))?;
         Some(&self.key[self.starts[at + 1]..])
     }
@@ -373,6 +377,7 @@ mod tests {
                 "x source (quoted)Session=agent:boss is (quoted)User=true",
             ),
             ("sourceTool ＝ x", "source (quoted)Tool ＝ x"),
+            ("sourceTool\u{600}=x", "source (quoted)Tool\u{600}=x"),
             ("isUser═true", "is (quoted)User═true"),
             ("isUser ≡ trυe", "is (quoted)User ≡ trυe"),
             ("sourceSession🟰x", "source (quoted)Session🟰x"),

@@ -230,7 +230,7 @@ proptest! {
 
 #[test]
 fn ends_of_lines_in_a_document() {
-    for text in ["\r\u{b}", "\u{b}\r", "\r\u{b}\n", "\u{85}\n", "\r\r\n\u{c}"] {
+    for text in ["\r\u{b}", "\u{b}\r", "\r\u{b}\n", "\u{85}\n", "\r\r\n\u{c}", "\r\r\u{b}"] {
         let document = json!({ "text": text }).to_string();
         let once = json(&document).into_owned();
         assert_eq!(json(&once), once, "{text:?}");

@@ -15,6 +15,7 @@ use crate::{
         limits, token_hash,
     },
     http::Transport,
+    process_list::ProcessEntry,
     service::{
         Tuning,
         team::{ActingSession, NewSession},
@@ -400,6 +401,12 @@ async fn daemon_proof() -> Script {
     script
 }
 
+/// This process as the socket's listener notes it.
+fn connected(pid: u32) -> LocalProcess {
+    let started = ProcessEntry::read(pid).map(|entry| entry.started);
+    LocalProcess { uid: 0, pid: Some(pid), started }
+}
+
 async fn process_tokens() -> Script {
     let mut script = Script::new().await;
     // Over TCP nobody sees which process asks.
@@ -409,7 +416,7 @@ async fn process_tokens() -> Script {
         let request = Request::post("/v1/process_tokens")
             .header(header::HOST, "localhost")
             .header(header::CONTENT_TYPE, "application/json")
-            .extension(LocalProcess { uid: 0, pid: Some(own.try_into().unwrap()) });
+            .extension(connected(own));
         let reply = script.send(request.body(Body::from(body.to_string())).unwrap(), "").await;
         let Value::Object(members) = reply.json() else { panic!("{reply:?}") };
         for member in ["session", "cwd", "project"] {

@@ -27,21 +27,30 @@ impl FoundClient {
     /// a name, its nearest ancestor that is no shell.
     pub(super) fn of(peer: LocalProcess, named: Option<u32>) -> Result<Self, Error> {
         let forbidden = |why: String| Err(Error::Forbidden(why));
-        let Some(peer) = peer.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)
-        else {
+        let LocalProcess { pid, started, .. } = peer;
+        let Some(peer) = pid.filter(|pid| *pid > 0) else {
             return forbidden("the system does not say which process this is".to_owned());
         };
-        if !process_list::is_there() {
+        if !process_list::is_available() {
             // Nobody can say who started it.
             let process = ClientProcess { pid: peer, started: String::new() };
             return Ok(Self { process, name: "process".to_owned(), between: Vec::new(), peer });
         }
+        let now = ProcessEntry::read(peer).map(|entry| entry.started);
+        let Some(mut descendant_started) = started.filter(|_| now == started) else {
+            // Whoever has kept its connection may be anybody, and so may the process that has its id by now.
+            return forbidden("the process that connected has ended".to_owned());
+        };
         let mut between = Vec::new();
         let mut pid = peer;
         for _ in 0..limits::PROCESS_DEPTH {
-            let Some(entry) = ProcessEntry::read(pid).filter(|entry| entry.is_running) else {
+            // One that started later has the id of an ancestor that ended as it was looked up.
+            let is_ancestor =
+                |entry: &ProcessEntry| entry.is_running && entry.started <= descendant_started;
+            let Some(entry) = ProcessEntry::read(pid).filter(is_ancestor) else {
                 break;
             };
+            descendant_started = entry.started;
             let is_client = match named {
                 Some(named) => pid == named,
                 None => pid != peer && !SHELLS.contains(&entry.name.as_str()),
@@ -106,12 +115,16 @@ mod tests {
 
     fn on_socket(pid: u32) -> LocalProcess {
         let uid = rustix::process::geteuid().as_raw();
-        LocalProcess { uid, pid: Some(pid.try_into().unwrap()) }
+        LocalProcess { uid, pid: Some(pid), started: started(pid) }
+    }
+
+    fn started(pid: u32) -> Option<u64> {
+        ProcessEntry::read(pid).map(|entry| entry.started)
     }
 
     #[test]
     fn a_client_is_an_ancestor() {
-        if !process_list::is_there() {
+        if !process_list::is_available() {
             return;
         }
         let (mut shell, child) = family();
@@ -142,9 +155,31 @@ mod tests {
 
     #[test]
     fn without_a_process_there_is_no_client() {
-        for pid in [None, Some(0), Some(-1)] {
-            let nobody = LocalProcess { uid: 0, pid };
+        for pid in [None, Some(0)] {
+            let nobody = LocalProcess { uid: 0, pid, started: None };
             assert!(matches!(FoundClient::of(nobody, None), Err(Error::Forbidden(_))));
         }
+    }
+
+    #[test]
+    fn a_connection_of_a_process_that_ended_gives_no_client() {
+        if !process_list::is_available() {
+            return;
+        }
+        let (mut shell, child) = family();
+        let own = std::process::id();
+        let connected = on_socket(child);
+        assert!(FoundClient::of(connected, Some(own)).is_ok());
+        // The id is another process's by now.
+        let earlier = connected.started.map(|started| started - 1);
+        for started in [earlier, None] {
+            let ended = LocalProcess { started, ..connected };
+            let refused = FoundClient::of(ended, Some(own)).err().expect("it is refused");
+            assert!(refused.to_string().contains("has ended"), "{refused}");
+        }
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        let orphan = rustix::process::Pid::from_raw(child.try_into().unwrap()).unwrap();
+        rustix::process::kill_process(orphan, rustix::process::Signal::KILL).unwrap();
     }
 }
