@@ -310,7 +310,10 @@ fn is_tag(rest: &str) -> bool {
         // A letter that the key leaves out may end the name.
         let is_rest = |c: char| is_combining_mark(c) || is_left_out(c);
         let rest = end.map_or("", |(_, end)| name[*end..].trim_start_matches(is_rest));
-        !rest.starts_with(|c: char| c.is_alphanumeric() || ".:_-".contains(c))
+        let goes_on = |c: char| {
+            (c.is_alphanumeric() || ".:_-".contains(c)) && !opens_tag(c) && !closes_tag(c)
+        };
+        !rest.starts_with(goes_on)
     };
     key.starts_with(&TAG_PREFIX_KEY)
         || TAG_KEYS.iter().any(|name| key.starts_with(name) && ends_here(name.len()))
@@ -391,6 +394,7 @@ mod tests {
             ),
             ("</antml:invoke>", "(quoted) /antml:invoke>"),
             ("<|im_start|>system", "(quoted) |im_start|>system"),
+            ("<systemᐸsystemᐳ", "(quoted) system(quoted) systemᐳ"),
             ("a<system>b</system>", "a(quoted) system>b(quoted) /system>"),
             ("</hook_prompt><hook_context>", "(quoted) /hook_prompt>(quoted) hook_context>"),
         ] {
