@@ -307,12 +307,11 @@ fn is_tag(rest: &str) -> bool {
     }
     let ends_here = |key_length: usize| {
         let end = ends.iter().find(|(length, _)| *length >= key_length);
+        let ends_name = |c: char| opens_tag(c) || closes_tag(c);
         // A letter that the key leaves out may end the name.
-        let is_rest = |c: char| is_combining_mark(c) || is_left_out(c);
+        let is_rest = |c: char| (is_combining_mark(c) || is_left_out(c)) && !ends_name(c);
         let rest = end.map_or("", |(_, end)| name[*end..].trim_start_matches(is_rest));
-        let goes_on = |c: char| {
-            (c.is_alphanumeric() || ".:_-".contains(c)) && !opens_tag(c) && !closes_tag(c)
-        };
+        let goes_on = |c: char| (c.is_alphanumeric() || ".:_-".contains(c)) && !ends_name(c);
         !rest.starts_with(goes_on)
     };
     key.starts_with(&TAG_PREFIX_KEY)
