@@ -90,9 +90,9 @@ impl BudgetKind {
         match self {
             Self::McpSessions => 256,
             Self::Streams | Self::Calls | Self::Peers => 64,
-            Self::RequestBytes | Self::TaskBytes | Self::MessageBytes | Self::InboxBytes => {
-                64 * MIB
-            }
+            // A quarter of an inbox: nobody fills another's alone.
+            Self::MessageBytes => 16 * MIB,
+            Self::RequestBytes | Self::TaskBytes | Self::InboxBytes => 64 * MIB,
             Self::BytesPerHour => 1024 * MIB,
             Self::Subscriptions | Self::Sessions | Self::Tasks => 1000,
             Self::Messages | Self::Records | Self::Memories => 10_000,

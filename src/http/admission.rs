@@ -108,38 +108,14 @@ impl http_body::Body for CountedBody {
     }
 }
 
-/// The body of a stream that is a part of its caller's budget.
-pub(super) struct HeldBody {
-    body: Body,
-    _hold: BudgetHold,
-}
-
-impl HeldBody {
-    /// The body, which gives the part back when it ends or its reader is gone.
-    pub(super) fn of(body: Body, hold: Option<BudgetHold>) -> Body {
-        match hold {
-            Some(hold) => Body::new(Self { body, _hold: hold }),
-            None => body,
-        }
-    }
-}
-
-impl http_body::Body for HeldBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+/// The body of a stream, which gives its part of the caller's budget back when it ends or its reader is gone.
+pub(super) fn held_body(body: Body, hold: Option<BudgetHold>) -> Body {
+    use http_body_util::BodyExt as _;
+    match hold {
+        Some(hold) => Body::new(body.map_frame(move |frame| {
+            let _ = &hold;
+            frame
+        })),
+        None => body,
     }
 }

@@ -29,7 +29,7 @@ use tracing::Instrument as _;
 
 use super::{
     App, Code, EntryRules, Problem,
-    admission::{CountedBody, HeldBody, admit},
+    admission::{CountedBody, admit, held_body},
     daemon_proof,
     listener::Transport,
     routes,
@@ -179,7 +179,7 @@ impl Edge {
                 let services = app.services.clone();
                 response.map(|body| {
                     let body = Body::new(WhileGood::new(body, credential, services));
-                    HeldBody::of(body, stream)
+                    held_body(body, stream)
                 })
             }
             _ => response,

@@ -65,12 +65,7 @@ impl Budget {
         kind: BudgetKind,
         amount: u64,
     ) -> Result<Option<BudgetHold>, Error> {
-        let bound = self.bounds.of(kind);
-        let level = self.level(caller, kind);
-        if !caller.is_operator() && level.saturating_add(amount) > bound {
-            return Err(Error::LimitReached(kind.refusal(level, bound)));
-        }
-        Ok(self.hold_anyway(caller, kind, amount))
+        self.take(caller, kind, amount, self.bounds.of(kind))
     }
 
     /// The same beyond the bound, for what began before this process did.
@@ -80,16 +75,32 @@ impl Budget {
         kind: BudgetKind,
         amount: u64,
     ) -> Option<BudgetHold> {
-        if caller.is_operator() {
-            return None;
-        }
-        let principal = caller.principal();
-        *self.lock().held.entry((principal.clone(), kind)).or_default() += amount;
-        Some(BudgetHold { budget: self.clone(), principal, kind, amount })
+        self.take(caller, kind, amount, u64::MAX).ok().flatten()
     }
 
-    fn level(&self, caller: &Caller, kind: BudgetKind) -> u64 {
-        self.lock().held.get(&(caller.principal(), kind)).copied().unwrap_or(0)
+    fn take(
+        &self,
+        caller: &Caller,
+        kind: BudgetKind,
+        amount: u64,
+        bound: u64,
+    ) -> Result<Option<BudgetHold>, Error> {
+        if caller.is_operator() {
+            return Ok(None);
+        }
+        let principal = caller.principal();
+        {
+            // Under one lock, or two requests of one moment would both find room for one.
+            let mut levels = self.lock();
+            let key = (principal.clone(), kind);
+            let level = levels.held.get(&key).copied().unwrap_or(0);
+            let taken = level.saturating_add(amount);
+            if taken > bound {
+                return Err(Error::LimitReached(kind.refusal(level, bound)));
+            }
+            levels.held.insert(key, taken);
+        }
+        Ok(Some(BudgetHold { budget: self.clone(), principal, kind, amount }))
     }
 
     /// Whether the caller may send anything now.
@@ -146,24 +157,27 @@ impl Budget {
         Ok(())
     }
 
-    /// Checks that an inbox has room for so many bytes of text. It is the receiver's, so the operator is bound too.
+    /// How many bytes of text this caller may fill an inbox to. Agents leave a quarter of it to the operator, who is bound as
+    /// the inbox is its receiver's.
+    pub(in crate::service) fn inbox_bound(&self, caller: &Caller) -> u64 {
+        let bound = self.bounds.of(BudgetKind::InboxBytes);
+        if caller.is_operator() { bound } else { bound - bound / 4 }
+    }
+
+    /// Checks that an inbox has room for so many bytes of the caller's text.
     pub(in crate::service) async fn check_inbox(
         &self,
         tx: &mut WriteTx,
+        caller: &Caller,
         to: &PeerId,
         bytes: u64,
     ) -> Result<(), Error> {
         let kind = BudgetKind::InboxBytes;
-        let (used, bound) = (tx.inbox_bytes(to).await?, self.bounds.of(kind));
+        let (used, bound) = (tx.inbox_bytes(to).await?, self.inbox_bound(caller));
         if used.saturating_add(bytes) > bound {
             return Err(Error::LimitReached(kind.refusal(used, bound)));
         }
         Ok(())
-    }
-
-    /// The bound of a kind.
-    pub(in crate::service) fn bound(&self, kind: BudgetKind) -> u64 {
-        self.bounds.of(kind)
     }
 
     /// What all principals hold in this process, by kind.
@@ -221,6 +235,40 @@ mod tests {
             (0..3).map(|_| budget.hold_anyway(&greedy, BudgetKind::Streams, 1)).collect();
         assert_eq!(budget.levels()[0], (BudgetKind::Streams, 3));
         drop(recovered);
+    }
+
+    #[test]
+    fn requests_of_one_moment_share_one_bound() {
+        let mut bounds = BudgetBounds::default();
+        bounds.set(BudgetKind::Streams, 5);
+        let budget = Budget::new(bounds);
+        let caller = agent("greedy");
+        for _ in 0..200 {
+            let taken = std::thread::scope(|scope| {
+                let take = || budget.hold(&caller, BudgetKind::Streams, 1);
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(take)).collect();
+                threads
+                    .into_iter()
+                    .filter_map(|thread| thread.join().unwrap().ok())
+                    .collect::<Vec<_>>()
+            });
+            assert_eq!(taken.len(), 5);
+        }
+    }
+
+    #[test]
+    fn agents_leave_a_quarter_of_an_inbox_to_the_operator() {
+        let mut bounds = BudgetBounds::default();
+        bounds.set(BudgetKind::InboxBytes, 1000);
+        let budget = Budget::new(bounds);
+        assert_eq!(budget.inbox_bound(&agent("greedy")), 750);
+        assert_eq!(budget.inbox_bound(&Caller::Operator), 1000);
+        let bounds = BudgetBounds::default();
+        let one_sender = bounds.of(BudgetKind::MessageBytes);
+        assert!(
+            one_sender * 3 <= bounds.of(BudgetKind::InboxBytes) - one_sender,
+            "nobody fills it alone"
+        );
     }
 
     #[test]

@@ -159,6 +159,82 @@ fn messages_have_a_bound_until_they_are_acknowledged_and_a_broadcast_counts_each
     assert_eq!(texts, ["hello", "the operator's", "all"]);
 }
 
+/// What `budget.KIND` says in a refusal of REST.
+#[track_caller]
+fn beyond(reply: &Reply, kind: &str, advice: &str) {
+    assert_eq!(reply.status(), 429, "{reply:?}");
+    let body = reply.json();
+    assert_eq!(body["code"], "limit_reached", "{body}");
+    let text = body["detail"].as_str().unwrap_or_default();
+    assert!(text.starts_with(&format!("budget.{kind}: ")) && text.contains(advice), "{text}");
+}
+
+#[test]
+fn texts_of_messages_have_a_bound_by_sender_and_by_inbox_which_the_operator_finds_open() {
+    let d = Daemon::with(|plan| {
+        plan.env("SVC_BUDGET_MESSAGE_BYTES", "2500").env("SVC_BUDGET_INBOX_BYTES", "4000")
+    });
+    let receiver = d.session("receiver");
+    let peer = register(&receiver, "r").ok(200)["peer_id"].as_str().expect("an id").to_owned();
+    let inbox = format!("/v1/peers/{peer}/messages");
+    let sender = |key: &str| {
+        let caller = d.session(key);
+        let own = json!({ "display_name": key, "backend": "b", "session_id": key });
+        caller.post("/v1/peers/register", &own).ok(200);
+        caller
+    };
+    let send =
+        |caller: &Caller, bytes: usize| caller.post(&inbox, &json!({ "text": "x".repeat(bytes) }));
+    let (first, second) = (sender("first"), sender("second"));
+    let long = send(&first, 2000).ok(200)["id"].clone();
+    beyond(&send(&first, 501), "message_bytes", "svc message ack");
+    beyond(&send(&second, 1001), "inbox_bytes", "its owner");
+    send(&second, 1000).ok(200);
+    beyond(&send(&second, 1), "inbox_bytes", "its owner");
+    send(&d, 1000).ok(200);
+    beyond(&send(&d, 1), "inbox_bytes", "its owner");
+    receiver.post(&format!("{inbox}/ack"), &json!({ "ids": [long] })).ok(200);
+    send(&first, 1000).ok(200);
+}
+
+#[test]
+fn bytes_of_tasks_have_a_bound_until_they_end() {
+    let d = Daemon::with(|plan| plan.env("SVC_BUDGET_TASK_BYTES", "10000"));
+    let (greedy, other) = (d.session("greedy"), d.session("other"));
+    let make = |caller: &Caller| {
+        caller.post("/v1/tasks", &json!({ "title": "t", "prompt": "x".repeat(6000) }))
+    };
+    let task = make(&greedy).ok(201)["task_id"].as_str().expect("an id").to_owned();
+    beyond(&make(&greedy), "task_bytes", "svc task cancel");
+    make(&other).ok(201);
+    greedy.post(&format!("/v1/tasks/{task}/cancel"), &json!({})).ok(200);
+    make(&greedy).ok(201);
+}
+
+#[test]
+fn subscriptions_have_a_bound() {
+    let d = narrow();
+    let greedy = d.session("greedy");
+    let opened = initialize(&greedy, "{}");
+    let session = opened.header("mcp-session-id").expect("a session").to_owned();
+    let subscribe = |stream: &str| {
+        let call = json!({ "jsonrpc": "2.0", "id": 2, "method": "resources/subscribe",
+            "params": { "uri": format!("svc://stream/{stream}") } });
+        greedy.request("POST", "/mcp").header("Mcp-Session-Id", &session).json(&call).send()
+    };
+    let own = |_| {
+        let task = greedy.post("/v1/tasks", &json!({ "title": "t" })).ok(201);
+        format!("task/{}", task["task_id"].as_str().expect("an id"))
+    };
+    let streams = [0, 1].map(own);
+    for stream in &streams {
+        let answer = subscribe(stream).ok(200);
+        assert!(answer.get("error").is_none(), "{answer}");
+    }
+    greedy.post(&format!("/v1/tasks/{}/cancel", &streams[0]["task/".len()..]), &json!({})).ok(200);
+    refused(&subscribe(&own(2)), "subscriptions", "resources/unsubscribe");
+}
+
 #[test]
 fn streams_and_calls_have_a_bound_and_are_given_back_when_their_reader_goes() {
     let d = narrow();

@@ -75,7 +75,7 @@ pub(in crate::service) async fn deliver(
             "the inbox holds {bound} messages already; none was dropped to make room"
         )));
     }
-    core.budget.check_inbox(tx, &to, outgoing.bytes()).await?;
+    core.budget.check_inbox(tx, caller, &to, outgoing.bytes()).await?;
     core.budget.check(tx, caller, BudgetKind::Messages, 1).await?;
     core.budget.check(tx, caller, BudgetKind::MessageBytes, outgoing.bytes()).await?;
     let now = tx.now();
@@ -104,7 +104,7 @@ pub(in crate::service) async fn deliver_copies(
     let OutgoingMessage { core, caller, .. } = &*outgoing;
     let copies = u64::try_from(to.len()).unwrap_or(u64::MAX);
     core.budget.check(tx, caller, BudgetKind::Messages, copies).await?;
-    let inbox_bytes = core.budget.bound(BudgetKind::InboxBytes).saturating_sub(outgoing.bytes());
+    let inbox_bytes = core.budget.inbox_bound(caller).saturating_sub(outgoing.bytes());
     let full = tx.full_inboxes(&to, core.tuning.inbox_max, inbox_bytes).await?;
     to.retain(|peer| !full.contains(peer));
     let refused = full.len();

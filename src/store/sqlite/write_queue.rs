@@ -24,6 +24,21 @@ pub(super) struct WriteQueue {
 /// The end of those who write. When the last is gone, the queue is closed.
 pub(super) struct WriteQueueSender(Arc<WriteQueue>);
 
+/// One that waits for room in its lane. When it gives up, a lane that nobody needs any more goes with it.
+struct WaitingSender<'a> {
+    queue: &'a WriteQueue,
+    turn: &'a WriteLane,
+    room: Option<Arc<Semaphore>>,
+}
+
+impl Drop for WaitingSender<'_> {
+    fn drop(&mut self) {
+        let mut state = self.queue.lock();
+        self.room = None;
+        state.forget_if_unused(self.turn);
+    }
+}
+
 #[derive(Default)]
 struct QueuedJobs {
     lanes: HashMap<WriteLane, Lane>,
@@ -57,6 +72,14 @@ impl QueuedJobs {
             Lane { jobs: VecDeque::new(), room: Arc::new(Semaphore::new(room)) }
         })
     }
+
+    /// Removes a lane without jobs that nobody is about to hand one over to.
+    fn forget_if_unused(&mut self, turn: &WriteLane) {
+        let is_unused = |lane: &Lane| lane.jobs.is_empty() && Arc::strong_count(&lane.room) == 1;
+        if self.lanes.get(turn).is_some_and(is_unused) {
+            self.lanes.remove(turn);
+        }
+    }
 }
 
 impl WriteQueue {
@@ -86,9 +109,8 @@ impl WriteQueue {
         lane.room.add_permits(1);
         if !lane.jobs.is_empty() {
             state.turns.push_back(turn);
-        } else if Arc::strong_count(&lane.room) == 1 {
-            // Nobody is about to hand over another.
-            state.lanes.remove(&turn);
+        } else {
+            state.forget_if_unused(&turn);
         }
         Some(job)
     }
@@ -115,15 +137,18 @@ impl WriteQueueSender {
     /// Hands over a job in the lane of the present task, as soon as that has room.
     pub(super) async fn send(&self, job: WriterJob) -> Result<(), StoreError> {
         let turn = WriteLane::current();
-        let room = {
+        let waiting = {
             let mut state = self.0.lock();
             if state.is_closed {
                 return Err(StoreError::Stopped);
             }
-            Arc::clone(&state.lane(&turn).room)
+            let room = Some(Arc::clone(&state.lane(&turn).room));
+            WaitingSender { queue: &self.0, turn: &turn, room }
         };
-        // It is given back when the job is taken.
-        room.acquire().await.map_err(|_| StoreError::Stopped)?.forget();
+        if let Some(room) = &waiting.room {
+            // It is given back when the job is taken.
+            room.acquire().await.map_err(|_| StoreError::Stopped)?.forget();
+        }
         let mut state = self.0.lock();
         if state.is_closed {
             return Err(StoreError::Stopped);
@@ -132,15 +157,46 @@ impl WriteQueueSender {
         let is_first = lane.jobs.is_empty();
         lane.jobs.push_back(job);
         if is_first {
-            state.turns.push_back(turn);
+            state.turns.push_back(turn.clone());
         }
         drop(state);
         self.0.arrived.notify_one();
+        drop(waiting);
         Ok(())
     }
 
     /// Jobs that wait.
     pub(super) fn queued(&self) -> usize {
         self.0.lock().lanes.values().map(|lane| lane.jobs.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{FutureExt as _, future::join_all};
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::domain::Principal;
+
+    fn job() -> WriterJob {
+        WriterJob::Stop { reply: oneshot::channel().0 }
+    }
+
+    #[tokio::test]
+    async fn a_lane_goes_with_its_last_job_and_with_the_last_who_gave_up_waiting() {
+        let (sender, queue) = WriteQueueSender::open();
+        let lane = WriteLane::of(&Principal::Session("greedy".into()));
+        let send = || lane.clone().scope(sender.send(job()));
+        join_all((0..limits::WRITE_LANE).map(|_| send())).await;
+        let mut waiting = Box::pin(send());
+        assert!(waiting.as_mut().now_or_never().is_none(), "the lane is full");
+        while queue.try_next().is_some() {}
+        assert_eq!(queue.lock().lanes.len(), 1, "one is about to hand over its job");
+        drop(waiting);
+        assert!(queue.lock().lanes.is_empty());
+        send().await.unwrap();
+        assert!(queue.try_next().is_some());
+        assert!(queue.lock().lanes.is_empty());
     }
 }
