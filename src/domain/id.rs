@@ -66,6 +66,14 @@ id!(
     MessageId, "msg_"
 );
 id!(
+    /// A hosted agent: one conversation, kept by one host process.
+    AgentId, "ag_"
+);
+id!(
+    /// What an agent asked for, and waits for.
+    AgentRequestId, "req_"
+);
+id!(
     /// A task.
     TaskId, "task_"
 );

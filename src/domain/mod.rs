@@ -4,6 +4,7 @@
 //! arguments ([`Clock`], [`Ids`]).
 
 mod access;
+pub mod agent;
 mod budget;
 mod caller;
 pub mod cluster;
@@ -41,8 +42,8 @@ pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub use gap::GapReason;
 pub(crate) use id::random_bytes;
 pub use id::{
-    CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId,
-    ValueId, new_secret,
+    AgentId, AgentRequestId, CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId,
+    PeerId, TaskId, TokenId, ValueId, new_secret,
 };
 pub use json_weight::json_weight;
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};

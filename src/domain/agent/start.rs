@@ -1,0 +1,136 @@
+//! What a host is started with.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{AgentBackend, PermissionMode};
+use crate::domain::AgentId;
+
+/// All that a host needs to know. It comes over standard input: it holds secrets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostSpec {
+    /// The agent's id.
+    pub agent_id: AgentId,
+    /// Folder of sockets and spools, absolute.
+    pub folder: PathBuf,
+    /// The project of its folder; may be empty.
+    #[serde(default)]
+    pub project: String,
+    /// The configured way to run it.
+    pub instance: String,
+    /// Its address.
+    pub session_key: String,
+    /// How it is run.
+    pub backend: AgentBackend,
+    /// Program and arguments, those of settings appended; never empty. The backend adds its own.
+    pub command: Vec<String>,
+    /// Working folder, absolute.
+    pub cwd: PathBuf,
+    /// Variables beside those that the backend lets through, with their values.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// What it was given to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// What people say of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Its first input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<AgentInput>,
+    /// Whether no input follows the first: a program of `exec` finds the end of its input after it.
+    #[serde(default)]
+    pub one_shot: bool,
+    /// What becomes of requests for permission.
+    #[serde(default)]
+    pub permission: PermissionMode,
+    /// `exec`: the line that ends a turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_end: Option<String>,
+    /// The vendor's model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The vendor's id of a conversation to go on with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<String>,
+    /// Text for the system side, where the backend has one; else it stands before the first prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// The MCP server `svc` of this run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mcp: Option<AgentMcpServer>,
+    /// Milliseconds until an agent without a sign of life has failed.
+    #[serde(default = "HostSpec::default_start_timeout")]
+    pub start_timeout_ms: u64,
+    /// Milliseconds until a request that nobody answers is denied.
+    #[serde(default = "HostSpec::default_request_timeout")]
+    pub request_timeout_ms: u64,
+    /// Milliseconds without a turn after which a one-shot agent is ended; 0: never.
+    #[serde(default)]
+    pub idle_timeout_ms: u64,
+    /// Milliseconds that the socket stays after the agent's end.
+    #[serde(default = "HostSpec::default_linger")]
+    pub linger_ms: u64,
+}
+
+impl HostSpec {
+    const fn default_start_timeout() -> u64 {
+        60_000
+    }
+
+    const fn default_request_timeout() -> u64 {
+        600_000
+    }
+
+    const fn default_linger() -> u64 {
+        10_000
+    }
+}
+
+/// Input for an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentInput {
+    /// The text.
+    pub input: String,
+    /// Its id; the host makes one if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    /// Who sends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// By this key a repeat is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+}
+
+/// The MCP server that an agent gets for one run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentMcpServer {
+    /// Where it is.
+    pub url: String,
+    /// The session token of this agent.
+    pub token: String,
+}
+
+/// What a host's start came to: the one line that `svc agent host` prints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum HostStarted {
+    /// The program runs, and the socket answers.
+    Running {
+        /// The host's process.
+        host_pid: u32,
+        /// When it started, as the system counts it; 0 where the system has no list of processes.
+        host_started: u64,
+        /// The agent's program.
+        pid: u32,
+        /// Where the host listens.
+        socket_path: PathBuf,
+    },
+    /// There is no host.
+    Failed {
+        /// Why.
+        error: String,
+    },
+}
