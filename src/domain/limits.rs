@@ -108,6 +108,8 @@ pub const ENDED_MESSAGES_PER_JOB: u32 = 100;
 pub const JOBS_PER_COMMIT: usize = 512;
 /// Write jobs with statements of their own that share one commit at most: such a job may change a thousand rows.
 pub const RUNS_PER_COMMIT: usize = 64;
+/// Time that jobs may work in one commit: after one that took longer, the next takes fewer of them.
+pub const COMMIT_WORK: Duration = Duration::from_millis(2);
 /// Bytes of appended events after which a commit takes no more jobs.
 pub const COMMIT_BYTES: usize = 2 * 1024 * 1024;
 /// Write jobs of one session that may queue before its further writes wait. Those of others do not.

@@ -3,9 +3,12 @@
 //! `synchronous = FULL`, so an answer means that the disk has it. Group commit makes that cheap: hundreds of jobs
 //! share one wait for the disk. No timer is involved: while one commit is under way the next ones queue up.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
 };
 
 use tokio::sync::oneshot;
@@ -42,7 +45,7 @@ impl WriterCounters {
 
 /// Runs until a job stops it, or all senders are gone; then gives the connection back.
 ///
-/// A commit is bounded in jobs and in bytes, so that a job that comes now is not long behind those of others.
+/// A commit is bounded in jobs, in bytes and in time, so that a job that comes now is not long behind those of others.
 pub(super) async fn run(
     mut tx: WriteTx,
     jobs: Arc<WriteQueue>,
@@ -50,6 +53,7 @@ pub(super) async fn run(
     (counters, version): (Arc<WriterCounters>, Arc<Version>),
 ) -> WriteTx {
     let mut group = Vec::with_capacity(limits::JOBS_PER_COMMIT);
+    let mut run_limit = limits::RUNS_PER_COMMIT;
     while let Some(first) = jobs.next().await {
         if let WriterJob::Stop { reply } = first {
             // Closed, the queue still gives what is in it.
@@ -63,7 +67,7 @@ pub(super) async fn run(
         // producers, and free with one.
         tokio::task::yield_now().await;
         while group.len() < limits::JOBS_PER_COMMIT
-            && runs < limits::RUNS_PER_COMMIT
+            && runs < run_limit
             && bytes < limits::COMMIT_BYTES
         {
             match jobs.try_next() {
@@ -82,9 +86,11 @@ pub(super) async fn run(
         counters.commits.fetch_add(1, Relaxed);
         counters.jobs.fetch_add(group.len() as u64, Relaxed);
         tx.now = clock.now();
-        if !commit(&mut tx, &mut group, &version).await {
+        let work = commit(&mut tx, &mut group, &version).await;
+        if work.is_none() {
             counters.failures.fetch_add(1, Relaxed);
         }
+        run_limit = next_run_limit(run_limit, runs, work.unwrap_or_default());
         if tx.streams.len() > limits::STREAMS_CACHED {
             tx.streams.clear();
         }
@@ -93,6 +99,19 @@ pub(super) async fn run(
         }
     }
     tx
+}
+
+/// How many jobs with statements of their own the next commit may take, after one that took `runs` of them and worked that
+/// long: as many as fit into the time that others wait for it.
+fn next_run_limit(limit: usize, runs: usize, work: Duration) -> usize {
+    let (work, most) = (work.as_micros(), limits::COMMIT_WORK.as_micros());
+    let next = if work > most {
+        let fitting = most * u128::try_from(runs).unwrap_or(u128::MAX) / work;
+        usize::try_from(fitting).unwrap_or(limit)
+    } else {
+        limit * 2
+    };
+    next.clamp(1, limits::RUNS_PER_COMMIT)
 }
 
 /// A job that did its part and waits for the commit.
@@ -116,8 +135,14 @@ impl FinishedJob {
 /// A tool call that waits to be counted.
 type ToCount = (ToolCall, oneshot::Sender<Result<ToolCallCount, StoreError>>);
 
-/// Runs the jobs of `group` in one transaction and answers each. False if nothing was committed.
-async fn commit(tx: &mut WriteTx, group: &mut Vec<WriterJob>, version: &Version) -> bool {
+/// Runs the jobs of `group` in one transaction and answers each. Tells how long they worked, without the wait for the
+/// disk; `None` if nothing was committed.
+async fn commit(
+    tx: &mut WriteTx,
+    group: &mut Vec<WriterJob>,
+    version: &Version,
+) -> Option<Duration> {
+    let began = Instant::now();
     // Appends alone need no transaction of their own: they end up in one statement, which is one.
     let events: usize = group.iter().map(WriterJob::events).sum();
     let explicit =
@@ -142,6 +167,7 @@ async fn commit(tx: &mut WriteTx, group: &mut Vec<WriterJob>, version: &Version)
             }
         }
         count(tx, &mut calls, &mut done).await?;
+        let work = began.elapsed();
         version.begin();
         let flushed = async {
             tx.flush().await?;
@@ -149,21 +175,21 @@ async fn commit(tx: &mut WriteTx, group: &mut Vec<WriterJob>, version: &Version)
         };
         let flushed = flushed.await;
         version.end();
-        flushed
+        flushed.map(|()| work)
     }
     .await;
     match outcome {
-        Ok(()) => {
+        Ok(work) => {
             // Answers first: whoever waits for one may hand over its next job while readers are woken.
             for job in done {
                 job.answer(Ok(()));
             }
             tx.publish();
-            true
+            Some(work)
         }
         Err(error) => {
             fail(tx, explicit, error, done, group.drain(..)).await;
-            false
+            None
         }
     }
 }
@@ -272,4 +298,26 @@ async fn fail(
 async fn execute(tx: &mut WriteTx, statement: &'static str) -> Result<(), StoreError> {
     sqlx::query(statement).execute(&mut tx.conn).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_takes_as_many_jobs_as_fit_into_its_time() {
+        let most = limits::RUNS_PER_COMMIT;
+        for (limit, runs, work_ms, next) in [
+            (most, most, 1, most),
+            // Half of them would have taken the time that there is.
+            (most, most, 4, most / 2),
+            (most, 3, 30, 1),
+            // One that takes long is not made shorter, but alone.
+            (1, 1, 50, 1),
+            (1, 1, 1, 2),
+            (most / 2, 5, 0, most),
+        ] {
+            assert_eq!(next_run_limit(limit, runs, Duration::from_millis(work_ms)), next);
+        }
+    }
 }
