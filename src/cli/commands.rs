@@ -142,12 +142,11 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Hook(args) = command {
         return Ok(hook::run(global, args, std::time::Instant::now()));
     }
-    let GlobalFlags { json, home, url } = global;
     // What needs no home.
     if let Command::Completions(args) = &command {
         return completions::run(args, Cli::command());
     }
-    let context = Context::new(home.as_deref(), url, json)?;
+    let context = Context::new(global)?;
     match command {
         // These have a runtime of their own, or need none.
         Command::Serve(args) => {

@@ -6,8 +6,12 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::{Context, ServeArgs, UsageError, output};
+use super::output::{self, Column};
+use super::{Context, ServeArgs, UsageError};
 use crate::config::{Config, Env, FileConfig, Flags};
+
+const COLUMNS: &[Column] =
+    &[Column::text("KEY", ""), Column::text("VALUE", ""), Column::text("ORIGIN", "").rank(1)];
 
 /// `svc config …`.
 #[derive(Debug, Subcommand)]
@@ -57,7 +61,9 @@ fn show(context: &Context, flags: &Flags) -> anyhow::Result<ExitCode> {
             rows.iter()
                 .map(|row| vec![row.key.to_owned(), shown(&row.value), row.origin.to_string()]),
         );
-        output::table(&["KEY", "VALUE", "ORIGIN"], &cells, "")?;
+        let cells: Vec<_> =
+            cells.into_iter().map(|row| row.into_iter().map(Some).collect()).collect();
+        output::table(&context.screen, COLUMNS, &cells, "")?;
     }
     Ok(ExitCode::SUCCESS)
 }

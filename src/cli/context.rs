@@ -1,7 +1,7 @@
 //! What every command needs: the environment, the paths, and the way to the daemon.
 
-use std::path::Path;
-
+use super::global_flags::GlobalFlags;
+use super::output::Screen;
 use crate::client::{Client, Discovery};
 use crate::config::{Config, Env, Flags, Paths};
 
@@ -14,6 +14,8 @@ pub struct Context {
     pub paths: Paths,
     /// Whether `--json` was given.
     pub json: bool,
+    /// Whom standard output is for.
+    pub(super) screen: Screen,
     url: Option<String>,
 }
 
@@ -21,14 +23,12 @@ impl Context {
     /// Reads the environment of this process and resolves the paths.
     ///
     /// Fails if nothing says where the data lives.
-    pub(super) fn new(
-        home: Option<&Path>,
-        url: Option<String>,
-        json: bool,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn new(flags: GlobalFlags) -> anyhow::Result<Self> {
+        let GlobalFlags { json, utc, color, home, url } = flags;
         let env = Env::from_process();
-        let paths = Paths::resolve(&env, home)?;
-        Ok(Self { env, paths, json, url })
+        let paths = Paths::resolve(&env, home.as_deref())?;
+        let screen = Screen::of_process(&env, color, utc);
+        Ok(Self { env, paths, json, screen, url })
     }
 
     /// The configuration, with these flags on top.

@@ -5,18 +5,24 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::{Context, UsageError, output};
+use super::output::{self, Column, Listing};
+use super::{Context, UsageError};
 use crate::client::{FollowItem, Follower, with_query};
 use crate::domain::GapReason;
 
-const COLUMNS: &[(&str, &str)] = &[
-    ("POSITION", "position"),
-    ("STREAM", "stream"),
-    ("SEQ", "seq"),
-    ("KIND", "kind"),
-    ("AT", "at"),
-    ("DATA", "data"),
-];
+const LIST: Listing = Listing {
+    items: "events",
+    columns: &[
+        Column::number("POSITION", "position"),
+        Column::text("STREAM", "stream"),
+        Column::number("SEQ", "seq").rank(2),
+        Column::text("KIND", "kind"),
+        Column::time("AT", "at").rank(1),
+        Column::text("DATA", "data"),
+    ],
+    empty: "no events",
+    next: Some("--after"),
+};
 
 /// `svc events …`.
 #[derive(Debug, Subcommand)]
@@ -87,11 +93,7 @@ pub(super) async fn run(context: &Context, command: EventsCommand) -> anyhow::Re
             select.check(false)?;
             let limit = limit.map(|limit| limit.to_string());
             let page: Value = context.client()?.get(&select.path(limit.as_deref())).await?;
-            if context.json {
-                output::json(&page)?;
-            } else {
-                output::page(&page, "events", COLUMNS, "no events", "--after")?;
-            }
+            LIST.print(context, &page)?;
             Ok(ExitCode::SUCCESS)
         }
         EventsCommand::Tail { select } => {

@@ -8,16 +8,31 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::{Context, output};
+use super::Context;
+use super::output::{self, Column, Listing};
 use crate::client::{encode, with_query};
 
-const COLUMNS: &[(&str, &str)] = &[
-    ("RECORD", "id"),
-    ("STATUS", "status"),
-    ("TIER", "confidence_tier"),
-    ("DOMAIN", "domain"),
-    ("GOAL", "goal"),
-    ("CREATED", "created_at"),
+const LIST: Listing = Listing {
+    items: "ghap",
+    columns: COLUMNS,
+    empty: "no records; a model makes one with its tool start_ghap before it tries something",
+    next: Some("--cursor"),
+};
+
+const FOUND: Listing = Listing {
+    items: "ghap",
+    columns: COLUMNS,
+    empty: "nothing like it; `svc ghap list` shows all records",
+    next: None,
+};
+
+const COLUMNS: &[Column] = &[
+    Column::id("RECORD", "id").rank(3),
+    Column::state("STATUS", "status"),
+    Column::text("TIER", "confidence_tier").rank(4),
+    Column::text("DOMAIN", "domain").rank(2),
+    Column::text("GOAL", "goal"),
+    Column::time("CREATED", "created_at").rank(1),
 ];
 
 /// Records in one request: a request's body has a bound.
@@ -105,11 +120,7 @@ pub(super) async fn run(context: &Context, command: GhapCommand) -> anyhow::Resu
                 ("cursor", cursor.as_deref()),
             ];
             let page: Value = client.get(&with_query("/v1/ghap", &query)).await?;
-            if context.json {
-                output::json(&page)?;
-            } else {
-                output::page(&page, "ghap", COLUMNS, "no records", "--cursor")?;
-            }
+            LIST.print(context, &page)?;
         }
         GhapCommand::Search { query, domain, status, project, limit } => {
             let limit = limit.map(|limit| limit.to_string());
@@ -121,11 +132,7 @@ pub(super) async fn run(context: &Context, command: GhapCommand) -> anyhow::Resu
                 ("limit", limit.as_deref()),
             ];
             let page: Value = client.get(&with_query("/v1/ghap/search", &query)).await?;
-            if context.json {
-                output::json(&page)?;
-            } else {
-                output::page(&page, "ghap", COLUMNS, "nothing like it", "--limit")?;
-            }
+            FOUND.print(context, &page)?;
         }
         GhapCommand::Show { id } => {
             let record: Value = client.get(&format!("/v1/ghap/{}", encode(&id))).await?;
@@ -143,7 +150,7 @@ pub(super) async fn run(context: &Context, command: GhapCommand) -> anyhow::Resu
                     "prediction",
                     "result",
                 ];
-                output::object(&record, &first)?;
+                output::object(&context.screen, &record, &first)?;
             }
         }
         GhapCommand::Export => {

@@ -7,17 +7,23 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use super::{Context, output};
+use super::Context;
+use super::output::{self, Column, Listing};
 use crate::client::{encode, with_query};
 
-const COLUMNS: &[(&str, &str)] = &[
-    ("MESSAGE", "id"),
-    ("TIME", "timestamp"),
-    ("FROM", "from_peer"),
-    ("TYPE", "type"),
-    ("STATE", "state"),
-    ("TEXT", "text"),
-];
+const LIST: Listing = Listing {
+    items: "messages",
+    columns: &[
+        Column::id("MESSAGE", "id").rank(3),
+        Column::time("TIME", "timestamp").rank(1),
+        Column::id("FROM", "from_peer"),
+        Column::text("TYPE", "type").rank(2),
+        Column::state("STATE", "state").rank(4),
+        Column::text("TEXT", "text"),
+    ],
+    empty: "the inbox is empty",
+    next: Some("--cursor"),
+};
 
 /// `svc message …`.
 #[derive(Debug, Subcommand)]
@@ -119,11 +125,7 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
             let page: Value = client
                 .get(&with_query(&format!("/v1/peers/{}/messages", encode(&peer)), &query))
                 .await?;
-            if context.json {
-                output::json(&page)?;
-            } else {
-                output::page(&page, "messages", COLUMNS, "the inbox is empty", "--cursor")?;
-            }
+            LIST.print(context, &page)?;
         }
         MessageCommand::Ack { peer, ids } => {
             let path = format!("/v1/peers/{}/messages/ack", encode(&peer));
@@ -174,5 +176,6 @@ fn print(context: &Context, message: &Value) -> anyhow::Result<()> {
     if context.json {
         return output::json(message);
     }
-    output::object(message, &["id", "type", "from_peer", "to_peer", "timestamp", "state", "text"])
+    let first = ["id", "type", "from_peer", "to_peer", "timestamp", "state", "text"];
+    output::object(&context.screen, message, &first)
 }

@@ -6,19 +6,25 @@ use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use super::{Context, UsageError, output};
+use super::output::{self, Column, Listing};
+use super::{Context, UsageError};
 use crate::client::{encode, with_query};
 
-const COLUMNS: &[(&str, &str)] = &[
-    ("PEER", "peer_id"),
-    ("NAME", "display_name"),
-    ("STATUS", "status"),
-    ("BACKEND", "backend"),
-    ("CIRCLE", "circle"),
-    ("ROLE", "role"),
-    ("PATH", "path"),
-    ("LAST SEEN", "last_seen"),
-];
+const LIST: Listing = Listing {
+    items: "peers",
+    columns: &[
+        Column::id("PEER", "peer_id").rank(2),
+        Column::text("NAME", "display_name"),
+        Column::state("STATUS", "status"),
+        Column::text("BACKEND", "backend").rank(5),
+        Column::text("CIRCLE", "circle").rank(7),
+        Column::text("ROLE", "role").rank(6),
+        Column::path("PATH", "path").rank(3),
+        Column::time("LAST SEEN", "last_seen").rank(4),
+    ],
+    empty: "nobody is here; a coding agent comes by itself once `svc install` has told it of svc",
+    next: Some("--cursor"),
+};
 
 /// `svc peer …`.
 #[derive(Debug, Subcommand)]
@@ -111,11 +117,7 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Resu
                 ("path", path.as_deref()),
             ];
             let page: Value = client.get(&with_query("/v1/peers", &filters)).await?;
-            if context.json {
-                output::json(&page)?;
-            } else {
-                output::page(&page, "peers", COLUMNS, "nobody is here", "--cursor")?;
-            }
+            LIST.print(context, &page)?;
             return Ok(ExitCode::SUCCESS);
         }
         PeerCommand::Register(args) => {
@@ -135,6 +137,7 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Resu
         output::json(&peer)?;
     } else {
         output::object(
+            &context.screen,
             &peer,
             &["peer_id", "display_name", "status", "backend", "circle", "role", "path"],
         )?;

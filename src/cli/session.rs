@@ -5,18 +5,36 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde_json::Value;
 
-use super::{Context, output};
+use super::Context;
+use super::output::{self, Column, Listing};
 use crate::client::{encode, with_query};
 
-const COLUMNS: &[(&str, &str)] = &[
-    ("SESSION", "session_id"),
-    ("CLIENT", "client"),
-    ("PROJECT", "project"),
-    ("SOURCE", "source"),
-    ("TOOLS", "tool_calls"),
-    ("SEEN", "last_seen_at"),
-    ("ENDED", "ended_at"),
-];
+const LIST: Listing = Listing {
+    items: "sessions",
+    columns: &[
+        Column::text("SESSION", "session_id"),
+        Column::text("CLIENT", "client"),
+        Column::path("PROJECT", "project").rank(2),
+        Column::text("SOURCE", "source").rank(5),
+        Column::number("TOOLS", "tool_calls").rank(4),
+        Column::time("SEEN", "last_seen_at").rank(1),
+        Column::time("ENDED", "ended_at").rank(3),
+    ],
+    empty: "no sessions; a coding agent's session is here once `svc install` has told the agent of svc",
+    next: Some("--cursor"),
+};
+
+const TOOLS: Listing = Listing {
+    items: "tools",
+    columns: &[
+        Column::text("TOOL", "tool_name"),
+        Column::text("AGENT", "agent_id").rank(2),
+        Column::number("CALLS", "count"),
+        Column::time("LAST", "last_at").rank(1),
+    ],
+    empty: "no tool calls",
+    next: None,
+};
 
 /// `svc session …`.
 #[derive(Debug, Subcommand)]
@@ -61,11 +79,7 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
                 ("cursor", cursor.as_deref()),
             ];
             let page: Value = client.get(&with_query("/v1/sessions", &query)).await?;
-            if context.json {
-                output::json(&page)?;
-            } else {
-                output::page(&page, "sessions", COLUMNS, "no sessions", "--cursor")?;
-            }
+            LIST.print(context, &page)?;
         }
         SessionCommand::Show { id } => {
             let mut session: Value = client.get(&format!("/v1/sessions/{}", encode(&id))).await?;
@@ -75,21 +89,15 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
             }
             let tools = session.get_mut("tools").map(Value::take).unwrap_or_default();
             let active = session.get_mut("active_ghap").map(Value::take).unwrap_or_default();
-            output::object(&session, &["session_id", "client", "project", "source", "started_at"])?;
+            let first = ["session_id", "client", "project", "source", "started_at"];
+            output::object(&context.screen, &session, &first)?;
             if let Some(goal) = active.get("goal").and_then(Value::as_str) {
                 output::fields(&[(
                     "active record",
                     format!("{} {goal}", output::cell(&active, "id")),
                 )])?;
             }
-            let columns = [
-                ("TOOL", "tool_name"),
-                ("AGENT", "agent_id"),
-                ("CALLS", "count"),
-                ("LAST", "last_at"),
-            ];
-            let page = serde_json::json!({ "tools": tools });
-            output::page(&page, "tools", &columns, "no tool calls", "--cursor")?;
+            TOOLS.print_table(&context.screen, &serde_json::json!({ "tools": tools }))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -9,19 +9,25 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::events::note;
+use super::output::{self, Column, Listing};
 use super::peer::metadata;
-use super::{Context, output, task_run};
+use super::{Context, task_run};
 use crate::client::{Client, FollowItem, Follower, encode, with_query};
 
-const COLUMNS: &[(&str, &str)] = &[
-    ("TASK", "task_id"),
-    ("STATUS", "status"),
-    ("TITLE", "title"),
-    ("AGENT", "agent"),
-    ("FROM", "from"),
-    ("EXIT", "exit_code"),
-    ("CREATED", "created_at"),
-];
+const LIST: Listing = Listing {
+    items: "tasks",
+    columns: &[
+        Column::id("TASK", "task_id"),
+        Column::state("STATUS", "status"),
+        Column::text("TITLE", "title"),
+        Column::text("AGENT", "agent").rank(3),
+        Column::id("FROM", "from").rank(4),
+        Column::number("EXIT", "exit_code").rank(2),
+        Column::time("CREATED", "created_at").rank(1),
+    ],
+    empty: "no tasks; `svc task run -- COMMAND` makes one",
+    next: Some("--cursor"),
+};
 
 /// `svc task …`.
 #[derive(Debug, Subcommand)]
@@ -171,11 +177,7 @@ async fn list(context: &Context, args: &ListArgs) -> anyhow::Result<ExitCode> {
         ("cursor", args.cursor.as_deref()),
     ];
     let page: Value = context.client()?.get(&with_query("/v1/tasks", &query)).await?;
-    if context.json {
-        output::json(&page)?;
-    } else {
-        output::page(&page, "tasks", COLUMNS, "no tasks", "--cursor")?;
-    }
+    LIST.print(context, &page)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -272,6 +274,7 @@ fn print(context: &Context, task: &Value) -> anyhow::Result<()> {
         return output::json(task);
     }
     output::object(
+        &context.screen,
         task,
         &["task_id", "status", "title", "agent", "from", "exit_code", "signal", "error"],
     )

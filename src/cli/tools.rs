@@ -10,8 +10,22 @@ use clap::{Args, Subcommand};
 use http::HeaderValue;
 use serde_json::{Map, Value, json};
 
-use super::{Context, UsageError, output};
+use super::output::{self, Column, Screen, plain};
+use super::{Context, UsageError};
 use crate::client::{Client, ClientError, McpReply, mcp, with_query};
+
+const TOOLS: &[Column] = &[
+    Column::text("TOOL", ""),
+    Column::text("FAMILY", "").rank(1),
+    Column::text("WHAT IT DOES", ""),
+];
+
+const ARGUMENTS: &[Column] = &[
+    Column::text("ARGUMENT", ""),
+    Column::text("TAKES", "").rank(1),
+    Column::text("NEEDED", "").rank(2),
+    Column::text("WHAT IT IS", ""),
+];
 
 /// `svc tools …`.
 #[derive(Debug, Subcommand)]
@@ -73,7 +87,12 @@ pub(super) async fn run(context: &Context, command: ToolsCommand) -> anyhow::Res
                 output::json(&json!({ "count": tools.len(), "tools": tools }))?;
             } else {
                 let rows: Vec<_> = tools.iter().map(row).collect();
-                output::table(&["TOOL", "FAMILY", "WHAT IT DOES"], &rows, "no tools")?;
+                output::table(
+                    &context.screen,
+                    TOOLS,
+                    &rows,
+                    "no tools; `svc tools list` shows all families",
+                )?;
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -82,7 +101,7 @@ pub(super) async fn run(context: &Context, command: ToolsCommand) -> anyhow::Res
             if context.json {
                 output::json(&tool)?;
             } else {
-                show(&tool)?;
+                show(&context.screen, &tool)?;
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -112,13 +131,13 @@ async fn find(client: &Client, name: &str) -> anyhow::Result<Value> {
         .with_context(|| format!("there is no tool {name:?}; see `svc tools list`"))
 }
 
-fn row(tool: &Value) -> Vec<String> {
+fn row(tool: &Value) -> Vec<Option<String>> {
     let description = output::cell(tool, "description");
     let first = description.lines().next().unwrap_or_default().to_owned();
-    vec![output::cell(tool, "name"), output::cell(tool, "family"), first]
+    [output::cell(tool, "name"), output::cell(tool, "family"), first].map(Some).into()
 }
 
-fn show(tool: &Value) -> anyhow::Result<()> {
+fn show(screen: &Screen, tool: &Value) -> anyhow::Result<()> {
     let heads = ["name", "title", "family", "scope", "description"];
     let fields: Vec<(&str, String)> = heads
         .into_iter()
@@ -129,7 +148,7 @@ fn show(tool: &Value) -> anyhow::Result<()> {
     output::line("")?;
     let schema = &tool["input_schema"];
     let required = output::items(schema, "required");
-    let rows: Vec<Vec<String>> = schema
+    let rows: Vec<Vec<Option<String>>> = schema
         .get("properties")
         .and_then(Value::as_object)
         .into_iter()
@@ -138,10 +157,11 @@ fn show(tool: &Value) -> anyhow::Result<()> {
             let needed =
                 if required.iter().any(|required| required == name) { "yes" } else { "no" };
             let description = output::cell(property, "description").replace('\n', " ");
-            vec![name.clone(), value_type(property), needed.to_owned(), description]
+            let cells = [name.clone(), value_type(property), needed.to_owned(), description];
+            cells.map(Some).into()
         })
         .collect();
-    output::table(&["ARGUMENT", "TAKES", "NEEDED", "WHAT IT IS"], &rows, "it takes no arguments")
+    output::table(screen, ARGUMENTS, &rows, "it takes no arguments")
 }
 
 /// Type, bounds and default of an argument, for a cell of a table.
@@ -313,10 +333,6 @@ fn readable(value: &Value) -> String {
         None => put(&mut text, 0, "", value),
     }
     text
-}
-
-fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// The object of `--args`.

@@ -43,6 +43,7 @@ pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode
         output::json(&report)?;
     } else if running {
         output::object(
+            &context.screen,
             &Value::Object(report),
             &["running", "version", "url", "pid", "uptime_seconds", "db", "tail"],
         )?;

@@ -36,7 +36,7 @@ pub(in crate::cli) fn run_alone(arguments: impl Iterator<Item = OsString>) -> Ex
 
 /// Runs `svc hook`.
 pub(in crate::cli) fn run(global: GlobalFlags, args: HookArgs, started: Instant) -> ExitCode {
-    let context = match Context::new(global.home.as_deref(), global.url, global.json) {
+    let context = match Context::new(global) {
         Ok(context) => context,
         Err(error) => {
             output::note(&format!("svc hook: {error:#}"));

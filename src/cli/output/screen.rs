@@ -1,0 +1,76 @@
+//! Whom the output is for: a person's screen, or a program.
+
+use std::io::{self, IsTerminal as _};
+
+use clap::ValueEnum;
+
+use crate::config::Env;
+use crate::domain::{Clock as _, SystemClock, Timestamp};
+
+/// Width of a terminal that does not tell its own, in columns.
+const USUAL: u16 = 80;
+/// Fewer columns than these are taken for these.
+const LEAST: u16 = 20;
+
+/// When colours are used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorChoice {
+    /// On a terminal, unless `NO_COLOR` is set or the terminal is dumb
+    #[default]
+    Auto,
+    /// Always, also into a pipe
+    Always,
+    /// Never
+    Never,
+}
+
+/// What standard output is, as it was at the start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Screen {
+    /// Columns of the screen. `None` for a program, which gets whole rows, whole ids and exact times.
+    pub(crate) width: Option<u16>,
+    /// Whether colours are wanted.
+    pub(crate) color: bool,
+    /// Whether `--utc` asks for exact times.
+    pub(crate) utc: bool,
+    /// The time that relative times are counted from.
+    pub(crate) now: Timestamp,
+}
+
+impl Screen {
+    /// Standard output of this process, given the flags.
+    ///
+    /// A terminal tells its width. `COLUMNS` is the width where no terminal tells one, so a pipe with it is laid out
+    /// as a screen: `watch` sets it for the command that it shows.
+    pub(crate) fn of_process(env: &Env, color: ColorChoice, utc: bool) -> Self {
+        let out = io::stdout();
+        let is_terminal = out.is_terminal();
+        let told = || rustix::termios::tcgetwinsize(&out).ok().map(|size| size.ws_col);
+        let columns = || env.os("COLUMNS")?.to_str()?.parse::<u16>().ok();
+        let width = is_terminal
+            .then(told)
+            .flatten()
+            .filter(|width| *width > 0)
+            .or_else(|| columns().filter(|width| *width > 0))
+            .or(is_terminal.then_some(USUAL))
+            .map(|width| width.max(LEAST));
+        let is_plain =
+            env.os("NO_COLOR").is_some() || env.os("TERM").is_some_and(|term| term == "dumb");
+        let color = match color {
+            ColorChoice::Auto => is_terminal && !is_plain,
+            ColorChoice::Always => true,
+            ColorChoice::Never => false,
+        };
+        Self { width, color, utc, now: SystemClock.now() }
+    }
+
+    /// Whether a person looks at it.
+    pub(crate) fn is_for_people(&self) -> bool {
+        self.width.is_some()
+    }
+
+    /// The screen at this time: for output that goes on.
+    pub(crate) fn at_present(self) -> Self {
+        Self { now: SystemClock.now(), ..self }
+    }
+}

@@ -1,0 +1,241 @@
+//! Rows below each other, fitted to the screen: `comfy-table` lays them out, one line a row.
+
+use comfy_table::{
+    Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Row, Table, Width,
+    presets,
+};
+use crossterm::style::force_color_output;
+
+use super::column::{Column, ColumnKind, id_digits};
+use super::screen::Screen;
+use super::style::Style;
+use super::write::{line, styled};
+
+/// Columns of the screen between two cells.
+const GAP: u16 = 2;
+/// Fewest columns of the screen for a cell that is cut.
+const LEAST: u16 = 12;
+
+/// Prints a table; `empty` in place of one without rows. A value that is not there is `None`.
+pub(crate) fn table(
+    screen: &Screen,
+    columns: &[Column],
+    rows: &[Vec<Option<String>>],
+    empty: &str,
+) -> anyhow::Result<()> {
+    if rows.is_empty() {
+        return line(empty);
+    }
+    let home = std::env::var("HOME").ok();
+    styled(&layout(screen, columns, rows, home.as_deref()))
+}
+
+/// The rows as text, with a line feed behind each.
+pub(super) fn layout(
+    screen: &Screen,
+    columns: &[Column],
+    rows: &[Vec<Option<String>>],
+    home: Option<&str>,
+) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_truncation_indicator("…");
+    table.set_header(
+        columns
+            .iter()
+            .map(|column| aligned(column, Cell::new(column.header)).add_attribute(Attribute::Bold)),
+    );
+    let digits: Vec<usize> = (0..columns.len())
+        .map(|index| id_digits(rows.iter().filter_map(|row| row[index].as_deref())))
+        .collect();
+    for values in rows {
+        let cells = columns.iter().zip(values).zip(&digits).map(|((column, value), digits)| {
+            let Some(value) = value else { return aligned(column, Cell::new("-")) };
+            let text = column.shown(value, *digits, screen, home);
+            styled_cell(aligned(column, Cell::new(text)), column.style(value))
+        });
+        let mut row = Row::from(cells);
+        row.max_height(1);
+        table.add_row(row);
+    }
+    let widths = table.column_max_content_widths();
+    let has_values = |index: usize| rows.iter().any(|row| row[index].is_some());
+    let hidden = hidden(screen, columns, &widths, has_values);
+    let last = (0..columns.len()).rev().find(|index| !hidden.contains(index));
+    for (index, column) in columns.iter().enumerate() {
+        let Some(laid_out) = table.column_mut(index) else { continue };
+        laid_out.set_padding((0, if Some(index) == last { 0 } else { GAP }));
+        // No character of a text is this one, so a text is cut where its cell ends and not between words.
+        laid_out.set_delimiter('\0');
+        laid_out.set_constraint(if hidden.contains(&index) {
+            ColumnConstraint::Hidden
+        } else if column.is_flexible() {
+            ColumnConstraint::LowerBoundary(Width::Fixed(widths[index].min(LEAST)))
+        } else {
+            ColumnConstraint::ContentWidth
+        });
+    }
+    match screen.width {
+        Some(width) => {
+            table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+        }
+        None => {
+            table.set_content_arrangement(ContentArrangement::Disabled);
+        }
+    }
+    force_color_output(screen.color);
+    if screen.color {
+        table.enforce_styling()
+    } else {
+        table.force_no_tty()
+    };
+    let mut out = String::new();
+    for text in table.lines() {
+        out.push_str(text.trim_end_matches(' '));
+        out.push('\n');
+    }
+    out
+}
+
+/// The columns that are left out: on a screen those without a value, and where it is too narrow those of the highest rank.
+fn hidden(
+    screen: &Screen,
+    columns: &[Column],
+    widths: &[u16],
+    has_values: impl Fn(usize) -> bool,
+) -> Vec<usize> {
+    let Some(width) = screen.width else { return Vec::new() };
+    let mut hidden: Vec<usize> = (0..columns.len())
+        .filter(|index| columns[*index].rank > 0 && !has_values(*index))
+        .collect();
+    loop {
+        let shown: Vec<usize> =
+            (0..columns.len()).filter(|index| !hidden.contains(index)).collect();
+        let needed: usize = shown
+            .iter()
+            .map(|index| {
+                let least = if columns[*index].is_flexible() { LEAST } else { u16::MAX };
+                usize::from(widths[*index].min(least) + GAP)
+            })
+            .sum();
+        if needed <= usize::from(width + GAP) {
+            return hidden;
+        }
+        let next = shown.into_iter().rev().max_by_key(|index| columns[*index].rank);
+        match next.filter(|index| columns[*index].rank > 0) {
+            Some(index) => hidden.push(index),
+            None => return hidden,
+        }
+    }
+}
+
+fn aligned(column: &Column, cell: Cell) -> Cell {
+    if column.kind == ColumnKind::Number { cell.set_alignment(CellAlignment::Right) } else { cell }
+}
+
+fn styled_cell(cell: Cell, style: Style) -> Cell {
+    match style {
+        Style::Plain => cell,
+        Style::Good => cell.fg(Color::DarkGreen),
+        Style::Busy => cell.fg(Color::DarkYellow),
+        Style::Waiting => cell.fg(Color::DarkCyan),
+        Style::Bad => cell.fg(Color::DarkRed),
+        Style::Dim => cell.add_attribute(Attribute::Dim),
+        Style::Strong => cell.add_attribute(Attribute::Bold),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Timestamp;
+
+    const COLUMNS: &[Column] = &[
+        Column::id("PEER", "peer_id"),
+        Column::text("NAME", "display_name"),
+        Column::state("STATUS", "status"),
+        Column::text("CIRCLE", "circle").rank(3),
+        Column::path("PATH", "path").rank(2),
+        Column::time("SEEN", "last_seen").rank(1),
+    ];
+
+    fn screen(width: Option<u16>) -> Screen {
+        let now = Timestamp::parse("2026-03-31T12:00:00Z").expect("a time");
+        Screen { width, color: false, utc: false, now }
+    }
+
+    fn rows() -> Vec<Vec<Option<String>>> {
+        let row = |cells: [&str; 6]| {
+            cells.iter().map(|cell| (!cell.is_empty()).then(|| (*cell).to_owned())).collect()
+        };
+        vec![
+            row([
+                "peer_01kbpx6v5z7t2a4b6c8d9e0f1g",
+                "claude@api 中文 the one who does everything",
+                "online",
+                "",
+                "/home/ann/src/api",
+                "2026-03-31T11:57:00Z",
+            ]),
+            row([
+                "peer_01kbpx6v5z7t3a4b6c8d9e0f1g",
+                "x\u{1b}[31m\u{202e}\ny",
+                "offline",
+                "",
+                "",
+                "2026-03-01T11:57:00.000Z",
+            ]),
+        ]
+    }
+
+    fn text(screen: &Screen) -> String {
+        layout(screen, COLUMNS, &rows(), Some("/home/ann"))
+    }
+
+    #[test]
+    fn a_program_gets_everything() {
+        insta::assert_snapshot!(text(&screen(None)));
+    }
+
+    #[test]
+    fn a_screen_of_100_columns() {
+        insta::assert_snapshot!(text(&screen(Some(100))));
+    }
+
+    #[test]
+    fn a_screen_of_60_columns() {
+        insta::assert_snapshot!(text(&screen(Some(60))));
+    }
+
+    #[test]
+    fn exact_times_are_shown_if_wanted() {
+        let shown = text(&Screen { utc: true, ..screen(Some(120)) });
+        assert!(shown.contains("2026-03-31T11:57:00Z") && !shown.contains("ago"), "{shown}");
+    }
+
+    #[test]
+    fn a_row_is_one_line_as_wide_as_the_screen_at_most() {
+        for width in 20..140 {
+            let shown = text(&screen(Some(width)));
+            assert_eq!(shown.lines().count(), 3, "{width}: {shown}");
+            // A Chinese character takes two columns.
+            let columns = |line: &str| {
+                line.chars().map(|c| if c > '\u{3000}' { 2 } else { 1 }).sum::<usize>()
+            };
+            // An id and a state are never cut.
+            let least = "peer_01kbpx6v5z7t3".len() + 2 + 12 + 2 + "offline".len();
+            let most = usize::from(width).max(least);
+            for line in shown.lines() {
+                assert!(columns(line) <= most, "{width}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn colours_are_there_if_wanted_and_only_ours() {
+        let shown = text(&Screen { color: true, ..screen(Some(100)) });
+        assert!(shown.contains("online") && shown.contains("\u{1b}["), "{shown}");
+        assert!(!shown.contains("\u{1b}[31m"), "the one of another: {shown}");
+        let plain = text(&screen(Some(100)));
+        assert!(!plain.contains('\u{1b}') && plain.contains("x␛[31m\\u{202e}␊y"), "{plain}");
+    }
+}
