@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::output::{self, Column};
 use super::{Context, ServeArgs, UsageError};
-use crate::config::{Config, Env, FileConfig, Flags};
+use crate::config::{Config, ConfigError, Env, FileConfig, Flags};
 
 const COLUMNS: &[Column] =
     &[Column::text("KEY", ""), Column::text("VALUE", ""), Column::text("ORIGIN", "").rank(1)];
@@ -23,8 +23,8 @@ pub(super) enum ConfigCommand {
     /// Check a configuration file without using it
     #[command(after_help = "Example:\n  svc config check ./config.toml")]
     Check {
-        /// The file to check
-        file: PathBuf,
+        /// The file to check [default: the one in use]
+        file: Option<PathBuf>,
     },
 }
 
@@ -57,10 +57,9 @@ fn show(context: &Context, flags: &Flags) -> anyhow::Result<ExitCode> {
             ],
             vec!["(config file)".to_owned(), file.display().to_string(), state],
         ];
-        cells.extend(
-            rows.iter()
-                .map(|row| vec![row.key.to_owned(), shown(&row.value), row.origin.to_string()]),
-        );
+        cells.extend(rows.iter().map(|row| {
+            vec![row.key.to_owned(), shown(row.key, &row.value), row.origin.to_string()]
+        }));
         let cells: Vec<_> =
             cells.into_iter().map(|row| row.into_iter().map(Some).collect()).collect();
         output::table(&context.screen, COLUMNS, &cells, "")?;
@@ -68,8 +67,10 @@ fn show(context: &Context, flags: &Flags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn check(context: &Context, file: PathBuf) -> anyhow::Result<ExitCode> {
-    if !file.exists() {
+fn check(context: &Context, named: Option<PathBuf>) -> anyhow::Result<ExitCode> {
+    let is_named = named.is_some();
+    let file = named.unwrap_or_else(|| context.paths.config_file.clone());
+    if is_named && !file.exists() {
         // A daemon may do without the file; someone who names it wants it read.
         return Err(UsageError(format!("there is no file {}", file.display())).into());
     }
@@ -78,7 +79,13 @@ fn check(context: &Context, file: PathBuf) -> anyhow::Result<ExitCode> {
     paths.config_file.clone_from(&file);
     let parsed = FileConfig::load(&file)?;
     // Alone: the environment of whoever checks it is not the daemon's.
-    Config::from_sources(paths, &Env::default(), &Flags::default(), &parsed)?;
+    let env: Env = context.env.os("HOME").map(|home| ("HOME", home)).into_iter().collect();
+    let config = Config::from_sources(paths, &env, &Flags::default(), &parsed)?;
+    let problems = config.agents.problems();
+    if !problems.is_empty() {
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        return Err(ConfigError::File { path: file, problem: problems.join("\n") }.into());
+    }
     if context.json {
         output::json(&json!({ "file": file, "valid": true }))?;
     } else {
@@ -87,11 +94,14 @@ fn check(context: &Context, file: PathBuf) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn shown(value: &Value) -> String {
+fn shown(key: &str, value: &Value) -> String {
     match value {
+        Value::Null if key == "default_agent" => "(none)".to_owned(),
         Value::Null => "(unlimited)".to_owned(),
         Value::String(text) => text.clone(),
-        Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(", "),
+        Value::Array(items) => {
+            items.iter().map(|item| shown(key, item)).collect::<Vec<_>>().join(", ")
+        }
         other => other.to_string(),
     }
 }

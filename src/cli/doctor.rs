@@ -15,7 +15,7 @@ use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
 use super::{Context, install, output};
 use crate::client::{Client, ClientError, Endpoint, Token, Url};
 use crate::config::{Config, Flags};
-use crate::domain::{Clock as _, SystemClock, Timestamp};
+use crate::domain::{Clock as _, InstanceStatus, SystemClock, Timestamp};
 use crate::private_file;
 use crate::store;
 
@@ -51,6 +51,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
             let file = &config.paths.config_file;
             let state = if file.exists() { "is fine" } else { "is absent, which is fine" };
             findings.push(ok("configuration", format!("{} {state}", file.display())));
+            findings.extend(agents(context, &config));
             Some(config)
         }
         Err(error) => {
@@ -99,6 +100,30 @@ fn print(context: &Context, findings: &[Finding]) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Entries of instances that are wrong or cannot be run, and those that ask nobody.
+fn agents(context: &Context, config: &Config) -> Vec<Finding> {
+    const CHECK: &str = "agents";
+    let problems = config.agents.problems();
+    let mut findings: Vec<Finding> = problems
+        .iter()
+        .map(|problem| warn(CHECK, problem.to_string(), "correct it, then `svc config check`"))
+        .collect();
+    for resolved in config.agents.instances(&context.env) {
+        let view = resolved.view;
+        let Some(reason) = view.reason else { continue };
+        let is_told = problems.iter().any(|problem| problem.to_string() == reason);
+        if !is_told && view.status != InstanceStatus::Disabled {
+            let detail = format!("instance {} cannot be started: {reason}", view.instance);
+            findings.push(warn(CHECK, detail, "the daemon's own environment counts"));
+        }
+    }
+    for name in config.agents.bypassing() {
+        let detail = format!("instance {name} has permission = \"bypass\": it asks nobody");
+        findings.push(warn(CHECK, detail, "anything that it reads may make it do anything"));
+    }
+    findings
 }
 
 fn home(context: &Context) -> Finding {

@@ -38,6 +38,11 @@ pub struct FileConfig {
     /// `[budget]`: a bound for each kind, by the last part of its key.
     #[serde(default)]
     pub budget: BTreeMap<String, u64>,
+    /// `[agents.<instance>]`: each entry is read alone, so that a wrong one leaves the others as they are.
+    #[serde(default)]
+    pub agents: BTreeMap<String, toml::Value>,
+    /// The instance of a dispatch that names none.
+    pub default_agent: Option<String>,
 }
 
 /// `[store]`.

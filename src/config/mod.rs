@@ -5,6 +5,7 @@
 //! that is passed in as a value. Nothing here uses the network or holds a secret: the operator token is named by its
 //! path only.
 
+mod agents;
 mod env;
 mod error;
 mod file;
@@ -12,6 +13,7 @@ mod paths;
 mod resolve;
 mod value;
 
+pub use agents::{AgentsConfig, EntryProblem, ResolvedInstance};
 pub use env::Env;
 pub use error::ConfigError;
 pub use file::{FileConfig, RetentionSection, StoreSection};

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::domain::{BudgetBounds, BudgetKind};
 
-use super::{ConfigError, Env, FileConfig, LogFormat, Paths, value};
+use super::{AgentsConfig, ConfigError, Env, FileConfig, LogFormat, Paths, value};
 
 /// Where the daemon listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:6334";
@@ -51,6 +51,10 @@ pub struct Config {
     pub hooks_sub_agents: Setting<bool>,
     /// What one principal may hold, by kind, in the order of the documentation.
     pub budget: Vec<(BudgetKind, Setting<u64>)>,
+    /// The instance of a dispatch that names none.
+    pub default_agent: Setting<Option<String>>,
+    /// `[agents.<instance>]`.
+    pub agents: AgentsConfig,
     /// Write the log to this file, rotated by size, and not to stderr. A flag only: `svc start` gives it.
     pub log_file: Option<PathBuf>,
     /// Refuse to start if migrations are pending, rather than apply them. A flag only.
@@ -134,6 +138,8 @@ impl Config {
         let sources = SettingSources { env, file: &paths.config_file };
         let list = |items: &[String]| (!items.is_empty()).then(|| items.to_vec());
         let default_token = paths.token.clone();
+        let default_agent =
+            sources.text("default_agent", None, file.default_agent.clone(), own, Ok)?.optional();
         let config = Self {
             listen: sources
                 .list("listen", list(&flags.listen), file.listen.clone(), value::listen)?
@@ -207,6 +213,8 @@ impl Config {
                     Ok((kind, bound))
                 })
                 .collect::<Result<_, ConfigError>>()?,
+            agents: AgentsConfig::read(&file.agents, default_agent.value.clone(), env),
+            default_agent,
             log_file: flags.log_file.clone(),
             no_migrate: flags.no_migrate,
             paths,
@@ -236,6 +244,7 @@ impl Config {
             row("hooks.check_in", json!(*self.hooks_check_in), &self.hooks_check_in),
             row("hooks.context", json!(*self.hooks_context), &self.hooks_context),
             row("hooks.sub_agents", json!(*self.hooks_sub_agents), &self.hooks_sub_agents),
+            row("default_agent", json!(*self.default_agent), &self.default_agent),
         ];
         rows.extend(self.budget.iter().map(|(kind, bound)| row(kind.key(), json!(**bound), bound)));
         rows

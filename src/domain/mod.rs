@@ -14,6 +14,7 @@ pub mod fit;
 mod gap;
 pub mod hook;
 mod id;
+mod instance;
 pub mod journal;
 mod json_weight;
 pub mod learning;
@@ -44,6 +45,10 @@ pub(crate) use id::random_bytes;
 pub use id::{
     AgentId, AgentRequestId, CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId,
     PeerId, TaskId, TokenId, ValueId, new_secret,
+};
+pub use instance::{
+    AgentBackend, AgentInstance, InstanceStatus, InstanceView, PermissionMode, StartRate,
+    is_instance_name,
 };
 pub use json_weight::json_weight;
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
