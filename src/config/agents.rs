@@ -10,7 +10,8 @@ use serde::Deserialize;
 
 use super::Env;
 use crate::domain::{
-    AgentBackend, AgentInstance, InstanceStatus, InstanceView, PermissionMode, StartRate,
+    AgentInstance, InstanceStatus, InstanceView, StartRate,
+    agent::{AgentBackend, PermissionMode},
     is_instance_name,
 };
 
@@ -195,7 +196,7 @@ impl std::fmt::Display for EntryProblem {
 
 /// The instance that a backend is by itself, if the name is a backend's that has a program and no entry has the name.
 fn backend_instance(name: &str, known: &[String]) -> Option<AgentInstance> {
-    let backend: AgentBackend = name.parse().ok()?;
+    let backend = AgentBackend::parse(name)?;
     AgentInstance::of_backend(backend).filter(|_| !known.iter().any(|it| it == name))
 }
 
@@ -241,10 +242,10 @@ fn read_instance(
             .map_err(|problem| wrong(&field, problem.to_string()))?;
     }
     let permission = match raw.permission {
-        Some(text) => text.parse().map_err(|problem| wrong("permission", problem))?,
+        Some(text) => permission_mode(&text).map_err(|problem| wrong("permission", problem))?,
         None => PermissionMode::default(),
     };
-    if permission == PermissionMode::Bypass && !backend.can_bypass() {
+    if permission == PermissionMode::Bypass && !backend.has_bypass() {
         let problem = format!("backend {backend} has no switch for bypass");
         return Err(wrong("permission", problem));
     }
@@ -287,6 +288,16 @@ fn read_instance(
         turn_end: raw.turn_end,
         enabled: raw.enabled.unwrap_or(true),
     })
+}
+
+fn permission_mode(text: &str) -> Result<PermissionMode, String> {
+    match text {
+        "ask" => Ok(PermissionMode::Ask),
+        "accept_edits" => Ok(PermissionMode::AcceptEdits),
+        "bypass" => Ok(PermissionMode::Bypass),
+        "deny" => Ok(PermissionMode::Deny),
+        _ => Err(format!("`{text}` is not ask, accept_edits, bypass or deny")),
+    }
 }
 
 /// Whether an instance can be started in this environment, and how.

@@ -46,10 +46,7 @@ pub use id::{
     AgentId, AgentRequestId, CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId,
     PeerId, TaskId, TokenId, ValueId, new_secret,
 };
-pub use instance::{
-    AgentBackend, AgentInstance, InstanceStatus, InstanceView, PermissionMode, StartRate,
-    is_instance_name,
-};
+pub use instance::{AgentInstance, InstanceStatus, InstanceView, StartRate, is_instance_name};
 pub use json_weight::json_weight;
 pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
 pub use operator_name::{
