@@ -215,7 +215,10 @@ fn read_instance(
         let message = error.inner().message().trim().to_owned();
         wrong(if field == "." { "" } else { &field }, message)
     })?;
-    let backend: AgentBackend = raw.backend.parse().map_err(|problem| wrong("backend", problem))?;
+    let backend = AgentBackend::parse(&raw.backend).ok_or_else(|| {
+        let rule = "is not claude, codex, gemini, opencode, acp or exec";
+        wrong("backend", format!("`{}` {rule}", raw.backend))
+    })?;
     let command = match (raw.command, backend.program()) {
         (Some(command), _) => command,
         (None, Some(program)) => vec![program.to_owned()],
