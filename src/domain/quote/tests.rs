@@ -6,7 +6,7 @@ use unicode_normalization::UnicodeNormalization as _;
 
 use super::*;
 use crate::domain::{
-    MessageId, MessageType, Peer, PeerId, PeerRole, PeerStatus, Timestamp,
+    DeliveryState, Message, MessageId, MessageType, Peer, PeerId, PeerRole, PeerStatus, Timestamp,
     stamp::{MessageSender, stamp},
 };
 
@@ -215,8 +215,17 @@ proptest! {
             last_seen: Timestamp::from_millis(0),
         };
         let from = MessageSender::new("peer_1", Some(&peer));
-        let id = MessageId::from("msg_1".to_owned());
-        let stamp = stamp(&id, MessageType::Query, &from, "peer_send").into_string();
+        let message = Message {
+            id: MessageId::from("msg_1".to_owned()),
+            kind: MessageType::Query,
+            from_peer: "peer_1".to_owned(),
+            to_peer: PeerId::from("peer_2".to_owned()),
+            text: String::new(),
+            correlation_id: None,
+            timestamp: Timestamp::from_millis(0),
+            state: DeliveryState::Queued,
+        };
+        let stamp = stamp(&message, &from).before.into_string();
         let lines: Vec<&str> = lines(&stamp).collect();
         prop_assert_eq!(lines.len(), 3, "{:?}", stamp);
         prop_assert!(lines[0].starts_with("[Inter-session message] sourceSession=agent:codex:"));

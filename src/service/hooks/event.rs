@@ -213,7 +213,10 @@ impl Hooks {
             }
             HookAudience::Session => {
                 let record = match hook::session_source_of_start(event, known.peer.as_ref()) {
-                    Some(source) => self.open_record(caller, &known.acting, source).await?,
+                    Some(source) => {
+                        let hook_id = hook_id.as_deref();
+                        self.open_record(caller, &known.acting, source, hook_id).await?
+                    }
                     None => None,
                 };
                 let context = self.context_of_prompt(caller, event, hook_id).await;
@@ -223,12 +226,14 @@ impl Hooks {
         }
     }
 
-    /// An open record that a session should know of when it begins: its own, or one that was left open in its project.
+    /// An open record that a session should know of when it begins: its own, or one that was left open in its project and
+    /// that no session has been told of since.
     async fn open_record(
         &self,
         caller: &Caller,
         acting: &ActingSession,
         source: SessionSource,
+        hook_id: Option<&str>,
     ) -> Result<Option<HookNote>, Error> {
         if let Some(own) = self.core.store.active_ghap(&acting.session_id).await? {
             return Ok(Some(hook::own_record_note(&own)));
@@ -237,8 +242,23 @@ impl Hooks {
         {
             return Ok(None);
         }
-        let orphans = self.journal.orphans(caller, acting).await?;
-        Ok(orphans.first().map(hook::abandoned_record_note))
+        for orphan in self.journal.orphans(caller, acting).await? {
+            let (id, session) = (orphan.id.clone(), acting.session_id.clone());
+            let hook_id = hook_id.map(str::to_owned);
+            let is_first: Result<bool, Error> = self
+                .core
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        Ok(tx.note_orphan_offer(&id, &session, hook_id.as_deref()).await?)
+                    })
+                })
+                .await;
+            if is_first? {
+                return Ok(Some(hook::abandoned_record_note(&orphan)));
+            }
+        }
+        Ok(None)
     }
 
     /// What the team knows about a prompt, as Markdown; nothing for most.

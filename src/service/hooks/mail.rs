@@ -9,12 +9,9 @@ use crate::{
         DeliveryState, Peer, PeerId, Timestamp,
         hook::{MailDigest, MailOffer},
         quote::ModelText,
-        stamp::MessageSender,
+        stamp::{self, MessageSender},
     },
-    service::{
-        Error,
-        team::{advance, stamp_of},
-    },
+    service::{Error, team::advance},
     store::{StoreError, WriteTx},
 };
 
@@ -49,7 +46,7 @@ pub(super) async fn hand_over(
     let mut digest = MailDigest::default();
     for message in tx.undelivered_messages(&peer.peer_id, with_given, BATCH).await? {
         let sender = sender(tx, &message.from_peer).await?;
-        let stamp = stamp_of(&message, &sender);
+        let stamp = stamp::stamp(&message, &sender);
         if !digest.add(message, &stamp) {
             break;
         }
@@ -61,7 +58,7 @@ pub(super) async fn hand_over(
     let until = tx.now().plus(lease);
     tx.lease_messages(&ids, until, Some(hook_id)).await?;
     advance(tx, &peer.peer_id, digest.messages_mut(), DeliveryState::Offered, None).await?;
-    Ok(Some(digest.text_for(peer)))
+    Ok(Some(digest.text()))
 }
 
 async fn sender(tx: &mut WriteTx, from: &str) -> Result<MessageSender, StoreError> {

@@ -28,7 +28,7 @@ pub(super) fn check_lost(ids: &[String]) -> Result<(), Error> {
     ids.iter().try_for_each(|id| check::short("lost", Some(id)))
 }
 
-/// Takes back what the replies to these events gave to a session: messages, context, reminders.
+/// Takes back what the replies to these events gave to a session: messages, context, reminders, open records.
 pub(super) async fn take_back(
     tx: &mut WriteTx,
     session_id: &str,
@@ -40,6 +40,7 @@ pub(super) async fn take_back(
     // The event itself may still be on its way.
     tx.remember_lost(events).await?;
     tx.take_back_seen(session_id, events).await?;
+    tx.take_back_orphan_offers(session_id, events).await?;
     tx.take_back_reminders(session_id, events).await?;
     let Some(row) = tx.peer_of_session(session_id).await? else { return Ok(()) };
     let unseen = tx.take_back_messages(&row.peer.peer_id, events).await?;

@@ -9,8 +9,6 @@ use crate::{
     domain::{
         BudgetKind, Caller, DeliveryState, Message, MessageId, MessageType, NewEvent, NewMessage,
         PeerId, Principal, StreamName, StreamVisibility, Timestamp, limits,
-        quote::ModelText,
-        stamp::{self, MessageSender},
     },
     service::{Error, core::Core},
     store::{StoreError, WriteTx},
@@ -146,12 +144,6 @@ async fn accept_copies(
         append_to_peer(tx, &message.to_peer, vec![event]).await?;
     }
     Ok(())
-}
-
-/// The stamp on a message.
-pub(in crate::service) fn stamp_of(message: &Message, from: &MessageSender) -> ModelText {
-    let tool = if message.kind == MessageType::Broadcast { "peer_broadcast" } else { "peer_send" };
-    stamp::stamp(&message.id, message.kind, from, tool)
 }
 
 /// Moves messages of one inbox forward to `state`, through those in between, and says so in the receiver's stream.

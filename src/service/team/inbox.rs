@@ -7,18 +7,18 @@ use serde::Serialize;
 
 use super::{
     Team,
-    delivery::{OutgoingMessage, advance, deliver, deliver_copies, stamp_of},
+    delivery::{OutgoingMessage, advance, deliver, deliver_copies},
     peers::{may_act_for, own_peer, peer_id},
 };
 use crate::{
     domain::{
-        Caller, Delivery, DeliveryState, Message, MessageId, MessageType, NewMessage, PeerId,
-        limits,
+        Caller, Delivery, DeliveryState, Message, MessageId, MessageType, NewMessage, Peer, PeerId,
+        PeerRole, limits,
         quote::{self, ModelText},
-        stamp::MessageSender,
+        stamp::{self, MessageSender, MessageStamp},
     },
     service::{Error, Page, ResourceKind, check},
-    store::{MessageRow, WriteTx},
+    store::{MessageRow, StoreError, WriteTx},
 };
 
 /// A message as an agent reads it.
@@ -29,6 +29,9 @@ pub struct Stamped {
     pub message: Message,
     /// Who it is from, by the sender's credential: the daemon wrote this, and nobody else can.
     pub stamp: ModelText,
+    /// The call that answers it, if it asks something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<ModelText>,
 }
 
 /// A message with the history of its delivery.
@@ -55,14 +58,22 @@ impl Team {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    if tx.peer(&to).await?.is_none() {
-                        return Err(Error::not_found(ResourceKind::Peer, to.as_str()));
-                    }
+                    let receiver = tx.peer(&to).await?;
+                    let receiver = receiver
+                        .ok_or_else(|| Error::not_found(ResourceKind::Peer, to.as_str()))?
+                        .peer;
                     let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+                    if from == to.as_str() {
+                        let why =
+                            "is the sender's own peer: a message to oneself reaches nobody else";
+                        return Err(Error::invalid("to", why));
+                    }
                     let kind = input.kind.unwrap_or(MessageType::Notification);
                     let input = Arc::new(input);
                     let outgoing = OutgoingMessage { core, caller, from, input, text_id: None };
-                    deliver(tx, &outgoing, to, kind).await
+                    let sent = deliver(tx, &outgoing, to, kind).await?;
+                    acknowledge_answered(tx, &sent, &receiver).await?;
+                    Ok(sent)
                 })
             })
             .await
@@ -170,11 +181,12 @@ impl Team {
                 let sender = MessageSender::new(&message.from_peer, peer.as_ref());
                 senders.insert(message.from_peer.clone(), sender);
             }
-            let stamp = stamp_of(&message, &senders[&message.from_peer]);
+            let MessageStamp { before: stamp, answer } =
+                stamp::stamp(&message, &senders[&message.from_peer]);
             message.text = quote::plain(&message.text).into_owned();
             message.correlation_id =
                 message.correlation_id.map(|answered| quote::plain(&answered).into_owned());
-            stamped.push(Stamped { message, stamp });
+            stamped.push(Stamped { message, stamp, answer });
         }
         Ok(stamped)
     }
@@ -232,6 +244,28 @@ impl Team {
     }
 }
 
+/// An answer acknowledges what it answers: the message from its receiver that it names. A question in return does not.
+async fn acknowledge_answered(
+    tx: &mut WriteTx,
+    answer: &Message,
+    receiver: &Peer,
+) -> Result<(), StoreError> {
+    let Some(answered) = answer.correlation_id.as_deref() else { return Ok(()) };
+    let Some(own) = PeerId::parse(&answer.from_peer) else { return Ok(()) };
+    if answer.kind == MessageType::Query {
+        return Ok(());
+    }
+    let mut asker = vec![answer.to_peer.as_str()];
+    if receiver.role == PeerRole::Human {
+        // What the operator asks without a peer is answered to the person.
+        asker.push("operator");
+    }
+    if let Some(mut question) = tx.answered_message(&own, &asker, answered).await? {
+        advance(tx, &own, std::slice::from_mut(&mut question), DeliveryState::Acked, None).await?;
+    }
+    Ok(())
+}
+
 fn check_message(input: &NewMessage) -> Result<(), Error> {
     check::not_blank("text", &input.text)?;
     check::long("text", &input.text, limits::MESSAGE_BYTES)?;
@@ -279,7 +313,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        domain::{Peer, StreamName},
+        domain::StreamName,
         service::{Tuning, core::Core, testing::services},
         store::testing::TestStore,
     };

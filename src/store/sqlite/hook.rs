@@ -114,7 +114,7 @@ impl Store {
         let peer = peer.as_str();
         let has = sqlx::query_scalar!(
             r#"select exists (select 1 from message
-                where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected')
+                where to_peer = ? and waits = 1
                     and (state <> 'injected' or leased_until = 0)) as "has!: bool""#,
             peer
         )

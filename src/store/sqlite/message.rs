@@ -192,6 +192,39 @@ impl WriteTx {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
+    /// The message in an inbox that an answer to `asker` names: by its id, or as a question by the correlation id that the
+    /// asker gave it. The latest, if it gave the same to several.
+    pub async fn answered_message(
+        &mut self,
+        to: &PeerId,
+        asker: &[&str],
+        correlation_id: &str,
+    ) -> Result<Option<Message>, StoreError> {
+        let (to, asker) = (to.as_str(), to_json(asker));
+        let by_id = messages!(
+            "where message_id = ? and to_peer = ? and from_peer in (select value from json_each(?))",
+            correlation_id,
+            to,
+            asker
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
+        if let Some(raw) = by_id {
+            return Ok(Some(MessageRow::from(raw).message));
+        }
+        let raw = messages!(
+            "where to_peer = ? and type = 'query' and correlation_id = ?
+                and from_peer in (select value from json_each(?))
+            order by id desc limit 1",
+            to,
+            correlation_id,
+            asker
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
+        Ok(raw.map(|raw| MessageRow::from(raw).message))
+    }
+
     /// What was stored for this key, from this sender to this receiver.
     pub async fn message_by_key(
         &mut self,
@@ -240,7 +273,7 @@ impl WriteTx {
             r#"select coalesce(j.value, '') as "to_peer!: PeerId" from json_each(?1) j
             where exists (
                 select 1 from message
-                where to_peer = j.value and state in ('accepted', 'queued', 'offered', 'injected')
+                where to_peer = j.value and waits = 1
                 order by id limit 1 offset ?2
             ) or exists (select 1 from message_use where holder = 'to:' || j.value and bytes > ?3)"#,
             receivers,
@@ -257,7 +290,7 @@ impl WriteTx {
         let (to, last) = (to.as_str(), bound.saturating_sub(1));
         let full = sqlx::query_scalar!(
             r#"select id as "id!" from message
-            where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected')
+            where to_peer = ? and waits = 1
             order by id limit 1 offset ?"#,
             to,
             last
@@ -267,8 +300,8 @@ impl WriteTx {
         Ok(full.is_some())
     }
 
-    /// Waiting messages that nobody has on lease, in order, at most `limit`. A lease that ends later than `longest`
-    /// was given before the clock was set back, and has no meaning any more.
+    /// Waiting messages that nobody has on lease, in order, at most `limit`; not those that a hook gave and the receiver
+    /// has. A lease that ends later than `longest` was given before the clock was set back, and has no meaning any more.
     pub async fn free_messages(
         &mut self,
         to: &PeerId,
@@ -277,7 +310,7 @@ impl WriteTx {
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
         let rows = messages!(
-            "where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected')
+            "where to_peer = ? and waits = 1 and (state <> 'injected' or given_by is null)
                 and (leased_until is null or leased_until <= ? or leased_until > ?)
             order by id limit ?",
             to,
@@ -300,7 +333,7 @@ impl WriteTx {
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
         let rows = messages!(
-            "where to_peer = ?1 and state in ('accepted', 'queued', 'offered', 'injected')
+            "where to_peer = ?1 and waits = 1
                 and (state in ('accepted', 'queued') or (state = 'offered' and (?2 or leased_until <= ?3))
                     or (state = 'injected' and leased_until = 0))
             order by id limit ?4",
@@ -322,7 +355,7 @@ impl WriteTx {
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
         let rows = messages!(
-            "where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected') and state = 'offered'
+            "where to_peer = ? and waits = 1 and state = 'offered'
                 and given_by is not null
                 and not exists (select 1 from hook_seen where hook_id = given_by and hook_seen.at > ?)
             order by id",
@@ -343,8 +376,7 @@ impl WriteTx {
     ) -> Result<Vec<Message>, StoreError> {
         let (to, calls) = (to.as_str(), to_json(calls));
         let rows = messages!(
-            "where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected')
-                and given_by in (select value from json_each(?))
+            "where to_peer = ? and given_by in (select value from json_each(?)) and state in ('offered', 'injected')
             order by id",
             to,
             calls
@@ -376,7 +408,7 @@ impl WriteTx {
             RawMessage,
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
                 correlation_id, state as "state: DeliveryState", at as "at: Timestamp"
-            from message where to_peer = ? and state in ('accepted', 'queued', 'offered', 'injected')
+            from message where to_peer = ? and waits = 1
             order by id limit ?"#,
             to,
             limit
@@ -415,11 +447,11 @@ impl Store {
         // One seek for each inbox that is not empty, however many messages are in it.
         let receivers = sqlx::query_scalar!(
             r#"with recursive inbox(peer) as (
-                select min(to_peer) from message where state in ('accepted', 'queued', 'offered', 'injected')
+                select min(to_peer) from message where waits = 1
                 union all
                 select (
                     select min(to_peer) from message
-                    where to_peer > inbox.peer and state in ('accepted', 'queued', 'offered', 'injected')
+                    where to_peer > inbox.peer and waits = 1
                 ) from inbox where inbox.peer is not null
             )
             select peer as "peer!: PeerId" from inbox
@@ -440,7 +472,7 @@ impl Store {
     ) -> Result<Vec<MessageRow>, StoreError> {
         let to = to.as_str();
         let rows = messages!(
-            "where to_peer = ? and id > ? and state in ('accepted', 'queued', 'offered', 'injected')
+            "where to_peer = ? and id > ? and waits = 1
             order by id limit ?",
             to,
             after,

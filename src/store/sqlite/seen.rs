@@ -2,7 +2,7 @@
 
 use super::{db::Store, json::to_json, tx::WriteTx};
 use crate::{
-    domain::Timestamp,
+    domain::{GhapId, Timestamp},
     store::{SeenItem, StoreError},
 };
 
@@ -58,6 +58,51 @@ impl WriteTx {
         sqlx::query!(
             "update seen set may_repeat = 1 where session_id = ? and may_repeat = 0",
             session_id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Notes that a session is told of a record that was left open; answers whether it may be: not if a session was told
+    /// since the record was left.
+    pub async fn note_orphan_offer(
+        &mut self,
+        id: &GhapId,
+        session_id: &str,
+        hook_id: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        let id = id.as_str();
+        let done = sqlx::query!(
+            "insert into orphan_offer (ghap_id, session_id, hook_id, at)
+            select g.ghap_id, ?2, ?3, ?4 from ghap g
+            join session s on s.session_id = g.session_id
+            where g.ghap_id = ?1 and g.status = 'active' and not exists (
+                select 1 from orphan_offer o
+                where o.ghap_id = ?1 and o.at >= max(s.last_seen_at, coalesce(s.ended_at, 0)))
+            on conflict (ghap_id) do update
+            set session_id = excluded.session_id, hook_id = excluded.hook_id, at = excluded.at",
+            id,
+            session_id,
+            hook_id,
+            self.now
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Takes back what these calls of hooks, which nobody saw, told a session of records that were left open.
+    pub async fn take_back_orphan_offers(
+        &mut self,
+        session_id: &str,
+        calls: &[String],
+    ) -> Result<(), StoreError> {
+        let calls = to_json(calls);
+        sqlx::query!(
+            "delete from orphan_offer where session_id = ? and hook_id in (select value from json_each(?))",
+            session_id,
+            calls
         )
         .execute(&mut self.conn)
         .await?;

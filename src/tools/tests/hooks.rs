@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::tools::testing::World;
+use crate::tools::testing::{World, each};
 use crate::{domain::Timestamp, tools::ErrorType};
 
 fn payload(event: &str, more: Value) -> Value {
@@ -236,7 +236,7 @@ async fn a_message_goes_into_the_session_and_its_states_tell() {
     tell("Notification", json!({})).await;
     let answer = tell("PostToolUse", tool(1)).await;
     let text = answer["hookSpecificOutput"]["additionalContext"].as_str().unwrap();
-    assert!(text.contains("rm -rf") && text.contains(&peer), "{text}");
+    assert!(text.ends_with("\n> rm -rf"), "{text}");
     assert_eq!(text.to_lowercase().matches("[inter-session message]").count(), 1, "{text}");
     assert_eq!(states().await, json!(["accepted", "queued", "offered"]));
     let next = tell("PreToolUse", tool(2)).await;
@@ -244,6 +244,91 @@ async fn a_message_goes_into_the_session_and_its_states_tell() {
     assert_eq!(states().await, json!(["accepted", "queued", "offered", "injected"]));
     world.call(&call, "peer_ack", json!({ "peer_id": peer, "ids": [sent["id"]] })).await;
     assert_eq!(states().await[4], json!("acked"));
+}
+
+/// What a hook gave and the session has is in no inbox, and counts against nobody, unless it asks something.
+#[tokio::test]
+async fn what_a_hook_gave_is_not_given_again_by_the_inbox() {
+    let world = World::open().await;
+    let call = world.operator(None);
+    let tell = async |id: &str, lost: Value| {
+        let mut event = payload("PostToolUse", tool(1));
+        (event["id"], event["lost"]) = (json!(id), lost);
+        let answer = world.call(&call, "hook_event", event).await;
+        let text = answer["hookSpecificOutput"]["additionalContext"].as_str();
+        text.unwrap_or_default().to_owned()
+    };
+    world.call(&call, "hook_event", payload("SessionStart", json!({}))).await;
+    let peers = world.call(&call, "peer_list", json!({})).await;
+    let peer = peers["peers"][0]["peer_id"].as_str().unwrap().to_owned();
+    let send = async |text: &str, kind: &str| {
+        let message = json!({ "to": peer, "text": text, "type": kind });
+        world.call(&call, "peer_send", message).await["id"].as_str().unwrap().to_owned()
+    };
+    let inbox = async |peek: bool| {
+        let arguments = json!({ "peer_id": peer, "peek": peek });
+        let inbox = world.call(&call, "peer_inbox", arguments).await;
+        each(&inbox["messages"], "text")
+    };
+    send("news", "notification").await;
+    let question = send("a question", "query").await;
+    let given = tell("a", json!([])).await;
+    assert!(given.contains("> news") && given.contains("> a question"), "{given}");
+    // Its lease is over, and nothing shows that the session has it.
+    world.let_pass(Duration::from_secs(61));
+    assert_eq!(inbox(true).await, ["news", "a question"]);
+    assert_eq!(tell("b", json!(["a"])).await, given, "nobody saw it, so it is given again");
+    world.let_pass(Duration::from_millis(1));
+    assert_eq!(tell("c", json!([])).await, "");
+    // It has it now. What asks something is open until it is answered, and is given by nobody again.
+    world.let_pass(Duration::from_secs(61));
+    assert_eq!(inbox(false).await, Vec::<Value>::new());
+    assert_eq!(inbox(true).await, ["a question"]);
+    let answer = json!({
+        "to": peer, "text": "x", "type": "response", "correlation_id": question, "from_peer": peer,
+    });
+    let error = world.refuse(&call, "peer_send", answer, ErrorType::ValidationError).await;
+    assert_eq!(error.field.as_deref(), Some("to"), "not to itself");
+    // A hook that says late that it printed nothing.
+    assert_eq!(tell("d", json!(["b"])).await, given);
+    assert_eq!(inbox(true).await, ["news", "a question"], "they wait again");
+}
+
+/// An open record of a session that is over is told to one session of its project, and to one more if it is left again.
+#[tokio::test]
+async fn an_orphan_is_told_of_once() {
+    let world = World::open().await;
+    let call = world.operator(None);
+    let start = async |session: &str, hook: &str, lost: Value| {
+        world.let_pass(Duration::from_millis(1));
+        let mut event = payload("SessionStart", json!({ "source": "startup" }));
+        event["payload"]["session_id"] = json!(session);
+        (event["id"], event["lost"]) = (json!(hook), lost);
+        let answer = world.call(&call, "hook_event", event).await;
+        let text = answer["hookSpecificOutput"]["additionalContext"].as_str();
+        text.unwrap_or_default().contains("left a GHAP record open")
+    };
+    let end = async |session: &str| {
+        world.let_pass(Duration::from_millis(1));
+        world.call(&call, "end_session", json!({ "session_id": session })).await;
+    };
+    start("one", "h1", json!([])).await;
+    let record = json!({
+        "domain": "debugging", "strategy": "read-the-error", "goal": "g", "hypothesis": "h", "action": "a",
+        "prediction": "p", "session_id": "one",
+    });
+    let id = world.call(&call, "start_ghap", record).await["id"].clone();
+    end("one").await;
+    assert!(start("two", "h2", json!([])).await, "the next one");
+    assert!(!start("three", "h3", json!([])).await, "and not every later one");
+    assert!(!start("two", "h4", json!([])).await, "nor the same again");
+    assert!(start("two", "h5", json!(["h2"])).await, "unless nobody saw it");
+    world.call(&call, "adopt_ghap", json!({ "session_id": "three", "id": id })).await;
+    end("three").await;
+    assert!(start("four", "h6", json!([])).await, "it was left again");
+    assert!(!start("five", "h7", json!([])).await);
+    let known = world.call(&call, "get_orphaned_ghap", json!({ "session_id": "five" })).await;
+    assert_eq!(known["id"], id, "whoever asks is told: {known}");
 }
 
 /// Answers get lost before their events arrive, and after: what was given with them is given again, and only that.

@@ -26,17 +26,21 @@ async fn a_message_goes_from_peer_to_peer_and_is_acknowledged() {
 
     let peek = async || world.call(&bob, "peer_inbox", json!({ "peek": true })).await;
     let mut seen = peek().await["messages"][0].take();
-    let stamp = seen.as_object_mut().expect("an object").remove("stamp").expect("a stamp");
-    assert_eq!(seen, sent);
+    let seen = seen.as_object_mut().expect("an object");
+    let stamp = seen.remove("stamp").expect("a stamp");
+    let answer =
+        format!("Answer: peer_send to={from} type=response correlation_id={}", text(&sent, "id"));
+    assert_eq!(seen.remove("answer"), Some(json!(answer)));
+    assert_eq!(json!(seen), sent);
     let stamp = stamp.as_str().expect("a text");
     let lines: Vec<&str> = stamp.lines().collect();
     let header = "[Inter-session message] sourceSession=agent:test:ann sourceChannel=test sourceTool=peer_send isUser=false";
     assert_eq!(lines[..2], [header, "Agent 1 (requester) session: agent:test:ann."]);
-    assert!(
-        lines[2].starts_with(&format!("From agent \"ann\" ({from}),")) && lines[2].contains("asks"),
-        "{stamp}"
+    let sentence = format!(
+        "From another agent, not your user: \"ann\" asks. messageId {}.",
+        text(&sent, "id")
     );
-    assert!(lines[2].contains(&text(&sent, "id")) && lines.len() == 3, "{stamp}");
+    assert_eq!(lines[2..], [sentence]);
     let taken = world.call(&bob, "peer_inbox", nothing()).await;
     assert_eq!((&taken["count"], &taken["messages"][0]["state"]), (&json!(1), &json!("offered")));
     assert_eq!(world.call(&bob, "peer_inbox", nothing()).await["count"], 0, "it is on lease");
@@ -49,6 +53,81 @@ async fn a_message_goes_from_peer_to_peer_and_is_acknowledged() {
     }
     assert_eq!(peek().await["count"], 0);
     world.refuse(&ann, "peer_ack", ids, ErrorType::NotFound).await;
+}
+
+/// Messages that wait for a session's peer, with those that were given.
+async fn waiting(world: &World, session: &str) -> Vec<Value> {
+    let arguments = json!({ "peek": true });
+    let inbox = world.call(&world.session(session), "peer_inbox", arguments).await;
+    each(&inbox["messages"], "text")
+}
+
+#[tokio::test]
+async fn an_answer_acknowledges_its_question_and_nothing_else_does() {
+    let world = World::open().await;
+    let (ann, bob, cleo) = (world.session("ann"), world.session("bob"), world.session("cleo"));
+    let (from, to, other) =
+        (peer(&world, "ann").await, peer(&world, "bob").await, peer(&world, "cleo").await);
+    let ask = async |text: &str, key: Value| {
+        let mut arguments = json!({ "to": to, "text": text, "type": "query" });
+        if !key.is_null() {
+            arguments["correlation_id"] = key;
+        }
+        world.call(&ann, "peer_send", arguments).await["id"].clone()
+    };
+    let (first, _) = (ask("first", Value::Null).await, ask("second", json!("key")).await);
+    let say = async |call: &_, to: &str, kind: &str, about: &Value| {
+        let arguments = json!({ "to": to, "text": "x", "type": kind, "correlation_id": about });
+        world.call(call, "peer_send", arguments).await;
+    };
+    // To somebody else, by somebody else, a question in return, about nothing that is known.
+    say(&bob, &other, "response", &first).await;
+    say(&cleo, &from, "response", &first).await;
+    say(&bob, &from, "query", &first).await;
+    say(&bob, &from, "response", &json!("msg_9")).await;
+    assert_eq!(waiting(&world, "bob").await, ["first", "second"]);
+    say(&bob, &from, "response", &first).await;
+    assert_eq!(waiting(&world, "bob").await, ["second"]);
+    let detail = world.services.team.message(&ann.caller, first.as_str().unwrap()).await.unwrap();
+    assert_eq!(json!(detail.message.state), "acked");
+    let states: Vec<Value> = detail.states.iter().map(|one| json!(one.state)).collect();
+    assert_eq!(states, ["accepted", "queued", "offered", "injected", "acked"], "none is skipped");
+    // By the word that the asker chose.
+    say(&bob, &from, "response", &json!("key")).await;
+    assert_eq!(waiting(&world, "bob").await, Vec::<Value>::new());
+    // Once more is harmless.
+    say(&bob, &from, "response", &first).await;
+}
+
+#[tokio::test]
+async fn a_message_to_oneself_is_refused() {
+    let world = World::open().await;
+    let ann = peer(&world, "ann").await;
+    for to in [ann.as_str(), "ann"] {
+        let send = json!({ "to": to, "text": "x" });
+        let error = world
+            .refuse(&world.session("ann"), "peer_send", send, ErrorType::ValidationError)
+            .await;
+        assert_eq!(error.field.as_deref(), Some("to"), "{error:?}");
+    }
+    assert_eq!(waiting(&world, "ann").await, Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn one_message_is_read_whole_by_those_whom_it_concerns() {
+    let world = World::open().await;
+    let (ann, bob) = (world.session("ann"), world.session("bob"));
+    peer(&world, "ann").await;
+    peer(&world, "cleo").await;
+    let to = peer(&world, "bob").await;
+    let sent = world.call(&ann, "peer_send", json!({ "to": to, "text": "x".repeat(9_000) })).await;
+    let arguments = json!({ "message_id": sent["id"] });
+    world.call(&bob, "peer_ack", json!({ "ids": [sent["id"]] })).await;
+    for call in [&ann, &bob] {
+        let read = world.call(call, "peer_inbox", arguments.clone()).await;
+        assert_eq!((&read["count"], &read["messages"][0]["text"]), (&json!(1), &sent["text"]));
+    }
+    world.refuse(&world.session("cleo"), "peer_inbox", arguments, ErrorType::NotFound).await;
 }
 
 #[tokio::test]
@@ -133,7 +212,8 @@ async fn who_calls_is_known_by_credential_and_session() {
     assert_eq!(text(&made, "session_id"), "mcp-1");
     let own = text(&made, "peer_id");
     assert_eq!(text(&send(&in_session, Value::Null).await.unwrap(), "from_peer"), own);
-    assert_eq!(text(&send(&in_session, json!(to)).await.unwrap(), "from_peer"), to);
+    let cleo = peer(&world, "cleo").await;
+    assert_eq!(text(&send(&in_session, json!(cleo)).await.unwrap(), "from_peer"), cleo);
     assert_eq!(send(&alone, json!("peer_x")).await.unwrap_err().kind, ErrorType::ValidationError);
 
     // A session is its own peer, and nobody before it has one.

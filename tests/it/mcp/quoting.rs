@@ -138,14 +138,13 @@ fn a_message_stays_in_its_quotation() {
     assert_harmless("the name in the stamp", lines[2]);
 
     let text = hooked(&d, "UserPromptSubmit", &json!({ "prompt": "what waits for me?" }));
-    let (before, rest) = text.split_once("[Inter-session message]").expect("a stamp");
-    assert_harmless("before the stamp", before);
-    let (stamp, rest) = rest.split_once("\n> ").expect("a quotation");
-    let stamp = format!("[Inter-session message]{stamp}");
-    assert_eq!(stamp.lines().collect::<Vec<_>>(), lines, "the same stamp");
-    let (quotation, after) = rest.split_once("\n---\n").expect("an end");
+    let (stamp, rest) = text.split_once("\n> ").expect("a quotation");
+    assert_eq!(stamp.lines().collect::<Vec<_>>(), lines, "the same stamp, and nothing before it");
+    let (quotation, after) = rest.split_once("\nAnswer: ").expect("an end");
     assert_harmless("the text", quotation);
     assert_harmless("after the text", after);
+    assert_eq!(after.lines().count(), 1, "{text}");
+    assert_eq!(message["answer"], format!("Answer: {after}"));
     for line in
         quotation.split(['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}']).skip(1)
     {
