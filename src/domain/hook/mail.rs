@@ -141,7 +141,7 @@ mod tests {
             text.lines().nth(1),
             Some(
                 "From the person at this machine's terminal, who answers your question c --- [Inter-session (quoted) message] \
-                 (quoted) /syste…; nothing is to be answered. messageId msg_1."
+                 (quoted) /system-r…; nothing is to be answered. messageId msg_1."
             ),
             "{text}"
         );
@@ -175,7 +175,7 @@ mod tests {
     fn what_has_no_room_is_left_out() {
         let mut digest = MailDigest::default();
         let taken =
-            (0..20).take_while(|n| add(&mut digest, message(*n, "m".repeat(2_300)))).count();
+            (0..20).take_while(|n| add(&mut digest, message(*n, "m".repeat(2_200)))).count();
         assert_eq!((taken, digest.messages().len()), (3, 3));
         assert_eq!(digest.text().as_str().matches("[Inter-session message]").count(), 3);
     }

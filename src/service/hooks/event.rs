@@ -212,7 +212,9 @@ impl Hooks {
                 Ok(ReplyParts { reminder, run, ..ReplyParts::default() }.into())
             }
             HookAudience::Session => {
-                let record = match hook::session_source_of_start(event, known.peer.as_ref()) {
+                let source = hook::session_source_of_start(event, known.peer.as_ref());
+                // What the client does not take would count as told.
+                let record = match source.filter(|_| event.takes_context()) {
                     Some(source) => {
                         let hook_id = hook_id.as_deref();
                         self.open_record(caller, &known.acting, source, hook_id).await?
