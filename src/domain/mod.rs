@@ -23,6 +23,7 @@ pub mod mcp;
 mod message;
 mod operator_name;
 mod peer;
+mod peer_reference;
 mod principal;
 mod process;
 pub mod quote;
@@ -53,6 +54,7 @@ pub use operator_name::{
     IMPLICIT_SESSION, changes_direction, is_reserved_session, looks_like_operator,
 };
 pub use peer::{Peer, PeerPresence, PeerRole, PeerStatus, RegisterInput};
+pub use peer_reference::{PeerReference, SessionKey, choose};
 pub use principal::Principal;
 pub use process::{ClientProcess, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, SHELLS};
 pub use secret::{WeakSecret, check_secret};

@@ -7,6 +7,21 @@ use serde::{Deserialize, Serialize};
 
 use super::{PeerId, Timestamp};
 
+impl PeerId {
+    /// The id of the operator's own peer, which the daemon makes, and which is its name, too.
+    pub const OPERATOR: &'static str = "operator";
+
+    /// That id.
+    pub fn operator() -> Self {
+        Self::from(Self::OPERATOR.to_owned())
+    }
+
+    /// Whether it is that of the operator's own peer.
+    pub fn is_operator(&self) -> bool {
+        self.as_str() == Self::OPERATOR
+    }
+}
+
 /// A peer, as its own project sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Peer {
@@ -141,6 +156,27 @@ pub enum PeerStatus {
     Idle,
     /// Gone, or not heard of for 60 s.
     Offline,
+}
+
+impl Peer {
+    /// The operator's own peer, whom answers reach, before anything was heard of the operator.
+    pub fn operator(now: Timestamp) -> Self {
+        Self {
+            peer_id: PeerId::operator(),
+            display_name: PeerId::OPERATOR.to_owned(),
+            path: None,
+            backend: PeerId::OPERATOR.to_owned(),
+            circle: "default".to_owned(),
+            role: PeerRole::Human,
+            status: PeerStatus::Offline,
+            session_id: None,
+            tmux_pane: None,
+            pid: None,
+            metadata: None,
+            registered_at: now,
+            last_seen: now,
+        }
+    }
 }
 
 impl PeerStatus {

@@ -23,7 +23,7 @@ enum SenderKind {
     /// A session: its name for people, its peer, and its kind of client as one word.
     Agent { name: QuotedLine, peer: PeerId, session: SessionAddress, channel: SessionAddress },
     /// The operator, or a peer of theirs.
-    Person { peer: Option<PeerId> },
+    Person { peer: PeerId },
     /// A peer that is no more.
     Gone { id: QuotedLine },
 }
@@ -41,11 +41,11 @@ impl MessageSender {
     /// The sender with the id `from`, which is `peer` if it is a peer.
     pub fn new(from: &str, peer: Option<&Peer>) -> Self {
         Self(match peer {
-            None if from == "operator" => SenderKind::Person { peer: None },
+            None if from == PeerId::OPERATOR => SenderKind::Person { peer: PeerId::operator() },
             None => SenderKind::Gone { id: quote::line(from, NAME_BYTES) },
             // The operator alone makes people.
             Some(peer) if peer.role == PeerRole::Human => {
-                SenderKind::Person { peer: Some(peer.peer_id.clone()) }
+                SenderKind::Person { peer: peer.peer_id.clone() }
             }
             Some(peer) => {
                 let channel = one_word(channel(peer)).chars().take(CHANNEL_CHARS).collect();
@@ -143,13 +143,10 @@ pub fn stamp(message: &Message, from: &MessageSender) -> MessageStamp {
 /// The call that answers a question; `None` if nobody is there to get the answer.
 fn answer_to(question: &Message, from: &MessageSender) -> Option<ModelText> {
     let to = match &from.0 {
-        SenderKind::Agent { peer, .. } | SenderKind::Person { peer: Some(peer) } => {
-            model_text!("{}", *peer)
-        }
-        SenderKind::Person { peer: None } => model_text!("operator"),
+        SenderKind::Agent { peer, .. } | SenderKind::Person { peer } => peer,
         SenderKind::Gone { .. } => return None,
     };
-    Some(model_text!("Answer: peer_send to={} type=response correlation_id={}", to, question.id))
+    Some(model_text!("Answer: peer_send to={} type=response correlation_id={}", *to, question.id))
 }
 
 /// A name without what could pass for the end of its quotation.
@@ -169,6 +166,19 @@ fn one_word(text: &str) -> String {
         }
     }
     word
+}
+
+/// The text of which [`one_word`] made this word; `None` if it made it of none.
+pub(super) fn decode_word(word: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => *hex::decode([rest.next()?, rest.next()?]).ok()?.first()?,
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]
@@ -339,6 +349,23 @@ mod tests {
                     + stamp.answer.as_ref().map_or(0, |_| 31 + 30);
                 assert!(all - keys - ids <= 350, "{}: {stamp:?}", all - keys - ids);
             }
+        }
+    }
+
+    #[test]
+    fn the_operators_own_peer_is_the_person_and_no_agent() {
+        let own = Peer::operator(Timestamp::from_millis(0));
+        let sender = MessageSender::new("operator", Some(&own));
+        assert_eq!(sender, MessageSender::new("operator", None));
+    }
+
+    #[test]
+    fn a_word_tells_the_text_that_it_was_made_of() {
+        for text in ["team:lead", "a b", "a%20b", "дом\n%", ""] {
+            assert_eq!(decode_word(&one_word(text)).as_deref(), Some(text));
+        }
+        for word in ["%", "%2", "%zz", "%ff", "%+1"] {
+            assert_eq!(decode_word(word), None, "{word}");
         }
     }
 

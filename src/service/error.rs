@@ -15,6 +15,16 @@ pub enum Error {
         /// The id of the request, cut to `SHOWN_ID_CHARS`.
         id: String,
     },
+    /// Several things have that name.
+    #[error("{name:?} names {} {kind}s: {}; name one by its id", .candidates.len(), Candidate::list(.candidates))]
+    Ambiguous {
+        /// What kind of things they are.
+        kind: ResourceKind,
+        /// The name of the request.
+        name: String,
+        /// The living first.
+        candidates: Vec<Candidate>,
+    },
     /// A value that the rules do not allow.
     #[error("{field}: {why}")]
     Invalid {
@@ -65,6 +75,31 @@ pub enum Error {
     /// A fault of ours. The caller sees no more than that; the log has the chain.
     #[error("internal error")]
     Internal(#[source] StoreError),
+}
+
+/// One of several things that have one name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its id.
+    pub id: String,
+    /// What tells it from the others.
+    pub about: String,
+}
+
+impl Candidate {
+    /// Of more candidates, an error names this many.
+    const LISTED: usize = 8;
+
+    fn list(candidates: &[Self]) -> String {
+        let listed: Vec<String> = candidates
+            .iter()
+            .take(Self::LISTED)
+            .map(|candidate| format!("{} ({})", candidate.id, candidate.about))
+            .collect();
+        let more = candidates.len().saturating_sub(Self::LISTED);
+        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("{}{rest}", listed.join(", "))
+    }
 }
 
 /// Of an id that nothing has, an error shows this many characters.

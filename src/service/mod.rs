@@ -30,6 +30,6 @@ pub(crate) mod testing;
 pub use access::{Credential, Tokens};
 pub use budget::BudgetHold;
 pub use core::Tuning;
-pub use error::{Error, ResourceKind};
+pub use error::{Candidate, Error, ResourceKind};
 pub use page::{Page, shared_items};
 pub use services::{Rooms, Services};

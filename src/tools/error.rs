@@ -81,6 +81,10 @@ impl From<service::Error> for ToolError {
         use service::Error;
         let kind = match &error {
             Error::Invalid { field, .. } => return Self::invalid(field.clone(), error.to_string()),
+            Error::Ambiguous { candidates, .. } => {
+                let ids: Vec<&str> = candidates.iter().map(|one| one.id.as_str()).collect();
+                return Self::new(ErrorType::ValidationError, error.to_string()).allowed(ids);
+            }
             Error::NotFound { .. } => ErrorType::NotFound,
             Error::InsufficientData { have, need } => {
                 let error = Self::new(ErrorType::InsufficientData, error.to_string());

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::{Call, ErrorType, Failure, Tool, ToolError, schema::NOT_BLANK};
 use crate::{
     domain::{
-        Message, MessageId, MessageType, NewMessage, Peer, PeerRole, PeerStatus, RegisterInput,
-        Timestamp, limits,
+        Message, MessageId, MessageType, NewMessage, Peer, PeerId, PeerRole, PeerStatus,
+        RegisterInput, Timestamp, limits,
     },
-    service::{Page, shared_items, team::Stamped},
+    service::{self, Page, ResourceKind, shared_items, team::Stamped},
     store::PeerFilter,
 };
 
@@ -200,7 +200,9 @@ struct PeerSendArguments {
 }
 
 async fn send(call: Call, input: PeerSendArguments) -> Result<Message, Failure> {
-    let to = receiver(&call, &input.to).await?;
+    let kind = ResourceKind::Peer;
+    let to = call.services.team.find_peer(&call.caller, &input.to, kind).await;
+    let to = to.map_err(|error| of_field(error, "to"))?;
     let message = NewMessage {
         kind: input.kind,
         from_peer: sender(&call, input.from_peer).await?,
@@ -208,7 +210,7 @@ async fn send(call: Call, input: PeerSendArguments) -> Result<Message, Failure> 
         correlation_id: input.correlation_id,
         idempotency_key: input.idempotency_key,
     };
-    Ok(call.services.team.send_message(&call.caller, &to, message).await?)
+    Ok(call.services.team.send_message(&call.caller, to.as_str(), message).await?)
 }
 
 const INBOX: &str = "\
@@ -354,8 +356,21 @@ async fn broadcast(
 async fn named_or_own_peer(call: &Call, named: Option<String>) -> Result<String, Failure> {
     match named {
         Some(id) => Ok(id),
-        None => own_peer(call).await?.ok_or_else(|| no_peer_error(call).into()),
+        None => match own_peer(call).await? {
+            Some(own) => Ok(own),
+            // Without a session the operator is itself.
+            None if call.caller.is_operator() => Ok(PeerId::OPERATOR.to_owned()),
+            None => Err(no_peer_error(call).into()),
+        },
     }
+}
+
+/// The error of a peer that is named in the argument `field`.
+fn of_field(error: service::Error, field: &str) -> Failure {
+    let is_choice = matches!(error, service::Error::Ambiguous { .. });
+    let error = ToolError::from(error);
+    let field = is_choice.then(|| field.to_owned()).or_else(|| error.field.clone());
+    ToolError { field, ..error }.into()
 }
 
 /// The id of the caller's own peer: the one that is registered with its session.
@@ -384,26 +399,4 @@ fn no_peer_error(call: &Call) -> ToolError {
             .to_owned(),
     };
     ToolError::new(ErrorType::Conflict, message)
-}
-
-/// The id of a peer that is named by its id or by its display name. Models write names.
-async fn receiver(call: &Call, to: &str) -> Result<String, Failure> {
-    let named = match call.services.team.peer(&call.caller, to).await {
-        Ok(peer) => return Ok(peer.peer_id.as_str().to_owned()),
-        Err(unknown @ crate::service::Error::NotFound { .. }) => {
-            match call.services.team.peers_named(to).await? {
-                none if none.is_empty() => return Err(unknown.into()),
-                named => named,
-            }
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let ids: Vec<&str> = named.iter().map(|peer| peer.peer_id.as_str()).collect();
-    match ids.as_slice() {
-        [only] => Ok((*only).to_owned()),
-        several => {
-            let message = "to: several peers have this name: use one of their ids";
-            Err(ToolError::invalid("to", message).allowed(several.to_vec()).into())
-        }
-    }
 }

@@ -226,6 +226,7 @@ impl From<service::Error> for Problem {
         let code = match &error {
             Error::NotFound { .. } => Code::NotFound,
             Error::Invalid { field, why } => return Self::invalid(field.clone(), why),
+            Error::Ambiguous { .. } => Code::InvalidRequest,
             Error::Conflict(_)
             | Error::SessionWithoutPeer
             | Error::ActiveGhap { .. }

@@ -33,6 +33,7 @@ mod outputs;
 mod ownership;
 mod pages;
 mod peers;
+mod people;
 mod reference;
 mod restore;
 #[cfg(target_os = "linux")]

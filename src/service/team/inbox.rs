@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{
     Team,
     delivery::{OutgoingMessage, advance, deliver, deliver_copies},
-    peers::{may_act_for, own_peer, peer_id},
+    peers::{may_act_for, own_peer},
 };
 use crate::{
     domain::{
@@ -51,8 +51,9 @@ impl Team {
         to: &str,
         input: NewMessage,
     ) -> Result<Message, Error> {
-        let to = peer_id(to, ResourceKind::Peer)?;
         check_message(&input)?;
+        let to = self.find_peer(caller, to, ResourceKind::Peer).await?;
+        let input = self.with_sender(caller, input).await?;
         let (core, caller) = (self.core.clone(), caller.clone());
         self.core
             .store
@@ -63,7 +64,8 @@ impl Team {
                         .ok_or_else(|| Error::not_found(ResourceKind::Peer, to.as_str()))?
                         .peer;
                     let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
-                    if from == to.as_str() {
+                    // A script of the operator's leaves the operator word.
+                    if from == to.as_str() && !to.is_operator() {
                         let why =
                             "is the sender's own peer: a message to oneself reaches nobody else";
                         return Err(Error::invalid("to", why));
@@ -79,6 +81,22 @@ impl Team {
             .await
     }
 
+    /// The message with its sender's id, whatever names it.
+    async fn with_sender(&self, caller: &Caller, input: NewMessage) -> Result<NewMessage, Error> {
+        let Some(named) = input.from_peer.as_deref().filter(|named| *named != PeerId::OPERATOR)
+        else {
+            return Ok(input);
+        };
+        let from_peer = match self.find_peer(caller, named, ResourceKind::Peer).await {
+            Ok(id) => Some(id.as_str().to_owned()),
+            // Who may send as whom, the write job says: an unknown name is nobody's.
+            Err(Error::NotFound { .. }) => input.from_peer,
+            Err(Error::Ambiguous { .. }) if !caller.is_operator() => input.from_peer,
+            Err(error) => return Err(error),
+        };
+        Ok(NewMessage { from_peer, ..input })
+    }
+
     /// Puts a message into every inbox but the sender's, or into those of a circle. Answers how many took it; of each
     /// other there is a message that was refused. The text is stored once.
     ///
@@ -91,6 +109,7 @@ impl Team {
         input: NewMessage,
     ) -> Result<u64, Error> {
         check_message(&input)?;
+        let input = self.with_sender(caller, input).await?;
         let limit = limits::COPIES_PER_JOB;
         let (circle, input) = (Arc::new(circle), Arc::new(input));
         let (mut after, mut text_id, mut delivered): (Option<PeerId>, Option<i64>, u64) =
@@ -129,7 +148,7 @@ impl Team {
         peer: &str,
         limit: Option<u32>,
     ) -> Result<Page<Message>, Error> {
-        let peer = peer_id(peer, ResourceKind::Peer)?;
+        let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let limit = check::limit(limit)?;
         let (caller, lease) = (caller.clone(), self.core.tuning.lease);
         self.core
@@ -156,7 +175,7 @@ impl Team {
         cursor: Option<&str>,
         limit: Option<u32>,
     ) -> Result<Page<Message>, Error> {
-        let peer = peer_id(peer, ResourceKind::Peer)?;
+        let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let row = self.core.store.peer(&peer).await?;
         may_act_for(
             caller,
@@ -198,7 +217,7 @@ impl Team {
         peer: &str,
         ids: Vec<String>,
     ) -> Result<Vec<MessageId>, Error> {
-        let peer = peer_id(peer, ResourceKind::Peer)?;
+        let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let caller = caller.clone();
         self.core
             .store

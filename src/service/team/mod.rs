@@ -1,6 +1,7 @@
 //! Who is here: peers, the messages between them, and the sessions of coding agents.
 
 mod delivery;
+mod find;
 mod inbox;
 mod ownership;
 mod peers;

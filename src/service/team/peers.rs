@@ -70,7 +70,7 @@ impl Team {
         id: &str,
         status: Option<PeerStatus>,
     ) -> Result<Peer, Error> {
-        let id = peer_id(id, ResourceKind::ReportingPeer)?;
+        let id = self.find_peer(caller, id, ResourceKind::ReportingPeer).await?;
         let caller = caller.clone();
         self.core
             .store
@@ -92,7 +92,7 @@ impl Team {
     /// Takes a peer out of the list. What waits for it becomes undeliverable, in jobs of its own: a full inbox holds up
     /// nobody. What a crash or a failure leaves of it, [`Self::sweep_removed_peers`] finds.
     pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
-        let id = peer_id(id, ResourceKind::Peer)?;
+        let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let caller = caller.clone();
         let removed: Result<Peer, Error> = self
             .core
@@ -100,6 +100,10 @@ impl Team {
             .write(move |tx| {
                 Box::pin(async move {
                     let row = own_peer(tx, &caller, &id, ResourceKind::Peer).await?;
+                    if id.is_operator() {
+                        let why = "the operator's own peer stays: answers to the operator reach it";
+                        return Err(Error::Conflict(why.to_owned()));
+                    }
                     tx.delete_peer(&id).await?;
                     note(tx, "peer.removed", &row.peer).await?;
                     Ok(row.peer)
@@ -142,7 +146,7 @@ impl Team {
 
     /// A peer by its id, as far as the caller may see it.
     pub async fn peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
-        let id = peer_id(id, ResourceKind::Peer)?;
+        let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let row = self.core.store.peer(&id).await?;
         let row = row.ok_or_else(|| Error::not_found(ResourceKind::Peer, id.as_str()))?;
         Ok(row.shown_to(&RowReader::of(caller)))
@@ -151,12 +155,6 @@ impl Team {
     /// The peer that a session speaks for: the one registered with it.
     pub async fn peer_of_session(&self, session: &str) -> Result<Option<Peer>, Error> {
         Ok(self.core.store.peer_of_session(session).await?.map(|row| row.peer))
-    }
-
-    /// Peers with exactly this name, which need not be one only; the first 50 in the order of lists.
-    pub async fn peers_named(&self, name: &str) -> Result<Vec<Peer>, Error> {
-        let rows = self.core.store.peers_named(name, limits::PAGE_DEFAULT).await?;
-        Ok(rows.into_iter().map(|row| row.peer).collect())
     }
 
     /// A page of peers, as far as the caller may see them: online, busy, idle, offline, and by name among those.
@@ -450,11 +448,6 @@ async fn note(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), S
     Ok(())
 }
 
-/// What a caller wrote where a peer's id belongs.
-pub(in crate::service) fn peer_id(text: &str, kind: ResourceKind) -> Result<PeerId, Error> {
-    PeerId::parse(text).ok_or_else(|| Error::not_found(kind, text))
-}
-
 /// The peer with this id, if the caller may act for it.
 pub(in crate::service) async fn own_peer(
     tx: &mut WriteTx,
@@ -475,7 +468,9 @@ pub(in crate::service) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<
     if row.owner.as_deref() == Some(session) || row.peer.session_id.as_deref() == Some(session) {
         return Ok(());
     }
-    Err(Error::Forbidden(format!("peer {} belongs to another session", row.peer.peer_id)))
+    let id = &row.peer.peer_id;
+    let whose = if id.is_operator() { "is the operator's" } else { "belongs to another session" };
+    Err(Error::Forbidden(format!("peer {id} {whose}")))
 }
 
 fn given(text: Option<&str>) -> Option<&str> {

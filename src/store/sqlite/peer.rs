@@ -69,7 +69,7 @@ macro_rules! peers {
         sqlx::query_as!(
             RawPeer,
             r#"select peer_id as "peer_id!", display_name, path, backend, circle, role as "role: PeerRole",
-                status as "status: PeerStatus", session_id, tmux_pane, pid, metadata, owner as "owner?", project,
+                status as "status: PeerStatus", session_id, tmux_pane, pid, metadata, owner as "owner?", project as "project!",
                 registered_at as "registered_at!: Timestamp", last_seen as "last_seen!: Timestamp"
             from peer "# + $tail
             $(, $arg)*
@@ -98,7 +98,7 @@ impl WriteTx {
         let owner = owner.unwrap_or_default();
         let raw = if session_id.is_empty() {
             peers!(
-                "where backend = ?1 and path = ?2 and tmux_pane = ?3 and session_id = ''
+                "where backend = ?1 and path = ?2 and tmux_pane = ?3 and session_id = '' and peer_id <> 'operator'
                     and coalesce(owner, '') in (?4, iif(?4 = '', '', coalesce(owner, '')))
                 order by coalesce(owner, '') = ?4 desc limit 1",
                 backend,
@@ -252,6 +252,40 @@ impl Store {
         let rows = peers!(
             "where display_name = ? order by status_rank, display_name, peer_id limit ?",
             name,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
+    /// Peers whose ids begin so in the order of lists, at most `limit`.
+    pub async fn peers_with_prefix(
+        &self,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(
+            "where peer_id >= ?1 and peer_id < ?1 || '~' order by status_rank, display_name, peer_id limit ?2",
+            prefix,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
+    /// Peers whose session's id is this, whatever its case, and a peer without a session whose own id is it; in the order of
+    /// lists, at most `limit`.
+    pub async fn peers_of_session_key(
+        &self,
+        session_id: &str,
+        limit: u32,
+    ) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(
+            "where session_id = ?1 collate nocase or (session_id = '' and peer_id = ?1 collate nocase)
+            order by status_rank, display_name, peer_id limit ?2",
+            session_id,
             limit
         )
         .fetch_all(&self.readers)

@@ -228,8 +228,9 @@ async fn who_calls_is_known_by_credential_and_session() {
         let error = world.refuse(&ann, name, arguments, ErrorType::Conflict).await;
         assert!(error.message.contains("peer_register"), "{error:?}");
     }
-    let error = world.refuse(&alone, "peer_inbox", nothing(), ErrorType::Conflict).await;
-    assert!(error.message.contains("peer_register"), "{error:?}");
+    let error = world.refuse(&alone, "peer_ack", json!({ "ids": ["msg_x"] }), ErrorType::NotFound);
+    assert!(error.await.message.contains("message for this peer"), "the operator has an inbox");
+    assert_eq!(world.call(&alone, "peer_inbox", nothing()).await["count"], 0);
     let own = peer(&world, "ann").await;
     assert_eq!(text(&send(&ann, Value::Null).await.unwrap(), "from_peer"), own);
     assert_eq!(text(&send(&ann, json!(own)).await.unwrap(), "from_peer"), own);

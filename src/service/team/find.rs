@@ -1,0 +1,101 @@
+//! Which peer a caller means: the one resolver of names, for every adapter.
+
+use super::Team;
+use crate::{
+    domain::{
+        Caller, NewEvent, Peer, PeerId, PeerPresence, PeerReference, Principal, RowReader,
+        StreamName, StreamVisibility, choose, limits,
+    },
+    service::{Candidate, Error, ResourceKind},
+    store::{PeerRow, StoreError, WriteTx},
+};
+
+impl Team {
+    /// The id of the peer that a text names: by its id or the beginning of that, by the key of its session, or by its
+    /// display name. Of several the only living one is meant. Whether there is a peer with a whole id, the caller looks.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] of `kind` if nothing that the caller may see has that name. [`Error::Ambiguous`] if several have it.
+    pub async fn find_peer(
+        &self,
+        caller: &Caller,
+        text: &str,
+        kind: ResourceKind,
+    ) -> Result<PeerId, Error> {
+        let unknown = || Error::not_found(kind, text);
+        let store = &self.core.store;
+        let rows = match PeerReference::parse(text).ok_or_else(unknown)? {
+            PeerReference::Id(id) if id.is_operator() => return self.find_operator().await,
+            PeerReference::Id(id) => return Ok(id),
+            PeerReference::IdPrefix(prefix) => {
+                store.peers_with_prefix(&prefix, limits::PAGE_DEFAULT).await?
+            }
+            PeerReference::SessionKey(key) => {
+                let rows =
+                    store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
+                rows.into_iter().filter(|row| key.is_of(&row.peer)).collect()
+            }
+            PeerReference::Name { id_prefix } => {
+                let mut rows = store.peers_named(text, limits::PAGE_DEFAULT).await?;
+                if let Some(prefix) = id_prefix {
+                    rows.extend(store.peers_with_prefix(&prefix, limits::PAGE_DEFAULT).await?);
+                }
+                rows
+            }
+        };
+        let reader = RowReader::of(caller);
+        let is_key = matches!(PeerReference::parse(text), Some(PeerReference::SessionKey(_)));
+        let mut candidates: Vec<Peer> = rows.into_iter().map(|row| row.shown_to(&reader)).collect();
+        // A session that the caller may not see is not named by its key.
+        candidates.retain(|peer| {
+            !is_key || peer.session_id.is_some() || text.contains(peer.peer_id.as_str())
+        });
+        match choose(candidates, |peer| peer) {
+            Ok(peer) => Ok(peer.peer_id),
+            Err(none) if none.is_empty() => Err(unknown()),
+            Err(several) => {
+                let candidates = several.iter().map(candidate).collect();
+                Err(Error::Ambiguous { kind, name: text.to_owned(), candidates })
+            }
+        }
+    }
+
+    /// The operator's own peer, which is made when somebody first speaks to it or of it.
+    async fn find_operator(&self) -> Result<PeerId, Error> {
+        let id = PeerId::operator();
+        if self.core.store.peer(&id).await?.is_none() {
+            let made = self.core.store.write(|tx| Box::pin(async move { operator_peer(tx).await }));
+            made.await?;
+        }
+        Ok(id)
+    }
+}
+
+/// The row of the operator's own peer, which is made if it is not there yet.
+pub(in crate::service) async fn operator_peer(tx: &mut WriteTx) -> Result<PeerRow, StoreError> {
+    let id = PeerId::operator();
+    if let Some(row) = tx.peer(&id).await? {
+        return Ok(row);
+    }
+    let row = PeerRow { peer: Peer::operator(tx.now()), owner: None, project: None };
+    tx.put_peer(&row).await?;
+    let own = StreamName::of("peer", &id);
+    tx.open_stream(&own, &StreamVisibility::private(&Principal::Operator)).await?;
+    let team = StreamName::fixed(StreamName::TEAM);
+    tx.open_stream(&team, &StreamVisibility::Team).await?;
+    let registered = NewEvent::new("peer.registered", &PeerPresence::of(&row.peer));
+    tx.append(&team, vec![registered]).await?;
+    Ok(row)
+}
+
+/// What tells a peer from others with its name.
+fn candidate(peer: &Peer) -> Candidate {
+    let mut about = format!("{}, {}", peer.status.as_str(), peer.backend);
+    if let Some(path) = &peer.path {
+        about.push_str(" in ");
+        about.push_str(path);
+    }
+    about.push_str(" since ");
+    about.push_str(&peer.registered_at.to_string());
+    Candidate { id: peer.peer_id.as_str().to_owned(), about }
+}

@@ -1,0 +1,169 @@
+//! People: the operator's own peer, whom answers reach, and the names by which everybody is called.
+
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, svc};
+use crate::expect::{each, page, peer, problem, register, text};
+use crate::shapes::peek;
+
+/// An agent's peer, registered with a token of its own.
+fn agent(d: &Daemon, session: &str) -> String {
+    let body = json!({ "display_name": session, "backend": "codex", "session_id": session });
+    text(&register(&d.session(session), &body), "peer_id")
+}
+
+#[test]
+fn answers_reach_the_operator_and_nobody_else_reads_them() {
+    let mut d = Daemon::start();
+    let ann = agent(&d, "ann");
+    assert_eq!(each(&page(&d.get("/v1/peers"), "peers"), "peer_id"), [ann.as_str()]);
+    let to_ann = format!("/v1/peers/{ann}/messages");
+    let question = d.post(&to_ann, &json!({ "text": "is it green?", "type": "query" })).ok(200);
+    assert_eq!(question["from_peer"], "operator");
+
+    let answer = json!({ "text": "yes", "type": "response", "correlation_id": question["id"] });
+    let answered = d.session("ann").post("/v1/peers/operator/messages", &answer).ok(200);
+    assert_eq!((&answered["from_peer"], &answered["to_peer"]), (&json!(ann), &json!("operator")));
+    let arguments = ["--arg", "to=operator", "--arg", "text=by tool"];
+    svc(&d.home, &[&["tools", "call", "peer_send"], &arguments[..]].concat()).ok();
+    assert_eq!(each(&peek(&d, "operator"), "text"), ["yes", "by tool"]);
+
+    let own = d.get("/v1/peers/operator").ok(200);
+    assert_eq!(
+        (&own["peer_id"], &own["display_name"], &own["role"]),
+        (&json!("operator"), &json!("operator"), &json!("human"))
+    );
+    assert_eq!(page(&d.get("/v1/peers"), "peers").len(), 2, "a row like any other");
+    assert_eq!(d.post("/v1/peers/operator/heartbeat", &json!({})).ok(200)["status"], "online");
+
+    // It is the credential's.
+    for reader in [d.session("ann"), d.reader("reads-all")] {
+        for path in ["messages", "messages?peek=true"] {
+            problem(&reader.get(&format!("/v1/peers/operator/{path}")), 403, "forbidden");
+        }
+        let heartbeat = reader.post("/v1/peers/operator/heartbeat", &json!({}));
+        problem(&heartbeat, 403, "forbidden");
+        problem(&reader.delete("/v1/peers/operator"), 403, "forbidden");
+        let forged = json!({ "text": "obey", "from_peer": "operator" });
+        problem(&reader.post(&to_ann, &forged), 403, "forbidden");
+    }
+    assert_eq!(page(&d.get(&format!("/v1/events?stream=peer/{ann}")), "events").len(), 1);
+    problem(&d.delete("/v1/peers/operator"), 409, "conflict");
+    // No registration is in its way, or changes it.
+    let twin = json!({ "display_name": "desk", "backend": "operator" });
+    let twin = register(&d, &twin);
+    assert_ne!(twin["peer_id"], "operator");
+    assert_eq!(d.get("/v1/peers/operator").ok(200)["display_name"], "operator");
+
+    d.kill9();
+    d.restart();
+    assert_eq!(each(&peek(&d, "operator"), "text"), ["yes", "by tool"]);
+    let inbox = d.post("/mcp", &call("peer_inbox", &json!({}))).ok(200);
+    assert_eq!(inbox["result"]["structuredContent"]["count"], 2, "the operator's own: {inbox}");
+}
+
+fn call(tool: &str, arguments: &Value) -> Value {
+    json!({
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": { "name": tool, "arguments": arguments },
+    })
+}
+
+#[test]
+fn a_peer_is_named_by_its_name_its_id_and_its_session() {
+    let d = Daemon::start();
+    let member = |name: &str, session: &str| {
+        let body = json!({ "display_name": name, "backend": "claude-code", "session_id": session });
+        text(&register(&d, &body), "peer_id")
+    };
+    let (ann, bob) = (member("ann@repo/1", "S:1"), member("bob", "s-2"));
+    let named = |name: &str| d.get(&format!("/v1/peers/{}", crate::shapes::escape(name)));
+    let differs = ann.bytes().zip(bob.bytes()).position(|(a, b)| a != b).expect("two ids");
+    let prefix = &ann[..=differs];
+    for name in [&*ann, "ann@repo/1", prefix, &prefix["peer_".len()..], "agent:claude:S:1"] {
+        assert_eq!(named(name).json()["peer_id"], json!(ann), "{name}: {:?}", named(name));
+    }
+    for name in ["agent:claude-code:s:1", "AGENT:claude:s%3A1"] {
+        assert_eq!(named(name).json()["peer_id"], json!(ann), "{name}: {:?}", named(name));
+    }
+    for name in ["Bob", "peer_", "peer_zzzz", "zzzz", "agent:codex:s-2", "agent:claude:s", "bo"] {
+        problem(&named(name), 404, "not_found");
+    }
+    // Everywhere that an id stands.
+    let sent = d.post("/v1/peers/bob/messages", &json!({ "text": "a", "from_peer": "ann@repo/1" }));
+    let sent = sent.ok(200);
+    assert_eq!((&sent["from_peer"], &sent["to_peer"]), (&json!(ann), &json!(bob)));
+    assert_eq!(d.post("/v1/peers/bob/heartbeat", &json!({})).ok(200)["peer_id"], json!(bob));
+    assert_eq!(each(&peek(&d, "bob"), "text"), ["a"]);
+    let acked = d.post("/v1/peers/bob/messages/ack", &json!({ "ids": [sent["id"]] })).ok(200);
+    assert_eq!(acked["count"], 1);
+    for (tool, arguments) in [
+        ("peer_send", json!({ "to": "agent:claude:s-2", "text": "b", "from_peer": "ann@repo/1" })),
+        ("peer_inbox", json!({ "peer_id": "bob" })),
+        ("peer_heartbeat", json!({ "peer_id": "bob" })),
+    ] {
+        let answer = d.post("/mcp", &call(tool, &arguments)).ok(200);
+        assert_ne!(answer["result"]["isError"], json!(true), "{tool}: {answer}");
+    }
+    assert_eq!(svc(&d.home, &["peer", "show", "bob", "--json"]).json()["peer_id"], json!(bob));
+    assert_eq!(d.delete("/v1/peers/bob").ok(200)["peer_id"], json!(bob));
+}
+
+#[test]
+fn of_one_name_the_living_peer_is_meant_and_two_are_an_error_that_tells_them_apart() {
+    let d = Daemon::start();
+    let member = |session: &str, backend: &str| {
+        let body = json!({
+            "display_name": "reviewer", "backend": backend, "session_id": session, "path": "/repo/app",
+        });
+        text(&register(&d, &body), "peer_id")
+    };
+    let (dead, ann, bob) =
+        (member("s-1", "codex"), member("s-2", "gemini"), member("s-3", "codex"));
+    let status = |id: &str, status: &str| {
+        d.post(&format!("/v1/peers/{id}/heartbeat"), &json!({ "status": status })).ok(200);
+    };
+    status(&dead, "offline");
+    let refused = problem(&d.get("/v1/peers/reviewer"), 422, "invalid_request");
+    let detail = text(&refused, "detail");
+    let at = |part: &str| detail.find(part).unwrap_or_else(|| panic!("{part} in {detail}"));
+    assert!(at(&ann) < at(&dead) && at(&bob) < at(&dead), "the living first: {detail}");
+    assert!(at("(online, gemini in /repo/app since 20") > at(&ann), "{detail}");
+    let send = json!({ "to": "reviewer", "text": "a" });
+    let answer = d.post("/mcp", &call("peer_send", &send)).ok(200);
+    let error = &answer["result"]["structuredContent"]["error"];
+    assert_eq!((&error["type"], &error["field"]), (&json!("validation_error"), &json!("to")));
+    let allowed = error["allowed"].as_array().expect("the choices");
+    assert_eq!(allowed.len(), 3, "{error}");
+    assert_eq!(allowed[2], json!(dead));
+    let ran = svc(&d.home, &["peer", "show", "reviewer"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains(&ann) && ran.stderr.contains("gemini"), "{ran:?}");
+
+    status(&bob, "offline");
+    assert_eq!(d.get("/v1/peers/reviewer").ok(200)["peer_id"], json!(ann), "the only living one");
+    status(&ann, "offline");
+    problem(&d.get("/v1/peers/reviewer"), 422, "invalid_request");
+}
+
+#[test]
+fn nobody_takes_the_messages_of_another_by_a_name_and_no_name_shows_what_is_hidden() {
+    let d = Daemon::start();
+    let ann = peer(&d, "s-1");
+    let prefix = &ann[.."peer_".len() + 12];
+    let eve = |name: &str| json!({ "display_name": name, "backend": "codex", "session_id": "eve" });
+    let token = d.session("eve");
+    for name in [&*ann, prefix, "agent:x:s-1"] {
+        register(&token, &eve(name));
+        let sent = d.post(&format!("/v1/peers/{prefix}/messages"), &json!({ "text": "a" })).ok(200);
+        assert_eq!(sent["to_peer"], json!(ann), "{name}");
+    }
+    // Of a key of a session that it may not see a token learns nothing.
+    let backend = text(&d.get(&format!("/v1/peers/{ann}")).ok(200), "backend");
+    let key = format!("/v1/peers/agent%3A{backend}%3As-1");
+    assert_eq!(d.get(&key).ok(200)["peer_id"], json!(ann));
+    let unseen = text(&problem(&token.get(&key), 404, "not_found"), "detail");
+    let unknown = format!("/v1/peers/agent%3A{backend}%3As-9");
+    let unknown = text(&problem(&token.get(&unknown), 404, "not_found"), "detail");
+    assert_eq!(unseen.replace("s-1", "s-9"), unknown);
+}
