@@ -84,7 +84,11 @@ async fn take_back_unprinted(services: &Services, home: &Path) -> std::io::Resul
         sessions.entry(answer.session).or_default().push(answer.id);
     }
     for (session, events) in sessions {
-        services.hooks.take_back(session, events).await.map_err(std::io::Error::other)?;
+        services
+            .hooks
+            .take_back(&Caller::Operator, session, events)
+            .await
+            .map_err(std::io::Error::other)?;
     }
     file.remove(&read)
 }

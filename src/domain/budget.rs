@@ -36,6 +36,8 @@ pub enum BudgetKind {
     Records,
     /// Memories.
     Memories,
+    /// Answers to hooks that nobody saw, as the hooks report them. They are kept as long as the ids of hooks' events.
+    LostReplies,
 }
 
 /// One bound for each kind.
@@ -46,7 +48,7 @@ const MIB: u64 = 1024 * 1024;
 
 impl BudgetKind {
     /// All kinds, in the order of the documentation.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::McpSessions,
         Self::Subscriptions,
         Self::Streams,
@@ -62,6 +64,7 @@ impl BudgetKind {
         Self::InboxBytes,
         Self::Records,
         Self::Memories,
+        Self::LostReplies,
     ];
 
     /// The key of its bound in the configuration.
@@ -82,6 +85,7 @@ impl BudgetKind {
             Self::InboxBytes => "budget.inbox_bytes",
             Self::Records => "budget.records",
             Self::Memories => "budget.memories",
+            Self::LostReplies => "budget.lost_replies",
         }
     }
 
@@ -95,7 +99,7 @@ impl BudgetKind {
             Self::RequestBytes | Self::TaskBytes | Self::InboxBytes => 64 * MIB,
             Self::BytesPerHour => 1024 * MIB,
             Self::Subscriptions | Self::Sessions | Self::Tasks => 1000,
-            Self::Messages | Self::Records | Self::Memories => 10_000,
+            Self::Messages | Self::Records | Self::Memories | Self::LostReplies => 10_000,
         }
     }
 
@@ -117,6 +121,7 @@ impl BudgetKind {
             Self::InboxBytes => "bytes of messages in this inbox",
             Self::Records => "GHAP records",
             Self::Memories => "memories",
+            Self::LostReplies => "answers to hooks that nobody saw",
         }
     }
 
@@ -140,6 +145,7 @@ impl BudgetKind {
             Self::InboxBytes => "its owner frees them with peer_ack or `svc message ack`",
             Self::Records => "the operator raises the bound",
             Self::Memories => "remove some with delete_memory",
+            Self::LostReplies => "they are forgotten after seven days",
         }
     }
 

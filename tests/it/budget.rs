@@ -212,6 +212,27 @@ fn bytes_of_tasks_have_a_bound_until_they_end() {
 }
 
 #[test]
+fn answers_that_nobody_saw_have_a_bound() {
+    let d = Daemon::with(|plan| plan.env("SVC_BUDGET_LOST_REPLIES", "3"));
+    let (greedy, other) = (d.session("greedy"), d.session("other"));
+    let report = |caller: &Caller, key: &str, lost: &[&str]| {
+        let arguments = json!({ "event": "SessionStart", "client": "claude-code", "lost": lost,
+            "payload": { "session_id": key, "hook_event_name": "SessionStart", "cwd": "/tmp", "source": "startup" } });
+        let call = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call",
+            "params": { "name": "hook_event", "arguments": arguments } });
+        caller.post("/mcp", &call).ok(200)["result"].take()
+    };
+    for lost in [&["a", "b"][..], &["c"]] {
+        let taken = report(&greedy, "greedy", lost);
+        assert_ne!(taken["isError"], true, "{taken}");
+    }
+    let refused = report(&greedy, "greedy", &["d"]).to_string();
+    assert!(refused.contains("budget.lost_replies: 3 of 3 "), "{refused}");
+    let taken = report(&other, "other", &["d"]);
+    assert_ne!(taken["isError"], true, "{taken}");
+}
+
+#[test]
 fn subscriptions_have_a_bound() {
     let d = narrow();
     let greedy = d.session("greedy");

@@ -134,6 +134,7 @@ impl Hooks {
         let SessionProfile { project, peer_name } = self.profile(caller, event, known).await?;
         let job = HookWriteJob {
             caller: caller.clone(),
+            budget: self.core.budget.clone(),
             event: Arc::clone(event),
             acting: known.acting.clone(),
             arrived: known.arrived,

@@ -56,7 +56,7 @@ impl Hooks {
         let credential = self.access.credential_name(caller);
         unseen::check_lost(&waiter.lost)?;
         if !waiter.lost.is_empty() {
-            self.take_back(session_id.to_owned(), waiter.lost).await?;
+            self.take_back(caller, session_id.to_owned(), waiter.lost).await?;
         }
         let entered = self.waiters.enter(&caller.principal(), session_id, &waiter.id);
         let Some(mut latest) = entered else {

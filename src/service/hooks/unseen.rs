@@ -5,17 +5,25 @@
 
 use super::room::Hooks;
 use crate::{
-    domain::limits,
-    service::{Error, check, team::note_unseen},
-    store::{StoreError, WriteTx},
+    domain::{BudgetKind, Caller, limits},
+    service::{Error, budget::Budget, check, team::note_unseen},
+    store::WriteTx,
 };
 
 impl Hooks {
     /// Takes back what the replies to these events gave to a session.
-    pub async fn take_back(&self, session: String, events: Vec<String>) -> Result<(), Error> {
+    pub async fn take_back(
+        &self,
+        caller: &Caller,
+        session: String,
+        events: Vec<String>,
+    ) -> Result<(), Error> {
+        let (caller, budget) = (caller.clone(), self.core.budget.clone());
         self.core
             .store
-            .write(move |tx| Box::pin(async move { Ok(take_back(tx, &session, &events).await?) }))
+            .write(move |tx| {
+                Box::pin(async move { take_back(tx, (&caller, &budget), &session, &events).await })
+            })
             .await
     }
 }
@@ -29,20 +37,26 @@ pub(super) fn check_lost(ids: &[String]) -> Result<(), Error> {
 }
 
 /// Takes back what the replies to these events gave to a session: messages, context, reminders, open records.
+///
+/// # Errors
+/// [`Error::LimitReached`] if the caller has reported as many as it may.
 pub(super) async fn take_back(
     tx: &mut WriteTx,
+    (caller, budget): (&Caller, &Budget),
     session_id: &str,
     events: &[String],
-) -> Result<(), StoreError> {
+) -> Result<(), Error> {
     if events.is_empty() {
         return Ok(());
     }
     // The event itself may still be on its way.
-    tx.remember_lost(events).await?;
+    let count = u64::try_from(events.len()).unwrap_or(u64::MAX);
+    budget.check(tx, caller, BudgetKind::LostReplies, count).await?;
+    tx.remember_lost(events, &caller.principal()).await?;
     tx.take_back_seen(session_id, events).await?;
     tx.take_back_orphan_offers(session_id, events).await?;
     tx.take_back_reminders(session_id, events).await?;
     let Some(row) = tx.peer_of_session(session_id).await? else { return Ok(()) };
     let unseen = tx.take_back_messages(&row.peer.peer_id, events).await?;
-    note_unseen(tx, &row.peer.peer_id, &unseen).await
+    Ok(note_unseen(tx, &row.peer.peer_id, &unseen).await?)
 }

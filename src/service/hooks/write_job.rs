@@ -15,6 +15,7 @@ use crate::{
     },
     service::{
         Error,
+        budget::Budget,
         journal::{NewOutcome, put_outcome},
         team::{self, ActingSession},
     },
@@ -24,6 +25,7 @@ use crate::{
 /// What an event writes, and with what.
 pub(super) struct HookWriteJob {
     pub(super) caller: Caller,
+    pub(super) budget: Budget,
     pub(super) event: Arc<HookEvent>,
     pub(super) acting: ActingSession,
     /// When the event arrived, before it waited for the writer.
@@ -81,9 +83,9 @@ impl HookWriteJob {
 
     /// Takes back what earlier hooks of the session did not print, before anything is given or taken for seen, and
     /// remembers the event.
-    async fn settle(&self, tx: &mut WriteTx) -> Result<HookReception, StoreError> {
+    async fn settle(&self, tx: &mut WriteTx) -> Result<HookReception, Error> {
         let session_id = &self.event.session_id;
-        unseen::take_back(tx, session_id, &self.lost).await?;
+        unseen::take_back(tx, (&self.caller, &self.budget), session_id, &self.lost).await?;
         let history = match &self.id {
             Some(id) if !tx.remember_hook(id).await? => HookIdHistory::Repeated,
             Some(id) if tx.is_lost(id).await? => HookIdHistory::GivenUp,
@@ -93,7 +95,13 @@ impl HookWriteJob {
         if let (HookReception::Repeated { first_reply_unseen: true }, Some(id)) =
             (reception, &self.id)
         {
-            unseen::take_back(tx, session_id, std::slice::from_ref(id)).await?;
+            unseen::take_back(
+                tx,
+                (&self.caller, &self.budget),
+                session_id,
+                std::slice::from_ref(id),
+            )
+            .await?;
         }
         Ok(reception)
     }

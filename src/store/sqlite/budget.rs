@@ -106,6 +106,14 @@ impl WriteTx {
                 .fetch_one(conn)
                 .await?
             }
+            BudgetKind::LostReplies => {
+                sqlx::query_scalar!(
+                    r#"select count(*) as "used!: i64" from hook_lost where created_by = ?"#,
+                    name
+                )
+                .fetch_one(conn)
+                .await?
+            }
             BudgetKind::Streams
             | BudgetKind::Calls
             | BudgetKind::RequestBytes
@@ -143,7 +151,8 @@ impl Store {
                 (select coalesce(sum(bytes), 0) from message_use where holder >= 'to:' and holder < 'to;')
                     as "message_bytes!: i64",
                 (select count(*) from ghap) as "records!: i64",
-                (select count(*) from memory) as "memories!: i64""#
+                (select count(*) from memory) as "memories!: i64",
+                (select count(*) from hook_lost) as "lost_replies!: i64""#
         )
         .fetch_one(&self.readers)
         .await?;
@@ -157,6 +166,7 @@ impl Store {
             (BudgetKind::InboxBytes, row.message_bytes),
             (BudgetKind::Records, row.records),
             (BudgetKind::Memories, row.memories),
+            (BudgetKind::LostReplies, row.lost_replies),
         ];
         Ok(totals.map(|(kind, held)| (kind, u64::try_from(held).unwrap_or(0))).to_vec())
     }

@@ -2,7 +2,7 @@
 
 use super::{db::Store, errors::changed, json::to_json, tx::WriteTx};
 use crate::{
-    domain::{McpSessionId, PeerId},
+    domain::{McpSessionId, PeerId, Principal},
     store::StoreError,
 };
 
@@ -20,12 +20,17 @@ impl WriteTx {
     }
 
     /// Remembers that nobody saw, or will see, the answers to these calls of hooks.
-    pub async fn remember_lost(&mut self, calls: &[String]) -> Result<(), StoreError> {
-        let calls = to_json(calls);
+    pub async fn remember_lost(
+        &mut self,
+        calls: &[String],
+        by: &Principal,
+    ) -> Result<(), StoreError> {
+        let (calls, by) = (to_json(calls), by.to_string());
         sqlx::query!(
-            "insert into hook_lost (hook_id, at) select value, ? from json_each(?) where true
+            "insert into hook_lost (hook_id, at, created_by) select value, ?, ? from json_each(?) where true
             on conflict (hook_id) do nothing",
             self.now,
+            by,
             calls
         )
         .execute(&mut self.conn)
