@@ -9,6 +9,7 @@
 //! - [`web`]: what the adapters that speak HTTP share.
 //! - [`mcp`]: the MCP server. [`http`]: the daemon's HTTP face. [`client`]: the other end of it.
 //! - `runner`: runs a program and sends what it prints to the daemon. Knows [`domain`] and [`client`] alone.
+//! - `host`: the process of one agent, which outlives the daemon.
 //! - [`daemon`]: composition, sweeps, drains and lifecycle of the daemon.
 //! - [`cli`]: the command line. The only floor that prints.
 //!
@@ -21,6 +22,7 @@ pub mod config;
 pub mod daemon;
 pub mod domain;
 mod hook_spool;
+mod host;
 pub mod http;
 mod local_socket;
 mod log_file;

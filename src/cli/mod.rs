@@ -53,6 +53,12 @@ pub fn run() -> ExitCode {
         // A client that ignores a hook's arguments runs this, and an exit code other than 0 would be an order to it.
         None if hook::is_called_without_arguments() => return ExitCode::SUCCESS,
         None => return commands::print_help(),
+        // The processes of a hosted agent are small, and so they begin before anything of the command line.
+        Some(first) if first == "agent" => {
+            if let Some(code) = crate::host::run_if_asked(arguments) {
+                return code;
+            }
+        }
         Some(_) => {}
     }
     let cli = commands::Cli::parse();

@@ -5,7 +5,14 @@
 //! daemon has not acknowledged is on the disk. Every event carries an id of ours, so the daemon knows a repeat as one.
 //!
 //! Nothing here prints: the caller of a run watches it as a [`RunObserver`].
+//!
+//! An agent's program runs below a [reaper](run_reaper) as an [`AgentProcess`], and its events have a spool of their own
+//! kind, [`AgentSpool`].
 
+mod agent_process;
+mod agent_spool;
+mod agent_spool_reader;
+mod byte_lines;
 mod cancel;
 mod child;
 mod document;
@@ -14,16 +21,24 @@ mod exit;
 mod lines;
 mod observer;
 mod output;
+mod process_tree;
+mod reaper;
 mod run;
 mod sender;
 mod signals;
 mod spool;
 mod supervise;
 
+pub(crate) use agent_process::{AgentCommand, AgentExit, AgentPipes, AgentProcess};
+pub(crate) use agent_spool::{AgentSpool, SpoolEnd, agent_spool_path};
+pub(crate) use agent_spool_reader::AgentSpoolReader;
+pub(crate) use byte_lines::{ByteLine, ByteLines};
 pub(crate) use child::{RunnerChild, find_program};
 pub(crate) use document::TaskDocument;
 pub(crate) use event::OutputFrame;
+pub(crate) use exit::RunExit;
 pub(crate) use observer::{RunNotice, RunObserver};
+pub(crate) use reaper::run_reaper;
 pub(crate) use run::{Run, RunReport};
 pub(crate) use sender::{EventSender, SendOutcome};
 pub(crate) use signals::Signals;

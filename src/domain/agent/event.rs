@@ -45,6 +45,9 @@ pub enum AgentEventBody {
         /// The vendor's id of the conversation, with the first state in which it is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<String>,
+        /// Why somebody stops it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
         /// How the turn ended that this state follows.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         turn: Option<TurnEnd>,
@@ -83,7 +86,7 @@ pub enum AgentEventBody {
         /// What.
         error: String,
     },
-    /// The program ended. The last event of a stream, but for a state.
+    /// The program ended. The last event of a stream.
     Exit {
         /// Its exit code.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,6 +124,7 @@ impl AgentEventBody {
             description: None,
             until: None,
             session_id: None,
+            reason: None,
             turn: None,
         }
     }

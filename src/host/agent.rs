@@ -1,0 +1,794 @@
+//! The agent as its host knows it: its state, its turns, what waits for it and what it waits for.
+//!
+//! No input or output but the spool: what is to be done to the program is left in [`HostedAgent::take_actions`].
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::backend::{
+    AgentProtocol, Decision, Effect, Effects, PromptInput, TurnResult, VendorRequest, protocol_of,
+};
+use super::paths::is_inside;
+use crate::domain::agent::{
+    AgentEventBody, AgentInfo, AgentInput, AgentRequest, AgentState, AnswerAgent, HistoryEntry,
+    HistoryRole, HostSpec, PermissionMode, RequestKind, RequestOptionKind, SendAnswer, SendInput,
+    SendMode, TurnEnd, TurnOutcome,
+};
+use crate::domain::{AgentRequestId, Clock, Ids, MessageId, Timestamp};
+use crate::runner::{AgentSpool, ByteLine, RunExit};
+
+/// Longest line of an event, in bytes.
+const MAX_LINE: usize = 1024 * 1024;
+/// Longest text of an entry, in bytes.
+const MAX_ENTRY_TEXT: usize = 1024 * 1024;
+/// Inputs that may wait.
+const MAX_QUEUE: usize = 1000;
+/// Lines of standard error that an error tells.
+const STDERR_LINES: usize = 20;
+/// Longest line of standard error in an error, in characters.
+const STDERR_WIDTH: usize = 500;
+/// The answer to who comes too late.
+const NOT_RUNNING: &str = "agent is not running";
+
+/// What is to be done to the program.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Bytes for its input, once the event of this offset is on the disk.
+    Write { bytes: Vec<u8>, after: u64 },
+    /// Its input ends after what was written.
+    CloseInput,
+    /// A signal of this number for its process group.
+    Signal(i32),
+    /// SIGKILL for it and all that it has started.
+    Kill,
+}
+
+/// How the program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct AgentEnd {
+    pub(super) exit_code: Option<i32>,
+    pub(super) signal: Option<i32>,
+    pub(super) state: AgentState,
+    /// Whether no SIGKILL of ours was needed.
+    pub(super) graceful: bool,
+}
+
+/// The agent.
+#[derive(Debug)]
+pub(super) struct HostedAgent {
+    spec: HostSpec,
+    clock: Arc<dyn Clock>,
+    ids: Ids,
+    spool: AgentSpool,
+    protocol: Box<dyn AgentProtocol>,
+    info: AgentInfo,
+    ready: bool,
+    turn: Option<Turn>,
+    queue: VecDeque<QueuedInput>,
+    /// What was sent under each idempotency key.
+    sent: HashMap<String, (String, SendAnswer)>,
+    requests: HashMap<AgentRequestId, OpenRequest>,
+    answered: HashSet<AgentRequestId>,
+    /// Offset of the last input: nothing is written to the agent before that is on the disk.
+    recorded: u64,
+    stderr: VecDeque<String>,
+    start_deadline: Option<Instant>,
+    idle_since: Instant,
+    limited_until: Option<i64>,
+    stop: Option<Stop>,
+    end: Option<AgentEnd>,
+    actions: Vec<Action>,
+}
+
+#[derive(Debug)]
+struct Turn {
+    message_id: Option<String>,
+    /// The agent's last words.
+    last_text: Option<String>,
+    /// The text of its last failure.
+    last_error: Option<String>,
+    interrupted: bool,
+}
+
+#[derive(Debug)]
+struct QueuedInput {
+    input: String,
+    message_id: String,
+    from: Option<String>,
+}
+
+#[derive(Debug)]
+struct OpenRequest {
+    request: VendorRequest,
+    deadline: Instant,
+}
+
+#[derive(Debug)]
+struct Stop {
+    /// When it is killed; `None` once it was.
+    kill_at: Option<Instant>,
+    /// Why the agent is stopped, if that is a failure.
+    failure: Option<String>,
+}
+
+impl HostedAgent {
+    /// An agent whose program was just started.
+    pub(super) fn new(
+        spec: HostSpec,
+        clock: Arc<dyn Clock>,
+        ids: Ids,
+        spool: AgentSpool,
+        pid: u32,
+        now: Instant,
+    ) -> Self {
+        let info = AgentInfo {
+            id: spec.agent_id.clone(),
+            project: spec.project.clone(),
+            state: AgentState::Starting,
+            pid,
+            worktree: spec.cwd.display().to_string(),
+            started_at: clock.now(),
+            task: spec.task.clone(),
+            description: spec.description.clone(),
+            backend: spec.backend,
+            instance: spec.instance.clone(),
+            session_key: spec.session_key.clone(),
+            session_id: None,
+            exit_code: None,
+            signal: None,
+            error: None,
+        };
+        let mut agent = Self {
+            protocol: protocol_of(&spec),
+            start_deadline: Some(now + Duration::from_millis(spec.start_timeout_ms)),
+            idle_since: now,
+            info,
+            clock,
+            ids,
+            spool,
+            ready: false,
+            turn: None,
+            queue: VecDeque::new(),
+            sent: HashMap::new(),
+            requests: HashMap::new(),
+            answered: HashSet::new(),
+            recorded: 0,
+            stderr: VecDeque::new(),
+            limited_until: None,
+            stop: None,
+            end: None,
+            actions: Vec::new(),
+            spec,
+        };
+        agent.append(&AgentEventBody::State {
+            state: AgentState::Starting,
+            task: agent.spec.task.clone(),
+            description: agent.spec.description.clone(),
+            until: None,
+            session_id: None,
+            reason: None,
+            turn: None,
+        });
+        if let Some(prompt) = agent.spec.prompt.clone() {
+            let AgentInput { input, message_id, from, idempotency_key } = prompt;
+            let mode = SendMode::Queue;
+            let send = SendInput { input, idempotency_key, mode, message_id, from };
+
+            drop(agent.send(send, now));
+        }
+        let mut effects = Effects::new();
+        agent.protocol.start(&mut effects);
+        agent.apply(effects, now);
+        agent
+    }
+
+    /// What is to be done, in order.
+    pub(super) fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// The agent as it is told of.
+    pub(super) fn info(&self) -> AgentInfo {
+        let mut info = self.info.clone();
+        if info.error.is_none() {
+            info.error = self.spool.error().map(|error| {
+                format!("its events cannot be written: {error}; it waits until they can")
+            });
+        }
+        info
+    }
+
+    /// How the program ended; `None` while it runs.
+    pub(super) fn end(&self) -> Option<AgentEnd> {
+        self.end
+    }
+
+    /// A line of standard output.
+    pub(super) fn output(&mut self, line: ByteLine<'_>, now: Instant) {
+        self.append(&OutputLine::of("output", line));
+        let mut effects = Effects::new();
+        if line.cut {
+            let size = line.bytes.len();
+            effects.push(Effect::Error(format!(
+                "a line of more than {size} bytes was not read any further"
+            )));
+        }
+        self.protocol.line(line.bytes, now, &mut effects);
+        self.apply(effects, now);
+    }
+
+    /// A line of standard error.
+    pub(super) fn stderr(&mut self, line: ByteLine<'_>) {
+        self.append(&OutputLine::of("stderr", line));
+        if self.stderr.len() == STDERR_LINES {
+            self.stderr.pop_front();
+        }
+        let text = String::from_utf8_lossy(&line.bytes[..line.bytes.len().min(4 * STDERR_WIDTH)]);
+        self.stderr.push_back(text.chars().take(STDERR_WIDTH).collect());
+    }
+
+    /// Takes input, now or after the turns before it.
+    pub(super) fn send(&mut self, send: SendInput, now: Instant) -> Result<SendAnswer, String> {
+        let SendInput { input, idempotency_key, mode, message_id, from } = send;
+        if let Some((known, answer)) = idempotency_key.as_ref().and_then(|key| self.sent.get(key)) {
+            let is_repeat = *known == input;
+            let conflict = "conflict: this idempotency key was used for another input";
+            return if is_repeat { Ok(answer.clone()) } else { Err(conflict.to_owned()) };
+        }
+        if self.end.is_some() || self.stop.is_some() {
+            return Err(NOT_RUNNING.to_owned());
+        }
+        let fresh = || MessageId::new(&self.ids, self.clock.now()).to_string();
+        let message_id = message_id.unwrap_or_else(fresh);
+        let queued = QueuedInput { input: input.clone(), message_id, from };
+        let answer = match mode {
+            SendMode::Steer if self.turn.is_none() => {
+                return Err("not running a turn".to_owned());
+            }
+            SendMode::Steer => self.steer(queued, now),
+            SendMode::Queue => self.enqueue(queued)?,
+        };
+        if let Some(key) = idempotency_key {
+            self.sent.insert(key, (input, answer.clone()));
+        }
+        self.next_turn(now);
+        Ok(answer)
+    }
+
+    fn enqueue(&mut self, queued: QueuedInput) -> Result<SendAnswer, String> {
+        if self.queue.len() == MAX_QUEUE {
+            return Err(format!("{MAX_QUEUE} inputs wait already"));
+        }
+        let waits = !self.ready || self.turn.is_some() || !self.queue.is_empty();
+        let answer = SendAnswer { message_id: queued.message_id.clone(), queued: waits };
+        self.queue.push_back(queued);
+        Ok(answer)
+    }
+
+    fn steer(&mut self, queued: QueuedInput, now: Instant) -> SendAnswer {
+        let message_id = queued.message_id.clone();
+        let input = PromptInput { text: &queued.input, message_id: &message_id };
+        let mut effects = Effects::new();
+        if self.protocol.steer(&input, &mut effects) {
+            self.record_input(&queued);
+            self.apply(effects, now);
+            return SendAnswer { message_id, queued: false };
+        }
+        self.queue.push_front(queued);
+        SendAnswer { message_id, queued: true }
+    }
+
+    /// Begins the next turn, if there is one and the agent is free.
+    fn next_turn(&mut self, now: Instant) {
+        if !self.ready || self.turn.is_some() || self.stop.is_some() || self.end.is_some() {
+            return;
+        }
+        let Some(queued) = self.queue.pop_front() else { return };
+        self.record_input(&queued);
+        self.turn = Some(Turn::of(Some(queued.message_id.clone())));
+        let mut effects = Effects::new();
+        let input = PromptInput { text: &queued.input, message_id: &queued.message_id };
+        self.protocol.prompt(&input, &mut effects);
+        self.apply(effects, now);
+    }
+
+    fn record_input(&mut self, queued: &QueuedInput) {
+        self.recorded = self.append(&AgentEventBody::Input {
+            data: queued.input.clone(),
+            from: queued.from.clone(),
+            message_id: queued.message_id.clone(),
+        });
+        self.entry(HistoryEntry::text(HistoryRole::User, queued.input.clone()));
+    }
+
+    /// Answers what the agent asked.
+    pub(super) fn answer(&mut self, answer: AnswerAgent, now: Instant) -> Result<(), String> {
+        let AnswerAgent { request_id, option_id, text, by } = answer;
+        let Some(open) = self.requests.get(&request_id) else {
+            return Err(if self.answered.contains(&request_id) {
+                "already answered".to_owned()
+            } else if self.end.is_some() {
+                NOT_RUNNING.to_owned()
+            } else {
+                format!("no such request: {}", request_id.as_str())
+            });
+        };
+        let decision = match (option_id.clone(), text) {
+            (Some(option_id), text) => {
+                let options = &open.request.options;
+                if !options.iter().any(|option| option.option_id == option_id) {
+                    let ids: Vec<_> = options.iter().map(|it| it.option_id.as_str()).collect();
+                    return Err(format!("no such option: choose one of {}", ids.join(", ")));
+                }
+                Decision::Option { option_id, text }
+            }
+            (None, Some(text)) if open.request.kind == RequestKind::Question => {
+                Decision::Text(text)
+            }
+            (None, _) => return Err("option_id is missing".to_owned()),
+        };
+        let by = by.unwrap_or_else(|| "socket".to_owned());
+        self.decide(&request_id, option_id, &decision, &by, now);
+        Ok(())
+    }
+
+    /// Ends the turn, not the agent.
+    pub(super) fn interrupt(&mut self, now: Instant) -> Result<(), String> {
+        if self.end.is_some() || self.stop.is_some() {
+            return Err(NOT_RUNNING.to_owned());
+        }
+        let Some(turn) = &mut self.turn else { return Err("not running a turn".to_owned()) };
+        turn.interrupted = true;
+        self.cancel_requests("interrupt", now);
+        let mut effects = Effects::new();
+        self.protocol.interrupt(&mut effects);
+        self.apply(effects, now);
+        Ok(())
+    }
+
+    /// Ends the program: politely, and after `patience` by force; at once by force if there is none.
+    pub(super) fn stop(&mut self, patience: Option<Duration>, reason: Option<&str>, now: Instant) {
+        if self.end.is_some() {
+            return;
+        }
+        let kill_at = patience.map(|patience| now + patience);
+        match (&mut self.stop, kill_at) {
+            (Some(stop), None) => {
+                if stop.kill_at.take().is_some() {
+                    self.actions.push(Action::Kill);
+                }
+            }
+            (Some(stop), Some(kill_at)) => {
+                stop.kill_at = stop.kill_at.map(|earlier| earlier.min(kill_at));
+            }
+            (None, _) => {
+                if let Some(turn) = &mut self.turn {
+                    turn.interrupted = true;
+                }
+                self.begin_stop(kill_at, None);
+                self.set_state_with(AgentState::Stopping, |event| {
+                    if let AgentEventBody::State { reason: told, .. } = event {
+                        *told = reason.map(str::to_owned);
+                    }
+                });
+            }
+        }
+    }
+
+    fn begin_stop(&mut self, kill_at: Option<Instant>, failure: Option<String>) {
+        self.stop = Some(Stop { kill_at, failure });
+        self.start_deadline = None;
+        self.actions.push(Action::CloseInput);
+        self.actions.push(match kill_at {
+            Some(_) => Action::Signal(rustix::process::Signal::TERM.as_raw()),
+            None => Action::Kill,
+        });
+    }
+
+    /// The program has ended, and all that it had started; its outputs are read to their ends.
+    pub(super) fn exited(&mut self, exit: RunExit, now: Instant) {
+        let (exit_code, signal) = match exit {
+            RunExit::Code(code) => (Some(code), None),
+            RunExit::Signal(signal) => (None, Some(signal)),
+        };
+        let mut effects = Effects::new();
+        self.protocol.end(exit_code, &mut effects);
+        self.apply(effects, now);
+        self.cancel_requests("exit", now);
+        let stop = self.stop.take();
+        let graceful = stop.as_ref().is_none_or(|stop| stop.kill_at.is_some());
+        let failure = stop.as_ref().and_then(|stop| stop.failure.clone());
+        let was_starting = self.info.state == AgentState::Starting;
+        let is_done = failure.is_none() && (stop.is_some() || exit_code == Some(0));
+        let state = if is_done { AgentState::Done } else { AgentState::Error };
+        if !is_done {
+            let how = match exit {
+                RunExit::Code(code) => format!("the program ended with exit code {code}"),
+                RunExit::Signal(signal) => format!("the program was ended by signal {signal}"),
+            };
+            let when = if was_starting { " before it was ready" } else { "" };
+            let error = failure.unwrap_or_else(|| format!("{how}{when}"));
+            let error = self.with_stderr(error);
+            self.append(&AgentEventBody::Error { error: error.clone() });
+            self.entry(HistoryEntry::error(error.clone()));
+            self.info.error = Some(error);
+        }
+        self.info.pid = 0;
+        self.info.exit_code = exit_code;
+        self.info.signal = signal;
+        self.start_deadline = None;
+        self.limited_until = None;
+        self.queue.clear();
+        let turn = self.turn.take().map(|turn| {
+            let outcome =
+                if turn.interrupted { TurnOutcome::Interrupted } else { TurnOutcome::Ended };
+            turn.finish(TurnResult { outcome, result: None, error: self.info.error.clone() })
+        });
+        self.end = Some(AgentEnd { exit_code, signal, state, graceful });
+        self.set_state_with(state, |event| {
+            if let AgentEventBody::State { turn: ended, .. } = event {
+                *ended = turn;
+            }
+        });
+        self.append(&AgentEventBody::Exit { exit_code, signal, final_state: state });
+    }
+
+    fn with_stderr(&self, error: String) -> String {
+        let lines: Vec<_> = self.stderr.iter().map(String::as_str).collect();
+        let text = lines.join("\n");
+        let text = text.trim();
+        if text.is_empty() { error } else { format!("{error}; it said:\n{text}") }
+    }
+
+    /// When [`Self::tick`] has something to do.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        if self.end.is_some() {
+            return None;
+        }
+        let idle = self.idle_deadline();
+        let limited = self.limited_until.map(|until| self.instant_of(until));
+        let requests = self.requests.values().map(|open| open.deadline);
+        let stop = self.stop.as_ref().and_then(|stop| stop.kill_at);
+        [self.start_deadline, self.protocol.deadline(), stop, idle, limited]
+            .into_iter()
+            .flatten()
+            .chain(requests)
+            .min()
+    }
+
+    fn idle_deadline(&self) -> Option<Instant> {
+        let idles = self.spec.one_shot && self.spec.idle_timeout_ms > 0 && self.stop.is_none();
+        (idles && self.info.state == AgentState::Idle)
+            .then(|| self.idle_since + Duration::from_millis(self.spec.idle_timeout_ms))
+    }
+
+    fn instant_of(&self, until: i64) -> Instant {
+        self.idle_since + Timestamp::from_millis(until).since(self.clock.now())
+    }
+
+    /// Does what is due.
+    pub(super) fn tick(&mut self, now: Instant) {
+        let is_due = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+        if is_due(self.protocol.deadline()) {
+            let mut effects = Effects::new();
+            self.protocol.tick(&mut effects);
+            self.apply(effects, now);
+        }
+        if is_due(self.start_deadline) {
+            let seconds = Duration::from_millis(self.spec.start_timeout_ms).as_secs_f64();
+            self.fail(format!("no sign of life in {seconds} s (`start_timeout`)"));
+        }
+        if is_due(self.stop.as_ref().and_then(|stop| stop.kill_at)) {
+            if let Some(stop) = &mut self.stop {
+                stop.kill_at = None;
+            }
+            self.actions.push(Action::Kill);
+        }
+        let overdue: Vec<_> = self
+            .requests
+            .iter()
+            .filter(|(_, open)| open.deadline <= now)
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in overdue {
+            self.deny(&id, "timeout", "nobody answered in time", now);
+        }
+        if is_due(self.idle_deadline()) {
+            self.stop(Some(Duration::from_secs(10)), Some("idle_timeout"), now);
+        }
+        if self.limited_until.is_some_and(|until| until <= self.clock.now().as_millis()) {
+            self.limited_until = None;
+            if self.info.state == AgentState::Limited && self.turn.is_none() {
+                self.set_state(AgentState::Idle);
+            }
+        }
+    }
+
+    /// Ends a program that cannot be used; the agent's state will be `error`.
+    fn fail(&mut self, failure: String) {
+        if self.stop.is_none() && self.end.is_none() {
+            self.begin_stop(None, Some(failure));
+        }
+    }
+
+    fn apply(&mut self, effects: Effects, now: Instant) {
+        for effect in effects {
+            match effect {
+                Effect::Write(bytes) => {
+                    self.actions.push(Action::Write { bytes, after: self.recorded });
+                }
+                Effect::CloseInput => self.actions.push(Action::CloseInput),
+                Effect::Signal(number) => self.actions.push(Action::Signal(number)),
+                Effect::Ready => self.become_ready(now),
+                Effect::Working => self.work(),
+                Effect::TurnEnd(result) => self.end_turn(result, now),
+                Effect::Limited { until } => self.limit(until, now),
+                Effect::Session(id) => {
+                    if self.info.session_id.as_ref() != Some(&id) {
+                        self.info.session_id = Some(id);
+                        self.set_state(self.info.state);
+                    }
+                }
+                Effect::Entry(entry) => self.entry(entry),
+                Effect::Usage(usage) => {
+                    self.append(&AgentEventBody::Usage(usage));
+                }
+                Effect::Error(error) => {
+                    if let Some(turn) = &mut self.turn {
+                        turn.last_error = Some(error.clone());
+                    }
+                    self.append(&AgentEventBody::Error { error });
+                }
+                Effect::Request(request) => self.ask(request, now),
+                Effect::RequestGone(key) => {
+                    let gone = self.requests.iter().find(|(_, open)| open.request.key == key);
+                    if let Some(id) = gone.map(|(id, _)| id.clone()) {
+                        self.close_request(&id, None, "agent");
+                    }
+                }
+                Effect::Fatal(failure) => self.fail(failure),
+            }
+        }
+    }
+
+    fn become_ready(&mut self, now: Instant) {
+        if self.ready {
+            return;
+        }
+        self.ready = true;
+        if self.queue.is_empty() && self.info.state == AgentState::Starting {
+            self.start_deadline = None;
+            self.idle_since = now;
+            self.set_state(AgentState::Idle);
+        }
+        self.next_turn(now);
+    }
+
+    fn work(&mut self) {
+        self.start_deadline = None;
+        self.turn.get_or_insert_with(|| Turn::of(None));
+        self.limited_until = None;
+        if matches!(self.info.state, AgentState::Starting | AgentState::Idle | AgentState::Limited)
+        {
+            self.set_state(AgentState::Running);
+        }
+    }
+
+    fn limit(&mut self, until: Option<i64>, now: Instant) {
+        self.limited_until = until;
+        self.start_deadline = None;
+        self.idle_since = now;
+        if self.info.state != AgentState::Stopping {
+            self.set_state_with(AgentState::Limited, |event| {
+                if let AgentEventBody::State { until: shown, .. } = event {
+                    *shown = until;
+                }
+            });
+        }
+    }
+
+    fn end_turn(&mut self, result: TurnResult, now: Instant) {
+        self.cancel_requests("turn_end", now);
+        let Some(turn) = self.turn.take() else { return };
+        let end = turn.finish(result);
+        self.start_deadline = None;
+        self.idle_since = now;
+        let state = match self.info.state {
+            state @ (AgentState::Stopping | AgentState::Limited) => state,
+            _ => AgentState::Idle,
+        };
+        let until = self.limited_until;
+        self.set_state_with(state, |event| {
+            if let AgentEventBody::State { turn, until: shown, .. } = event {
+                *turn = Some(end);
+                *shown = until;
+            }
+        });
+        self.next_turn(now);
+    }
+
+    fn ask(&mut self, request: VendorRequest, now: Instant) {
+        self.work();
+        let id = AgentRequestId::new(&self.ids, self.clock.now());
+        self.append(&AgentEventBody::Request(AgentRequest {
+            request_id: id.clone(),
+            kind: request.kind,
+            title: request.title.clone(),
+            options: request.options.clone(),
+            tool: request.tool.clone(),
+        }));
+        let deadline = now + Duration::from_millis(self.spec.request_timeout_ms);
+        let is_edit_inside = request.edits.as_ref().is_some_and(|files| {
+            !files.is_empty() && files.iter().all(|file| is_inside(&self.spec.cwd, file))
+        });
+        let is_permission = request.kind == RequestKind::Permission;
+        self.requests.insert(id.clone(), OpenRequest { request, deadline });
+        match self.spec.permission {
+            PermissionMode::Deny if is_permission => {
+                self.deny(&id, "policy", "the agent's settings deny all requests", now);
+            }
+            PermissionMode::AcceptEdits if is_permission && is_edit_inside => {
+                self.choose(&id, RequestOptionKind::AllowOnce, now);
+            }
+            PermissionMode::Bypass if is_permission => {
+                self.choose(&id, RequestOptionKind::AllowOnce, now);
+            }
+            _ => self.set_state(AgentState::RequiresAction),
+        }
+    }
+
+    fn choose(&mut self, id: &AgentRequestId, kind: RequestOptionKind, now: Instant) {
+        let option = self.requests.get(id).and_then(|open| {
+            let mut options = open.request.options.iter();
+            options.find(|option| option.kind == kind).map(|option| option.option_id.clone())
+        });
+        if let Some(option_id) = option {
+            let decision = Decision::Option { option_id: option_id.clone(), text: None };
+            self.decide(id, Some(option_id), &decision, "policy", now);
+        } else {
+            self.set_state(AgentState::RequiresAction);
+        }
+    }
+
+    fn deny(&mut self, id: &AgentRequestId, by: &str, reason: &str, now: Instant) {
+        let option = self.requests.get(id).and_then(|open| {
+            let mut options = open.request.options.iter();
+            let is_no = |kind| matches!(kind, RequestOptionKind::RejectOnce);
+            options.find(|option| is_no(option.kind)).map(|option| option.option_id.clone())
+        });
+        self.decide(id, option, &Decision::Denied(reason.to_owned()), by, now);
+    }
+
+    fn cancel_requests(&mut self, by: &str, now: Instant) {
+        let open: Vec<_> = self.requests.keys().cloned().collect();
+        for id in open {
+            self.decide(&id, None, &Decision::Cancelled, by, now);
+        }
+    }
+
+    fn decide(
+        &mut self,
+        id: &AgentRequestId,
+        option_id: Option<String>,
+        decision: &Decision,
+        by: &str,
+        now: Instant,
+    ) {
+        let Some(key) = self.requests.get(id).map(|open| open.request.key.clone()) else { return };
+        self.recorded = self.close_request(id, option_id, by);
+        if self.end.is_none() {
+            let mut effects = Effects::new();
+            self.protocol.answer(&key, decision, &mut effects);
+            self.apply(effects, now);
+        }
+    }
+
+    fn close_request(&mut self, id: &AgentRequestId, option_id: Option<String>, by: &str) -> u64 {
+        self.requests.remove(id);
+        self.answered.insert(id.clone());
+        let request_id = id.clone();
+        let offset =
+            self.append(&AgentEventBody::Answer { request_id, option_id, by: by.to_owned() });
+        if self.requests.is_empty() && self.info.state == AgentState::RequiresAction {
+            self.set_state(AgentState::Running);
+        }
+        offset
+    }
+
+    fn set_state(&mut self, state: AgentState) {
+        self.set_state_with(state, |_| {});
+    }
+
+    fn set_state_with(&mut self, state: AgentState, complete: impl FnOnce(&mut AgentEventBody)) {
+        self.info.state = state;
+        let mut event = AgentEventBody::state(state);
+        if let AgentEventBody::State { session_id, .. } = &mut event {
+            session_id.clone_from(&self.info.session_id);
+        }
+        complete(&mut event);
+        self.append(&event);
+    }
+
+    fn entry(&mut self, mut entry: HistoryEntry) {
+        entry.timestamp = self.clock.now().as_millis();
+        for text in [&mut entry.content, &mut entry.tool_result].into_iter().flatten() {
+            shorten(text, MAX_ENTRY_TEXT);
+        }
+        if let Some(turn) = &mut self.turn {
+            if entry.role == HistoryRole::Assistant && entry.content.is_some() {
+                turn.last_text.clone_from(&entry.content);
+            }
+        }
+        let (now, is_of_tool) = (entry.timestamp, entry.is_of_tool());
+        let event = AgentEventBody::ChatEntry { chat_entry: entry };
+        self.spool.append_entry(&event, now, is_of_tool);
+    }
+
+    fn append(&self, event: &impl Serialize) -> u64 {
+        self.spool.append(event, self.clock.now().as_millis())
+    }
+}
+
+impl Turn {
+    const fn of(message_id: Option<String>) -> Self {
+        Self { message_id, last_text: None, last_error: None, interrupted: false }
+    }
+
+    fn finish(self, result: TurnResult) -> TurnEnd {
+        let TurnResult { mut outcome, result, error } = result;
+        if self.interrupted && outcome != TurnOutcome::Refused {
+            outcome = TurnOutcome::Interrupted;
+        }
+        let error = error
+            .or_else(|| (outcome != TurnOutcome::Completed).then_some(self.last_error).flatten());
+        TurnEnd { message_id: self.message_id, outcome, result: result.or(self.last_text), error }
+    }
+}
+
+/// An event of one line, without a copy of it.
+#[derive(Serialize)]
+struct OutputLine<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    data: std::borrow::Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encoding: Option<&'static str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+}
+
+impl<'a> OutputLine<'a> {
+    fn of(kind: &'static str, line: ByteLine<'a>) -> Self {
+        use base64::Engine as _;
+
+        let truncated = line.cut || line.bytes.len() > MAX_LINE;
+        let mut bytes = &line.bytes[..line.bytes.len().min(MAX_LINE)];
+        let text = match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(text),
+            // The cut may have gone through a character.
+            Err(error) if truncated && bytes.len() - error.valid_up_to() < 4 => {
+                bytes = &bytes[..error.valid_up_to()];
+                std::str::from_utf8(bytes)
+            }
+            Err(error) => Err(error),
+        };
+        match text {
+            Ok(text) => Self { kind, data: text.into(), encoding: None, truncated },
+            Err(_) => {
+                let data = base64::engine::general_purpose::STANDARD.encode(bytes).into();
+                Self { kind, data, encoding: Some("base64"), truncated }
+            }
+        }
+    }
+}
+
+fn shorten(text: &mut String, most: usize) {
+    if text.len() > most {
+        let dropped = text.len() - most;
+        text.truncate(text.floor_char_boundary(most));
+        text.push_str(&format!("\n[{dropped} bytes more are in the stream]"));
+    }
+}

@@ -1,0 +1,18 @@
+//! Kinds of agents: each a state machine between lines of text and what they mean. No input or output here.
+
+mod effect;
+mod exec;
+mod protocol;
+
+use crate::domain::agent::{AgentBackend, HostSpec};
+
+pub(super) use effect::{Effect, Effects, TurnResult, VendorRequest};
+pub(super) use protocol::{AgentProtocol, Decision, PromptInput};
+
+/// The protocol that an agent of this kind speaks.
+pub(super) fn protocol_of(spec: &HostSpec) -> Box<dyn AgentProtocol> {
+    match spec.backend {
+        AgentBackend::Exec => Box::new(exec::ExecProtocol::new(spec)),
+        _ => Box::new(exec::ExecProtocol::new(spec)),
+    }
+}

@@ -1,0 +1,217 @@
+//! JSON values from a stream of bytes, which need no line of their own.
+
+use serde_json::Value;
+
+/// Largest value, in bytes.
+pub(super) const MAX_VALUE: usize = 4 * 1024 * 1024;
+/// Below this size an incomplete value is parsed anew at each arrival.
+const EAGER: usize = 16 * 1024;
+/// Capacity that is kept between values.
+const KEPT_CAPACITY: usize = 64 * 1024;
+
+/// Takes bytes and gives values. What is no JSON is dropped up to the next newline.
+#[derive(Debug, Default)]
+pub(super) struct ValueReader {
+    bytes: Vec<u8>,
+    /// What is known of the value that begins at the first byte.
+    scan: Scan,
+    /// Bytes of the incomplete value when it was last parsed.
+    parsed: usize,
+    /// Whether bytes are dropped until a newline.
+    skips: bool,
+}
+
+/// Finds where a value may end, without looking twice at a byte.
+#[derive(Debug, Default)]
+struct Scan {
+    at: usize,
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl ValueReader {
+    /// Takes the next bytes.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next value, or why there is none in what is dropped; `None` if more bytes are needed.
+    pub(super) fn next_value(&mut self) -> Option<Result<Value, String>> {
+        loop {
+            if self.skips && !self.skip_line() {
+                return None;
+            }
+            let blank = self.bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+            if blank > 0 {
+                self.drop_bytes(blank);
+            }
+            if self.bytes.is_empty() {
+                return None;
+            }
+            let complete = self.scan.run(&self.bytes);
+            let size = self.bytes.len();
+            if !complete && size > EAGER && size < 2 * self.parsed && size <= MAX_VALUE {
+                return None;
+            }
+            self.parsed = size;
+            let mut values = serde_json::Deserializer::from_slice(&self.bytes).into_iter::<Value>();
+            match values.next() {
+                Some(Ok(value)) => {
+                    let end = values.byte_offset();
+                    if end > MAX_VALUE {
+                        self.drop_bytes(end);
+                        return Some(Err(too_large()));
+                    }
+                    // A number or a word may go on.
+                    if end == size && !matches!(self.bytes[end - 1], b'}' | b']' | b'"') {
+                        return None;
+                    }
+                    self.drop_bytes(end);
+                    return Some(Ok(value));
+                }
+                Some(Err(error)) if error.is_eof() => {
+                    if size <= MAX_VALUE {
+                        return None;
+                    }
+                    self.skips = true;
+                    return Some(Err(too_large()));
+                }
+                Some(Err(error)) => {
+                    let seen = position(&self.bytes, &error);
+                    self.drop_bytes(seen);
+                    self.skips = true;
+                    return Some(Err(error.to_string()));
+                }
+                None => return None,
+            }
+        }
+    }
+
+    /// Drops up to the next newline; `false` if there is none yet.
+    fn skip_line(&mut self) -> bool {
+        let end = self.bytes.iter().position(|byte| *byte == b'\n');
+        self.drop_bytes(end.map_or(self.bytes.len(), |end| end + 1));
+        self.skips = end.is_none();
+        !self.skips
+    }
+
+    fn drop_bytes(&mut self, count: usize) {
+        self.bytes.drain(..count);
+        if self.bytes.is_empty() {
+            self.bytes.shrink_to(KEPT_CAPACITY);
+        }
+        self.scan = Scan::default();
+        self.parsed = 0;
+    }
+}
+
+impl Scan {
+    /// Whether the value may be whole.
+    fn run(&mut self, bytes: &[u8]) -> bool {
+        while let Some(byte) = bytes.get(self.at) {
+            self.at += 1;
+            if self.in_string {
+                match byte {
+                    _ if self.escaped => self.escaped = false,
+                    b'\\' => self.escaped = true,
+                    b'"' => self.in_string = false,
+                    _ => continue,
+                }
+            } else {
+                match byte {
+                    b'"' => self.in_string = true,
+                    b'{' | b'[' => self.depth += 1,
+                    b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                    _ => continue,
+                }
+            }
+            if self.depth == 0 && !self.in_string {
+                return true;
+            }
+        }
+        self.depth == 0 && !self.in_string
+    }
+}
+
+fn too_large() -> String {
+    format!("the value is larger than {MAX_VALUE} bytes")
+}
+
+/// The byte before which all was JSON. A newline at which the error was seen is still to be found.
+fn position(bytes: &[u8], error: &serde_json::Error) -> usize {
+    let lines = error.line().saturating_sub(1);
+    let line_start = bytes
+        .iter()
+        .enumerate()
+        .filter(|(_, byte)| **byte == b'\n')
+        .nth(lines.wrapping_sub(1))
+        .map_or(0, |(at, _)| at + 1);
+    let at = if lines == 0 { 0 } else { line_start };
+    (at + error.column().saturating_sub(1)).min(bytes.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(chunks: &[&[u8]]) -> Vec<Result<Value, ()>> {
+        let (mut reader, mut all) = (ValueReader::default(), Vec::new());
+        for chunk in chunks {
+            reader.push(chunk);
+            while let Some(value) = reader.next_value() {
+                all.push(value.map_err(drop));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn values_need_no_lines() {
+        let expected = [Ok(json!({"a": 1})), Ok(json!({"b": "}\"{"})), Ok(json!([2]))];
+        let text = b"{\"a\":\n1}{\"b\":\"}\\\"{\"}\n\n [2]";
+        assert_eq!(read(&[text]), expected);
+        let bytes: Vec<&[u8]> = text.chunks(1).collect();
+        assert_eq!(read(&bytes), expected);
+        assert_eq!(read(&[b"12"]), [], "a number may go on");
+        assert_eq!(read(&[b"12 null\n"]), [Ok(json!(12)), Ok(json!(null))]);
+    }
+
+    #[test]
+    fn what_is_no_json_is_dropped_up_to_the_next_newline() {
+        let next = Ok(json!({"next": 1}));
+        for broken in [
+            "{bad}\n",
+            "{\"a\": 1,}\n",
+            "nonsense {\"x\":1}\n",
+            "}\n",
+            "{\"a\":\n 1 2}\n",
+            "{\"a\":\n\n\nx}\n",
+            "\u{0}\n",
+            "{\"a\": \"x\ny\"}\n",
+        ] {
+            let text = format!("{broken}{{\"next\":1}}\n");
+            let values = read(&[text.as_bytes()]);
+            assert_eq!(values.last(), Some(&next), "{broken:?}");
+            assert_eq!(values[0], Err(()), "{broken:?}");
+            let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+            assert_eq!(read(&bytes).last(), Some(&next), "{broken:?}");
+        }
+        assert_eq!(read(&[b"\xff\xfe\n{\"next\":1}\n"]), [Err(()), next]);
+    }
+
+    #[test]
+    fn a_value_has_a_limit_and_the_next_is_read() {
+        let fits = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_VALUE - 8));
+        assert_eq!(fits.len(), MAX_VALUE);
+        assert!(matches!(read(&[fits.as_bytes()])[..], [Ok(_)]));
+        let chunks: Vec<&[u8]> = fits.as_bytes().chunks(60_000).collect();
+        assert!(matches!(read(&chunks)[..], [Ok(_)]));
+        let large = format!("{{\"a\":\"{}\"}}\n{{}}\n", "x".repeat(MAX_VALUE));
+        assert_eq!(read(&[large.as_bytes()]), [Err(()), Ok(json!({}))]);
+        let chunks: Vec<&[u8]> = large.as_bytes().chunks(60_000).collect();
+        assert_eq!(read(&chunks), [Err(()), Ok(json!({}))]);
+    }
+}

@@ -1,0 +1,22 @@
+//! The agent host: a small process that owns one agent and outlives the daemon.
+//!
+//! Read [`run`] for its life and [`agent`] for what an agent is to it. [`backend`] has the protocols of the vendors, each a
+//! state machine without input or output. The stream is numbered here and kept in the spool of [`crate::runner`]; clients
+//! read it at their own pace in [`connection`]. [`entry`] is how the process begins, [`launch`] how the daemon starts one.
+
+mod agent;
+mod backend;
+mod commands;
+mod connection;
+mod decode;
+mod entry;
+mod environment;
+mod launch;
+mod paths;
+mod run;
+mod server;
+#[cfg(test)]
+mod testing;
+
+pub(crate) use entry::run_if_asked;
+pub(crate) use launch::launch_host;

@@ -1,0 +1,178 @@
+//! An agent's program below its reaper, as the host sees it.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::Signal;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf, pipe};
+
+use super::exit::RunExit;
+use super::process_tree::signal_descendants;
+use super::reaper::{ReaperCommand, ReaperOrder, ReaperReport};
+
+/// What is to be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AgentCommand {
+    /// Program and arguments.
+    pub(crate) command: Vec<String>,
+    pub(crate) cwd: PathBuf,
+    /// The whole environment.
+    pub(crate) env: Vec<(String, String)>,
+}
+
+/// Our ends of the program's input and outputs.
+#[derive(Debug)]
+pub(crate) struct AgentPipes {
+    pub(crate) stdin: pipe::Sender,
+    pub(crate) stdout: pipe::Receiver,
+    pub(crate) stderr: pipe::Receiver,
+}
+
+/// A program that runs. Dropping it ends all that the program has started.
+#[derive(Debug)]
+pub(crate) struct AgentProcess {
+    pid: u32,
+    control: OwnedWriteHalf,
+}
+
+/// Tells of the program's end.
+#[derive(Debug)]
+pub(crate) struct AgentExit {
+    reports: BufReader<OwnedReadHalf>,
+    reaper: Child,
+}
+
+impl AgentProcess {
+    /// Starts a program below a reaper, which `reaper` runs.
+    ///
+    /// The error's text is for people: it names the program or the folder.
+    pub(crate) async fn start(
+        reaper: &mut Command,
+        command: AgentCommand,
+    ) -> Result<(Self, AgentPipes, AgentExit), String> {
+        let program = command.command.first().cloned().unwrap_or_default();
+        check_folder(&command.cwd)?;
+        let failed = |error: io::Error| format!("cannot start {program}: {error}");
+        let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
+        let child = reaper
+            .process_group(0)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .env_clear()
+            .spawn()
+            .map_err(failed)?;
+        let pipes = give_order(&ours, command).map_err(failed)?;
+        ours.set_nonblocking(true).map_err(failed)?;
+        let (reports, control) = UnixStream::from_std(ours).map_err(failed)?.into_split();
+        let mut exit = AgentExit { reports: BufReader::new(reports), reaper: child };
+        match exit.next().await.map_err(failed)? {
+            Some(ReaperReport::Started { pid }) => Ok((Self { pid, control }, pipes, exit)),
+            Some(ReaperReport::Failed(error)) => Err(explain(&program, &error)),
+            _ => Err(format!("cannot start {program}: its reaper ended")),
+        }
+    }
+
+    /// The program's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Sends a signal to the program's process group. One that has ended gets nothing.
+    pub(crate) async fn signal(&mut self, signal: Signal) {
+        self.command(ReaperCommand::Signal(signal.as_raw())).await;
+    }
+
+    /// Kills the program and all that it has started.
+    pub(crate) async fn kill(&mut self) {
+        self.command(ReaperCommand::Kill).await;
+    }
+
+    async fn command(&mut self, command: ReaperCommand) {
+        let Ok(mut line) = serde_json::to_vec(&command) else { return };
+        line.push(b'\n');
+        // A reaper that is gone has nobody left to signal.
+        self.control.write_all(&line).await.ok();
+    }
+}
+
+impl AgentExit {
+    /// Waits until the program has ended and nothing that it started is left.
+    ///
+    /// If the reaper is killed, the children of the program come to this process, which has to be a subreaper, and are
+    /// killed here.
+    pub(crate) async fn wait(mut self) -> RunExit {
+        let exit = match self.next().await {
+            Ok(Some(ReaperReport::Exited { code: Some(code), .. })) => RunExit::Code(code),
+            Ok(Some(ReaperReport::Exited { signal: Some(signal), .. })) => RunExit::Signal(signal),
+            _ => {
+                while signal_descendants(std::process::id(), Signal::KILL) > 0 {
+                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                }
+                RunExit::Signal(Signal::KILL.as_raw())
+            }
+        };
+        self.reaper.wait().ok();
+        while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
+        exit
+    }
+
+    async fn next(&mut self) -> io::Result<Option<ReaperReport>> {
+        let mut line = String::new();
+        if self.reports.read_line(&mut line).await? == 0 {
+            return Ok(None);
+        }
+        Ok(serde_json::from_str(&line).ok())
+    }
+}
+
+fn check_folder(cwd: &Path) -> Result<(), String> {
+    match std::fs::metadata(cwd) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(format!("the working folder {} is no folder", cwd.display())),
+        Err(error) => Err(format!("the working folder {}: {error}", cwd.display())),
+    }
+}
+
+/// An error of the system, with what to do.
+fn explain(program: &str, error: &str) -> String {
+    let remedy = if error.contains("os error 2") {
+        "install it, or name its path in `command` of the instance"
+    } else if error.contains("os error 13") {
+        "`chmod +x` makes a file a program"
+    } else {
+        "try it in a shell"
+    };
+    format!("cannot start {program}: {error}; {remedy}")
+}
+
+/// Makes the pipes and sends the order, with their other ends.
+fn give_order(control: &StdUnixStream, command: AgentCommand) -> io::Result<AgentPipes> {
+    let (their_stdin, stdin) = io::pipe()?;
+    let (stdout, their_stdout) = io::pipe()?;
+    let (stderr, their_stderr) = io::pipe()?;
+    let AgentCommand { command, cwd, env } = command;
+    let order = serde_json::to_vec(&ReaperOrder { command, cwd, env })?;
+    let length = u32::try_from(order.len()).map_err(io::Error::other)?.to_le_bytes();
+    let descriptors = [their_stdin.as_fd(), their_stdout.as_fd(), their_stderr.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let sent = sendmsg(control, &[IoSlice::new(&length)], &mut ancillary, SendFlags::empty())?;
+    let mut writer = control;
+    io::Write::write_all(&mut writer, &length[sent..])?;
+    io::Write::write_all(&mut writer, &order)?;
+    Ok(AgentPipes {
+        stdin: pipe::Sender::from_owned_fd(stdin.into())?,
+        stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
+        stderr: pipe::Receiver::from_owned_fd(stderr.into())?,
+    })
+}
