@@ -8,7 +8,8 @@ use super::context::Context;
 use super::global_flags::GlobalFlags;
 use super::{
     ServeArgs, backup, completions, config, daemon, doctor, events, exit, ghap, hook, install,
-    mcp_config, message, migrate, peer, serve, service_unit, session, stdio, task, token, tools,
+    mcp_config, message, migrate, open, peer, serve, service_unit, session, stdio, task, token,
+    tools,
 };
 
 /// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing
@@ -21,6 +22,7 @@ use super::{
     after_help = "\
 Examples:
   svc start                       run the daemon in the background
+  svc open                        the page, in a browser
   svc peer list                   who is here
   svc task run -- cargo test      run a command as a task that others can watch
   svc events tail --after latest  what happens from now on
@@ -79,14 +81,17 @@ enum Command {
     /// The event log
     #[command(subcommand, after_help = "Example:\n  svc events tail --stream team --after latest")]
     Events(events::EventsCommand),
+    /// The page: a link that signs a browser in
+    #[command(after_help = open::EXAMPLES)]
+    Open(open::OpenArgs),
     /// What models may ask of the daemon
     #[command(
         subcommand,
         after_help = "Example:\n  svc tools call peer_send --arg to=reviewer --arg text='the build is green'"
     )]
     Tools(tools::ToolsCommand),
-    /// The operator token
-    #[command(subcommand, after_help = "Example:\n  svc token show")]
+    /// The operator token, and who holds others
+    #[command(subcommand, after_help = "Example:\n  svc token list")]
     Token(token::TokenCommand),
     /// An --mcp-config document with a token of its own for one agent session
     #[command(after_help = mcp_config::EXAMPLES)]
@@ -180,6 +185,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Message(command) => message::run(context, command).await,
         Command::Task(command) => task::run(context, command).await,
         Command::Events(command) => events::run(context, command).await,
+        Command::Open(args) => open::run(context, &args).await,
         Command::Tools(command) => tools::run(context, command).await,
         Command::Token(command) => token::run(context, command).await,
         Command::McpConfig(args) => mcp_config::run(context, &args).await,

@@ -7,9 +7,8 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready};
+use super::daemon::daemon_url;
 use super::{Context, UsageError, output};
-use crate::client::{ClientError, Url};
 use crate::private_file;
 
 pub(super) const EXAMPLES: &str = "\
@@ -57,7 +56,7 @@ pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> anyhow::Resu
         refuse_foreign(path, &args.name)?;
     }
     let client = context.client()?;
-    let url = url(context).await?;
+    let url = daemon_url(context).await?;
     let mut request = json!({ "session": args.session });
     if let Some(ttl) = args.ttl {
         request["ttl_seconds"] = json!(ttl);
@@ -97,27 +96,6 @@ pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> anyhow::Resu
         output::note(&format!("{name}={token}"));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The URL at which the client of the session finds the daemon: the one given, or the one that the running daemon wrote down.
-async fn url(context: &Context) -> anyhow::Result<String> {
-    if let Some(url) = context.discovery()?.fixed() {
-        return Ok(url.to_string());
-    }
-    match find_daemon(context).await {
-        DaemonProbe::Running(daemon, _) if Url::parse(&daemon.url).is_ok() => Ok(daemon.url),
-        DaemonProbe::Running(..) => bail!(
-            "{} does not say at which URL the daemon listens: name it with --url, or `svc restart`",
-            context.paths.daemon_json.display()
-        ),
-        DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
-        DaemonProbe::WithoutSocket(daemon) => bail!("{}", no_socket(&daemon)),
-        DaemonProbe::Silent { problem, .. } => bail!("the daemon does not answer: {problem}"),
-        DaemonProbe::Absent => {
-            let url = context.paths.socket.display().to_string();
-            Err(ClientError::NotRunning { url }.into())
-        }
-    }
 }
 
 fn document(url: &str, name: &str, env: Option<&str>, token: &str) -> Value {

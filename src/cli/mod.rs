@@ -22,6 +22,7 @@ mod install;
 mod mcp_config;
 mod message;
 pub mod migrate;
+mod open;
 mod output;
 mod peer;
 mod process;

@@ -1,4 +1,4 @@
-//! `svc token`: the operator token.
+//! `svc token`: the operator token, and the list of those that others hold.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready};
 use super::{Context, output};
-use crate::client::Token;
+use crate::client::{Token, encode, with_query};
 use crate::config::Flags;
 use crate::private_file;
 
@@ -23,7 +23,9 @@ pub(super) enum TokenCommand {
     )]
     Show,
     /// Replace the operator token; the old one stops working at once, in a running daemon too
-    #[command(after_help = "Example:\n  svc token rotate\n\nSession tokens stay as they are.")]
+    #[command(
+        after_help = "Example:\n  svc token rotate\n\nSession tokens stay as they are; browsers are signed out."
+    )]
     Rotate,
     /// Write a new token to a file that must not exist, for --token-file
     #[command(after_help = "Example:\n  svc token init /etc/svc/token")]
@@ -31,13 +33,44 @@ pub(super) enum TokenCommand {
         /// The file to create
         path: PathBuf,
     },
+    /// Tokens of sessions and of clients' processes, and browsers that are signed in, the latest first
+    #[command(
+        after_help = "Example:\n  svc token list --limit 10\n\nIt shows no token: the daemon keeps only hashes."
+    )]
+    List {
+        /// How many [default: 50]
+        #[arg(long, value_name = "N")]
+        limit: Option<u32>,
+        /// Where the page before ended
+        #[arg(long)]
+        cursor: Option<String>,
+    },
+    /// Take a token back, or sign a browser out; from the next request on
+    #[command(after_help = "Example:\n  svc token revoke tok_…")]
+    Revoke {
+        /// Its id, as `svc token list` shows it
+        id: String,
+    },
 }
+
+const COLUMNS: &[(&str, &str)] = &[
+    ("TOKEN", "token_id"),
+    ("KIND", "kind"),
+    ("SESSION", "session"),
+    ("PROJECT", "project"),
+    ("CREATED", "created_at"),
+    ("EXPIRES", "expires_at"),
+    ("LAST USED", "last_used_at"),
+    ("REVOKED", "revoked_at"),
+];
 
 pub(super) async fn run(context: &Context, command: TokenCommand) -> anyhow::Result<ExitCode> {
     match command {
         TokenCommand::Show => show(context),
         TokenCommand::Rotate => rotate(context).await,
         TokenCommand::Init { path } => init(context, &path),
+        TokenCommand::List { limit, cursor } => list(context, limit, cursor.as_deref()).await,
+        TokenCommand::Revoke { id } => revoke(context, &id).await,
     }
 }
 
@@ -104,6 +137,33 @@ fn init(context: &Context, path: &Path) -> anyhow::Result<ExitCode> {
         output::json(&json!({ "path": path }))?;
     } else {
         output::line(&format!("wrote a new token to {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(
+    context: &Context,
+    limit: Option<u32>,
+    cursor: Option<&str>,
+) -> anyhow::Result<ExitCode> {
+    let limit = limit.map(|limit| limit.to_string());
+    let path = with_query("/v1/tokens", &[("limit", limit.as_deref()), ("cursor", cursor)]);
+    let page: Value = context.client()?.get(&path).await?;
+    if context.json {
+        output::json(&page)?;
+    } else {
+        output::page(&page, "tokens", COLUMNS, "nobody holds a token", "--cursor")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn revoke(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
+    let path = format!("/v1/tokens/{}", encode(id));
+    let token: Value = context.client()?.delete(&path).await?;
+    if context.json {
+        output::json(&token)?;
+    } else {
+        output::object(&token, &["token_id", "kind", "session"])?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -78,6 +78,15 @@ pub const TOKEN_TTL_MAX: Duration = Duration::from_hours(720);
 /// How exact a token's last use is recorded: a write for each request would cost more than the request.
 pub const TOKEN_USE_RESOLUTION: Duration = Duration::from_mins(1);
 
+/// How long a code of `svc open` may be used.
+pub const LOGIN_CODE_TTL: Duration = Duration::from_mins(1);
+/// How long the row of a code is kept, to tell a used or an old code from a wrong one.
+pub const LOGIN_CODE_KEPT: Duration = Duration::from_hours(24);
+/// How long a browser stays signed in.
+pub const BROWSER_TTL: Duration = Duration::from_hours(12);
+/// How long the row of a browser is kept after its end.
+pub const BROWSER_KEPT: Duration = Duration::from_hours(720);
+
 /// How long a token that was good is taken for good without a look at its row: so late at most does a daemon notice that
 /// another one on the same database took it back.
 pub const TOKEN_CACHE: Duration = Duration::from_secs(1);

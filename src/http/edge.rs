@@ -32,6 +32,7 @@ use super::{
     admission::{CountedBody, admit, held_body},
     daemon_proof,
     listener::Transport,
+    page::{self, BrowserToken},
     routes,
 };
 use crate::{
@@ -144,7 +145,8 @@ impl Edge {
             Err(problem) => return problem.into_response(),
         };
         let mut admission = None;
-        if let Some((caller, _)) = &identified {
+        let Identified { caller, credential, browser } = identified;
+        if let Some(caller) = &caller {
             match admit(&app.services, caller, &parts, &body) {
                 Ok(admitted) => admission = Some(admitted),
                 Err(problem) => return problem.into_response(),
@@ -152,11 +154,12 @@ impl Edge {
             body = CountedBody::of(body, caller, &app.services);
         }
         request = Request::from_parts(parts, body);
-        let (caller, credential) = identified.unzip();
         if let Some(caller) = &caller {
             request.extensions_mut().insert(caller.clone());
         }
-        let credential = credential.flatten();
+        if let Some(browser) = browser {
+            request.extensions_mut().insert(browser);
+        }
         let lane = caller.as_ref().map(|caller| WriteLane::of(&caller.principal()));
         let work = router.clone().oneshot(request);
         let response = match lane.unwrap_or_default().scope(work).await {
@@ -198,26 +201,22 @@ impl Edge {
         }
     }
 
-    /// Who is asking; `None` where nobody is asked.
-    async fn identify(
-        &self,
-        app: &App,
-        request: &Parts,
-    ) -> Result<Option<(Caller, Option<Credential>)>, Problem> {
+    /// Who is asking.
+    async fn identify(&self, app: &App, request: &Parts) -> Result<Identified, Problem> {
         let is_open = is_open(&request.method, request.uri.path());
         let no_auth = self.0.rules.no_auth;
         if no_auth && !is_open {
             self.0.rules.check_site(&request.headers)?;
         }
         if is_open && !no_auth {
-            return Ok(None);
+            return Ok(Identified::default());
         }
         let local = request.extensions.get::<LocalProcess>();
         let has_token = request.headers.contains_key(header::AUTHORIZATION);
         if let Some(process) = local.filter(|_| !has_token) {
             // Who asks for a token has none, and the socket shows who it is.
             if request.method == Method::POST && request.uri.path() == PROCESS_TOKENS_PATH {
-                return Ok(None);
+                return Ok(Identified::default());
             }
             if let Some(client) = request.headers.get(PROCESS_HEADER) {
                 let client = client.to_str().ok().and_then(|pid| pid.trim().parse().ok());
@@ -225,7 +224,7 @@ impl Edge {
                     .ok_or_else(|| Problem::malformed("Svc-Process: is no id of a process"))?;
                 let access = &app.services.access;
                 let (caller, credential) = access.caller_of_process(*process, client).await?;
-                return Ok(Some((caller, Some(credential))));
+                return Ok(Identified::with(caller, credential));
             }
         }
         if no_auth {
@@ -234,9 +233,17 @@ impl Edge {
                 Some(token) => app.services.access.authenticate(token).await?,
                 None => None,
             };
-            return Ok(Some(known.map_or((Caller::Operator, None), |(caller, credential)| {
-                (caller, Some(credential))
-            })));
+            let operator = Identified { caller: Some(Caller::Operator), ..Identified::default() };
+            return Ok(
+                known.map_or(operator, |(caller, credential)| Identified::with(caller, credential))
+            );
+        }
+        // Over the socket come no browsers.
+        if local.is_none()
+            && !has_token
+            && let Some(secret) = page::browser_secret(request)
+        {
+            return identify_browser(app, request, secret).await;
         }
         let refused = || {
             Problem::new(
@@ -251,8 +258,46 @@ impl Edge {
         }
         let (caller, credential) =
             app.services.access.authenticate(token).await?.ok_or_else(refused)?;
-        Ok(Some((caller, Some(credential))))
+        Ok(Identified::with(caller, credential))
     }
+}
+
+/// Who is asking, as far as anybody is asked.
+#[derive(Debug, Default)]
+struct Identified {
+    caller: Option<Caller>,
+    /// What showed it; nothing under `--no-auth`.
+    credential: Option<Credential>,
+    /// The browser that asks by its cookie.
+    browser: Option<BrowserToken>,
+}
+
+impl Identified {
+    fn with(caller: Caller, credential: Credential) -> Self {
+        Self { caller: Some(caller), credential: Some(credential), browser: None }
+    }
+}
+
+/// The operator, who signed this browser in; if the request is the page's own.
+async fn identify_browser(app: &App, request: &Parts, secret: &str) -> Result<Identified, Problem> {
+    EntryRules::check_page(request)?;
+    let Some((caller, credential, id)) = app.services.access.authenticate_browser(secret).await?
+    else {
+        let why = "this browser is not signed in any more: `svc open` signs it in";
+        return Err(Problem::new(Code::Unauthorized, why));
+    };
+    if request.method == Method::POST && makes_credentials(request.uri.path()) {
+        // A cookie ends after hours, and with it what was done by it.
+        let why = "a browser makes no credentials: ask with the operator token, such as by `svc`";
+        return Err(Problem::new(Code::Forbidden, why));
+    }
+    let browser = Some(BrowserToken(id));
+    Ok(Identified { browser, ..Identified::with(caller, credential) })
+}
+
+/// Whether a POST there is answered with a token, or a code that becomes one.
+fn makes_credentials(path: &str) -> bool {
+    matches!(path, "/v1/tokens" | "/v1/token/rotate" | "/v1/login_codes")
 }
 
 /// The body of a stream, which ends when who asked for it could not ask any more: with the next event or comment,
@@ -322,14 +367,14 @@ fn is_event_stream(response: &Response) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// Routes that ask for no token: the health check, the proof that comes before a token, and the places where clients
+/// Routes that ask for no token: the health check, the files of the page and its sign-in, the proof that comes before a token, and the places where clients
 /// look for metadata that we do not have, who would take a 401 there for a wish to log in.
 fn is_open(method: &Method, path: &str) -> bool {
-    if method == Method::POST && path == daemon_proof::PATH {
+    if method == Method::POST && (path == daemon_proof::PATH || path == "/login") {
         return true;
     }
     let reads = method == Method::GET || method == Method::HEAD;
-    reads && (path == "/health" || path.starts_with("/.well-known/"))
+    reads && (path == "/health" || path.starts_with("/.well-known/") || page::is_file(path))
 }
 
 /// RFC 6750 2.1; the scheme's name is case-insensitive (RFC 9110 11.1). Two headers are as good as none.

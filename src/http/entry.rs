@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::{HeaderMap, HeaderValue, Request, header, uri::Authority};
+use http::{HeaderMap, HeaderValue, Request, Uri, header, request::Parts, uri::Authority};
 
 use super::{Code, Problem, listener::LocalAddress};
 use crate::domain::LocalProcess;
@@ -27,7 +27,7 @@ impl EntryRules {
             Err(Problem::new(Code::Forbidden, format!("this {what} is not allowed here: {hint}")))
         };
         let headers = request.headers();
-        let named = named_host(request);
+        let named = named_host(headers, request.uri());
         let is_local = request.extensions().get::<LocalProcess>().is_some();
         if !is_local && !named.is_some_and(|host| self.knows_host(host)) {
             return forbidden("Host", "see --allowed-host");
@@ -61,10 +61,41 @@ impl EntryRules {
         Err(Problem::new(Code::Forbidden, text))
     }
 
+    /// Refuses to take a cookie for a person's will: a browser sends it for whoever asks. Only the page of ours says so by a
+    /// header, which other origins cannot send, or the browser says that the request is from our own origin.
+    pub(super) fn check_page(request: &Parts) -> Result<(), Problem> {
+        let headers = &request.headers;
+        let is_said = headers.get("svc-page").is_some_and(|value| value == "1");
+        if !is_said && !headers.contains_key("sec-fetch-site") {
+            let why = "a cookie counts only with the header Svc-Page: 1";
+            return Err(Problem::new(Code::Forbidden, why));
+        }
+        Self::check_own_site(request)
+    }
+
+    /// Refuses what a browser sends for another origin than ours, if it says so.
+    pub(super) fn check_own_site(request: &Parts) -> Result<(), Problem> {
+        let refuse = |why: &str| Err(Problem::new(Code::Forbidden, why));
+        let headers = &request.headers;
+        let mut sites = headers.get_all("sec-fetch-site").iter();
+        if !sites.all(|site| site == "same-origin") {
+            return refuse("this is for requests of the page itself (Sec-Fetch-Site)");
+        }
+        let host = named_host(headers, &request.uri);
+        let is_own = |origin: &HeaderValue| {
+            let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+            origin.is_some_and(|(_, name)| host.is_some_and(|host| host.eq_ignore_ascii_case(name)))
+        };
+        if !headers.get_all(header::ORIGIN).iter().all(is_own) {
+            return refuse("this is for requests of the page itself (Origin)");
+        }
+        Ok(())
+    }
+
     /// The host and port that the request names, if they are the address of ours that it was sent to, or allowed for a
     /// proxy. Another program that passes the request on has been reached at another address.
     pub(super) fn own_authority<B>(&self, request: &Request<B>) -> Option<OwnAuthority> {
-        let named = named_host(request)?;
+        let named = named_host(request.headers(), request.uri())?;
         let LocalAddress(address) = request.extensions().get()?;
         let is_address = named.parse::<SocketAddr>().is_ok_and(|named| named == *address);
         (is_address || self.allows_host(named)).then(|| OwnAuthority(named.to_owned()))
@@ -125,11 +156,12 @@ fn is_listed(allowed: &[String], name: &str) -> bool {
 #[derive(Debug, Clone)]
 pub(super) struct OwnAuthority(pub(super) String);
 
-fn named_host<B>(request: &Request<B>) -> Option<&str> {
-    let mut hosts = request.headers().get_all(header::HOST).iter();
+/// The host and port that a request names.
+pub(super) fn named_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
+    let mut hosts = headers.get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
         (Some(host), None) => host.to_str().ok(),
-        (None, None) => request.uri().authority().map(Authority::as_str),
+        (None, None) => uri.authority().map(Authority::as_str),
         _ => None,
     }
 }

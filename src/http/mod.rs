@@ -19,6 +19,7 @@ mod listener;
 mod messages;
 mod metrics;
 mod openapi;
+mod page;
 mod peers;
 mod protocol;
 mod routes;

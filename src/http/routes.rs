@@ -14,7 +14,7 @@ use super::{
     api::Api,
     daemon_proof, events, exposition, health, journal, messages,
     openapi::{Document, Operation},
-    peers, protocol, tasks, tokens, tools,
+    page, peers, protocol, tasks, tokens, tools,
 };
 
 /// The routes, with what serves them, and those of another adapter.
@@ -42,6 +42,7 @@ fn api() -> Api {
     let api = tokens::routes(api);
     let api = daemon_proof::routes(api);
     let api = tools::routes(api);
+    let api = page::routes(api);
     let api = exposition::routes(api);
     let on_document = Operation::new("This description (OpenAPI 3.1)");
     let on_document = on_document.answer_with(200, "The document", "application/json");

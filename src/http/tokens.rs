@@ -92,5 +92,5 @@ struct Rotated {
 }
 
 async fn rotate(State(app): State<App>, caller: Caller) -> Result<Json<Rotated>, Problem> {
-    Ok(Json(Rotated { token: app.services.access.rotate_operator_token(&caller)? }))
+    Ok(Json(Rotated { token: app.services.access.rotate_operator_token(&caller).await? }))
 }

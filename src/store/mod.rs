@@ -16,11 +16,11 @@ pub use error::{EngineError, MigrateError, RestoreError, StoreError};
 pub use lane::WriteLane;
 pub use rows::{
     AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, FeedScope, FramePage,
-    Frequencies, GhapFilter, GhapPart, GivenItem, HitRate, LessonKind, LogPage, McpSessionRow,
-    McpTransport, MemberRow, MemoryFilter, MessageRow, NewCluster, PageSize, PeerFilter, PeerRow,
-    ProcessSubject, SearchCandidate, SearchFilter, SeenItem, SessionFilter, SessionStart, ShownBy,
-    StreamState, StreamView, SubjectHolders, TaskFilter, TaskRow, TokenEnd, TokenRow, ToolCall,
-    ToolCallCount,
+    Frequencies, GhapFilter, GhapPart, GivenItem, HitRate, LessonKind, LogPage, LoginCodeRow,
+    McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageRow, NewCluster, PageSize,
+    PeerFilter, PeerRow, ProcessSubject, SearchCandidate, SearchFilter, SeenItem, SessionFilter,
+    SessionStart, ShownBy, StreamState, StreamView, SubjectHolders, TaskFilter, TaskRow, TokenEnd,
+    TokenRow, ToolCall, ToolCallCount,
 };
 #[cfg(test)]
 pub(crate) use sqlite::testing;

@@ -169,7 +169,7 @@ fn posts<'a>(
 }
 
 /// Routes whose callers are looked at elsewhere, and where.
-const ELSEWHERE: [&str; 9] = [
+const ELSEWHERE: [&str; 15] = [
     "POST /mcp",
     "GET /mcp",
     "DELETE /mcp",
@@ -180,6 +180,13 @@ const ELSEWHERE: [&str; 9] = [
     "POST /v1/process_tokens",
     // tests/it/auth.rs: it would end the operator's token here.
     "POST /v1/token/rotate",
+    // tests/it/page.rs: files that everybody may read, and what a browser asks without a token or by its cookie.
+    "GET /",
+    "GET /login",
+    "GET /ui/{*view}",
+    "GET /assets/{*file}",
+    "POST /login",
+    "DELETE /login",
     // An answer to a challenge, before anybody is known.
     "POST /v1/daemon_proof",
 ];
@@ -295,6 +302,11 @@ fn each_route_answers_each_caller_by_the_rule() {
         posts(
             "POST /v1/tokens",
             || ("/v1/tokens".into(), json!({ "session": "spare" })),
+            [201, 403, 403, 403, 403],
+        ),
+        posts(
+            "POST /v1/login_codes",
+            || ("/v1/login_codes".into(), json!({})),
             [201, 403, 403, 403, 403],
         ),
         reads("GET /v1/tokens", "/v1/tokens".into(), operators),

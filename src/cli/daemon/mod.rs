@@ -9,9 +9,11 @@ mod probe;
 mod start;
 mod status;
 mod stop;
+mod url;
 
 pub(super) use logs::{LogsArgs, logs};
 pub(super) use probe::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
 pub(super) use start::{EnsuredDaemon, ensure_apart, start, start_unattended};
 pub(super) use status::{health, status};
 pub(super) use stop::{restart, stop};
+pub(super) use url::daemon_url;

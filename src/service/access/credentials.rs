@@ -46,6 +46,8 @@ pub(super) struct SeenTokens {
     pub(super) by_hash: HashMap<[u8; 32], Seen>,
     /// Tokens that stand for a process, which shows itself on the socket.
     pub(super) by_process: HashMap<ClientProcess, Seen>,
+    /// Browsers by the hash of their cookie.
+    pub(super) by_cookie: HashMap<[u8; 32], Browser>,
     /// When the row of a token was last seen to be good.
     pub(super) good: HashMap<TokenId, Timestamp>,
     /// Those that this daemon took back, and when: streams that they opened are to end, whatever was seen before.
@@ -76,6 +78,14 @@ pub(super) struct Seen {
     pub(super) read_at: Timestamp,
 }
 
+/// A browser that the operator signed in.
+#[derive(Clone)]
+pub(super) struct Browser {
+    pub(super) seen: Seen,
+    /// The operator's credential under which it was signed in.
+    pub(super) operator_credential: String,
+}
+
 impl SeenTokens {
     /// Whether this daemon took the token back a short while ago.
     pub(super) fn has_ended(&self, id: &TokenId) -> bool {
@@ -89,6 +99,9 @@ impl SeenTokens {
         }
         if self.by_process.len() >= limits::STREAMS_CACHED {
             self.by_process.clear();
+        }
+        if self.by_cookie.len() >= limits::STREAMS_CACHED {
+            self.by_cookie.clear();
         }
         if self.good.len() >= limits::STREAMS_CACHED {
             self.good.clear();
@@ -204,6 +217,7 @@ impl Tokens {
         seen.ended.extend(ids.iter().map(|id| (id.clone(), now)));
         seen.by_hash.retain(|_, seen| !ids.contains(&seen.id));
         seen.by_process.retain(|_, seen| !ids.contains(&seen.id));
+        seen.by_cookie.retain(|_, browser| !ids.contains(&browser.seen.id));
         seen.good.retain(|id, _| !ids.contains(id));
     }
 }

@@ -302,5 +302,6 @@ fn row_of(
         revoked_at: None,
         process: Some(process),
         cwd: subject.cwd,
+        operator_credential: None,
     }
 }

@@ -58,7 +58,9 @@ pub struct MintedToken {
 pub struct TokenInfo {
     /// Its row's id.
     pub token_id: TokenId,
-    /// The session that its holder speaks for.
+    /// What holds it.
+    pub kind: TokenKind,
+    /// The session that its holder speaks for; `operator` for a browser that the operator signed in.
     pub session: String,
     /// What it may do beyond the ordinary.
     pub scopes: Vec<String>,
@@ -81,6 +83,18 @@ pub struct TokenInfo {
     /// The folder that this process worked in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
+}
+
+/// What holds a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenKind {
+    /// A session of an agent.
+    Session,
+    /// A process of a coding agent.
+    Process,
+    /// A browser that the operator signed in: a cookie.
+    Browser,
 }
 
 impl Access {
@@ -126,8 +140,9 @@ impl Access {
         let Some(row) = self.core.store.token_by_hash(hash).await? else {
             return Ok(None);
         };
-        // One for a reserved session is from before that session was reserved.
-        if row.revoked_at.is_some() || is_reserved_session(&row.session) {
+        // One for a reserved session is from before that session was reserved. A browser's secret is good as a cookie only.
+        let is_browser = row.operator_credential.is_some();
+        if row.revoked_at.is_some() || is_browser || is_reserved_session(&row.session) {
             return Ok(None);
         }
         let seen = Seen::of(row, read_at);
@@ -148,8 +163,9 @@ impl Access {
         }
         {
             let mut known = self.tokens.seen();
-            let SeenTokens { by_hash, by_process, .. } = &mut *known;
-            let known = by_hash.values_mut().chain(by_process.values_mut());
+            let SeenTokens { by_hash, by_process, by_cookie, .. } = &mut *known;
+            let browsers = by_cookie.values_mut().map(|browser| &mut browser.seen);
+            let known = by_hash.values_mut().chain(by_process.values_mut()).chain(browsers);
             known.filter(|known| known.id == seen.id).for_each(|known| known.used_at = Some(now));
         }
         let id = seen.id.clone();
@@ -199,6 +215,7 @@ impl Access {
                         revoked_at: None,
                         process: None,
                         cwd: None,
+                        operator_credential: None,
                     };
                     tx.insert_token(&row, &hash).await?;
                     Ok(MintedToken {
@@ -245,11 +262,14 @@ impl Access {
     }
 
     /// Makes a new operator token, which counts from now on in place of the old one. Only the operator may.
-    pub fn rotate_operator_token(&self, caller: &Caller) -> Result<String, Error> {
+    /// Browsers that were signed in under the old one are signed out.
+    pub async fn rotate_operator_token(&self, caller: &Caller) -> Result<String, Error> {
         only_operator(caller)?;
-        self.tokens.rotate().map_err(|error| {
+        let token = self.tokens.rotate().map_err(|error| {
             Error::Conflict(format!("the token is as it was: {}", crate::telemetry::chain(&error)))
-        })
+        })?;
+        self.end_browsers().await;
+        Ok(token)
     }
 }
 
@@ -279,8 +299,14 @@ impl Seen {
 
 impl From<TokenRow> for TokenInfo {
     fn from(row: TokenRow) -> Self {
+        let kind = match (&row.operator_credential, &row.process) {
+            (Some(_), _) => TokenKind::Browser,
+            (None, Some(_)) => TokenKind::Process,
+            (None, None) => TokenKind::Session,
+        };
         Self {
             token_id: row.token_id,
+            kind,
             session: row.session,
             scopes: row.scopes,
             project: row.project,
@@ -294,7 +320,7 @@ impl From<TokenRow> for TokenInfo {
     }
 }
 
-fn only_operator(caller: &Caller) -> Result<(), Error> {
+pub(super) fn only_operator(caller: &Caller) -> Result<(), Error> {
     if caller.is_operator() {
         return Ok(());
     }

@@ -16,7 +16,7 @@ pub use log::{AppendedSeqs, FeedScope, FramePage, LogPage, PageSize, StreamState
 pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
 pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
 pub use team::{
-    MessageRow, PeerFilter, PeerRow, ProcessSubject, SubjectHolders, TaskFilter, TaskRow, TokenEnd,
-    TokenRow,
+    LoginCodeRow, MessageRow, PeerFilter, PeerRow, ProcessSubject, SubjectHolders, TaskFilter,
+    TaskRow, TokenEnd, TokenRow,
 };
 pub use tool_call::{ToolCall, ToolCallCount};

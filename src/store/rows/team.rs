@@ -109,6 +109,19 @@ pub struct TokenRow {
     pub process: Option<ClientProcess>,
     /// The folder that this process worked in, if the system told it.
     pub cwd: Option<String>,
+    /// The operator's credential under which a browser was signed in; `None` for a token of a session.
+    pub operator_credential: Option<String>,
+}
+
+/// What a code signs in with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoginCodeRow {
+    /// The operator's credential that it was made under.
+    pub operator_credential: String,
+    /// Until when it may be used.
+    pub expires_at: Timestamp,
+    /// When it was used.
+    pub used_at: Option<Timestamp>,
 }
 
 /// Why a token was taken back.

@@ -4,6 +4,7 @@
 //! and `replay` reads the log. One file for each family of tables holds the rest. `columns` says how values of the
 //! domain are stored.
 
+mod browser;
 mod budget;
 mod calibration;
 mod columns;

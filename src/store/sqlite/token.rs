@@ -18,6 +18,7 @@ struct RawToken {
     client_pid: Option<i64>,
     client_started: Option<String>,
     cwd: Option<String>,
+    operator_credential: Option<String>,
 }
 
 impl TryFrom<RawToken> for TokenRow {
@@ -41,6 +42,7 @@ impl TryFrom<RawToken> for TokenRow {
             revoked_at: raw.revoked_at,
             process,
             cwd: raw.cwd,
+            operator_credential: raw.operator_credential,
         })
     }
 }
@@ -66,7 +68,7 @@ macro_rules! tokens {
             r#"select token_id as "token_id!", session, scopes, nullif(project, '') as "project: String",
                 created_at as "created_at: Timestamp",
                 expires_at as "expires_at: Timestamp", last_used_at as "last_used_at: Timestamp",
-                revoked_at as "revoked_at: Timestamp", client_pid, client_started, cwd
+                revoked_at as "revoked_at: Timestamp", client_pid, client_started, cwd, operator_credential
             from token "# + $tail
             $(, $arg)*
         )
@@ -86,8 +88,8 @@ impl WriteTx {
         let (pid, started) = row.process.as_ref().map(|it| (it.pid, &*it.started)).unzip();
         sqlx::query!(
             "insert into token (token_id, hash, session, scopes, project, created_at, expires_at, client_pid,
-                client_started, cwd)
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                client_started, cwd, operator_credential)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             hash,
             row.session,
@@ -97,7 +99,8 @@ impl WriteTx {
             row.expires_at,
             pid,
             started,
-            row.cwd
+            row.cwd,
+            row.operator_credential
         )
         .execute(&mut self.conn)
         .await?;
@@ -123,6 +126,7 @@ impl WriteTx {
     pub async fn revoke_tokens_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
         let ids = sqlx::query_scalar!(
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
+                and operator_credential is null
             returning token_id as "token_id!""#,
             self.now,
             TokenEnd::Ended,
@@ -308,7 +312,8 @@ impl Store {
     ) -> Result<Option<TokenHash>, StoreError> {
         let (least, greatest) = (least.as_slice(), greatest.as_slice());
         let hash = sqlx::query_scalar!(
-            "select hash from token where hash between ? and ? and revoked_at is null and expires_at > ? limit 1",
+            "select hash from token where hash between ? and ? and revoked_at is null and expires_at > ?
+                and operator_credential is null limit 1",
             least,
             greatest,
             now

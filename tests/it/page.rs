@@ -1,0 +1,400 @@
+//! The page, as far as it needs no browser: its files, the sign-in of a browser, and what a cookie is good for.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, Home, eventually, svc};
+use crate::expect::{problem, text};
+use crate::wire::{Reply, Request};
+
+/// A browser that is signed in: the pair of its cookie, and the attributes beside it.
+struct Browser<'a> {
+    d: &'a Daemon,
+    cookie: String,
+    attributes: Vec<String>,
+    token_id: String,
+}
+
+fn code(d: &Daemon) -> String {
+    text(&d.post("/v1/login_codes", &json!({})).ok(201), "code")
+}
+
+fn give_back(d: &Daemon, code: &str) -> Reply {
+    d.stranger().post("/login", &json!({ "code": code }))
+}
+
+impl<'a> Browser<'a> {
+    fn sign_in(d: &'a Daemon) -> Self {
+        let reply = give_back(d, &code(d));
+        assert_eq!(reply.status(), 200, "{reply:?}");
+        let cookie = reply.header("set-cookie").expect("a cookie");
+        let mut parts = cookie.split("; ").map(str::to_owned);
+        let cookie = parts.next().expect("a pair");
+        Self { d, cookie, attributes: parts.collect(), token_id: text(&reply.json(), "token_id") }
+    }
+
+    fn bare(&self, method: &str, path: &str) -> Request {
+        self.d.stranger().request(method, path).header("Cookie", &self.cookie)
+    }
+
+    /// As the page itself asks.
+    fn ask(&self, method: &str, path: &str) -> Request {
+        self.bare(method, path).header("Svc-Page", "1")
+    }
+}
+
+#[test]
+fn a_code_signs_in_once_and_gives_a_cookie_that_scripts_do_not_read() {
+    let d = Daemon::start();
+    let browser = Browser::sign_in(&d);
+    for attribute in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"] {
+        assert!(browser.attributes.iter().any(|given| given == attribute), "{attribute}");
+    }
+    assert_eq!(browser.ask("GET", "/v1/peers").send().status(), 200);
+    let said = browser.ask("POST", "/v1/tasks").json(&json!({ "title": "from the page" })).send();
+    assert_eq!(said.status(), 201, "{said:?}");
+
+    let spent = code(&d);
+    assert_eq!(give_back(&d, &spent).status(), 200);
+    for (code, why) in [(spent.as_str(), "used already"), ("0123", "not known"), ("", "not known")]
+    {
+        let refused = give_back(&d, code);
+        problem(&refused, 403, "forbidden");
+        assert!(refused.header("set-cookie").is_none(), "{refused:?}");
+        let detail = text(&refused.json(), "detail");
+        assert!(detail.contains(why) && detail.contains("svc open"), "{detail}");
+    }
+    problem(&d.stranger().post("/login", &json!({})), 422, "invalid_request");
+}
+
+#[test]
+fn a_code_is_good_for_one_of_many_who_give_it_back_at_once() {
+    let d = Daemon::start();
+    let code = code(&d);
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let givers: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| give_back(&d, &code).status())).collect();
+        givers.into_iter().map(|giver| giver.join().expect("no panic")).collect()
+    });
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1, "{statuses:?}");
+    assert!(statuses.iter().all(|status| matches!(status, 200 | 403)), "{statuses:?}");
+}
+
+/// A browser sends its cookie for whoever asks. It counts only where the page itself asks.
+#[test]
+fn a_cookie_counts_for_requests_of_the_page_only() {
+    let d = Daemon::start();
+    let browser = Browser::sign_in(&d);
+    let own = format!("http://127.0.0.1:{}", d.port());
+    let other_port = "http://127.0.0.1:3000".to_owned();
+    let by_name = format!("http://localhost:{}", d.port());
+    let (page, none) = (Some("1"), None::<&str>);
+    for (method, page, site, origin, status) in [
+        ("GET", page, none, none, 200),
+        ("GET", none, Some("same-origin"), none, 200),
+        ("GET", page, Some("same-origin"), Some(&*own), 200),
+        ("POST", page, Some("same-origin"), Some(&*own), 201),
+        ("POST", page, none, Some(&*own), 201),
+        // A link, an image, a form, a script of another page.
+        ("GET", none, none, none, 403),
+        ("POST", none, none, none, 403),
+        ("POST", none, none, Some(&*own), 403),
+        ("GET", none, Some("none"), none, 403),
+        ("GET", none, Some("same-site"), none, 403),
+        ("POST", none, Some("cross-site"), Some("http://evil.example"), 403),
+        ("GET", page, Some("cross-site"), none, 403),
+        ("GET", page, Some("same-site"), none, 403),
+        ("POST", page, Some("same-site"), Some(&*other_port), 403),
+        // Another port and another name are other origins, also without a word on the site.
+        ("POST", page, none, Some(&*other_port), 403),
+        ("POST", page, none, Some(&*by_name), 403),
+        ("POST", page, none, Some("null"), 403),
+        ("GET", Some("0"), none, none, 403),
+    ] {
+        let path = if method == "GET" { "/v1/peers" } else { "/v1/tasks" };
+        let mut request = browser.bare(method, path);
+        if let Some(page) = page {
+            request = request.header("Svc-Page", page);
+        }
+        if let Some(site) = site {
+            request = request.header("Sec-Fetch-Site", site);
+        }
+        if let Some(origin) = origin {
+            request = request.header("Origin", origin);
+        }
+        let reply = if method == "GET" { request.send() } else { request.json(&json!({})).send() };
+        assert_eq!(reply.status(), status, "{method} {page:?} {site:?} {origin:?}: {reply:?}");
+        let cors = reply.header("access-control-allow-origin");
+        assert!(cors.is_none(), "{reply:?}");
+    }
+    let tasks = d.get("/v1/tasks").ok(200);
+    assert_eq!(tasks["count"], 2, "what was refused has changed nothing: {tasks}");
+}
+
+/// Somebody else's page may not sign a browser in as it likes.
+#[test]
+fn another_site_signs_nobody_in() {
+    let d = Daemon::start();
+    for (name, value) in [
+        ("Origin", "http://127.0.0.1:3000"),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Site", "same-site"),
+    ] {
+        let code = code(&d);
+        let request = d.stranger().request("POST", "/login").header(name, value);
+        let refused = request.json(&json!({ "code": code })).send();
+        problem(&refused, 403, "forbidden");
+        assert!(refused.header("set-cookie").is_none(), "{refused:?}");
+        assert_eq!(give_back(&d, &code).status(), 200, "the code is not spent by that");
+    }
+    // A form sends no JSON.
+    let form = d.stranger().request("POST", "/login");
+    let form =
+        form.header("Content-Type", "text/plain").body(json!({ "code": code(&d) }).to_string());
+    problem(&form.send(), 415, "unsupported_media_type");
+}
+
+/// It ends after hours, and what was done with it must end with it.
+#[test]
+fn a_cookie_is_no_token_and_makes_none() {
+    let d = Daemon::start();
+    let browser = Browser::sign_in(&d);
+    let secret = browser.cookie.split_once('=').expect("a pair").1;
+    for token in [secret, &browser.cookie] {
+        problem(&d.with_token(token).get("/v1/peers"), 401, "unauthorized");
+    }
+    // The token that is given wins, and a wrong one is not made good by a cookie.
+    let wrong = browser.ask("GET", "/v1/peers").header("Authorization", "Bearer wrong").send();
+    problem(&wrong, 401, "unauthorized");
+    for path in ["/v1/tokens", "/v1/token/rotate", "/v1/login_codes"] {
+        let refused = browser.ask("POST", path).json(&json!({ "session": "mine" })).send();
+        problem(&refused, 403, "forbidden");
+    }
+    assert_eq!(d.get("/v1/peers").status(), 200, "the token is the one that it was");
+    // A session's token makes no code either.
+    problem(&d.reader("agent").post("/v1/login_codes", &json!({})), 403, "forbidden");
+    problem(&d.stranger().post("/v1/login_codes", &json!({})), 401, "unauthorized");
+}
+
+#[test]
+fn a_browser_is_listed_and_signed_out_and_its_streams_end() {
+    let mut d = Daemon::start();
+    let home = d.home.clone();
+    let (cookie, token_id) = {
+        let browser = Browser::sign_in(&d);
+        (browser.cookie.clone(), browser.token_id)
+    };
+    let listed = svc(&home, &["token", "list", "--json"]).json();
+    let row =
+        listed["tokens"].as_array().expect("rows").iter().find(|row| row["kind"] == "browser");
+    let row = row.expect("the browser");
+    assert_eq!(
+        (&row["token_id"], &row["session"]),
+        (&json!(token_id), &json!("operator")),
+        "{row}"
+    );
+    assert!(row["expires_at"].is_string() && row["revoked_at"].is_null(), "{row}");
+    let table = svc(&home, &["token", "list"]);
+    assert!(table.ok().contains(&token_id) && table.ok().contains("browser"), "{}", table.ok());
+    let secret = cookie.split_once('=').expect("a pair").1;
+    assert!(!listed.to_string().contains(secret), "{listed}");
+
+    // It is a row: a restart leaves it.
+    d.kill9();
+    d.restart();
+    let ask = |path: &str| {
+        let name = format!("svc_page_{}", d.port());
+        let request = d.stranger().request("GET", path).header("Svc-Page", "1");
+        request.header("Cookie", &format!("{name}={secret}"))
+    };
+    assert_eq!(ask("/v1/peers").send().status(), 200);
+    let stream = ask("/v1/events?after=latest").header("Accept", "text/event-stream");
+    let mut stream = stream.follow().expect("it opens").expect("it is granted");
+    let revoked = svc(&home, &["token", "revoke", &token_id, "--json"]).json();
+    assert!(revoked["revoked_at"].is_string(), "{revoked}");
+    problem(&ask("/v1/peers").send(), 401, "unauthorized");
+    // The event that would be next is not told: the stream ends.
+    d.post("/v1/tasks", &json!({ "title": "later" })).ok(201);
+    assert!(stream.rest().is_empty(), "it hears more");
+}
+
+#[test]
+fn a_browser_signs_itself_out_and_a_new_token_signs_all_out() {
+    let d = Daemon::start();
+    let (one, other) = (Browser::sign_in(&d), Browser::sign_in(&d));
+    let out = one.ask("DELETE", "/login").send();
+    assert_eq!(out.status(), 204, "{out:?}");
+    assert!(out.header("set-cookie").is_some_and(|cookie| cookie.contains("Max-Age=0")), "{out:?}");
+    problem(&one.ask("GET", "/v1/peers").send(), 401, "unauthorized");
+    assert_eq!(other.ask("GET", "/v1/peers").send().status(), 200);
+    problem(&other.bare("DELETE", "/login").send(), 403, "forbidden");
+
+    let waiting = code(&d);
+    let token = text(&d.post("/v1/token/rotate", &json!({})).ok(200), "token");
+    problem(&other.ask("GET", "/v1/peers").send(), 401, "unauthorized");
+    problem(&give_back(&d, &waiting), 403, "forbidden");
+    assert_eq!(d.with_token(&token).get("/v1/peers").status(), 200);
+}
+
+#[test]
+fn the_files_of_the_page_come_without_a_token_and_let_nothing_else_in() {
+    let d = Daemon::start();
+    for path in ["/", "/login", "/ui/tasks", "/ui/tasks/task_1", "/assets/style.css"] {
+        let reply = d.stranger().get(path);
+        assert_eq!(reply.status(), 200, "{path}: {reply:?}");
+        for (name, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("x-frame-options", "DENY"),
+        ] {
+            assert_eq!(reply.header(name), Some(value), "{path}");
+        }
+        let policy = reply.header("content-security-policy").expect("a policy");
+        assert!(policy.starts_with("default-src 'self';"), "{policy}");
+        assert!(!policy.contains("unsafe"), "{policy}");
+        assert!(reply.header("set-cookie").is_none() && reply.header("etag").is_some(), "{path}");
+        let token = d.home.token().expect("a token");
+        assert!(!String::from_utf8_lossy(&reply.body).contains(&token), "{path}");
+    }
+    problem(&d.stranger().get("/assets/nothing.js"), 404, "not_found");
+    problem(&d.stranger().get("/assets/../Cargo.toml"), 404, "not_found");
+    problem(&d.stranger().get("/uix"), 401, "unauthorized");
+    problem(&d.stranger().post("/", &json!({})), 401, "unauthorized");
+    // They are not for other names either.
+    let request = d.stranger().request("GET", "/").without("Host").header("Host", "evil.example");
+    assert_eq!(request.send().status(), 403);
+}
+
+fn unzipped(bytes: &[u8]) -> Vec<u8> {
+    let mut gzip = Command::new("gzip")
+        .args(["-dc"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("gzip runs");
+    let mut input = gzip.stdin.take().expect("an input");
+    let bytes = bytes.to_vec();
+    let writer = std::thread::spawn(move || std::io::Write::write_all(&mut input, &bytes));
+    let mut plain = Vec::new();
+    gzip.stdout.take().expect("an output").read_to_end(&mut plain).expect("it reads");
+    writer.join().expect("no panic").expect("it takes all");
+    assert!(gzip.wait().expect("it ends").success());
+    plain
+}
+
+/// Every file that the page's documents and modules lead to.
+fn files(d: &Daemon) -> BTreeMap<String, Reply> {
+    let mut known = BTreeMap::new();
+    let mut open = vec!["/".to_owned(), "/login".to_owned()];
+    while let Some(path) = open.pop() {
+        if known.contains_key(&path) {
+            continue;
+        }
+        let reply = d.stranger().get(&path);
+        assert_eq!(reply.status(), 200, "{path}: {reply:?}");
+        let text = String::from_utf8_lossy(&reply.body).into_owned();
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
+        for named in text.split(['"', '\'', '`']) {
+            if named.starts_with("/assets/") && named.contains('.') {
+                open.push(named.to_owned());
+            } else if let Some(name) = named.strip_prefix("./").filter(|_| path.ends_with(".js")) {
+                open.push(format!("{folder}/{name}"));
+            }
+        }
+        known.insert(path, reply);
+    }
+    known
+}
+
+#[test]
+fn all_that_a_browser_loads_is_small_and_comes_once() {
+    let d = Daemon::start();
+    let mut wire = 0;
+    let known = files(&d);
+    assert!(known.len() > 3, "{:?}", known.keys());
+    for (path, plain) in &known {
+        let ask = |tag: Option<&str>| {
+            let request = d.stranger().request("GET", path);
+            let request = request.header("Accept-Encoding", "gzip, deflate, br");
+            match tag {
+                Some(tag) => request.header("If-None-Match", tag).send(),
+                None => request.send(),
+            }
+        };
+        let packed = ask(None);
+        assert_eq!(packed.header("content-encoding"), Some("gzip"), "{path}");
+        assert_eq!(packed.header("vary"), Some("Accept-Encoding"), "{path}");
+        assert_eq!(unzipped(&packed.body), plain.body, "{path}");
+        assert!(plain.header("content-encoding").is_none(), "{path}");
+        wire += packed.body.len();
+        let tag = packed.header("etag").expect("a tag");
+        assert_ne!(Some(tag), plain.header("etag"), "{path}: other bytes, another tag");
+        let again = ask(Some(tag));
+        assert_eq!((again.status(), again.body.len()), (304, 0), "{path}: {again:?}");
+        assert_eq!(ask(Some("\"other\"")).status(), 200, "{path}");
+        let script = path.ends_with(".js");
+        let kind = plain.header("content-type").expect("a type");
+        assert_eq!(kind.starts_with("text/javascript"), script, "{path}: {kind}");
+    }
+    assert!(wire <= 250_000, "{wire} bytes on the wire");
+    let head = d.stranger().request("HEAD", "/assets/style.css").send();
+    let length = known["/assets/style.css"].body.len().to_string();
+    assert_eq!((head.status(), head.header("content-length")), (200, Some(&*length)), "{head:?}");
+}
+
+#[test]
+fn svc_open_prints_a_link_that_signs_in() {
+    let d = Daemon::start();
+    let opened = svc(&d.home, &["open", "--json"]).json();
+    let keys: Vec<&String> = opened.as_object().expect("an object").keys().collect();
+    assert_eq!(keys, ["url"], "{opened}");
+    let url = text(&opened, "url");
+    let code = url.strip_prefix(&format!("{}/login#", d.url())).expect("a link to the daemon");
+    assert_eq!(give_back(&d, code).status(), 200);
+
+    let printed = svc(&d.home, &["open", "--no-browser"]);
+    let line = printed.ok().trim();
+    assert!(line.starts_with(&format!("{}/login#", d.url())), "{line}");
+    let log = d.stderr();
+    for secret in [code, line.rsplit_once('#').expect("a code").1] {
+        assert!(!log.contains(secret), "{log}");
+    }
+}
+
+#[test]
+fn svc_open_without_a_daemon_says_what_to_do() {
+    let home = Home::new();
+    for args in [&["open"][..], &["open", "--json"]] {
+        let ran = svc(&home, args);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(format!("{ran:?}").contains("svc start"), "{ran:?}");
+    }
+}
+
+#[test]
+fn without_tokens_the_page_needs_no_sign_in() {
+    let d = Daemon::with(|plan| plan.flag("--no-auth"));
+    assert_eq!(d.stranger().get("/").status(), 200);
+    let own = d.stranger().request("GET", "/v1/peers").header("Sec-Fetch-Site", "same-origin");
+    assert_eq!(own.send().status(), 200);
+    let foreign = d.stranger().request("GET", "/v1/peers").header("Sec-Fetch-Site", "cross-site");
+    problem(&foreign.send(), 403, "forbidden");
+}
+
+/// The page asks at its start whether it is signed in.
+#[test]
+fn who_is_not_signed_in_hears_so() {
+    let d = Daemon::start();
+    let request = d.stranger().request("GET", "/v1/health").header("Svc-Page", "1");
+    problem(&request.send(), 401, "unauthorized");
+    let request = d.stranger().request("GET", "/v1/health").header("Svc-Page", "1");
+    let stale = request.header("Cookie", &format!("svc_page_{}=0000", d.port())).send();
+    problem(&stale, 401, "unauthorized");
+    assert!(text(&stale.json(), "detail").contains("svc open"), "{stale:?}");
+    let _: Value = d.get("/v1/health").ok(200);
+    eventually(Duration::from_secs(5), || d.get("/health").status() == 200);
+}
