@@ -9,7 +9,10 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready};
-use super::{Context, output};
+use super::{
+    Context,
+    output::{self, Column, Listing},
+};
 use crate::client::{Token, encode, with_query};
 use crate::config::Flags;
 use crate::private_file;
@@ -53,16 +56,21 @@ pub(super) enum TokenCommand {
     },
 }
 
-const COLUMNS: &[(&str, &str)] = &[
-    ("TOKEN", "token_id"),
-    ("KIND", "kind"),
-    ("SESSION", "session"),
-    ("PROJECT", "project"),
-    ("CREATED", "created_at"),
-    ("EXPIRES", "expires_at"),
-    ("LAST USED", "last_used_at"),
-    ("REVOKED", "revoked_at"),
-];
+const LIST: Listing = Listing {
+    items: "tokens",
+    columns: &[
+        Column::id("TOKEN", "token_id"),
+        Column::text("KIND", "kind"),
+        Column::text("SESSION", "session"),
+        Column::text("PROJECT", "project").rank(3),
+        Column::time("CREATED", "created_at").rank(2),
+        Column::time("EXPIRES", "expires_at"),
+        Column::time("LAST USED", "last_used_at").rank(1),
+        Column::time("REVOKED", "revoked_at"),
+    ],
+    empty: "nobody holds a token but you",
+    next: Some("--cursor"),
+};
 
 pub(super) async fn run(context: &Context, command: TokenCommand) -> anyhow::Result<ExitCode> {
     match command {
@@ -149,11 +157,7 @@ async fn list(
     let limit = limit.map(|limit| limit.to_string());
     let path = with_query("/v1/tokens", &[("limit", limit.as_deref()), ("cursor", cursor)]);
     let page: Value = context.client()?.get(&path).await?;
-    if context.json {
-        output::json(&page)?;
-    } else {
-        output::page(&page, "tokens", COLUMNS, "nobody holds a token", "--cursor")?;
-    }
+    LIST.print(context, &page)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -163,7 +167,7 @@ async fn revoke(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
     if context.json {
         output::json(&token)?;
     } else {
-        output::object(&token, &["token_id", "kind", "session"])?;
+        output::object(&context.screen, &token, &["token_id", "kind", "session"])?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -42,6 +42,10 @@ pub const METADATA_ENTRIES: usize = 64;
 pub const EVENTS_PER_REQUEST: usize = 1000;
 /// Longest text of a message, in bytes. A request to `/v1` can hold no more.
 pub const MESSAGE_BYTES: usize = V1_BODY_BYTES;
+/// Characters of a text in a list of messages. The whole is shown with its message.
+pub const LISTED_TEXT_CHARS: u32 = 4000;
+/// Weeks over which verdicts on records are counted.
+pub const VERDICT_WEEKS: u32 = 104;
 /// Longest body of a reply into a task's stream, in bytes: it is read by a model.
 pub const REPLY_BYTES: usize = 256 * 1024;
 /// Most lines of output that come with a task.

@@ -38,6 +38,12 @@ pub(super) fn routes(api: Api) -> Api {
         Operation::new("Records of attempts, the latest made first").query::<ListGhaps>();
     let on_search =
         Operation::new("Records that fit a text, the best first").query::<SearchGhaps>();
+    let on_calibration = Operation::new(
+        "How often predictions came true: by stated probability, and by the week of the verdict",
+    );
+    let on_calibration = on_calibration
+        .query::<ReadCalibration>()
+        .answer::<Calibration>(200, "Counts of records with a verdict");
     let on_ghap = Operation::new("A record with what it said before each change");
     let on_import = Operation::new("Take in records of earlier systems; once more changes nothing");
     let on_import = on_import.body::<Import>().answer::<Imported>(200, "What became of them");
@@ -54,6 +60,7 @@ pub(super) fn routes(api: Api) -> Api {
     .get("/v1/ghap", on_ghaps.answer::<List<Ghap>>(200, "A page of records"), ghaps)
     .get("/v1/ghap/search", on_search.answer::<GhapHits>(200, "The records"), search)
     .get("/v1/ghap/export", on_export, export)
+    .get("/v1/ghap/calibration", on_calibration, calibration)
     .get("/v1/ghap/{id}", on_ghap.answer::<GhapFound>(200, "The record"), ghap)
     .post("/v1/ghap/import", on_import, import)
 }
@@ -233,6 +240,59 @@ async fn search(
     let ghap: Vec<GhapHit> =
         hits.into_iter().map(|hit| GhapHit { ghap: hit.ghap, score: hit.score }).collect();
     Ok(Json(GhapHits { count: ghap.len(), ghap }))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ReadCalibration {
+    project: Option<String>,
+    domain: Option<Domain>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Calibration {
+    /// Only tenths that have records, in order.
+    bins: Vec<CalibrationBin>,
+    /// Only weeks that have records, in order; the latest 104.
+    weeks: Vec<CalibrationWeek>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct CalibrationBin {
+    /// The least probability in it; the greatest is a tenth more.
+    from: f64,
+    /// Mean of the probabilities that were stated.
+    mean: f64,
+    records: i64,
+    confirmed: i64,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct CalibrationWeek {
+    /// When it began: on Monday, in UTC.
+    week: Timestamp,
+    records: i64,
+    confirmed: i64,
+}
+
+async fn calibration(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<ReadCalibration>,
+) -> Result<Json<Calibration>, Problem> {
+    let (project, domain) = (query.project.as_deref(), query.domain);
+    let (bins, weeks) = app.services.journal.verdicts(&caller, project, domain).await?;
+    let tenths = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
+    let bins = bins.into_iter().filter_map(|bin| {
+        let from = *tenths.get(usize::try_from(bin.tenth).ok()?)?;
+        let (mean, records, confirmed) = (bin.mean, bin.records, bin.confirmed);
+        Some(CalibrationBin { from, mean, records, confirmed })
+    });
+    let weeks = weeks.into_iter().map(|week| CalibrationWeek {
+        week: week.week,
+        records: week.records,
+        confirmed: week.confirmed,
+    });
+    Ok(Json(Calibration { bins: bins.collect(), weeks: weeks.collect() }))
 }
 
 #[derive(Serialize, JsonSchema)]

@@ -10,7 +10,7 @@ use crate::{
         Message, Task,
         journal::{Ghap, Session},
     },
-    service::{Page, access::TokenInfo, journal::OldGhap},
+    service::{Page, access::TokenInfo, journal::OldGhap, team::ListedMessage},
     tools::Descriptor,
 };
 
@@ -32,6 +32,10 @@ impl Listed for Ghap {
 }
 
 impl Listed for Message {
+    const NAME: &'static str = "messages";
+}
+
+impl Listed for ListedMessage {
     const NAME: &'static str = "messages";
 }
 

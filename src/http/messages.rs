@@ -11,12 +11,20 @@ use super::{
     list::List,
     openapi::Operation,
 };
-use crate::domain::{Caller, Delivery, Message, MessageId, NewMessage, limits};
+use crate::{
+    domain::{Caller, Delivery, DeliveryState, Message, MessageId, NewMessage, limits},
+    service::team::ListedMessage,
+    store::MessageFilter,
+};
 
 pub(super) fn routes(api: Api) -> Api {
     let on_send = Operation::new("Put a message into a peer's inbox").body::<NewMessage>();
     let on_inbox =
         Operation::new("Take messages out of an inbox on a lease of 60 s, or peek").query::<Look>();
+    let on_list = Operation::new(
+        "Messages between all peers, the latest first, with the beginnings of their texts (operator)",
+    );
+    let on_list = on_list.query::<ListMessages>();
     let on_ack = Operation::new("Acknowledge messages").body::<Acknowledge>();
     let on_broadcast = Operation::new("Put a message into every inbox but the sender's");
     api.post("/v1/peers/{id}/messages", on_send.answer::<Message>(200, "As stored"), send)
@@ -27,6 +35,7 @@ pub(super) fn routes(api: Api) -> Api {
             on_broadcast.body::<Broadcast>().answer::<Delivered>(200, "How many took it"),
             broadcast,
         )
+        .get("/v1/messages", on_list.answer::<List<ListedMessage>>(200, "A page of messages"), list)
         .get(
             "/v1/messages/{id}",
             Operation::new("A message and what became of it").answer::<Detail>(200, "The message"),
@@ -68,6 +77,29 @@ async fn inbox(
     } else {
         app.services.team.take_messages(&caller, &id, query.limit).await?
     };
+    Ok(Json(page.into()))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ListMessages {
+    /// Only those from or to this peer; `operator` for the operator's.
+    peer: Option<String>,
+    /// Only those in this state.
+    state: Option<DeliveryState>,
+    /// 1 to 500, by default 50.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<ListMessages>,
+) -> Result<Json<List<ListedMessage>>, Problem> {
+    let filter = MessageFilter { peer: query.peer, state: query.state };
+    let page =
+        app.services.team.messages(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
     Ok(Json(page.into()))
 }
 

@@ -17,10 +17,10 @@ pub use lane::WriteLane;
 pub use rows::{
     AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, FeedScope, FramePage,
     Frequencies, GhapFilter, GhapPart, GivenItem, HitRate, LessonKind, LogPage, LoginCodeRow,
-    McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageRow, NewCluster, PageSize,
-    PeerFilter, PeerRow, ProcessSubject, SearchCandidate, SearchFilter, SeenItem, SessionFilter,
-    SessionStart, ShownBy, StreamState, StreamView, SubjectHolders, TaskFilter, TaskRow, TokenEnd,
-    TokenRow, ToolCall, ToolCallCount,
+    McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageFilter, MessageRow, NewCluster,
+    PageSize, PeerFilter, PeerRow, ProbabilityBin, ProcessSubject, SearchCandidate, SearchFilter,
+    SeenItem, SessionFilter, SessionStart, ShownBy, StreamState, StreamView, SubjectHolders,
+    TaskFilter, TaskRow, TokenEnd, TokenRow, ToolCall, ToolCallCount, VerdictWeek,
 };
 #[cfg(test)]
 pub(crate) use sqlite::testing;

@@ -247,6 +247,7 @@ fn each_route_answers_each_caller_by_the_rule() {
             || ("/v1/peers/broadcast".into(), json!({ "text": "hello", "circle": "nobody" })),
             all,
         ),
+        reads("GET /v1/messages", "/v1/messages".into(), operators),
         reads(
             "GET /v1/messages/{id}",
             format!("/v1/messages/{message}"),
@@ -293,6 +294,7 @@ fn each_route_answers_each_caller_by_the_rule() {
         reads("GET /v1/ghap", "/v1/ghap".into(), all),
         reads("GET /v1/ghap/search", format!("/v1/ghap/search?q={SECRET}"), all),
         reads("GET /v1/ghap/export", "/v1/ghap/export".into(), all),
+        reads("GET /v1/ghap/calibration", "/v1/ghap/calibration".into(), all),
         reads("GET /v1/ghap/{id}", format!("/v1/ghap/{ghap}"), of_project),
         posts(
             "POST /v1/ghap/import",

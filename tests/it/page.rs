@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, eventually, svc};
-use crate::expect::{problem, text};
+use crate::expect::{peer, problem, text};
 use crate::wire::{Reply, Request};
 
 /// A browser that is signed in: the pair of its cookie, and the attributes beside it.
@@ -397,4 +397,81 @@ fn who_is_not_signed_in_hears_so() {
     assert!(text(&stale.json(), "detail").contains("svc open"), "{stale:?}");
     let _: Value = d.get("/v1/health").ok(200);
     eventually(Duration::from_secs(5), || d.get("/health").status() == 200);
+}
+
+#[test]
+fn the_operator_lists_all_messages_with_the_beginnings_of_their_texts() {
+    let d = Daemon::start();
+    let (ann, bob) = (peer(&d, "ann"), peer(&d, "bob"));
+    let long = "\u{e9}".repeat(5000);
+    for (from, to, text) in [(&ann, &bob, "one"), (&bob, &ann, &*long), (&ann, &ann, "three")] {
+        let body = json!({ "text": text, "from_peer": from });
+        d.post(&format!("/v1/peers/{to}/messages"), &body);
+    }
+    d.post(&format!("/v1/peers/{bob}/messages"), &json!({ "text": "four" })).ok(200);
+    let list = |filter: &str| {
+        let page = d.get(&format!("/v1/messages?{filter}")).ok(200);
+        let texts = page["messages"].as_array().expect("a list").iter();
+        texts
+            .map(|message| text(message, "text").chars().take(5).collect())
+            .collect::<Vec<String>>()
+    };
+    let begins = "\u{e9}".repeat(5);
+    assert_eq!(list("limit=2"), ["four", &begins], "the latest first");
+    let all = crate::expect::all_pages(&d, "/v1/messages?limit=1", "messages", "cursor");
+    assert_eq!(all.len(), list("").len());
+    assert!(!list(&format!("peer={ann}")).contains(&"four".to_owned()));
+    assert_eq!(list("peer=operator"), ["four"]);
+    assert_eq!(list("state=acked"), Vec::<String>::new());
+    let page = d.get(&format!("/v1/messages?peer={ann}&limit=500")).ok(200);
+    let rows = page["messages"].as_array().expect("a list");
+    let row = rows.iter().find(|row| row["bytes"] == 10_000).expect("the long one");
+    assert_eq!(text(row, "text").chars().count(), 4000);
+    let whole = d.get(&format!("/v1/messages/{}", text(row, "id"))).ok(200);
+    assert_eq!(text(&whole, "text"), long);
+    problem(&d.get("/v1/messages?state=banana"), 422, "invalid_request");
+}
+
+#[test]
+fn calibration_counts_verdicts_by_probability_and_by_week() {
+    let d = Daemon::start();
+    let record = |id: usize, probability: Option<f64>, status: &str, at: &str| {
+        json!({
+            "id": format!("old-{id}"), "session_id": "old", "project": "/p", "created_at": at, "domain": "debugging",
+            "strategy": "read-the-error", "goal": format!("goal {id}"), "hypothesis": "it is so", "action": "look",
+            "prediction": "it is seen", "probability": probability,
+            "outcome": { "status": status, "result": "seen", "captured_at": at },
+        })
+    };
+    // A Sunday and the Monday after it.
+    let (sunday, monday) = ("2026-03-01T23:00:00Z", "2026-03-02T01:00:00Z");
+    let records = [
+        record(0, Some(0.9), "confirmed", sunday),
+        record(1, Some(0.95), "falsified", monday),
+        record(2, Some(1.0), "confirmed", monday),
+        record(3, Some(0.05), "falsified", monday),
+        record(4, None, "confirmed", monday),
+        record(5, Some(0.5), "abandoned", monday),
+    ];
+    d.post("/v1/ghap/import", &json!({ "ghap": records })).ok(200);
+    let counted = d.get("/v1/ghap/calibration").ok(200);
+    let bins = counted["bins"].as_array().expect("bins");
+    let numbers: Vec<_> =
+        bins.iter().map(|bin| (&bin["from"], &bin["records"], &bin["confirmed"])).collect();
+    assert_eq!(numbers, [(&json!(0.0), &json!(1), &json!(0)), (&json!(0.9), &json!(3), &json!(2))]);
+    let mean = bins[1]["mean"].as_f64().expect("a number");
+    assert!((mean - 0.95).abs() < 1e-9, "{mean}");
+    let expected = json!([
+        { "week": "2026-02-23T00:00:00.000Z", "records": 1, "confirmed": 1 },
+        { "week": "2026-03-02T00:00:00.000Z", "records": 4, "confirmed": 2 },
+    ]);
+    assert_eq!(counted["weeks"], expected);
+    assert_eq!(
+        d.get("/v1/ghap/calibration?domain=refactoring").ok(200),
+        json!({ "bins": [], "weeks": [] })
+    );
+    assert_eq!(
+        d.session("stranger").get("/v1/ghap/calibration").ok(200),
+        json!({ "bins": [], "weeks": [] })
+    );
 }

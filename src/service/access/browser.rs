@@ -195,7 +195,7 @@ mod tests {
     #[tokio::test]
     async fn a_code_lives_a_minute_and_a_cookie_half_a_day() {
         let test = TestStore::open().await;
-        let access = services(&test).access;
+        let access = services(&test).access.clone();
         let why = async |code: &str| access.sign_in(code).await.unwrap_err().to_string();
         let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
         test.clock.advance(limits::LOGIN_CODE_TTL);
@@ -224,13 +224,13 @@ mod tests {
     #[tokio::test]
     async fn a_browser_ends_with_the_operator_token_also_with_one_that_another_wrote() {
         let test = TestStore::open().await;
-        let access = services(&test).access;
+        let access = services(&test).access.clone();
         let waiting = access.make_login_code(&Caller::Operator).await.unwrap().code;
         let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
         let browser = access.sign_in(&code).await.unwrap();
         // A daemon that is started after `svc token rotate` has another token, over the same rows.
         std::fs::remove_file(test.folder().join("token")).unwrap();
-        let later = services(&test).access;
+        let later = services(&test).access.clone();
         assert!(later.authenticate_browser(&browser.secret).await.unwrap().is_none());
         let refused = later.sign_in(&waiting).await.unwrap_err().to_string();
         assert!(refused.contains("was changed"), "{refused}");
@@ -246,7 +246,7 @@ mod tests {
     #[tokio::test]
     async fn none_passes_for_another() {
         let test = TestStore::open().await;
-        let access = services(&test).access;
+        let access = services(&test).access.clone();
         let spare = access.make_login_code(&Caller::Operator).await.unwrap().code;
         let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
         let browser = access.sign_in(&code).await.unwrap();

@@ -22,7 +22,7 @@ use crate::{
         search,
         team::{ActingSession, tell},
     },
-    store::{CalibrationRow, GhapFilter, StoreError, WriteTx},
+    store::{CalibrationRow, GhapFilter, ProbabilityBin, StoreError, VerdictWeek, WriteTx},
 };
 
 /// A record with its history.
@@ -242,6 +242,20 @@ impl Journal {
         domain: Option<Domain>,
     ) -> Result<Vec<CalibrationRow>, Error> {
         Ok(self.core.store.calibration(&RowReader::of(caller), project, client, domain).await?)
+    }
+
+    /// What was stated with which probability against what came true, and how that moved over the weeks, in the records that
+    /// the caller may read.
+    pub async fn verdicts(
+        &self,
+        caller: &Caller,
+        project: Option<&str>,
+        domain: Option<Domain>,
+    ) -> Result<(Vec<ProbabilityBin>, Vec<VerdictWeek>), Error> {
+        let (reader, store) = (RowReader::of(caller), &self.core.store);
+        let bins = store.probability_bins(&reader, project, domain).await?;
+        let weeks = store.verdict_weeks(&reader, project, domain, limits::VERDICT_WEEKS).await?;
+        Ok((bins, weeks))
     }
 }
 

@@ -18,8 +18,18 @@ use crate::{
         stamp::{self, MessageSender, MessageStamp},
     },
     service::{Error, Page, ResourceKind, check},
-    store::{MessageRow, StoreError, WriteTx},
+    store::{MessageFilter, MessageRow, StoreError, WriteTx},
 };
+
+/// A message in a list: with the beginning of its text.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct ListedMessage {
+    /// The message. Its text ends after 4,000 characters.
+    #[serde(flatten)]
+    pub message: Message,
+    /// Length of the whole text, in bytes.
+    pub bytes: i64,
+}
 
 /// A message as an agent reads it.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -185,6 +195,26 @@ impl Team {
             self.core.store.inbox(&peer, after.unwrap_or(0), limit).await
         };
         Ok(Page::read(cursor, limit, read, |row: &MessageRow| row.id).await?.map(|row| row.message))
+    }
+
+    /// A page of the messages between all peers, the latest first. Only the operator sees them.
+    pub async fn messages(
+        &self,
+        caller: &Caller,
+        filter: &MessageFilter,
+        cursor: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<Page<ListedMessage>, Error> {
+        if !caller.is_operator() {
+            let why = "only the operator reads everybody's messages: see an inbox of your own";
+            return Err(Error::Forbidden(why.to_owned()));
+        }
+        let characters = limits::LISTED_TEXT_CHARS;
+        let read = async |before: Option<i64>, limit| {
+            self.core.store.messages(filter, before, characters, limit).await
+        };
+        let page = Page::read(cursor, limit, read, |(row, _): &(MessageRow, i64)| row.id).await?;
+        Ok(page.map(|(row, bytes)| ListedMessage { message: row.message, bytes }))
     }
 
     /// Messages with their stamps, as a model reads them.

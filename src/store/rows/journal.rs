@@ -66,6 +66,30 @@ pub struct HitRate {
     pub confirmed: i64,
 }
 
+/// Records that stated probabilities from one tenth to the next.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProbabilityBin {
+    /// Tenths at which it begins, 0 to 9.
+    pub tenth: i64,
+    /// Records with a verdict.
+    pub records: i64,
+    /// Those of them that were confirmed.
+    pub confirmed: i64,
+    /// Mean of the probabilities that they stated.
+    pub mean: f64,
+}
+
+/// Records that ended in one week.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VerdictWeek {
+    /// When the week began: on Monday, in UTC.
+    pub week: Timestamp,
+    /// Records with a verdict.
+    pub records: i64,
+    /// Those of them that were confirmed.
+    pub confirmed: i64,
+}
+
 /// How well the predictions of a client came true in a domain.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalibrationRow {

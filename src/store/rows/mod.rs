@@ -8,7 +8,10 @@ mod search;
 mod team;
 mod tool_call;
 
-pub use journal::{CalibrationRow, GhapFilter, HitRate, LessonKind, SessionFilter, SessionStart};
+pub use journal::{
+    CalibrationRow, GhapFilter, HitRate, LessonKind, ProbabilityBin, SessionFilter, SessionStart,
+    VerdictWeek,
+};
 pub use learning::{
     ClusterRow, Clustering, GivenItem, MemberRow, MemoryFilter, NewCluster, SeenItem, ShownBy,
 };
@@ -16,7 +19,7 @@ pub use log::{AppendedSeqs, FeedScope, FramePage, LogPage, PageSize, StreamState
 pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
 pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
 pub use team::{
-    LoginCodeRow, MessageRow, PeerFilter, PeerRow, ProcessSubject, SubjectHolders, TaskFilter,
-    TaskRow, TokenEnd, TokenRow,
+    LoginCodeRow, MessageFilter, MessageRow, PeerFilter, PeerRow, ProcessSubject, SubjectHolders,
+    TaskFilter, TaskRow, TokenEnd, TokenRow,
 };
 pub use tool_call::{ToolCall, ToolCallCount};

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{
-    ClientProcess, Message, Ownership, Peer, PeerPresence, PeerStatus, Principal, RowReader, Task,
-    TaskStatus, Timestamp, TokenId,
+    ClientProcess, DeliveryState, Message, Ownership, Peer, PeerPresence, PeerStatus, Principal,
+    RowReader, Task, TaskStatus, Timestamp, TokenId,
 };
 
 /// A peer with what only the daemon knows of it.
@@ -111,6 +111,15 @@ pub struct TokenRow {
     pub cwd: Option<String>,
     /// The operator's credential under which a browser was signed in; `None` for a token of a session.
     pub operator_credential: Option<String>,
+}
+
+/// Which messages a list has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MessageFilter {
+    /// Only those from or to this peer.
+    pub peer: Option<String>,
+    /// Only those in this state.
+    pub state: Option<DeliveryState>,
 }
 
 /// What a code signs in with.

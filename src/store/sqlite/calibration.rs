@@ -3,10 +3,10 @@
 use super::db::Store;
 use crate::{
     domain::{
-        RowReader,
+        RowReader, Timestamp,
         journal::{Domain, RootCauseCategory, Strategy},
     },
-    store::{CalibrationRow, HitRate, StoreError},
+    store::{CalibrationRow, HitRate, ProbabilityBin, StoreError, VerdictWeek},
 };
 
 impl Store {
@@ -92,6 +92,66 @@ impl Store {
         )
         .fetch_all(&self.readers)
         .await?;
+        Ok(rows)
+    }
+
+    /// How often what was stated with a probability came true, by tenths.
+    pub async fn probability_bins(
+        &self,
+        reader: &RowReader,
+        project: Option<&str>,
+        domain: Option<Domain>,
+    ) -> Result<Vec<ProbabilityBin>, StoreError> {
+        let (key, read_project) = (reader.key(), reader.project());
+        let rows = sqlx::query_as!(
+            ProbabilityBin,
+            r#"select min(cast(g.probability * 10 as integer), 9) as "tenth!: i64", count(*) as "records!: i64",
+                sum(g.status = 'confirmed') as "confirmed!: i64", avg(g.probability) as "mean!: f64"
+            from ghap g
+            where g.status in ('confirmed', 'falsified') and g.probability is not null
+                and (?1 is null or g.project = ?1) and (?2 is null or g.domain = ?2)
+                and (?3 is null or g.project = ?4 or g.session_id = ?3
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
+            group by 1 order by 1"#,
+            project,
+            domain,
+            key,
+            read_project
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows)
+    }
+
+    /// How many records ended in each week, and how many of them were confirmed; the latest `limit` weeks, in order.
+    pub async fn verdict_weeks(
+        &self,
+        reader: &RowReader,
+        project: Option<&str>,
+        domain: Option<Domain>,
+        limit: u32,
+    ) -> Result<Vec<VerdictWeek>, StoreError> {
+        let (key, read_project) = (reader.key(), reader.project());
+        // The first of January 1970 was a Thursday: four days from there it is Monday.
+        let mut rows = sqlx::query_as!(
+            VerdictWeek,
+            r#"select (g.resolved_at - 345600000) / 604800000 * 604800000 + 345600000 as "week!: Timestamp",
+                count(*) as "records!: i64", sum(g.status = 'confirmed') as "confirmed!: i64"
+            from ghap g
+            where g.status in ('confirmed', 'falsified') and g.resolved_at is not null
+                and (?1 is null or g.project = ?1) and (?2 is null or g.domain = ?2)
+                and (?3 is null or g.project = ?4 or g.session_id = ?3
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
+            group by 1 order by 1 desc limit ?5"#,
+            project,
+            domain,
+            key,
+            read_project,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.reverse();
         Ok(rows)
     }
 }

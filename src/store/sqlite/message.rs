@@ -3,7 +3,7 @@
 use super::{db::Store, errors::all_changed, json::to_json, tx::WriteTx};
 use crate::{
     domain::{Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, Timestamp},
-    store::{MessageRow, StoreError},
+    store::{MessageFilter, MessageRow, StoreError},
 };
 
 struct RawMessage {
@@ -440,6 +440,49 @@ impl Store {
         .await?;
         states.sort_by_key(|delivery| delivery.state);
         Ok(states)
+    }
+
+    /// Messages between all peers, the latest first, before the rank `before`, at most `limit`. Of a text there are the first
+    /// `characters`; the number beside a message is how many bytes it has.
+    pub async fn messages(
+        &self,
+        filter: &MessageFilter,
+        before: Option<i64>,
+        characters: u32,
+        limit: u32,
+    ) -> Result<Vec<(MessageRow, i64)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
+                substr(coalesce((select shared.text from message_text shared where shared.id = text_id), text), 1, ?4)
+                    as "text!: String",
+                bytes, correlation_id, state as "state: DeliveryState", at as "at: Timestamp"
+            from message
+            where (?1 is null or id < ?1) and (?2 is null or from_peer = ?2 or to_peer = ?2)
+                and (?3 is null or state = ?3)
+            order by id desc limit ?5"#,
+            before,
+            filter.peer,
+            filter.state,
+            characters,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        let rows = rows.into_iter().map(|row| {
+            let raw = RawMessage {
+                id: row.id,
+                message_id: row.message_id,
+                kind: row.kind,
+                from_peer: row.from_peer,
+                to_peer: row.to_peer,
+                text: row.text,
+                correlation_id: row.correlation_id,
+                state: row.state,
+                at: row.at,
+            };
+            (MessageRow::from(raw), row.bytes)
+        });
+        Ok(rows.collect())
     }
 
     /// Receivers that are no peers (any more) and that messages wait for, at most `limit`.

@@ -1,0 +1,407 @@
+// What the page knows. Lists are read once; after that one stream of events says what has changed. The stream goes on where
+// it was after the daemon was away, and a hole in it is shown as a hole.
+import { useEffect, useState } from './lib.js';
+import { ApiError, PAGE, get, query } from './api.js';
+
+/** Events that are kept for the log, and the longest data of one. */
+const EVENTS_KEPT = 10_000;
+const DATA_KEPT = 2000;
+/** How often views are told of changes, in ms. */
+const BEAT = 200;
+/** Silence after which the stream is taken for dead, in ms: the daemon comments every 15 s. */
+const SILENCE = 40_000;
+/** Messages and tasks that are kept. */
+const ROWS_KEPT = 2000;
+
+export const state = {
+  connection: { status: 'connecting', since: Date.now() },
+  health: null,
+  position: 0,
+  peers: new Map(),
+  sessions: new Map(),
+  ghap: new Map(),
+  tasks: new Map(),
+  messages: new Map(),
+  // null where the daemon has no such route.
+  instances: null,
+  hosts: null,
+  requests: null,
+  sources: null,
+  events: [],
+  /** What is not an event and belongs between two of them: `{after, text}`. */
+  marks: [],
+  rates: { events: [], deliveries: [] },
+  loaded: new Set(),
+  failures: new Map(),
+};
+
+const listeners = new Map();
+const dirty = new Set();
+let timer = null;
+
+/** Tells the views that show this. */
+export function changed(topic) {
+  dirty.add(topic);
+  timer ??= setTimeout(flush, BEAT);
+}
+
+function flush() {
+  timer = null;
+  const topics = [...dirty];
+  dirty.clear();
+  const told = new Set(topics.flatMap((topic) => [...(listeners.get(topic) ?? [])]));
+  told.forEach((tell) => tell());
+}
+
+/** The state, and again whenever one of these topics changes. */
+export function useStore(...topics) {
+  const [, set] = useState(0);
+  useEffect(() => {
+    const tell = () => set((n) => n + 1);
+    topics.forEach((topic) => {
+      if (!listeners.has(topic)) listeners.set(topic, new Set());
+      listeners.get(topic).add(tell);
+    });
+    return () => topics.forEach((topic) => listeners.get(topic).delete(tell));
+  }, []);
+  return state;
+}
+
+/** Streams that a view follows: it is given their events as they come. */
+const followers = new Map();
+
+export function followStream(stream, tell) {
+  if (!followers.has(stream)) followers.set(stream, new Set());
+  followers.get(stream).add(tell);
+  return () => followers.get(stream)?.delete(tell);
+}
+
+function setConnection(status, detail) {
+  if (state.connection.status !== status) state.connection = { status, detail, since: Date.now() };
+  else state.connection.detail = detail;
+  changed('connection');
+}
+
+// Lists
+
+const LISTS = {
+  peers: () => all('/v1/peers', 'peers', 'peer_id', {}, 1000),
+  sessions: () => all('/v1/sessions', 'sessions', 'session_id', { open: true }, 1000),
+  ghap: () => all('/v1/ghap', 'ghap', 'id', { status: 'active' }, 1000),
+  tasks: () => all('/v1/tasks', 'tasks', 'task_id', {}, 500),
+  messages: () => all('/v1/messages', 'messages', 'id', {}, 500),
+  hosts: () => all('/v1/hosts', 'hosts', 'id', {}, 500),
+  requests: () => all('/v1/requests', 'requests', 'request_id', { open: true }, 500),
+  instances: () => all('/v1/agents', 'agents', 'instance', {}, 500),
+  sources: () => all('/v1/sources', 'sources', 'instance', {}, 500),
+};
+/** Lists that a daemon may not have. */
+const OPTIONAL = new Set(['hosts', 'requests', 'instances', 'sources', 'messages']);
+
+async function all(path, name, key, filters, most) {
+  const rows = new Map();
+  let cursor;
+  do {
+    const page = await get(query(path, { ...filters, limit: Math.min(500, most), cursor }));
+    const items = page[name] ?? page.agents ?? [];
+    for (const item of items) rows.set(item[key], item);
+    cursor = page.next_cursor;
+  } while (cursor && rows.size < most);
+  return rows;
+}
+
+export async function load(name) {
+  try {
+    const rows = await LISTS[name]();
+    state[name] = rows;
+    state.failures.delete(name);
+    state.loaded.add(name);
+  } catch (error) {
+    if (error.status === 401) return signedOut();
+    if (OPTIONAL.has(name) && (error.status === 404 || error.status === 405)) state.loaded.add(name);
+    else state.failures.set(name, error.message);
+  }
+  changed(name);
+  return undefined;
+}
+
+function signedOut() {
+  setConnection('signed-out');
+}
+
+const stale = new Map();
+let refetching = null;
+
+/** Reads one thing anew, soon; the whole list where many have changed. */
+function refresh(list, id) {
+  if (!stale.has(list)) stale.set(list, new Set());
+  stale.get(list).add(id);
+  refetching ??= setTimeout(refetch, BEAT);
+}
+
+const ONE = {
+  peers: (id) => `/v1/peers/${encodeURIComponent(id)}`,
+  sessions: (id) => `/v1/sessions/${encodeURIComponent(id)}`,
+  ghap: (id) => `/v1/ghap/${encodeURIComponent(id)}`,
+  messages: (id) => `/v1/messages/${encodeURIComponent(id)}`,
+  hosts: (id) => `/v1/hosts/${encodeURIComponent(id)}`,
+};
+
+async function refetch() {
+  const wanted = [...stale];
+  stale.clear();
+  for (const [list, ids] of wanted) {
+    if (!state[list]) continue;
+    if (!ONE[list] || ids.size > 20) {
+      await load(list);
+      continue;
+    }
+    for (const id of ids) {
+      try {
+        state[list].set(id, await get(ONE[list](id)));
+      } catch (error) {
+        if (error.status === 404) state[list].delete(id);
+      }
+    }
+    bound(state[list]);
+    changed(list);
+  }
+  refetching = stale.size ? setTimeout(refetch, BEAT) : null;
+}
+
+function bound(rows) {
+  for (const key of rows.keys()) {
+    if (rows.size <= ROWS_KEPT) return;
+    rows.delete(key);
+  }
+}
+
+// Events
+
+function take(event) {
+  const { kind, stream, data } = event;
+  const family = kind.split('.')[0];
+  if (kind === 'task' || kind === 'terminal') {
+    if (data?.task_id) {
+      state.tasks.set(data.task_id, { ...state.tasks.get(data.task_id), ...data });
+      bound(state.tasks);
+      changed('tasks');
+    }
+  } else if (kind === 'peer.status') {
+    const peer = state.peers.get(data.peer_id);
+    if (peer) {
+      state.peers.set(data.peer_id, { ...peer, status: data.status, last_seen: event.at });
+      changed('peers');
+    } else refresh('peers', data.peer_id);
+  } else if (kind === 'peer.removed') {
+    state.peers.delete(data.peer_id);
+    changed('peers');
+  } else if (family === 'peer') {
+    refresh('peers', data.peer_id);
+  } else if (family === 'message' && data?.id) {
+    count('deliveries', event);
+    const known = state.messages.get(data.id);
+    if (known) {
+      state.messages.set(data.id, { ...known, state: data.state, reason: data.reason });
+      changed('messages');
+    } else refresh('messages', data.id);
+  } else if (family === 'session' && data?.session_id) {
+    if (kind === 'session.ended') {
+      state.sessions.delete(data.session_id);
+      changed('sessions');
+    } else refresh('sessions', data.session_id);
+  } else if (family === 'ghap' && data?.id) {
+    refresh('ghap', data.id);
+  } else if (family === 'request') {
+    refresh('requests', data?.request_id ?? '');
+  } else if (family === 'agent' && data?.id) {
+    refresh('hosts', data.id);
+  } else if (kind === 'state' && stream.startsWith('agent/')) {
+    refresh('hosts', stream.slice(6));
+  } else if (kind === 'daemon.started') {
+    mark(event.position - 1, `The daemon started (${data?.version ?? ''}).`);
+  }
+  for (const tell of followers.get(stream) ?? []) tell(event);
+}
+
+function count(name, event) {
+  const second = Math.floor(Date.parse(event.at) / 1000);
+  const series = state.rates[name];
+  const last = series[series.length - 1];
+  if (last && last[0] === second) last[1] += 1;
+  else series.push([second, 1]);
+  if (series.length > 400) series.splice(0, 100);
+}
+
+export function mark(after, text) {
+  state.marks.push({ after, text });
+  if (state.marks.length > 100) state.marks.shift();
+  changed('events');
+}
+
+/** Keeps the beginning of large data; the whole is a request away. */
+function kept(event, size) {
+  return size > DATA_KEPT ? { ...event, data: undefined, cut: JSON.stringify(event.data).slice(0, DATA_KEPT), size } : event;
+}
+
+function receive(name, text) {
+  if (name === 'gap') return gap(JSON.parse(text));
+  const event = JSON.parse(text);
+  if (!(event.position > state.position)) return undefined;
+  state.position = event.position;
+  count('events', event);
+  take(event);
+  state.events.push(kept(event, text.length));
+  if (state.events.length > EVENTS_KEPT + 1000) state.events.splice(0, 1000);
+  changed('events');
+  return undefined;
+}
+
+function gap({ requested, oldest, latest, reason }) {
+  if (reason === 'ahead') {
+    mark(state.position, `A gap: the log ends at ${latest} and this page knew ${requested}. It was restored from a backup.`);
+    state.position = 0;
+    throw new Restored();
+  }
+  mark(state.position, `A gap: events ${requested + 1} to ${oldest - 1} are gone, retention removed them.`);
+  reload();
+}
+
+class Restored extends Error {}
+
+/** Reads all lists. */
+export function reload() {
+  Object.keys(LISTS).forEach((name) => load(name));
+}
+
+// The stream
+
+const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+
+async function head() {
+  const health = await get('/v1/health');
+  state.health = health;
+  changed('health');
+  return health;
+}
+
+async function begin() {
+  const { store } = await head();
+  state.position = store.head;
+  // What was before is there, too, as far as a screen shows it.
+  const past = await get(query('/v1/events', { after: Math.max(0, store.head - 300), limit: 300 })).catch(() => ({ events: [] }));
+  state.events = past.events.filter((event) => event.position <= store.head).map((event) => kept(event, JSON.stringify(event.data).length));
+  changed('events');
+  reload();
+}
+
+async function read() {
+  const cancel = new AbortController();
+  let silence;
+  const heard = () => {
+    clearTimeout(silence);
+    silence = setTimeout(() => cancel.abort(), SILENCE);
+  };
+  heard();
+  try {
+    const reply = await fetch(`/v1/events?after=${state.position}`, {
+      headers: { ...PAGE, Accept: 'text/event-stream', 'Last-Event-ID': String(state.position) },
+      signal: cancel.signal,
+      cache: 'no-store',
+    });
+    if (!reply.ok) throw new ApiError(reply.status, await reply.json().catch(() => null));
+    back();
+    const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = '';
+    let begun = performance.now();
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      heard();
+      const searched = Math.max(0, rest.length - 1);
+      rest += value;
+      let from = 0;
+      for (let end = rest.indexOf('\n\n', searched); end >= 0; end = rest.indexOf('\n\n', from)) {
+        frame(rest.slice(from, end));
+        from = end + 2;
+        // A burst leaves room for the person's own events.
+        if (performance.now() - begun > 12) {
+          await wait(0);
+          begun = performance.now();
+        }
+      }
+      rest = rest.slice(from);
+    }
+  } finally {
+    clearTimeout(silence);
+    cancel.abort();
+  }
+}
+
+function frame(text) {
+  let name = 'message';
+  let data = '';
+  for (const field of text.split('\n')) {
+    if (field.startsWith('data: ')) data += field.slice(6);
+    else if (field.startsWith('event: ')) name = field.slice(7);
+  }
+  if (data) receive(name, data);
+}
+
+let goneAt = null;
+
+function back() {
+  if (goneAt) {
+    mark(state.position, `The daemon was away for ${Math.max(1, Math.round((Date.now() - goneAt) / 1000))} s. What happened meanwhile follows.`);
+    goneAt = null;
+    head().catch(() => {});
+    // Presence and the like may have changed without an event of this page's.
+    reload();
+  }
+  setConnection('live');
+}
+
+/** Follows the daemon for as long as the page is open. */
+export async function follow() {
+  let failures = 0;
+  let isBegun = false;
+  for (;;) {
+    try {
+      if (!isBegun) await begin();
+      isBegun = true;
+      failures = 0;
+      await read();
+    } catch (error) {
+      if (error instanceof Restored) isBegun = false;
+      if (error.status === 401 || error.status === 403) {
+        signedOut();
+        return;
+      }
+      failures += 1;
+    }
+    goneAt ??= Date.now();
+    setConnection('away');
+    // Slower and slower, up to five seconds; sooner when the person comes back to the page.
+    await Promise.race([wait(Math.min(5000, 250 * 2 ** failures)), seen()]);
+  }
+}
+
+function seen() {
+  return new Promise((done) => {
+    addEventListener('online', done, { once: true });
+    document.addEventListener('visibilitychange', () => !document.hidden && done(), { once: true });
+  });
+}
+
+// What is seen and what is not: kept in this browser, as it is about this person's eyes.
+
+const SEEN = 'svc-seen-tasks';
+const seenTasks = new Set(JSON.parse(localStorage.getItem(SEEN) ?? '[]'));
+
+export const isSeen = (id) => seenTasks.has(id);
+
+export function see(ids) {
+  ids.forEach((id) => seenTasks.add(id));
+  localStorage.setItem(SEEN, JSON.stringify([...seenTasks].slice(-500)));
+  changed('tasks');
+}

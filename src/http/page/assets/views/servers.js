@@ -1,0 +1,106 @@
+// Servers: child MCP servers with their next action; and all tools, to look up and to call.
+import { html, useMemo, useState } from '../lib.js';
+import { callTool, get, post, query } from '../api.js';
+import { go, path } from '../router.js';
+import { load, useStore } from '../store.js';
+import { Text, line } from '../text.js';
+import { Time } from '../time.js';
+import { Action, Empty, Failure, Loading, Search, State, useRead } from '../ui.js';
+
+async function tools() {
+  const all = [];
+  let cursor;
+  do {
+    const page = await get(query('/v1/tools', { limit: 500, cursor }));
+    all.push(...page.tools);
+    cursor = page.next_cursor;
+  } while (cursor);
+  return all;
+}
+
+/** What a field of a form becomes as JSON; `undefined` if it is left out. */
+function value(schema, text) {
+  if (text === '' || text === undefined) return undefined;
+  const types = [].concat(schema.type ?? (schema.anyOf ?? []).map((each) => each.type)).filter(Boolean);
+  if (types.includes('integer') || types.includes('number')) return Number(text);
+  if (types.includes('boolean')) return text === 'true';
+  if (types.includes('string') || schema.enum || schema.const) return text;
+  return JSON.parse(text);
+}
+
+function resolve(schema, root) {
+  let known = schema;
+  for (let depth = 0; known?.$ref && depth < 5; depth += 1) known = known.$ref.replace(/^#\//, '').split('/').reduce((at, key) => at?.[key], root);
+  const inner = known?.anyOf?.find((each) => each.type !== 'null');
+  return inner && !known.type ? { ...resolve(inner, root), description: known.description } : known ?? {};
+}
+
+function Field({ name, schema, isRequired, text, set }) {
+  const words = schema.enum ?? schema.oneOf?.map((each) => each.const).filter(Boolean);
+  const isBoolean = schema.type === 'boolean';
+  const id = `argument-${name}`;
+  return html`<div class="field"><label for=${id}>${name}${isRequired && html` <span class="muted">required</span>`}</label>
+    ${words?.length || isBoolean
+      ? html`<select id=${id} value=${text} onChange=${(event) => set(event.target.value)}><option value=""></option>${(isBoolean ? ['true', 'false'] : words).map((word) => html`<option value=${word}>${word}</option>`)}</select>`
+      : html`<textarea id=${id} rows="1" value=${text} onInput=${(event) => set(event.target.value)} spellcheck=${false}></textarea>`}
+    ${schema.description && html`<p class="muted">${line(schema.description, 400)}</p>`}</div>`;
+}
+
+function Tool({ tool }) {
+  const [fields, setFields] = useState({});
+  const [result, setResult] = useState(null);
+  const root = tool.input_schema ?? {};
+  const required = root.required ?? [];
+  const names = Object.keys(root.properties ?? {}).sort((one, other) => required.includes(other) - required.includes(one));
+  const isReading = tool.annotations?.readOnlyHint;
+  const call = async () => {
+    setResult(null);
+    const args = {};
+    for (const name of names) {
+      let given;
+      try {
+        given = value(resolve(root.properties[name], root), fields[name]);
+      } catch {
+        throw new Error(`${name}: this is no JSON`);
+      }
+      if (given !== undefined) args[name] = given;
+    }
+    setResult(await callTool(tool.name, args));
+  };
+  return html`<article class="detail" aria-label="Tool"><header class="bar"><a class="back" href=${path('servers')}>Servers</a><h2>${line(tool.name, 100)}</h2></header>
+    <p class="prose"><${Text} value=${tool.description} cut=${1500} /></p>
+    <div class="form">${names.map((name) => html`<${Field} key=${name} name=${name} schema=${resolve(root.properties[name], root)} isRequired=${required.includes(name)} text=${fields[name] ?? ''} set=${(text) => setFields({ ...fields, [name]: text })} />`)}
+      <p><${Action} class="primary" ask=${isReading ? undefined : 'This may change something. Call it?'} run=${call}>Call<//></p></div>
+    ${result !== null && html`<h3>Result</h3><pre class="data" tabindex="0"><${Text} value=${JSON.stringify(result, null, 2)} cut=${20000} /></pre>`}</article>`;
+}
+
+const ACTIONS = { needs_login: ['Log in', 'login'], auth_required: ['Log in', 'login'], disabled: ['Enable', 'enable'], failed: ['Reconnect', 'reconnect'], error: ['Reconnect', 'reconnect'], disconnected: ['Reconnect', 'reconnect'] };
+
+function Sources({ sources }) {
+  return html`<ul class="sources">${[...sources.values()].map((source) => {
+    const [label, act] = ACTIONS[source.state] ?? ['Reconnect', 'reconnect'];
+    return html`<li key=${source.instance} data-row><span class="strong"><bdi>${line(source.instance, 60)}</bdi></span> <${State} of=${source.state} /> <span class="muted">${line(source.reason ?? '', 300)}</span> <${Time} at=${source.since} />
+      <${Action} run=${() => post(`/v1/sources/${encodeURIComponent(source.instance)}/${act}`).then(() => load('sources'))}>${label}<//></li>`;
+  })}</ul>`;
+}
+
+export function Servers({ route }) {
+  const state = useStore('sources');
+  const read = useRead(tools, []);
+  const [find, setFind] = useState('');
+  const chosen = read.value?.find((tool) => tool.name === route.id);
+  const shown = useMemo(() => {
+    const words = find.toLowerCase().split(/\s+/).filter(Boolean);
+    return (read.value ?? []).filter((tool) => words.every((word) => `${tool.name} ${tool.family ?? ''} ${tool.description}`.toLowerCase().includes(word)));
+  }, [read.value, find]);
+  return html`<div class=${`split${route.id ? ' has-detail' : ''}`}><section class="index" aria-label="Servers"><header class="bar"><h2>Servers</h2></header>
+    ${!state.loaded.has('sources') ? html`<${Loading} of="servers" />`
+      : !state.sources ? html`<${Empty} title="This daemon has no child servers.">All tools below are its own.<//>`
+      : !state.sources.size ? html`<${Empty} title="No child server is configured.">They stand in <code>config.toml</code>; <code>svc config show</code> says where that is.<//>`
+      : html`<${Sources} sources=${state.sources} />`}
+    <header class="bar"><h2>Tools</h2><${Search} value=${find} set=${setFind} label="Search tools" /><span class="muted">${shown.length}</span></header>
+    ${read.error ? html`<${Failure} text=${read.error.message} again=${read.again} />` : !read.value ? html`<${Loading} of="tools" />`
+      : !shown.length ? html`<${Empty} title="No tool is like that." />`
+      : html`<ul class="threads">${shown.map((tool) => html`<li key=${tool.name} data-row><a href=${path('servers', tool.name)} aria-current=${tool.name === route.id ? 'true' : undefined} onClick=${() => go(path('servers', tool.name))}><span class="who"><code>${line(tool.name, 80)}</code></span><span class="muted">${tool.family}</span><span class="muted last">${line(tool.description, 140)}</span></a></li>`)}</ul>`}</section>
+    ${chosen ? html`<${Tool} key=${chosen.name} tool=${chosen} />` : route.id && read.value ? html`<section class="detail" aria-label="Tool"><${Empty} title="There is no such tool." /></section>` : ''}</div>`;
+}
