@@ -28,7 +28,7 @@ const VOID: &[(i64, &str)] = &[
     (2, "update message set leased_until = 0 where state = 'offered'"),
     (13, "update message set given_by = null where state = 'offered'"),
     (4, "update token set revoked_at = ?1 where revoked_at is null"),
-    (24, "delete from login_code"),
+    (25, "delete from login_code"),
     (6, "update mcp_session set closed_at = ?1 where closed_at is null"),
     (6, "update mcp_call set principal = 'restored' where state in ('working', 'input_required')"),
     (6, "delete from secret"),
