@@ -1,5 +1,8 @@
 //! The processes of this machine: which exist, and, where the system lists them as Linux does, who started whom, and when.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use rustix::process::{Pid, test_kill_process};
@@ -50,6 +53,18 @@ impl ProcessEntry {
     }
 }
 
+/// The file that a process runs. `None` where the system does not say it, or not to this user.
+pub(crate) fn executable(pid: u32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// The words with which a process was started. `None` where the system does not say them.
+pub(crate) fn command_line(pid: u32) -> Option<Vec<OsString>> {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words = words.strip_suffix(b"\0").unwrap_or(&words);
+    Some(words.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect())
+}
+
 /// Whether a process with this id exists and runs. One whose end nobody has noticed yet does not.
 pub(crate) fn is_running(pid: u32) -> bool {
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
@@ -85,6 +100,16 @@ pub(crate) fn client_of_this() -> Option<ClientProcess> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_says_what_it_runs() {
+        let own = std::process::id();
+        if is_available() {
+            assert_eq!(executable(own), std::env::current_exe().ok());
+            assert_eq!(command_line(own), Some(std::env::args_os().collect()));
+        }
+        assert_eq!((executable(u32::MAX), command_line(u32::MAX)), (None, None));
+    }
 
     #[test]
     fn a_process_is_known_by_its_line() {

@@ -176,6 +176,6 @@ fn print(context: &Context, message: &Value) -> anyhow::Result<()> {
     if context.json {
         return output::json(message);
     }
-    let first = ["id", "type", "from_peer", "to_peer", "timestamp", "state", "text"];
+    let first = ["id", "type", "from_peer", "to_peer", "timestamp", "state", "delivery", "text"];
     output::object(&context.screen, message, &first)
 }

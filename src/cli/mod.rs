@@ -26,6 +26,7 @@ mod open;
 mod output;
 mod peer;
 mod process;
+mod program;
 pub mod serve;
 mod serve_args;
 mod service_unit;

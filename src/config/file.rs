@@ -73,6 +73,8 @@ pub struct HooksSection {
     pub context: Option<bool>,
     /// Whether both also hold for sub-agents.
     pub sub_agents: Option<bool>,
+    /// Which idle sessions a message wakes.
+    pub wake: Option<String>,
 }
 
 impl FileConfig {

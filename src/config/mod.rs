@@ -19,4 +19,4 @@ pub use error::ConfigError;
 pub use file::{FileConfig, RetentionSection, StoreSection};
 pub use paths::Paths;
 pub use resolve::{Config, ConfigRow, DEFAULT_LISTEN, Flags, Origin, Setting};
-pub use value::LogFormat;
+pub use value::{LogFormat, WakeMode};

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::domain::{BudgetBounds, BudgetKind};
 
-use super::{AgentsConfig, ConfigError, Env, FileConfig, LogFormat, Paths, value};
+use super::{AgentsConfig, ConfigError, Env, FileConfig, LogFormat, Paths, WakeMode, value};
 
 /// Where the daemon listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:6334";
@@ -49,6 +49,8 @@ pub struct Config {
     pub hooks_context: Setting<bool>,
     /// Whether both also hold for sub-agents.
     pub hooks_sub_agents: Setting<bool>,
+    /// Which idle sessions a message wakes.
+    pub hooks_wake: Setting<WakeMode>,
     /// What one principal may hold, by kind, in the order of the documentation.
     pub budget: Vec<(BudgetKind, Setting<u64>)>,
     /// The instance of a dispatch that names none.
@@ -204,6 +206,9 @@ impl Config {
             hooks_sub_agents: sources
                 .text("hooks.sub_agents", None, file.hooks.sub_agents, value::boolean, Ok)?
                 .or_default(|| false),
+            hooks_wake: sources
+                .text("hooks.wake", None, file.hooks.wake.clone(), own, |text| text.parse())?
+                .or_default(|| WakeMode::Terminal),
             budget: BudgetKind::ALL
                 .into_iter()
                 .map(|kind| {
@@ -244,6 +249,7 @@ impl Config {
             row("hooks.check_in", json!(*self.hooks_check_in), &self.hooks_check_in),
             row("hooks.context", json!(*self.hooks_context), &self.hooks_context),
             row("hooks.sub_agents", json!(*self.hooks_sub_agents), &self.hooks_sub_agents),
+            row("hooks.wake", json!(*self.hooks_wake), &self.hooks_wake),
             row("default_agent", json!(*self.default_agent), &self.default_agent),
         ];
         rows.extend(self.budget.iter().map(|(kind, bound)| row(kind.key(), json!(**bound), bound)));

@@ -29,6 +29,31 @@ impl std::str::FromStr for LogFormat {
     }
 }
 
+/// Which idle sessions a message wakes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WakeMode {
+    /// Those at a terminal.
+    Terminal,
+    /// Also those that a program keeps open. It has to end them itself, as they wait for their waiter.
+    Always,
+    /// None.
+    Never,
+}
+
+impl std::str::FromStr for WakeMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "terminal" => Ok(Self::Terminal),
+            "always" => Ok(Self::Always),
+            "never" => Ok(Self::Never),
+            _ => Err(format!("`{text}` is not terminal, always or never")),
+        }
+    }
+}
+
 /// An address to listen on: `127.0.0.1:6334`, `[::1]:6334`, or `localhost:6334` (IPv4). Port 0 lets the system choose.
 pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
     let text = text.trim();

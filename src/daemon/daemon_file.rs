@@ -38,6 +38,19 @@ pub fn live_file(paths: &Paths) -> Option<DaemonFile> {
     DaemonFile::read(&paths.daemon_json).filter(|file| holds(file.pid))
 }
 
+/// Whether the last daemon was killed: it left its file behind, and no daemon holds the database. One that ends by itself
+/// removes the file.
+pub fn was_killed(paths: &Paths) -> bool {
+    DaemonFile::read(&paths.daemon_json).is_some() && !DatabaseLock::is_held(&paths.lock)
+}
+
+/// Removes what a daemon that was killed left behind, so that nobody takes it for one that should run.
+pub fn forget_killed(paths: &Paths) {
+    if was_killed(paths) {
+        std::fs::remove_file(&paths.daemon_json).ok();
+    }
+}
+
 /// Writes the file and answers the URL in it.
 pub(super) fn write(
     paths: &Paths,

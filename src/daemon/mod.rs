@@ -11,4 +11,4 @@ mod sweeps;
 mod tuning;
 
 pub use compose::{run, worker_threads};
-pub use daemon_file::{live_file, lock_holder};
+pub use daemon_file::{forget_killed, live_file, lock_holder, was_killed};

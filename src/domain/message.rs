@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{MessageId, PeerId, Timestamp};
+use super::{MessageId, PeerId, PeerStatus, Timestamp};
 
 /// A stored message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -145,6 +145,49 @@ pub struct Delivery {
     pub reason: Option<String>,
 }
 
+/// When a message reaches its receiver's model, as it stands when the message is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ExpectedDelivery {
+    /// Now: the receiver's session is idle, and the message wakes it.
+    #[serde(rename = "at once")]
+    AtOnce,
+    /// With its next tool call, or when its turn ends.
+    #[serde(rename = "in this turn")]
+    InThisTurn,
+    /// When somebody speaks to it: its session is idle, and nothing wakes it.
+    #[serde(rename = "at next turn")]
+    AtNextTurn,
+    /// When it is back: it is offline.
+    #[serde(rename = "when it is back")]
+    WhenBack,
+    /// When it looks into its inbox: no hooks tell of its session.
+    #[serde(rename = "when it reads its inbox")]
+    WhenItReads,
+}
+
+impl ExpectedDelivery {
+    /// The rule. `has_hooks`: its client's hooks hand messages over. `wakes`: a process waits beside its idle session.
+    pub const fn of(status: PeerStatus, has_hooks: bool, wakes: bool) -> Self {
+        match status {
+            PeerStatus::Offline => Self::WhenBack,
+            _ if !has_hooks => Self::WhenItReads,
+            PeerStatus::Busy => Self::InThisTurn,
+            PeerStatus::Online | PeerStatus::Idle if wakes => Self::AtOnce,
+            PeerStatus::Online | PeerStatus::Idle => Self::AtNextTurn,
+        }
+    }
+}
+
+/// A message as it was stored, and when it will reach its receiver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SentMessage {
+    /// The message.
+    #[serde(flatten)]
+    pub message: Message,
+    /// When it reaches the receiver's model.
+    pub delivery: ExpectedDelivery,
+}
+
 #[cfg(test)]
 mod tests {
     use super::DeliveryState::{
@@ -164,6 +207,25 @@ mod tests {
             (Acked, Undeliverable, &[]),
         ] {
             assert_eq!(from.path_to(to), path, "{from:?} to {to:?}");
+        }
+    }
+
+    #[test]
+    fn the_sender_is_told_when_it_arrives() {
+        use super::{ExpectedDelivery, PeerStatus};
+        for (status, has_hooks, wakes, is) in [
+            (PeerStatus::Idle, true, true, "at once"),
+            (PeerStatus::Online, true, true, "at once"),
+            (PeerStatus::Idle, true, false, "at next turn"),
+            (PeerStatus::Online, true, false, "at next turn"),
+            (PeerStatus::Busy, true, true, "in this turn"),
+            (PeerStatus::Busy, true, false, "in this turn"),
+            (PeerStatus::Offline, true, true, "when it is back"),
+            (PeerStatus::Offline, false, false, "when it is back"),
+            (PeerStatus::Busy, false, false, "when it reads its inbox"),
+        ] {
+            let delivery = ExpectedDelivery::of(status, has_hooks, wakes);
+            assert_eq!(serde_json::json!(delivery), is, "{status:?} {has_hooks} {wakes}");
         }
     }
 }

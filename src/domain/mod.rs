@@ -49,7 +49,9 @@ pub use id::{
 };
 pub use instance::{AgentInstance, InstanceStatus, InstanceView, StartRate, is_instance_name};
 pub use json_weight::json_weight;
-pub use message::{Delivery, DeliveryState, Message, MessageType, NewMessage};
+pub use message::{
+    Delivery, DeliveryState, ExpectedDelivery, Message, MessageType, NewMessage, SentMessage,
+};
 pub use operator_name::{
     IMPLICIT_SESSION, changes_direction, is_reserved_session, looks_like_operator,
 };

@@ -129,6 +129,8 @@ enum Waited {
     Message {
         /// For the session's model.
         text: String,
+        /// One line that says who and what.
+        headline: String,
     },
     /// Nothing came: ask again.
     Nothing,
@@ -151,7 +153,9 @@ async fn wait(
     let bound = Duration::from_secs(seconds.into());
     let waiter = MailWaiter { id: input.waiter, lost: input.lost };
     Ok(Json(match app.services.hooks.await_mail(&caller, &id, waiter, bound).await? {
-        MailWait::Message(text) => Waited::Message { text: text.into_string() },
+        MailWait::Message(mail) => {
+            Waited::Message { text: mail.text.into_string(), headline: mail.headline.into_string() }
+        }
         MailWait::Nothing => Waited::Nothing,
         MailWait::Retired => Waited::Retired,
         MailWait::Over => Waited::Over,

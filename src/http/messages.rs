@@ -12,7 +12,9 @@ use super::{
     openapi::Operation,
 };
 use crate::{
-    domain::{Caller, Delivery, DeliveryState, Message, MessageId, NewMessage, limits},
+    domain::{
+        Caller, Delivery, DeliveryState, Message, MessageId, NewMessage, SentMessage, limits,
+    },
     service::team::ListedMessage,
     store::MessageFilter,
 };
@@ -27,7 +29,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_list = on_list.query::<ListMessages>();
     let on_ack = Operation::new("Acknowledge messages").body::<Acknowledge>();
     let on_broadcast = Operation::new("Put a message into every inbox but the sender's");
-    api.post("/v1/peers/{id}/messages", on_send.answer::<Message>(200, "As stored"), send)
+    api.post("/v1/peers/{id}/messages", on_send.answer::<SentMessage>(200, "As stored"), send)
         .get("/v1/peers/{id}/messages", on_inbox.answer::<List<Message>>(200, "In order"), inbox)
         .post("/v1/peers/{id}/messages/ack", on_ack.answer::<Acked>(200, "All of them"), ack)
         .post(
@@ -48,8 +50,8 @@ async fn send(
     caller: Caller,
     Path(id): Path<String>,
     Json(input): Json<NewMessage>,
-) -> Result<Json<Message>, Problem> {
-    Ok(Json(app.services.team.send_message(&caller, &id, input).await?))
+) -> Result<Json<SentMessage>, Problem> {
+    Ok(Json(app.services.hooks.send_message(&caller, &id, input).await?))
 }
 
 #[derive(Deserialize, JsonSchema)]

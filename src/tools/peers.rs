@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{Call, ErrorType, Failure, Tool, ToolError, schema::NOT_BLANK};
 use crate::{
     domain::{
-        Message, MessageId, MessageType, NewMessage, Peer, PeerId, PeerRole, PeerStatus,
-        RegisterInput, Timestamp, limits,
+        MessageId, MessageType, NewMessage, Peer, PeerId, PeerRole, PeerStatus, RegisterInput,
+        SentMessage, Timestamp, limits,
     },
     service::{self, Page, ResourceKind, shared_items, team::Stamped},
     store::PeerFilter,
@@ -172,7 +172,7 @@ const SEND: &str = "\
 Sends a message to one peer, or to `operator`, the person. It is kept until it is read, also if the peer is offline now.
 
 Type query asks (the answer comes to you by itself), response answers (with the correlation_id of the question, which it \
-acknowledges), notification (the default) tells.";
+acknowledges), notification (the default) tells. `delivery` says when it arrives.";
 
 /// A message to one peer.
 #[derive(Deserialize, JsonSchema)]
@@ -199,7 +199,7 @@ struct PeerSendArguments {
     from_peer: Option<String>,
 }
 
-async fn send(call: Call, input: PeerSendArguments) -> Result<Message, Failure> {
+async fn send(call: Call, input: PeerSendArguments) -> Result<SentMessage, Failure> {
     let kind = ResourceKind::Peer;
     let to = call.services.team.find_peer(&call.caller, &input.to, kind).await;
     let to = to.map_err(|error| of_field(error, "to"))?;
@@ -210,7 +210,7 @@ async fn send(call: Call, input: PeerSendArguments) -> Result<Message, Failure> 
         correlation_id: input.correlation_id,
         idempotency_key: input.idempotency_key,
     };
-    Ok(call.services.team.send_message(&call.caller, to.as_str(), message).await?)
+    Ok(call.services.hooks.send_message(&call.caller, to.as_str(), message).await?)
 }
 
 const INBOX: &str = "\

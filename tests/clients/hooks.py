@@ -348,7 +348,7 @@ WAKES = 20
 def wake(agent):
     """An idle session that a program keeps open is woken by a message, again and again."""
     model = Model([{"text": f"turn {n}"} for n in range(WAKES + 1)])
-    agent.env["SVC_HOOK_WAIT"] = "always"
+    agent.env["SVC_HOOKS_WAKE"] = "always"
     with opened(agent, model) as process:
         say(process, "hello")
         model.asked(0)

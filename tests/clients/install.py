@@ -235,7 +235,7 @@ def woken(person):
     model = Model([{"text": "first"}, {"text": "second"}])
     args, extra = COMMANDS["claude"](model.url)
     args[args.index("do it")] = "--input-format=stream-json"
-    env = {**person.env, **quiet(model.url), **extra, "SVC_HOOK_WAIT": "always"}
+    env = {**person.env, **quiet(model.url), **extra, "SVC_HOOKS_WAKE": "always"}
     process = subprocess.Popen([os.path.join(person.client.folder, args[0]), *args[1:]], env=env, cwd=person.work, stdin=subprocess.PIPE,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
     try:

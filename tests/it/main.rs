@@ -48,3 +48,4 @@ mod tools;
 mod tour;
 mod trust;
 mod upgrade;
+mod wake;

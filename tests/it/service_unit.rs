@@ -158,6 +158,20 @@ fn without_a_service_manager_the_file_is_left_and_the_exit_code_says_so() {
     assert_eq!((code, &status["unit"]), (1, &json!("absent")), "{status}");
 }
 
+/// The unit outlives this version: a link on the PATH leads to the next one after an upgrade.
+#[test]
+fn the_unit_names_the_program_by_its_name_on_the_path() {
+    let user = User::new();
+    let link = user.programs.join("svc");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_svc"), &link).expect("a link");
+    user.service(&["install"]);
+    let text = user.text();
+    assert!(text.contains(&link.display().to_string()), "{text}");
+    assert!(!text.contains(env!("CARGO_BIN_EXE_svc")), "{text}");
+    let (_, again) = user.service(&["install"]);
+    assert_eq!(again["unit"], "unchanged", "{again}");
+}
+
 #[test]
 fn a_dry_run_prints_the_unit_and_touches_nothing() {
     let user = User::new();

@@ -41,7 +41,11 @@ const EVENTS: &[(&str, u32)] = &[
     ("SessionEnd", 5),
 ];
 
-/// How long the waiter that wakes an idle session waits, in seconds: a day. Each end of a turn starts a new one.
+/// The events after which a session is idle: a waiter begins.
+const WAKING_EVENTS: [&str; 2] = ["SessionStart", "Stop"];
+
+/// How long the waiter that wakes an idle session waits, in seconds: a day. Each start of a session and each end of a turn begins
+/// a new one.
 const WAIT: u32 = 86_400;
 
 pub(crate) fn folder(locations: &ClientLocations) -> PathBuf {
@@ -114,11 +118,13 @@ fn groups(
 ) -> Vec<(&'static str, Value)> {
     let group = |&(event, timeout): &(&'static str, u32)| {
         let mut handlers = vec![handler(command, scope, &["hook", "claude-code"], timeout)];
-        if event == "Stop" {
-            // Elsewhere it would hold up the session's start, or have nobody to wake.
+        if WAKING_EVENTS.contains(&event) {
             // A version that does not know `asyncRewake` would wait for it: `svc hook wait` looks which one runs it.
             let mut waiter = handler(command, scope, &["hook", "wait"], WAIT);
             waiter["asyncRewake"] = json!(true);
+            // In place of "Stop hook feedback" for the person, and of "Stop hook blocking error" for the model.
+            waiter["rewakeSummary"] = json!("svc: a message for this session");
+            waiter["rewakeMessage"] = json!("From svc, the daemon of this machine's agents:");
             handlers.push(waiter);
         }
         let mut group = json!({ "hooks": handlers });

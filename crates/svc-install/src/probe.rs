@@ -1,5 +1,6 @@
 //! Which version of a client is on this machine: some do not take what later ones take.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -32,6 +33,19 @@ pub async fn version_of(client: KnownClient, locations: &ClientLocations) -> Opt
         Some(version) => Some(version),
         None => printed(&program).await,
     }
+}
+
+/// The version of a client that runs: of the package or the file that it was started from. `words` is its command line; of one
+/// that an interpreter runs, the first argument is its file.
+pub fn version_of_running(
+    client: KnownClient,
+    executable: Option<&Path>,
+    words: &[OsString],
+) -> Option<ClientVersion> {
+    let name = client.executable()?;
+    let script = words.get(1).map(Path::new).filter(|path| path.is_absolute());
+    let files = [executable, script].into_iter().flatten();
+    files.filter_map(|file| on_disk(name, file)).find_map(|version| ClientVersion::parse(&version))
 }
 
 /// The version in the `package.json` above an executable that has it, or in the name of the file that it is a link to.
@@ -85,6 +99,15 @@ mod tests {
         std::os::unix::fs::symlink(&program, &link).expect("links");
         assert_eq!(on_disk("claude", &link).as_deref(), Some("2.1.100"));
         assert_eq!(on_disk("codex", &link), None, "another package's program");
+        let running = |executable: &Path, words: &[&Path]| {
+            let words: Vec<_> = words.iter().map(|word| word.as_os_str().to_owned()).collect();
+            version_of_running(KnownClient::ClaudeCode, Some(executable), &words)
+        };
+        let (node, flag) = (folder.path().join("node"), Path::new("-p"));
+        let version = Some(ClientVersion([2, 1, 100]));
+        assert_eq!(running(&program, &[Path::new("claude"), flag]), version);
+        assert_eq!(running(&node, &[&node, &link, flag]), version, "run by an interpreter");
+        assert_eq!(running(&node, &[&node, flag]), None);
         let native = folder.path().join("2.0.60");
         std::fs::write(&native, "").expect("writes");
         assert_eq!(on_disk("claude", &native).as_deref(), Some("2.0.60"));

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::super::{Context, ServeArgs, output};
 use super::probe::{DaemonProbe, find_settled_daemon, not_ready};
 use super::start::start;
+use crate::daemon;
 use crate::private_file;
 use crate::process_list::is_running;
 
@@ -53,7 +54,11 @@ async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
     // Others could have named any process.
     private_file::check_folder(&context.paths.home)?;
     let daemon = match find_settled_daemon(context, FIRST_SIGNAL).await {
-        DaemonProbe::Absent => return Ok(None),
+        DaemonProbe::Absent => {
+            // Whoever wants it stopped does not want a waiter to start it again.
+            daemon::forget_killed(&context.paths);
+            return Ok(None);
+        }
         DaemonProbe::Running(daemon, _) | DaemonProbe::WithoutSocket(daemon) => daemon,
         DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
         // It may be about to end.

@@ -13,9 +13,11 @@ mod hook_log;
 mod offline;
 mod payload;
 mod print;
+mod revival;
 mod run;
 mod stray;
 mod wait;
+mod waiting_client;
 
 pub(super) use args::{EXAMPLES, HookArgs};
 pub(super) use run::{run, run_alone};

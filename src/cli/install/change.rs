@@ -38,7 +38,7 @@ pub(in crate::cli) async fn install(
         );
     }
     let locations = probe::with_versions(here::locations(context)?).await;
-    let command = here::command(context, &locations)?;
+    let command = here::command(context)?;
     let clients = here::chosen(&args.clients, |client| client.is_here(&locations));
     if clients.is_empty() {
         return Err(UsageError(format!(
@@ -141,7 +141,7 @@ pub(in crate::cli) fn uninstall(
     args: &UninstallArgs,
 ) -> anyhow::Result<ExitCode> {
     let locations = here::locations(context)?;
-    let command = here::command(context, &locations)?;
+    let command = here::command(context)?;
     // The record says which files are changed.
     private_file::check_folder(&context.paths.home)?;
     let record = InstallRecord::read(&context.paths.home)?;

@@ -78,7 +78,7 @@ async fn expectation(context: &Context) -> anyhow::Result<Expectation> {
     let token = config.as_ref().and_then(|config| Token::read(&config.token_file.value).ok()?);
     let locations = probe::with_versions(here::locations(context)?).await;
     Ok(Expectation {
-        command: here::command(context, &locations)?,
+        command: here::command(context)?,
         locations,
         record: InstallRecord::read(&context.paths.home)?,
         daemon: url.map(|url| DaemonAddress { port: url.socket().1, url: url.to_string() }),

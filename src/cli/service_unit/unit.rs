@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use crate::cli::Context;
+use crate::cli::{Context, program};
 use crate::private_file;
 
 /// Stands in every file that is ours, and in no other.
@@ -102,7 +102,8 @@ impl Unit {
     /// The unit for this program and the data folder of `context`.
     pub(super) fn new(context: &Context) -> anyhow::Result<Self> {
         let manager = Manager::here()?;
-        let program = std::env::current_exe().context("cannot tell where this program is")?;
+        // A person's link leads to another version after an upgrade.
+        let program = program::own_name(&context.env)?;
         if !program.exists() {
             bail!(
                 "this program is no longer at {}; run the one that is installed now",

@@ -10,6 +10,7 @@ mod effects;
 #[cfg(test)]
 mod effects_tests;
 mod event;
+mod headline;
 mod mail;
 mod output;
 mod payload;
@@ -24,6 +25,7 @@ pub use effects::{
     presence_change, reception, session_effect, session_source_of_start, tool_count_effect,
 };
 pub use event::{CheckedRun, HookEvent, HookMoment, HookToolUse};
+pub use headline::headline;
 pub use mail::MailDigest;
 pub use output::{UnexpectedOutput, checked_output};
 pub use payload::{MissingField, read, session_of};

@@ -7,11 +7,25 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{HookClient, HookEvent, HookFormat, HookMoment};
+use crate::domain::quote::is_invisible;
 
 /// An answer that is not what the daemon sends at the event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the answer was dropped, as the daemon gives no such answer at this event: {0}")]
 pub struct UnexpectedOutput(String);
+
+/// Longest line that a person is shown, in characters.
+const LINE_CHARS: usize = 300;
+
+/// What Claude Code takes at a prompt: a text for the model, and a line that it shows to the person.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PromptOutput {
+    #[serde(rename = "hookSpecificOutput")]
+    specific: Option<SpecificOutput>,
+    #[serde(rename = "systemMessage")]
+    line: Option<String>,
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -81,6 +95,19 @@ pub fn checked_output(
             (HookClient::Opencode, _) => drop(read::<PluginOutput>(answer)?),
             (HookClient::Codex, HookMoment::Stop { .. }) => check_stop(answer, "block")?,
             (HookClient::Gemini, HookMoment::Stop { .. }) => check_stop(answer, "deny")?,
+            (HookClient::ClaudeCode, HookMoment::Prompt { .. }) => {
+                let PromptOutput { specific, line } = read(answer)?;
+                if specific.is_some_and(|specific| specific.hook_event_name != event.name) {
+                    return Err(unexpected("it is for another event"));
+                }
+                let is_line = |line: &String| {
+                    line.chars().count() <= LINE_CHARS
+                        && !line.chars().any(|c| c == '\n' || is_invisible(c))
+                };
+                if !line.as_ref().is_none_or(is_line) {
+                    return Err(unexpected("its line is none"));
+                }
+            }
             _ => {
                 let output: ContextOutput = read(answer)?;
                 if output.specific.hook_event_name != event.name {
@@ -161,6 +188,15 @@ mod tests {
             (ClaudeCode, "PreToolUse", json!({ "context": "t" }), false),
             (ClaudeCode, "PreToolUse", json!(["t"]), false),
             (ClaudeCode, "PreToolUse", json!("t"), false),
+            (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": "svc: a asks: b" }), true),
+            (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": "a\u{1b}[2J" }), false),
+            (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": "a\nb" }), false),
+            (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": "a".repeat(301) }), false),
+            (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": ["a"] }), false),
+            (ClaudeCode, "UserPromptSubmit", context("SessionStart"), false),
+            (ClaudeCode, "UserPromptSubmit", json!({ "decision": "block", "reason": "t" }), false),
+            (ClaudeCode, "Stop", json!({ "systemMessage": "svc: a asks: b" }), false),
+            (Codex, "UserPromptSubmit", json!({ "systemMessage": "svc: a asks: b" }), false),
             (Codex, "Stop", json!({ "decision": "block", "reason": "t" }), true),
             (Codex, "Stop", json!({ "decision": "deny", "reason": "t" }), false),
             (

@@ -30,6 +30,8 @@ pub enum HookNote {
     Suggestion(ModelText),
     /// Messages from others.
     Messages(ModelText),
+    /// One line for the person, of messages that woke the session. The model has them already.
+    Headline(ModelText),
 }
 
 /// The reply to one event. The order of its notes is their order for the client.
@@ -49,6 +51,8 @@ pub struct ReplyParts {
     pub run: Option<HookNote>,
     /// Messages that this reply hands over.
     pub mail: Option<ModelText>,
+    /// What a person is shown of the messages that woke the session.
+    pub headline: Option<ModelText>,
     /// What the team knows about the prompt, as Markdown.
     pub context: Option<ModelText>,
 }
@@ -58,7 +62,8 @@ impl From<ReplyParts> for HookReply {
         let started = parts.is_start.then_some(HookNote::Started);
         let mail = parts.mail.map(HookNote::Messages);
         let context = parts.context.map(HookNote::Context);
-        let notes = [started, parts.record, parts.reminder, parts.run, mail, context];
+        let headline = parts.headline.map(HookNote::Headline);
+        let notes = [started, parts.record, parts.reminder, parts.run, mail, context, headline];
         Self(notes.into_iter().flatten().collect())
     }
 }
@@ -66,7 +71,7 @@ impl From<ReplyParts> for HookReply {
 impl HookNote {
     pub(super) fn text(&self) -> Option<&ModelText> {
         match self {
-            Self::Started => None,
+            Self::Started | Self::Headline(_) => None,
             Self::Record(text)
             | Self::Context(text)
             | Self::Reminder(text)
@@ -101,6 +106,19 @@ impl HookReply {
     }
 
     fn for_client(&self, event: &HookEvent) -> Value {
+        let mut answer = self.for_model(event);
+        let headline = self.0.iter().find_map(|note| match note {
+            HookNote::Headline(line) => Some(line),
+            _ => None,
+        });
+        // Of the others nobody is woken.
+        if let (Some(line), HookClient::ClaudeCode) = (headline, event.client) {
+            answer["systemMessage"] = json!(line);
+        }
+        answer
+    }
+
+    fn for_model(&self, event: &HookEvent) -> Value {
         let Some(text) = self.text().filter(|_| event.takes_context()) else { return Value::Null };
         let context = || json!({ "hookSpecificOutput": { "hookEventName": event.name, "additionalContext": text } });
         match (event.client, &event.moment) {
@@ -119,7 +137,8 @@ impl HookReply {
     /// One object for scripts: the weightiest note.
     fn for_scripts(&self, event: &HookEvent) -> Value {
         let tokens = |text: &str| text.len().div_ceil(4);
-        let first = self.0.iter().find(|note| !matches!(note, HookNote::Started));
+        let first =
+            self.0.iter().find(|note| !matches!(note, HookNote::Started | HookNote::Headline(_)));
         match (first, &event.moment) {
             (Some(HookNote::Record(text)), _) => {
                 json!({ "type": "orphan_detected", "content": text })
@@ -139,7 +158,7 @@ impl HookReply {
                 json!({ "type": "rich", "token_count": tokens(&text), "content": text })
             }
             (_, HookMoment::Prompt { .. }) => json!({ "type": "degraded", "reason": "no_context" }),
-            (Some(HookNote::Started) | None, _) => Value::Null,
+            (Some(HookNote::Started | HookNote::Headline(_)) | None, _) => Value::Null,
         }
     }
 }
@@ -221,6 +240,22 @@ mod tests {
             assert_eq!(answer, shape, "{client:?} {event}");
             assert_eq!(HookReply::default().render(&hook, HookFormat::Client), Map::new());
         }
+    }
+
+    #[test]
+    fn a_person_is_shown_what_woke_the_session() {
+        let line = || HookNote::Headline(model_text!("svc: a asks: b"));
+        let render = |client, notes| {
+            let event = hook(client, "UserPromptSubmit", prompt());
+            Value::Object(HookReply(notes).render(&event, HookFormat::Client))
+        };
+        let shown = render(HookClient::ClaudeCode, vec![line()]);
+        assert_eq!(shown, json!({ "systemMessage": "svc: a asks: b" }));
+        let both =
+            render(HookClient::ClaudeCode, vec![HookNote::Context(model_text!("c")), line()]);
+        assert_eq!(both["systemMessage"], "svc: a asks: b");
+        assert_eq!(both["hookSpecificOutput"]["additionalContext"], "c");
+        assert_eq!(render(HookClient::Codex, vec![line()]), json!({}));
     }
 
     #[test]

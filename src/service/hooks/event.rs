@@ -223,8 +223,8 @@ impl Hooks {
                     None => None,
                 };
                 let context = self.context_of_prompt(caller, event, hook_id).await;
-                let (is_start, mail) = (event.is_start(), writes.mail);
-                Ok(ReplyParts { is_start, record, reminder, run, mail, context }.into())
+                let (is_start, mail, headline) = (event.is_start(), writes.mail, writes.headline);
+                Ok(ReplyParts { is_start, record, reminder, run, mail, headline, context }.into())
             }
         }
     }

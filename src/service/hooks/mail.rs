@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::{
     domain::{
-        DeliveryState, Peer, PeerId, Timestamp,
-        hook::{MailDigest, MailOffer},
+        DeliveryState, Message, Peer, PeerId, Timestamp,
+        hook::{MailDigest, MailOffer, headline},
         quote::ModelText,
         stamp::{self, MessageSender},
     },
@@ -18,15 +18,43 @@ use crate::{
 /// Messages that one event looks at.
 const BATCH: u32 = 20;
 
+/// Longest excerpt of a message in the line that a person sees, in bytes.
+const EXCERPT_BYTES: usize = 100;
+/// The same in the line that stands before the messages.
+const SHORT_EXCERPT_BYTES: usize = 48;
+
+/// Messages that are handed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandedMail {
+    /// For the model.
+    pub text: ModelText,
+    /// One line, for the person.
+    pub headline: ModelText,
+}
+
 /// Notes that a session has what hooks gave it before this event, which arrived at `arrived`. What was given since then may
-/// not have been printed yet.
+/// not have been printed yet. Answers which messages these are.
 pub(super) async fn confirm_given(
     tx: &mut WriteTx,
     peer: &PeerId,
     arrived: Timestamp,
-) -> Result<(), StoreError> {
+) -> Result<Vec<Message>, StoreError> {
     let mut messages = tx.given_messages(peer, arrived).await?;
-    advance(tx, peer, &mut messages, DeliveryState::Injected, None).await
+    advance(tx, peer, &mut messages, DeliveryState::Injected, None).await?;
+    Ok(messages)
+}
+
+/// The line for a person at whose terminal these messages woke the session, which `prompt` began; `None` if none of them did.
+pub(super) async fn headline_of_wake(
+    tx: &mut WriteTx,
+    messages: &[Message],
+    prompt: &str,
+) -> Result<Option<ModelText>, StoreError> {
+    let is_in_prompt = |message: &&Message| prompt.contains(message.id.as_str());
+    let woke: Vec<&Message> = messages.iter().filter(is_in_prompt).collect();
+    let Some(first) = woke.first() else { return Ok(None) };
+    let name = name_of(tx, &first.from_peer).await?;
+    Ok(Some(headline(first, &name, woke.len() - 1, EXCERPT_BYTES)))
 }
 
 /// Hands messages of a peer's inbox over with the reply to `hook_id`, which leases them; `None` if there is nothing to hand
@@ -37,7 +65,7 @@ pub(super) async fn hand_over(
     hook_id: &str,
     offer: MailOffer,
     lease: Duration,
-) -> Result<Option<ModelText>, Error> {
+) -> Result<Option<HandedMail>, Error> {
     let with_given = match offer {
         MailOffer::Nothing => return Ok(None),
         MailOffer::New => false,
@@ -51,20 +79,30 @@ pub(super) async fn hand_over(
             break;
         }
     }
-    if digest.messages().is_empty() {
-        return Ok(None);
-    }
+    let Some(first) = digest.messages().first() else { return Ok(None) };
+    let name = name_of(tx, &first.from_peer).await?;
+    let headline = headline(first, &name, digest.messages().len() - 1, SHORT_EXCERPT_BYTES);
     let ids: Vec<_> = digest.messages().iter().map(|message| message.id.clone()).collect();
     let until = tx.now().plus(lease);
     tx.lease_messages(&ids, until, Some(hook_id)).await?;
     advance(tx, &peer.peer_id, digest.messages_mut(), DeliveryState::Offered, None).await?;
-    Ok(Some(digest.text()))
+    Ok(Some(HandedMail { text: digest.text(), headline }))
 }
 
 async fn sender(tx: &mut WriteTx, from: &str) -> Result<MessageSender, StoreError> {
-    let peer = match PeerId::parse(from) {
-        Some(id) => tx.peer(&id).await?.map(|row| row.peer),
-        None => None,
-    };
+    let peer = peer_of(tx, from).await?;
     Ok(MessageSender::new(from, peer.as_ref()))
+}
+
+/// The name of a sender, for people.
+async fn name_of(tx: &mut WriteTx, from: &str) -> Result<String, StoreError> {
+    let peer = peer_of(tx, from).await?;
+    Ok(peer.map_or_else(|| from.to_owned(), |peer| peer.display_name))
+}
+
+async fn peer_of(tx: &mut WriteTx, from: &str) -> Result<Option<Peer>, StoreError> {
+    match PeerId::parse(from) {
+        Some(id) => Ok(tx.peer(&id).await?.map(|row| row.peer)),
+        None => Ok(None),
+    }
 }

@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::{mail, room::Hooks, unseen};
+use super::{
+    mail::{self, HandedMail},
+    room::Hooks,
+    unseen,
+};
 use crate::{
-    domain::{Caller, Peer, SessionStanding, StreamName, hook::MailOffer, quote::ModelText},
+    domain::{Caller, Peer, SessionStanding, StreamName, hook::MailOffer},
     service::{Error, ResourceKind, check, team},
 };
 
@@ -22,8 +26,8 @@ pub struct MailWaiter {
 /// How a wait for mail ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MailWait {
-    /// Messages, as text for the session's model. They are `offered` from now on.
-    Message(ModelText),
+    /// Messages. They are `offered` from now on.
+    Message(HandedMail),
     /// Nothing came: ask again.
     Nothing,
     /// A later process waits for this session by now.
@@ -77,8 +81,9 @@ impl Hooks {
             if session.is_some_and(|session| session.ended_at.is_some()) {
                 return Ok(MailWait::Over);
             }
-            if let Some(text) = self.mail_for(caller, session_id, &peer, &waiter.id).await? {
-                return Ok(MailWait::Message(text));
+            if let Some(mail) = self.mail_for(caller, session_id, &peer, &waiter.id).await? {
+                self.waiters.note_woken(&caller.principal(), session_id, Instant::now());
+                return Ok(MailWait::Message(mail));
             }
             // Only this wait is cut short: messages that were handed over must be answered.
             tokio::select! {
@@ -95,7 +100,7 @@ impl Hooks {
         session_id: &str,
         peer: &Peer,
         waiter: &str,
-    ) -> Result<Option<ModelText>, Error> {
+    ) -> Result<Option<HandedMail>, Error> {
         if !self.core.store.has_mail(&peer.peer_id).await? {
             return Ok(None);
         }

@@ -52,6 +52,8 @@ pub(super) struct HookWrites {
     pub(super) run: Option<HookNote>,
     /// Messages that this reply hands over.
     pub(super) mail: Option<ModelText>,
+    /// What a person is shown of the messages that woke the session.
+    pub(super) headline: Option<ModelText>,
     /// Tokens of the session that the event ended.
     pub(super) ended_tokens: Vec<TokenId>,
 }
@@ -73,12 +75,12 @@ impl HookWriteJob {
         let reminder = self.count_tool(tx, timing).await?;
         let run = self.record_run(tx).await?;
         let peer = self.apply_presence(tx, timing, &effect).await?;
-        let mail = match peer {
+        let (mail, headline) = match peer {
             Some(peer) if timing.is_live() => self.hand_over_mail(tx, &peer).await?,
-            _ => None,
+            _ => (None, None),
         };
         let audience = hook::audience(&self.event, timing, self.policy);
-        Ok(HookWrites { audience, reminder, run, mail, ended_tokens })
+        Ok(HookWrites { audience, reminder, run, mail, headline, ended_tokens })
     }
 
     /// Takes back what earlier hooks of the session did not print, before anything is given or taken for seen, and
@@ -240,21 +242,27 @@ impl HookWriteJob {
         team::create(tx, &self.caller, id, input, project).await
     }
 
-    /// Notes which messages the session has, and gives those that go into the reply.
+    /// Notes which messages the session has, and gives those that go into the reply, and the line for a person of those that
+    /// woke the session.
     async fn hand_over_mail(
         &self,
         tx: &mut WriteTx,
         peer: &Peer,
-    ) -> Result<Option<ModelText>, Error> {
+    ) -> Result<(Option<ModelText>, Option<ModelText>), Error> {
         if matches!(self.event.moment, HookMoment::Compacted) {
             // What it was given is not in its context any more.
             tx.forget_seen(&self.event.session_id).await?;
         }
         let handover = hook::mail_handover(&self.event);
+        let mut headline = None;
         if handover.confirms_given {
-            mail::confirm_given(tx, &peer.peer_id, self.arrived).await?;
+            let given = mail::confirm_given(tx, &peer.peer_id, self.arrived).await?;
+            if let HookMoment::Prompt { text } = &self.event.moment {
+                headline = mail::headline_of_wake(tx, &given, text).await?;
+            }
         }
         let hook_id = self.id.as_deref().unwrap_or_default();
-        mail::hand_over(tx, peer, hook_id, handover.offer, self.lease).await
+        let handed = mail::hand_over(tx, peer, hook_id, handover.offer, self.lease).await?;
+        Ok((handed.map(|mail| mail.text), headline))
     }
 }

@@ -73,13 +73,24 @@ impl DatabaseLock {
     ///
     /// Where the system does not say which files a process has open, whether any process holds it.
     pub fn is_held_by(path: &Path, pid: i32) -> bool {
-        let mut options = File::options();
-        let file = options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-        let Ok(file) = file.open(path) else { return false };
+        let Some(file) = existing(path) else { return false };
         let Ok(meta) = file.metadata() else { return false };
-        has_open(pid, &meta) != Some(false)
-            && matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+        has_open(pid, &meta) != Some(false) && is_locked(&file)
     }
+
+    /// Whether any process holds the lock at `path`.
+    pub fn is_held(path: &Path) -> bool {
+        existing(path).is_some_and(|file| is_locked(&file))
+    }
+}
+
+fn existing(path: &Path) -> Option<File> {
+    let mut options = File::options();
+    options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path).ok()
+}
+
+fn is_locked(file: &File) -> bool {
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
 /// Whether a process has this file open; `None` if the system does not say so.
@@ -99,8 +110,9 @@ mod tests {
         let path = folder.path().join("svc.db.lock");
         let own = i32::try_from(std::process::id()).expect("fits");
         assert!(!DatabaseLock::is_held_by(&path, own), "there is none");
+        assert!(!DatabaseLock::is_held(&path));
         let lock = DatabaseLock::acquire(&path).expect("is free");
-        assert!(DatabaseLock::is_held_by(&path, own));
+        assert!(DatabaseLock::is_held_by(&path, own) && DatabaseLock::is_held(&path));
         assert!(matches!(DatabaseLock::acquire(&path), Err(LockError::Held)));
         let mut stranger = std::process::Command::new("sleep").arg("60").spawn().expect("starts");
         let pid = stranger.id().try_into().expect("fits");
@@ -111,6 +123,7 @@ mod tests {
         stranger.wait().expect("our own child");
         drop(lock);
         assert!(!DatabaseLock::is_held_by(&path, own), "nobody holds it any more");
+        assert!(!DatabaseLock::is_held(&path));
         std::fs::hard_link(&path, folder.path().join("other")).expect("links");
         let error = DatabaseLock::acquire(&path).expect_err("has two names");
         assert!(matches!(error, LockError::Io { .. }), "{error:?}");

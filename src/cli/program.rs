@@ -1,0 +1,80 @@
+//! The name of this program, as it is written into files that outlive this version of it.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use crate::config::Env;
+
+/// The program that runs now, by the name by which the person runs it: a link on the PATH leads to another version after an
+/// upgrade, and the file that it leads to now may be gone then.
+pub(super) fn own_name(env: &Env) -> anyhow::Result<PathBuf> {
+    let running = std::env::current_exe().context("cannot tell where this program is")?;
+    Ok(lasting_name(&running, std::env::args_os().next().as_deref(), env.os("PATH")))
+}
+
+/// `svc` on the PATH, if it is the program `running`; else what it was `invoked` as, made absolute; else `running`.
+fn lasting_name(running: &Path, invoked: Option<&OsStr>, paths: Option<&OsStr>) -> PathBuf {
+    let invoked = invoked.map(Path::new).and_then(|path| match path.to_str() {
+        Some(name) if !name.contains('/') => find(name, paths),
+        _ => Some(path.to_path_buf()),
+    });
+    let real = std::fs::canonicalize(running).ok();
+    [find("svc", paths), invoked]
+        .into_iter()
+        .flatten()
+        // What it was invoked as is only what its parent says.
+        .filter(|path| real.is_some() && std::fs::canonicalize(path).ok() == real)
+        .find_map(|path| std::path::absolute(path).ok())
+        .unwrap_or_else(|| running.to_path_buf())
+}
+
+/// The executable of this name in one of `paths`.
+fn find(name: &str, paths: Option<&OsStr>) -> Option<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        std::fs::metadata(path)
+            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    std::env::split_paths(paths?).map(|folder| folder.join(name)).find(is_program)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn the_name_that_lasts_is_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path();
+        let program = |name: &str| {
+            let path = folder.join(name);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("makes");
+            std::fs::write(&path, "").expect("writes");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+            path
+        };
+        let running = program("opt/svc-0.1");
+        let other = program("other/svc");
+        let (on_path, linked) = (folder.join("bin/svc"), folder.join("links/svc"));
+        for link in [&on_path, &linked] {
+            std::fs::create_dir_all(link.parent().expect("a folder")).expect("makes");
+            symlink(&running, link).expect("links");
+        }
+        let name = |invoked: &Path, paths: &str| {
+            lasting_name(&running, Some(invoked.as_os_str()), Some(OsStr::new(paths)))
+        };
+        let bin = folder.join("bin").display().to_string();
+        assert_eq!(name(Path::new("svc"), &bin), on_path);
+        assert_eq!(name(&running, &bin), on_path, "also when it was invoked by its file");
+        assert_eq!(name(&linked, "/nowhere"), linked, "not on the PATH: as invoked");
+        let others = other.parent().expect("a folder").display().to_string();
+        assert_eq!(name(&linked, &others), linked, "another svc is on the PATH");
+        assert_eq!(name(&other, "/nowhere"), running, "the parent may say anything");
+        assert_eq!(name(Path::new("svc"), "/nowhere"), running);
+        assert_eq!(lasting_name(&running, None, None), running);
+    }
+}

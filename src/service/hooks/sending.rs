@@ -1,0 +1,47 @@
+//! Sending a message, with a word to the sender on when it arrives: hooks and waiters decide that.
+
+use tokio::time::Instant;
+
+use super::room::Hooks;
+use crate::{
+    domain::{Caller, ExpectedDelivery, NewMessage, PeerId, SentMessage, hook::HookClient},
+    service::Error,
+    store::StoreError,
+};
+
+impl Hooks {
+    /// Puts a message into a peer's inbox, and says when it reaches the peer's model.
+    ///
+    /// # Errors
+    /// Those of [`send_message`](crate::service::team::Team::send_message).
+    pub async fn send_message(
+        &self,
+        caller: &Caller,
+        to: &str,
+        input: NewMessage,
+    ) -> Result<SentMessage, Error> {
+        // Before it is sent: a waiter that takes it waits no more.
+        let expected = match PeerId::parse(to) {
+            Some(id) => self.expected_delivery(&id).await?,
+            None => None,
+        };
+        let message = self.team.send_message(caller, to, input).await?;
+        let delivery = expected.unwrap_or(ExpectedDelivery::WhenItReads);
+        Ok(SentMessage { message, delivery })
+    }
+
+    /// When a message would reach a peer's model; `None` if there is no such peer.
+    async fn expected_delivery(&self, to: &PeerId) -> Result<Option<ExpectedDelivery>, StoreError> {
+        let store = &self.core.store;
+        let Some(row) = store.peer(to).await? else { return Ok(None) };
+        let has_hooks = HookClient::parse(&row.peer.backend).is_some();
+        let owner = match &row.peer.session_id {
+            Some(session) => store.session_owner(session).await?.and_then(|known| known.owner),
+            None => None,
+        };
+        let wakes = owner.zip(row.peer.session_id.as_deref());
+        let wakes = wakes
+            .is_some_and(|(owner, session)| self.waiters.wake(&owner, session, Instant::now()));
+        Ok(Some(ExpectedDelivery::of(row.peer.status, has_hooks, wakes)))
+    }
+}

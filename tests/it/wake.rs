@@ -1,0 +1,256 @@
+//! Waking: an idle session of Claude Code gets its message at once, the sender of any message hears when it arrives, and a
+//! daemon that was killed while everybody was idle comes back.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, Home, Ran, Running, eventually, svc, until};
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn event(session: &str, name: &str, more: &Value) -> Value {
+    let mut payload =
+        json!({ "session_id": session, "hook_event_name": name, "cwd": "/nowhere/p" });
+    let members = payload.as_object_mut().expect("an object");
+    members.extend(more.as_object().expect("an object").clone());
+    payload
+}
+
+fn run_with(home: &Home, args: &[&str], variables: &[(&str, &str)], payload: &Value) -> Running {
+    let mut command = home.command(args);
+    command.env("SVC_HOOK_DEADLINE_MS", "20000").envs(variables.iter().copied());
+    command.stdin(Stdio::piped());
+    let mut running = Running::spawn(command);
+    running.stdin().write_all(payload.to_string().as_bytes()).expect("it reads");
+    running
+}
+
+#[track_caller]
+fn hook(home: &Home, client: &str, payload: &Value) -> Value {
+    let ran = run_with(home, &["hook", client], &[], payload).wait(SOON);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    serde_json::from_str(&ran.stdout).unwrap_or_default()
+}
+
+/// The version that a real one tells its hooks.
+const NEW: (&str, &str) = ("AI_AGENT", "claude-code_2-1-330_harness");
+
+fn waiter(home: &Home, session: &str, begun_by: &str, variables: &[(&str, &str)]) -> Running {
+    let variables: Vec<_> = [NEW].into_iter().chain(variables.iter().copied()).collect();
+    run_with(home, &["hook", "wait"], &variables, &event(session, begun_by, &json!({})))
+}
+
+#[track_caller]
+fn begin(d: &Daemon, client: &str, session: &str) -> String {
+    hook(&d.home, client, &event(session, "SessionStart", &json!({ "source": "startup" })));
+    inbox_of(d, session)
+}
+
+#[track_caller]
+fn inbox_of(d: &Daemon, session: &str) -> String {
+    inbox_of_peer(&peer_of(d, session).expect("a peer"))
+}
+
+fn inbox_of_peer(peer: &Value) -> String {
+    format!("/v1/peers/{}/messages", peer["peer_id"].as_str().expect("an id"))
+}
+
+fn peer_of(d: &Daemon, session: &str) -> Option<Value> {
+    let peers = d.get("/v1/peers").ok(200);
+    let peers = peers["peers"].as_array().expect("a list");
+    peers.iter().find(|peer| peer["session_id"] == session).cloned()
+}
+
+#[track_caller]
+fn send(d: &Daemon, inbox: &str, text: &str) -> Value {
+    d.post(inbox, &json!({ "text": text, "type": "query" })).ok(200)
+}
+
+fn state(d: &Daemon, message: &Value) -> Value {
+    let id = message["id"].as_str().expect("an id");
+    d.get(&format!("/v1/messages/{id}")).ok(200)["state"].clone()
+}
+
+#[track_caller]
+fn woken(ran: &Ran, text: &str) {
+    assert!(ran.code == Some(2) && ran.stderr.contains(text), "{ran:?}");
+}
+
+/// A session that was just opened is idle: its first prompt may come in an hour.
+#[test]
+fn a_session_is_woken_before_its_first_prompt() {
+    let d = Daemon::start();
+    let inbox = begin(&d, "claude", "s");
+    let waiting = waiter(&d.home, "s", "SessionStart", &[]);
+    // It wakes as soon as it waits, and only then is the sender promised so.
+    let first = send(&d, &inbox, "is it green?");
+    eventually(SOON, || send(&d, &inbox, "and now?")["delivery"] == "at once");
+    let ran = waiting.wait(SOON);
+    woken(&ran, "is it green?");
+    assert_eq!(
+        ran.stderr.lines().next().map(|line| line.split(" (and ").next().unwrap_or_default()),
+        Some("svc: operator asks: is it green?")
+    );
+    // The turn that it begins shows the person the line, and the sender that the message arrived.
+    let prompt = format!("<task-notification>\n{}\n</task-notification>", ran.stderr);
+    let shown =
+        hook(&d.home, "claude", &event("s", "UserPromptSubmit", &json!({ "prompt": prompt })));
+    let line = shown["systemMessage"].as_str().expect("a line");
+    assert!(line.starts_with("svc: operator asks: is it green?"), "{shown}");
+    assert_eq!(state(&d, &first), "injected");
+    // A prompt of the person's own shows nothing.
+    let shown =
+        hook(&d.home, "claude", &event("s", "UserPromptSubmit", &json!({ "prompt": "go on" })));
+    assert_eq!(shown, Value::Null);
+}
+
+/// Nothing in the line moves the cursor, ends the line or turns its direction.
+#[test]
+fn the_line_that_a_person_sees_is_one_line_of_text() {
+    let d = Daemon::start();
+    let inbox = begin(&d, "claude", "s");
+    let name = "x\u{1b}[2J\u{202e}\ny";
+    let evil = json!({ "display_name": name, "backend": "codex", "session_id": "evil" });
+    let evil = d.post("/v1/peers/register", &evil).ok(200);
+    let text = "a\u{1b}]52;c;eA==\u{7}\r\nb\u{9b}31m\u{2028}c ".repeat(40);
+    let message = json!({ "text": text, "from_peer": evil["peer_id"], "type": "response" });
+    d.post(&inbox, &message).ok(200);
+    let ran = waiter(&d.home, "s", "Stop", &[]).wait(SOON);
+    woken(&ran, "svc: x[2J y answered: a]52;c;eA== b");
+    let shown =
+        hook(&d.home, "claude", &event("s", "UserPromptSubmit", &json!({ "prompt": ran.stderr })));
+    let line = shown["systemMessage"].as_str().expect("a line");
+    assert!(line.starts_with("svc: x[2J y answered: a]52;c;eA== b"), "{line:?}");
+    let is_plain = |c: char| !c.is_control() && !"\u{202e}\u{2028}".contains(c);
+    assert!(line.chars().count() < 250 && line.chars().all(is_plain), "{line:?}");
+    assert!(ran.stderr.chars().all(|c| c == '\n' || is_plain(c)), "{ran:?}");
+}
+
+/// Such a session ends only when all its hooks have, so its person has to say that it is to be woken; and a version that would
+/// keep the message for a prompt that may never come is not given any.
+#[test]
+fn a_session_that_a_program_runs_is_woken_if_the_setting_says_so() {
+    let d = Daemon::start();
+    let inbox = begin(&d, "claude", "s");
+    let headless = ("CLAUDE_CODE_ENTRYPOINT", "sdk-cli");
+    let always = ("SVC_HOOKS_WAKE", "always");
+    let message = send(&d, &inbox, "is it green?");
+    let ends = |variables: &[(&str, &str)]| {
+        let ran = waiter(&d.home, "s", "Stop", variables).wait(SOON);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{variables:?}");
+        assert_eq!(state(&d, &message), "queued", "{variables:?}");
+    };
+    ends(&[headless]);
+    ends(&[("SVC_HOOKS_WAKE", "never")]);
+    ends(&[headless, always, ("AI_AGENT", "claude-code_2-1-100_harness")]);
+    d.home.write("config.toml", "[hooks]\nwake = \"never\"\n");
+    ends(&[]);
+    // This test was started without `--input-format stream-json`, so as its client it takes no prompts.
+    ends(&[headless, always]);
+    let svc = d.home.command(&[]);
+    let mut client = Command::new("python3");
+    client.args(["-c", CLIENT, "--input-format", "stream-json"]).arg(svc.get_program());
+    let variables = svc.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    client.env_clear().envs(variables).envs([NEW, headless, always]).stdin(Stdio::piped());
+    let mut client = Running::spawn(client);
+    let start = event("p", "SessionStart", &json!({ "source": "startup" }));
+    let stop = event("p", "Stop", &json!({}));
+    client.stdin().write_all(format!("{start}\n{stop}\n").as_bytes()).expect("it reads");
+    let peer = until(SOON, || peer_of(&d, "p"));
+    send(&d, &inbox_of_peer(&peer), "is it red?");
+    woken(&client.wait(SOON), "is it red?");
+}
+
+/// A client that a program runs, which reads prompts from its standard input. It runs its hooks by a shell.
+const CLIENT: &str = "\
+import subprocess, sys
+for words, payload in zip(('hook claude', 'hook wait'), sys.stdin.read().splitlines()):
+    line = \"exec '\" + sys.argv[-1] + \"' \" + words
+    ran = subprocess.run(['sh', '-c', line], input=payload, text=True)
+sys.exit(ran.returncode)
+";
+
+/// The sender hears at once what it may expect.
+#[test]
+fn the_sender_is_told_when_a_message_arrives() {
+    let d = Daemon::start();
+    let tool = |to: &str| {
+        let arguments = json!({ "to": to, "text": "x" });
+        let params = json!({ "name": "peer_send", "arguments": arguments });
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let result = d.post("/mcp", &call).ok(200)["result"].clone();
+        result["structuredContent"]["delivery"].clone()
+    };
+    let command = |to: &str| svc(&d.home, &["message", "send", to, "x"]);
+    let expect = |inbox: &str, delivery: &str| {
+        let id = inbox.split('/').nth(3).expect("an id");
+        assert_eq!(send(&d, inbox, "x")["delivery"], delivery, "REST");
+        assert_eq!(tool(id), delivery, "the tool");
+        let ran = command(id);
+        assert!(
+            ran.ok().lines().any(|line| line.starts_with("delivery:") && line.ends_with(delivery)),
+            "{ran:?}"
+        );
+    };
+    for (client, prompt, stop) in [
+        ("codex", "UserPromptSubmit", "Stop"),
+        ("gemini", "BeforeAgent", "AfterAgent"),
+        ("claude", "UserPromptSubmit", "Stop"),
+    ] {
+        let inbox = begin(&d, client, client);
+        expect(&inbox, "at next turn");
+        hook(&d.home, client, &event(client, prompt, &json!({ "prompt": "x" })));
+        expect(&inbox, "in this turn");
+        hook(&d.home, client, &event(client, stop, &json!({})));
+        expect(&inbox, "at next turn");
+        hook(&d.home, client, &event(client, "SessionEnd", &json!({ "reason": "exit" })));
+        expect(&inbox, "when it is back");
+    }
+    let created = json!({ "hook": "event", "cwd": "/nowhere/p",
+        "event": { "type": "session.created", "properties": { "sessionID": "o" } } });
+    hook(&d.home, "opencode", &created);
+    expect(&inbox_of(&d, "o"), "at next turn");
+    let script = json!({ "display_name": "a", "backend": "script", "session_id": "script" });
+    d.post("/v1/peers/register", &script).ok(200);
+    expect(&inbox_of(&d, "script"), "when it reads its inbox");
+}
+
+/// Waiters are all that runs of us when everybody is idle.
+#[test]
+fn a_daemon_that_was_killed_comes_back_once_and_one_that_was_stopped_does_not() {
+    let mut d = Daemon::start();
+    // As an installed daemon has it; the port is not another test's.
+    d.home.write("config.toml", &format!("listen = [\"127.0.0.1:{}\"]\n", d.port()));
+    let inboxes = ["a", "b", "c"].map(|session| begin(&d, "claude", session));
+    let waiters = ["a", "b", "c"].map(|session| waiter(&d.home, session, "Stop", &[]));
+    let first = d.pid();
+    d.kill9();
+    let pid = || d.home.daemon_json()?["pid"].as_u64();
+    let second = until(SOON, || {
+        let answer = svc(&d.home, &["status", "--json"]);
+        let running = answer.code == Some(0) && pid().is_some_and(|pid| pid != u64::from(first));
+        running.then(pid).flatten()
+    });
+    for (inbox, waiting) in inboxes.iter().zip(waiters) {
+        send(&d, inbox, "still there?");
+        woken(&waiting.wait(SOON), "still there?");
+    }
+    assert_eq!(pid(), Some(second), "one daemon");
+    let starts = String::from_utf8_lossy(&d.home.read("svc.log")).matches("already runs").count();
+    assert_eq!(starts, 0, "nobody else tried");
+    // Who was stopped leaves no file behind, which is what a waiter looks at.
+    svc(&d.home, &["stop"]).ok();
+    assert_eq!(d.home.daemon_json(), None);
+    // Neither does one that was killed, when somebody stops it.
+    svc(&d.home, &["start"]).ok();
+    let third = pid().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+    kill_process(third.expect("a process"), Signal::KILL).expect("it is ours");
+    eventually(SOON, || svc(&d.home, &["status"]).code == Some(1));
+    assert!(d.home.daemon_json().is_some(), "it had no time to remove it");
+    svc(&d.home, &["stop"]).ok();
+    assert_eq!(d.home.daemon_json(), None);
+}
