@@ -45,16 +45,23 @@ pub(super) async fn confirm_given(
 }
 
 /// The line for a person at whose terminal these messages woke the session, which `prompt` began; `None` if none of them did.
+/// Such a prompt has the line that the waiter printed.
 pub(super) async fn headline_of_wake(
     tx: &mut WriteTx,
     messages: &[Message],
     prompt: &str,
 ) -> Result<Option<ModelText>, StoreError> {
-    let is_in_prompt = |message: &&Message| prompt.contains(message.id.as_str());
-    let woke: Vec<&Message> = messages.iter().filter(is_in_prompt).collect();
-    let Some(first) = woke.first() else { return Ok(None) };
-    let name = name_of(tx, &first.from_peer).await?;
-    Ok(Some(headline(first, &name, woke.len() - 1, EXCERPT_BYTES)))
+    for first in messages {
+        let name = name_of(tx, &first.from_peer).await?;
+        // The one without others is the beginning of those with some.
+        for others in (0..BATCH as usize).rev() {
+            let printed = headline(first, &name, others, SHORT_EXCERPT_BYTES);
+            if prompt.contains(printed.as_str()) {
+                return Ok(Some(headline(first, &name, others, EXCERPT_BYTES)));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Hands messages of a peer's inbox over with the reply to `hook_id`, which leases them; `None` if there is nothing to hand

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::room::Hooks;
 use crate::{
     domain::{Caller, ExpectedDelivery, NewMessage, PeerId, SentMessage, hook::HookClient},
-    service::Error,
+    service::{Error, ResourceKind},
     store::StoreError,
 };
 
@@ -20,12 +20,10 @@ impl Hooks {
         to: &str,
         input: NewMessage,
     ) -> Result<SentMessage, Error> {
+        let to = self.team.find_peer(caller, to, ResourceKind::Peer).await?;
         // Before it is sent: a waiter that takes it waits no more.
-        let expected = match PeerId::parse(to) {
-            Some(id) => self.expected_delivery(&id).await?,
-            None => None,
-        };
-        let message = self.team.send_message(caller, to, input).await?;
+        let expected = self.expected_delivery(&to).await?;
+        let message = self.team.send_message(caller, to.as_str(), input).await?;
         let delivery = expected.unwrap_or(ExpectedDelivery::WhenItReads);
         Ok(SentMessage { message, delivery })
     }
