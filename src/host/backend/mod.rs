@@ -1,8 +1,10 @@
 //! Kinds of agents: each a state machine between lines of text and what they mean. No input or output here.
 
+mod claude;
 mod effect;
 mod exec;
 mod protocol;
+mod wording;
 
 use crate::domain::agent::{AgentBackend, HostSpec};
 
@@ -12,6 +14,7 @@ pub(super) use protocol::{AgentProtocol, Decision, PromptInput};
 /// The protocol that an agent of this kind speaks.
 pub(super) fn protocol_of(spec: &HostSpec) -> Box<dyn AgentProtocol> {
     match spec.backend {
+        AgentBackend::Claude => Box::new(claude::ClaudeProtocol::new(spec)),
         AgentBackend::Exec => Box::new(exec::ExecProtocol::new(spec)),
         _ => Box::new(exec::ExecProtocol::new(spec)),
     }

@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""Agents by others below `svc agent host`, against the scripted model: turns, a tool, a permission, an interrupt, and resuming.
+
+    python3 hosting.py SVC BIN [claude codex gemini opencode]      BIN: the folder with the agents' executables
+
+One line for each check; exit 1 if one failed.
+"""
+import json, os, shutil, socket, subprocess, sys, tempfile, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SVC, BIN = sys.argv[1:3]
+BACKENDS = sys.argv[3:] or ["claude", "codex", "gemini", "opencode"]
+FAILED = []
+SLEEP = "python3 -c 'import time; time.sleep(30.0471)'"
+
+
+def check(name, right, seen=""):
+    print(f"{'ok   ' if right else 'FAIL '} {name}{'' if right else f': {seen}'}", flush=True)
+    if not right:
+        FAILED.append(name)
+
+
+class Model:
+    """The scripted model, with one script."""
+
+    def __init__(self, folder, steps):
+        self.folder = tempfile.mkdtemp(dir=folder)
+        steps_file, ready = os.path.join(self.folder, "steps.json"), os.path.join(self.folder, "ready")
+        with open(steps_file, "w") as file:
+            json.dump(steps, file)
+        self.log = os.path.join(self.folder, "log")
+        self.process = subprocess.Popen([sys.executable, os.path.join(HERE, "mock_llm.py"), "--port", "0", "--steps", steps_file,
+                                         "--log", self.log, "--ready-file", ready], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until(lambda: os.path.exists(ready) and open(ready).read().strip(), "the model is ready")
+        self.url = open(ready).read().strip().rstrip("/")
+
+
+def until(condition, what, seconds=60):
+    end = time.time() + seconds
+    while time.time() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    raise TimeoutError(what)
+
+
+def shell(command, backend):
+    """A call of each agent's own tool for commands."""
+    if backend == "codex":
+        return {"tool": "exec_command", "args": {"cmd": command}}
+    if backend == "gemini":
+        return {"tool": "run_shell_command", "args": {"command": command, "description": "x"}}
+    return {"tool": "Bash" if backend == "claude" else "bash", "args": {"command": command, "description": "x"}}
+
+
+def environment(backend, home, model):
+    common = {"HOME": home, "PATH": f"{BIN}:{os.environ['PATH']}", "LANG": "C.UTF-8", "TMPDIR": os.path.join(home, "tmp"),
+              "NO_PROXY": "127.0.0.1,localhost", "NODE_NO_WARNINGS": "1"}
+    if backend == "claude":
+        return {**common, "ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": "sk-ant-dummy", "IS_SANDBOX": "1",
+                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1"}
+    if backend == "codex":
+        return {**common, "CODEX_HOME": os.path.join(home, ".codex"), "OPENAI_API_KEY": "sk-dummy", "RUST_LOG": "error"}
+    if backend == "gemini":
+        return {**common, "GEMINI_API_KEY": "dummy", "GOOGLE_GEMINI_BASE_URL": model.url, "GEMINI_CLI_TRUST_WORKSPACE": "true",
+                "GEMINI_CLI_NO_RELAUNCH": "true"}
+    provider = {"npm": "@ai-sdk/openai-compatible", "name": "mock", "options": {"baseURL": model.url + "/v1", "apiKey": "sk-dummy"},
+                "models": {"mock-1": {"name": "mock-1", "tool_call": True, "limit": {"context": 200000, "output": 8000}}}}
+    config = {"model": "mock/mock-1", "small_model": "mock/mock-1", "autoupdate": False, "share": "disabled",
+              "enabled_providers": ["mock"], "provider": {"mock": provider}, "permission": {"bash": "ask", "edit": "ask"}}
+    return {**common, "OPENCODE_CONFIG_CONTENT": json.dumps(config), "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1"}
+
+
+def command(backend, model):
+    program = os.path.join(BIN, backend)
+    if backend == "codex":
+        provider = f'{{name="mock", base_url="{model.url}/v1", wire_api="responses", env_key="OPENAI_API_KEY", request_max_retries=0, stream_max_retries=0}}'
+        return [program, "-c", "model_provider=mock", "-c", 'model="gpt-6.1-sol"', "-c", f"model_providers.mock={provider}",
+                "-c", "check_for_update_on_startup=false"]
+    if backend == "gemini":
+        return [program, "-m", "gemini-2.5-pro"]
+    return [program]
+
+
+class Host:
+    """A host, and one connection to it."""
+
+    def __init__(self, folder, backend, model, home, **spec):
+        os.makedirs(os.path.join(home, "tmp"), exist_ok=True)
+        os.makedirs(os.path.join(home, "work"), exist_ok=True)
+        if backend == "codex":
+            os.makedirs(os.path.join(home, ".codex"), exist_ok=True)
+        if backend == "gemini":
+            os.makedirs(os.path.join(home, ".gemini"), exist_ok=True)
+            with open(os.path.join(home, ".gemini/settings.json"), "w") as file:
+                json.dump({"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": False},
+                           "general": {"enableAutoUpdate": False}}, file)
+        self.id = f"ag_{os.urandom(6).hex()}"
+        document = {"agent_id": self.id, "folder": os.path.join(folder, "agents"), "instance": backend, "session_key": f"agent:{backend}:main",
+                    "backend": backend, "command": command(backend, model), "cwd": os.path.join(home, "work"),
+                    "env": environment(backend, home, model), "linger_ms": 500, **spec}
+        started = subprocess.run([SVC, "agent", "host"], input=json.dumps(document).encode(), stdout=subprocess.PIPE, timeout=60)
+        self.started = json.loads(started.stdout)
+        if "error" in self.started:
+            raise RuntimeError(self.started["error"])
+        self.events, self.replies = [], []
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(self.started["socket_path"])
+        self.lines = b""
+        self.ask("host.attach")
+
+    def read(self, seconds):
+        self.socket.settimeout(seconds)
+        try:
+            self.lines += self.socket.recv(1 << 20)
+        except TimeoutError:
+            return
+        *whole, self.lines = self.lines.split(b"\n")
+        for line in map(json.loads, whole):
+            (self.replies if "success" in line else self.events).append(line)
+
+    def ask(self, kind, **payload):
+        self.socket.sendall(json.dumps({"type": kind, "payload": payload}).encode() + b"\n")
+        until(lambda: self.read(0.05) or self.replies, kind)
+        return self.replies.pop(0)
+
+    def wait(self, condition, after=0, seconds=60):
+        """The first event with a larger offset for which the condition holds."""
+        def find():
+            self.read(0.05)
+            return next((event for event in self.events if event["offset"] > after and condition(event)), None)
+        try:
+            until(find, "an event", seconds)
+        except TimeoutError:
+            print("      last events:", *[json.dumps(event)[:300] for event in self.events[-12:]], sep="\n        ")
+            raise
+        return find()
+
+    def last(self):
+        return self.events[-1]["offset"] if self.events else 0
+
+    def turn(self, after=0):
+        return self.wait(lambda event: event["type"] == "state" and "turn" in event, after)
+
+    def entries(self, **like):
+        return [event["chat_entry"] for event in self.events if event["type"] == "chat_entry"
+                and all(event["chat_entry"].get(name) == value for name, value in like.items())]
+
+    def states(self):
+        return [event["state"] for event in self.events if event["type"] == "state"]
+
+    def stop(self):
+        return self.ask("host.stop", timeout=10)["payload"]
+
+
+def sleepers():
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            line = open(f"/proc/{pid}/cmdline", "rb").read()
+        except OSError:
+            continue
+        if b"sleep(30.0471)" in line and b"agent" not in line:
+            found.append(pid)
+    return found
+
+
+def scenario(backend, folder):
+    home = os.path.join(folder, "home")
+    model = Model(folder, [{"text": "first answer"}, shell("touch made-by-tool; echo TOOL-SAID-THIS", backend), {"text": "second answer"},
+                           shell(SLEEP, backend), {"text": "never said"}, {"text": "after the interrupt"}])
+    host = Host(folder, backend, model, home, prompt={"input": "one", "message_id": "msg_1"}, permission="ask")
+    end = host.turn()
+    check(f"{backend}: a turn ends with its text", end["turn"] == {"message_id": "msg_1", "outcome": "completed", "result": "first answer"}, end)
+    check(f"{backend}: states of a turn", host.states()[0] == "starting" and "running" in host.states() and host.states()[-1] == "idle", host.states())
+    check(f"{backend}: the vendor's session is known", host.ask("host.status")["payload"]["agent"].get("session_id"))
+    after = host.last()
+    host.ask("host.send", input="two")
+    request = host.wait(lambda event: event["type"] == "request", after)
+    check(f"{backend}: a permission is asked for", request["kind"] == "permission" and "made-by-tool" in request["title"], request)
+    check(f"{backend}: it waits", host.states()[-1] == "requires_action", host.states())
+    allow = next(option["option_id"] for option in request["options"] if option["kind"] == "allow_once")
+    answered = host.ask("host.answer", request_id=request["request_id"], option_id=allow)
+    check(f"{backend}: it is answered", answered["success"], answered)
+    again = host.ask("host.answer", request_id=request["request_id"], option_id=allow)
+    check(f"{backend}: and not twice", again.get("error") == "already answered", again)
+    end = host.turn(after)
+    check(f"{backend}: the tool's turn ends", end["turn"].get("result") == "second answer", end)
+    calls = [entry for entry in host.entries(role="tool") if entry.get("tool_input")]
+    results = [entry for entry in host.entries(role="tool") if "TOOL-SAID-THIS" in (entry.get("tool_result") or "")]
+    check(f"{backend}: call and result are linked", len(calls) == 1 and any(it["tool_use_id"] == calls[0]["tool_use_id"] for it in results),
+          host.entries(role="tool"))
+    check(f"{backend}: usage", any(event["type"] == "usage" for event in host.events))
+    after = host.last()
+    host.ask("host.send", input="three")
+    request = host.wait(lambda event: event["type"] == "request", after)
+    host.ask("host.answer", request_id=request["request_id"], option_id=allow if any(it["option_id"] == allow for it in request["options"])
+             else next(it["option_id"] for it in request["options"] if it["kind"] == "allow_once"))
+    until(sleepers, "the tool runs")
+    check(f"{backend}: an interrupt is taken", host.ask("host.interrupt")["success"])
+    end = host.turn(after)
+    check(f"{backend}: the turn is interrupted", end["turn"]["outcome"] == "interrupted", end)
+    try:
+        until(lambda: not sleepers(), "", 5)
+    except TimeoutError:
+        pass
+    check(f"{backend}: the tool is gone", not sleepers())
+    after = host.last()
+    host.ask("host.send", input="four")
+    end = host.turn(after)
+    check(f"{backend}: the agent goes on after it", end["turn"]["outcome"] == "completed", end)
+    session = host.ask("host.status")["payload"]["agent"]["session_id"]
+    stopped = host.stop()
+    check(f"{backend}: it is stopped", stopped["final_state"] == "done" and stopped["stopped"], stopped)
+    offsets = [event["offset"] for event in host.events]
+    check(f"{backend}: offsets are dense", offsets == list(range(1, len(offsets) + 1)))
+    if backend != "gemini":
+        model = Model(folder, [{"text": "resumed answer"}])
+        host = Host(folder, backend, model, home, prompt={"input": "five"}, resume=session)
+        end = host.turn()
+        check(f"{backend}: a conversation is resumed", end["turn"].get("result") == "resumed answer", end)
+        check(f"{backend}: it is the same one", host.ask("host.status")["payload"]["agent"]["session_id"] == session)
+        sent = open(model.log).read()
+        check(f"{backend}: the model gets what was said before", "first answer" in sent or "TOOL-SAID" in sent, sent[-500:])
+        host.stop()
+    model = Model(folder, [shell(SLEEP, backend), {"text": "x"}])
+    host = Host(folder, backend, model, home, prompt={"input": "six"}, permission="ask")
+    request = host.wait(lambda event: event["type"] == "request")
+    host.ask("host.answer", request_id=request["request_id"], option_id=next(it["option_id"] for it in request["options"] if it["kind"] == "allow_once"))
+    until(sleepers, "the tool runs")
+    os.kill(host.started["host_pid"], 9)
+    try:
+        until(lambda: not sleepers() and not os.path.exists(f"/proc/{host.started['pid']}"), "", 5)
+    except TimeoutError:
+        pass
+    check(f"{backend}: nothing is left when the host is killed", not sleepers() and not os.path.exists(f"/proc/{host.started['pid']}"))
+
+
+def main():
+    for backend in BACKENDS:
+        if not os.path.exists(os.path.join(BIN, backend)):
+            print(f"not run: {backend} (it is not in {BIN})")
+            continue
+        folder = tempfile.mkdtemp(prefix="svc-hosting-")
+        try:
+            scenario(backend, folder)
+        except (TimeoutError, RuntimeError, KeyError, StopIteration) as error:
+            check(f"{backend}: to the end", False, repr(error))
+        finally:
+            leave(folder)
+    return 1 if FAILED else 0
+
+
+def leave(folder):
+    """Ends what this began: hosts by their sockets, models by their processes."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            line = open(f"/proc/{pid}/cmdline", "rb").read()
+            cwd = os.readlink(f"/proc/{pid}/cwd")
+        except OSError:
+            continue
+        if folder.encode() in line or cwd.startswith(folder):
+            os.kill(int(pid), 9)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+sys.exit(main())
