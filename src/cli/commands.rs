@@ -8,8 +8,8 @@ use super::context::Context;
 use super::global_flags::GlobalFlags;
 use super::{
     ServeArgs, backup, completions, config, daemon, doctor, events, exit, ghap, hook, install,
-    mcp_config, message, migrate, open, peer, serve, service_unit, session, stdio, task, token,
-    tools,
+    mcp_config, message, migrate, open, peer, people, serve, service_unit, session, stdio, task,
+    token, tools,
 };
 
 /// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing
@@ -75,6 +75,23 @@ enum Command {
     /// Messages between peers
     #[command(subcommand, after_help = "Example:\n  svc message send peer_… 'the build is green'")]
     Message(message::MessageCommand),
+    /// Ask somebody, and wait for the answer
+    #[command(
+        after_help = "Examples:\n  svc ask reviewer 'is the branch ready?'\n  svc ask codex@repo - --timeout 60 < question.txt\n\n\
+        Ctrl-C leaves the question open (exit code 130), and --timeout does (exit code 1): then the answer waits in `svc inbox`."
+    )]
+    Ask(people::AskArgs),
+    /// Tell somebody something that wants no answer
+    #[command(
+        after_help = "Example:\n  svc tell reviewer 'main is frozen'\n\n`svc message broadcast` tells everybody."
+    )]
+    Tell(people::TellArgs),
+    /// Answer a message to you
+    #[command(after_help = "Example:\n  svc reply latest 'yes, go on'")]
+    Reply(people::ReplyArgs),
+    /// What waits for you: questions to you, answers and messages
+    #[command(after_help = "Examples:\n  svc inbox\n  svc inbox --ack")]
+    Inbox(people::InboxArgs),
     /// Work that someone runs and everyone may watch
     #[command(subcommand, after_help = "Example:\n  svc task run -- cargo test")]
     Task(task::TaskCommand),
@@ -183,6 +200,10 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Session(command) => session::run(context, command).await,
         Command::Ghap(command) => ghap::run(context, command).await,
         Command::Message(command) => message::run(context, command).await,
+        Command::Ask(args) => people::ask(context, args).await,
+        Command::Tell(args) => people::tell(context, args).await,
+        Command::Reply(args) => people::reply(context, args).await,
+        Command::Inbox(args) => people::inbox(context, args).await,
         Command::Task(command) => task::run(context, command).await,
         Command::Events(command) => events::run(context, command).await,
         Command::Open(args) => open::run(context, &args).await,

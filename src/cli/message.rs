@@ -33,7 +33,7 @@ pub(super) enum MessageCommand {
         after_help = "Examples:\n  svc message send peer_… 'the build is green'\n  git diff | svc message send peer_… - --type query"
     )]
     Send {
-        /// The receiver's id
+        /// The receiver: a name, an id or its beginning, or a session's key
         peer: String,
         #[command(flatten)]
         message: Compose,
@@ -47,13 +47,18 @@ pub(super) enum MessageCommand {
         #[arg(long)]
         circle: Option<String>,
     },
-    /// Take what waits in an inbox; it comes again in 60 s unless acknowledged
-    #[command(after_help = "Example:\n  svc message inbox peer_… --peek")]
+    /// Look at what waits in an inbox, or take it
+    #[command(
+        after_help = "Examples:\n  svc message inbox reviewer\n  svc message inbox reviewer --take"
+    )]
     Inbox {
-        /// The reader's id
+        /// The reader: a name, an id or its beginning, or a session's key
         peer: String,
-        /// Only look, take nothing
+        /// Take it: it comes again in 60 s unless acknowledged
         #[arg(long)]
+        take: bool,
+        /// Only look, which is the default
+        #[arg(long, conflicts_with = "take", hide = true)]
         peek: bool,
         /// How many, 1 to 500
         #[arg(long, value_name = "N")]
@@ -65,7 +70,7 @@ pub(super) enum MessageCommand {
     /// Acknowledge messages, so that they do not come again
     #[command(after_help = "Example:\n  svc message ack peer_… msg_… msg_…")]
     Ack {
-        /// The reader's id
+        /// The reader: a name, an id or its beginning, or a session's key
         peer: String,
         /// The messages' ids
         #[arg(required = true, value_name = "MESSAGE")]
@@ -74,7 +79,7 @@ pub(super) enum MessageCommand {
     /// Show a message with its way so far
     #[command(after_help = "Example:\n  svc message show msg_…")]
     Show {
-        /// The message's id
+        /// The message: its id or the beginning of it, or `latest`
         id: String,
     },
 }
@@ -84,7 +89,7 @@ pub(super) enum MessageCommand {
 pub(super) struct Compose {
     /// The text; `-` reads it from standard input
     text: String,
-    /// The sender's peer id; only the operator may choose
+    /// The sender: a peer's name or id; only the operator may choose
     #[arg(long, value_name = "PEER")]
     from: Option<String>,
     /// query, response, notification or broadcast [default: notification]
@@ -115,10 +120,10 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
                 output::line(&format!("delivered to {}", output::cell(&answer, "delivered_to")))?;
             }
         }
-        MessageCommand::Inbox { peer, peek, limit, cursor } => {
+        MessageCommand::Inbox { peer, take, peek: _, limit, cursor } => {
             let limit = limit.map(|limit| limit.to_string());
             let query = [
-                ("peek", peek.then_some("true")),
+                ("peek", (!take).then_some("true")),
                 ("limit", limit.as_deref()),
                 ("cursor", cursor.as_deref()),
             ];
@@ -146,18 +151,8 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
 
 impl Compose {
     fn body(self, circle: Option<String>) -> anyhow::Result<Value> {
-        let text = if self.text == "-" {
-            let mut text = String::new();
-            std::io::stdin()
-                .read_to_string(&mut text)
-                .context("cannot read the message from standard input")?;
-            // The last line's end belongs to the pipe, as in a shell's `$(…)`.
-            text.trim_end_matches('\n').to_owned()
-        } else {
-            self.text
-        };
         let fields = [
-            ("text", Some(text)),
+            ("text", Some(text_or_input(self.text)?)),
             ("from_peer", self.from),
             ("type", self.kind),
             ("correlation_id", self.correlation_id),
@@ -170,6 +165,19 @@ impl Compose {
             .collect();
         Ok(Value::Object(body))
     }
+}
+
+/// The text of a message; `-` stands for standard input.
+pub(super) fn text_or_input(text: String) -> anyhow::Result<String> {
+    if text != "-" {
+        return Ok(text);
+    }
+    let mut text = String::new();
+    std::io::stdin()
+        .read_to_string(&mut text)
+        .context("cannot read the message from standard input")?;
+    // The last line's end belongs to the pipe, as in a shell's `$(…)`.
+    Ok(text.trim_end_matches('\n').to_owned())
 }
 
 fn print(context: &Context, message: &Value) -> anyhow::Result<()> {

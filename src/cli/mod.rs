@@ -25,6 +25,7 @@ pub mod migrate;
 mod open;
 mod output;
 mod peer;
+mod people;
 mod process;
 mod program;
 pub mod serve;

@@ -159,6 +159,17 @@ impl Follower {
         }
     }
 
+    /// Connects, unless it is connected: what happens from then on comes, also if the query says `after=latest`.
+    ///
+    /// # Errors
+    /// As for [`next`](Self::next).
+    pub async fn open(&mut self) -> Result<(), ClientError> {
+        while self.open.is_none() && !self.ended {
+            self.connect().await?;
+        }
+        Ok(())
+    }
+
     async fn connect(&mut self) -> Result<(), ClientError> {
         if let Some(at) = self.not_before {
             sleep_until(at).await;

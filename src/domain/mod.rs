@@ -14,6 +14,7 @@ pub mod fit;
 mod gap;
 pub mod hook;
 mod id;
+mod id_reference;
 mod instance;
 pub mod journal;
 mod json_weight;
@@ -47,6 +48,7 @@ pub use id::{
     AgentId, AgentRequestId, CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId,
     PeerId, TaskId, TokenId, ValueId, new_secret,
 };
+pub use id_reference::IdReference;
 pub use instance::{AgentInstance, InstanceStatus, InstanceView, StartRate, is_instance_name};
 pub use json_weight::json_weight;
 pub use message::{

@@ -1,13 +1,9 @@
 //! How a caller names a peer: by its id or the beginning of it, by the key of its session, or by its display name.
 
-use super::{Peer, PeerId, PeerStatus, stamp};
+use super::{IdReference, Peer, PeerId, PeerStatus, stamp};
 
 /// What every key of a session begins with.
 const KEY: &str = "agent:";
-/// Characters of an id that are enough to name it, behind what all ids begin with.
-const PREFIX_CHARS: usize = 4;
-/// Characters of a whole id, behind what all ids begin with.
-const ID_CHARS: usize = 26;
 
 /// What a text that names a peer is, by its form alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,21 +30,19 @@ impl PeerReference {
         if text == PeerId::OPERATOR {
             return Some(Self::Id(PeerId::operator()));
         }
-        if let Some(rest) = text.strip_prefix(PeerId::PREFIX) {
-            let id = PeerId::parse(text)?;
-            return Some(match rest.len() {
-                0..PREFIX_CHARS => return None,
-                PREFIX_CHARS..ID_CHARS => Self::IdPrefix(text.to_owned()),
-                _ => Self::Id(id),
-            });
+        if text.starts_with(PeerId::PREFIX) {
+            return match IdReference::parse(text, PeerId::PREFIX)? {
+                IdReference::Whole => PeerId::parse(text).map(Self::Id),
+                IdReference::Prefix(prefix) => Some(Self::IdPrefix(prefix)),
+            };
         }
         if text.get(..KEY.len()).is_some_and(|head| head.eq_ignore_ascii_case(KEY)) {
             return SessionKey::parse(text).map(Self::SessionKey);
         }
-        let is_digit = |c: char| c.is_ascii_digit() || c.is_ascii_lowercase();
-        let may_be_id = (PREFIX_CHARS..=ID_CHARS).contains(&text.len());
-        let id_prefix =
-            (may_be_id && text.chars().all(is_digit)).then(|| format!("{}{text}", PeerId::PREFIX));
+        let id_prefix = match IdReference::parse(text, PeerId::PREFIX) {
+            Some(IdReference::Prefix(prefix)) => Some(prefix),
+            _ => None,
+        };
         (!text.trim().is_empty()).then_some(Self::Name { id_prefix })
     }
 }

@@ -491,12 +491,14 @@ fn peers_and_messages_have_their_commands() {
     let id = text(&sent, "id");
     let piped = svc_with_input(&d.home, &["message", "send", &bob, "-"], b"two\nlines");
     piped.ok();
-    let peeked = json(&["message", "inbox", &bob, "--peek"]);
-    assert_eq!(
-        each(peeked["messages"].as_array().unwrap(), "text"),
-        ["hello \"bob\"", "two\nlines"]
-    );
-    assert_eq!(json(&["message", "inbox", &bob])["count"], 2);
+    for look in [&["message", "inbox", &bob][..], &["message", "inbox", &bob, "--peek"]] {
+        let peeked = json(look);
+        let messages = peeked["messages"].as_array().unwrap();
+        assert_eq!(each(messages, "text"), ["hello \"bob\"", "two\nlines"]);
+        assert_eq!(each(messages, "state"), ["queued", "queued"], "looking takes nothing");
+    }
+    assert_eq!(json(&["message", "inbox", &bob, "--take"])["messages"][0]["state"], "offered");
+    assert_eq!(json(&["message", "inbox", &bob, "--take"])["count"], 0, "on lease");
     assert_eq!(json(&["message", "ack", &bob, &id])["acked"], json!([id]));
     assert_eq!(json(&["message", "show", &id])["state"], "acked");
     assert_eq!(json(&["message", "broadcast", "all of you"])["delivered_to"], 2);

@@ -1,10 +1,15 @@
 //! People: the operator's own peer, whom answers reach, and the names by which everybody is called.
 
+use std::time::Duration;
+
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, svc};
+use crate::daemon::{Daemon, Running, svc, svc_with_input, until};
 use crate::expect::{each, page, peer, problem, register, text};
-use crate::shapes::peek;
+use crate::shapes::{ack, peek, read};
+
+const SOON: Duration = Duration::from_secs(20);
 
 /// An agent's peer, registered with a token of its own.
 fn agent(d: &Daemon, session: &str) -> String {
@@ -47,7 +52,10 @@ fn answers_reach_the_operator_and_nobody_else_reads_them() {
         let forged = json!({ "text": "obey", "from_peer": "operator" });
         problem(&reader.post(&to_ann, &forged), 403, "forbidden");
     }
-    assert_eq!(page(&d.get(&format!("/v1/events?stream=peer/{ann}")), "events").len(), 1);
+    assert_eq!(
+        page(&d.get(&format!("/v1/events?stream=peer/{ann}&kind=message.queued")), "events").len(),
+        1
+    );
     problem(&d.delete("/v1/peers/operator"), 409, "conflict");
     // No registration is in its way, or changes it.
     let twin = json!({ "display_name": "desk", "backend": "operator" });
@@ -166,4 +174,124 @@ fn nobody_takes_the_messages_of_another_by_a_name_and_no_name_shows_what_is_hidd
     let unknown = format!("/v1/peers/agent%3A{backend}%3As-9");
     let unknown = text(&problem(&token.get(&unknown), 404, "not_found"), "detail");
     assert_eq!(unseen.replace("s-1", "s-9"), unknown);
+}
+
+/// Asks in a process of its own, and waits until the question is in the inbox; gives that.
+fn asks(d: &Daemon, peer: &str, question: &str, more: &[&str]) -> (Running, Value) {
+    let running = Running::spawn(d.home.command(&[&["ask", peer, question], more].concat()));
+    let asked =
+        until(SOON, || peek(d, peer).into_iter().find(|message| message["text"] == question));
+    assert_eq!((&asked["type"], &asked["from_peer"]), (&json!("query"), &json!("operator")));
+    (running, asked)
+}
+
+/// An answer of the session `session` to the operator.
+fn answers(d: &Daemon, session: &str, question: &Value, answer: &str) {
+    let body = json!({ "text": answer, "type": "response", "correlation_id": question["id"] });
+    d.session(session).post("/v1/peers/operator/messages", &body).ok(200);
+}
+
+#[test]
+fn a_question_is_printed_with_its_answer_and_another_is_not() {
+    let mut d = Daemon::start();
+    let ann = agent(&d, "ann");
+    let bob = agent(&d, "bob");
+    let (running, asked) = asks(&d, "ann", "is it green?", &[]);
+    // Neither what others say nor an answer to something else ends the wait.
+    d.session("bob").post("/v1/peers/operator/messages", &json!({ "text": "hello" })).ok(200);
+    answers(&d, "ann", &json!({ "id": "msg_other" }), "to something else");
+    answers(&d, "ann", &asked, "yes\nall of it");
+    let ran = running.wait(SOON);
+    assert_eq!((ran.code, &*ran.stdout), (Some(0), "yes\nall of it\n"), "{ran:?}");
+    assert_eq!(each(&peek(&d, "operator"), "text"), ["hello", "to something else"]);
+    assert_eq!(peek(&d, &ann).len(), 0, "answering acknowledges");
+
+    // The daemon dies and comes back, with the answer given in between or later.
+    let (running, asked) = asks(&d, "bob", "and now?", &["--json"]);
+    d.kill9();
+    d.restart();
+    answers(&d, "bob", &asked, "now, too");
+    let answer = running.wait(SOON).json();
+    assert_eq!((&answer["text"], &answer["from_peer"]), (&json!("now, too"), &json!(bob)));
+
+    // Who is gone answers no more.
+    let (running, _) = asks(&d, "bob", "still there?", &[]);
+    d.delete(&format!("/v1/peers/{bob}")).ok(200);
+    let ran = running.wait(SOON);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("undeliverable"), "{ran:?}");
+    assert_eq!(svc(&d.home, &["ask", "nobody", "?"]).code, Some(1));
+}
+
+#[test]
+fn an_answer_that_nobody_waited_for_is_in_the_inbox() {
+    let d = Daemon::start();
+    agent(&d, "ann");
+    let (running, asked) = asks(&d, "ann", "is it green?", &[]);
+    running.signal(Signal::INT);
+    let ran = running.wait(SOON);
+    assert_eq!((ran.code, &*ran.stdout), (Some(130), ""), "{ran:?}");
+    assert!(ran.stderr.contains("svc inbox"), "{ran:?}");
+    let ran = svc(&d.home, &["ask", "ann", "and this?", "--timeout", "1"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("svc inbox"), "{ran:?}");
+    assert_eq!(each(&peek(&d, "ann"), "text"), ["is it green?", "and this?"], "both stay open");
+    assert!(svc(&d.home, &["inbox"]).ok().contains("nothing waits for you"));
+
+    answers(&d, "ann", &asked, "yes");
+    for _ in 0..2 {
+        let inbox = svc(&d.home, &["inbox"]);
+        let shown = inbox.ok();
+        assert!(shown.contains("ann answers") && shown.contains("yes"), "{shown}");
+    }
+    let json = |args: &[&str]| svc(&d.home, &[args, &["--json"]].concat()).json();
+    assert_eq!(json(&["inbox", "--take"])["messages"][0]["state"], "offered");
+    assert_eq!(json(&["inbox", "--take"])["count"], 0, "on lease");
+    assert_eq!(json(&["inbox"])["count"], 1);
+    assert_eq!(json(&["inbox", "--ack"])["count"], 1);
+    assert_eq!(json(&["inbox"])["count"], 0);
+}
+
+#[test]
+fn a_person_tells_and_answers() {
+    let d = Daemon::start();
+    let ann = agent(&d, "ann");
+    let told = svc_with_input(&d.home, &["tell", "ann", "-"], b"main is\nfrozen\n");
+    assert!(told.ok().contains("ann, which is online"), "{told:?}");
+    let messages = read(&d, &ann);
+    assert_eq!(each(&messages, "text"), ["main is\nfrozen"]);
+    assert_eq!(
+        (&messages[0]["type"], &messages[0]["from_peer"]),
+        (&json!("notification"), &json!("operator"))
+    );
+    ack(&d, &ann, &[messages[0]["id"].as_str().unwrap()]);
+
+    let none = svc(&d.home, &["reply", "latest", "to nothing"]);
+    assert_eq!(none.code, Some(1), "{none:?}");
+    let ask = |question: &str| {
+        let body = json!({ "text": question, "type": "query" });
+        text(&d.session("ann").post("/v1/peers/operator/messages", &body).ok(200), "id")
+    };
+    let (first, second) = (ask("which\u{1b}[31m branch?"), ask("and when?"));
+    let inbox = svc(&d.home, &["inbox"]);
+    let shown = inbox.ok();
+    assert!(shown.contains("ann asks") && shown.contains(&first), "{shown}");
+    assert!(shown.contains("which␛[31m branch?"), "{shown}");
+
+    svc(&d.home, &["reply", "latest", "now"]).ok();
+    let unique = first.bytes().zip(second.bytes()).position(|(a, b)| a != b).expect("two ids");
+    svc(&d.home, &["reply", &first[..=unique], "main"]).ok();
+    let answered = read(&d, &ann);
+    assert_eq!(each(&answered, "text"), ["now", "main"]);
+    assert_eq!(each(&answered, "correlation_id"), [second, first.clone()]);
+    assert_eq!(each(&answered, "type"), ["response", "response"]);
+    assert_eq!(peek(&d, "operator").len(), 0, "answered is acknowledged");
+    let foreign = svc(&d.home, &["reply", answered[0]["id"].as_str().unwrap(), "?"]);
+    assert_eq!(foreign.code, Some(2), "a message to somebody else: {foreign:?}");
+    assert_eq!(
+        svc(&d.home, &["message", "show", &first[..=unique], "--json"]).json()["id"],
+        json!(first)
+    );
+    let several = svc(&d.home, &["message", "show", &first[..8]]);
+    assert!(several.code == Some(1) && several.stderr.contains("names"), "{several:?}");
 }

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal as _};
 
 use clap::ValueEnum;
 
+use super::relative_time::relative;
 use crate::config::Env;
 use crate::domain::{Clock as _, SystemClock, Timestamp};
 
@@ -67,6 +68,14 @@ impl Screen {
     /// Whether a person looks at it.
     pub(crate) fn is_for_people(&self) -> bool {
         self.width.is_some()
+    }
+
+    /// A time as a person reads it, and exactly for a program.
+    pub(crate) fn time(&self, exact: &str) -> String {
+        match Timestamp::parse(exact).filter(|_| self.is_for_people() && !self.utc) {
+            Some(at) => relative(at, self.now),
+            None => exact.to_owned(),
+        }
     }
 
     /// The screen at this time: for output that goes on.

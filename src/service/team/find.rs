@@ -1,14 +1,17 @@
 //! Which peer a caller means: the one resolver of names, for every adapter.
 
-use super::Team;
+use super::{Team, peers::may_act_for};
 use crate::{
     domain::{
-        Caller, NewEvent, Peer, PeerId, PeerPresence, PeerReference, Principal, RowReader,
-        StreamName, StreamVisibility, choose, limits,
+        Caller, IdReference, Message, MessageId, NewEvent, Peer, PeerId, PeerPresence,
+        PeerReference, Principal, RowReader, StreamName, StreamVisibility, choose, limits,
     },
     service::{Candidate, Error, ResourceKind},
     store::{PeerRow, StoreError, WriteTx},
 };
+
+/// Names the last message to the operator.
+const LATEST: &str = "latest";
 
 impl Team {
     /// The id of the peer that a text names: by its id or the beginning of that, by the key of its session, or by its
@@ -33,7 +36,9 @@ impl Team {
             PeerReference::SessionKey(key) => {
                 let rows =
                     store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
-                rows.into_iter().filter(|row| key.is_of(&row.peer)).collect()
+                // A session that the caller may not see is not named by its key.
+                let reader = RowReader::of(caller);
+                rows.into_iter().filter(|row| key.is_of(&row.clone().shown_to(&reader))).collect()
             }
             PeerReference::Name { id_prefix } => {
                 let mut rows = store.peers_named(text, limits::PAGE_DEFAULT).await?;
@@ -58,6 +63,70 @@ impl Team {
                 Err(Error::Ambiguous { kind, name: text.to_owned(), candidates })
             }
         }
+    }
+
+    /// The id of the message that a text names: by its id or the beginning of that, or by `latest`: the last one to
+    /// the operator, for the operator.
+    ///
+    /// # Errors
+    /// As for [`Self::find_peer`].
+    pub(super) async fn find_message(
+        &self,
+        caller: &Caller,
+        text: &str,
+    ) -> Result<MessageId, Error> {
+        let unknown = || Error::not_found(ResourceKind::Message, text);
+        let store = &self.core.store;
+        if text == LATEST && caller.is_operator() {
+            return store.latest_message_to_operator().await?.ok_or_else(unknown);
+        }
+        let prefix = match IdReference::parse(text, MessageId::PREFIX).ok_or_else(unknown)? {
+            IdReference::Whole => return MessageId::parse(text).ok_or_else(unknown),
+            IdReference::Prefix(prefix) => prefix,
+        };
+        let mut candidates = Vec::new();
+        for message in store.messages_with_prefix(&prefix, limits::PAGE_DEFAULT).await? {
+            if self.concerns(caller, &message).await? {
+                candidates.push(message);
+            }
+        }
+        match candidates.as_slice() {
+            [] => Err(unknown()),
+            [only] => Ok(only.id.clone()),
+            several => {
+                let candidates = several.iter().map(|message| Candidate {
+                    id: message.id.as_str().to_owned(),
+                    about: format!(
+                        "{} from {} to {} at {}",
+                        message.kind.as_str(),
+                        message.from_peer,
+                        message.to_peer,
+                        message.timestamp
+                    ),
+                });
+                let candidates = candidates.collect();
+                Err(Error::Ambiguous {
+                    kind: ResourceKind::Message,
+                    name: text.to_owned(),
+                    candidates,
+                })
+            }
+        }
+    }
+
+    /// Whether a caller sent a message, receives it, or is the operator.
+    pub(super) async fn concerns(&self, caller: &Caller, message: &Message) -> Result<bool, Error> {
+        if caller.is_operator() {
+            return Ok(true);
+        }
+        for peer in [message.from_peer.as_str(), message.to_peer.as_str()] {
+            let Some(peer) = PeerId::parse(peer) else { continue };
+            let row = self.core.store.peer(&peer).await?;
+            if row.is_some_and(|row| may_act_for(caller, &row).is_ok()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The operator's own peer, which is made when somebody first speaks to it or of it.

@@ -248,6 +248,7 @@ impl Team {
         ids: Vec<String>,
     ) -> Result<Vec<MessageId>, Error> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
+        let ids = self.whole_ids(caller, ids).await?;
         let caller = caller.clone();
         self.core
             .store
@@ -272,21 +273,26 @@ impl Team {
             .await
     }
 
+    /// The ids, whole wherever one is named otherwise. What names no message stays as it is.
+    async fn whole_ids(&self, caller: &Caller, ids: Vec<String>) -> Result<Vec<String>, Error> {
+        let mut whole = Vec::with_capacity(ids.len());
+        for text in ids {
+            whole.push(match self.find_message(caller, &text).await {
+                Ok(id) => id.as_str().to_owned(),
+                Err(Error::NotFound { .. }) => text,
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(whole)
+    }
+
     /// A message and the history of its delivery, for its sender, its receiver and the operator.
     pub async fn message(&self, caller: &Caller, id: &str) -> Result<MessageDetail, Error> {
         let unknown = || Error::not_found(ResourceKind::Message, id);
-        let id = MessageId::parse(id).ok_or_else(unknown)?;
+        let id = self.find_message(caller, id).await?;
         let message = self.core.store.message(&id).await?.ok_or_else(unknown)?;
-        if !caller.is_operator() {
-            let mut concerned = false;
-            for peer in [message.from_peer.as_str(), message.to_peer.as_str()] {
-                let Some(peer) = PeerId::parse(peer) else { continue };
-                let row = self.core.store.peer(&peer).await?;
-                concerned |= row.is_some_and(|row| may_act_for(caller, &row).is_ok());
-            }
-            if !concerned {
-                return Err(unknown());
-            }
+        if !self.concerns(caller, &message).await? {
+            return Err(unknown());
         }
         let states = self.core.store.deliveries(&id).await?;
         Ok(MessageDetail { message, states })

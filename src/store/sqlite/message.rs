@@ -427,6 +427,31 @@ impl Store {
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
+    /// Messages whose ids begin so, the latest first, at most `limit`.
+    pub async fn messages_with_prefix(
+        &self,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<Message>, StoreError> {
+        let rows = messages!(
+            "where message_id >= ?1 and message_id < ?1 || '~' order by id desc limit ?2",
+            prefix,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+    }
+
+    /// The last message to the operator, whatever became of it.
+    pub async fn latest_message_to_operator(&self) -> Result<Option<MessageId>, StoreError> {
+        let latest = sqlx::query_scalar!(
+            r#"select message_id as "message_id!: MessageId" from message
+            where to_peer = 'operator' order by id desc limit 1"#
+        );
+        Ok(latest.fetch_optional(&self.readers).await?)
+    }
+
     /// The states that a delivery went through, in order.
     pub async fn deliveries(&self, id: &MessageId) -> Result<Vec<Delivery>, StoreError> {
         let id = id.as_str();

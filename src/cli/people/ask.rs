@@ -1,0 +1,250 @@
+//! `svc ask`: a question, and the wait for its answer.
+
+use std::io::{self, IsTerminal as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Args;
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{sleep, timeout};
+
+use super::{inbox_path, name_of, peer, present, send};
+use crate::cli::message::text_or_input;
+use crate::cli::{Context, output};
+use crate::client::{ClientError, FollowItem, Follower, backoff, encode, with_query};
+use crate::domain::PeerId;
+
+/// Of a command that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+
+/// Arguments of `svc ask`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct AskArgs {
+    /// Whom: a name, an id or its beginning, or a session's key
+    name: String,
+    /// The question; `-` reads it from standard input
+    text: String,
+    /// How long to wait, in seconds [default: until there is an answer]
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+}
+
+/// How the wait for an answer ends.
+enum AskEnd {
+    Answer(Value),
+    /// The question did not reach its receiver, in this state.
+    Lost(String),
+}
+
+/// Sends a question as the operator, waits for its answer and prints that.
+pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Result<ExitCode> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let client = context.client()?;
+    let text = text_or_input(args.text)?;
+    let receiver: Value = client.get(&format!("/v1/peers/{}", encode(&args.name))).await?;
+    let to = output::cell(&receiver, "peer_id");
+    present(&client).await?;
+    // From before the question, so that no answer is missed.
+    let mut answers = follow(context, PeerId::OPERATOR)?;
+    let mut deliveries = follow(context, &to)?;
+    answers.open().await?;
+    deliveries.open().await?;
+    let question = send(&client, &to, &json!({ "text": text, "type": "query" })).await?;
+    let id = output::cell(&question, "id");
+    let name = output::visible(&name_of(&receiver));
+    let wait = Wait { context, question: &question, name: &name };
+    wait.note(&format!("asked {name}, which is {}", output::cell(&receiver, "status")));
+    let end = wait.end(&mut answers, &mut deliveries);
+    let end = async {
+        match args.timeout {
+            None => end.await.map(Some),
+            Some(seconds) => match timeout(Duration::from_secs(seconds), end).await {
+                Ok(end) => end.map(Some),
+                Err(_) => Ok(None),
+            },
+        }
+    };
+    let end = tokio::select! {
+        end = end => end?,
+        _ = interrupt.recv() => {
+            output::note(&format!("svc: the question {id} stays open; the answer will be in `svc inbox`"));
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+    };
+    match end {
+        Some(AskEnd::Answer(answer)) => wait.print(&answer).await,
+        Some(AskEnd::Lost(state)) => bail!("{name} did not get the question {id}: it is {state}"),
+        None => {
+            let seconds = args.timeout.unwrap_or_default();
+            bail!(
+                "{name} has not answered within {seconds} s; the question {id} stays open, and the answer will be in `svc \
+                 inbox`"
+            )
+        }
+    }
+}
+
+/// Follows what happens in a peer's inbox from now on.
+fn follow(context: &Context, peer: &str) -> anyhow::Result<Follower> {
+    let stream = format!("peer/{peer}");
+    let path = with_query("/v1/events", &[("stream", Some(&stream)), ("after", Some("latest"))]);
+    Ok(Follower::new(context.discovery()?, path))
+}
+
+/// The wait for the answer to a question.
+struct Wait<'a> {
+    context: &'a Context,
+    question: &'a Value,
+    /// What the receiver is called.
+    name: &'a str,
+}
+
+impl Wait<'_> {
+    async fn end(
+        &self,
+        answers: &mut Follower,
+        deliveries: &mut Follower,
+    ) -> anyhow::Result<AskEnd> {
+        loop {
+            // Both may be dropped at any await.
+            let end = tokio::select! {
+                item = answers.next() => self.answer(item?).await?.map(AskEnd::Answer),
+                item = deliveries.next() => self.delivery(item?).await?,
+            };
+            if let Some(end) = end {
+                return Ok(end);
+            }
+        }
+    }
+
+    /// The answer, if there is one after what happened in the operator's inbox.
+    async fn answer(&self, item: Option<FollowItem>) -> anyhow::Result<Option<Value>> {
+        match item {
+            Some(FollowItem::Event { data, .. }) => {
+                let event: Value = serde_json::from_str(&data)?;
+                if event["kind"] != "message.queued" {
+                    return Ok(None);
+                }
+                let id = output::cell(&event["data"], "id");
+                let message = self.read(&format!("/v1/messages/{}", encode(&id))).await?;
+                Ok(self.is_answer(&message).then_some(message))
+            }
+            // What came in between may not come again.
+            Some(FollowItem::Resumed | FollowItem::Gap(_)) => self.waiting_answer().await,
+            Some(FollowItem::Disconnected { .. }) => {
+                self.note("lost the daemon; waiting goes on as soon as it answers");
+                Ok(None)
+            }
+            None => bail!("the stream of your inbox has ended"),
+        }
+    }
+
+    /// The answer, if it waits in the operator's inbox.
+    async fn waiting_answer(&self) -> anyhow::Result<Option<Value>> {
+        let mut cursor: Option<String> = None;
+        loop {
+            let query =
+                [("peek", Some("true")), ("limit", Some("500")), ("cursor", cursor.as_deref())];
+            let page = self.read(&with_query(&inbox_path("/messages"), &query)).await?;
+            let messages = output::items(&page, "messages");
+            if let Some(answer) = messages.iter().find(|message| self.is_answer(message)) {
+                return Ok(Some(answer.clone()));
+            }
+            cursor = page["next_cursor"].as_str().map(str::to_owned);
+            if cursor.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether a message answers the question: it says so, or comes from whom was asked and says not what it answers.
+    fn is_answer(&self, message: &Value) -> bool {
+        match message["correlation_id"].as_str() {
+            Some(answered) => self.question["id"] == answered,
+            None => {
+                message["type"] == "response" && message["from_peer"] == self.question["to_peer"]
+            }
+        }
+    }
+
+    /// The end, if the question itself came to one.
+    async fn delivery(&self, item: Option<FollowItem>) -> anyhow::Result<Option<AskEnd>> {
+        match item {
+            Some(FollowItem::Event { data, .. }) => {
+                let event: Value = serde_json::from_str(&data)?;
+                if event["data"]["id"] == self.question["id"] {
+                    return Ok(self.state(&output::cell(&event["data"], "state")));
+                }
+                Ok(None)
+            }
+            Some(FollowItem::Resumed | FollowItem::Gap(_)) => {
+                let id = output::cell(self.question, "id");
+                let question = self.read(&format!("/v1/messages/{}", encode(&id))).await?;
+                Ok(self.state(&output::cell(&question, "state")))
+            }
+            Some(FollowItem::Disconnected { .. }) => Ok(None),
+            None => bail!("the stream of {}'s inbox has ended", self.name),
+        }
+    }
+
+    fn state(&self, state: &str) -> Option<AskEnd> {
+        match state {
+            "undeliverable" | "refused" | "expired" => return Some(AskEnd::Lost(state.to_owned())),
+            "offered" => self.note(&format!("{} was given the question", self.name)),
+            _ => {}
+        }
+        None
+    }
+
+    /// Reads from a daemon that may be about to restart.
+    async fn read(&self, path: &str) -> anyhow::Result<Value> {
+        let mut failures = 0;
+        loop {
+            let error = match self.context.client() {
+                Ok(client) => match client.get(path).await {
+                    Ok(value) => return Ok(value),
+                    Err(error) => error,
+                },
+                Err(error) => return Err(error),
+            };
+            if !error.is_transient() {
+                return Err(error.into());
+            }
+            sleep(backoff(failures, error.retry_after())).await;
+            failures += 1;
+        }
+    }
+
+    /// Prints the answer, which then waits in the inbox no more.
+    async fn print(&self, answer: &Value) -> anyhow::Result<ExitCode> {
+        if self.context.json {
+            output::json(answer)?;
+        } else {
+            output::block(&format!("{}\n", output::cell(answer, "text")))?;
+        }
+        if answer["type"] == "query" {
+            let from =
+                name_of(&peer(&self.context.client()?, &output::cell(answer, "from_peer")).await);
+            output::note(&format!("svc: {from} asks in return; answer with `svc reply latest …`"));
+            return Ok(ExitCode::SUCCESS);
+        }
+        let acked: Result<Value, ClientError> = self
+            .context
+            .client()?
+            .post(&inbox_path("/messages/ack"), &json!({ "ids": [answer["id"]] }))
+            .await;
+        if let Err(error) = acked {
+            output::note(&format!("svc: the answer stays in `svc inbox`: {error}"));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Tells a person who waits how far it is.
+    fn note(&self, text: &str) {
+        if io::stderr().is_terminal() {
+            output::note(&format!("svc: {text}"));
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! `svc inbox`: what waits for the operator.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{inbox_path, name_of, peer, present};
+use crate::cli::{Context, output};
+use crate::client::with_query;
+
+/// Arguments of `svc inbox`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct InboxArgs {
+    /// Take them: they come again in 60 s unless acknowledged
+    #[arg(long, conflicts_with = "cursor")]
+    take: bool,
+    /// Acknowledge what is shown, so that it does not come again
+    #[arg(long)]
+    ack: bool,
+    /// How many, 1 to 500
+    #[arg(long, value_name = "N")]
+    limit: Option<u32>,
+    /// Where the page before left off
+    #[arg(long)]
+    cursor: Option<String>,
+}
+
+/// Shows what waits for the operator, and leaves it there unless told otherwise.
+pub(in crate::cli) async fn inbox(context: &Context, args: InboxArgs) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    present(&client).await?;
+    let limit = args.limit.map(|limit| limit.to_string());
+    let query = [
+        ("peek", (!args.take).then_some("true")),
+        ("limit", limit.as_deref()),
+        ("cursor", args.cursor.as_deref()),
+    ];
+    let page: Value = client.get(&with_query(&inbox_path("/messages"), &query)).await?;
+    let messages = output::items(&page, "messages");
+    if context.json {
+        output::json(&page)?;
+    } else if messages.is_empty() {
+        output::line(
+            "nothing waits for you; `svc ask NAME …` asks somebody, `svc peer list` shows who is here",
+        )?;
+    } else {
+        let mut names: HashMap<String, String> = HashMap::new();
+        for message in messages {
+            let from = output::cell(message, "from_peer");
+            if !names.contains_key(&from) {
+                names.insert(from.clone(), name_of(&peer(&client, &from).await));
+            }
+            output::block(&letter(context, message, &names[&from]))?;
+        }
+        if let Some(cursor) = page["next_cursor"].as_str() {
+            output::note(&format!("there is more: svc inbox --cursor {cursor}"));
+        }
+    }
+    if args.ack && !messages.is_empty() {
+        let ids: Vec<&Value> = messages.iter().map(|message| &message["id"]).collect();
+        client.post::<Value>(&inbox_path("/messages/ack"), &json!({ "ids": ids })).await?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A message as a person reads it: who says what, and what may be done about it.
+fn letter(context: &Context, message: &Value, from: &str) -> String {
+    let cell = |key| output::cell(message, key);
+    let verb = match cell("type").as_str() {
+        "query" => "asks",
+        "response" => "answers",
+        "broadcast" => "tells everybody",
+        _ => "tells you",
+    };
+    let (from, id) = (output::visible(from), cell("id"));
+    let at = context.screen.time(&cell("timestamp"));
+    let mut text = match message["correlation_id"].as_str() {
+        Some(answered) => {
+            format!("{from} {verb} {} ({id}, {at})\n", output::visible(answered))
+        }
+        None => format!("{from} {verb} ({id}, {at})\n"),
+    };
+    for line in cell("text").split('\n') {
+        writeln!(text, "  {}", output::visible(line)).expect("writing to a string does not fail");
+    }
+    if message["type"] == "query" {
+        writeln!(text, "  -> svc reply {id} '…'").expect("writing to a string does not fail");
+    }
+    text.push('\n');
+    text
+}

@@ -1,0 +1,104 @@
+//! `svc ask`, `tell`, `reply` and `inbox`: a person talks with the team as the operator's own peer.
+
+mod ask;
+mod inbox;
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::message::text_or_input;
+use super::{Context, UsageError, output};
+use crate::client::{Client, ClientError, encode};
+use crate::domain::PeerId;
+
+pub(super) use ask::{AskArgs, ask};
+pub(super) use inbox::{InboxArgs, inbox};
+
+/// Arguments of `svc tell`.
+#[derive(Debug, Args)]
+pub(super) struct TellArgs {
+    /// Whom: a name, an id or its beginning, or a session's key
+    name: String,
+    /// What to say; `-` reads it from standard input
+    text: String,
+}
+
+/// Arguments of `svc reply`.
+#[derive(Debug, Args)]
+pub(super) struct ReplyArgs {
+    /// The message: its id or the beginning of it, or `latest`
+    message: String,
+    /// The answer; `-` reads it from standard input
+    text: String,
+}
+
+/// Sends a notification as the operator.
+pub(super) async fn tell(context: &Context, args: TellArgs) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let text = text_or_input(args.text)?;
+    let sent = send(&client, &args.name, &json!({ "text": text, "type": "notification" })).await?;
+    report_sent(context, &client, &sent).await
+}
+
+/// Answers a message to the operator, which acknowledges it.
+pub(super) async fn reply(context: &Context, args: ReplyArgs) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    present(&client).await?;
+    let answered: Value = client.get(&format!("/v1/messages/{}", encode(&args.message))).await?;
+    let id = output::cell(&answered, "id");
+    if answered["to_peer"] != PeerId::OPERATOR {
+        let to = output::cell(&answered, "to_peer");
+        return Err(UsageError(format!(
+            "{id} is a message to {to} and not to you: `svc inbox` shows yours"
+        ))
+        .into());
+    }
+    let body = json!({
+        "text": text_or_input(args.text)?, "type": "response", "correlation_id": id,
+    });
+    let sent = send(&client, &output::cell(&answered, "from_peer"), &body).await?;
+    client.post::<Value>(&inbox_path("/messages/ack"), &json!({ "ids": [id] })).await?;
+    report_sent(context, &client, &sent).await
+}
+
+async fn send(client: &Client, to: &str, body: &Value) -> Result<Value, ClientError> {
+    client.post(&format!("/v1/peers/{}/messages", encode(to)), body).await
+}
+
+/// Says whom a message went to, and whether that one is here.
+async fn report_sent(context: &Context, client: &Client, sent: &Value) -> anyhow::Result<ExitCode> {
+    if context.json {
+        output::json(sent)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let receiver = peer(client, &output::cell(sent, "to_peer")).await;
+    let name = output::visible(&name_of(&receiver));
+    let status = output::cell(&receiver, "status");
+    let when = if status == "offline" { ", and gets it when it is back" } else { "" };
+    output::line(&format!("sent {} to {name}, which is {status}{when}", output::cell(sent, "id")))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says that the operator is here, which also makes the operator's own peer if there is none yet.
+async fn present(client: &Client) -> Result<Value, ClientError> {
+    client.post(&inbox_path("/heartbeat"), &json!({})).await
+}
+
+/// Where the operator's own peer is, and `rest` behind it.
+fn inbox_path(rest: &str) -> String {
+    format!("/v1/peers/{}{rest}", PeerId::OPERATOR)
+}
+
+/// A peer, or what is left of one that is gone: its id.
+async fn peer(client: &Client, id: &str) -> Value {
+    let known = client.get(&format!("/v1/peers/{}", encode(id))).await;
+    known.unwrap_or_else(|_: ClientError| json!({ "peer_id": id }))
+}
+
+/// What a peer is called.
+fn name_of(peer: &Value) -> String {
+    let key = if peer["display_name"].is_string() { "display_name" } else { "peer_id" };
+    output::cell(peer, key)
+}
