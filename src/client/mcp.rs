@@ -12,9 +12,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::domain::ToolExposure;
 use crate::domain::mcp::{
-    CLIENT_PROCESS, METHOD, NAME, PARAM_ANNOTATION, PARAM_PREFIX, PROTOCOL_VERSION, Revision,
-    SESSION_ID, encode_value, meta, name_member,
+    CLIENT_PROCESS, EXPOSE, METHOD, NAME, PARAM_ANNOTATION, PARAM_PREFIX, PROTOCOL_VERSION,
+    Revision, SESSION_ID, encode_value, meta, name_member,
 };
 
 /// Header that names the last event that was seen of a stream.
@@ -44,6 +45,8 @@ pub struct RequestSetting<'a> {
     pub input_schema: Option<&'a Value>,
     /// The client's process, if it is on this machine. The daemon finds the session by it where nothing else names one.
     pub process: Option<u32>,
+    /// Which tools the list is to have, if the client says so.
+    pub expose: Option<ToolExposure>,
 }
 
 /// The envelope of a JSON-RPC message. Its contents stay as they are written.
@@ -149,6 +152,9 @@ fn add_setting(headers: &mut HeaderMap, setting: RequestSetting<'_>, named: Opti
     }
     if let Some(process) = setting.process {
         headers.insert(CLIENT_PROCESS, HeaderValue::from(process));
+    }
+    if let Some(expose) = setting.expose {
+        headers.insert(EXPOSE, HeaderValue::from_static(expose.as_str()));
     }
 }
 

@@ -35,6 +35,9 @@ pub struct FileConfig {
     /// `[hooks]`.
     #[serde(default)]
     pub hooks: HooksSection,
+    /// `[sources]`.
+    #[serde(default)]
+    pub sources: SourcesSection,
     /// `[budget]`: a bound for each kind, by the last part of its key.
     #[serde(default)]
     pub budget: BTreeMap<String, u64>,
@@ -75,6 +78,14 @@ pub struct HooksSection {
     pub sub_agents: Option<bool>,
     /// Which idle sessions a message wakes.
     pub wake: Option<String>,
+}
+
+/// `[sources]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourcesSection {
+    /// `search` or `all`: which tools clients are shown.
+    pub expose: Option<String>,
 }
 
 impl FileConfig {
@@ -126,6 +137,7 @@ mod tests {
             ("[store]\nmaxbytes = 1", "maxbytes"),
             ("[retention]\nmax_age_days = \"x\"", "retention.max_age_days"),
             ("[hooks]\ncheck_in = \"often\"", "hooks.check_in"),
+            ("[sources]\nexpose = true", "sources.expose"),
             ("[budget]\nstreams = -1", "budget.streams"),
             ("[budget]\nstream = 1", "budget.stream"),
             ("listen = [1]", "listen"),

@@ -16,7 +16,7 @@ mod value;
 pub use agents::{AgentsConfig, EntryProblem, ResolvedInstance};
 pub use env::Env;
 pub use error::ConfigError;
-pub use file::{FileConfig, RetentionSection, StoreSection};
+pub use file::{FileConfig, RetentionSection, SourcesSection, StoreSection};
 pub use paths::Paths;
 pub use resolve::{Config, ConfigRow, DEFAULT_LISTEN, Flags, Origin, Setting};
 pub use value::{LogFormat, WakeMode};

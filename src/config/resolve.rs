@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::domain::{BudgetBounds, BudgetKind};
+use crate::domain::{BudgetBounds, BudgetKind, ToolExposure};
 
 use super::{AgentsConfig, ConfigError, Env, FileConfig, LogFormat, Paths, WakeMode, value};
 
@@ -51,6 +51,8 @@ pub struct Config {
     pub hooks_sub_agents: Setting<bool>,
     /// Which idle sessions a message wakes.
     pub hooks_wake: Setting<WakeMode>,
+    /// Which tools clients are shown; by their credential if this is not set.
+    pub sources_expose: Setting<Option<ToolExposure>>,
     /// What one principal may hold, by kind, in the order of the documentation.
     pub budget: Vec<(BudgetKind, Setting<u64>)>,
     /// The instance of a dispatch that names none.
@@ -209,6 +211,11 @@ impl Config {
             hooks_wake: sources
                 .text("hooks.wake", None, file.hooks.wake.clone(), own, |text| text.parse())?
                 .or_default(|| WakeMode::Terminal),
+            sources_expose: sources
+                .text("sources.expose", None, file.sources.expose.clone(), own, |text| {
+                    text.parse()
+                })?
+                .optional(),
             budget: BudgetKind::ALL
                 .into_iter()
                 .map(|kind| {
@@ -250,6 +257,11 @@ impl Config {
             row("hooks.context", json!(*self.hooks_context), &self.hooks_context),
             row("hooks.sub_agents", json!(*self.hooks_sub_agents), &self.hooks_sub_agents),
             row("hooks.wake", json!(*self.hooks_wake), &self.hooks_wake),
+            row(
+                "sources.expose",
+                json!(self.sources_expose.map(ToolExposure::as_str)),
+                &self.sources_expose,
+            ),
             row("default_agent", json!(*self.default_agent), &self.default_agent),
         ];
         rows.extend(self.budget.iter().map(|(kind, bound)| row(kind.key(), json!(**bound), bound)));

@@ -100,6 +100,7 @@ impl ServingDaemon {
             metrics: mcp_metrics,
             beat: beat.clone(),
             stop: lifecycle.soft.clone(),
+            exposure: config.sources_expose.value,
         })
         .await?;
         let app = App::new(Parts {

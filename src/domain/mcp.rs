@@ -69,6 +69,8 @@ impl Revision {
 pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 /// Header that names the session, in revisions that have them.
 pub const SESSION_ID: &str = "mcp-session-id";
+/// Header by which a client asks for all tools in `tools/list`, or for the few: `all` or `search`.
+pub const EXPOSE: &str = "svc-expose";
 /// Header that names the client's process, from `svc stdio`, which runs beside it.
 pub const CLIENT_PROCESS: &str = "svc-client-process";
 /// Header that repeats the request's method.

@@ -10,6 +10,7 @@ mod caller;
 pub mod cluster;
 mod daemon_proof;
 mod event;
+mod exposure;
 pub mod fit;
 mod gap;
 pub mod hook;
@@ -42,6 +43,7 @@ pub use budget::{BudgetBounds, BudgetKind, HourlyAllowance};
 pub use caller::{Caller, Scope};
 pub use daemon_proof::{ProofQuestion, TokenFingerprint, TokenHash, token_hash};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
+pub use exposure::ToolExposure;
 pub use gap::GapReason;
 pub(crate) use id::random_bytes;
 pub use id::{

@@ -14,7 +14,7 @@
 //!    where a request comes from.
 //! 3. `prompts` and `resources` are what there is beside tools, `metrics` the counters, `seal` signs the state that a
 //!    stateless client carries.
-//! 4. `running` are the calls at work. `server` is the state that all parts share, `session_access` opens and finds sessions, `acting_session` finds the
+//! 4. `running` are the calls at work. `server` is the state that all parts share, `session_access` opens and finds sessions, `exposure` says which tools a caller is shown, `acting_session` finds the
 //!    session that a call acts in.
 //! 5. `call`: a tool's call from the request to the answer, at once, as a task, or on record; and its recovery.
 //! 6. `notices`: what clients are told without a request. `methods`: all methods that have one answer.
@@ -24,6 +24,7 @@
 mod acting_session;
 mod call;
 mod era;
+mod exposure;
 mod http;
 mod introduction;
 mod methods;

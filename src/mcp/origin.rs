@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{era::ModernClient, metrics::RequestEra, rpc::AnswerEra, session::McpSession};
-use crate::domain::Caller;
+use crate::domain::{Caller, ToolExposure};
 
 /// The era of a request, and what is known of the client in it.
 #[derive(Debug, Clone)]
@@ -21,6 +21,8 @@ pub(crate) struct RequestContext {
     pub(crate) origin: RequestOrigin,
     /// The agent's session on whose behalf the request is made.
     pub(crate) acting_session: Option<Arc<str>>,
+    /// Which tools the caller is shown.
+    pub(crate) exposure: ToolExposure,
 }
 
 impl RequestOrigin {

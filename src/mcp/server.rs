@@ -14,6 +14,7 @@ use super::{
     session::McpSessionTable,
 };
 use crate::{
+    domain::ToolExposure,
     service::{self, Services},
     tools::Catalogue,
     web::{Beat, Pulse},
@@ -40,6 +41,8 @@ pub struct McpServerParts {
     pub beat: Beat,
     /// Ends the streams, and leaves running calls to the next start.
     pub stop: CancellationToken,
+    /// Which tools clients are shown that do not ask; by their credential if this is `None`.
+    pub exposure: Option<ToolExposure>,
 }
 
 /// The state behind [`McpServer`].
@@ -51,6 +54,7 @@ pub struct McpServerState {
     pub(crate) prompts: watch::Sender<Arc<Vec<PromptTemplate>>>,
     pub(crate) metrics: McpMetrics,
     pub(crate) stop: CancellationToken,
+    pub(crate) exposure: Option<ToolExposure>,
     pub(crate) sessions: McpSessionTable,
     pub(crate) running: RunningCalls,
     pub(crate) questions: OpenQuestions,
@@ -83,6 +87,7 @@ impl McpServer {
             prompts: watch::Sender::new(Arc::new(parts.prompts)),
             metrics: parts.metrics,
             stop: parts.stop,
+            exposure: parts.exposure,
             sessions: McpSessionTable::default(),
             running: RunningCalls::default(),
             questions: OpenQuestions::default(),

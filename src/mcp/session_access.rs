@@ -88,7 +88,7 @@ impl McpServer {
 
     /// Remembers which list of tools the client was given, so that it hears of a change, also after a restart.
     pub(crate) async fn note_tools_seen(&self, session: &McpSession) -> Result<(), service::Error> {
-        let tools = self.catalogue.fingerprint();
+        let tools = self.catalogue.fingerprint(self.exposure);
         if session.tools() == Some(tools) {
             return Ok(());
         }

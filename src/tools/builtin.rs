@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use super::{
-    Catalogue, Tool, context, events, ghap, hooks, memory, peers, search, sessions, tasks, values,
+    Catalogue, Tool, context, delegate, events, ghap, hooks, memory, peers, search, sessions,
+    tasks, values,
 };
 
-/// All tools: the built-in ones, and the one that searches among all.
+/// All tools: the built-in ones, the one that searches among all, and the one that calls any.
 pub fn catalogue() -> Arc<Catalogue> {
     Arc::new_cyclic(|weak| {
-        Catalogue::new(builtin().into_iter().chain([search::tool(weak.clone())]))
+        let of_all = [search::tool(weak.clone()), delegate::tool(weak.clone())];
+        Catalogue::new(builtin().into_iter().chain(of_all))
     })
 }
 
-/// The built-in tools without the search, which needs the catalogue that it is in.
+/// The built-in tools without those that need the catalogue that they are in.
 pub fn builtin() -> Vec<Tool> {
     [
         peers::tools(),

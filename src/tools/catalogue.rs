@@ -10,7 +10,26 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
 use super::{Annotations, Tool};
-use crate::domain::Caller;
+use crate::domain::{Caller, ToolExposure};
+
+/// Tools that a short list has, those first that an agent at work can least do without. There may be more of them than the
+/// list has room for.
+const SHORT_LIST: [&str; 11] = [
+    "ToolSearch",
+    "ToolCall",
+    "peer_list",
+    "peer_send",
+    "peer_inbox",
+    "sessions_send",
+    "SendMessage",
+    "start_ghap",
+    "resolve_ghap",
+    "search_experiences",
+    "TaskWait",
+];
+
+/// Most tools that a short list has.
+const SHORT_LIST_MAX: usize = 10;
 
 /// The tools by name. They may come and go, and readers of the list can watch its changes.
 #[derive(Debug)]
@@ -62,9 +81,25 @@ impl Catalogue {
         tools.get(name).filter(|tool| tool.is_open_to(caller)).cloned()
     }
 
-    /// Those that this caller may call, in the order of names.
+    /// Those that this caller may call, in the order of names; without those that are for programs.
     pub fn open_to(&self, caller: &Caller) -> Vec<Arc<Tool>> {
-        self.all().values().filter(|tool| tool.is_open_to(caller)).cloned().collect()
+        let tools = self.all();
+        let open = tools.values().filter(|tool| tool.is_open_to(caller) && !tool.is_for_programs());
+        open.cloned().collect()
+    }
+
+    /// Those that this caller is shown, in the order of names.
+    pub fn listed_to(&self, caller: &Caller, exposure: ToolExposure) -> Vec<Arc<Tool>> {
+        let open = self.open_to(caller);
+        match exposure {
+            ToolExposure::All => open,
+            ToolExposure::Search => {
+                let known = |name: &&str| open.iter().any(|tool| tool.name() == *name);
+                let short: Vec<&str> =
+                    SHORT_LIST.into_iter().filter(known).take(SHORT_LIST_MAX).collect();
+                open.into_iter().filter(|tool| short.contains(&tool.name())).collect()
+            }
+        }
     }
 
     /// Adds a tool; it replaces the one with its name.
@@ -98,11 +133,12 @@ impl Catalogue {
         self.changes.subscribe()
     }
 
-    /// A hash of all declarations: the same list has the same one, also after a restart.
-    pub fn fingerprint(&self) -> i64 {
+    /// A hash of all declarations, and of which of them are shown: the same list has the same one, also after a restart.
+    pub fn fingerprint(&self, exposure: Option<ToolExposure>) -> i64 {
         let mut hash = Sha256::new();
+        hash.update(exposure.map_or("", ToolExposure::as_str));
         for tool in self.all().values() {
-            hash.update(tool.entry().to_string());
+            hash.update(tool.entry(ToolExposure::All).to_string());
         }
         let bytes: [u8; 8] = hash.finalize()[..8].try_into().expect("a hash has more than 8 bytes");
         i64::from_be_bytes(bytes)

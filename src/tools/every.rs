@@ -9,6 +9,7 @@ use super::{
     schema::NOT_BLANK,
     testing::{World, nothing},
 };
+use crate::domain::{Caller, ToolExposure};
 
 /// Fields of a schema that a client of a model may choke on, anywhere in the schema of arguments.
 const HARD: [&str; 6] = ["$ref", "$defs", "oneOf", "anyOf", "allOf", "$schema"];
@@ -26,13 +27,75 @@ fn keys(schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
+/// A token is taken for four characters: what English and JSON come to with the models of today, within a fifth.
+#[tokio::test]
+async fn the_short_list_is_short_and_the_whole_one_bounded() {
+    let world = World::open().await;
+    let session = world.session("s");
+    for (caller, exposure, most, bytes) in [
+        (&session.caller, ToolExposure::Search, 10, 8 * 1024),
+        (&Caller::Operator, ToolExposure::Search, 10, 8 * 1024),
+        (&session.caller, ToolExposure::All, 100, 56 * 1024),
+    ] {
+        let listed = world.catalogue.listed_to(caller, exposure);
+        let mut entries: Vec<Value> = listed.iter().map(|tool| tool.entry(exposure)).collect();
+        for entry in &mut entries {
+            // For programs: clients do not show it to their models.
+            let has_output = entry.as_object_mut().unwrap().remove("outputSchema").is_some();
+            assert_eq!(has_output, exposure == ToolExposure::All, "{entry}");
+        }
+        let text = serde_json::to_string(&entries).unwrap();
+        let sizes: Vec<_> =
+            entries.iter().map(|entry| (entry["name"].clone(), entry.to_string().len())).collect();
+        assert!(listed.len() <= most && text.len() <= bytes, "{}: {sizes:?}", text.len());
+        assert!(text.chars().count().div_ceil(4) <= bytes / 4);
+        assert!(listed.is_sorted_by_key(|tool| tool.name().to_owned()), "{sizes:?}");
+        assert!(!text.contains("\"hook_event\"") && !text.contains("$schema"), "{sizes:?}");
+    }
+    let short = world.catalogue.listed_to(&session.caller, ToolExposure::Search);
+    for name in [
+        "ToolSearch",
+        "ToolCall",
+        "peer_list",
+        "peer_send",
+        "peer_inbox",
+        "start_ghap",
+        "resolve_ghap",
+    ] {
+        assert!(short.iter().any(|tool| tool.name() == name), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_tool_that_is_not_listed_is_called_by_the_one_that_calls_any() {
+    let world = World::open().await;
+    let ann = world.session("ann");
+    let call = async |name: &str, arguments: Value| {
+        world.try_call(&ann, "ToolCall", json!({ "name": name, "arguments": arguments })).await
+    };
+    let register = json!({ "display_name": "ann", "backend": "test" });
+    let peer = call("peer_register", register).await.unwrap();
+    assert_eq!(peer["display_name"], "ann");
+    // What is wrong with the other tool's arguments is said as by that tool.
+    let error = call("peer_register", json!({ "display_name": "ann" })).await.unwrap_err();
+    assert_eq!(error.field.as_deref(), Some("backend"));
+    for (name, kind) in
+        [("no_such_tool", ErrorType::NotFound), ("ToolCall", ErrorType::ValidationError)]
+    {
+        let error = call(name, nothing()).await.unwrap_err();
+        assert_eq!((error.kind, error.field.as_deref()), (kind, Some("name")), "{error:?}");
+    }
+    let bare = world.try_call(&ann, "ToolCall", json!({ "name": "peer_list" })).await.unwrap();
+    assert_eq!(bare["count"], 1, "arguments may be left out");
+}
+
 #[tokio::test]
 async fn only_results_with_stamps_are_not_made_plain() {
     let world = World::open().await;
     let tools = world.catalogue.all();
     let quoting: Vec<&str> =
         tools.values().filter(|tool| tool.is_quoting()).map(|tool| tool.name()).collect();
-    assert_eq!(quoting, ["hook_event", "peer_inbox"]);
+    assert_eq!(quoting, ["ToolCall", "hook_event", "peer_inbox"]);
 }
 
 #[tokio::test]
@@ -72,7 +135,7 @@ async fn a_result_a_failure_and_their_texts_are_plain() {
 async fn declarations_are_complete_and_plain() {
     let world = World::open().await;
     let tools = world.catalogue.all();
-    assert_eq!(tools.len(), super::builtin().len() + 1);
+    assert_eq!(tools.len(), super::builtin().len() + 2);
     for (name, tool) in &*tools {
         let fits = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
         assert!(fits && (1..=64).contains(&name.len()), "{name}");
@@ -111,8 +174,9 @@ async fn declarations_are_complete_and_plain() {
         };
         let validator = jsonschema::options().build(output).unwrap();
         assert!(validator.is_valid(&failed), "{name}: {output}");
-        // A hook that is to print nothing gets an empty object.
-        assert_eq!(validator.is_valid(&json!({})), name == "hook_event", "{name}: {output}");
+        // A hook that is to print nothing gets an empty object, and another tool may give anything.
+        let is_open = ["hook_event", "ToolCall"].contains(&name.as_str());
+        assert_eq!(validator.is_valid(&json!({})), is_open, "{name}: {output}");
         serde_json::to_value(Descriptor::of(tool)).unwrap();
     }
 }

@@ -19,6 +19,7 @@ pub(super) fn tools() -> Vec<Tool> {
         Tool::new("hook_event", EVENT, event)
             .title("Tell of an event in a coding agent")
             .family("hooks")
+            .for_programs()
             .quotes_by_itself(),
     ]
 }

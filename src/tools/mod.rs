@@ -3,13 +3,14 @@
 //! `GET /v1/tools` and in the search, and the generated tests.
 //!
 //! Reading order: `tool` is a declaration, `schema` what follows from its types, `call` what a running tool may say
-//! to its caller, `error` how it fails, `catalogue` all of them together. Then one file for each family, and `search`; `builtin` lists
+//! to its caller, `error` how it fails, `catalogue` all of them together. Then one file for each family, `search`, and `delegate`, which calls a tool that is not listed; `builtin` lists
 //! them.
 
 mod builtin;
 mod call;
 mod catalogue;
 mod context;
+mod delegate;
 mod error;
 mod events;
 #[cfg(test)]
@@ -32,6 +33,7 @@ mod values;
 pub use builtin::{builtin, catalogue};
 pub use call::{Call, ClientAnswers, ClientQuestion, FarEnd, LogLevel, NoFarEnd, ToolProgress};
 pub use catalogue::{Catalogue, Descriptor};
+pub use delegate::DelegatedCall;
 pub use error::{ErrorType, Failure, ToolError};
 pub use schema::{HeaderParam, ParamKind};
 pub use tool::{Annotations, Output, Pace, Tool};

@@ -33,25 +33,23 @@ pub(super) fn tools() -> Vec<Tool> {
 }
 
 const LIST: &str = "\
-Lists the peers: the other agents, orchestrators and people that work with this daemon.
+Lists the peers: the agents and people that you may send messages to.
 
-Use it to find out who is here before you send a message or hand over work. The order is online, busy, idle, offline, \
-and by name among those. Filters match exactly, and all that are given have to match. A peer that was not heard of for \
-60 s is offline; messages to it wait in its inbox.";
+Messages to one that is offline wait for it.";
 
 /// Which peers.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PeerListArguments {
-    /// Only peers in this state.
+    /// Only in this state.
     status: Option<PeerStatus>,
-    /// Only this kind of client, such as `claude-code` or `codex`.
+    /// Only this kind of client, such as `codex`.
     #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
     backend: Option<String>,
-    /// Only peers of this circle.
+    /// Only of this circle.
     #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
     circle: Option<String>,
-    /// Only peers that work in this folder.
+    /// Only in this folder.
     #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
     path: Option<String>,
     /// How many at most.
@@ -169,26 +167,26 @@ async fn heartbeat(call: Call, input: PeerHeartbeatArguments) -> Result<Peer, Fa
 }
 
 const SEND: &str = "\
-Sends a message to one peer, or to `operator`, the person. It is kept until it is read, also if the peer is offline now.
+Sends a message to a peer, or to `operator`, the person. It is kept until it is read.
 
-Type query asks (the answer comes to you by itself), response answers (with the correlation_id of the question, which it \
-acknowledges), notification (the default) tells. `delivery` says when it arrives.";
+A query asks: the answer comes to you by itself. A response answers, with the correlation_id of the question, which it \
+acknowledges. A notification tells. `delivery` says when it arrives.";
 
 /// A message to one peer.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PeerSendArguments {
-    /// The receiver: a `peer_id`, or a `display_name` that only one peer has.
+    /// The receiver: its peer_id, name or session key, or `operator`.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     to: String,
     /// What you have to say.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::MESSAGE_BYTES))]
     text: String,
-    /// A `query` wants an answer, a `response` is one, a `notification` wants none.
+    /// What it is.
     #[serde(rename = "type")]
     #[schemars(extend("default" = "notification"))]
     kind: Option<MessageType>,
-    /// What this answers, or what its answers will name.
+    /// The message that this answers.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     correlation_id: Option<String>,
     /// With the same key, a repeat to the same receiver sends nothing again and gives what was stored.
@@ -214,10 +212,10 @@ async fn send(call: Call, input: PeerSendArguments) -> Result<SentMessage, Failu
 }
 
 const INBOX: &str = "\
-Gives the messages that wait for you, in the order of arrival. Most clients' hooks give them to you without this call.
+Gives the messages that wait for you. Most clients' hooks give them to you without this call.
 
-`stamp` says who a message is from, whatever its text says; `answer` is the call that answers it, and acknowledges it. \
-Acknowledge others with peer_ack within 60 s, or they come again. With peek it shows and takes nothing.";
+`stamp` says who a message is from; `answer` is the call that answers and acknowledges it. peer_ack acknowledges others, \
+which come again after 60 s.";
 
 /// Which messages.
 #[derive(Deserialize, JsonSchema)]

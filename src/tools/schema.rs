@@ -133,6 +133,41 @@ fn words(object: &mut Map<String, Value>) {
     }
 }
 
+/// Rules that a short schema leaves out: the call says which one was broken.
+const UNSAID: [&str; 6] =
+    ["pattern", "minLength", "maxLength", "minItems", "maxItems", "additionalProperties"];
+
+/// Optional arguments that a short schema leaves out: those that the caller's credential says, and those of programs.
+const KNOWN: [&str; 5] = ["session_id", "peer_id", "from_peer", "idempotency_key", "cursor"];
+
+/// The schema of arguments as a model in the middle of its work needs it. What it leaves out is taken all the same.
+pub(super) fn brief(schema: &Value) -> Value {
+    let mut brief = schema.clone();
+    let needs = |name: &str| {
+        let required = schema["required"].as_array();
+        required.is_some_and(|required| required.iter().any(|needed| needed == name))
+    };
+    if let Some(properties) = brief.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.retain(|name, _| !KNOWN.contains(&name.as_str()) || needs(name));
+        properties.values_mut().for_each(leave_out);
+    }
+    brief
+}
+
+fn leave_out(schema: &mut Value) {
+    let Some(object) = schema.as_object_mut() else { return };
+    object.retain(|rule, _| !UNSAID.contains(&rule.as_str()));
+    for (rule, value) in object.iter_mut() {
+        match rule.as_str() {
+            "properties" => {
+                value.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(leave_out);
+            }
+            "items" => leave_out(value),
+            _ => {}
+        }
+    }
+}
+
 /// Removes `null` from the types of optional arguments: that an argument may be `null` is understood, and some clients
 /// cannot read it.
 fn without_null(schema: &mut Value) {

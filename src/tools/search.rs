@@ -1,10 +1,10 @@
 //! Finding tools by what they are for.
 //!
-//! BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over name, title, description and the
-//! names of arguments, each with a weight of its own. Names are split where people see words in them.
+//! BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over name, title, description, and names
+//! and descriptions of arguments, each with a weight of its own. Names are split where people see words in them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     ops::Bound,
     sync::{Arc, Mutex, PoisonError, Weak},
 };
@@ -13,13 +13,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Annotations, Call, Catalogue, ErrorType, Failure, Tool, ToolError, schema::NOT_BLANK};
+use super::{Call, Catalogue, ErrorType, Failure, Tool, ToolError, schema::NOT_BLANK};
 
 const DESCRIPTION: &str = "\
-Finds tools by what they are for, also such as your client does not show you.
+Finds tools by what they are for, also those that your client does not list.
 
-Ask in your own words (\"wait until a task is done\") or with a part of a name (\"peer\"). The best come first. With \
-detail = full you get the whole description and the schema of the arguments, and can call the tool.";
+Ask in your own words or by name. detail = full gives the schema of the arguments; then call the tool by its name, or with \
+ToolCall.";
 
 /// What to look for.
 #[derive(Deserialize, JsonSchema)]
@@ -31,14 +31,14 @@ struct ToolQuery {
     /// How many at most.
     #[schemars(range(min = 1, max = 50), extend("default" = 8))]
     limit: Option<usize>,
-    /// Only the daemon's own tools (`core`), or only those of servers behind it (`sourced`).
+    /// svc's own, or those of servers behind it.
     #[serde(rename = "type")]
     #[schemars(extend("default" = "any"))]
     origin: Option<ToolOrigin>,
-    /// Only tools of this family.
+    /// Only tools of this server.
     #[schemars(regex(pattern = NOT_BLANK))]
-    family: Option<String>,
-    /// How much to tell of each: its `name`, a `summary` in a sentence, or `full` with the schema of its arguments.
+    source: Option<String>,
+    /// How much to tell of each.
     #[schemars(extend("default" = "summary"))]
     detail: Option<ToolDetail>,
 }
@@ -50,7 +50,7 @@ enum ToolOrigin {
     /// The daemon's own.
     Core,
     /// Of a server behind it: `<instance>__<tool>`.
-    Sourced,
+    Source,
     /// All.
     Any,
 }
@@ -58,8 +58,8 @@ enum ToolOrigin {
 impl ToolOrigin {
     fn has(self, tool: &Tool) -> bool {
         match self {
-            Self::Core => !tool.name().contains("__"),
-            Self::Sourced => tool.name().contains("__"),
+            Self::Core => tool.source_name().is_none(),
+            Self::Source => tool.source_name().is_some(),
             Self::Any => true,
         }
     }
@@ -71,7 +71,7 @@ impl ToolOrigin {
 enum ToolDetail {
     /// Its name.
     Name,
-    /// Its name, its title, its family and what it does in a sentence.
+    /// Its name, its title, its server and what it does in a sentence.
     Summary,
     /// All of it.
     Full,
@@ -91,15 +91,12 @@ struct ToolHit {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     title: Option<String>,
-    /// Which tools it belongs to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    family: Option<String>,
     /// What it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// What may be assumed of it.
+    /// The server behind the daemon that has it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    annotations: Option<Annotations>,
+    source: Option<String>,
     /// The JSON schema of its arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     input_schema: Option<Map<String, Value>>,
@@ -114,7 +111,7 @@ impl ToolHit {
         let summary = Self {
             name,
             title: tool.title_text().map(str::to_owned),
-            family: Some(tool.family_name().to_owned()),
+            source: tool.source_name().map(str::to_owned),
             description: tool.description().lines().next().map(str::to_owned),
             ..Self::default()
         };
@@ -123,7 +120,6 @@ impl ToolHit {
         }
         Self {
             description: Some(tool.description().to_owned()),
-            annotations: Some(tool.annotations()),
             input_schema: tool.input_schema().as_object().cloned(),
             ..summary
         }
@@ -153,19 +149,11 @@ impl ToolSearcher {
         let Some(catalogue) = self.catalogue.upgrade() else {
             return Err(ToolError::new(ErrorType::Unavailable, "the daemon is about to end").into());
         };
-        if let Some(family) = &input.family {
-            let open = catalogue.open_to(&call.caller);
-            let families: BTreeSet<&str> = open.iter().map(|tool| tool.family_name()).collect();
-            if !families.contains(family.as_str()) {
-                let words = families.into_iter().collect::<Vec<_>>();
-                let message = format!("family: must be one of {}", words.join(", "));
-                return Err(ToolError::invalid("family", message).allowed(words).into());
-            }
-        }
         let origin = input.origin.unwrap_or(ToolOrigin::Any);
         let wanted = |tool: &Tool| {
             origin.has(tool)
-                && input.family.as_deref().is_none_or(|family| family == tool.family_name())
+                && !tool.is_for_programs()
+                && input.source.as_deref().is_none_or(|source| tool.source_name() == Some(source))
         };
         let detail = input.detail.unwrap_or(ToolDetail::Summary);
         let tools: Vec<ToolHit> = self
@@ -192,13 +180,15 @@ impl ToolSearcher {
 }
 
 /// How much a word counts where it stands.
-const WEIGHTS: Weights = Weights { name: 3.0, title: 2.0, description: 1.0, argument: 0.5 };
+const WEIGHTS: Weights =
+    Weights { name: 3.0, title: 2.0, description: 1.0, argument: 0.5, argument_text: 0.1 };
 
 struct Weights {
     name: f64,
     title: f64,
     description: f64,
     argument: f64,
+    argument_text: f64,
 }
 
 /// How soon a repeated word counts no more, and how much a long text counts against a tool (BM25's k1 and b).
@@ -207,11 +197,37 @@ const LENGTH: f64 = 0.75;
 /// What a word that only begins like the one asked for counts.
 const BEGINNING: f64 = 0.5;
 
+/// What a word that means the same as the one asked for counts.
+const SYNONYM: f64 = 0.4;
+
+/// Words that mean the same where tools are spoken of.
+const SYNONYMS: &[&[&str]] = &[
+    &["send", "tell", "say", "write", "notify"],
+    &["everybody", "everyone", "all", "broadcast"],
+    &["peer", "agent", "colleague", "teammate"],
+    &["inbox", "mail", "mailbox"],
+    &["cancel", "stop", "abort", "kill"],
+    &["list", "show", "enumerate"],
+    &["store", "remember", "save", "keep"],
+    &["delete", "remove", "forget"],
+    &["search", "find", "look", "lookup"],
+    &["retrieve", "find", "recall"],
+    &["events", "log", "history"],
+    &["ghap", "hypothesis", "journal", "record"],
+    &["run", "execute", "call"],
+];
+
+/// The other words that mean the same.
+fn synonyms(word: &str) -> impl Iterator<Item = &'static str> {
+    let groups = SYNONYMS.iter().filter(move |group| group.contains(&word));
+    groups.flat_map(|group| group.iter().copied()).filter(move |other| *other != word)
+}
+
 /// Words that say nothing of what a tool is for.
 const STOP_WORDS: &[&str] = &[
-    "a", "about", "all", "also", "am", "an", "and", "any", "are", "as", "at", "be", "been", "but",
-    "by", "can", "could", "do", "does", "for", "from", "get", "has", "have", "how", "i", "if",
-    "in", "is", "it", "its", "may", "me", "my", "no", "not", "of", "on", "one", "or", "our", "out",
+    "a", "about", "also", "am", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by",
+    "can", "could", "do", "does", "for", "from", "get", "has", "have", "how", "i", "if", "in",
+    "is", "it", "its", "may", "me", "my", "no", "not", "of", "on", "one", "or", "our", "out",
     "please", "should", "so", "some", "such", "than", "that", "the", "their", "them", "then",
     "there", "these", "they", "this", "to", "up", "us", "use", "want", "was", "we", "what", "when",
     "where", "which", "who", "will", "with", "would", "you", "your",
@@ -279,7 +295,12 @@ impl ToolIndex {
         wanted.dedup();
         let mut scores = vec![0.0; self.entries.len()];
         for word in &wanted {
-            let counts = self.counts(word);
+            let mut counts = self.counts(word);
+            for synonym in synonyms(word) {
+                for (count, other) in counts.iter_mut().zip(self.counts(synonym)) {
+                    *count = count.max(SYNONYM * other);
+                }
+            }
             let having = number(counts.iter().filter(|count| **count > 0.0).count());
             let rarity = (1.0 + (number(self.entries.len()) - having + 0.5) / (having + 0.5)).ln();
             for ((score, count), entry) in scores.iter_mut().zip(counts).zip(&self.entries) {
@@ -295,8 +316,21 @@ impl ToolIndex {
             .collect();
         // Entries are in the order of names, and a stable sort leaves equals so.
         ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
-        ranked.into_iter().map(|(_, name)| name).collect()
+        let query = joined(query);
+        // A tool's own name stands behind that of its server.
+        let is_named = |name: &str| {
+            let own = name.split_once("__").map_or(name, |(_, own)| own);
+            joined(name) == query || joined(own) == query
+        };
+        let (exact, rest): (Vec<&str>, Vec<&str>) =
+            ranked.into_iter().map(|(_, name)| name).partition(|name| is_named(name));
+        exact.into_iter().chain(rest).collect()
     }
+}
+
+/// A name in one word, in lower case.
+fn joined(name: &str) -> String {
+    name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
 /// The words of one tool, each with what it counts.
@@ -309,13 +343,13 @@ fn words_of(tool: &Tool) -> HashMap<String, f64> {
     };
     add(tool.name(), WEIGHTS.name);
     // Written in one word, too.
-    let joined: String = tool.name().chars().filter(|c| c.is_alphanumeric()).collect();
-    add(&joined.to_lowercase(), WEIGHTS.name);
+    add(&joined(tool.name()), WEIGHTS.name);
     add(tool.title_text().unwrap_or_default(), WEIGHTS.title);
     add(tool.description(), WEIGHTS.description);
     let arguments = tool.input_schema().get("properties").and_then(Value::as_object);
-    for name in arguments.into_iter().flat_map(Map::keys) {
+    for (name, argument) in arguments.into_iter().flatten() {
         add(name, WEIGHTS.argument);
+        add(argument["description"].as_str().unwrap_or_default(), WEIGHTS.argument_text);
     }
     all
 }
@@ -437,31 +471,71 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_family_is_looked_at_before_the_limit() {
-        let world = World::open().await;
-        let found =
-            names(&world, json!({ "query": "message task peer", "family": "events", "limit": 1 }))
-                .await;
-        assert_eq!(found, ["events_read"]);
-        let found = names(&world, json!({ "query": "message task peer", "limit": 2 })).await;
-        assert_eq!(found.len(), 2);
+    async fn filters_are_looked_at_before_the_limit() {
+        let mut world = World::open().await;
+        let fish =
+            [("fish_one", "fish"), ("sea__fish_two", "fish"), ("lake__fish", "fish fish fish")];
+        world.catalogue = of(&fish);
+        for (filter, expected) in [
+            (json!({}), &["lake__fish", "fish_one"][..]),
+            (json!({ "type": "core" }), &["fish_one"]),
+            (json!({ "type": "source" }), &["lake__fish", "sea__fish_two"]),
+            (json!({ "source": "sea" }), &["sea__fish_two"]),
+            (json!({ "source": "sea", "type": "core" }), &[]),
+            (json!({ "source": "nowhere" }), &[]),
+        ] {
+            let mut arguments = json!({ "query": "fish", "limit": 2 });
+            arguments.as_object_mut().unwrap().extend(filter.as_object().unwrap().clone());
+            assert_eq!(names(&world, arguments).await, expected, "{filter}");
+        }
         let call = world.operator(None);
-        let arguments = json!({ "query": "a", "family": "sports" });
-        let error = world.refuse(&call, "ToolSearch", arguments, ErrorType::ValidationError).await;
-        assert_eq!(error.field.as_deref(), Some("family"));
-        assert_eq!(
-            error.allowed,
-            Some(json!([
-                "catalogue",
-                "events",
-                "ghap",
-                "hooks",
-                "learning",
-                "peers",
-                "sessions",
-                "tasks"
-            ]))
-        );
+        let answer = world.call(&call, "ToolSearch", json!({ "query": "sea__fish_two" })).await;
+        assert_eq!(answer["tools"][0]["source"], "sea");
+    }
+
+    #[tokio::test]
+    async fn an_exact_name_comes_first_and_tools_for_programs_never() {
+        let mut world = World::open().await;
+        for query in ["hook_event", "tell of an event in a client's session", "hook"] {
+            let found = names(&world, json!({ "query": query, "limit": 50 })).await;
+            assert!(!found.iter().any(|name| name == "hook_event"), "{query}: {found:?}");
+        }
+        let busy = "issue issue issue create create create";
+        world.catalogue =
+            of(&[("create_issue_comment", busy), ("github__create_issue", "x"), ("a", busy)]);
+        for query in ["create_issue", "GitHub__Create_Issue", " CREATE_ISSUE "] {
+            let found = names(&world, json!({ "query": query })).await;
+            assert_eq!(found[0], "github__create_issue", "{query}: {found:?}");
+        }
+    }
+
+    /// What an agent may want that the short list does not have.
+    #[tokio::test]
+    async fn what_is_not_listed_is_found() {
+        let world = World::open().await;
+        for (query, expected) in [
+            ("tell everybody that main is frozen", "peer_broadcast"),
+            ("I have read this message", "peer_ack"),
+            ("remember this for later", "store_memory"),
+            ("forget a memory", "delete_memory"),
+            ("recall what we know about caching", "retrieve_memories"),
+            ("change my hypothesis", "update_ghap"),
+            ("is there a record left open by another session", "get_orphaned_ghap"),
+            ("take over an abandoned record", "adopt_ghap"),
+            ("my current hypothesis", "get_active_ghap"),
+            ("output of a task", "TaskGet"),
+            ("abort a running task", "TaskCancel"),
+            ("all tasks that failed", "TaskList"),
+            ("read the log of events", "events_read"),
+            ("what a test run gave", "record_outcome"),
+            ("context for what I am about to do", "assemble_context"),
+            ("groups of similar experiences", "get_clusters"),
+            ("store a value that the team holds", "store_value"),
+            ("which sessions are there", "list_sessions"),
+        ] {
+            let found = names(&world, json!({ "query": query, "limit": 5 })).await;
+            assert!(found.iter().any(|name| name == expected), "{query}: {found:?}");
+        }
     }
 
     #[tokio::test]

@@ -150,11 +150,8 @@ async fn list(call: Call, input: TaskListArguments) -> Result<TaskListResult, Fa
 }
 
 const WAIT: &str = "\
-Waits until a task is over (done, failed, cancelled or expired), and gives it.
-
-Use it in place of calling TaskGet again and again. If the task is not over after timeout_s seconds, you get it as it \
-is then, with timed_out = true: that is no failure, and you may wait again. A task that is over already is given at \
-once. For several tasks use TaskNotify.";
+Waits until a task is over (done, failed, cancelled), and gives it: at once if it is over already, else after timeout_s with timed_out = true, which is \
+no failure. For several tasks use TaskNotify.";
 
 /// Which task, and for how long.
 #[derive(Deserialize, JsonSchema)]

@@ -11,7 +11,7 @@ use serde::{
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{Call, Failure, HeaderParam, ToolError, schema};
-use crate::domain::{Caller, quote};
+use crate::domain::{Caller, ToolExposure, quote};
 
 type Run =
     dyn Fn(Call, Map<String, Value>) -> BoxFuture<'static, Result<Output, Failure>> + Send + Sync;
@@ -29,6 +29,7 @@ pub struct Tool {
     pace: Pace,
     needs_task: bool,
     quotes: bool,
+    for_programs: bool,
     run: Arc<Run>,
 }
 
@@ -54,6 +55,27 @@ pub struct Annotations {
     pub idempotent_hint: bool,
     /// It reaches beyond the daemon.
     pub open_world_hint: bool,
+}
+
+impl Annotations {
+    /// Those that are not as the protocol supposes them where they are absent.
+    fn in_short(self) -> Value {
+        let mut short = Map::new();
+        for (name, is, supposed) in [
+            ("readOnlyHint", self.read_only_hint, false),
+            ("destructiveHint", self.destructive_hint, true),
+            ("idempotentHint", self.idempotent_hint, false),
+            ("openWorldHint", self.open_world_hint, true),
+        ] {
+            // What changes nothing neither destroys nor differs when repeated.
+            let follows =
+                self.read_only_hint && matches!(name, "destructiveHint" | "idempotentHint");
+            if is != supposed && !follows {
+                short.insert(name.to_owned(), is.into());
+            }
+        }
+        short.into()
+    }
 }
 
 /// The result of a tool.
@@ -143,6 +165,7 @@ impl Tool {
             pace: Pace::Fast,
             needs_task: false,
             quotes: false,
+            for_programs: false,
             run,
         }
     }
@@ -151,6 +174,12 @@ impl Tool {
     #[must_use]
     pub fn title(self, title: &'static str) -> Self {
         Self { title: Some(title.into()), ..self }
+    }
+
+    /// Sets the JSON schema of its result.
+    #[must_use]
+    pub(super) fn result(self, output: Value) -> Self {
+        Self { output: Some(output), ..self }
     }
 
     /// Sets the group of tools that it belongs to.
@@ -199,6 +228,12 @@ impl Tool {
         Self { quotes: true, ..self }
     }
 
+    /// It is for programs, which know it: no list and no search shows it.
+    #[must_use]
+    pub(super) fn for_programs(self) -> Self {
+        Self { for_programs: true, ..self }
+    }
+
     /// Only callers with this scope may call it, or see it.
     #[must_use]
     pub fn scope(self, scope: &'static str) -> Self {
@@ -224,6 +259,11 @@ impl Tool {
     /// Its description for models; the first line is for people.
     pub fn description(&self) -> &str {
         &self.description
+    }
+
+    /// The server behind the daemon that has it; `None` for the daemon's own.
+    pub fn source_name(&self) -> Option<&str> {
+        self.name.split_once("__").map(|(source, _)| source)
     }
 
     /// The group of tools that it belongs to.
@@ -271,13 +311,26 @@ impl Tool {
         &self.input.headers
     }
 
+    /// Whether it is for programs alone, and shown to nobody.
+    pub fn is_for_programs(&self) -> bool {
+        self.for_programs
+    }
+
     /// Whether this caller may call it.
     pub fn is_open_to(&self, caller: &Caller) -> bool {
         self.scope.is_none_or(|scope| caller.has_scope(scope))
     }
 
     /// Its entry in `tools/list`.
-    pub fn entry(&self) -> Value {
+    pub fn entry(&self, exposure: ToolExposure) -> Value {
+        if exposure == ToolExposure::Search {
+            return json!({
+                "name": self.name,
+                "description": self.description,
+                "inputSchema": schema::brief(&self.input.json),
+                "annotations": self.annotations.in_short(),
+            });
+        }
         let mut entry = json!({
             "name": self.name,
             "description": self.description,

@@ -62,6 +62,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
             metrics: McpMetrics::default(),
             beat: beat.clone(),
             stop: stop.clone(),
+            exposure: None,
         });
         let mcp = mcp.await.expect("a server");
         let identity =

@@ -529,15 +529,27 @@ fn each_tool_answers_each_caller_by_the_rule() {
         ),
         ("premortem", fixed(json!({ "domain": "debugging" })), found),
         ("ToolSearch", fixed(json!({ "query": "task" })), all),
+        ("ToolCall", fixed(json!({ "name": "ToolSearch", "arguments": { "query": "task" } })), all),
     ];
     // Of the client's own events: tests/it/identity.rs and hook.rs.
-    let mut known = BTreeSet::from(["hook_event"]);
+    let mut known = BTreeSet::new();
     let mut wrong = Vec::new();
     for (tool, make, expected) in &rows {
         known.insert(*tool);
         let given = world.callers.each_ref().map(|caller| outcome(caller, tool, &make()));
         if given != *expected {
             wrong.push(format!("{tool} {}: {given:?} and not {expected:?}", make()));
+        }
+        // What was adopted cannot be adopted once more.
+        if ["ToolCall", "adopt_ghap"].contains(tool) {
+            continue;
+        }
+        // The same rule holds for a tool that is called by another.
+        let given = world.callers.each_ref().map(|caller| {
+            outcome(caller, "ToolCall", &json!({ "name": tool, "arguments": make() }))
+        });
+        if given != *expected {
+            wrong.push(format!("ToolCall {tool} {}: {given:?} and not {expected:?}", make()));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

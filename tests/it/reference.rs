@@ -347,6 +347,7 @@ fn every_setting_is_in_the_reference_with_its_default() {
             differences.cell(&key, row, 4, &[flag]);
             let default = match &setting["value"] {
                 Value::Null if key == "default_agent" => "none".to_owned(),
+                Value::Null if key == "sources.expose" => "by the credential".to_owned(),
                 Value::Null => "no limit".to_owned(),
                 Value::String(text) if key == "token_file" => {
                     text.rsplit('/').next().unwrap_or_default().to_owned()

@@ -601,6 +601,11 @@ fn what_may_be_done_twice_is_sent_again_and_nothing_else() {
     assert_eq!(fake.wait("ping", 4).len(), 4);
     let own = &fake.wait("tools/list", 1)[0];
     assert!(own.header("mcp-session-id").is_none(), "a bare call: {own:?}");
+    assert_eq!(
+        own.header("svc-expose"),
+        Some("all"),
+        "of tools that the client does not list, too"
+    );
 }
 
 #[test]

@@ -476,8 +476,10 @@ mod called {
         let d = Daemon::start();
         let found = call(&d, "ToolSearch", &json!({ "query": "How do I wait for several tasks?" }));
         assert_eq!(found["tools"][0]["name"], "TaskNotify");
-        let one = json!({ "query": "peer", "family": "events", "detail": "name" });
+        let one = json!({ "query": "Events_Read", "limit": 1, "detail": "name" });
         assert_eq!(call(&d, "ToolSearch", &one)["tools"], json!([{ "name": "events_read" }]));
+        let sourced = json!({ "query": "task", "type": "source" });
+        assert_eq!(call(&d, "ToolSearch", &sourced)["tools"], json!([]));
         let of = |kind: &str| {
             let arguments = json!({ "query": "task", "limit": 50, "type": kind, "detail": "name" });
             call(&d, "ToolSearch", &arguments)["count"].clone()

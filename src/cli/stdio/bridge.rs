@@ -17,7 +17,7 @@ use super::session::{CurrentSession, LegacySession};
 use super::tools::{ToolCache, ToolPage};
 use crate::client::mcp::{self, JsonRpcEnvelope, RequestSetting};
 use crate::client::{McpReply, StreamingReply, backoff};
-use crate::domain::mcp::SESSION_ID;
+use crate::domain::{ToolExposure, mcp::SESSION_ID};
 
 /// How often a request is sent again that brings no answer. A request that brings the daemon down must not do so for ever.
 pub(super) const REPEATS: u32 = 3;
@@ -32,6 +32,8 @@ pub(super) struct Bridge {
     pub(super) output: LineWriter,
     pub(super) session: CurrentSession,
     pub(super) tools: ToolCache,
+    /// Which tools the client is shown, if it was started so.
+    pub(super) expose: Option<ToolExposure>,
 }
 
 #[derive(Debug, Serialize)]
@@ -43,8 +45,9 @@ struct ToolListParams<'a> {
 }
 
 impl Bridge {
-    pub(super) fn new(link: DaemonLink, output: LineWriter) -> Self {
-        Self { link, output, session: CurrentSession::default(), tools: ToolCache::default() }
+    pub(super) fn new(link: DaemonLink, output: LineWriter, expose: Option<ToolExposure>) -> Self {
+        let (session, tools) = (CurrentSession::default(), ToolCache::default());
+        Self { link, output, session, tools, expose }
     }
 
     /// Sends a request of the bridge's own, outside of any session. Gives the result, and the session that it grants if
@@ -53,7 +56,10 @@ impl Bridge {
         &self,
         request: &Bytes,
     ) -> Result<(Option<HeaderValue>, Box<RawValue>), String> {
-        let outgoing = mcp::post(request.clone(), RequestSetting::default());
+        // A tool that the client does not list may be called, too.
+        let expose = Some(ToolExposure::All);
+        let outgoing =
+            mcp::post(request.clone(), RequestSetting { expose, ..RequestSetting::default() });
         let mut repeats = 0;
         loop {
             let problem = match self.link.open(&outgoing, Effort::Demand).await {

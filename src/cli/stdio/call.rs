@@ -271,10 +271,18 @@ impl OwedAnswer {
     }
 }
 
+/// The tool that a message calls; by `ToolCall`, the one that this calls.
 fn tool(message: &JsonRpcEnvelope<'_>) -> Option<String> {
+    if !message.is_request() || message.method.as_deref() != Some("tools/call") {
+        return None;
+    }
     // A call without a name is still a call of something.
-    (message.is_request() && message.method.as_deref() == Some("tools/call"))
-        .then(|| message.text_param("name").unwrap_or_default())
+    let name = message.text_param("name").unwrap_or_default();
+    if name != "ToolCall" {
+        return Some(name);
+    }
+    let arguments: Value = serde_json::from_str(message.param("arguments")?.get()).ok()?;
+    Some(arguments["name"].as_str().unwrap_or_default().to_owned())
 }
 
 /// An id in one spelling: a string may be written in many.

@@ -88,6 +88,7 @@ impl Bridge {
             let tool = call.tools.first().and_then(|name| self.tools.get(name));
             let setting = RequestSetting {
                 input_schema: tool.as_ref().map(|tool| &tool.input_schema),
+                expose: self.expose,
                 ..session.as_deref().map(LegacySession::setting).unwrap_or_default()
             };
             let request = mcp::post(call.line.clone(), setting);

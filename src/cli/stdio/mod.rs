@@ -29,6 +29,7 @@ use self::dispatcher::{CallDispatcher, LAST_WORDS};
 use self::lines::LineWriter;
 use self::link::DaemonLink;
 use super::Context;
+use crate::domain::ToolExposure;
 
 pub(super) const EXAMPLES: &str = "\
 Example:
@@ -47,6 +48,9 @@ pub(super) struct StdioArgs {
     /// Speak with the operator token: for a person, not for an agent
     #[arg(long)]
     operator: bool,
+    /// Which tools the client lists: `search` (a few, the others found by ToolSearch) or `all`
+    #[arg(long, value_name = "WHICH")]
+    expose: Option<ToolExposure>,
 }
 
 /// Bridges standard input and output to the daemon until the input ends or a signal comes.
@@ -54,7 +58,8 @@ pub(super) async fn run(context: &Context, args: StdioArgs) -> anyhow::Result<Ex
     let stop = CancellationToken::new();
     stop_on_signal(&stop)?;
     let (output, mut writing) = LineWriter::stdout();
-    let bridge = Arc::new(Bridge::new(DaemonLink::new(context, args.operator)?, output));
+    let bridge =
+        Arc::new(Bridge::new(DaemonLink::new(context, args.operator)?, output, args.expose));
     let mut dispatcher = CallDispatcher::new(Arc::clone(&bridge), &stop);
     let read = tokio::select! {
         read = dispatcher.read(tokio::io::stdin()) => read,

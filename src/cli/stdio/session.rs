@@ -63,6 +63,7 @@ impl LegacySession {
             session,
             input_schema: None,
             process: self.process,
+            expose: None,
         }
     }
 }

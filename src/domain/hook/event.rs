@@ -80,8 +80,13 @@ pub struct CheckedRun {
 }
 
 impl HookToolUse {
-    /// Whether it calls this tool of ours: `mcp_svc_peer_list` and `svc_peer_list` are `peer_list`.
+    /// Whether it calls this tool of ours: `mcp_svc_peer_list` and `svc_peer_list` are `peer_list`, and so is a `ToolCall` of
+    /// it.
     pub fn calls(&self, ours: &str) -> bool {
+        self.is_named(ours) || (self.is_named("ToolCall") && self.arguments["name"] == ours)
+    }
+
+    fn is_named(&self, ours: &str) -> bool {
         let prefix = self.tool.strip_suffix(ours);
         prefix.is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('_'))
     }

@@ -79,6 +79,7 @@ impl TestServer {
             metrics: McpMetrics::default(),
             beat: beat.clone(),
             stop: stop.clone(),
+            exposure: None,
         });
         let mcp = mcp.await.unwrap();
         let app = App::new(Parts {

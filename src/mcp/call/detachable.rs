@@ -195,6 +195,7 @@ mod tests {
             metrics: McpMetrics::default(),
             beat: Beat::new(limits::SSE_KEEP_ALIVE),
             stop: CancellationToken::new(),
+            exposure: None,
         });
         (test, server.await.unwrap())
     }

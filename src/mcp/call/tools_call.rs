@@ -20,7 +20,7 @@ use super::{
     on_record::{RecordedCall, record_and_run},
 };
 use crate::domain::BudgetKind;
-use crate::tools::{Call, Failure, NoFarEnd, Pace};
+use crate::tools::{Call, DelegatedCall, Failure, NoFarEnd, Pace};
 
 /// The reply to `tools/call`.
 pub(crate) enum CallReply {
@@ -38,7 +38,7 @@ impl McpServer {
         headers: &HeaderMap,
         mut request: ClientRequest,
     ) -> Result<CallReply, RpcError> {
-        let RequestContext { caller, origin, acting_session } = context;
+        let RequestContext { caller, origin, acting_session, .. } = context;
         let name = request.params.get("name").and_then(Value::as_str);
         let name = name.ok_or_else(|| RpcError::invalid_params("params.name: must name a tool"))?;
         let Some(tool) = self.catalogue.find(&caller, name) else {
@@ -48,6 +48,18 @@ impl McpServer {
         let hold = self.services.hold(&caller, BudgetKind::Calls, 1)?.map(Arc::new);
         let acting_session =
             self.acting_session(&caller, headers, &origin, acting_session, &request.params).await?;
+        if let RequestOrigin::Modern(_) = &origin {
+            era::check_argument_headers(headers, &tool, &request.params)?;
+        }
+        let tool = match self.catalogue.called_by(&caller, &tool, &request.params) {
+            None => tool,
+            // From here on it is a call of the other tool: on record, and after a restart.
+            Some(DelegatedCall { tool, arguments }) => {
+                request.params.insert("name".to_owned(), tool.name().into());
+                request.params.insert("arguments".to_owned(), arguments.into());
+                tool
+            }
+        };
         let started_at = self.services.now();
         let client = match origin {
             RequestOrigin::Bare => {
@@ -75,7 +87,6 @@ impl McpServer {
             hold,
         };
         if let CallClient::Modern(client) = &client {
-            era::check_argument_headers(headers, &tool, &record.params)?;
             if tool.is_task_only() && !client.has_tasks() {
                 return Err(rpc_error_of(Failure::needs_tasks()));
             }

@@ -86,7 +86,8 @@ impl McpServer {
         request: ClientRequest,
     ) -> Result<String, RpcError> {
         let acting_session = self.named_session(caller, headers, &origin).await?;
-        let context = RequestContext { caller: caller.clone(), origin, acting_session };
+        let exposure = self.exposure(caller, headers)?;
+        let context = RequestContext { caller: caller.clone(), origin, acting_session, exposure };
         if request.method != "tools/call" {
             return self.answer(&context, &request).await;
         }

@@ -166,12 +166,13 @@ impl McpServer {
             let NewMcpSession { revision, client, capabilities, .. } =
                 introduction(&request.params, McpTransport::Sse)?;
             self.describe_session(session, revision, client, capabilities).await?;
-            let result = self.initialize_result(revision);
+            let result = self.initialize_result(revision, caller).await?;
             return Ok(Some(result_message(&request.id, &result)));
         }
         let origin = RequestOrigin::Legacy(Arc::clone(session));
         let acting_session = self.named_session(caller, headers, &origin).await?;
-        let context = RequestContext { caller: caller.clone(), origin, acting_session };
+        let exposure = self.exposure(caller, headers)?;
+        let context = RequestContext { caller: caller.clone(), origin, acting_session, exposure };
         if request.method != "tools/call" {
             return Ok(Some(self.answer(&context, &request).await?));
         }

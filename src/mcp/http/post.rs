@@ -131,7 +131,8 @@ impl McpServer {
             meter.count(&self.metrics, RequestOutcome::Result);
             return Ok(response);
         }
-        let context = RequestContext { caller: caller.clone(), origin, acting_session };
+        let exposure = self.exposure(caller, headers)?;
+        let context = RequestContext { caller: caller.clone(), origin, acting_session, exposure };
         if request.method != "tools/call" {
             let answer = Box::pin(self.answer(&context, &request)).await?;
             meter.count(&self.metrics, RequestOutcome::Result);
@@ -182,7 +183,8 @@ impl McpServer {
         let new = introduction(&request.params, McpTransport::Http)?;
         let revision = new.revision;
         let session = self.open_session(caller, new).await?;
-        let answer = result_message(&request.id, &self.initialize_result(revision));
+        let result = self.initialize_result(revision, caller).await?;
+        let answer = result_message(&request.id, &result);
         let mut response = whole_response(answer, 200, forms);
         if let Ok(id) = HeaderValue::from_str(session.id.as_str()) {
             response.headers_mut().insert(SESSION_ID.clone(), id);

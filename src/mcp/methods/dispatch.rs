@@ -43,7 +43,9 @@ impl McpServer {
         let modern = context.origin.modern();
         let era = context.origin.answer_era();
         Ok(match (method, modern) {
-            ("server/discover", Some(_)) => kept(id, era, self.discovery(), PUBLIC_LIST),
+            ("server/discover", Some(_)) => {
+                kept(id, era, self.discovery(&context.caller).await?, PRIVATE_LIST)
+            }
             ("tasks/get" | "tasks/update" | "tasks/cancel", Some(client)) => {
                 self.task_method(context, client, request).await?
             }
@@ -90,8 +92,8 @@ impl McpServer {
         if let RequestOrigin::Legacy(session) = &context.origin {
             self.note_tools_seen(session).await?;
         }
-        let tools = self.catalogue.open_to(&context.caller);
-        Ok(ToolList { tools: tools.iter().map(|tool| tool.entry()).collect() })
+        let tools = self.catalogue.listed_to(&context.caller, context.exposure);
+        Ok(ToolList { tools: tools.iter().map(|tool| tool.entry(context.exposure)).collect() })
     }
 
     async fn set_level(

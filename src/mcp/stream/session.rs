@@ -100,7 +100,7 @@ pub(crate) async fn standalone_response(
         number = *count;
     });
     let mut notices = SessionNotices::new(server, caller, &session, from).await?;
-    if session.tools().is_some_and(|tools| tools != server.catalogue.fingerprint()) {
+    if session.tools().is_some_and(|tools| tools != server.catalogue.fingerprint(server.exposure)) {
         // The list has changed while the client was away, perhaps by a restart.
         notices.queue.push(Notice::ToolsChanged);
     }

@@ -23,11 +23,9 @@ pub(super) fn tools() -> Vec<Tool> {
 }
 
 const START: &str = "\
-Begins a GHAP record of what you are about to try: goal, hypothesis, action, prediction. Worth it when you debug something \
-whose cause you do not know, or try something that may not work; not for what is routine.
+Begins a GHAP record of what you are about to try, where you do not know the cause or it may not work.
 
-The hypothesis says what you believe and why, so that it can turn out wrong. The prediction says what will be seen if it is \
-right. A session has one active record at a time.";
+The hypothesis can turn out wrong; the prediction is what will be seen if it is right. A session has one active record.";
 
 /// What is about to be tried. The schema refuses other members: serde cannot, beside what is flattened.
 #[derive(Deserialize, JsonSchema)]
@@ -98,10 +96,8 @@ async fn update(call: Call, input: UpdateInput) -> Result<GhapUpdated, Failure> 
 }
 
 const RESOLVE: &str = "\
-Ends the active record: confirmed if what you predicted came, falsified if it did not, abandoned if nobody will know.
-
-Falsified wants surprise (what was not expected) and root_cause (why the prediction was wrong). A lesson is what the next \
-one should know. Cite outcome_id if a recorded test run or build shows it: such a record counts most.";
+Ends the active record: confirmed if what you predicted came, falsified (with surprise and root_cause) if it did not, else \
+abandoned.";
 
 /// How it ended.
 #[derive(Deserialize, JsonSchema)]

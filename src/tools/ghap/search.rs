@@ -19,21 +19,20 @@ pub(super) fn tools() -> Vec<Tool> {
 }
 
 const SEARCH: &str = "\
-Searches what was tried before, in this project and others: by symptom, goal, error text, names in the code. Gives whole \
-records, the best first, with what did not work among them. Look here before you debug something a second time.";
+Searches what was tried before, here and in other projects, by symptom, error text or name. Look here before you debug.";
 
 /// What is looked for.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ExperienceSearchInput {
-    /// What you would tell somebody who might have seen it: any text, errors and code too.
+    /// Any text, errors and code too.
     #[schemars(length(max = limits::SEARCH_QUERY_CHARS))]
     query: String,
     /// Only of this domain.
     domain: Option<Domain>,
     /// Only with this verdict.
     outcome: Option<Verdict>,
-    /// `surprise`, `root_cause`: only records that tell of one.
+    /// Only records that tell of one.
     #[schemars(extend("default" = "full"))]
     axis: Option<SearchAxis>,
     /// How many at most.

@@ -55,6 +55,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
         metrics: McpMetrics::default(),
         beat: beat.clone(),
         stop: stop.clone(),
+        exposure: None,
     })
     .await
     .expect("a server");

@@ -3,6 +3,7 @@
 mod bare;
 mod crash;
 mod eras;
+mod exposure;
 mod guard;
 mod legacy_sse;
 mod listening;

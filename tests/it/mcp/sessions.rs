@@ -49,7 +49,7 @@ fn a_client_is_told_what_there_is() {
     assert!(answer["serverInfo"]["version"].is_string());
     let instructions = answer["instructions"].as_str().expect("instructions");
     let point: String = instructions.chars().take(240).collect();
-    for word in ["svc", "agents", "messages", "tasks", "peer_list", "TaskWait"] {
+    for word in ["svc", "operator", "agents", "peer_list", "peer_send"] {
         assert!(point.contains(word), "{word} in {point:?}");
     }
     let tools = Client::open(&d, "2025-11-25").ask("tools/list", &json!({}));
