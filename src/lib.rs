@@ -6,6 +6,7 @@
 //! - [`store`]: the database and the log. The only SQL.
 //! - [`service`]: what the system does, without a protocol.
 //! - [`tools`]: what a model may ask of it, each tool declared once.
+//! - [`sources`]: child MCP servers, which it starts and whose tools it offers.
 //! - [`web`]: what the adapters that speak HTTP share.
 //! - [`mcp`]: the MCP server. [`http`]: the daemon's HTTP face. [`client`]: the other end of it.
 //! - `runner`: runs a program and sends what it prints to the daemon. Knows [`domain`] and [`client`] alone.
@@ -31,6 +32,7 @@ mod private_file;
 mod process_list;
 mod runner;
 pub mod service;
+pub mod sources;
 pub mod store;
 pub mod telemetry;
 pub mod tools;

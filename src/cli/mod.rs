@@ -43,6 +43,8 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+use crate::runner;
+
 pub use context::Context;
 pub use exit::{ALREADY_RUNNING, MIGRATIONS_PENDING, UsageError};
 pub use serve_args::ServeArgs;
@@ -53,6 +55,8 @@ pub fn run() -> ExitCode {
     // A client waits for this one: it is looked for first, and never ends like the others.
     match arguments.next() {
         Some(first) if first == "hook" => return hook::run_alone(arguments),
+        // The daemon starts its servers so.
+        Some(first) if first == runner::LAUNCHER => return runner::launch_server(arguments),
         // A client that ignores a hook's arguments runs this, and an exit code other than 0 would be an order to it.
         None if hook::is_called_without_arguments() => return ExitCode::SUCCESS,
         None => return commands::print_help(),

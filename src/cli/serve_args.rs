@@ -34,6 +34,12 @@ pub struct ServeArgs {
     /// Refuse to start when migrations are pending, rather than apply them
     #[arg(long)]
     pub no_migrate: bool,
+    /// Start these MCP servers too: a file with mcpServers, or the JSON itself; repeatable
+    #[arg(long, value_name = "FILE|JSON")]
+    pub mcp_config: Vec<String>,
+    /// Start no MCP servers but those of --mcp-config
+    #[arg(long)]
+    pub strict_mcp_config: bool,
     /// Write the log to this file, rotated by size
     #[arg(long, value_name = "PATH", hide = true)]
     pub log_file: Option<PathBuf>,
@@ -55,6 +61,8 @@ impl ServeArgs {
             log_format: self.log_format.clone(),
             log_file: self.log_file.clone(),
             no_migrate: self.no_migrate,
+            mcp_config: self.mcp_config.clone(),
+            strict_mcp_config: self.strict_mcp_config,
         }
     }
 
@@ -71,6 +79,13 @@ impl ServeArgs {
                 out.extend([flag.into(), value.into()]);
             }
         }
+        for value in &self.mcp_config {
+            // The daemon in the background has another working folder.
+            let is_document = value.trim_start().starts_with('{');
+            let path = std::path::absolute(value).ok().filter(|_| !is_document);
+            let value = path.map_or_else(|| value.into(), PathBuf::into_os_string);
+            out.extend(["--mcp-config".into(), value]);
+        }
         let singles = [("--log-level", &self.log_level), ("--log-format", &self.log_format)];
         for (flag, value) in singles {
             if let Some(value) = value {
@@ -80,7 +95,11 @@ impl ServeArgs {
         if let Some(path) = &self.token_file {
             out.extend(["--token-file".into(), path.into()]);
         }
-        for (flag, given) in [("--no-auth", self.no_auth), ("--no-migrate", self.no_migrate)] {
+        for (flag, given) in [
+            ("--no-auth", self.no_auth),
+            ("--no-migrate", self.no_migrate),
+            ("--strict-mcp-config", self.strict_mcp_config),
+        ] {
             if given {
                 out.push(flag.into());
             }
@@ -112,6 +131,8 @@ mod tests {
             "h",
             "--allowed-origin",
             "http://o",
+            "--mcp-config",
+            "{\"mcpServers\":{}}",
             "--log-level",
             "debug",
             "--log-format",
@@ -120,6 +141,7 @@ mod tests {
             "/t",
             "--no-auth",
             "--no-migrate",
+            "--strict-mcp-config",
         ];
         let parsed =
             Program::try_parse_from(std::iter::once("svc").chain(given)).expect("is valid");

@@ -36,6 +36,9 @@ pub enum ConfigError {
         /// What to do.
         advice: String,
     },
+    /// A value of `--mcp-config` that cannot be read.
+    #[error("{0}")]
+    Sources(String),
     /// `no_auth` together with an address that other machines can reach.
     #[error(
         "no_auth ({origin}) is refused because {address} is not a loopback address: anyone who reaches it would be the operator; \

@@ -82,10 +82,28 @@ pub struct HooksSection {
 
 /// `[sources]`.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "BTreeMap<String, serde_json::Value>")]
 pub struct SourcesSection {
     /// `search` or `all`: which tools clients are shown.
     pub expose: Option<String>,
+    /// A table for each child MCP server. One that is wrong leaves the others as they are.
+    servers: BTreeMap<String, serde_json::Value>,
+}
+
+impl TryFrom<BTreeMap<String, serde_json::Value>> for SourcesSection {
+    type Error = String;
+
+    fn try_from(mut keys: BTreeMap<String, serde_json::Value>) -> Result<Self, String> {
+        let expose = match keys.remove("expose") {
+            None => None,
+            Some(serde_json::Value::String(word)) => Some(word),
+            Some(_) => return Err("sources.expose: must be search or all".to_owned()),
+        };
+        match keys.iter().find(|(_, value)| !value.is_object()) {
+            Some((name, _)) => Err(format!("sources.{name}: is no key; a server is a table")),
+            None => Ok(Self { expose, servers: keys }),
+        }
+    }
 }
 
 impl FileConfig {
@@ -120,6 +138,15 @@ impl FileConfig {
     }
 }
 
+impl FileConfig {
+    /// The servers of `[sources]`, as they are written.
+    pub(in crate::config) fn source_entries(
+        &self,
+    ) -> impl Iterator<Item = (&String, &serde_json::Value)> {
+        self.sources.servers.iter()
+    }
+}
+
 fn trimmed(error: &toml::de::Error) -> String {
     error.to_string().trim_end().to_owned()
 }
@@ -140,6 +167,8 @@ mod tests {
             ("[sources]\nexpose = true", "sources.expose"),
             ("[budget]\nstreams = -1", "budget.streams"),
             ("[budget]\nstream = 1", "budget.stream"),
+            ("[sources]\nexpose = {}", "sources.expose"),
+            ("[sources]\nfs = \"x\"", "sources.fs"),
             ("listen = [1]", "listen"),
             ("= 3", "line 1"),
         ];

@@ -11,6 +11,7 @@ mod error;
 mod file;
 mod paths;
 mod resolve;
+pub mod sources;
 mod value;
 
 pub use agents::{AgentsConfig, EntryProblem, ResolvedInstance};

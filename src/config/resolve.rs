@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::domain::{BudgetBounds, BudgetKind, ToolExposure};
 
+use super::sources::{FlagSources, SourceFiles};
 use super::{AgentsConfig, ConfigError, Env, FileConfig, LogFormat, Paths, WakeMode, value};
 
 /// Where the daemon listens unless told otherwise.
@@ -63,6 +64,8 @@ pub struct Config {
     pub log_file: Option<PathBuf>,
     /// Refuse to start if migrations are pending, rather than apply them. A flag only.
     pub no_migrate: bool,
+    /// Where child MCP servers are named.
+    pub sources: SourceFiles,
 }
 
 /// The flags of the command line. Empty lists and `None` mean that a flag was not given.
@@ -86,6 +89,10 @@ pub struct Flags {
     pub log_file: Option<PathBuf>,
     /// `--no-migrate`.
     pub no_migrate: bool,
+    /// `--mcp-config`, repeatable.
+    pub mcp_config: Vec<String>,
+    /// `--strict-mcp-config`.
+    pub strict_mcp_config: bool,
 }
 
 /// A value with its origin.
@@ -229,6 +236,16 @@ impl Config {
             default_agent,
             log_file: flags.log_file.clone(),
             no_migrate: flags.no_migrate,
+            sources: SourceFiles {
+                home: paths.home.clone(),
+                config_file: paths.config_file.clone(),
+                flags: flags
+                    .mcp_config
+                    .iter()
+                    .map(|value| FlagSources::read(value).map_err(ConfigError::Sources))
+                    .collect::<Result<_, _>>()?,
+                strict: flags.strict_mcp_config,
+            },
             paths,
         };
         config.check()?;

@@ -18,6 +18,7 @@ use crate::domain::{Clock, Ids, SystemClock, TokenId, hook::HookPolicy, limits};
 use crate::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
 use crate::service::{Services, Tokens, Tuning};
+use crate::sources::{SourceManager, SourceManagerParts, SourceMetrics};
 use crate::store::{OpenOptions, Store, Writer};
 use crate::{
     local_socket::{self, SocketFile},
@@ -40,6 +41,7 @@ struct ServingDaemon {
     edge: Edge,
     mcp: McpServer,
     services: Services,
+    sources: SourceManager,
     store: Store,
     writer: Writer,
     socket: SocketFile,
@@ -103,9 +105,21 @@ impl ServingDaemon {
             exposure: config.sources_expose.value,
         })
         .await?;
+        let source_metrics = SourceMetrics::default();
+        source_metrics.register(metrics.registry());
+        let sources = SourceManager::start(SourceManagerParts {
+            services: services.clone(),
+            files: config.sources.clone(),
+            env: env.clone(),
+            catalogue: Arc::downgrade(&tools),
+            metrics: source_metrics,
+        })
+        .await?;
+        tools.join(Arc::new(sources.clone()));
         let app = App::new(Parts {
             services: services.clone(),
             tools: Arc::clone(&tools),
+            sources: Some(sources.clone()),
             metrics,
             identity,
             beat,
@@ -116,13 +130,14 @@ impl ServingDaemon {
         edge.ready(app, mcp::router(mcp.clone()));
         sweeps::start(lifecycle, &services, &tools, config);
         tracing::info!(url, db.path = %config.paths.db.display(), "ready");
-        Ok(Self { url, boot_id, edge, mcp, services, store, writer, socket })
+        Ok(Self { url, boot_id, edge, mcp, services, sources, store, writer, socket })
     }
 
     /// Ends the streams, drains the requests under way, and closes the database.
     async fn stop(self, lifecycle: &Lifecycle, paths: &Paths) -> anyhow::Result<()> {
         self.edge.drain();
         lifecycle.drain(limits::DRAIN).await;
+        self.sources.finish().await;
         self.mcp.finish().await;
         lifecycle.background.close();
         lifecycle.background.wait().await;

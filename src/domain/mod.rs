@@ -31,6 +31,7 @@ mod process;
 pub mod quote;
 mod secret;
 mod session_standing;
+pub mod source;
 pub mod sse;
 pub mod stamp;
 mod task;

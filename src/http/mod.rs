@@ -24,6 +24,7 @@ mod peers;
 mod protocol;
 mod routes;
 mod server;
+mod sources;
 mod sse;
 mod state;
 mod tasks;

@@ -14,7 +14,7 @@ use super::{
     api::Api,
     daemon_proof, events, exposition, health, journal, messages,
     openapi::{Document, Operation},
-    page, peers, protocol, tasks, tokens, tools,
+    page, peers, protocol, sources, tasks, tokens, tools,
 };
 
 /// The routes, with what serves them, and those of another adapter.
@@ -43,6 +43,7 @@ fn api() -> Api {
     let api = daemon_proof::routes(api);
     let api = tools::routes(api);
     let api = page::routes(api);
+    let api = sources::routes(api);
     let api = exposition::routes(api);
     let on_document = Operation::new("This description (OpenAPI 3.1)");
     let on_document = on_document.answer_with(200, "The document", "application/json");

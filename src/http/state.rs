@@ -9,6 +9,7 @@ use super::{Code, Metrics, Problem};
 use crate::{
     domain::{Caller, Timestamp},
     service::Services,
+    sources::SourceManager,
     tools::Catalogue,
     web::Beat,
 };
@@ -24,6 +25,8 @@ pub struct Parts {
     pub services: Services,
     /// What a model may ask of it.
     pub tools: Arc<Catalogue>,
+    /// Child MCP servers; `None` where there are none.
+    pub sources: Option<SourceManager>,
     /// Counts of requests.
     pub metrics: Metrics,
     /// Which process this is.

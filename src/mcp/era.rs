@@ -297,6 +297,7 @@ mod tests {
             id: serde_json::value::to_raw_value(&1).unwrap(),
             method: method.to_owned(),
             params: params.as_object().unwrap().clone(),
+            raw_params: None,
         };
         let call = request("tools/call", json!({"name": "wörk"}));
         for (request, list, fine) in [

@@ -25,6 +25,7 @@ mod process_tree;
 mod reaper;
 mod run;
 mod sender;
+mod server_process;
 mod signals;
 mod spool;
 mod supervise;
@@ -41,5 +42,8 @@ pub(crate) use observer::{RunNotice, RunObserver};
 pub(crate) use reaper::run_reaper;
 pub(crate) use run::{Run, RunReport};
 pub(crate) use sender::{EventSender, SendOutcome};
+pub(crate) use server_process::{
+    LAUNCHER, ServerCommand, ServerProcess, end_leftovers, launch_server,
+};
 pub(crate) use signals::Signals;
 pub(crate) use spool::{LeftoverSpool, SpoolHeader};

@@ -22,6 +22,7 @@ mod project;
 mod read_cache;
 pub mod search;
 mod services;
+pub mod sources;
 pub mod tasks;
 pub mod team;
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::{ops::Deref, sync::Arc};
 
 use super::{
     Error, Tokens, Tuning, access::Access, budget::BudgetHold, core::Core, hooks::Hooks,
-    journal::Journal, log::Log, mcp::Mcp, search::Search, tasks::Tasks, team::Team,
+    journal::Journal, log::Log, mcp::Mcp, search::Search, sources::Sources, tasks::Tasks,
+    team::Team,
 };
 use crate::{
     domain::{BudgetKind, Caller, Clock, Ids, Timestamp, hook::HookPolicy},
@@ -34,6 +35,8 @@ pub struct Rooms {
     pub hooks: Hooks,
     /// MCP sessions and the calls that are on record.
     pub mcp: Mcp,
+    /// Child MCP servers on record.
+    pub sources: Sources,
     core: Core,
 }
 
@@ -69,6 +72,7 @@ impl Services {
             search,
             hooks,
             mcp: Mcp::new(core.clone()),
+            sources: Sources::new(core.clone()),
             core,
         }))
     }

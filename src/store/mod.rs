@@ -19,8 +19,9 @@ pub use rows::{
     Frequencies, GhapFilter, GhapPart, GivenItem, HitRate, LessonKind, LogPage, LoginCodeRow,
     McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageFilter, MessageRow, NewCluster,
     PageSize, PeerFilter, PeerRow, ProbabilityBin, ProcessSubject, SearchCandidate, SearchFilter,
-    SeenItem, SessionFilter, SessionStart, ShownBy, StreamState, StreamView, SubjectHolders,
-    TaskFilter, TaskRow, TokenEnd, TokenRow, ToolCall, ToolCallCount, VerdictWeek,
+    SeenItem, SessionFilter, SessionStart, ShownBy, SourceListRow, SourceProcessRow,
+    SourceStateRow, StreamState, StreamView, SubjectHolders, TaskFilter, TaskRow, TokenEnd,
+    TokenRow, ToolCall, ToolCallCount, VerdictWeek,
 };
 #[cfg(test)]
 pub(crate) use sqlite::testing;

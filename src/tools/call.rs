@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, value::RawValue};
 
 use super::{Failure, ToolError};
 use crate::{
@@ -26,6 +26,8 @@ pub struct Call {
     pub started_at: Timestamp,
     /// The client.
     pub far_end: Arc<dyn FarEnd>,
+    /// The request's `params` as they came, for a server behind the daemon; `None` if the call was put together here.
+    pub params: Option<Arc<RawValue>>,
 }
 
 impl Call {
@@ -33,7 +35,7 @@ impl Call {
     pub fn alone(services: Services, caller: Caller) -> Self {
         let session = caller.session().map(Arc::from);
         let started_at = services.now();
-        Self { services, caller, session, started_at, far_end: Arc::new(NoFarEnd) }
+        Self { services, caller, session, started_at, far_end: Arc::new(NoFarEnd), params: None }
     }
 
     /// What is left of a bound on waiting. The bound counts from when the call came in, so a call that is run again waits no
@@ -69,6 +71,15 @@ impl Call {
     pub async fn detach(&self) -> Result<(), Failure> {
         self.far_end.detach().await
     }
+}
+
+/// A notification of a server behind the daemon about a call, with the params that it gave.
+#[derive(Debug, Clone)]
+pub enum RelayedNote {
+    /// `notifications/progress`. The token is replaced by the client's own.
+    Progress(Map<String, Value>),
+    /// `notifications/message`.
+    Log(LogLevel, Map<String, Value>),
 }
 
 /// How far a tool has come, as the protocol tells it.
@@ -142,6 +153,8 @@ pub trait FarEnd: fmt::Debug + Send + Sync {
     fn progress(&self, progress: ToolProgress) -> BoxFuture<'_, ()>;
     /// See [`Call::log`].
     fn log(&self, level: LogLevel, data: Value) -> BoxFuture<'_, ()>;
+    /// Passes a notification of a server behind the daemon on, as far as the client wants it.
+    fn relay(&self, note: RelayedNote) -> BoxFuture<'_, ()>;
     /// See [`Call::ask`].
     fn ask(&self, asks: Vec<ClientQuestion>) -> BoxFuture<'_, Result<ClientAnswers, Failure>>;
     /// See [`Call::detach`].
@@ -166,6 +179,10 @@ impl FarEnd for NoFarEnd {
     }
 
     fn log(&self, _: LogLevel, _: Value) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn relay(&self, _: RelayedNote) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 

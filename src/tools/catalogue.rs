@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, PoisonError, RwLock},
+    fmt,
+    sync::{Arc, OnceLock, PoisonError, RwLock},
 };
 
 use serde::Serialize;
@@ -30,12 +31,23 @@ const SHORT_LIST: [&str; 11] = [
 
 /// Most tools that a short list has.
 const SHORT_LIST_MAX: usize = 10;
+/// Most tools of servers behind the daemon that their entries put into a short list.
+const LISTED_FOREIGN_MAX: usize = 10;
 
 /// The tools by name. They may come and go, and readers of the list can watch its changes.
 #[derive(Debug)]
 pub struct Catalogue {
     tools: RwLock<Arc<BTreeMap<String, Arc<Tool>>>>,
     changes: watch::Sender<u64>,
+    foreign: OnceLock<Arc<dyn ForeignTools>>,
+}
+
+/// Tools of servers behind the daemon. Who calls decides which there are.
+pub trait ForeignTools: fmt::Debug + Send + Sync {
+    /// Those of a caller, by name.
+    fn of(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>>;
+    /// Those of all callers. Of two of one name it has one.
+    fn all(&self) -> Vec<Arc<Tool>>;
 }
 
 /// A tool, as search and lists outside the protocol show it.
@@ -67,25 +79,49 @@ impl Catalogue {
     pub fn new(tools: impl IntoIterator<Item = Tool>) -> Self {
         let tools =
             tools.into_iter().map(|tool| (tool.name().to_owned(), Arc::new(tool))).collect();
-        Self { tools: RwLock::new(Arc::new(tools)), changes: watch::Sender::new(0) }
+        Self {
+            tools: RwLock::new(Arc::new(tools)),
+            changes: watch::Sender::new(0),
+            foreign: OnceLock::new(),
+        }
     }
 
-    /// The tools as they are now, by name.
+    /// Joins the tools of servers behind the daemon. Only the first call counts.
+    pub fn join(&self, foreign: Arc<dyn ForeignTools>) {
+        self.foreign.set(foreign).ok();
+        self.foreign_changed();
+    }
+
+    /// The tools of servers behind the daemon have changed.
+    pub fn foreign_changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// The daemon's own tools as they are now, by name.
     pub fn all(&self) -> Arc<BTreeMap<String, Arc<Tool>>> {
         Arc::clone(&self.tools.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The tool of that name, if there is one and this caller may call it.
     pub fn find(&self, caller: &Caller, name: &str) -> Option<Arc<Tool>> {
-        let tools = self.tools.read().unwrap_or_else(PoisonError::into_inner);
-        tools.get(name).filter(|tool| tool.is_open_to(caller)).cloned()
+        let own = self.tools.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        let tool = own.or_else(|| self.foreign.get()?.of(caller).get(name).cloned());
+        tool.filter(|tool| tool.is_open_to(caller))
     }
 
-    /// Those that this caller may call, in the order of names; without those that are for programs.
+    /// Those that this caller may call: the daemon's own in the order of names, without those that are for programs, then
+    /// those of servers behind it.
     pub fn open_to(&self, caller: &Caller) -> Vec<Arc<Tool>> {
-        let tools = self.all();
-        let open = tools.values().filter(|tool| tool.is_open_to(caller) && !tool.is_for_programs());
-        open.cloned().collect()
+        let (own, foreign) = (self.all(), self.foreign.get().map(|foreign| foreign.of(caller)));
+        let foreign = foreign.iter().flat_map(|tools| tools.values());
+        let is_open = |tool: &&Arc<Tool>| tool.is_open_to(caller) && !tool.is_for_programs();
+        own.values().chain(foreign).filter(is_open).cloned().collect()
+    }
+
+    /// All tools, whoever may call them.
+    pub fn everything(&self) -> Vec<Arc<Tool>> {
+        let foreign = self.foreign.get().map(|foreign| foreign.all()).unwrap_or_default();
+        self.all().values().cloned().chain(foreign).collect()
     }
 
     /// Those that this caller is shown, in the order of names.
@@ -95,9 +131,15 @@ impl Catalogue {
             ToolExposure::All => open,
             ToolExposure::Search => {
                 let known = |name: &&str| open.iter().any(|tool| tool.name() == *name);
-                let short: Vec<&str> =
+                let mut short: Vec<&str> =
                     SHORT_LIST.into_iter().filter(known).take(SHORT_LIST_MAX).collect();
-                open.into_iter().filter(|tool| short.contains(&tool.name())).collect()
+                let is_listed = |tool: &&Arc<Tool>| {
+                    tool.foreign_declaration().is_some_and(|declared| declared.is_listed)
+                };
+                let wanted = open.iter().filter(is_listed).take(LISTED_FOREIGN_MAX);
+                short.extend(wanted.map(|tool| tool.name()));
+                let is_short = |tool: &&Arc<Tool>| short.contains(&tool.name());
+                open.iter().filter(is_short).cloned().collect()
             }
         }
     }
@@ -137,7 +179,7 @@ impl Catalogue {
     pub fn fingerprint(&self, exposure: Option<ToolExposure>) -> i64 {
         let mut hash = Sha256::new();
         hash.update(exposure.map_or("", ToolExposure::as_str));
-        for tool in self.all().values() {
+        for tool in self.everything() {
             hash.update(tool.entry(ToolExposure::All).to_string());
         }
         let bytes: [u8; 8] = hash.finalize()[..8].try_into().expect("a hash has more than 8 bytes");

@@ -31,9 +31,11 @@ mod tool;
 mod values;
 
 pub use builtin::{builtin, catalogue};
-pub use call::{Call, ClientAnswers, ClientQuestion, FarEnd, LogLevel, NoFarEnd, ToolProgress};
-pub use catalogue::{Catalogue, Descriptor};
+pub use call::{
+    Call, ClientAnswers, ClientQuestion, FarEnd, LogLevel, NoFarEnd, RelayedNote, ToolProgress,
+};
+pub use catalogue::{Catalogue, Descriptor, ForeignTools};
 pub use delegate::DelegatedCall;
 pub use error::{ErrorType, Failure, ToolError};
 pub use schema::{HeaderParam, ParamKind};
-pub use tool::{Annotations, Output, Pace, Tool};
+pub use tool::{Annotations, ForeignDeclaration, Output, Pace, Tool};

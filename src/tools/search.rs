@@ -253,7 +253,7 @@ struct IndexedTool {
 impl ToolIndex {
     fn of(catalogue: &Catalogue, version: u64) -> Self {
         let (mut entries, mut words) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
-        for (index, tool) in catalogue.all().values().enumerate() {
+        for (index, tool) in catalogue.everything().iter().enumerate() {
             let counts = words_of(tool);
             entries
                 .push(IndexedTool { name: tool.name().to_owned(), length: counts.values().sum() });

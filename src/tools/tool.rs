@@ -30,7 +30,21 @@ pub struct Tool {
     needs_task: bool,
     quotes: bool,
     for_programs: bool,
+    foreign: Option<Box<ForeignDeclaration>>,
     run: Arc<Run>,
+}
+
+/// A tool of a server behind the daemon, as that server declares it.
+#[derive(Debug, Clone)]
+pub struct ForeignDeclaration {
+    /// The server.
+    pub source: Arc<str>,
+    /// The entry of `tools/list`, with the name and the description that clients see.
+    pub entry: Value,
+    /// The scope that a caller needs.
+    pub scope: Option<Arc<str>>,
+    /// Whether it stands in the short list.
+    pub is_listed: bool,
 }
 
 /// How long a tool may take.
@@ -83,6 +97,8 @@ impl Annotations {
 pub enum Output {
     /// One JSON object.
     Object(Box<RawValue>),
+    /// The whole result of a server behind the daemon, byte for byte.
+    Verbatim(Box<RawValue>),
     /// Content in the protocol's form.
     Content {
         /// Blocks of content.
@@ -142,6 +158,47 @@ impl Tool {
         Self::bare(name.into(), description.into(), input, Arc::new(run))
     }
 
+    /// A tool of a server behind the daemon. That server checks the arguments, and its results pass as they are.
+    pub fn foreign<F, Fut>(declaration: ForeignDeclaration, run: F) -> Self
+    where
+        F: Fn(Call, Map<String, Value>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Output, Failure>> + Send + 'static,
+    {
+        let text =
+            |name: &str| declaration.entry.get(name).and_then(Value::as_str).map(str::to_owned);
+        let hints = declaration.entry.get("annotations");
+        let hint = |name: &str| hints.and_then(|hints| hints.get(name)).and_then(Value::as_bool);
+        let read_only = hint("readOnlyHint").unwrap_or(false);
+        let annotations = Annotations {
+            read_only_hint: read_only,
+            destructive_hint: hint("destructiveHint").unwrap_or(!read_only),
+            idempotent_hint: hint("idempotentHint").unwrap_or(false),
+            open_world_hint: hint("openWorldHint").unwrap_or(true),
+        };
+        let title = text("title").or_else(|| {
+            hints.and_then(|hints| hints.get("title")).and_then(Value::as_str).map(str::to_owned)
+        });
+        let input = declaration.entry.get("inputSchema").cloned().unwrap_or_default();
+        let run = move |call, arguments| run(call, arguments).boxed();
+        Self {
+            title: title.map(Cow::Owned),
+            family: "sources",
+            annotations,
+            output: declaration.entry.get("outputSchema").cloned(),
+            ..Self::bare(
+                text("name").unwrap_or_default().into(),
+                text("description").unwrap_or_default().into(),
+                schema::Input::from_json(input),
+                Arc::new(run),
+            )
+        }
+        .declared_by(declaration)
+    }
+
+    fn declared_by(self, declaration: ForeignDeclaration) -> Self {
+        Self { foreign: Some(Box::new(declaration)), ..self }
+    }
+
     fn bare(
         name: Cow<'static, str>,
         description: Cow<'static, str>,
@@ -166,6 +223,7 @@ impl Tool {
             needs_task: false,
             quotes: false,
             for_programs: false,
+            foreign: None,
             run,
         }
     }
@@ -263,7 +321,8 @@ impl Tool {
 
     /// The server behind the daemon that has it; `None` for the daemon's own.
     pub fn source_name(&self) -> Option<&str> {
-        self.name.split_once("__").map(|(source, _)| source)
+        let declared = self.foreign.as_ref().map(|foreign| &*foreign.source);
+        declared.or_else(|| self.name.split_once("__").map(|(source, _)| source))
     }
 
     /// The group of tools that it belongs to.
@@ -318,11 +377,20 @@ impl Tool {
 
     /// Whether this caller may call it.
     pub fn is_open_to(&self, caller: &Caller) -> bool {
-        self.scope.is_none_or(|scope| caller.has_scope(scope))
+        let foreign = self.foreign.as_ref().and_then(|foreign| foreign.scope.as_deref());
+        self.scope.or(foreign).is_none_or(|scope| caller.has_scope(scope))
+    }
+
+    /// The declaration of a server behind the daemon, if it is that server's tool.
+    pub fn foreign_declaration(&self) -> Option<&ForeignDeclaration> {
+        self.foreign.as_deref()
     }
 
     /// Its entry in `tools/list`.
     pub fn entry(&self, exposure: ToolExposure) -> Value {
+        if let Some(foreign) = &self.foreign {
+            return foreign.entry.clone();
+        }
         if exposure == ToolExposure::Search {
             return json!({
                 "name": self.name,
@@ -355,6 +423,9 @@ impl Tool {
         mut arguments: Map<String, Value>,
     ) -> Result<Output, Failure> {
         let run = async {
+            if self.foreign.is_some() {
+                return (self.run)(call, arguments).await;
+            }
             self.input.check(&mut arguments)?;
             let output = (self.run)(call, arguments).await?;
             Ok(if self.quotes { output } else { output.plain() })
@@ -402,6 +473,7 @@ impl Output {
                     }
                 }
             }
+            Self::Verbatim(_) => {}
             Self::Content { content, structured, .. } => {
                 content.iter_mut().chain(structured).for_each(quote::value);
             }
@@ -425,6 +497,18 @@ impl Output {
 
     /// Whether the tool failed.
     pub fn is_error(&self) -> bool {
-        matches!(self, Self::Content { is_error: true, .. })
+        #[derive(serde::Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Verdict {
+            #[serde(default)]
+            is_error: bool,
+        }
+        match self {
+            Self::Object(_) => false,
+            Self::Content { is_error, .. } => *is_error,
+            Self::Verbatim(result) => {
+                serde_json::from_str(result.get()).is_ok_and(|Verdict { is_error }| is_error)
+            }
+        }
     }
 }

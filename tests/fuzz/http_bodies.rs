@@ -42,6 +42,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         let app = App::new(Parts {
             services,
             tools: svc::tools::catalogue(),
+            sources: None,
             metrics: Metrics::default(),
             identity: Identity {
                 boot_id: "fuzz".to_owned(),

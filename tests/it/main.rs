@@ -39,6 +39,7 @@ mod reference;
 mod restore;
 #[cfg(target_os = "linux")]
 mod service_unit;
+mod sources;
 mod sse;
 mod stdio;
 mod tasks;

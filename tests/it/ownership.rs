@@ -208,12 +208,33 @@ fn each_route_answers_each_caller_by_the_rule() {
     let of_project = [200, 200, 200, 404, 200];
     let own = [200, 200, 403, 403, 403];
     let operators = [200, 403, 403, 403, 403];
+    // Of what there is not, who may ask learns that.
+    let of_none = [404, 403, 403, 403, 403];
     let rows: Vec<Row<'_>> = vec![
         reads("GET /health", "/health".into(), all),
         reads("GET /v1/health", "/v1/health".into(), all),
         reads("GET /openapi.json", "/openapi.json".into(), all),
         reads("GET /metrics", "/metrics".into(), [200, 403, 403, 403, 200]),
         reads("GET /v1/tools", "/v1/tools".into(), all),
+        reads("GET /v1/sources", "/v1/sources".into(), all),
+        reads("GET /v1/sources/{name}", "/v1/sources/none".into(), [404; 5]),
+        reads("GET /v1/sources/{name}/log", "/v1/sources/none/log".into(), of_none),
+        posts("POST /v1/sources/reload", || ("/v1/sources/reload".into(), json!({})), operators),
+        posts(
+            "POST /v1/sources/{name}/reconnect",
+            || ("/v1/sources/none/reconnect".into(), json!({})),
+            of_none,
+        ),
+        posts(
+            "POST /v1/sources/{name}/enable",
+            || ("/v1/sources/none/enable".into(), json!({})),
+            of_none,
+        ),
+        posts(
+            "POST /v1/sources/{name}/disable",
+            || ("/v1/sources/none/disable".into(), json!({})),
+            of_none,
+        ),
         reads("GET /v1/peers", "/v1/peers".into(), all),
         reads("GET /v1/peers/{id}", at("/v1/peers/{peer}"), all),
         posts(

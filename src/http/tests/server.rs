@@ -85,6 +85,7 @@ impl TestServer {
         let app = App::new(Parts {
             services: self.services.clone(),
             tools: crate::tools::catalogue(),
+            sources: None,
             metrics: Metrics::default(),
             identity: Identity {
                 boot_id: "test".to_owned(),

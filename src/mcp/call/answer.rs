@@ -1,5 +1,7 @@
 //! The answer that a call's outcome makes.
 
+use std::borrow::Cow;
+
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
@@ -30,10 +32,19 @@ pub(crate) struct PendingAnswer {
     pub(crate) messages: Option<mpsc::UnboundedReceiver<String>>,
 }
 
+/// A result of `tools/call`.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(crate) enum CallToolResult<'a> {
+    Own(CallToolMembers<'a>),
+    /// That of a server behind the daemon.
+    Verbatim(&'a RawValue),
+}
+
 /// Members of `CallToolResult`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct CallToolResult<'a> {
+pub(crate) struct CallToolMembers<'a> {
     content: ContentBlocks<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     structured_content: Option<StructuredContent<'a>>,
@@ -64,18 +75,43 @@ enum StructuredContent<'a> {
 
 impl<'a> CallToolResult<'a> {
     pub(crate) fn of(output: &'a Output) -> Self {
-        match output {
-            Output::Object(object) => Self {
+        Self::Own(match output {
+            Output::Object(object) => CallToolMembers {
                 content: ContentBlocks::Text([TextBlock { text: object.get() }]),
                 structured_content: Some(StructuredContent::Raw(object)),
                 is_error: None,
             },
-            Output::Content { content, structured, is_error } => Self {
+            Output::Content { content, structured, is_error } => CallToolMembers {
                 content: ContentBlocks::Blocks(content),
                 structured_content: structured.as_ref().map(StructuredContent::Value),
                 is_error: is_error.then_some(true),
             },
-        }
+            Output::Verbatim(result) => return Self::Verbatim(result),
+        })
+    }
+}
+
+/// A server's result as the client's era has it. A stateless client wants to know what kind of result it is; all else
+/// passes as it is.
+fn in_era(result: &RawValue, era: AnswerEra) -> Cow<'_, RawValue> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Kind<'a> {
+        #[serde(borrow)]
+        result_type: Option<&'a RawValue>,
+    }
+    let text = result.get();
+    let is_complete = match (era, serde_json::from_str::<Kind<'_>>(text)) {
+        (AnswerEra::Legacy, _) | (AnswerEra::Stateless, Err(_)) => true,
+        (AnswerEra::Stateless, Ok(kind)) => kind.result_type.is_some(),
+    };
+    let Some(members) = text.strip_prefix('{').filter(|_| !is_complete) else {
+        return Cow::Borrowed(result);
+    };
+    let comma = if members.trim_start().starts_with('}') { "" } else { "," };
+    match RawValue::from_string(format!("{{\"resultType\":\"complete\"{comma}{members}")) {
+        Ok(typed) => Cow::Owned(typed),
+        Err(_) => Cow::Borrowed(result),
     }
 }
 
@@ -84,6 +120,7 @@ fn room_for(output: &Output) -> usize {
     match output {
         // The object twice, once as a string: of its bytes about every sixth is a quote.
         Output::Object(object) => object.get().len() * 2 + object.get().len() / 4 + 256,
+        Output::Verbatim(result) => result.get().len() + 64,
         Output::Content { .. } => 512,
     }
 }
@@ -134,8 +171,17 @@ impl CallAnswer {
         };
         let outcome =
             if output.is_error() { RequestOutcome::ToolError } else { RequestOutcome::Result };
-        let result = EraResult::complete(era, CallToolResult::of(&output), None);
-        let message = result_message_with_room(id, &result, room_for(&output));
+        let room = room_for(&output);
+        let message = match CallToolResult::of(&output) {
+            CallToolResult::Own(members) => {
+                let result = EraResult::complete(era, members, None);
+                result_message_with_room(id, &result, room)
+            }
+            CallToolResult::Verbatim(result) => {
+                let result = in_era(result, era);
+                result_message_with_room(id, &result, room)
+            }
+        };
         Self { message, status: 200, outcome }
     }
 
@@ -168,6 +214,20 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"{\"b\": 1.0,\"a\":\"x\\n\"}"}],"structuredContent":{"b": 1.0,"a":"x\n"}}}"#
         );
         assert_eq!((answer.status, answer.outcome), (200, RequestOutcome::Result));
+    }
+
+    #[test]
+    fn a_servers_result_passes_byte_for_byte() {
+        let id = RawValue::from_string("7".to_owned()).unwrap();
+        let result =
+            r#"{"content":[ {"type":"text","text":"\u0041","x":1.0} ],"z":1e400,"isError":true}"#;
+        let output = || Output::Verbatim(RawValue::from_string(result.to_owned()).unwrap());
+        let answer = CallAnswer::of(&id, Ok(output()), AnswerEra::Legacy);
+        assert_eq!(answer.message, format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#));
+        assert_eq!(answer.outcome, RequestOutcome::ToolError);
+        let answer = CallAnswer::of(&id, Ok(output()), AnswerEra::Stateless);
+        let typed = result.replacen('{', r#"{"resultType":"complete","#, 1);
+        assert_eq!(answer.message, format!(r#"{{"jsonrpc":"2.0","id":7,"result":{typed}}}"#));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::{
     telemetry,
     tools::{
         Call, ClientAnswers, ClientQuestion, ErrorType, Failure, FarEnd, LogLevel, Output, Pace,
-        Tool, ToolError, ToolProgress,
+        RelayedNote, Tool, ToolError, ToolProgress,
     },
 };
 
@@ -137,6 +137,7 @@ impl ClientChannel {
             session: record.acting_session.clone(),
             started_at: record.started_at,
             far_end: Arc::clone(self) as Arc<dyn FarEnd>,
+            params: record.raw_params.clone(),
         }
     }
 
@@ -252,6 +253,14 @@ impl ClientChannel {
         Ok(())
     }
 
+    fn wants_log(&self, level: LogLevel) -> bool {
+        let lightest = match &self.client {
+            CallClient::Legacy(session) => Some(session.log_level().unwrap_or(LogLevel::Info)),
+            CallClient::Modern(client) => client.log_level,
+        };
+        lightest.is_some_and(|lightest| level >= lightest)
+    }
+
     /// The capability that the client has not declared and that one of the questions needs.
     fn missing_capability(&self, questions: &[ClientQuestion]) -> Option<Failure> {
         let capabilities = self.capabilities();
@@ -288,13 +297,27 @@ impl FarEnd for ClientChannel {
 
     fn log(&self, level: LogLevel, data: Value) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let lightest = match &self.client {
-                CallClient::Legacy(session) => Some(session.log_level().unwrap_or(LogLevel::Info)),
-                CallClient::Modern(client) => client.log_level,
-            };
-            if lightest.is_some_and(|lightest| level >= lightest) {
+            if self.wants_log(level) {
                 self.send(log_message(level, &data)).await;
             }
+        })
+    }
+
+    fn relay(&self, note: RelayedNote) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let message = match note {
+                RelayedNote::Progress(mut params) => {
+                    self.reports_progress.store(true, Relaxed);
+                    let Some(token) = self.conversation.record.progress_token() else { return };
+                    params.insert("progressToken".to_owned(), token.clone());
+                    notification_message("notifications/progress", &params)
+                }
+                RelayedNote::Log(level, params) if self.wants_log(level) => {
+                    notification_message("notifications/message", &params)
+                }
+                RelayedNote::Log(..) => return,
+            };
+            self.send(message).await;
         })
     }
 

@@ -210,6 +210,7 @@ mod tests {
             rpc_id: RawValue::from_string("1".to_owned()).unwrap(),
             tool: "slow".to_owned(),
             params: Map::new(),
+            raw_params: None,
             acting_session: None,
             credential: server.services.access.credential_name(&Caller::Operator),
             started_at: Timestamp::from_millis(0),

@@ -7,14 +7,14 @@ use serde_json::{Map, Value, value::RawValue};
 use tokio::sync::mpsc;
 
 use super::{
-    super::rpc::AnswerEra,
+    super::{rpc::AnswerEra, running::RequestKey},
     answer::{CallAnswer, PendingAnswer},
-    channel::{CallClient, ClientChannel, still_permitted},
+    channel::{CallClient, ClientChannel, still_permitted, unauthorized},
 };
 use crate::{
     service::BudgetHold,
     store::WriteLane,
-    tools::{Call, Tool},
+    tools::{Call, ErrorType, Failure, Output, Tool, ToolError},
 };
 
 /// Runs a tool whose client hears nothing but the answer.
@@ -52,7 +52,11 @@ pub(crate) fn run_immediate(
         matches!(channel.client, CallClient::Legacy(_)) && !tool.annotations().read_only_hint;
     let id = outlives_client.then(|| channel.conversation.record.rpc_id.clone());
     let run = async move {
-        let outcome = tool.call(channel.call(), arguments).await;
+        let outcome = if tool.foreign_declaration().is_some() {
+            run_cancellable(&channel, &tool, arguments).await
+        } else {
+            tool.call(channel.call(), arguments).await
+        };
         channel.answer(outcome)
     };
     let answer = match id {
@@ -63,4 +67,33 @@ pub(crate) fn run_immediate(
         }
     };
     PendingAnswer { answer, messages: Some(messages) }
+}
+
+/// Runs a tool of a server behind the daemon. It may take long, so a client of a session can cancel it, and the caller's
+/// token is looked at again when it is done.
+async fn run_cancellable(
+    channel: &Arc<ClientChannel>,
+    tool: &Tool,
+    arguments: Map<String, Value>,
+) -> Result<Output, Failure> {
+    let record = &channel.conversation.record;
+    let run = async {
+        let outcome = tool.call(channel.call(), arguments).await;
+        let access = &channel.server.services.access;
+        match access.check_credential(&channel.caller, &record.credential).await {
+            Ok(()) => outcome,
+            Err(_) => Err(unauthorized()),
+        }
+    };
+    let CallClient::Legacy(session) = &channel.client else { return run.await };
+    let id: Value = serde_json::from_str(record.rpc_id.get()).unwrap_or_default();
+    let call = channel.server.running.cancellable(RequestKey::new(&session.id, &id));
+    tokio::select! {
+        biased;
+        () = call.cancel.cancelled() => {
+            let error = ToolError::new(ErrorType::Unavailable, "the call was cancelled");
+            Err(error.into())
+        }
+        outcome = run => outcome,
+    }
 }

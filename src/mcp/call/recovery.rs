@@ -164,6 +164,7 @@ fn record_of(row: &CallRow, credential: String) -> Option<CallRecord> {
         rpc_id: RawValue::from_string(row.rpc_id.clone()).ok()?,
         tool: row.tool.clone(),
         params: serde_json::from_str(&row.params).ok()?,
+        raw_params: None,
         acting_session: row.acts_for.as_deref().map(Arc::from),
         credential,
         started_at: row.started_at,

@@ -70,6 +70,7 @@ impl McpServer {
                     session: acting_session,
                     started_at,
                     far_end: Arc::new(NoFarEnd),
+                    params: request.raw_params,
                 };
                 return Ok(CallReply::Pending(run_bare(call, hold, request.id, tool, arguments)));
             }
@@ -81,6 +82,7 @@ impl McpServer {
             rpc_id: request.id,
             tool: tool.name().to_owned(),
             params: request.params,
+            raw_params: request.raw_params,
             acting_session,
             credential: self.services.access.credential_name(&caller),
             started_at,

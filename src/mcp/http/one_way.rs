@@ -63,11 +63,8 @@ impl McpServer {
                 if method == "notifications/cancelled" =>
             {
                 // One for a call that is over is harmless: clients send it for each.
-                if let Some(id) = params.get("requestId")
-                    && let Some((_, running)) =
-                        self.running.of_request(&RequestKey::new(&session.id, id))
-                {
-                    running.cancel.cancel();
+                if let Some(id) = params.get("requestId") {
+                    self.running.cancel(&RequestKey::new(&session.id, id));
                 }
             }
             ClientMessage::Request(_) | ClientMessage::Notification { .. } => {}

@@ -65,6 +65,7 @@ impl McpServer {
                 session: context.acting_session.clone(),
                 started_at: self.services.now(),
                 far_end: Arc::new(NoFarEnd),
+                params: None,
             },
         };
         let messages = match (prompt.messages(call, arguments).await, channel) {
@@ -91,6 +92,7 @@ impl McpServer {
             rpc_id: request.id.clone(),
             tool: prompt.name.to_owned(),
             params: request.params.clone(),
+            raw_params: None,
             acting_session: context.acting_session.clone(),
             credential: self.services.access.credential_name(&context.caller),
             started_at: self.services.now(),

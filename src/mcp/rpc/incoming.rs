@@ -1,6 +1,6 @@
 //! Messages that come in, read as raw JSON.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, value::RawValue};
@@ -38,6 +38,8 @@ pub(crate) struct ClientRequest {
     pub(crate) id: Box<RawValue>,
     pub(crate) method: String,
     pub(crate) params: Map<String, Value>,
+    /// The params as they came, of a call of a tool: a server behind the daemon may want them so.
+    pub(crate) raw_params: Option<Arc<RawValue>>,
 }
 
 /// A message that cannot be taken, and why.
@@ -124,7 +126,11 @@ fn parse_message(text: &str) -> Result<ClientMessage, UnreadableMessage> {
                 None => Ok(ClientMessage::Notification { method, params }),
                 Some(id) if is_id(id) => {
                     let id = id.to_owned();
-                    Ok(ClientMessage::Request(ClientRequest { id, method, params }))
+                    let raw_params = envelope
+                        .params
+                        .filter(|_| method == "tools/call")
+                        .map(|raw| Arc::from(raw.to_owned()));
+                    Ok(ClientMessage::Request(ClientRequest { id, method, params, raw_params }))
                 }
                 Some(_) => unreadable(invalid("id: must be a string or a number")),
             }

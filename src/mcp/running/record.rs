@@ -18,6 +18,8 @@ pub(crate) struct CallRecord {
     /// The tool, or the prompt.
     pub(crate) tool: String,
     pub(crate) params: Map<String, Value>,
+    /// The same as they came; `None` after a restart.
+    pub(crate) raw_params: Option<Arc<RawValue>>,
     /// The agent's session on whose behalf the tool runs.
     pub(crate) acting_session: Option<Arc<str>>,
     /// Names the credential that the request came with: it has to be good still when the answer is given.

@@ -20,6 +20,22 @@ struct CallTable {
     calls: HashMap<CallId, ActiveCall>,
     /// For `notifications/cancelled`, and for requests that come twice.
     requests: HashMap<RequestKey, CallId>,
+    /// What ends calls that are on no record.
+    unrecorded: HashMap<RequestKey, CancellationToken>,
+}
+
+/// A call that is on no record and that its client can cancel. Dropping it ends that.
+#[derive(Debug)]
+pub(crate) struct CancellableCall<'a> {
+    calls: &'a RunningCalls,
+    request: RequestKey,
+    pub(crate) cancel: CancellationToken,
+}
+
+impl Drop for CancellableCall<'_> {
+    fn drop(&mut self) {
+        self.calls.lock().unrecorded.remove(&self.request);
+    }
 }
 
 /// Names a request of a legacy session.
@@ -63,6 +79,22 @@ impl RunningCalls {
         }
         table.calls.insert(id, ActiveCall { conversation, cancel: cancel.clone() });
         cancel
+    }
+
+    /// Lets the client cancel a call that is on no record.
+    pub(crate) fn cancellable(&self, request: RequestKey) -> CancellableCall<'_> {
+        let cancel = CancellationToken::new();
+        self.lock().unrecorded.insert(request.clone(), cancel.clone());
+        CancellableCall { calls: self, request, cancel }
+    }
+
+    /// Ends the call at work for a request, if there is one.
+    pub(crate) fn cancel(&self, request: &RequestKey) {
+        let unrecorded = self.lock().unrecorded.get(request).cloned();
+        let recorded = || self.of_request(request).map(|(_, running)| running.cancel);
+        if let Some(cancel) = unrecorded.or_else(recorded) {
+            cancel.cancel();
+        }
     }
 
     pub(crate) fn get(&self, id: &CallId) -> Option<ActiveCall> {

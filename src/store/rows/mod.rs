@@ -5,6 +5,7 @@ mod learning;
 mod log;
 mod mcp;
 mod search;
+mod source;
 mod team;
 mod tool_call;
 
@@ -18,6 +19,7 @@ pub use learning::{
 pub use log::{AppendedSeqs, FeedScope, FramePage, LogPage, PageSize, StreamState, StreamView};
 pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
 pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
+pub use source::{SourceListRow, SourceProcessRow, SourceStateRow};
 pub use team::{
     LoginCodeRow, MessageFilter, MessageRow, PeerFilter, PeerRow, ProcessSubject, SubjectHolders,
     TaskFilter, TaskRow, TokenEnd, TokenRow,

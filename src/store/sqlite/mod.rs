@@ -33,6 +33,7 @@ mod row_check_tests;
 mod search;
 mod seen;
 mod session;
+mod source;
 mod streams;
 mod sweep;
 mod tally;

@@ -69,6 +69,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
         services,
         metrics: Metrics::default(),
         tools: catalogue,
+        sources: None,
         identity,
         beat,
         stop: stop.clone(),

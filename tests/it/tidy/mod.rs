@@ -17,7 +17,7 @@ const FLOORS: [&[&str]; 11] = [
     &["config", "hook_spool", "process_list", "store"],
     &["client", "service"],
     &["runner", "tools"],
-    &["host", "web"],
+    &["host", "sources", "web"],
     &["http", "mcp"],
     &["daemon"],
     &["cli"],
@@ -31,7 +31,7 @@ const NOT_FOR: [(&str, &[&str]); 5] = [
     ("host", &["store", "service", "tools"]),
     // Adapters ask services.
     ("web", &["store"]),
-    ("cli", &["service", "tools", "web", "http", "mcp"]),
+    ("cli", &["service", "tools", "sources", "web", "http", "mcp"]),
 ];
 
 fn root() -> PathBuf {

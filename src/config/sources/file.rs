@@ -1,0 +1,156 @@
+//! One document that names servers.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::{Value, json};
+
+use crate::domain::source::{BUILTIN_CORE, EntryProblem, SourceEntry, source_name};
+
+/// A server that a document names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundSource {
+    /// Its name, in the form that tools' names have; as it was written where it has none.
+    pub name: String,
+    /// The entry, or what is wrong with it.
+    pub entry: Result<SourceEntry, EntryProblem>,
+    /// What is odd about it.
+    pub warnings: Vec<String>,
+    /// The entry as it was written.
+    pub written: Value,
+}
+
+/// The servers of one document, in its order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SourceDocument(pub Vec<FoundSource>);
+
+/// Members of an object in their order.
+struct Members(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Members;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        source.deserialize_map(InOrder)
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Servers {
+    #[serde(rename = "mcpServers")]
+    servers: Option<Members>,
+}
+
+impl SourceDocument {
+    /// Reads `{"mcpServers": {…}}`. The error says what is wrong with the document.
+    pub fn parse_json(text: &str) -> Result<Self, String> {
+        let servers: Servers = serde_json::from_str(text)
+            .map_err(|error| format!("is not {{\"mcpServers\": {{…}}}}: {error}"))?;
+        let Members(members) = servers.servers.ok_or_else(|| "has no mcpServers".to_owned())?;
+        Ok(Self::of(members, false))
+    }
+
+    /// The entries of `[sources]`.
+    pub(in crate::config) fn of_config<'a>(
+        entries: impl Iterator<Item = (&'a String, &'a Value)>,
+    ) -> Self {
+        let entries = entries.map(|(name, value)| {
+            let mut value = value.clone();
+            if name == BUILTIN_CORE
+                && let Value::Object(core) = &mut value
+            {
+                core.entry("type").or_insert_with(|| json!("builtin"));
+                core.entry("name").or_insert_with(|| json!(BUILTIN_CORE));
+                core.entry("enabled").or_insert_with(|| json!(false));
+            }
+            (name.clone(), value)
+        });
+        Self::of(entries.collect(), true)
+    }
+
+    /// `trusted` says that the person wrote it into the program's own configuration.
+    fn of(members: Vec<(String, Value)>, trusted: bool) -> Self {
+        let mut all: Vec<FoundSource> = Vec::new();
+        for (written_name, written) in members {
+            let (mut warnings, mut entry) = match SourceEntry::parse(&written, trusted) {
+                Ok((entry, warnings)) => (warnings, Ok(entry)),
+                Err(problem) => (Vec::new(), Err(problem)),
+            };
+            let name = match source_name(&written_name) {
+                Ok(name) => name,
+                Err(problem) => {
+                    entry = Err(problem);
+                    written_name.clone()
+                }
+            };
+            if name == BUILTIN_CORE && !trusted {
+                entry = Err(EntryProblem::new("", "`core` is the built-in server's name"));
+            }
+            if name != written_name {
+                warnings.push(format!("its name is written {written_name:?}"));
+            }
+            if let Some(first) = all.iter().find(|found| found.name == name) {
+                let problem = format!("is the same name as another's in this file: {}", first.name);
+                entry = Err(EntryProblem::new("", problem));
+            }
+            all.push(FoundSource { name, entry, warnings, written });
+        }
+        Self(all)
+    }
+
+    /// Reads a file; `None` if there is none.
+    pub fn load(path: &Path) -> Option<Result<(Self, String), String>> {
+        match std::fs::read_to_string(path) {
+            Ok(text) if text.len() > MAX_FILE => Some(Err("is longer than 1 MiB".to_owned())),
+            Ok(text) => Some(Self::parse_json(&text).map(|document| (document, text))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => None,
+            Err(error) => Some(Err(format!("cannot be read: {error}"))),
+        }
+    }
+}
+
+const MAX_FILE: usize = 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_entries_stand_alone() {
+        let text = r#"{"mcpServers":{"b.c":{"command":"x"},"a":{"command":3},"b_c":{"command":"y"},"core":{"command":"z"},
+            "x__y":{"command":"x"},"ok":{"command":"x","colour":1}}}"#;
+        let document = SourceDocument::parse_json(text).expect("is a document");
+        let all: Vec<_> =
+            document.0.iter().map(|found| (found.name.as_str(), found.entry.is_ok())).collect();
+        assert_eq!(
+            all,
+            [
+                ("b_c", true),
+                ("a", false),
+                ("b_c", false),
+                ("core", false),
+                ("x__y", false),
+                ("ok", true)
+            ]
+        );
+        for bad in ["", "[]", "{}", r#"{"mcpServers":[]}"#, r#"{"mcpServers":null}"#] {
+            SourceDocument::parse_json(bad).expect_err(bad);
+        }
+    }
+}

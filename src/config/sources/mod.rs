@@ -1,0 +1,12 @@
+//! Where child MCP servers are named, and which entry counts: files are read here, and nothing is started.
+//!
+//! Reading order: `file` reads one document, `choices` is what a person has decided (approvals, switches), `plan` puts
+//! all of them in order.
+
+mod choices;
+mod file;
+mod plan;
+
+pub use choices::{SourceChoices, content_hash};
+pub use file::{FoundSource, SourceDocument};
+pub use plan::{FlagSources, PlannedSource, SourceFiles, SourcePlan, SourceStanding};

@@ -1,0 +1,344 @@
+//! All servers that files name, and which entry of each name counts.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::super::FileConfig;
+use super::{FoundSource, SourceChoices, SourceDocument};
+use crate::domain::source::{EntryProblem, SourceEntry};
+
+/// Where to look for servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceFiles {
+    /// The data folder.
+    pub home: PathBuf,
+    /// `config.toml`.
+    pub config_file: PathBuf,
+    /// Servers of `--mcp-config`, in the order of the flags.
+    pub flags: Vec<FlagSources>,
+    /// Whether nothing but those flags counts.
+    pub strict: bool,
+}
+
+/// The servers of one `--mcp-config`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlagSources {
+    /// The file, or `--mcp-config` for a document on the command line.
+    pub from: String,
+    /// What it names.
+    pub document: SourceDocument,
+}
+
+/// A server that some file names, and whether it counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedSource {
+    /// Its name.
+    pub name: String,
+    /// Root of the project whose file names it.
+    pub project: Option<String>,
+    /// The file that names it.
+    pub from: String,
+    /// The entry, or what is wrong with it.
+    pub entry: Result<SourceEntry, EntryProblem>,
+    /// What is odd about it.
+    pub warnings: Vec<String>,
+    /// Whether it counts.
+    pub standing: SourceStanding,
+    /// Changes with each change of the entry.
+    pub fingerprint: String,
+    /// The entry as it was written.
+    pub written: Value,
+}
+
+/// Whether an entry counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceStanding {
+    /// It does.
+    InForce,
+    /// It does, and a person has turned it off.
+    Disabled,
+    /// A person has to approve its file.
+    PendingApproval,
+    /// It cannot be used.
+    Bad,
+    /// The entry of this file counts in its place.
+    Hidden(String),
+}
+
+/// All servers for callers of one folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SourcePlan {
+    /// By name; of one name the entry that counts first.
+    pub sources: Vec<PlannedSource>,
+    /// Documents that could not be read.
+    pub problems: Vec<String>,
+}
+
+/// Servers of one file, before the files are put in order.
+struct Layer {
+    from: String,
+    project: Option<String>,
+    is_approved: bool,
+    found: Vec<FoundSource>,
+}
+
+impl FlagSources {
+    /// Reads a value of `--mcp-config`: a document, or the name of a file that has one.
+    pub fn read(value: &str) -> Result<Self, String> {
+        if value.trim_start().starts_with('{') {
+            let document = SourceDocument::parse_json(value)
+                .map_err(|problem| format!("--mcp-config: the document {problem}"))?;
+            return Ok(Self { from: "--mcp-config".to_owned(), document });
+        }
+        let path =
+            std::path::absolute(value).map_err(|error| format!("--mcp-config {value}: {error}"))?;
+        match SourceDocument::load(&path) {
+            None => Err(format!("--mcp-config {value}: there is no such file")),
+            Some(Err(problem)) => Err(format!("--mcp-config {value}: the file {problem}")),
+            Some(Ok((document, _))) => Ok(Self { from: path.display().to_string(), document }),
+        }
+    }
+}
+
+impl SourceFiles {
+    /// The servers for callers of `folder`; without one no project's file counts.
+    pub fn plan(&self, folder: Option<&Path>) -> SourcePlan {
+        let mut problems = Vec::new();
+        let choices = SourceChoices::load(&self.home).unwrap_or_else(|error| {
+            let path = SourceChoices::file(&self.home);
+            problems.push(format!("{}: {error}", path.display()));
+            SourceChoices::default()
+        });
+        // The strongest first.
+        let mut layers: Vec<Layer> = self.flags.iter().rev().map(Layer::of_flag).collect();
+        if !self.strict {
+            if let Some(folder) = folder {
+                layers.extend(project_layers(folder, &choices, &mut problems));
+            }
+            layers.extend(self.config_layer(&mut problems));
+            layers.extend(self.plugin_layers(&mut problems));
+        }
+        SourcePlan { sources: in_order(layers, &choices), problems }
+    }
+
+    fn config_layer(&self, problems: &mut Vec<String>) -> Option<Layer> {
+        let from = self.config_file.display().to_string();
+        match FileConfig::load(&self.config_file) {
+            Ok(file) => {
+                let found = SourceDocument::of_config(file.source_entries()).0;
+                Some(Layer { from, project: None, is_approved: true, found })
+            }
+            Err(error) => {
+                problems.push(error.to_string());
+                None
+            }
+        }
+    }
+
+    fn plugin_layers(&self, problems: &mut Vec<String>) -> Vec<Layer> {
+        let entries = std::fs::read_dir(self.home.join("plugins")).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> =
+            entries.map(|entry| entry.path().join("plugin.json")).collect();
+        files.sort();
+        let layers = files.iter().filter_map(|file| {
+            let text = std::fs::read_to_string(file).ok()?;
+            let has_servers = serde_json::from_str::<Value>(&text)
+                .is_ok_and(|plugin| plugin.get("mcpServers").is_none());
+            if has_servers {
+                return None;
+            }
+            layer_of_file(file, None, true, problems)
+        });
+        layers.collect()
+    }
+}
+
+impl Layer {
+    fn of_flag(flag: &FlagSources) -> Self {
+        let (from, found) = (flag.from.clone(), flag.document.0.clone());
+        Self { from, project: None, is_approved: true, found }
+    }
+}
+
+fn layer_of_file(
+    path: &Path,
+    project: Option<&str>,
+    is_approved: bool,
+    problems: &mut Vec<String>,
+) -> Option<Layer> {
+    match SourceDocument::load(path)? {
+        Ok((document, _)) => Some(Layer {
+            from: path.display().to_string(),
+            project: project.map(str::to_owned),
+            is_approved,
+            found: document.0,
+        }),
+        Err(problem) => {
+            problems.push(format!("{} {problem}", path.display()));
+            None
+        }
+    }
+}
+
+/// The files of a project, the nearest to the folder first.
+fn project_layers(
+    folder: &Path,
+    choices: &SourceChoices,
+    problems: &mut Vec<String>,
+) -> Vec<Layer> {
+    let root = folder.ancestors().find(|up| up.join(".git").exists()).unwrap_or(folder);
+    let folders = folder.ancestors().take_while(|up| up.starts_with(root));
+    let project = root.to_string_lossy();
+    let layers = folders.filter_map(|up| {
+        let path = up.join(".mcp.json");
+        let text = std::fs::read_to_string(&path).ok();
+        let is_approved = text.is_some_and(|text| choices.is_approved(&path, &text));
+        layer_of_file(&path, Some(&project), is_approved, problems)
+    });
+    layers.collect()
+}
+
+/// The servers of all layers, of which the strongest comes first.
+fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
+    let mut all: Vec<PlannedSource> = Vec::new();
+    for Layer { from, project, is_approved, found } in layers {
+        for FoundSource { name, entry, warnings, written } in found {
+            let winner = all.iter().find(|other| {
+                other.name == name
+                    && matches!(other.standing, SourceStanding::InForce | SourceStanding::Disabled)
+            });
+            let standing = match (&entry, winner) {
+                (Err(_), _) => SourceStanding::Bad,
+                (Ok(_), Some(winner)) => SourceStanding::Hidden(winner.from.clone()),
+                (Ok(_), None) if !is_approved => SourceStanding::PendingApproval,
+                (Ok(entry), None) => {
+                    if choices.switch(&name).unwrap_or(entry.enabled) {
+                        SourceStanding::InForce
+                    } else {
+                        SourceStanding::Disabled
+                    }
+                }
+            };
+            let fingerprint = hex::encode(&Sha256::digest(format!("{from}\n{written}"))[..8]);
+            let (from, project) = (from.clone(), project.clone());
+            all.push(PlannedSource {
+                name,
+                project,
+                from,
+                entry,
+                warnings,
+                standing,
+                fingerprint,
+                written,
+            });
+        }
+    }
+    // Those of one name stay in the order of their strength.
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standings(plan: &SourcePlan) -> Vec<(String, &'static str)> {
+        let word = |standing: &SourceStanding| match standing {
+            SourceStanding::InForce => "in force",
+            SourceStanding::Disabled => "disabled",
+            SourceStanding::PendingApproval => "pending",
+            SourceStanding::Bad => "bad",
+            SourceStanding::Hidden(_) => "hidden",
+        };
+        let file = |from: &str| from.rsplit('/').next().unwrap_or_default().to_owned();
+        plan.sources
+            .iter()
+            .map(|source| {
+                (format!("{}:{}", source.name, file(&source.from)), word(&source.standing))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_strongest_good_entry_counts() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        let write = |name: &str, text: &str| {
+            let path = root.join(name);
+            std::fs::create_dir_all(path.parent().expect("has one")).expect("is made");
+            std::fs::write(path, text).expect("is written");
+        };
+        write(
+            "home/config.toml",
+            "[sources.a]\ncommand = \"cfg\"\n[sources.b]\ncommand = \"cfg\"\n[sources.c]\ncommand = \"cfg\"\nenabled = false\n",
+        );
+        write(
+            "home/plugins/p/plugin.json",
+            r#"{"name":"p","mcpServers":{"a":{"command":"plug"},"c":{"command":"plug"},"d":{"command":"plug"}}}"#,
+        );
+        write("home/plugins/q/plugin.json", r#"{"name":"q"}"#);
+        write("project/.git/HEAD", "");
+        write("project/.mcp.json", r#"{"mcpServers":{"a":{"command":"prj"},"b":{"command":3}}}"#);
+        write("project/sub/.mcp.json", r#"{"mcpServers":{"e":{"command":"sub"}}}"#);
+        let home = root.join("home");
+        let mut files = SourceFiles {
+            config_file: home.join("config.toml"),
+            home: home.clone(),
+            flags: Vec::new(),
+            strict: false,
+        };
+        let sub = root.join("project/sub");
+        let of = |pairs: &[(&str, &'static str)]| {
+            pairs.iter().map(|(name, word)| ((*name).to_owned(), *word)).collect::<Vec<_>>()
+        };
+        let plan = files.plan(Some(&sub));
+        assert_eq!(plan.problems, Vec::<String>::new());
+        assert_eq!(
+            standings(&plan),
+            of(&[
+                ("a:.mcp.json", "pending"),
+                ("a:config.toml", "in force"),
+                ("a:plugin.json", "hidden"),
+                ("b:.mcp.json", "bad"),
+                ("b:config.toml", "in force"),
+                ("c:config.toml", "disabled"),
+                ("c:plugin.json", "hidden"),
+                ("d:plugin.json", "in force"),
+                ("e:.mcp.json", "pending"),
+            ])
+        );
+        let project = root.join("project/.mcp.json");
+        let text = std::fs::read_to_string(&project).expect("is there");
+        let mut choices = SourceChoices::default();
+        choices.approve(project.clone(), &text);
+        choices.save(&home).expect("is saved");
+        let plan = files.plan(Some(&sub));
+        assert_eq!(
+            standings(&plan)[..2],
+            of(&[("a:.mcp.json", "in force"), ("a:config.toml", "hidden")])
+        );
+        assert_eq!(plan.sources[0].project.as_deref(), root.join("project").to_str());
+        // It changes, and has to be approved again.
+        std::fs::write(&project, text.replace("prj", "other")).expect("is written");
+        assert_eq!(standings(&files.plan(Some(&sub)))[0].1, "pending");
+        assert_eq!(standings(&files.plan(None))[0].0, "a:config.toml");
+        files.flags = vec![
+            FlagSources::read(r#"{"mcpServers":{"a":{"command":"one"}}}"#).expect("is good"),
+            FlagSources::read(r#"{"mcpServers":{"a":{"command":"two"}}}"#).expect("is good"),
+        ];
+        let plan = files.plan(None);
+        assert_eq!(plan.sources[0].written["command"], "two");
+        files.strict = true;
+        assert_eq!(files.plan(Some(&sub)).sources.len(), 2);
+    }
+
+    #[test]
+    fn a_flag_that_cannot_be_read_is_named() {
+        for value in ["/no/such/file", "{", "{}"] {
+            let error = FlagSources::read(value).expect_err(value);
+            assert!(error.contains("--mcp-config"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! One server as it is configured.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The built-in server.
+pub const BUILTIN_CORE: &str = "core";
+
+const TIMEOUT_MS: u64 = 60_000;
+const STARTUP_TIMEOUT_MS: u64 = 30_000;
+
+/// A server as it is configured. Variables in it are not filled in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceEntry {
+    /// How it is reached.
+    pub transport: SourceTransport,
+    /// Whether it is to run.
+    pub enabled: bool,
+    /// How long one call may take.
+    pub timeout: Duration,
+    /// How long it may take until its lists are there.
+    pub startup_timeout: Duration,
+    /// Who shares one instance.
+    pub sharing: Sharing,
+    /// Globs of the tools that are shown; `None` shows all.
+    pub tools: Option<Vec<String>>,
+    /// Globs of tools that are not shown.
+    pub exclude_tools: Vec<String>,
+    /// Globs of tools that stand in the short list.
+    pub listed: Vec<String>,
+    /// Variables of the daemon's environment that a child gets.
+    pub env_inherit: Vec<String>,
+    /// For people.
+    pub description: Option<String>,
+    /// The scope that a caller needs.
+    pub scope: Option<String>,
+}
+
+/// How a server is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceTransport {
+    /// A program that the daemon starts.
+    Stdio {
+        /// The program.
+        command: String,
+        /// Its arguments.
+        args: Vec<String>,
+        /// Variables of its environment.
+        env: BTreeMap<String, String>,
+        /// Its working folder.
+        cwd: Option<String>,
+    },
+    /// A server at a URL.
+    Remote {
+        /// Which transport.
+        kind: RemoteKind,
+        /// Where it is.
+        url: String,
+        /// Headers of each request.
+        headers: BTreeMap<String, String>,
+        /// A shell command that prints further headers.
+        headers_helper: Option<String>,
+    },
+    /// A server inside the daemon.
+    Builtin {
+        /// Which.
+        name: String,
+    },
+}
+
+/// Transport of a server at a URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemoteKind {
+    /// Streamable HTTP.
+    Http,
+    /// HTTP with server-sent events, as of 2024-11-05.
+    Sse,
+}
+
+/// Who shares one instance of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharing {
+    /// Everybody.
+    Shared,
+    /// The callers of one project.
+    Project,
+    /// Nobody: each session has its own.
+    Session,
+}
+
+/// Why an entry cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{reason}", if path.is_empty() { String::new() } else { format!("{path}: ") })]
+pub struct EntryProblem {
+    /// The field, dotted; empty for the entry itself.
+    pub path: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl EntryProblem {
+    /// A problem of a field.
+    pub fn new(path: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { path: path.into(), reason: reason.into() }
+    }
+}
+
+const KNOWN: [&str; 21] = [
+    "type",
+    "command",
+    "args",
+    "env",
+    "cwd",
+    "url",
+    "headers",
+    "headersHelper",
+    "oauth",
+    "name",
+    "enabled",
+    "timeout",
+    "startup_timeout",
+    "sharing",
+    "tools",
+    "exclude_tools",
+    "listed",
+    "env_inherit",
+    "description",
+    "scope",
+    "roots",
+];
+
+impl SourceEntry {
+    /// Reads an entry, and what is odd about it. `trusted` says that it stands in the person's own configuration, where
+    /// variables that load code into a program are allowed.
+    pub fn parse(value: &Value, trusted: bool) -> Result<(Self, Vec<String>), EntryProblem> {
+        let Value::Object(object) = value else {
+            return Err(EntryProblem::new("", "must be an object"));
+        };
+        let fields = Fields(object);
+        let mut warnings = Vec::new();
+        for name in object.keys().filter(|name| !KNOWN.contains(&name.as_str())) {
+            let is_of_core = matches!(name.as_str(), "allow_private");
+            if !is_of_core {
+                warnings.push(format!("unknown field {name:?} is ignored"));
+            }
+        }
+        let transport = transport(&fields, trusted, &mut warnings)?;
+        let sharing = match (fields.text("sharing")?.as_deref(), &transport) {
+            (Some("shared"), _) => Sharing::Shared,
+            (Some("project"), _) => Sharing::Project,
+            (Some("session"), _) => Sharing::Session,
+            (Some(_), _) => {
+                return Err(EntryProblem::new("sharing", "must be shared, project or session"));
+            }
+            (None, SourceTransport::Stdio { .. }) => Sharing::Project,
+            (None, _) => Sharing::Shared,
+        };
+        let inherited = fields.texts("env_inherit")?.unwrap_or_default();
+        let (env_inherit, barred): (Vec<_>, Vec<_>) =
+            inherited.into_iter().partition(|name| trusted || !loads_code(name));
+        for name in barred {
+            warnings.push(format!("env_inherit: {name} is allowed in config.toml only; ignored"));
+        }
+        let entry = Self {
+            transport,
+            enabled: fields.flag("enabled")?.unwrap_or(true),
+            timeout: fields.millis("timeout", TIMEOUT_MS)?,
+            startup_timeout: fields.millis("startup_timeout", STARTUP_TIMEOUT_MS)?,
+            sharing,
+            tools: fields.texts("tools")?,
+            exclude_tools: fields.texts("exclude_tools")?.unwrap_or_default(),
+            listed: fields.texts("listed")?.unwrap_or_default(),
+            env_inherit,
+            description: fields.text("description")?,
+            scope: fields.text("scope")?,
+        };
+        Ok((entry, warnings))
+    }
+
+    /// Whether a tool of this name, as the server says it, is shown.
+    pub fn shows(&self, tool: &str) -> bool {
+        let any = |globs: &[String]| globs.iter().any(|glob| matches_glob(glob, tool));
+        self.tools.as_deref().is_none_or(any) && !any(&self.exclude_tools)
+    }
+
+    /// The transport, in a word.
+    pub fn transport_name(&self) -> &'static str {
+        match &self.transport {
+            SourceTransport::Stdio { .. } => "stdio",
+            SourceTransport::Remote { kind: RemoteKind::Http, .. } => "http",
+            SourceTransport::Remote { kind: RemoteKind::Sse, .. } => "sse",
+            SourceTransport::Builtin { .. } => "builtin",
+        }
+    }
+}
+
+fn transport(
+    fields: &Fields<'_>,
+    trusted: bool,
+    warnings: &mut Vec<String>,
+) -> Result<SourceTransport, EntryProblem> {
+    let kind = fields.text("type")?;
+    let has = |name: &str| fields.0.contains_key(name);
+    match kind.as_deref() {
+        Some("stdio") => stdio(fields, trusted, warnings),
+        Some("http" | "streamable-http") => remote(fields, RemoteKind::Http),
+        Some("sse") => remote(fields, RemoteKind::Sse),
+        Some("builtin") => {
+            let name = fields.required("name")?;
+            if name != BUILTIN_CORE {
+                return Err(EntryProblem::new(
+                    "name",
+                    format!("there is no built-in {name:?}; there is `core`"),
+                ));
+            }
+            Ok(SourceTransport::Builtin { name })
+        }
+        Some("ws") => Err(EntryProblem::new("type", "WebSocket is no transport of MCP: use http")),
+        Some("sdk") => Err(EntryProblem::new(
+            "type",
+            "sdk servers run inside another program and cannot be shared",
+        )),
+        Some(other) => Err(EntryProblem::new(
+            "type",
+            format!("{other:?} is none of stdio, http, streamable-http, sse, builtin"),
+        )),
+        None if has("command") => stdio(fields, trusted, warnings),
+        None if has("url") => {
+            warnings.push(
+                "url without type: taken for http; say type = \"http\" or \"sse\"".to_owned(),
+            );
+            remote(fields, RemoteKind::Http)
+        }
+        None => Err(EntryProblem::new("", "needs a command or a url")),
+    }
+}
+
+fn stdio(
+    fields: &Fields<'_>,
+    trusted: bool,
+    warnings: &mut Vec<String>,
+) -> Result<SourceTransport, EntryProblem> {
+    let mut env = fields.map("env")?;
+    if !trusted {
+        env.retain(|name, _| {
+            let keep = !loads_code(name);
+            if !keep {
+                warnings.push(format!("env.{name} is allowed in config.toml only; ignored"));
+            }
+            keep
+        });
+    }
+    if let Some(name) = env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
+        return Err(EntryProblem::new(format!("env.{name}"), "is no name of a variable"));
+    }
+    Ok(SourceTransport::Stdio {
+        command: fields.required("command")?,
+        args: fields.texts("args")?.unwrap_or_default(),
+        env,
+        cwd: fields.text("cwd")?,
+    })
+}
+
+fn remote(fields: &Fields<'_>, kind: RemoteKind) -> Result<SourceTransport, EntryProblem> {
+    Ok(SourceTransport::Remote {
+        kind,
+        url: fields.required("url")?,
+        headers: fields.map("headers")?,
+        headers_helper: fields.text("headersHelper")?,
+    })
+}
+
+/// Variables by which code gets into a program that did not ask for it.
+fn loads_code(name: &str) -> bool {
+    let prefixes = ["LD_", "DYLD_", "BASH_FUNC_"];
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+        || matches!(name, "NODE_OPTIONS" | "PYTHONPATH")
+}
+
+/// Whether a name matches a glob, in which `*` is any text and `?` one character.
+pub fn matches_glob(glob: &str, name: &str) -> bool {
+    let (glob, name): (Vec<char>, Vec<char>) = (glob.chars().collect(), name.chars().collect());
+    let (mut at, mut of) = (0, 0);
+    let mut retry: Option<(usize, usize)> = None;
+    while of < name.len() {
+        if at < glob.len() && glob[at] == '*' {
+            retry = Some((at, of));
+            at += 1;
+        } else if at < glob.len() && (glob[at] == '?' || glob[at] == name[of]) {
+            at += 1;
+            of += 1;
+        } else if let Some((star, taken)) = retry {
+            at = star + 1;
+            of = taken + 1;
+            retry = Some((star, of));
+        } else {
+            return false;
+        }
+    }
+    glob[at..].iter().all(|c| *c == '*')
+}
+
+struct Fields<'a>(&'a Map<String, Value>);
+
+impl Fields<'_> {
+    fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    fn text(&self, name: &str) -> Result<Option<String>, EntryProblem> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::String(text)) if text.contains('\0') => {
+                Err(EntryProblem::new(name, "must not hold a NUL character"))
+            }
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(_) => Err(EntryProblem::new(name, "must be a string")),
+        }
+    }
+
+    fn required(&self, name: &str) -> Result<String, EntryProblem> {
+        match self.text(name)? {
+            Some(text) if !text.trim().is_empty() => Ok(text),
+            Some(_) => Err(EntryProblem::new(name, "is empty")),
+            None => Err(EntryProblem::new(name, "is missing")),
+        }
+    }
+
+    fn texts(&self, name: &str) -> Result<Option<Vec<String>>, EntryProblem> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let bad = || EntryProblem::new(name, "must be a list of strings");
+        let items = value.as_array().ok_or_else(bad)?;
+        let texts = items.iter().map(|item| item.as_str().map(str::to_owned));
+        texts.collect::<Option<Vec<_>>>().ok_or_else(bad).map(Some)
+    }
+
+    fn map(&self, name: &str) -> Result<BTreeMap<String, String>, EntryProblem> {
+        let Some(value) = self.get(name) else { return Ok(BTreeMap::new()) };
+        let object = value
+            .as_object()
+            .ok_or_else(|| EntryProblem::new(name, "must be an object of strings"))?;
+        let pairs = object.iter().map(|(key, value)| match value {
+            Value::String(text) => Ok((key.clone(), text.clone())),
+            Value::Number(number) => Ok((key.clone(), number.to_string())),
+            Value::Bool(flag) => Ok((key.clone(), flag.to_string())),
+            _ => Err(EntryProblem::new(format!("{name}.{key}"), "must be a string")),
+        });
+        pairs.collect()
+    }
+
+    fn flag(&self, name: &str) -> Result<Option<bool>, EntryProblem> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(_) => Err(EntryProblem::new(name, "must be true or false")),
+        }
+    }
+
+    fn millis(&self, name: &str, default: u64) -> Result<Duration, EntryProblem> {
+        let millis = match self.get(name) {
+            None => default,
+            Some(value) => {
+                value.as_u64().filter(|millis| (1..=86_400_000).contains(millis)).ok_or_else(
+                    || EntryProblem::new(name, "must be from 1 to 86400000 (milliseconds)"),
+                )?
+            }
+        };
+        Ok(Duration::from_millis(millis))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn entries_by_table() {
+        for (entry, transport, sharing, warnings) in [
+            (json!({ "command": "x" }), "stdio", Sharing::Project, 0),
+            (
+                json!({ "type": "stdio", "command": "x", "sharing": "session" }),
+                "stdio",
+                Sharing::Session,
+                0,
+            ),
+            (json!({ "url": "http://h" }), "http", Sharing::Shared, 1),
+            (json!({ "type": "streamable-http", "url": "http://h" }), "http", Sharing::Shared, 0),
+            (json!({ "type": "sse", "url": "http://h", "colour": 1 }), "sse", Sharing::Shared, 1),
+            (json!({ "type": "builtin", "name": "core" }), "builtin", Sharing::Shared, 0),
+            (
+                json!({ "command": "x", "env": { "LD_PRELOAD": "y", "A": 1 } }),
+                "stdio",
+                Sharing::Project,
+                1,
+            ),
+        ] {
+            let (parsed, told) = SourceEntry::parse(&entry, false).expect("is good");
+            assert_eq!((parsed.transport_name(), parsed.sharing), (transport, sharing), "{entry}");
+            assert_eq!(told.len(), warnings, "{entry}: {told:?}");
+        }
+        for (entry, path) in [
+            (json!(3), ""),
+            (json!({}), ""),
+            (json!({ "command": 3 }), "command"),
+            (json!({ "command": " " }), "command"),
+            (json!({ "command": "x", "args": [1] }), "args"),
+            (json!({ "command": "x", "env": { "A": [] } }), "env.A"),
+            (json!({ "command": "x", "timeout": 0 }), "timeout"),
+            (json!({ "command": "x", "sharing": "all" }), "sharing"),
+            (json!({ "type": "ws", "url": "ws://h" }), "type"),
+            (json!({ "type": "sdk" }), "type"),
+            (json!({ "type": "http" }), "url"),
+            (json!({ "type": "builtin", "name": "shell" }), "name"),
+        ] {
+            assert_eq!(SourceEntry::parse(&entry, true).expect_err("is bad").path, path, "{entry}");
+        }
+    }
+
+    #[test]
+    fn what_loads_code_is_taken_from_the_persons_own_file_alone() {
+        let entry = json!({ "command": "x", "env": { "NODE_OPTIONS": "--require y" }, "env_inherit": ["LD_PRELOAD"] });
+        let env = |trusted| match SourceEntry::parse(&entry, trusted).expect("is good").0 {
+            SourceEntry { transport: SourceTransport::Stdio { env, .. }, env_inherit, .. } => {
+                (env.len(), env_inherit.len())
+            }
+            _ => unreachable!("it has a command"),
+        };
+        assert_eq!((env(true), env(false)), ((1, 1), (0, 0)));
+    }
+
+    #[test]
+    fn globs() {
+        for (glob, name, expected) in [
+            ("*", "", true),
+            ("read_*", "read_file", true),
+            ("read_*", "write", false),
+            ("*file*", "a_file_b", true),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("a*b*c", "aXbYbZc", true),
+            ("", "a", false),
+        ] {
+            assert_eq!(matches_glob(glob, name), expected, "{glob} {name}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! `/v1/sources`: child MCP servers. Turning them on and off is for the operator.
+
+use axum::extract::{Path, State};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    App, Code, Problem,
+    api::Api,
+    body::{Json, Query},
+    openapi::Operation,
+};
+use crate::{
+    domain::{Caller, source::SourceView},
+    sources::SourceManager,
+};
+
+pub(super) fn routes(api: Api) -> Api {
+    let on_list = Operation::new("Child MCP servers that the caller's files name, by name");
+    let on_list = on_list.query::<OfProject>().answer::<SourceList>(200, "All of them");
+    let on_get = Operation::new("A child MCP server").query::<OfProject>();
+    let on_log =
+        Operation::new("The end of what a child MCP server wrote to its error output (operator)");
+    let on_log =
+        on_log.query::<OfProject>().answer::<SourceLog>(200, "At most 64 KiB of each instance");
+    let change = |what| Operation::new(what).query::<OfProject>();
+    let on_reconnect = change("Start a child MCP server anew, at once (operator)");
+    let on_enable = change("Turn a child MCP server on, for good (operator)");
+    let on_disable = change("Turn a child MCP server off, for good (operator)");
+    let on_reload = Operation::new("Read the files that name child MCP servers again (operator)");
+    api.get("/v1/sources", on_list, list)
+        .post("/v1/sources/reload", on_reload.answer::<SourceList>(200, "All of them"), reload)
+        .get("/v1/sources/{name}", on_get.answer::<SourceView>(200, "The server"), get)
+        .get("/v1/sources/{name}/log", on_log, log)
+        .post(
+            "/v1/sources/{name}/reconnect",
+            on_reconnect.answer::<SourceView>(200, "The server"),
+            reconnect,
+        )
+        .post(
+            "/v1/sources/{name}/enable",
+            on_enable.answer::<SourceView>(200, "The server"),
+            enable,
+        )
+        .post(
+            "/v1/sources/{name}/disable",
+            on_disable.answer::<SourceView>(200, "The server"),
+            disable,
+        )
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct OfProject {
+    /// The operator's: see the servers of this project's files too. A session sees those of its own project.
+    project: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct SourceList {
+    sources: Vec<SourceView>,
+    count: usize,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct SourceLog {
+    log: String,
+}
+
+/// The project whose servers the caller sees.
+fn project_of<'a>(caller: &'a Caller, query: &'a OfProject) -> Option<&'a str> {
+    if caller.is_operator() { query.project.as_deref() } else { caller.project() }
+}
+
+fn sources(app: &App) -> Result<&SourceManager, Problem> {
+    app.sources.as_ref().ok_or_else(|| Problem::new(Code::NotFound, "there are no servers"))
+}
+
+fn operators_own(caller: &Caller) -> Result<(), Problem> {
+    if caller.is_operator() {
+        return Ok(());
+    }
+    Err(Problem::new(Code::Forbidden, "child MCP servers are the operator's to start and to end"))
+}
+
+fn all(app: &App, caller: &Caller, project: Option<&str>) -> Result<Json<SourceList>, Problem> {
+    let views = sources(app)?.views(project).into_iter();
+    let sources: Vec<_> = views.map(|view| for_caller(caller, view)).collect();
+    Ok(Json(SourceList { count: sources.len(), sources }))
+}
+
+fn one(
+    app: &App,
+    caller: &Caller,
+    project: Option<&str>,
+    name: &str,
+) -> Result<Json<SourceView>, Problem> {
+    let found = sources(app)?.find(project, name);
+    found.map(|view| Json(for_caller(caller, view))).ok_or_else(|| unknown(name))
+}
+
+/// A server without the instances of others: their names are projects and sessions.
+fn for_caller(caller: &Caller, mut view: SourceView) -> SourceView {
+    if !caller.is_operator() {
+        let own = [caller.project(), caller.session()];
+        view.instances.retain(|instance| own.contains(&Some(instance.key.as_str())));
+    }
+    view
+}
+
+fn unknown(name: &str) -> Problem {
+    let name: String = name.chars().take(64).collect();
+    Problem::new(Code::NotFound, format!("there is no server {name:?}: see /v1/sources"))
+}
+
+async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<OfProject>,
+) -> Result<Json<SourceList>, Problem> {
+    all(&app, &caller, project_of(&caller, &query))
+}
+
+async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<OfProject>,
+) -> Result<Json<SourceView>, Problem> {
+    one(&app, &caller, project_of(&caller, &query), &name)
+}
+
+async fn log(
+    State(app): State<App>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<OfProject>,
+) -> Result<Json<SourceLog>, Problem> {
+    operators_own(&caller)?;
+    let log = sources(&app)?.log(project_of(&caller, &query), &name);
+    log.map(|log| Json(SourceLog { log })).ok_or_else(|| unknown(&name))
+}
+
+async fn reload(State(app): State<App>, caller: Caller) -> Result<Json<SourceList>, Problem> {
+    operators_own(&caller)?;
+    sources(&app)?.reload();
+    all(&app, &caller, None)
+}
+
+async fn reconnect(
+    State(app): State<App>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<OfProject>,
+) -> Result<Json<SourceView>, Problem> {
+    operators_own(&caller)?;
+    let project = project_of(&caller, &query);
+    let found = one(&app, &caller, project, &name)?;
+    if !sources(&app)?.reconnect(project, &name) {
+        let reason = found.0.reason.unwrap_or_default();
+        return Err(Problem::new(Code::Conflict, format!("{name} is not to run: {reason}")));
+    }
+    one(&app, &caller, project, &name)
+}
+
+async fn enable(
+    State(app): State<App>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<OfProject>,
+) -> Result<Json<SourceView>, Problem> {
+    switch(&app, &caller, &name, &query, true)
+}
+
+async fn disable(
+    State(app): State<App>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<OfProject>,
+) -> Result<Json<SourceView>, Problem> {
+    switch(&app, &caller, &name, &query, false)
+}
+
+fn switch(
+    app: &App,
+    caller: &Caller,
+    name: &str,
+    query: &OfProject,
+    enabled: bool,
+) -> Result<Json<SourceView>, Problem> {
+    operators_own(caller)?;
+    let project = project_of(caller, query);
+    one(app, caller, project, name)?;
+    sources(app)?.switch(name, enabled).map_err(|error| {
+        tracing::error!(error = %error, "a decision cannot be written");
+        Problem::new(Code::Internal, "the decision cannot be written: see the daemon's log")
+    })?;
+    one(app, caller, project, name)
+}

@@ -1,0 +1,246 @@
+//! A server as a child of the daemon: started, found again by a mark in its environment, and ended with all that it has
+//! started.
+//!
+//! The program is started by way of this one, called as [`LAUNCHER`]: that asks the kernel for a signal when the daemon
+//! dies and then becomes the program, so no process stands between the two.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::sync::oneshot;
+
+use super::find_program;
+use crate::process_list::ProcessEntry;
+
+/// The first argument of this program when it starts a server.
+pub(crate) const LAUNCHER: &str = "launch-server";
+/// The variable that marks a server and all that it starts.
+const MARK: &str = "SVC_SERVER_MARK";
+/// How long a server may take to end after its input has.
+const INPUT_GRACE: Duration = Duration::from_secs(2);
+/// How long it may take after SIGTERM.
+const TERM_GRACE: Duration = Duration::from_secs(5);
+/// Time between two looks at processes that are to end.
+const POLL: Duration = Duration::from_millis(10);
+
+/// What is to be started.
+#[derive(Debug, Clone)]
+pub(crate) struct ServerCommand {
+    pub(crate) program: String,
+    pub(crate) args: Vec<String>,
+    /// The whole environment.
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) cwd: PathBuf,
+    /// Told from all others of this machine.
+    pub(crate) mark: String,
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub(crate) struct ServerProcess {
+    child: Child,
+    pid: u32,
+    started: String,
+    mark: String,
+}
+
+/// Our ends of a server's input and outputs.
+#[derive(Debug)]
+pub(crate) struct ServerPipes {
+    pub(crate) stdin: ChildStdin,
+    pub(crate) stdout: ChildStdout,
+    pub(crate) stderr: ChildStderr,
+}
+
+impl ServerProcess {
+    /// Starts a server. The error's text is for people.
+    pub(crate) async fn start(command: ServerCommand) -> Result<(Self, ServerPipes), String> {
+        let ServerCommand { program, args, env, cwd, mark } = command;
+        if !cwd.is_dir() {
+            return Err(format!("the working folder {} is no folder", cwd.display()));
+        }
+        let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
+        find_program(program.as_ref(), path.unwrap_or_default().as_ref()).map_err(|error| {
+            match error.kind() {
+                io::ErrorKind::NotFound => format!("there is no program {program:?} on the PATH"),
+                io::ErrorKind::PermissionDenied => format!("{program:?} may not be executed"),
+                _ => format!("{program:?}: {error}"),
+            }
+        })?;
+        let own = std::env::current_exe().map_err(|error| format!("cannot find svc: {error}"))?;
+        let mut launcher = std::process::Command::new(own);
+        launcher
+            .arg(LAUNCHER)
+            .arg(std::process::id().to_string())
+            .arg(&program)
+            .args(args)
+            .env_clear()
+            .envs(env)
+            .env(MARK, &mark)
+            .current_dir(cwd)
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let failed = |error: io::Error| format!("cannot start {program:?}: {error}");
+        let mut child = spawn(launcher).await.map_err(failed)?;
+        let pid = child.id().ok_or_else(|| format!("{program:?} ended at once"))?;
+        let started = ProcessEntry::read(pid).map(|entry| entry.identity(pid).started);
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
+            return Err(format!("cannot start {program:?}: no pipes"));
+        };
+        let process = Self { child, pid, started: started.unwrap_or_default(), mark };
+        Ok((process, ServerPipes { stdin, stdout, stderr }))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// When it started, as the system counts, and in which run of the system.
+    pub(crate) fn started(&self) -> &str {
+        &self.started
+    }
+
+    pub(crate) fn mark(&self) -> &str {
+        &self.mark
+    }
+
+    /// Waits until the program itself has ended, and says how.
+    pub(crate) async fn wait(&mut self) -> String {
+        match self.child.wait().await {
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    /// Ends it and all that it has started. Its input has ended already.
+    pub(crate) async fn end(mut self) {
+        if tokio::time::timeout(INPUT_GRACE, self.child.wait()).await.is_err() {
+            // It is not reaped, so its id is nobody else's.
+            self.signal_group(Signal::TERM);
+            if tokio::time::timeout(TERM_GRACE, self.child.wait()).await.is_err() {
+                self.signal_group(Signal::KILL);
+                self.child.wait().await.ok();
+            }
+        }
+        end_marked(&self.mark).await;
+    }
+
+    fn signal_group(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid.cast_signed()) {
+            let _ = kill_process_group(pid, signal);
+            let _ = kill_process_group(pid, Signal::CONT);
+        }
+    }
+}
+
+/// Ends what an earlier daemon has left of a server. Only processes that bear the mark are touched, so an id that has
+/// become somebody else's is not.
+pub(crate) async fn end_leftovers(mark: &str) {
+    end_marked(mark).await;
+}
+
+async fn end_marked(mark: &str) {
+    let began = tokio::time::Instant::now();
+    let mut signal = Signal::TERM;
+    loop {
+        let found = {
+            let mark = mark.to_owned();
+            tokio::task::spawn_blocking(move || signal_marked(&mark, signal)).await.unwrap_or(0)
+        };
+        if found == 0 {
+            return;
+        }
+        if began.elapsed() >= TERM_GRACE {
+            signal = Signal::KILL;
+        } else {
+            signal = Signal::CONT;
+        }
+        tokio::time::sleep(POLL * 5).await;
+    }
+}
+
+/// Sends a signal to each process that bears a mark, and says how many there are.
+fn signal_marked(mark: &str, signal: Signal) -> usize {
+    let wanted = format!("{MARK}={mark}");
+    let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
+    let pids =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mut count = 0;
+    for pid in pids {
+        let bears_it = || {
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+        };
+        if bears_it() && kill_same(pid, signal, bears_it) {
+            count += 1;
+        }
+    }
+    count
+}
+
+/// Signals a process that is held by a descriptor while it is looked at, so a later one with its id gets nothing.
+#[cfg(target_os = "linux")]
+fn kill_same(pid: i32, signal: Signal, is_same: impl Fn() -> bool) -> bool {
+    use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+
+    let Some(id) = Pid::from_raw(pid) else { return false };
+    let Ok(process) = pidfd_open(id, PidfdFlags::empty()) else { return false };
+    is_same() && pidfd_send_signal(process, signal).is_ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn kill_same(pid: i32, signal: Signal, is_same: impl Fn() -> bool) -> bool {
+    Pid::from_raw(pid)
+        .is_some_and(|id| is_same() && rustix::process::kill_process(id, signal).is_ok())
+}
+
+type SpawnRequest =
+    (std::process::Command, tokio::runtime::Handle, oneshot::Sender<io::Result<Child>>);
+
+/// The kernel tells a child of the end of the thread that started it, so all are started by one that does not end.
+async fn spawn(command: std::process::Command) -> io::Result<Child> {
+    static SPAWNER: OnceLock<std::sync::mpsc::Sender<SpawnRequest>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (sender, requests) = std::sync::mpsc::channel::<SpawnRequest>();
+        std::thread::spawn(move || {
+            for (command, runtime, reply) in requests {
+                let _guard = runtime.enter();
+                drop(reply.send(Command::from(command).spawn()));
+            }
+        });
+        sender
+    });
+    let (reply, child) = oneshot::channel();
+    let request = (command, tokio::runtime::Handle::current(), reply);
+    spawner.send(request).map_err(|_| io::ErrorKind::BrokenPipe)?;
+    child.await.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?
+}
+
+/// Becomes the program that the arguments name, after the id of the daemon: that of the parent, or the daemon is gone.
+pub(crate) fn launch_server(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let parent: Option<i32> = arguments.next().and_then(|id| id.to_str()?.parse().ok());
+    let Some(program) = arguments.next() else { return ExitCode::from(2) };
+    #[cfg(target_os = "linux")]
+    if rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
+        return ExitCode::from(126);
+    }
+    // It may have died before the kernel knew.
+    let is_alive = rustix::process::getppid().map(|id| id.as_raw_nonzero().get()) == parent;
+    if !is_alive {
+        return ExitCode::from(126);
+    }
+    // What the daemon makes is for its owner alone; what a server makes is as under any other client.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let error = std::process::Command::new(program).args(arguments).exec();
+    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+}

@@ -1,0 +1,7 @@
+//! Child MCP servers on record: their lists, states, processes, and the events of their streams.
+
+mod record;
+mod room;
+
+pub use record::{CallEvent, SourceKey, SourceLists, SourceProcess, SourceStatus};
+pub use room::Sources;

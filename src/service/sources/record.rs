@@ -1,0 +1,248 @@
+//! Rows and events of servers.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::Sources;
+use crate::{
+    domain::{NewEvent, Ownership, StreamName, StreamVisibility, Timestamp, source::SourceState},
+    service::Error,
+    store::{SourceListRow, SourceProcessRow, SourceStateRow},
+};
+
+/// Names a server: two projects may have one of the same name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceKey {
+    /// Its name.
+    pub name: String,
+    /// The project whose file names it; empty for none.
+    pub project: String,
+}
+
+impl SourceKey {
+    /// The project, if a project's file names the server.
+    pub fn project(&self) -> Option<&str> {
+        Some(self.project.as_str()).filter(|project| !project.is_empty())
+    }
+
+    /// The stream of the server's events. Those of one name in several projects have one stream each.
+    pub fn stream(&self) -> StreamName {
+        match self.project() {
+            None => StreamName::of("source", &self.name),
+            Some(project) => {
+                use sha2::{Digest as _, Sha256};
+                let hash = hex::encode(&Sha256::digest(project)[..4]);
+                StreamName::of("source", format!("{}@{hash}", self.name))
+            }
+        }
+    }
+}
+
+/// What a server listed, each list as JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceLists {
+    /// Fingerprint of the entry that the lists belong to.
+    pub fingerprint: String,
+    /// The tools.
+    pub tools: String,
+    /// The resources.
+    pub resources: String,
+    /// The templates of resources.
+    pub templates: String,
+    /// The prompts.
+    pub prompts: String,
+}
+
+/// What a server is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceStatus {
+    /// What it is doing.
+    pub state: SourceState,
+    /// Why, if it does not work.
+    pub reason: Option<String>,
+    /// What would help.
+    pub next_action: Option<String>,
+    /// How many starts have failed in a row.
+    pub attempt: Option<u32>,
+    /// When the next start is.
+    pub next_at: Option<Timestamp>,
+}
+
+impl SourceStatus {
+    /// A state of which nothing more is to be said.
+    pub fn of(state: SourceState) -> Self {
+        Self { state, reason: None, next_action: None, attempt: None, next_at: None }
+    }
+}
+
+/// A process of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceProcess {
+    /// Stands in its environment.
+    pub mark: String,
+    /// Its id.
+    pub pid: u32,
+    /// When it started, and in which run of the system.
+    pub started: String,
+}
+
+/// A call of a server's tool, when it is over.
+#[derive(Debug, Clone, Serialize)]
+pub struct CallEvent {
+    /// The tool, as the server says it.
+    pub tool: String,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// `ok`, `error`, `unavailable`, `timeout` or `cancelled`.
+    pub outcome: &'static str,
+    /// The session that called.
+    pub session: Option<String>,
+}
+
+impl Sources {
+    /// What the servers listed when they last worked.
+    pub async fn lists(&self) -> Result<Vec<(SourceKey, SourceLists)>, Error> {
+        let rows = self.core.store.source_lists().await?;
+        Ok(rows.into_iter().map(split_list).collect())
+    }
+
+    /// Keeps what a server has listed.
+    pub async fn keep_lists(&self, key: SourceKey, lists: SourceLists) -> Result<(), Error> {
+        let SourceLists { fingerprint, tools, resources, templates, prompts } = lists;
+        let SourceKey { name, project } = key;
+        let row =
+            SourceListRow { name, project, fingerprint, tools, resources, templates, prompts };
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.put_source_list(&row).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Keeps what a server is doing, and tells everybody who may know of it.
+    pub async fn keep_status(&self, key: SourceKey, status: SourceStatus) -> Result<(), Error> {
+        let event = NewEvent::new("source.state", &state_event(&key, &status));
+        let SourceStatus { state, reason, next_action, attempt, next_at } = status;
+        let state = state.as_str().to_owned();
+        let SourceKey { name, project } = key;
+        let row = SourceStateRow { name, project, state, reason, next_action, attempt, next_at };
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.put_source_state(&row).await?;
+                    let stream = StreamName::fixed(StreamName::TEAM);
+                    tx.open_stream(&stream, &StreamVisibility::Team).await?;
+                    tx.append(&stream, vec![event]).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Notes a process, before anything is asked of it.
+    pub async fn note_process(
+        &self,
+        key: SourceKey,
+        instance: String,
+        process: SourceProcess,
+    ) -> Result<(), Error> {
+        let SourceProcess { mark, pid, started } = process;
+        let SourceKey { name, project } = key;
+        let row = SourceProcessRow { mark, pid, started, name, project, instance };
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.insert_source_process(&row).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Forgets a process of which nothing is left.
+    pub async fn forget_process(&self, mark: String) -> Result<(), Error> {
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.delete_source_process(&mark).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Processes that an earlier daemon has started and not seen to their end.
+    pub async fn processes(&self) -> Result<Vec<SourceProcess>, Error> {
+        let rows = self.core.store.source_processes().await?;
+        let process =
+            |SourceProcessRow { mark, pid, started, .. }| SourceProcess { mark, pid, started };
+        Ok(rows.into_iter().map(process).collect())
+    }
+
+    /// Appends events of one kind to the stream of a server.
+    pub async fn tell(
+        &self,
+        key: SourceKey,
+        kind: &'static str,
+        data: Vec<impl Serialize>,
+    ) -> Result<(), Error> {
+        let events: Vec<_> = data.iter().map(|data| NewEvent::new(kind, data)).collect();
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let stream = key.stream();
+                    tx.open_stream(&stream, &visibility_of(&key)).await?;
+                    tx.append(&stream, events).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+}
+
+/// What a server writes may be about anybody's calls, so its stream is the operator's; that of a project's own server is
+/// the project's.
+fn visibility_of(key: &SourceKey) -> StreamVisibility {
+    StreamVisibility::shared(&Ownership::of_row("operator", key.project.clone()))
+}
+
+/// Everybody reads it. Why a project's own server does not work may quote the project, so that is not in it.
+fn state_event(key: &SourceKey, status: &SourceStatus) -> Value {
+    let is_of_project = key.project().is_some();
+    let status = &if is_of_project {
+        SourceStatus { reason: None, next_action: None, ..status.clone() }
+    } else {
+        status.clone()
+    };
+    let mut event = Map::new();
+    event.insert("name".to_owned(), json!(key.name));
+    event.insert("state".to_owned(), json!(status.state));
+    let optional = [
+        ("project", key.project().map(|project| json!(project))),
+        ("reason", status.reason.as_ref().map(|reason| json!(reason))),
+        ("next_action", status.next_action.as_ref().map(|action| json!(action))),
+        ("attempt", status.attempt.map(|attempt| json!(attempt))),
+        ("next_at", status.next_at.map(|at| json!(at))),
+    ];
+    for (name, value) in optional {
+        event.extend(value.map(|value| (name.to_owned(), value)));
+    }
+    Value::Object(event)
+}
+
+fn split_list(row: SourceListRow) -> (SourceKey, SourceLists) {
+    let SourceListRow { name, project, fingerprint, tools, resources, templates, prompts } = row;
+    let lists = SourceLists { fingerprint, tools, resources, templates, prompts };
+    (SourceKey { name, project }, lists)
+}

@@ -1,0 +1,234 @@
+//! One call of a server's tool: the request as the caller gave it, the answer as the server gave it.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+use serde_json::{Map, Value, json, value::RawValue};
+use tokio::time::Instant;
+
+use super::{connection::OpenRequest, instance::Instance, message::ServerError};
+use crate::{
+    domain::source::SourceState,
+    service::sources::SourceStatus,
+    tools::{Call, ErrorType, Failure, Output, ToolError},
+};
+
+/// How long a call waits for a server that is starting.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How a call ended, for its event and its count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallOutcome {
+    Ok,
+    Error,
+    Unavailable,
+    Timeout,
+    Cancelled,
+}
+
+impl CallOutcome {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Error => "error",
+            Self::Unavailable => "unavailable",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// Members of an object in their order, each as it was written.
+struct RawMembers(Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for RawMembers {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = RawMembers;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawMembers, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(RawMembers(members))
+            }
+        }
+        source.deserialize_map(InOrder)
+    }
+}
+
+/// Calls a tool of a server by the instance that serves the caller.
+pub(super) async fn call_tool(
+    instance: &Instance,
+    tool: &str,
+    call: &Call,
+    arguments: &Map<String, Value>,
+) -> (CallOutcome, Result<Output, Failure>) {
+    let name = &instance.spec.key.name;
+    let connection = match instance.connection(PATIENCE).await {
+        Ok(connection) => connection,
+        Err(status) => return (CallOutcome::Unavailable, Err(unavailable(name, &status))),
+    };
+    let mut request: OpenRequest = connection.open(Some(call.clone()));
+    let params = params_of(tool, call, arguments, request.id);
+    let bound = instance.spec.entry.timeout;
+    let answer = async {
+        request.send("tools/call", &params).await?;
+        request.answer_to(call).await
+    };
+    match tokio::time::timeout(bound, answer).await {
+        Err(_) => {
+            let text =
+                format!("{name}: no answer within {} ms; it was told to stop", bound.as_millis());
+            (CallOutcome::Timeout, Err(ToolError::new(ErrorType::Unavailable, text).into()))
+        }
+        Ok(Err(_)) => {
+            let text = format!(
+                "{name} ended in the middle of the call, and its outcome is unknown: look before you call it again"
+            );
+            let error = ToolError::new(ErrorType::Unavailable, text);
+            (CallOutcome::Unavailable, Err(error.allowed(json!({ "outcome": "unknown" })).into()))
+        }
+        Ok(Ok(Ok(result))) if result.get().starts_with('{') => {
+            let output = Output::Verbatim(result);
+            let outcome = if output.is_error() { CallOutcome::Error } else { CallOutcome::Ok };
+            (outcome, Ok(output))
+        }
+        Ok(Ok(Ok(_))) => {
+            let text = format!("{name}: the result of the tool is no object");
+            (CallOutcome::Error, Err(ToolError::new(ErrorType::Unavailable, text).into()))
+        }
+        Ok(Ok(Err(error))) => (CallOutcome::Error, Err(refused(&connection.redactor, error))),
+    }
+}
+
+/// An error of the server, without secrets.
+fn refused(redactor: &crate::domain::source::Redactor, error: ServerError) -> Failure {
+    let ServerError { code, message, data } = error;
+    let message = redactor.hide(&message).into_owned();
+    let data = data.map(|data| match redactor.hide(&data.to_string()) {
+        std::borrow::Cow::Borrowed(_) => data,
+        std::borrow::Cow::Owned(text) => serde_json::from_str(&text).unwrap_or(Value::Null),
+    });
+    Failure::Protocol { code, message: message.into(), data }
+}
+
+fn unavailable(name: &str, status: &SourceStatus) -> Failure {
+    let state = status.state.as_str();
+    let mut text = format!("{name} is {state}");
+    if status.state.is_starting() {
+        text.push_str(": it has not started yet, try again");
+    }
+    for more in [&status.reason, &status.next_action].into_iter().flatten() {
+        text.push_str(": ");
+        text.push_str(more);
+    }
+    debug_assert!(status.state != SourceState::Hidden, "a hidden entry has no tools");
+    ToolError::new(ErrorType::Unavailable, text).allowed(json!({ "state": state })).into()
+}
+
+/// The params of the server's call: those of the caller's, with the server's own name of the tool and our token of the
+/// progress. All else stays as it was written.
+fn params_of(tool: &str, call: &Call, arguments: &Map<String, Value>, id: u64) -> String {
+    let own =
+        call.params.as_deref().and_then(|raw| serde_json::from_str::<RawMembers>(raw.get()).ok());
+    let Some(RawMembers(mut members)) = own else {
+        return json!({ "name": tool, "arguments": arguments }).to_string();
+    };
+    let is_passed_on =
+        members.iter().any(|(name, value)| name == "name" && value.get() == "\"ToolCall\"");
+    if is_passed_on {
+        let inner = members.iter().find(|(name, _)| name == "arguments").and_then(|(_, value)| {
+            let RawMembers(inner) = serde_json::from_str(value.get()).ok()?;
+            inner.into_iter().find(|(name, _)| name == "arguments")
+        });
+        members.retain(|(name, _)| name != "arguments");
+        members.extend(inner);
+    }
+    let mut out = String::from("{");
+    for (name, value) in members {
+        let value = match name.as_str() {
+            "name" => json!(tool).to_string(),
+            "_meta" => match meta_of(&value, id) {
+                Some(meta) => meta,
+                None => continue,
+            },
+            // Between this daemon and its client.
+            "inputResponses" | "requestState" | "task" => continue,
+            _ => value.get().to_owned(),
+        };
+        if out.len() > 1 {
+            out.push(',');
+        }
+        out.push_str(&json!(name).to_string());
+        out.push(':');
+        out.push_str(&value);
+    }
+    out.push('}');
+    out
+}
+
+/// What is said beside the call. A client's introduction of itself is not passed on: this client has its own.
+fn meta_of(raw: &RawValue, id: u64) -> Option<String> {
+    let members: RawMembers = serde_json::from_str(raw.get()).ok()?;
+    let is_own = |name: &str| name.starts_with("io.modelcontextprotocol/");
+    if !members.0.iter().any(|(name, _)| name == "progressToken" || is_own(name)) {
+        return Some(raw.get().to_owned());
+    }
+    let kept = members.0.iter().filter(|(name, _)| !is_own(name)).map(|(name, value)| {
+        let value = if name == "progressToken" { id.to_string() } else { value.get().to_owned() };
+        format!("{}:{value}", json!(name))
+    });
+    let kept: Vec<String> = kept.collect();
+    (!kept.is_empty()).then(|| format!("{{{}}}", kept.join(",")))
+}
+
+/// Counts a call when it is over, also one that nobody waits for any more.
+#[derive(Debug)]
+pub(super) struct CallMeter<F: FnMut(CallOutcome, Duration)> {
+    began: Instant,
+    outcome: CallOutcome,
+    count: F,
+}
+
+impl<F: FnMut(CallOutcome, Duration)> CallMeter<F> {
+    pub(super) fn new(count: F) -> Self {
+        Self { began: Instant::now(), outcome: CallOutcome::Cancelled, count }
+    }
+
+    pub(super) fn end(mut self, outcome: CallOutcome) {
+        self.outcome = outcome;
+    }
+}
+
+impl<F: FnMut(CallOutcome, Duration)> Drop for CallMeter<F> {
+    fn drop(&mut self) {
+        (self.count)(self.outcome, self.began.elapsed());
+    }
+}
+
+/// Which instance of a server serves a caller: by its project, its session, or for everybody.
+pub(super) fn serves(instance_of: &Arc<super::spec::SourceSpec>, call: &Call) -> String {
+    use crate::domain::source::Sharing;
+    match instance_of.entry.sharing {
+        Sharing::Shared => String::new(),
+        Sharing::Project => {
+            let project = call.caller.project().unwrap_or_default();
+            // The instance that learns the lists runs in the project whose file names it.
+            let is_own = instance_of.key.project() == Some(project);
+            if is_own { String::new() } else { project.to_owned() }
+        }
+        Sharing::Session => {
+            call.session.as_deref().or(call.caller.session()).unwrap_or_default().to_owned()
+        }
+    }
+}

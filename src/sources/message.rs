@@ -1,0 +1,144 @@
+//! Messages of servers, read as raw JSON.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json, value::RawValue};
+
+/// A message of a server.
+#[derive(Debug)]
+pub(super) enum ServerMessage {
+    /// The answer to a request of ours, by its number.
+    Answer { id: u64, reply: Reply },
+    /// A request to us.
+    Request { id: Box<RawValue>, method: String, params: Option<Box<RawValue>> },
+    /// A notification.
+    Notification { method: String, params: Option<Box<RawValue>> },
+}
+
+/// A result, or an error.
+pub(super) type Reply = Result<Box<RawValue>, ServerError>;
+
+/// An error of a server.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct ServerError {
+    #[serde(default)]
+    pub(super) code: i64,
+    #[serde(default)]
+    pub(super) message: String,
+    #[serde(default)]
+    pub(super) data: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    error: Option<&'a RawValue>,
+}
+
+/// `null` is a value, and not the same as nothing.
+fn present<'de, D: Deserializer<'de>>(source: D) -> Result<Option<&'de RawValue>, D::Error> {
+    Deserialize::deserialize(source).map(Some)
+}
+
+impl ServerMessage {
+    /// Reads a message; `None` if it is none that this client can make sense of.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let envelope: Envelope<'_> = serde_json::from_str(text).ok()?;
+        let params = envelope.params.map(ToOwned::to_owned);
+        match (envelope.method, envelope.id) {
+            (Some(method), Some(id)) if id.get() != "null" => {
+                Some(Self::Request { id: id.to_owned(), method: method.into_owned(), params })
+            }
+            (Some(method), _) => Some(Self::Notification { method: method.into_owned(), params }),
+            (None, Some(id)) => {
+                let id = id.get().trim_matches('"').parse().ok()?;
+                let reply = match (envelope.result, envelope.error) {
+                    (_, Some(error)) => {
+                        Err(serde_json::from_str(error.get()).unwrap_or_else(|_| ServerError {
+                            code: -32603,
+                            message: error.get().to_owned(),
+                            data: None,
+                        }))
+                    }
+                    (Some(result), None) => Ok(result.to_owned()),
+                    (None, None) => return None,
+                };
+                Some(Self::Answer { id, reply })
+            }
+            (None, None) => None,
+        }
+    }
+}
+
+/// A request of ours. `params` is JSON.
+pub(super) fn request_text(id: u64, method: &str, params: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#)
+}
+
+/// A notification of ours. `params` is JSON.
+pub(super) fn notification_text(method: &str, params: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#)
+}
+
+/// The answer to a request of a server.
+pub(super) fn answer_text(id: &RawValue, answer: Result<&Value, (i64, &str)>) -> String {
+    let id = id.get();
+    match answer {
+        Ok(result) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
+        Err((code, message)) => {
+            let error = json!({ "code": code, "message": message });
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
+        }
+    }
+}
+
+/// The members of params; empty if they are no object.
+pub(super) fn members(params: Option<&RawValue>) -> Map<String, Value> {
+    params.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_by_table() {
+        for (text, expected) in [
+            (r#"{"jsonrpc":"2.0","id":7,"result":{"a": 1.0}}"#, "answer 7 {\"a\": 1.0}"),
+            (r#"{"jsonrpc":"2.0","id":"7","result":null}"#, "answer 7 null"),
+            (r#"{"id":7,"error":{"code":-1,"message":"no"}}"#, "error 7 -1 no"),
+            (r#"{"id":7,"error":"odd"}"#, "error 7 -32603 \"odd\""),
+            (r#"{"id":"x","method":"ping"}"#, "request \"x\" ping"),
+            (r#"{"method":"notifications/a","params":{}}"#, "note notifications/a"),
+            (r#"{"id":7}"#, "nothing"),
+            (r#"{"id":"x","result":{}}"#, "nothing"),
+            ("hello", "nothing"),
+            ("", "nothing"),
+            ("[]", "nothing"),
+        ] {
+            let parsed = match ServerMessage::parse(text) {
+                Some(ServerMessage::Answer { id, reply: Ok(result) }) => {
+                    format!("answer {id} {}", result.get())
+                }
+                Some(ServerMessage::Answer { id, reply: Err(error) }) => {
+                    format!("error {id} {} {}", error.code, error.message)
+                }
+                Some(ServerMessage::Request { id, method, .. }) => {
+                    format!("request {} {method}", id.get())
+                }
+                Some(ServerMessage::Notification { method, .. }) => format!("note {method}"),
+                None => "nothing".to_owned(),
+            };
+            assert_eq!(parsed, expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Child MCP servers: one client for each, whoever calls.
+//!
+//! Reading order: `message` reads what a server sends, `connection` is the protocol's state with one server, `stdio`
+//! carries it over a process's pipes. `lists` fetches what a server offers. `spec` is an entry with its variables filled
+//! in, `instance` keeps one server running. `view` makes tools of lists, `call` calls one, `manager` has all of them.
+
+mod call;
+mod connection;
+mod instance;
+mod lists;
+mod manager;
+mod message;
+mod metrics;
+mod spec;
+mod stdio;
+mod view;
+
+pub use manager::{SourceManager, SourceManagerParts};
+pub use metrics::SourceMetrics;

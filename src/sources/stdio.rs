@@ -1,0 +1,132 @@
+//! A server's pipes: one message a line, and its error output, which is always read.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    process::{ChildStderr, ChildStdin, ChildStdout},
+    sync::mpsc,
+};
+
+use super::connection::Connection;
+
+/// Longest message of a server, in bytes.
+pub(super) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+/// How much of a server's error output is kept.
+const LOG_BYTES: usize = 64 * 1024;
+/// Longest line of error output that goes out as one event.
+const LOG_LINE: usize = 4096;
+
+/// The end of a server's error output.
+#[derive(Debug, Default)]
+pub(super) struct ServerLog(Mutex<VecDeque<u8>>);
+
+impl ServerLog {
+    fn add(&self, text: &str) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend(text.as_bytes());
+        let excess = kept.len().saturating_sub(LOG_BYTES);
+        kept.drain(..excess);
+    }
+
+    /// What is kept.
+    pub(super) fn text(&self) -> String {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&kept.iter().copied().collect::<Vec<u8>>()).into_owned()
+    }
+
+    /// The last line, for a reason.
+    pub(super) fn last_line(&self) -> Option<String> {
+        let text = self.text();
+        let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
+        Some(line.trim().chars().take(300).collect())
+    }
+}
+
+/// Writes what is to be sent until the connection or the server ends. Dropping the pipe ends the server's input.
+pub(super) async fn write(
+    connection: Arc<Connection>,
+    mut messages: mpsc::Receiver<String>,
+    mut stdin: ChildStdin,
+) {
+    loop {
+        let message = tokio::select! {
+            biased;
+            () = connection.closed.cancelled() => return,
+            message = messages.recv() => message,
+        };
+        let Some(mut message) = message else { return };
+        message.push('\n');
+        let written = tokio::select! {
+            biased;
+            () = connection.closed.cancelled() => return,
+            written = stdin.write_all(message.as_bytes()) => written,
+        };
+        if written.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads messages until the server ends; the error says what it did wrong.
+pub(super) async fn read(connection: Arc<Connection>, stdout: ChildStdout) -> Result<(), String> {
+    let mut lines = BufReader::with_capacity(64 * 1024, stdout);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let most = u64::try_from(MAX_MESSAGE + 1).unwrap_or(u64::MAX);
+        let mut bounded = (&mut lines).take(most);
+        match bounded.read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => return Ok(()),
+            Ok(_) if line.len() > MAX_MESSAGE => {
+                return Err("it sent a message of more than 16 MiB".to_owned());
+            }
+            Ok(_) => {}
+        }
+        if let Ok(text) = std::str::from_utf8(&line) {
+            let text = text.trim();
+            if !text.is_empty() {
+                connection.take(text).await;
+            }
+        }
+    }
+}
+
+/// Reads the error output until the server ends, without secrets.
+pub(super) async fn read_log(
+    connection: Arc<Connection>,
+    mut stderr: ChildStderr,
+    log: Arc<ServerLog>,
+    lines: mpsc::Sender<String>,
+) {
+    let (mut buffer, mut rest) = (vec![0; 8192], Vec::new());
+    while let Ok(read) = stderr.read(&mut buffer).await {
+        if read == 0 {
+            break;
+        }
+        rest.extend_from_slice(&buffer[..read]);
+        // Only whole lines: a secret might be cut in two.
+        let end = rest.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
+        let end = end.or_else(|| (rest.len() > LOG_BYTES).then_some(rest.len()));
+        if let Some(end) = end {
+            let whole: Vec<u8> = rest.drain(..end).collect();
+            keep(&connection, &whole, &log, &lines);
+        }
+    }
+    if !rest.is_empty() {
+        keep(&connection, &rest, &log, &lines);
+    }
+}
+
+fn keep(connection: &Connection, bytes: &[u8], log: &ServerLog, lines: &mpsc::Sender<String>) {
+    let text = String::from_utf8_lossy(bytes);
+    let text = connection.redactor.hide(&text);
+    log.add(&text);
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        // A flood is in the log, and need not be in the events too.
+        lines.try_send(line.chars().take(LOG_LINE).collect()).ok();
+    }
+}

@@ -1,0 +1,116 @@
+//! Tools of servers as a caller sees them: made of the lists that the servers last gave.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::{Value, json};
+
+use super::{lists::OfferedLists, spec::SourceSpec};
+use crate::{
+    domain::source::{child_tool_name, cut_description, matches_glob},
+    tools::ForeignDeclaration,
+};
+
+/// A tool that a server offers and callers may see.
+#[derive(Debug, Clone)]
+pub(super) struct OfferedTool {
+    /// Its name as the server says it.
+    pub(super) own_name: Arc<str>,
+    pub(super) declaration: ForeignDeclaration,
+}
+
+/// Tools of one server, and why some are not among them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct OfferedTools {
+    /// By the name that clients see.
+    pub(super) tools: BTreeMap<String, OfferedTool>,
+    pub(super) problems: Vec<String>,
+}
+
+/// The tools of one server.
+pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools {
+    let mut all = OfferedTools::default();
+    for offered in &lists.tools {
+        let Some(own_name) = offered.get("name").and_then(Value::as_str) else {
+            all.problems.push("a tool without a name is left out".to_owned());
+            continue;
+        };
+        if !spec.entry.shows(own_name) {
+            continue;
+        }
+        if let Some(problem) = schema_problem(offered) {
+            all.problems.push(format!("the tool {own_name:?} is left out: {problem}"));
+            continue;
+        }
+        let name = child_tool_name(&spec.key.name, own_name, &|name| all.tools.contains_key(name));
+        if all.tools.contains_key(&name) {
+            all.problems.push(format!("the tool {own_name:?} is left out: it is there twice"));
+            continue;
+        }
+        let mut entry = offered.clone();
+        entry["name"] = json!(name);
+        let description = offered.get("description").and_then(Value::as_str);
+        if let Some(cut) = description.and_then(cut_description) {
+            entry["description"] = json!(cut);
+        }
+        let declaration = ForeignDeclaration {
+            source: spec.key.name.as_str().into(),
+            entry,
+            scope: spec.entry.scope.as_deref().map(Arc::from),
+            is_listed: spec.entry.listed.iter().any(|glob| matches_glob(glob, own_name)),
+        };
+        all.tools.insert(name, OfferedTool { own_name: own_name.into(), declaration });
+    }
+    all
+}
+
+fn schema_problem(tool: &Value) -> Option<&'static str> {
+    match tool.get("inputSchema") {
+        None => Some("it has no inputSchema"),
+        Some(Value::Object(schema)) => match schema.get("type") {
+            None => None,
+            Some(Value::String(kind)) if kind == "object" => None,
+            Some(_) => Some("its inputSchema is of another type than object"),
+        },
+        Some(_) => Some("its inputSchema is no object"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{domain::source::SourceEntry, service::sources::SourceKey};
+
+    #[test]
+    fn tools_by_table() {
+        let written = json!({ "command": "x", "exclude_tools": ["drop_*"], "listed": ["keep"], "scope": "exec" });
+        let (entry, _) = SourceEntry::parse(&written, true).expect("is good");
+        let key = SourceKey { name: "s".to_owned(), project: String::new() };
+        let spec = SourceSpec { key, entry, fingerprint: String::new() };
+        let schema = json!({ "type": "object", "anyOf": [{}] });
+        let lists = OfferedLists {
+            tools: vec![
+                json!({ "name": "keep", "inputSchema": schema, "x": 1, "annotations": { "readOnlyHint": true } }),
+                json!({ "name": "drop_it", "inputSchema": schema }),
+                json!({ "name": "a.b", "inputSchema": {} }),
+                json!({ "name": "a_b", "inputSchema": {} }),
+                json!({ "name": "a_b", "inputSchema": {} }),
+                json!({ "name": "none" }),
+                json!({ "name": "array", "inputSchema": { "type": "array" } }),
+                json!({ "name": "text", "inputSchema": "x" }),
+                json!({ "inputSchema": {} }),
+            ],
+            ..OfferedLists::default()
+        };
+        let offered = tools_of(&spec, &lists);
+        let names: Vec<_> = offered.tools.keys().map(String::as_str).collect();
+        assert_eq!(names.len(), 3, "{names:?}");
+        assert_eq!(names[..2], ["s__a_b", names[1]]);
+        assert!(names[1].starts_with("s__a_b_") && names[2] == "s__keep", "{names:?}");
+        assert_eq!(offered.problems.len(), 5, "{:?}", offered.problems);
+        let keep = &offered.tools["s__keep"];
+        assert_eq!(keep.declaration.entry["x"], 1);
+        assert_eq!(keep.declaration.entry["inputSchema"], schema);
+        assert!(keep.declaration.is_listed);
+        assert_eq!(&*offered.tools["s__a_b"].own_name, "a.b");
+    }
+}

@@ -1,0 +1,269 @@
+//! Calls of a server's tools: byte for byte, to the right session, and what becomes of them when the server ends.
+
+use serde_json::{Value, json};
+
+use super::{SOON, body, call, entry, failed, in_state, of_project, said, source, with_servers};
+use crate::daemon::{Home, until};
+use crate::wire::Caller;
+
+const ODD: &str = r#"{"content":[ {"type":"text","text":"\u0041","x":1.0} ],"structuredContent":{"z":1.0,"a":12345678901234567890123},"x-more":null}"#;
+const BOTH: &str = "application/json, text/event-stream";
+
+/// A session of a legacy client, opened.
+fn session(caller: &Caller, capabilities: &Value) -> String {
+    let open = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": { "name": "t", "version": "1" },
+    } });
+    let opened = caller.request("POST", "/mcp").header("Accept", BOTH).json(&open).send();
+    opened.header("mcp-session-id").expect("a session").to_owned()
+}
+
+fn in_session(caller: &Caller, session: &str, body: &Value) -> crate::wire::Request {
+    let request =
+        caller.request("POST", "/mcp").header("Accept", BOTH).header("Mcp-Session-Id", session);
+    request.header("MCP-Protocol-Version", "2025-11-25").json(body)
+}
+
+#[test]
+fn results_and_arguments_pass_byte_for_byte_in_every_form_of_a_call() {
+    let home = Home::new();
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    let shown = in_state(&d, "toy", "connected");
+    assert_eq!((&shown["transport"], &shown["sharing"]), (&json!("stdio"), &json!("project")));
+    assert_eq!(
+        (&shown["tools"], &shown["resources"], &shown["prompts"]),
+        (&json!(15), &json!(1), &json!(1))
+    );
+    assert!(shown["warnings"][0].as_str().is_some_and(|text| text.contains("broken")), "{shown}");
+    let odd = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"toy__odd"}}"#;
+    let bare =
+        d.request("POST", "/mcp").header("Content-Type", "application/json").body(odd).send();
+    assert_eq!(body(&bare), format!(r#"{{"jsonrpc":"2.0","id":7,"result":{ODD}}}"#));
+    let legacy = session(&d, &json!({}));
+    let reply = in_session(&d, &legacy, &serde_json::from_str(odd).expect("JSON")).send();
+    assert!(body(&reply).contains(ODD), "{reply:?}");
+    let modern = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"toy__odd","_meta":{
+        "io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+    let reply = d
+        .request("POST", "/mcp")
+        .header("Content-Type", "application/json")
+        .header("MCP-Protocol-Version", "2026-07-28")
+        .header("Mcp-Method", "tools/call")
+        .header("Mcp-Name", "toy__odd")
+        .body(modern)
+        .send();
+    let typed = ODD.replacen('{', r#"{"resultType":"complete","#, 1);
+    assert!(body(&reply).contains(&typed), "{reply:?}");
+    // The other way: what the caller wrote is what the server reads.
+    let arguments = r#"{ "z": 1.0, "a": [12345678901234567890123, "\u0041"] }"#;
+    let sent = format!(
+        r#"{{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{{"name":"toy__raw","x-own": 1.50,"arguments":{arguments},"_meta":{{"own": 2.0}}}}}}"#
+    );
+    let reply = d
+        .request("POST", "/mcp")
+        .header("Content-Type", "application/json")
+        .body(sent)
+        .send()
+        .json();
+    let read = said(&reply);
+    assert!(read.contains(&format!(r#""arguments":{arguments}"#)), "{read}");
+    assert!(read.contains(r#""name":"raw""#) && read.contains(r#""x-own":1.50"#), "{read}");
+    assert!(read.contains(r#""_meta":{"own": 2.0}"#), "{read}");
+    // A name that clients do not take has another for them, and its own for the server.
+    assert_eq!(said(&call(&d, "toy__a_b", &json!({}))), "called a.b");
+    let unknown = call(&d, "toy__nothing", &json!({}));
+    assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
+}
+
+#[test]
+fn lists_show_tools_as_their_server_declares_them() {
+    let home = Home::new();
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    in_state(&d, "toy", "connected");
+    let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+    let list = d.request("POST", "/mcp").header("Svc-Expose", "all").json(&list).send().json();
+    let tools = list["result"]["tools"].as_array().expect("tools");
+    let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
+    let first = names.iter().position(|name| name.starts_with("toy__")).expect("is listed");
+    assert!(names[..first].is_sorted() && names[first..].is_sorted(), "{names:?}");
+    assert!(names[first..].iter().all(|name| name.starts_with("toy__")), "{names:?}");
+    let odd = tools.iter().find(|tool| tool["name"] == "toy__odd").expect("is listed");
+    assert_eq!(odd["annotations"], json!({ "readOnlyHint": true, "x-own": 7 }));
+    assert_eq!(odd["inputSchema"]["anyOf"], json!([{}]));
+    assert_eq!(odd["_meta"], json!({ "own": true }));
+    let big = tools.iter().find(|tool| tool["name"] == "toy__big").expect("is listed");
+    let description = big["description"].as_str().expect("has one");
+    assert!(description.len() <= 2048 && description.ends_with("word…"), "{description}");
+    // What it offers changes, and clients that listen are told.
+    let before = names.len();
+    call(&d, "toy__grow", &json!({ "value": "sprout" }));
+    until(SOON, || (source(&d, "toy")["tools"] == 16).then_some(()));
+    assert_eq!(said(&call(&d, "toy__sprout", &json!({}))), "called sprout");
+    let hits = call(&d, "ToolSearch", &json!({ "query": "sprout" }));
+    assert_eq!(hits["result"]["structuredContent"]["tools"][0]["name"], "toy__sprout", "{hits}");
+    assert!(before < 200);
+}
+
+#[test]
+fn a_call_in_a_server_that_dies_is_never_repeated() {
+    let home = Home::new();
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    let first = in_state(&d, "toy", "connected");
+    let error = failed(&call(&d, "toy__die", &json!({})));
+    assert_eq!(
+        (&error["type"], &error["allowed"]["outcome"]),
+        (&json!("unavailable"), &json!("unknown"))
+    );
+    // It is started again.
+    let again = until(SOON, || {
+        Some(in_state(&d, "toy", "connected")).filter(|now| now["pid"] != first["pid"])
+    });
+    assert_eq!(said(&call(&d, "toy__pid", &json!({}))), again["pid"].to_string());
+    let told = d.get("/v1/events?stream=team&kind=source.state&limit=500").ok(200);
+    let states: Vec<&Value> = told["events"]
+        .as_array()
+        .expect("events")
+        .iter()
+        .map(|event| &event["data"]["state"])
+        .collect();
+    assert_eq!(states, ["connecting", "connected", "backing_off", "connecting", "connected"]);
+    let calls = until(SOON, || {
+        let page = d.get("/v1/events?stream=source/toy&kind=call").ok(200);
+        Some(page).filter(|page| page["events"].as_array().is_some_and(|all| all.len() == 2))
+    });
+    let outcomes: Vec<&Value> = calls["events"]
+        .as_array()
+        .expect("events")
+        .iter()
+        .map(|event| &event["data"]["outcome"])
+        .collect();
+    assert_eq!(outcomes, ["unavailable", "ok"]);
+    let metrics = body(&d.get("/metrics"));
+    assert!(
+        metrics
+            .contains(r#"svc_source_calls_total{source="toy",tool="die",outcome="unavailable"} 1"#),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn a_server_that_is_down_is_told_at_once_and_one_that_hangs_delays_nobody() {
+    let home = Home::new();
+    let mut slow = entry(&home, &["hang"]);
+    slow["startup_timeout"] = json!(600_000);
+    let servers = json!({
+        "toy": entry(&home, &[]), "hangs": slow, "quits": entry(&home, &["quit"]), "none": { "command": "/no/such" },
+        "unset": { "command": "x", "args": ["${NO_SUCH_VARIABLE}"] },
+    });
+    let d = with_servers(&home, &servers);
+    in_state(&d, "toy", "connected");
+    assert_eq!(source(&d, "hangs")["state"], "connecting");
+    let quits = in_state(&d, "quits", "backing_off");
+    assert!(quits["reason"].as_str().is_some_and(|text| text.contains("cannot start")), "{quits}");
+    assert!(quits["next_at"].is_string() && quits["attempt"].is_u64(), "{quits}");
+    let unset = in_state(&d, "unset", "misconfigured");
+    let reason = unset["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("args[0]") && reason.contains("NO_SUCH_VARIABLE"), "{unset}");
+    for source in ["none", "unset", "quits"] {
+        assert!(source_has_advice(&d, source), "{source}");
+    }
+    // Its tools of the last time are listed at once, and a call says why it cannot be served.
+    let mut d = d;
+    let mut slow = entry(&home, &["hang"]);
+    slow["startup_timeout"] = json!(600_000);
+    let broken = json!({ "mcpServers": { "toy": slow } }).to_string();
+    d.kill9();
+    d.restart_with(|_| {
+        crate::daemon::Plan::default().home(&home).flag("--mcp-config").flag(&broken)
+    });
+    assert_eq!(source(&d, "toy")["tools"], 0, "the lists of another entry are not its own");
+}
+
+fn source_has_advice(caller: &Caller, name: &str) -> bool {
+    let source = source(caller, name);
+    source["reason"].is_string() && source["next_action"].is_string()
+}
+
+#[test]
+fn questions_go_to_the_session_whose_call_it_is_and_to_nobody_else() {
+    let home = Home::new();
+    let mut shared = entry(&home, &[]);
+    shared["sharing"] = json!("shared");
+    let d = with_servers(&home, &json!({ "toy": shared, "own": entry(&home, &[]) }));
+    in_state(&d, "toy", "connected");
+    in_state(&d, "own", "connected");
+    let [one, two] = ["s-1", "s-2"].map(|key| of_project(&d, key, "/nowhere"));
+    let asking = json!({ "jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {
+        "name": "toy__ask", "arguments": { "value": "elicitation/create" },
+    } });
+    let asked = session(&one, &json!({ "elicitation": {} }));
+    let mut stream =
+        in_session(&one, &asked, &asking).follow().expect("an answer").expect("a stream");
+    let question = stream.event().data;
+    assert_eq!(
+        (&question["method"], &question["params"]["message"]),
+        (&json!("elicitation/create"), &json!("well?"))
+    );
+    // Somebody else's call now runs as well: nothing can be told apart, and nobody is asked.
+    let other = session(&two, &json!({ "elicitation": {} }));
+    let reply = in_session(&two, &other, &asking).send();
+    let refused = body(&reply);
+    assert!(refused.contains("-32603") && !refused.contains("well?"), "{refused}");
+    let answer = json!({ "jsonrpc": "2.0", "id": question["id"], "result": { "action": "accept", "content": { "n": 1 } } });
+    assert_eq!(in_session(&one, &asked, &answer).send().status(), 202);
+    let result = stream.event().data;
+    let told = said(&result);
+    assert!(told.contains(r#""action": "accept""#) && told.contains(r#""n": 1"#), "{told}");
+    // A client that cannot is not asked, and the server is told.
+    let plain = session(&one, &json!({}));
+    let reply = body(&in_session(&one, &plain, &asking).send());
+    assert!(reply.contains("-32603") && reply.contains("cannot answer"), "{reply}");
+}
+
+#[test]
+fn progress_reaches_the_caller_with_its_own_token() {
+    let home = Home::new();
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    in_state(&d, "toy", "connected");
+    let id = session(&d, &json!({}));
+    let stepping = json!({ "jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {
+        "name": "toy__step", "_meta": { "progressToken": "mine" },
+    } });
+    let mut stream = in_session(&d, &id, &stepping).follow().expect("an answer").expect("a stream");
+    for step in [1, 2] {
+        let note = stream.event().data;
+        assert_eq!(
+            note["params"],
+            json!({ "progressToken": "mine", "progress": step, "total": 2, "x-own": "kept" })
+        );
+    }
+    assert_eq!(said(&stream.event().data), "stepped");
+}
+
+#[test]
+fn a_call_ends_with_its_time_and_when_its_client_cancels() {
+    let home = Home::new();
+    let mut quick = entry(&home, &[]);
+    quick["timeout"] = json!(200);
+    let d = with_servers(&home, &json!({ "quick": quick, "toy": entry(&home, &[]) }));
+    in_state(&d, "quick", "connected");
+    in_state(&d, "toy", "connected");
+    let error = failed(&call(&d, "quick__sleep", &json!({ "value": "60" })));
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("200 ms")), "{error}");
+    let id = session(&d, &json!({}));
+    let sleeping = json!({ "jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {
+        "name": "toy__sleep", "arguments": { "value": "60" },
+    } });
+    let waiting = std::thread::spawn({
+        let request = in_session(&d, &id, &sleeping);
+        move || body(&request.send())
+    });
+    let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 9 } });
+    // Sent again until the call is there to be cancelled.
+    until(SOON, || {
+        in_session(&d, &id, &cancel).send();
+        waiting.is_finished().then_some(())
+    });
+    let answer = waiting.join().expect("it ended");
+    assert!(answer.contains("cancelled"), "{answer}");
+}

@@ -1,0 +1,194 @@
+//! Which servers there are for whom, and what nobody is told.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::{SOON, body, call, entry, in_state, of_project, said, source, toy, with_servers};
+use crate::daemon::{Daemon, Home, until};
+use crate::expect::problem;
+
+#[test]
+fn a_projects_servers_are_for_its_callers_and_wait_for_approval() {
+    let home = Home::new();
+    let project = home.user().join("project");
+    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let file = project.join(".mcp.json");
+    let servers =
+        json!({ "mcpServers": { "own": entry(&home, &[]), "toy": { "command": "/no/such" } } });
+    fs::write(&file, servers.to_string()).expect("can be written");
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    in_state(&d, "toy", "connected");
+    let root = project.display().to_string();
+    let [inside, outside] =
+        [("s-1", root.as_str()), ("s-2", "/elsewhere")].map(|(key, at)| of_project(&d, key, at));
+    let rows = |caller: &crate::wire::Caller| {
+        let list = caller.get("/v1/sources").ok(200);
+        let rows = list["sources"].as_array().expect("rows").clone();
+        assert_eq!(list["count"], json!(rows.len()));
+        rows.iter()
+            .map(|row| {
+                format!(
+                    "{} {}",
+                    row["name"].as_str().unwrap_or_default(),
+                    row["state"].as_str().unwrap_or_default()
+                )
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&inside), ["own pending_approval", "toy connected", "toy hidden"]);
+    assert_eq!(rows(&outside), ["toy connected"]);
+    assert_eq!(rows(&d), ["toy connected"]);
+    let unknown = |answer: &Value| answer["error"]["code"] == -32602;
+    assert!(unknown(&call(&inside, "own__pid", &json!({}))));
+    approve(&home, &file);
+    let own = in_state(&inside, "own", "connected");
+    assert_eq!(own["project"], json!(root));
+    assert_eq!(said(&call(&inside, "own__cwd", &json!({}))), root);
+    assert!(unknown(&call(&outside, "own__pid", &json!({}))));
+    assert!(unknown(&call(&d, "own__pid", &json!({}))));
+    let seen = d.get(&format!("/v1/sources/own?project={root}")).ok(200);
+    assert_eq!(seen["pid"], own["pid"]);
+    // Everybody may hear that it works, and not why it does not.
+    let roots = said(&call(&inside, "own__ask", &json!({ "value": "roots/list" })));
+    assert!(roots.contains(&format!("file://{root}")), "{roots}");
+    // It changes, and is asked about again.
+    fs::write(&file, servers.to_string().replace("/no/such", "/other")).expect("can be written");
+    assert!(unknown(&call(&inside, "own__pid", &json!({}))));
+    assert_eq!(source(&inside, "own")["state"], "pending_approval");
+}
+
+/// Approves a file as `svc mcp approve` does.
+fn approve(home: &Home, file: &std::path::Path) {
+    use sha2::{Digest as _, Sha256};
+    let hash = hex::encode(Sha256::digest(fs::read(file).expect("is there")));
+    let choices = json!({ "approved": { (file.display().to_string()): hash } });
+    home.write("sources.json", &choices.to_string());
+}
+
+#[test]
+fn one_server_for_all_of_a_project_and_one_for_each_session() {
+    let home = Home::new();
+    let mut each = entry(&home, &[]);
+    each["sharing"] = json!("session");
+    let mut all = entry(&home, &[]);
+    all["sharing"] = json!("shared");
+    let d = with_servers(&home, &json!({ "each": each, "all": all, "toy": entry(&home, &[]) }));
+    for name in ["each", "all", "toy"] {
+        in_state(&d, name, "connected");
+    }
+    let [a, b] = ["a", "b"].map(|name| {
+        let folder = home.user().join(name);
+        fs::create_dir_all(&folder).expect("can be made");
+        folder.display().to_string()
+    });
+    let callers =
+        [("s-1", &a), ("s-2", &a), ("s-3", &b)].map(|(key, project)| of_project(&d, key, project));
+    let pids = |tool: &str| callers.each_ref().map(|caller| said(&call(caller, tool, &json!({}))));
+    let [one, two, three] = pids("all__pid");
+    assert!(one == two && two == three);
+    let [one, two, three] = pids("toy__pid");
+    assert!(one == two && two != three);
+    let [one, two, three] = pids("each__pid");
+    assert!(one != two && two != three && one != three);
+    let [first, _, third] =
+        callers.each_ref().map(|caller| said(&call(caller, "toy__cwd", &json!({}))));
+    assert_eq!((first, third), (a.clone(), b));
+    assert_eq!(source(&d, "toy")["instances"].as_array().map(Vec::len), Some(2));
+    let own = source(&callers[0], "toy")["instances"].clone();
+    assert_eq!(own.as_array().map(Vec::len), Some(1), "{own}");
+    assert_eq!(own[0]["key"], json!(a));
+}
+
+#[test]
+fn secrets_are_told_to_nobody() {
+    let home = Home::new();
+    let secret = "s3cr3t-v4lue";
+    let mut keeps = entry(&home, &[]);
+    keeps["env"] = json!({ "TOKEN": "${TEST_TOKEN}" });
+    let mut quits = entry(&home, &["quit"]);
+    quits["env"] = json!({ "TOKEN": "${TEST_TOKEN}" });
+    let document = json!({ "mcpServers": { "keeps": keeps, "quits": quits } }).to_string();
+    let mut d = Daemon::with(|plan| {
+        plan.home(&home)
+            .flag("--mcp-config")
+            .flag(&document)
+            .env("TEST_TOKEN", secret)
+            .env("OTHER", "hidden-too")
+    });
+    in_state(&d, "keeps", "connected");
+    let environment: Value =
+        serde_json::from_str(&said(&call(&d, "keeps__env", &json!({})))).expect("JSON");
+    assert_eq!(environment["TOKEN"], json!(secret));
+    assert!(
+        environment.get("OTHER").is_none() && environment.get("SVC_HOME").is_none(),
+        "{environment}"
+    );
+    let error = call(&d, "keeps__fail", &json!({}))["error"].clone();
+    assert_eq!(
+        (&error["code"], &error["message"], &error["data"]),
+        (&json!(-32099), &json!("no: ***"), &json!({ "x": 1 }))
+    );
+    call(&d, "keeps__say", &json!({ "value": "hello" }));
+    let log = until(SOON, || {
+        let log =
+            d.get("/v1/sources/keeps/log").ok(200)["log"].as_str().unwrap_or_default().to_owned();
+        log.contains("hello").then_some(log)
+    });
+    assert_eq!(log, "hello ***\n");
+    in_state(&d, "quits", "backing_off");
+    until(SOON, || {
+        let events = d.get("/v1/events?stream=source/keeps&kind=stderr").ok(200);
+        events["events"].as_array().is_some_and(|all| !all.is_empty()).then_some(())
+    });
+    for target in ["/v1/sources", "/v1/events?limit=500", "/v1/tools?limit=500", "/metrics"] {
+        assert!(!body(&d.get(target)).contains(secret), "{target}");
+    }
+    assert!(!d.stderr().contains(secret));
+    d.stop();
+    for entry in
+        fs::read_dir(home.dir()).expect("a folder").flatten().filter(|entry| entry.path().is_file())
+    {
+        let bytes = fs::read(entry.path()).expect("can be read");
+        let has_it = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
+        assert!(!has_it, "{}", entry.path().display());
+    }
+}
+
+#[test]
+fn only_the_operator_starts_and_ends_servers() {
+    let home = Home::new();
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    let first = in_state(&d, "toy", "connected");
+    let session = of_project(&d, "s-1", "/nowhere");
+    for action in ["toy/reconnect", "toy/enable", "toy/disable", "reload"] {
+        problem(&session.post(&format!("/v1/sources/{action}"), &json!({})), 403, "forbidden");
+    }
+    problem(&session.get("/v1/sources/toy/log"), 403, "forbidden");
+    problem(&d.post("/v1/sources/nobody/reconnect", &json!({})), 404, "not_found");
+    assert_eq!(d.post("/v1/sources/toy/disable", &json!({})).ok(200)["state"], "disabled");
+    assert_eq!(call(&d, "toy__pid", &json!({}))["error"]["code"], -32602);
+    problem(&d.post("/v1/sources/toy/reconnect", &json!({})), 409, "conflict");
+    d.post("/v1/sources/toy/enable", &json!({})).ok(200);
+    let second = in_state(&d, "toy", "connected");
+    assert_ne!(first["pid"], second["pid"]);
+    d.post("/v1/sources/toy/reconnect", &json!({})).ok(200);
+    until(SOON, || {
+        let now = source(&d, "toy");
+        (now["state"] == "connected" && now["pid"] != second["pid"]).then_some(())
+    });
+}
+
+#[test]
+fn a_document_that_cannot_be_read_is_named() {
+    let home = Home::new();
+    toy(&home);
+    for value in ["/no/such/file.json", "{", "{\"servers\":{}}"] {
+        let output =
+            home.command(&["serve", "--listen", "127.0.0.1:0", "--mcp-config", value]).output();
+        let output = output.expect("it runs");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains("--mcp-config"), "{told}");
+    }
+}

@@ -1,0 +1,79 @@
+//! Child MCP servers: one for everybody, whatever dies.
+
+mod calls;
+mod files;
+mod processes;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, Home, until};
+use crate::expect::text;
+use crate::wire::{Caller, Reply};
+
+/// For what must come soon, on a machine that is busy with other tests.
+const SOON: Duration = Duration::from_secs(30);
+
+/// Puts the small server into a home, and gives its file.
+fn toy(home: &Home) -> PathBuf {
+    let path = home.user().join("toy_server.py");
+    fs::write(&path, include_str!("toy_server.py")).expect("can be written");
+    path
+}
+
+/// The entry of the small server, with words for it.
+fn entry(home: &Home, words: &[&str]) -> Value {
+    let mut args = vec![toy(home).display().to_string()];
+    args.extend(words.iter().map(|word| (*word).to_owned()));
+    json!({ "command": "python3", "args": args })
+}
+
+/// A daemon that starts these servers.
+fn with_servers(home: &Home, servers: &Value) -> Daemon {
+    let document = json!({ "mcpServers": servers }).to_string();
+    Daemon::with(|plan| plan.home(home).flag("--mcp-config").flag(&document))
+}
+
+/// A server as `/v1/sources` shows it.
+fn source(caller: &Caller, name: &str) -> Value {
+    caller.get(&format!("/v1/sources/{name}")).ok(200)
+}
+
+/// Waits until a server is in a state.
+#[track_caller]
+fn in_state(caller: &Caller, name: &str, state: &str) -> Value {
+    until(SOON, || Some(source(caller, name)).filter(|source| source["state"] == state))
+}
+
+/// The answer to a bare call.
+fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
+    let params = json!({ "name": tool, "arguments": arguments });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    caller.request("POST", "/mcp").json(&call).send().ok(200)
+}
+
+/// The text that a call gave.
+#[track_caller]
+fn said(answer: &Value) -> String {
+    text(&answer["result"]["content"][0], "text")
+}
+
+/// The error of a call that failed as a tool.
+#[track_caller]
+fn failed(answer: &Value) -> Value {
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+    answer["result"]["structuredContent"]["error"].clone()
+}
+
+fn body(reply: &Reply) -> String {
+    String::from_utf8_lossy(&reply.body).into_owned()
+}
+
+/// A session's token in a project.
+fn of_project(d: &Daemon, session: &str, project: &str) -> Caller {
+    let wish = json!({ "session": session, "project": project });
+    d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
+}

@@ -1,0 +1,145 @@
+"""A small MCP server on standard input and output that does what tests need of one.
+
+Arguments: words that change what it does (`hang`: it never answers; `quit`: it ends at once; `deaf`: it reads nothing
+after it was introduced).
+"""
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+WORDS = sys.argv[1:]
+LOCK = threading.Lock()
+# A result with spaces, an escape, a number that no double holds, and members that no revision knows.
+ODD = r'{"content":[ {"type":"text","text":"\u0041","x":1.0} ],"structuredContent":{"z":1.0,"a":12345678901234567890123},"x-more":null}'
+TOOLS = ["odd", "raw", "env", "pid", "sleep", "fail", "die", "grow", "leave", "ask", "step", "say", "cwd", "big", "a.b", "broken"]
+GROWN = []
+WAITING = {}
+NEXT = [0]
+
+
+def send(text):
+    with LOCK:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def answer(ident, result):
+    send(json.dumps({"jsonrpc": "2.0", "id": ident, "result": result}))
+
+
+def text(value):
+    return {"content": [{"type": "text", "text": value}]}
+
+
+def declare(name):
+    if name == "broken":
+        return {"name": name, "inputSchema": {"type": "array"}}
+    return {
+        "name": name,
+        "description": "Toy " + name + (" word" * 600 if name == "big" else ""),
+        "inputSchema": {"type": "object", "properties": {"value": {"type": "string"}}, "anyOf": [{}]},
+        "annotations": {"readOnlyHint": name in ("odd", "raw"), "x-own": 7},
+        "_meta": {"own": True},
+    }
+
+
+def request(method, params):
+    NEXT[0] += 1
+    ident = "q%d" % NEXT[0]
+    done = threading.Event()
+    WAITING[ident] = [done, None]
+    send(json.dumps({"jsonrpc": "2.0", "id": ident, "method": method, "params": params}))
+    done.wait(20)
+    return WAITING.pop(ident)[1]
+
+
+def call(ident, params, line):
+    name, arguments = params["name"], params.get("arguments") or {}
+    value = arguments.get("value", "")
+    if name == "odd":
+        send('{"jsonrpc":"2.0","id":%s,"result":%s}' % (json.dumps(ident), ODD))
+    elif name == "raw":
+        answer(ident, text(line))
+    elif name == "env":
+        answer(ident, text(json.dumps(dict(os.environ))))
+    elif name == "pid":
+        answer(ident, text(str(os.getpid())))
+    elif name == "cwd":
+        answer(ident, text(os.getcwd()))
+    elif name == "sleep":
+        time.sleep(float(value))
+        answer(ident, text("slept"))
+    elif name == "fail":
+        error = {"code": -32099, "message": "no: " + os.environ.get("TOKEN", value), "data": {"x": 1}}
+        send(json.dumps({"jsonrpc": "2.0", "id": ident, "error": error}))
+    elif name == "die":
+        os._exit(3)
+    elif name == "grow":
+        GROWN.append(value)
+        send('{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
+        answer(ident, text("grown"))
+    elif name == "leave":
+        subprocess.Popen(["sleep", "997"], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        subprocess.Popen(["sleep", "998"])
+        answer(ident, text("left"))
+    elif name == "ask":
+        answer(ident, text(json.dumps(request(value, {"message": "well?", "requestedSchema": {"type": "object", "properties": {}}}))))
+    elif name == "step":
+        token = (params.get("_meta") or {}).get("progressToken")
+        for step in (1, 2):
+            note = {"progressToken": token, "progress": step, "total": 2, "x-own": "kept"}
+            send(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": note}))
+        answer(ident, text("stepped"))
+    elif name == "say":
+        sys.stderr.write(value + " " + os.environ.get("TOKEN", "") + "\n")
+        sys.stderr.flush()
+        answer(ident, text("said"))
+    elif name == "big":
+        answer(ident, text("x" * int(value)))
+    elif name in GROWN or name == "a.b":
+        answer(ident, text("called " + name))
+    else:
+        error = {"code": -32602, "message": "Unknown tool: " + name}
+        send(json.dumps({"jsonrpc": "2.0", "id": ident, "error": error}))
+
+
+def main():
+    if "quit" in WORDS:
+        sys.stderr.write("cannot start " + os.environ.get("TOKEN", "") + "\n")
+        sys.exit(4)
+    for line in sys.stdin:
+        line = line.rstrip("\n")
+        if "hang" in WORDS:
+            continue
+        message = json.loads(line)
+        ident, method = message.get("id"), message.get("method")
+        if method is None:
+            waiting = WAITING.get(ident)
+            if waiting:
+                waiting[1] = message
+                waiting[0].set()
+        elif method == "initialize":
+            capabilities = {"tools": {"listChanged": True}, "resources": {}, "prompts": {}}
+            info = {"name": "toy", "version": "1"}
+            answer(ident, {"protocolVersion": message["params"]["protocolVersion"], "capabilities": capabilities, "serverInfo": info})
+        elif method == "tools/list":
+            names = TOOLS + GROWN
+            # Two pages, and a cursor that comes again.
+            if not (message.get("params") or {}).get("cursor"):
+                answer(ident, {"tools": [declare(name) for name in names[:5]], "nextCursor": "more"})
+            else:
+                answer(ident, {"tools": [declare(name) for name in names[5:]], "nextCursor": "more"})
+        elif method == "resources/list":
+            answer(ident, {"resources": [{"uri": "toy://one", "name": "one"}]})
+        elif method == "prompts/list":
+            answer(ident, {"prompts": [{"name": "greet"}]})
+        elif method == "tools/call":
+            threading.Thread(target=call, args=(ident, message["params"], line), daemon=True).start()
+        elif ident is not None:
+            send(json.dumps({"jsonrpc": "2.0", "id": ident, "error": {"code": -32601, "message": "no " + method}}))
+
+
+main()
