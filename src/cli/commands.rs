@@ -1,5 +1,6 @@
 //! The tree of commands: parses the arguments and hands them to the command that they name.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -9,7 +10,7 @@ use super::global_flags::GlobalFlags;
 use super::{
     ServeArgs, backup, completions, config, daemon, doctor, events, exit, ghap, hook, install,
     mcp_config, message, migrate, open, peer, people, serve, service_unit, session, stdio, task,
-    token, tools,
+    token, tools, top,
 };
 
 /// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing
@@ -22,6 +23,7 @@ use super::{
     after_help = "\
 Examples:
   svc start                       run the daemon in the background
+  svc                             the team at a glance, on a terminal
   svc open                        the page, in a browser
   svc peer list                   who is here
   svc task run -- cargo test      run a command as a task that others can watch
@@ -63,6 +65,11 @@ enum Command {
     /// Exit code 0 if the daemon answers that it is healthy, else 1; for container health checks
     #[command(after_help = "Example:\n  svc health --url http://127.0.0.1:6334")]
     Health,
+    /// The team at a glance, and what happens in it; `svc` alone on a terminal is the same
+    #[command(after_help = "Example:\n  svc top\n\n\
+        Who is here, what each is trying, who waits for whom, and what was said last. Arrows walk, tab goes to the next list, \
+        enter looks, a answers a question, m writes a message, q leaves. It goes on across restarts of the daemon.")]
+    Top,
     /// Who is here
     #[command(subcommand, after_help = "Example:\n  svc peer list --status online")]
     Peer(peer::PeerCommand),
@@ -153,9 +160,54 @@ enum Command {
     Completions(completions::CompletionsArgs),
 }
 
+impl Cli {
+    /// Whether `--json` was given.
+    pub(super) const fn is_json(&self) -> bool {
+        self.global.json
+    }
+}
+
+/// Whether arguments that could not be parsed ask for JSON.
+pub(super) fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
+    arguments.take_while(|argument| argument != "--").any(|argument| argument == "--json")
+}
+
+/// `svc top`, which is what the program does without arguments on a terminal.
+pub(super) fn show_team() -> ExitCode {
+    exit::code(dispatch(Cli { global: GlobalFlags::default(), command: Command::Top }), false)
+}
+
 /// Prints the help of the program, which is what it does without arguments.
 pub(super) fn print_help() -> ExitCode {
-    exit::code(Cli::command().print_help().map_err(Into::into).map(|()| ExitCode::SUCCESS))
+    exit::code(Cli::command().print_help().map_err(Into::into).map(|()| ExitCode::SUCCESS), false)
+}
+
+/// `svc help COMMAND WORD`, where WORD is no command but an argument of one, such as `wait` of `hook`: the help of the
+/// command. `None` for everything else, which the parser knows.
+pub(super) fn print_nested_help(arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    let words: Vec<OsString> = arguments.collect();
+    let (help, words) = words.split_first()?;
+    if help != "help" {
+        return None;
+    }
+    if words == ["hook", "wait"] {
+        return Some(hook::print_wait_help());
+    }
+    let mut root = Cli::command();
+    root.build();
+    let (mut command, mut known) = (&mut root, 0);
+    while let Some(word) = words.get(known) {
+        if command.find_subcommand(word).is_none() {
+            break;
+        }
+        command = command.find_subcommand_mut(word)?;
+        known += 1;
+    }
+    let is_argument =
+        known > 0 && known < words.len() && command.get_positionals().next().is_some();
+    is_argument.then(|| {
+        exit::code(command.print_long_help().map_err(Into::into).map(|()| ExitCode::SUCCESS), false)
+    })
 }
 
 /// Does what the arguments say.
@@ -196,6 +248,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Status => daemon::status(context).await,
         Command::Logs(args) => daemon::logs(context, &args).await,
         Command::Health => daemon::health(context).await,
+        Command::Top => top::run(context).await,
         Command::Peer(command) => peer::run(context, command).await,
         Command::Session(command) => session::run(context, command).await,
         Command::Ghap(command) => ghap::run(context, command).await,

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
+use super::feed::Feed;
 use super::output::{self, Column, Listing};
 use super::{Context, UsageError};
 use crate::client::{FollowItem, Follower, with_query};
@@ -36,7 +37,7 @@ pub(super) enum EventsCommand {
         #[arg(long, value_name = "N")]
         limit: Option<u32>,
     },
-    /// Print events as they come, for ever; survives restarts of the daemon
+    /// Tell what happens as it happens, for ever; survives restarts of the daemon
     #[command(
         after_help = "Examples:\n  svc events tail --after latest\n  svc events tail --prefix task/ --json | jq .data\n\n\
         Starts at the beginning unless --after says otherwise."
@@ -104,6 +105,10 @@ pub(super) async fn run(context: &Context, command: EventsCommand) -> anyhow::Re
 }
 
 async fn tail(context: &Context, select: &Select) -> anyhow::Result<ExitCode> {
+    let mut feed = Feed::default();
+    if !context.json {
+        feed = Feed::with_names(&context.client()?).await;
+    }
     let mut follower = Follower::new(context.discovery()?, select.path(None));
     while let Some(item) = follower.next().await? {
         match item {
@@ -112,19 +117,13 @@ async fn tail(context: &Context, select: &Select) -> anyhow::Result<ExitCode> {
                 if context.json {
                     output::ndjson(&item)?;
                 } else {
-                    output::line(&sentence(&item))?;
+                    output::styled_line(&feed.line(&context.screen.at_present(), &item))?;
                 }
             }
             other => note(&other),
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// One event on one line.
-fn sentence(item: &Value) -> String {
-    let cell = |key| output::visible(&output::cell(item, key));
-    format!("{} {} #{} {} {}", cell("at"), cell("stream"), cell("seq"), cell("kind"), cell("data"))
 }
 
 /// Prints on standard error what a follower met besides events.

@@ -2,7 +2,10 @@
 
 use std::process::ExitCode;
 
+use serde_json::{Value, json};
+
 use super::output::{self, OutputClosed};
+use crate::client::{ClientError, ClientProblem};
 use crate::config::ConfigError;
 
 /// Another daemon or migrator has this database.
@@ -17,8 +20,8 @@ const USAGE: u8 = 2;
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// Prints the error, if there is one, and gives the exit code.
-pub(super) fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
+/// Prints the error, if there is one, and gives the exit code. For programs (`is_json`) it is one line of JSON.
+pub(super) fn code(result: anyhow::Result<ExitCode>, is_json: bool) -> ExitCode {
     let error = match result {
         Ok(code) => return code,
         Err(error) => error,
@@ -27,15 +30,99 @@ pub(super) fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
         // `svc … | head` is no failure.
         return ExitCode::SUCCESS;
     }
-    // Only a file of the person's own is quoted over several lines. What a daemon answers may quote others.
-    let text = format!("error: {error:#}");
-    if error.is::<ConfigError>() {
-        output::notes(&text);
+    let is_usage = error.is::<UsageError>()
+        || error.is::<ConfigError>()
+        || client_error(&error).and_then(ClientError::problem).is_some_and(is_refused_value);
+    let text = format!("{error:#}");
+    if is_json {
+        document(&problem(&error, &text, is_usage));
+    } else if error.is::<ConfigError>() {
+        // Only a file of the person's own is quoted over several lines. What a daemon answers may quote others.
+        output::notes(&format!("error: {text}"));
     } else {
-        output::note(&text);
+        output::note(&format!("error: {text}"));
     }
-    if error.is::<UsageError>() || error.is::<ConfigError>() {
-        return ExitCode::from(USAGE);
+    if is_usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+}
+
+/// What the parser of arguments has to say: help and the version are no errors.
+pub(super) fn usage(error: &clap::Error, is_json: bool) -> ExitCode {
+    if !error.use_stderr() || !is_json {
+        // A closed output is no failure.
+        error.print().ok();
+        return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
     }
-    ExitCode::FAILURE
+    let text = error.render().to_string();
+    let text = text.trim_end().strip_prefix("error: ").unwrap_or(&text);
+    document(&problem_of("usage", "Usage error", text, false));
+    ExitCode::from(USAGE)
+}
+
+/// A refused value of an argument: the daemon alone knows which values there are.
+fn is_refused_value(problem: &ClientProblem) -> bool {
+    matches!(problem.status.as_u16(), 400 | 422) && problem.code == "invalid_request"
+}
+
+fn client_error(error: &anyhow::Error) -> Option<&ClientError> {
+    error.chain().find_map(|cause| cause.downcast_ref())
+}
+
+/// The error as the daemon writes its own (RFC 9457); one of the daemon's keeps its code and status.
+fn problem(error: &anyhow::Error, text: &str, is_usage: bool) -> Value {
+    let client = client_error(error);
+    if let Some(problem) = client.and_then(ClientError::problem) {
+        let title = problem.status.canonical_reason().unwrap_or("Error");
+        let mut document =
+            problem_of(&problem.code, title, text, client.is_some_and(ClientError::is_transient));
+        document["status"] = json!(problem.status.as_u16());
+        if let Some(field) = &problem.field {
+            document["field"] = json!(field);
+        }
+        if let Some(id) = &problem.request_id {
+            document["request_id"] = json!(id);
+        }
+        return document;
+    }
+    match client {
+        _ if is_usage => problem_of("usage", "Usage error", text, false),
+        Some(client) if client.is_transient() => {
+            problem_of("unavailable", "No daemon answers", text, true)
+        }
+        _ => problem_of("failed", "Error", text, false),
+    }
+}
+
+fn problem_of(code: &str, title: &str, text: &str, retryable: bool) -> Value {
+    json!({
+        "type": "about:blank", "title": title, "detail": text, "code": code, "retryable": retryable, "error": text,
+    })
+}
+
+/// One line of JSON on standard error: standard output has results alone.
+fn document(problem: &Value) {
+    output::note(&problem.to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn an_error_is_a_problem_for_programs() {
+        let usage = anyhow::Error::new(UsageError("--after x: not a number".to_owned()));
+        let document = problem(&usage, "--after x: not a number", true);
+        assert_eq!(document["code"], "usage");
+        assert_eq!(document["error"], document["detail"]);
+        let absent = ClientError::NotRunning { url: "http://127.0.0.1:1".to_owned() };
+        let absent = Err::<(), _>(absent).context("while looking").expect_err("an error");
+        let document = problem(&absent, "text", false);
+        assert_eq!(
+            (&document["code"], &document["retryable"]),
+            (&json!("unavailable"), &json!(true))
+        );
+        let other = problem(&anyhow::anyhow!("a file is missing"), "text", false);
+        assert_eq!((&other["code"], &other["retryable"]), (&json!("failed"), &json!(false)));
+    }
 }

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::output::ColorChoice;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(super) struct GlobalFlags {
     /// Print JSON: one document, or one line per item where the output is endless
     #[arg(long, global = true)]

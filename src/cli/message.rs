@@ -25,6 +25,21 @@ const LIST: Listing = Listing {
     next: Some("--cursor"),
 };
 
+const ALL: Listing = Listing {
+    items: "messages",
+    columns: &[
+        Column::id("MESSAGE", "id").rank(4),
+        Column::time("TIME", "timestamp").rank(1),
+        Column::text("FROM", "from"),
+        Column::text("TO", "to"),
+        Column::text("TYPE", "type").rank(2),
+        Column::state("STATE", "state").rank(3),
+        Column::text("TEXT", "text"),
+    ],
+    empty: "no messages; `svc message send PEER TEXT` sends one",
+    next: Some("--cursor"),
+};
+
 /// `svc message …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum MessageCommand {
@@ -46,6 +61,27 @@ pub(super) enum MessageCommand {
         /// Only to this circle
         #[arg(long)]
         circle: Option<String>,
+    },
+    /// List messages from everybody to everybody, the latest first
+    #[command(
+        after_help = "Examples:\n  svc message list --peer peer_…\n  svc message list --open    questions that nobody has answered"
+    )]
+    List {
+        /// Only from or to this peer
+        #[arg(long)]
+        peer: Option<String>,
+        /// Only of this type: query, response, notification or broadcast
+        #[arg(long = "type", value_name = "TYPE")]
+        kind: Option<String>,
+        /// Only questions that wait for an answer
+        #[arg(long)]
+        open: bool,
+        /// How many, 1 to 500
+        #[arg(long, value_name = "N")]
+        limit: Option<u32>,
+        /// Where the page before left off
+        #[arg(long)]
+        cursor: Option<String>,
     },
     /// Look at what waits in an inbox, or take it
     #[command(
@@ -120,6 +156,21 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
                 output::line(&format!("delivered to {}", output::cell(&answer, "delivered_to")))?;
             }
         }
+        MessageCommand::List { peer, kind, open, limit, cursor } => {
+            let limit = limit.map(|limit| limit.to_string());
+            let query = [
+                ("peer", peer.as_deref()),
+                ("type", kind.as_deref()),
+                ("open", open.then_some("true")),
+                ("limit", limit.as_deref()),
+                ("cursor", cursor.as_deref()),
+            ];
+            let mut page: Value = client.get(&with_query("/v1/messages", &query)).await?;
+            if !context.json {
+                name_both_ends(&mut page);
+            }
+            ALL.print(context, &page)?;
+        }
         MessageCommand::Inbox { peer, take, peek: _, limit, cursor } => {
             let limit = limit.map(|limit| limit.to_string());
             let query = [
@@ -147,6 +198,15 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Gives each message `from` and `to`: names, or ids of what is no peer.
+fn name_both_ends(page: &mut Value) {
+    for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
+        for (end, name, id) in [("from", "from_name", "from_peer"), ("to", "to_name", "to_peer")] {
+            message[end] = message.get(name).or(message.get(id)).cloned().unwrap_or_default();
+        }
+    }
 }
 
 impl Compose {

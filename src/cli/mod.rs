@@ -15,6 +15,7 @@ mod database_lock;
 mod doctor;
 mod events;
 mod exit;
+mod feed;
 mod ghap;
 mod global_flags;
 mod hook;
@@ -38,6 +39,7 @@ mod task_run;
 mod terminal;
 mod token;
 mod tools;
+mod top;
 
 use std::process::ExitCode;
 
@@ -59,6 +61,7 @@ pub fn run() -> ExitCode {
         Some(first) if first == runner::LAUNCHER => return runner::launch_server(arguments),
         // A client that ignores a hook's arguments runs this, and an exit code other than 0 would be an order to it.
         None if hook::is_called_without_arguments() => return ExitCode::SUCCESS,
+        None if top::is_wanted() => return commands::show_team(),
         None => return commands::print_help(),
         // The processes of a hosted agent are small, and so they begin before anything of the command line.
         Some(first) if first == "agent" => {
@@ -68,7 +71,14 @@ pub fn run() -> ExitCode {
         }
         Some(_) => {}
     }
-    let cli = commands::Cli::parse();
-    let result = commands::dispatch(cli);
-    exit::code(result)
+    if let Some(code) = commands::print_nested_help(std::env::args_os().skip(1)) {
+        return code;
+    }
+    match commands::Cli::try_parse() {
+        Ok(cli) => {
+            let is_json = cli.is_json();
+            exit::code(commands::dispatch(cli), is_json)
+        }
+        Err(error) => exit::usage(&error, commands::wants_json(std::env::args_os())),
+    }
 }

@@ -238,8 +238,9 @@ fn print_answer(context: &Context, answer: &Value) -> anyhow::Result<ExitCode> {
     if let Some(error) = answer.get("error") {
         if context.json {
             output::json(&json!({ "error": error }))?;
+        } else {
+            output::notes(&format!("error: {}", failure(error)));
         }
-        output::notes(&format!("error: {}", failure(error)));
         return Ok(ExitCode::FAILURE);
     }
     let result = &answer["result"];
@@ -247,6 +248,7 @@ fn print_answer(context: &Context, answer: &Value) -> anyhow::Result<ExitCode> {
     if result.get("isError") == Some(&Value::Bool(true)) {
         if context.json {
             output::json(structured.unwrap_or(result))?;
+            return Ok(ExitCode::FAILURE);
         }
         let error = structured.and_then(|structured| structured.get("error"));
         let text = error.map_or_else(|| texts(result), failure);

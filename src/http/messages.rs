@@ -13,7 +13,8 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, Delivery, DeliveryState, Message, MessageId, NewMessage, SentMessage, limits,
+        Caller, Delivery, DeliveryState, Message, MessageId, MessageType, NewMessage, SentMessage,
+        limits,
     },
     service::team::ListedMessage,
     store::MessageFilter,
@@ -84,10 +85,16 @@ async fn inbox(
 
 #[derive(Deserialize, JsonSchema)]
 struct ListMessages {
-    /// Only those from or to this peer; `operator` for the operator's.
+    /// Only those from or to this peer: its id, its name, or what else names it; `operator` for the operator's.
     peer: Option<String>,
     /// Only those in this state.
     state: Option<DeliveryState>,
+    /// Only those of this type.
+    #[serde(rename = "type")]
+    kind: Option<MessageType>,
+    /// Only questions that wait for an answer of the peer that was asked.
+    #[serde(default)]
+    open: bool,
     /// 1 to 500, by default 50.
     #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
@@ -99,9 +106,9 @@ async fn list(
     caller: Caller,
     Query(query): Query<ListMessages>,
 ) -> Result<Json<List<ListedMessage>>, Problem> {
-    let filter = MessageFilter { peer: query.peer, state: query.state };
-    let page =
-        app.services.team.messages(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
+    let ListMessages { peer, state, kind, open, limit, cursor } = query;
+    let filter = MessageFilter { peer, state, kind, open };
+    let page = app.services.team.messages(&caller, filter, cursor.as_deref(), limit).await?;
     Ok(Json(page.into()))
 }
 

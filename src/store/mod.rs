@@ -17,11 +17,11 @@ pub use lane::WriteLane;
 pub use rows::{
     AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, FeedScope, FramePage,
     Frequencies, GhapFilter, GhapPart, GivenItem, HitRate, LessonKind, LogPage, LoginCodeRow,
-    McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageFilter, MessageRow, NewCluster,
-    PageSize, PeerFilter, PeerRow, ProbabilityBin, ProcessSubject, SearchCandidate, SearchFilter,
-    SeenItem, SessionFilter, SessionStart, ShownBy, SourceListRow, SourceProcessRow,
-    SourceStateRow, StreamState, StreamView, SubjectHolders, TaskFilter, TaskRow, TokenEnd,
-    TokenRow, ToolCall, ToolCallCount, VerdictWeek,
+    McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageFilter, MessageListRow,
+    MessageRow, NewCluster, PageSize, PeerFilter, PeerRow, ProbabilityBin, ProcessSubject,
+    SearchCandidate, SearchFilter, SeenItem, SessionFilter, SessionStart, ShownBy, SourceListRow,
+    SourceProcessRow, SourceStateRow, StreamState, StreamView, SubjectHolders, TaskFilter, TaskRow,
+    TokenEnd, TokenRow, ToolCall, ToolCallCount, VerdictWeek,
 };
 #[cfg(test)]
 pub(crate) use sqlite::testing;

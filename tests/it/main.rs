@@ -37,6 +37,7 @@ mod peers;
 mod people;
 mod reference;
 mod restore;
+mod screens;
 #[cfg(target_os = "linux")]
 mod service_unit;
 mod sources;
@@ -46,7 +47,9 @@ mod tasks;
 mod terminal;
 mod tidy;
 mod tools;
+mod top;
 mod tour;
 mod trust;
 mod upgrade;
+mod views;
 mod wake;

@@ -13,6 +13,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::super::{Context, output};
+use super::log_line::readable;
 
 /// How often a followed file is looked at.
 const POLL: Duration = Duration::from_millis(200);
@@ -83,7 +84,11 @@ fn copy(context: &Context, file: &mut File, rest: &mut Vec<u8>) -> anyhow::Resul
 
 fn show(context: &Context, line: &[u8]) -> anyhow::Result<()> {
     let text = String::from_utf8_lossy(line);
-    if context.json { output::ndjson(&json!({ "line": text })) } else { output::line(&text) }
+    if context.json {
+        output::ndjson(&json!({ "line": text }))
+    } else {
+        output::styled_line(&readable(&context.screen.at_present(), &text))
+    }
 }
 
 /// The file that now has the name, if it is another one or was truncated.

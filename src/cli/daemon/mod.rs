@@ -4,6 +4,7 @@
 //! that has no socket: it is believed only if the process it names answers `/health` under its own pid, as by now a pid
 //! alone may belong to anyone.
 
+mod log_line;
 mod logs;
 mod probe;
 mod start;

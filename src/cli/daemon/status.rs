@@ -1,10 +1,12 @@
 //! `svc status` for people and programs, `svc health` for container health checks.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::super::{Context, output};
+use super::super::Context;
+use super::super::output::{self, Screen};
 use super::probe::{DaemonProbe, HealthAnswer, find_daemon, no_socket, not_ready, probe};
 use crate::client::{Client, Target};
 
@@ -42,18 +44,40 @@ pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode
     if context.json {
         output::json(&report)?;
     } else if running {
-        output::object(
-            &context.screen,
-            &Value::Object(report),
-            &["running", "version", "url", "pid", "uptime_seconds", "db", "tail"],
-        )?;
+        output::block(&words(&context.screen, &Value::Object(report)))?;
     } else {
-        output::line("svc is not running")?;
+        output::line("svc is not running; `svc start` starts it")?;
     }
     if let Some(trouble) = trouble {
         output::note(&trouble);
     }
     Ok(if running { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What runs, for people.
+fn words(screen: &Screen, report: &Value) -> String {
+    let cell = |key| output::visible(&output::cell(report, key));
+    let number = |key| report.get(key).and_then(Value::as_u64);
+    let mut text = format!("svc {} runs", cell("version"));
+    if let Some(seconds) = number("uptime_seconds") {
+        let started = screen.now.minus(Duration::from_secs(seconds));
+        let since =
+            if screen.utc { started.to_string() } else { output::relative(started, screen.now) };
+        text.extend([", started ", &since]);
+    }
+    if let Some(pid) = number("pid") {
+        text.push_str(&format!(" (process {pid})"));
+    }
+    text.push_str(&format!("\n  address:  {}\n", cell("url")));
+    if report.get("db").is_some() {
+        text.push_str(&format!("  database: {}", cell("db")));
+        if let Some(events) = number("tail") {
+            let plural = if events == 1 { "" } else { "s" };
+            text.push_str(&format!(", {events} event{plural}"));
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// Exit code 0 if `/health` answers 200, else 1.

@@ -39,6 +39,24 @@ pub(super) enum PrintFormat {
     Spec,
 }
 
+/// `svc hook wait`, for its help: it is parsed as `svc hook` with a client called `wait`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "svc hook wait",
+    about = "Wait until a message comes for the session, and wake its client with it",
+    after_help = "\
+Example:
+  svc hook wait < payload.json
+
+`svc install` puts this into the settings of Claude Code, which runs it when a session goes idle (asyncRewake).
+Reads the client's payload on standard input. Ends with exit code 2 and the message on standard error as soon as
+one comes, which wakes the session; with exit code 0 when there is nothing more to wait for."
+)]
+pub(super) struct WaitHelp {
+    #[command(flatten)]
+    pub(super) global: GlobalFlags,
+}
+
 // `svc hook` is parsed alone: a hook has no time to build the whole command tree.
 #[derive(Debug, Parser)]
 #[command(

@@ -20,5 +20,5 @@ mod wait;
 mod waiting_client;
 
 pub(super) use args::{EXAMPLES, HookArgs};
-pub(super) use run::{run, run_alone};
+pub(super) use run::{print_wait_help, run, run_alone};
 pub(super) use stray::is_called_without_arguments;

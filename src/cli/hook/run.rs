@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use serde_json::json;
 
-use super::args::{HookArgs, HookCommand, PrintFormat};
+use super::args::{HookArgs, HookCommand, PrintFormat, WaitHelp};
 use super::attempt::{HookAnswer, HookJob, attempt};
 use super::hook_log::HookLog;
 use super::offline;
@@ -20,6 +20,13 @@ use crate::domain::hook::HookClient;
 /// Runs `svc hook …` given the arguments that follow `hook`.
 pub(in crate::cli) fn run_alone(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let started = Instant::now();
+    let arguments: Vec<OsString> = arguments.collect();
+    if arguments.len() == 2
+        && arguments[0] == "wait"
+        && (arguments[1] == "--help" || arguments[1] == "-h")
+    {
+        return print_wait_help();
+    }
     let arguments = std::iter::once(OsString::from("svc hook")).chain(arguments);
     match HookCommand::try_parse_from(arguments) {
         Ok(HookCommand { global, args }) => run(global, args, started),
@@ -32,6 +39,13 @@ pub(in crate::cli) fn run_alone(arguments: impl Iterator<Item = OsString>) -> Ex
             ExitCode::SUCCESS
         }
     }
+}
+
+/// Prints what `svc hook wait` does.
+pub(in crate::cli) fn print_wait_help() -> ExitCode {
+    // A closed output is no failure, and a hook never fails.
+    WaitHelp::command().print_long_help().ok();
+    ExitCode::SUCCESS
 }
 
 /// Runs `svc hook`.

@@ -76,6 +76,9 @@ impl Report<'_> {
                 "failures": failures,
             }))?;
         } else {
+            if dry_run && changed {
+                output::block(&summary(clients))?;
+            }
             for client in *clients {
                 for (path, outcome) in &client.files {
                     print_file(client.client, path, outcome, dry_run)?;
@@ -93,6 +96,25 @@ impl Report<'_> {
         }
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
+}
+
+/// What a run that writes would change: a line for each file. The changes themselves follow.
+fn summary(clients: &[ClientChanges]) -> String {
+    let changed = |client: &ClientChanges| {
+        let files = client
+            .files
+            .iter()
+            .filter(|(_, outcome)| matches!(outcome, Ok(FileOutcome::Changed(_))));
+        let name = client.client.name();
+        files
+            .map(|(path, _)| {
+                format!("  {name:<12} {}\n", output::visible(&path.display().to_string()))
+            })
+            .collect::<Vec<_>>()
+    };
+    let lines: Vec<String> = clients.iter().flat_map(changed).collect();
+    let (count, plural) = (lines.len(), if lines.len() == 1 { "" } else { "s" });
+    format!("would change {count} file{plural} (nothing is written now):\n{}\n", lines.concat())
 }
 
 fn print_file(

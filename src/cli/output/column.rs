@@ -150,6 +150,12 @@ fn short_id(id: &str, digits: usize) -> String {
     }
 }
 
+/// An id for a sentence on this screen.
+pub(crate) fn short(screen: &Screen, id: &str) -> String {
+    let id = terminal::cell(id);
+    if screen.is_for_people() { short_id(&id, ID_DIGITS) } else { id.into_owned() }
+}
+
 fn short_path(path: &str, home: Option<&str>) -> String {
     let below_home = home
         .and_then(|home| path.strip_prefix(home))

@@ -30,7 +30,8 @@ impl Listing {
         self.print_table(&context.screen, page)?;
         let cursor = page.get("next_cursor").filter(|cursor| !cursor.is_null());
         if let (Some(flag), Some(cursor)) = (self.next, cursor) {
-            let arguments = std::env::args().skip(1);
+            let arguments = std::env::args_os().skip(1);
+            let arguments = arguments.map(|word| word.to_string_lossy().into_owned());
             note(&format!("next page: {}", command_with(arguments, flag, &plain(cursor))));
         }
         Ok(())

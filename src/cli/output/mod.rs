@@ -4,6 +4,7 @@
 //! - [`screen`]: whom it is for. A [`Screen`] says how wide a row may be, whether colours are wanted, and which time it is.
 //! - [`style`]: the few colours, and the colour of a state.
 //! - [`relative_time`]: "3 min ago".
+//! - [`clock`]: the time of day, for a feed.
 //! - [`column`]: what stands in a column: an id, a state, a time, a folder, a number, a text.
 //! - [`table`]: rows below each other, fitted to the screen.
 //! - [`listing`]: a page of a list as such a table, or as JSON; what to do if it is empty, and the command for the next page.
@@ -33,6 +34,7 @@
 //! Rows that are no JSON go through [`table`], one object through [`object`], and text that others wrote through
 //! [`visible`] wherever it becomes part of a sentence.
 
+mod clock;
 mod column;
 mod listing;
 mod record;
@@ -42,11 +44,15 @@ mod style;
 mod table;
 mod write;
 
-pub(crate) use column::Column;
+pub(crate) use clock::clock;
+pub(crate) use column::{Column, short};
 pub(crate) use listing::Listing;
 pub(crate) use record::{fields, object};
+pub(crate) use relative_time::relative;
 pub(crate) use screen::{ColorChoice, Screen};
+pub(crate) use style::{Style, state_style};
 pub(crate) use table::table;
 pub(crate) use write::{
-    OutputClosed, block, cell, exact, items, json, line, ndjson, note, notes, plain, visible,
+    OutputClosed, block, cell, exact, items, json, line, ndjson, note, notes, plain, styled_line,
+    visible,
 };

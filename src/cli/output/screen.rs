@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal as _};
 
 use clap::ValueEnum;
+use time::UtcOffset;
 
 use super::relative_time::relative;
 use crate::config::Env;
@@ -36,6 +37,8 @@ pub(crate) struct Screen {
     pub(crate) utc: bool,
     /// The time that relative times are counted from.
     pub(crate) now: Timestamp,
+    /// The distance of the local time from UTC. UTC itself if the system does not tell: it does so only before there are threads.
+    pub(crate) offset: UtcOffset,
 }
 
 impl Screen {
@@ -62,7 +65,8 @@ impl Screen {
             ColorChoice::Always => true,
             ColorChoice::Never => false,
         };
-        Self { width, color, utc, now: SystemClock.now() }
+        let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
+        Self { width, color, utc, now: SystemClock.now(), offset }
     }
 
     /// Whether a person looks at it.

@@ -15,8 +15,6 @@ pub(crate) enum Style {
     Bad,
     /// It is over, or less important.
     Dim,
-    /// A heading.
-    Strong,
 }
 
 impl Style {
@@ -29,7 +27,6 @@ impl Style {
             Self::Waiting => "\u{1b}[36m",
             Self::Bad => "\u{1b}[31m",
             Self::Dim => "\u{1b}[2m",
-            Self::Strong => "\u{1b}[1m",
         }
     }
 

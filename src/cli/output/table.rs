@@ -140,7 +140,6 @@ fn styled_cell(cell: Cell, style: Style) -> Cell {
         Style::Waiting => cell.fg(Color::DarkCyan),
         Style::Bad => cell.fg(Color::DarkRed),
         Style::Dim => cell.add_attribute(Attribute::Dim),
-        Style::Strong => cell.add_attribute(Attribute::Bold),
     }
 }
 
@@ -160,7 +159,7 @@ mod tests {
 
     fn screen(width: Option<u16>) -> Screen {
         let now = Timestamp::parse("2026-03-31T12:00:00Z").expect("a time");
-        Screen { width, color: false, utc: false, now }
+        Screen { width, color: false, utc: false, now, offset: time::UtcOffset::UTC }
     }
 
     fn rows() -> Vec<Vec<Option<String>>> {

@@ -49,6 +49,11 @@ pub(crate) fn styled(text: &str) -> anyhow::Result<()> {
     exact(text.as_bytes())
 }
 
+/// One such line.
+pub(crate) fn styled_line(text: &str) -> anyhow::Result<()> {
+    styled(&format!("{text}\n"))
+}
+
 /// Bytes on standard output as they are, at once: for programs that read them, such as a shell's completion and the
 /// protocol of `svc stdio`.
 pub(crate) fn exact(bytes: &[u8]) -> anyhow::Result<()> {

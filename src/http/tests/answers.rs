@@ -312,6 +312,10 @@ async fn messages() -> Script {
     script.post(&ack, json!({})).await;
     script.get(&format!("/v1/messages/{sent}")).await;
     script.get("/v1/messages/nothing").await;
+    let next = script.get("/v1/messages?limit=1").await.text("next_cursor");
+    script.get(&format!("/v1/messages?limit=1&cursor={next}")).await;
+    script.get(&format!("/v1/messages?open=true&peer={ada}")).await;
+    script.get("/v1/messages?type=shout").await;
     script.post("/v1/peers/broadcast", json!({ "text": "all of you", "from_peer": ada })).await;
     script.post("/v1/peers/broadcast", json!({ "text": "nobody", "circle": "blue" })).await;
     script.post("/v1/peers/broadcast", json!({ "text": "" })).await;

@@ -18,7 +18,7 @@ use crate::{
         stamp::{self, MessageSender, MessageStamp},
     },
     service::{Error, Page, ResourceKind, check},
-    store::{MessageFilter, MessageRow, StoreError, WriteTx},
+    store::{MessageFilter, MessageListRow, MessageRow, StoreError, WriteTx},
 };
 
 /// A message in a list: with the beginning of its text.
@@ -29,6 +29,14 @@ pub struct ListedMessage {
     pub message: Message,
     /// Length of the whole text, in bytes.
     pub bytes: i64,
+    /// Name of the sender, if it is a peer still.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_name: Option<String>,
+    /// Name of the receiver, if it is a peer still.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to_name: Option<String>,
+    /// Whether the receiver has answered it: with its id as `correlation_id`, or with the one that it has.
+    pub answered: bool,
 }
 
 /// A message as an agent reads it.
@@ -201,7 +209,7 @@ impl Team {
     pub async fn messages(
         &self,
         caller: &Caller,
-        filter: &MessageFilter,
+        mut filter: MessageFilter,
         cursor: Option<&str>,
         limit: Option<u32>,
     ) -> Result<Page<ListedMessage>, Error> {
@@ -209,12 +217,22 @@ impl Team {
             let why = "only the operator reads everybody's messages: see an inbox of your own";
             return Err(Error::Forbidden(why.to_owned()));
         }
-        let characters = limits::LISTED_TEXT_CHARS;
+        if let Some(peer) = &filter.peer {
+            let id = self.find_peer(caller, peer, ResourceKind::Peer).await?;
+            filter.peer = Some(id.as_str().to_owned());
+        }
+        let (filter, characters) = (&filter, limits::LISTED_TEXT_CHARS);
         let read = async |before: Option<i64>, limit| {
             self.core.store.messages(filter, before, characters, limit).await
         };
-        let page = Page::read(cursor, limit, read, |(row, _): &(MessageRow, i64)| row.id).await?;
-        Ok(page.map(|(row, bytes)| ListedMessage { message: row.message, bytes }))
+        let page = Page::read(cursor, limit, read, |entry: &MessageListRow| entry.row.id).await?;
+        Ok(page.map(|entry| ListedMessage {
+            message: entry.row.message,
+            bytes: entry.bytes,
+            from_name: entry.from_name,
+            to_name: entry.to_name,
+            answered: entry.is_answered,
+        }))
     }
 
     /// Messages with their stamps, as a model reads them.

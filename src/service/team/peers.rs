@@ -432,7 +432,8 @@ pub(in crate::service) async fn set_status(
         return Ok(());
     }
     let data = json!({
-        "peer_id": peer.peer_id, "status": next, "previous": previous, "reason": reason,
+        "peer_id": peer.peer_id, "display_name": peer.display_name, "status": next,
+        "previous": previous, "reason": reason,
     });
     let team = StreamName::fixed(StreamName::TEAM);
     tx.open_stream(&team, &StreamVisibility::Team).await?;

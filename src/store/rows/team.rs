@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{
-    ClientProcess, DeliveryState, Message, Ownership, Peer, PeerPresence, PeerStatus, Principal,
-    RowReader, Task, TaskStatus, Timestamp, TokenId,
+    ClientProcess, DeliveryState, Message, MessageType, Ownership, Peer, PeerPresence, PeerStatus,
+    Principal, RowReader, Task, TaskStatus, Timestamp, TokenId,
 };
 
 /// A peer with what only the daemon knows of it.
@@ -120,6 +120,25 @@ pub struct MessageFilter {
     pub peer: Option<String>,
     /// Only those in this state.
     pub state: Option<DeliveryState>,
+    /// Only those of this type.
+    pub kind: Option<MessageType>,
+    /// Only questions that the peer that was asked has not answered.
+    pub open: bool,
+}
+
+/// A message of a list, with the names of both ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageListRow {
+    /// The message, with the beginning of its text.
+    pub row: MessageRow,
+    /// Length of the whole text, in bytes.
+    pub bytes: i64,
+    /// Name of the sender; `None` if it is no peer (any more).
+    pub from_name: Option<String>,
+    /// Name of the receiver; `None` if it is no peer any more.
+    pub to_name: Option<String>,
+    /// Whether the receiver has answered it.
+    pub is_answered: bool,
 }
 
 /// What a code signs in with.

@@ -3,7 +3,7 @@
 use super::{db::Store, errors::all_changed, json::to_json, tx::WriteTx};
 use crate::{
     domain::{Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, Timestamp},
-    store::{MessageFilter, MessageRow, StoreError},
+    store::{MessageFilter, MessageListRow, MessageRow, StoreError},
 };
 
 struct RawMessage {
@@ -468,28 +468,46 @@ impl Store {
     }
 
     /// Messages between all peers, the latest first, before the rank `before`, at most `limit`. Of a text there are the first
-    /// `characters`; the number beside a message is how many bytes it has.
+    /// `characters`.
     pub async fn messages(
         &self,
         filter: &MessageFilter,
         before: Option<i64>,
         characters: u32,
         limit: u32,
-    ) -> Result<Vec<(MessageRow, i64)>, StoreError> {
+    ) -> Result<Vec<MessageListRow>, StoreError> {
+        let MessageFilter { peer, state, kind, open } = filter;
         let rows = sqlx::query!(
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
                 substr(coalesce((select shared.text from message_text shared where shared.id = text_id), text), 1, ?4)
                     as "text!: String",
-                bytes, correlation_id, state as "state: DeliveryState", at as "at: Timestamp"
+                bytes, correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
+                (select display_name from peer where peer_id = from_peer) as "from_name?: String",
+                (select display_name from peer where peer_id = to_peer) as "to_name?: String",
+                exists (
+                    select 1 from message answer
+                    where answer.correlation_id in (message.message_id, coalesce(message.correlation_id, message.message_id))
+                        and answer.from_peer = message.to_peer and answer.type <> 'query' and answer.id > message.id
+                ) as "is_answered!: bool"
             from message
             where (?1 is null or id < ?1) and (?2 is null or from_peer = ?2 or to_peer = ?2)
-                and (?3 is null or state = ?3)
+                and (?3 is null or state = ?3) and (?6 is null or type = ?6)
+                and (not ?7 or (
+                    type = 'query' and state not in ('expired', 'refused', 'undeliverable')
+                    and not exists (
+                        select 1 from message answer
+                        where answer.correlation_id in (message.message_id, coalesce(message.correlation_id, message.message_id))
+                            and answer.from_peer = message.to_peer and answer.type <> 'query' and answer.id > message.id
+                    )
+                ))
             order by id desc limit ?5"#,
             before,
-            filter.peer,
-            filter.state,
+            peer,
+            state,
             characters,
-            limit
+            limit,
+            kind,
+            open
         )
         .fetch_all(&self.readers)
         .await?;
@@ -505,7 +523,13 @@ impl Store {
                 state: row.state,
                 at: row.at,
             };
-            (MessageRow::from(raw), row.bytes)
+            MessageListRow {
+                row: MessageRow::from(raw),
+                bytes: row.bytes,
+                from_name: row.from_name,
+                to_name: row.to_name,
+                is_answered: row.is_answered,
+            }
         });
         Ok(rows.collect())
     }

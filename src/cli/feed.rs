@@ -1,0 +1,277 @@
+//! Events as sentences, for `svc events tail` and the page that `svc` shows.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::output::{self, Screen, Style, clock, short, visible};
+use crate::client::Client;
+
+/// Turns events into sentences. Knows the names of peers, which events of messages do not have.
+#[derive(Debug, Default)]
+pub(super) struct Feed {
+    names: HashMap<String, String>,
+}
+
+impl Feed {
+    /// With the names of the peers that there are; without any if the daemon does not say.
+    pub(super) async fn with_names(client: &Client) -> Self {
+        let mut feed = Self::default();
+        if let Ok(page) = client.get::<Value>("/v1/peers?limit=500").await {
+            output::items(&page, "peers").iter().for_each(|peer| feed.learn(peer));
+        }
+        feed
+    }
+
+    fn learn(&mut self, peer: &Value) {
+        if let (Some(id), Some(name)) = (text(peer, "peer_id"), text(peer, "display_name")) {
+            self.names.insert(id.to_owned(), name.to_owned());
+        }
+    }
+
+    /// One event on one line. A program gets the stream and the number in it, too.
+    pub(super) fn line(&mut self, screen: &Screen, item: &Value) -> String {
+        let data = &item["data"];
+        self.learn(data);
+        let at = clock(screen, text(item, "at").unwrap_or_default());
+        let stream = text(item, "stream").unwrap_or_default();
+        let kind = text(item, "kind").unwrap_or_default();
+        let (style, sentence) = self.sentence(screen, stream, kind, data);
+        let sentence = visible(&sentence);
+        if screen.is_for_people() {
+            let sentence = if screen.color { style.paint(&sentence) } else { sentence };
+            return format!("{at}  {sentence}");
+        }
+        let seq = output::cell(item, "seq");
+        format!("{at} {} #{seq} {} {sentence}", visible(stream), visible(kind))
+    }
+
+    /// What happened, in words.
+    fn sentence(&self, screen: &Screen, stream: &str, kind: &str, data: &Value) -> (Style, String) {
+        let cell = |key: &str| output::cell(data, key);
+        let state = |key: &str| output::state_style(text(data, key).unwrap_or_default());
+        match kind {
+            "peer.registered" => (
+                Style::Good,
+                format!("{} is here ({})", self.who(screen, data, "peer_id"), cell("backend")),
+            ),
+            "peer.updated" => (
+                Style::Dim,
+                format!("{} says more about itself", self.who(screen, data, "peer_id")),
+            ),
+            "peer.removed" => {
+                (Style::Dim, format!("{} was removed", self.who(screen, data, "peer_id")))
+            }
+            "peer.status" => (
+                state("status"),
+                format!(
+                    "{} is {} ({}; it was {})",
+                    self.who(screen, data, "peer_id"),
+                    cell("status"),
+                    reason(&cell("reason")),
+                    cell("previous")
+                ),
+            ),
+            _ if kind.starts_with("message.") && data.get("to_peer").is_some() => {
+                (state("state"), self.message(screen, kind, data))
+            }
+            "task" => {
+                (state("status"), format!("task {} is {}", task(screen, data), cell("status")))
+            }
+            "terminal" => {
+                (state("status"), format!("task {} {}", task(screen, data), ending(data)))
+            }
+            "frame" => {
+                (Style::Plain, format!("{} | {}", short(screen, &cell("task_id")), cell("line")))
+            }
+            "reply" => {
+                let (from, body) = (self.who(screen, data, "from"), cell("body"));
+                (
+                    Style::Busy,
+                    format!(
+                        "{}: {} of {from}: {body}",
+                        short(screen, &after_slash(stream)),
+                        cell("kind")
+                    ),
+                )
+            }
+            "session.started" => (
+                Style::Good,
+                format!(
+                    "session {} of {} began in {} ({})",
+                    cell("session_id"),
+                    cell("client"),
+                    cell("project"),
+                    cell("source")
+                ),
+            ),
+            "session.ended" => {
+                (Style::Dim, format!("session {} ended ({})", cell("session_id"), cell("reason")))
+            }
+            "ghap.started" | "ghap.updated" | "ghap.resolved" | "ghap.adopted" => {
+                let verb = kind.trim_start_matches("ghap.");
+                let (id, status) = (short(screen, &cell("id")), cell("status"));
+                (
+                    state("status"),
+                    format!(
+                        "record {id} {verb}: {status} ({}, {})",
+                        cell("domain"),
+                        cell("strategy")
+                    ),
+                )
+            }
+            "outcome.recorded" => {
+                let style =
+                    if text(data, "verdict") == Some("fail") { Style::Bad } else { Style::Good };
+                (
+                    style,
+                    format!(
+                        "a run was seen: {} (session {})",
+                        cell("verdict"),
+                        after_slash(stream)
+                    ),
+                )
+            }
+            "daemon.started" => {
+                (Style::Good, format!("svc {} started (process {})", cell("version"), cell("pid")))
+            }
+            "daemon.stopped" => (Style::Dim, "svc stopped".to_owned()),
+            _ => (Style::Plain, format!("{stream} {kind} {data}")),
+        }
+    }
+
+    fn message(&self, screen: &Screen, kind: &str, data: &Value) -> String {
+        let (from, to) = (self.who(screen, data, "from_peer"), self.who(screen, data, "to_peer"));
+        let id = short(screen, &output::cell(data, "id"));
+        let noun = match text(data, "type") {
+            Some("query") => "question",
+            Some("response") => "answer",
+            _ => "message",
+        };
+        let why = text(data, "reason").map(|reason| format!(" ({reason})")).unwrap_or_default();
+        match kind {
+            "message.queued" => {
+                let verb = match text(data, "type") {
+                    Some("query") => "asks",
+                    Some("response") => "answers",
+                    _ => "tells",
+                };
+                format!("{from} {verb} {to} ({id})")
+            }
+            "message.offered" => format!("{to} was given the {noun} {id} of {from}"),
+            "message.injected" => format!("{to} has the {noun} {id} of {from}"),
+            "message.acked" => format!("{to} acknowledged the {noun} {id} of {from}"),
+            "message.unseen" => {
+                format!("{to} did not see the {noun} {id} of {from}; it comes again")
+            }
+            _ => {
+                let state = output::cell(data, "state");
+                format!("the {noun} {id} of {from} to {to} is {state}{why}")
+            }
+        }
+    }
+
+    /// The name of a peer: the event's own, the one that is known, or else its id.
+    fn who(&self, screen: &Screen, data: &Value, key: &str) -> String {
+        let own = text(data, "display_name").filter(|_| key == "peer_id");
+        let id = text(data, key).unwrap_or("somebody");
+        let known = own.or_else(|| self.names.get(id).map(String::as_str));
+        known.map_or_else(|| short(screen, id), str::to_owned)
+    }
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+    value.get(key).and_then(Value::as_str)
+}
+
+fn after_slash(stream: &str) -> String {
+    stream.split_once('/').map_or(stream, |(_, rest)| rest).to_owned()
+}
+
+fn task(screen: &Screen, task: &Value) -> String {
+    let id = short(screen, &output::cell(task, "task_id"));
+    text(task, "title").map_or_else(|| id.clone(), |title| format!("{title:?} ({id})"))
+}
+
+fn ending(task: &Value) -> String {
+    let mut words = vec![output::cell(task, "status")];
+    for (key, label) in [("exit_code", "exit code"), ("signal", "signal"), ("error", "error")] {
+        if task.get(key).is_some_and(|value| !value.is_null()) {
+            words.push(format!("{label} {}", output::cell(task, key)));
+        }
+    }
+    words.join(", ")
+}
+
+/// The reason of a new status in words; one that this program does not know stays as it is.
+fn reason(word: &str) -> String {
+    match word {
+        "silent" => "nothing was heard of it".to_owned(),
+        "hook" => "its client says so".to_owned(),
+        "heartbeat" => "it says so".to_owned(),
+        "registered" => "it registered".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use time::UtcOffset;
+
+    use super::*;
+    use crate::domain::Timestamp;
+
+    fn feed(width: Option<u16>) -> Vec<String> {
+        let now = Timestamp::parse("2026-03-31T12:00:00Z").expect("a time");
+        let screen = Screen { width, color: false, utc: false, now, offset: UtcOffset::UTC };
+        let (ann, bob) = ("peer_01kbpx6v5z7t2a4b6c8d9e0f1g", "peer_01kbpx6v5z7t3a4b6c8d9e0f1g");
+        let message = "msg_01kbpx6v5z7t4a4b6c8d9e0f1g";
+        let send = |kind: &str, state: &str| json!({ "id": message, "type": kind, "from_peer": ann, "to_peer": bob, "state": state });
+        let task = json!({ "task_id": "task_01kbpx6v5z7t5a4b6c8d9e0f1g", "title": "tests\u{1b}[1m", "status": "failed", "exit_code": 3 });
+        let events = [
+            ("daemon", "daemon.started", json!({ "version": "0.1.0", "pid": 7 })),
+            (
+                "team",
+                "peer.registered",
+                json!({ "peer_id": ann, "display_name": "ann", "backend": "claude" }),
+            ),
+            (
+                "team",
+                "peer.status",
+                json!({ "peer_id": ann, "status": "offline", "previous": "idle", "reason": "silent" }),
+            ),
+            ("peer/x", "message.queued", send("query", "queued")),
+            ("peer/x", "message.acked", send("query", "acked")),
+            ("peer/x", "message.refused", send("broadcast", "refused")),
+            ("task/x", "terminal", task),
+            (
+                "task/x",
+                "frame",
+                json!({ "task_id": "task_01kbpx6v5z7t5a4b6c8d9e0f1g", "line": "all is\nlost" }),
+            ),
+            (
+                "session/s-1",
+                "ghap.started",
+                json!({ "id": "ghap_01kbpx6v5z7t5a4b6c8d9e0f1g", "status": "active", "domain": "testing", "strategy": "ask-user" }),
+            ),
+            ("session/s-1", "outcome.recorded", json!({ "verdict": "fail" })),
+            ("agent/x", "state", json!({ "from": "idle", "to": "running" })),
+        ];
+        let mut feed = Feed::default();
+        let items = events.into_iter().enumerate().map(|(n, (stream, kind, data))| {
+            json!({ "stream": stream, "seq": n, "kind": kind, "data": data, "at": "2026-03-31T11:57:01.123Z" })
+        });
+        items.map(|item| feed.line(&screen, &item)).collect()
+    }
+
+    #[test]
+    fn a_person_reads_sentences() {
+        insta::assert_snapshot!(feed(Some(100)).join("\n"));
+    }
+
+    #[test]
+    fn a_program_reads_where_it_stands_too() {
+        insta::assert_snapshot!(feed(None).join("\n"));
+    }
+}

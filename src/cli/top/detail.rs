@@ -1,0 +1,116 @@
+//! What lies on top of the lists: all about one row, or a message that is being written.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style as Look};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
+
+use super::look::{look, when};
+use super::model::{Draft, Model, Row};
+use super::team::{TeamMessage, TeamPeer};
+use crate::cli::output::Style;
+
+/// Draws all about the chosen row.
+pub(super) fn show(model: &Model, scroll: u16, area: Rect, frame: &mut Frame<'_>) {
+    let lines = match model.chosen_row() {
+        Some(Row::Peer(peer)) => person(model, peer),
+        Some(Row::Question(message) | Row::Message(message)) => message_lines(model, message),
+        Some(Row::Task(task)) => vec![
+            field("task", &task.task_id),
+            field("title", &task.title),
+            field("status", &task.status),
+            field("agent", &task.agent),
+            field("created", &when(model, task.created_at)),
+            Line::default(),
+            Line::raw(format!(" `svc task watch {}` shows its output", task.task_id)),
+        ],
+        None => vec![Line::raw(" it is gone")],
+    };
+    let block = Block::new().borders(Borders::TOP).title("─ look ");
+    let most = u16::try_from(lines.len()).unwrap_or(u16::MAX).saturating_sub(1);
+    let text = Paragraph::new(lines).wrap(Wrap { trim: false }).block(block);
+    frame.render_widget(text.scroll((scroll.min(most), 0)), area);
+}
+
+/// Draws a message that is being written.
+pub(super) fn write(model: &Model, draft: &Draft, area: Rect, frame: &mut Frame<'_>) {
+    let verb = if draft.answers.is_some() { "answer to" } else { "message to" };
+    let bold = Look::new().add_modifier(Modifier::BOLD);
+    let block = Block::new()
+        .borders(Borders::TOP)
+        .border_style(bold)
+        .title(format!("─ {verb} {} ", draft.name));
+    let cursor = Span::styled(" ", Look::new().add_modifier(Modifier::REVERSED));
+    let text = Line::from(vec![Span::raw(" "), Span::raw(draft.text.as_str()), cursor]);
+    let mut lines = Vec::new();
+    if let Some(question) = draft.answers.as_ref().and_then(|id| {
+        model.team.questions.iter().chain(&model.team.messages).find(|message| message.id == *id)
+    }) {
+        lines.push(Line::styled(format!(" > {}", question.line()), look(model, Style::Dim)));
+    }
+    lines.push(text);
+    // The end of a long text is where one writes.
+    let width = usize::from(area.width.max(1));
+    let rows: usize = lines.iter().map(|line| line.width() / width + 1).sum();
+    let hidden = rows.saturating_sub(usize::from(area.height.saturating_sub(1)));
+    let text = Paragraph::new(lines).wrap(Wrap { trim: false }).block(block);
+    frame.render_widget(Clear, area);
+    frame.render_widget(text.scroll((u16::try_from(hidden).unwrap_or(u16::MAX), 0)), area);
+}
+
+fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
+    let mut lines = vec![
+        field("name", &peer.display_name),
+        field("status", &peer.status),
+        field("seen", &when(model, peer.last_seen)),
+        field("client", &peer.backend),
+        field("role", &peer.role),
+        field("folder", &peer.path),
+        field("session", &peer.session_id),
+        field("id", &peer.peer_id),
+        Line::default(),
+    ];
+    match model.team.attempt_of(peer) {
+        Some(attempt) => lines.extend([
+            field("goal", &attempt.goal),
+            field("believes", &attempt.hypothesis),
+            field("does", &attempt.action),
+        ]),
+        None => lines.push(Line::raw(" it has no open record of what it tries")),
+    }
+    let own = |message: &&TeamMessage| {
+        message.from_peer == peer.peer_id || message.to_peer == peer.peer_id
+    };
+    lines.push(Line::default());
+    for message in model.team.messages.iter().filter(own) {
+        let (at, from, to) = (when(model, message.timestamp), message.from(), message.to());
+        lines.push(Line::raw(format!(" {at}  {from} → {to}: {}", message.line())));
+    }
+    lines
+}
+
+fn message_lines(model: &Model, message: &TeamMessage) -> Vec<Line<'static>> {
+    let state = match message.kind.as_str() {
+        "query" if message.answered => format!("{}, answered", message.state),
+        "query" => format!("{}, waits for an answer", message.state),
+        _ => message.state.clone(),
+    };
+    let mut lines = vec![
+        field("from", message.from()),
+        field("to", message.to()),
+        field("type", &message.kind),
+        field("state", &state),
+        field("sent", &when(model, message.timestamp)),
+        field("id", &message.id),
+        Line::default(),
+    ];
+    lines.extend(message.text.lines().map(|line| Line::raw(format!(" {line}"))));
+    lines
+}
+
+fn field(label: &str, value: &str) -> Line<'static> {
+    let value = if value.is_empty() { "-" } else { value };
+    let label = Span::styled(format!(" {label:<9} "), Look::new().add_modifier(Modifier::BOLD));
+    Line::from(vec![label, Span::raw(value.to_owned())])
+}

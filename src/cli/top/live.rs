@@ -1,0 +1,272 @@
+//! The page on a terminal: keys in, frames out, and the daemon's feeds, which say when to fetch.
+//!
+//! Nothing is asked while nothing happens. A feed that moves has the lists fetched once, a moment later, so that a hundred
+//! events cost one fetch. The followers come back by themselves after a restart of the daemon.
+
+use std::io::{self, IsTerminal as _};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use crossterm::{cursor, execute};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{interval, sleep};
+
+use super::model::{Draft, Model};
+use super::team::{TeamSnapshot, items};
+use super::update::{Effect, Input, Key, update};
+use super::view::draw;
+use crate::cli::terminal;
+use crate::cli::{Context, UsageError};
+use crate::client::{Client, ClientError, FollowItem, Follower, encode, with_query};
+use crate::domain::{Clock as _, SystemClock};
+
+/// How long events are gathered before the lists are fetched.
+const GATHER: Duration = Duration::from_millis(80);
+/// How long to wait before the next look for a daemon that does not answer.
+const RETRY: Duration = Duration::from_secs(1);
+/// How often relative times are counted anew.
+const TICK: Duration = Duration::from_secs(5);
+/// The feeds that say that something of the page may have changed, by prefix and kind: no output of tasks.
+const FEEDS: [(&str, Option<&str>); 5] = [
+    ("team", None),
+    ("peer/", None),
+    ("session/", None),
+    ("task/", Some("task")),
+    ("task/", Some("terminal")),
+];
+
+/// Whether somebody sits at a terminal.
+pub(in crate::cli) fn is_wanted() -> bool {
+    io::stdout().is_terminal() && io::stdin().is_terminal()
+}
+
+/// Shows the page until it is left.
+pub(in crate::cli) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
+    if !is_wanted() {
+        return Err(UsageError(
+            "this page needs a terminal; `svc peer list` and the other lists do not".to_owned(),
+        )
+        .into());
+    }
+    let (inputs, mut input) = mpsc::channel(64);
+    read_keys(inputs.clone());
+    tokio::spawn(follow(context.clone(), inputs.clone()));
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut tick = interval(TICK);
+    let mut model = Model::new(context.screen);
+    let mut page = OpenPage::open()?;
+    loop {
+        page.terminal.draw(|frame| draw(&model, frame))?;
+        let input = tokio::select! {
+            input = input.recv() => input,
+            _ = tick.tick() => Some(Input::Tick(SystemClock.now())),
+            _ = hang_up.recv() => None,
+            _ = terminate.recv() => None,
+        };
+        let Some(input) = input else { break };
+        match update(&mut model, input) {
+            Some(Effect::Quit) => break,
+            Some(Effect::Send(draft)) => {
+                let (context, inputs) = (context.clone(), inputs.clone());
+                tokio::spawn(async move {
+                    let sent = send(&context, draft).await.map_err(|error| harmless(&error));
+                    inputs.send(Input::Sent(sent)).await.ok();
+                });
+            }
+            None => {}
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The terminal while the page has it. It gets it back as it was, also after a panic.
+struct OpenPage {
+    terminal: Terminal<CrosstermBackend<io::Stdout>>,
+}
+
+impl OpenPage {
+    fn open() -> anyhow::Result<Self> {
+        enable_raw_mode()?;
+        let mut out = io::stdout();
+        let entered = execute!(out, EnterAlternateScreen, cursor::Hide);
+        let terminal = entered.and_then(|()| Terminal::new(CrosstermBackend::new(out)));
+        match terminal {
+            Ok(terminal) => Ok(Self { terminal }),
+            Err(error) => {
+                give_back();
+                Err(error.into())
+            }
+        }
+    }
+}
+
+impl Drop for OpenPage {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+/// Nothing can be done if it fails: the terminal is gone then.
+fn give_back() {
+    execute!(io::stdout(), LeaveAlternateScreen, cursor::Show).ok();
+    disable_raw_mode().ok();
+}
+
+/// Reads keys on a thread of its own, for as long as the process lives: a read cannot be called off.
+fn read_keys(inputs: mpsc::Sender<Input>) {
+    std::thread::spawn(move || {
+        while let Ok(event) = event::read() {
+            let input = match event {
+                Event::Key(key) if key.kind != KeyEventKind::Release => {
+                    key_of(key.code, key.modifiers).map(Input::Key)
+                }
+                Event::Resize(..) => Some(Input::Resized),
+                _ => None,
+            };
+            if input.is_some_and(|input| inputs.blocking_send(input).is_err()) {
+                return;
+            }
+        }
+        // The terminal is gone.
+        inputs.blocking_send(Input::Key(Key::Interrupt)).ok();
+    });
+}
+
+fn key_of(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
+    if modifiers.contains(KeyModifiers::CONTROL) {
+        return (code == KeyCode::Char('c')).then_some(Key::Interrupt);
+    }
+    Some(match code {
+        KeyCode::Char(c) => Key::Char(c),
+        KeyCode::Up => Key::Up,
+        KeyCode::Down => Key::Down,
+        KeyCode::Tab | KeyCode::Right => Key::Tab,
+        KeyCode::BackTab | KeyCode::Left => Key::BackTab,
+        KeyCode::Enter => Key::Enter,
+        KeyCode::Esc => Key::Escape,
+        KeyCode::Backspace => Key::Backspace,
+        _ => return None,
+    })
+}
+
+/// Keeps the model's team up to date, for ever.
+async fn follow(context: Context, inputs: mpsc::Sender<Input>) {
+    let changed = Arc::new(Notify::new());
+    let position = loop {
+        match position(&context).await {
+            Ok(position) => break position,
+            Err(error) => {
+                inputs.send(Input::Away(harmless(&error))).await.ok();
+                sleep(RETRY).await;
+            }
+        }
+    };
+    for (prefix, kind) in FEEDS {
+        let path = with_query("/v1/events", &[("stream_prefix", Some(prefix)), ("kind", kind)]);
+        let feed =
+            follow_feed(context.clone(), path, position, inputs.clone(), Arc::clone(&changed));
+        tokio::spawn(feed);
+    }
+    loop {
+        let input = match fetch(&context).await {
+            Ok(team) => Input::Fetched(Box::new(team)),
+            Err(error) => {
+                // The feeds tell when the daemon is back, unless it was back before they looked.
+                let (sent, ()) =
+                    tokio::join!(inputs.send(Input::Away(harmless(&error))), sleep(RETRY));
+                if sent.is_err() {
+                    return;
+                }
+                continue;
+            }
+        };
+        if inputs.send(input).await.is_err() {
+            return;
+        }
+        changed.notified().await;
+        sleep(GATHER).await;
+    }
+}
+
+/// Says of each event of a feed that something changed.
+async fn follow_feed(
+    context: Context,
+    path: String,
+    position: u64,
+    inputs: mpsc::Sender<Input>,
+    changed: Arc<Notify>,
+) {
+    loop {
+        let Ok(discovery) = context.discovery() else { return };
+        let mut follower = Follower::new(discovery, path.clone()).after(position).patient();
+        let error = loop {
+            match follower.next().await {
+                Ok(Some(FollowItem::Disconnected { problem })) => {
+                    inputs.send(Input::Away(terminal::line(&problem).into_owned())).await.ok();
+                }
+                Ok(Some(_)) => changed.notify_one(),
+                Ok(None) => return,
+                Err(error) => break error,
+            }
+        };
+        inputs.send(Input::Away(harmless(&error.into()))).await.ok();
+        sleep(RETRY).await;
+        changed.notify_one();
+    }
+}
+
+/// Where the log ends: what is fetched afterwards has all before it.
+async fn position(context: &Context) -> anyhow::Result<u64> {
+    let health: Value = context.client()?.get("/v1/health").await?;
+    Ok(health.pointer("/store/head").and_then(Value::as_u64).unwrap_or(0))
+}
+
+async fn fetch(context: &Context) -> anyhow::Result<TeamSnapshot> {
+    let client = context.client()?;
+    let get = |path: &'static str| {
+        let client: &Client = &client;
+        async move { client.get::<Value>(path).await }
+    };
+    let (peers, ghap, questions, messages, active, pending) = tokio::try_join!(
+        get("/v1/peers?limit=500"),
+        get("/v1/ghap?status=active&limit=500"),
+        get("/v1/messages?open=true&limit=50"),
+        get("/v1/messages?limit=50"),
+        get("/v1/tasks?status=active&limit=50"),
+        get("/v1/tasks?status=pending&limit=50"),
+    )?;
+    let mut tasks = items(&active, "tasks");
+    tasks.extend(items(&pending, "tasks"));
+    Ok(TeamSnapshot {
+        peers: items(&peers, "peers"),
+        attempts: items(&ghap, "ghap"),
+        questions: items(&questions, "messages"),
+        tasks,
+        messages: items(&messages, "messages"),
+    })
+}
+
+async fn send(context: &Context, draft: Draft) -> anyhow::Result<()> {
+    let kind = if draft.answers.is_some() { "response" } else { "notification" };
+    let mut body = json!({ "text": draft.text, "type": kind });
+    if let Some(question) = draft.answers {
+        body["correlation_id"] = json!(question);
+    }
+    let path = format!("/v1/peers/{}/messages", encode(&draft.to));
+    let sent: Result<Value, ClientError> = context.client()?.post(&path, &body).await;
+    sent.map(drop).map_err(Into::into)
+}
+
+fn harmless(error: &anyhow::Error) -> String {
+    terminal::line(&format!("{error:#}")).into_owned()
+}

@@ -1,0 +1,150 @@
+//! What is shown.
+
+use super::team::{OpenTask, TeamMessage, TeamPeer, TeamSnapshot};
+use crate::cli::output::Screen;
+
+/// One of the lists on the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pane {
+    /// Who is here.
+    People,
+    /// What waits: questions, and tasks that are not over.
+    Requests,
+    /// What was said last.
+    Messages,
+}
+
+impl Pane {
+    /// From the top of the page.
+    pub(super) const ALL: [Self; 3] = [Self::People, Self::Requests, Self::Messages];
+
+    /// Its number from the top.
+    pub(super) const fn index(self) -> usize {
+        match self {
+            Self::People => 0,
+            Self::Requests => 1,
+            Self::Messages => 2,
+        }
+    }
+}
+
+/// Whether the daemon answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Connection {
+    /// Nothing was heard yet.
+    Opening,
+    /// What is shown is what is.
+    Live,
+    /// What is shown is what was.
+    Away {
+        /// Why, for people.
+        problem: String,
+    },
+}
+
+/// A row of a list.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Row<'a> {
+    Peer(&'a TeamPeer),
+    Question(&'a TeamMessage),
+    Task(&'a OpenTask),
+    Message(&'a TeamMessage),
+}
+
+impl<'a> Row<'a> {
+    /// What tells it apart from the others of its list.
+    pub(super) fn id(self) -> &'a str {
+        match self {
+            Self::Peer(peer) => &peer.peer_id,
+            Self::Question(message) | Self::Message(message) => &message.id,
+            Self::Task(task) => &task.task_id,
+        }
+    }
+
+    /// Id and name of the peer to write to.
+    pub(super) fn correspondent(self) -> Option<(&'a str, &'a str)> {
+        match self {
+            Self::Peer(peer) => Some((&peer.peer_id, &peer.display_name)),
+            Self::Question(message) | Self::Message(message) => {
+                Some((&message.from_peer, message.from()))
+            }
+            Self::Task(_) => None,
+        }
+    }
+}
+
+/// What is being written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Draft {
+    /// The receiver's id.
+    pub(super) to: String,
+    /// The receiver's name.
+    pub(super) name: String,
+    /// The question that it answers.
+    pub(super) answers: Option<String>,
+    pub(super) text: String,
+}
+
+/// What lies on top of the lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Overlay {
+    /// All about the chosen row, from this line on.
+    Detail { scroll: u16 },
+    /// A message that is being written.
+    Write(Draft),
+}
+
+/// The page: a function of this is what is on the screen.
+#[derive(Debug, Clone)]
+pub(super) struct Model {
+    pub(super) team: TeamSnapshot,
+    pub(super) connection: Connection,
+    pub(super) pane: Pane,
+    /// The chosen row of each list, by its id: lists move under it.
+    pub(super) chosen: [Option<String>; 3],
+    pub(super) overlay: Option<Overlay>,
+    /// What came of the last thing that was done.
+    pub(super) notice: Option<String>,
+    /// Time, colours.
+    pub(super) screen: Screen,
+}
+
+impl Model {
+    pub(super) fn new(screen: Screen) -> Self {
+        Self {
+            team: TeamSnapshot::default(),
+            connection: Connection::Opening,
+            pane: Pane::People,
+            chosen: [None, None, None],
+            overlay: None,
+            notice: None,
+            screen,
+        }
+    }
+
+    /// The rows of a list.
+    pub(super) fn rows(&self, pane: Pane) -> Vec<Row<'_>> {
+        match pane {
+            Pane::People => self.team.peers.iter().map(Row::Peer).collect(),
+            Pane::Requests => {
+                let questions = self.team.questions.iter().map(Row::Question);
+                questions.chain(self.team.tasks.iter().map(Row::Task)).collect()
+            }
+            Pane::Messages => self.team.messages.iter().map(Row::Message).collect(),
+        }
+    }
+
+    /// Number of the chosen row: the first if none was chosen, or if the one that was is gone.
+    pub(super) fn chosen_index(&self, pane: Pane) -> Option<usize> {
+        let rows = self.rows(pane);
+        let id = self.chosen[pane.index()].as_deref();
+        let known = rows.iter().position(|row| Some(row.id()) == id);
+        known.or((!rows.is_empty()).then_some(0))
+    }
+
+    /// The chosen row of the list that the keys are for.
+    pub(super) fn chosen_row(&self) -> Option<Row<'_>> {
+        let index = self.chosen_index(self.pane)?;
+        self.rows(self.pane).get(index).copied()
+    }
+}

@@ -1,0 +1,167 @@
+//! The team as the daemon tells it. Texts of others are made harmless when they come in, so nothing else has to.
+
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use crate::cli::terminal;
+use crate::domain::Timestamp;
+
+/// What was fetched, all at about the same time.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct TeamSnapshot {
+    /// Peers: the living first.
+    pub(super) peers: Vec<TeamPeer>,
+    /// Open attempts.
+    pub(super) attempts: Vec<OpenAttempt>,
+    /// Questions that wait for an answer, the latest first.
+    pub(super) questions: Vec<TeamMessage>,
+    /// Tasks that are not over.
+    pub(super) tasks: Vec<OpenTask>,
+    /// The last messages, the latest first.
+    pub(super) messages: Vec<TeamMessage>,
+}
+
+/// Somebody of the team.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct TeamPeer {
+    #[serde(deserialize_with = "harmless")]
+    pub(super) peer_id: String,
+    #[serde(deserialize_with = "harmless")]
+    pub(super) display_name: String,
+    #[serde(deserialize_with = "harmless")]
+    pub(super) backend: String,
+    #[serde(deserialize_with = "harmless")]
+    pub(super) status: String,
+    #[serde(default, deserialize_with = "harmless")]
+    pub(super) role: String,
+    #[serde(default, deserialize_with = "harmless")]
+    pub(super) path: String,
+    #[serde(default, deserialize_with = "harmless")]
+    pub(super) session_id: String,
+    pub(super) last_seen: Option<Timestamp>,
+}
+
+/// A record that is not over: what a session tries.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct OpenAttempt {
+    #[serde(deserialize_with = "harmless")]
+    pub(super) session_id: String,
+    #[serde(deserialize_with = "harmless")]
+    pub(super) goal: String,
+    #[serde(default, deserialize_with = "harmless")]
+    pub(super) hypothesis: String,
+    #[serde(default, deserialize_with = "harmless")]
+    pub(super) action: String,
+}
+
+/// A message between two of the team.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct TeamMessage {
+    #[serde(deserialize_with = "harmless")]
+    pub(super) id: String,
+    #[serde(rename = "type", deserialize_with = "harmless")]
+    pub(super) kind: String,
+    #[serde(deserialize_with = "harmless")]
+    pub(super) from_peer: String,
+    #[serde(deserialize_with = "harmless")]
+    pub(super) to_peer: String,
+    #[serde(default, deserialize_with = "harmless")]
+    from_name: String,
+    #[serde(default, deserialize_with = "harmless")]
+    to_name: String,
+    /// Several lines.
+    #[serde(deserialize_with = "harmless_lines")]
+    pub(super) text: String,
+    #[serde(default, deserialize_with = "harmless")]
+    pub(super) state: String,
+    pub(super) timestamp: Option<Timestamp>,
+    #[serde(default)]
+    pub(super) answered: bool,
+}
+
+/// Work that is not over.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct OpenTask {
+    #[serde(deserialize_with = "harmless")]
+    pub(super) task_id: String,
+    #[serde(deserialize_with = "harmless")]
+    pub(super) status: String,
+    #[serde(default, deserialize_with = "harmless")]
+    pub(super) title: String,
+    #[serde(default, deserialize_with = "harmless")]
+    pub(super) agent: String,
+    pub(super) created_at: Option<Timestamp>,
+}
+
+impl TeamMessage {
+    /// Name of the sender.
+    pub(super) fn from(&self) -> &str {
+        name_of(&self.from_peer, &self.from_name)
+    }
+
+    /// Name of the receiver.
+    pub(super) fn to(&self) -> &str {
+        name_of(&self.to_peer, &self.to_name)
+    }
+
+    /// The text on one line.
+    pub(super) fn line(&self) -> String {
+        self.text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Whether an answer is wanted.
+    pub(super) fn is_open(&self) -> bool {
+        self.kind == "query" && !self.answered
+    }
+}
+
+impl TeamSnapshot {
+    /// What a peer tries.
+    pub(super) fn attempt_of(&self, peer: &TeamPeer) -> Option<&OpenAttempt> {
+        let is_of = |attempt: &&OpenAttempt| attempt.session_id == peer.session_id;
+        self.attempts.iter().find(is_of).filter(|_| !peer.session_id.is_empty())
+    }
+
+    /// Names of those for whose answer a peer waits.
+    pub(super) fn awaited_by(&self, peer: &TeamPeer) -> Vec<&str> {
+        let mut names: Vec<&str> = self
+            .questions
+            .iter()
+            .filter(|question| question.from_peer == peer.peer_id)
+            .map(TeamMessage::to)
+            .collect();
+        names.dedup();
+        names
+    }
+
+    /// How many are here, and how many are not.
+    pub(super) fn presence(&self) -> (usize, usize) {
+        let away = self.peers.iter().filter(|peer| peer.status == "offline").count();
+        (self.peers.len() - away, away)
+    }
+}
+
+/// The person at this terminal is the operator.
+fn name_of<'a>(id: &'a str, name: &'a str) -> &'a str {
+    match (id, name) {
+        ("operator", _) => "you",
+        (id, "") => id,
+        (_, name) => name,
+    }
+}
+
+/// The items of a page that have the form; others, of a later daemon, are left out.
+pub(super) fn items<T: for<'de> Deserialize<'de>>(page: &Value, key: &str) -> Vec<T> {
+    let items = page.get(key).and_then(Value::as_array).into_iter().flatten();
+    items.filter_map(|item| T::deserialize(item).ok()).collect()
+}
+
+fn harmless<'de, D: Deserializer<'de>>(source: D) -> Result<String, D::Error> {
+    let text = Option::<String>::deserialize(source)?.unwrap_or_default();
+    Ok(terminal::cell(&text).into_owned())
+}
+
+fn harmless_lines<'de, D: Deserializer<'de>>(source: D) -> Result<String, D::Error> {
+    let text = Option::<String>::deserialize(source)?.unwrap_or_default();
+    Ok(terminal::block(&text).replace('\t', "    "))
+}

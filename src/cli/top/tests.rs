@@ -1,0 +1,220 @@
+//! The page as it is drawn, and what keys do.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use serde_json::{Value, json};
+use time::UtcOffset;
+
+use super::model::{Connection, Model, Overlay, Pane};
+use super::team::{TeamSnapshot, items};
+use super::update::{Effect, Input, Key, update};
+use super::view::draw;
+use crate::cli::output::Screen;
+use crate::domain::Timestamp;
+
+fn page(model: &Model, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+    terminal.draw(|frame| draw(model, frame)).expect("draws");
+    let text = terminal.backend().to_string();
+    // The backend puts each row into quotation marks, so that blanks at its end are seen.
+    text.lines().map(|line| line.trim_matches('"').trim_end().to_owned() + "\n").collect()
+}
+
+fn empty() -> Model {
+    let now = Timestamp::parse("2026-03-31T12:00:00Z").expect("a time");
+    Model::new(Screen { width: Some(100), color: false, utc: false, now, offset: UtcOffset::UTC })
+}
+
+fn peer(id: &str, name: &str, status: &str) -> Value {
+    json!({
+        "peer_id": id, "display_name": name, "backend": "claude", "circle": "default", "role": "agent",
+        "status": status, "session_id": format!("s-{id}"), "path": "/src/api",
+        "last_seen": "2026-03-31T11:57:00.000Z",
+    })
+}
+
+fn message(id: &str, kind: &str, from: (&str, &str), to: (&str, &str), text: &str) -> Value {
+    json!({
+        "id": id, "type": kind, "from_peer": from.0, "from_name": from.1, "to_peer": to.0, "to_name": to.1,
+        "text": text, "state": "queued", "timestamp": "2026-03-31T11:50:00.000Z", "answered": false,
+    })
+}
+
+const ANN: (&str, &str) = ("ann", "claude@api");
+const BOB: (&str, &str) = ("bob", "codex@web");
+const OPERATOR: (&str, &str) = ("operator", "operator");
+
+fn team() -> TeamSnapshot {
+    let peers = json!({ "peers": [
+        peer("ann", "claude@api", "busy"), peer("bob", "codex@web", "idle"),
+        peer("eve", "x\u{1b}[31m\u{202e}\nerror: all is lost", "offline"),
+        { "peer_id": "of a later version" },
+    ] });
+    let attempts = json!({ "ghap": [{
+        "id": "ghap_1", "session_id": "s-ann", "goal": "A green build", "hypothesis": "The cache is stale",
+        "action": "Empty it",
+    }] });
+    let asks = message("m-2", "query", ANN, BOB, "does the build\nwork for you?");
+    let for_me = message("m-1", "query", BOB, OPERATOR, "may I delete the old branch?");
+    let told = message("m-3", "notification", OPERATOR, ANN, "main is frozen until noon");
+    let tasks = json!({ "tasks": [{
+        "task_id": "task_1", "status": "active", "title": "cargo test", "agent": "codex",
+        "created_at": "2026-03-31T11:59:00.000Z",
+    }] });
+    TeamSnapshot {
+        peers: items(&peers, "peers"),
+        attempts: items(&attempts, "ghap"),
+        questions: items(&json!({ "messages": [asks, for_me] }), "messages"),
+        tasks: items(&tasks, "tasks"),
+        messages: items(&json!({ "messages": [told, asks, for_me] }), "messages"),
+    }
+}
+
+fn full() -> Model {
+    let mut model = empty();
+    update(&mut model, Input::Fetched(Box::new(team())));
+    model
+}
+
+fn press(model: &mut Model, keys: &[Key]) -> Option<Effect> {
+    keys.iter().map(|key| update(model, Input::Key(*key))).last().flatten()
+}
+
+fn type_in(model: &mut Model, text: &str) {
+    for c in text.chars() {
+        assert_eq!(update(model, Input::Key(Key::Char(c))), None);
+    }
+}
+
+#[test]
+fn the_team_at_100_by_30() {
+    insta::assert_snapshot!(page(&full(), 100, 30));
+}
+
+#[test]
+fn the_team_at_60_by_20() {
+    insta::assert_snapshot!(page(&full(), 60, 20));
+}
+
+#[test]
+fn nobody_is_here() {
+    let mut model = empty();
+    update(&mut model, Input::Fetched(Box::default()));
+    insta::assert_snapshot!(page(&model, 100, 30));
+}
+
+#[test]
+fn no_daemon_answers() {
+    let mut model = empty();
+    update(
+        &mut model,
+        Input::Away("no daemon is running at the socket; start one with `svc start`".to_owned()),
+    );
+    insta::assert_snapshot!(page(&model, 60, 20));
+}
+
+#[test]
+fn a_peer_is_looked_at() {
+    let mut model = full();
+    press(&mut model, &[Key::Enter]);
+    insta::assert_snapshot!(page(&model, 100, 30));
+}
+
+#[test]
+fn a_question_is_answered() {
+    let mut model = full();
+    press(&mut model, &[Key::Tab, Key::Down, Key::Char('a')]);
+    type_in(&mut model, "yes, delete it: q is no command here");
+    insta::assert_snapshot!(page(&model, 60, 20));
+    let Some(Effect::Send(draft)) = press(&mut model, &[Key::Enter]) else { panic!("sends") };
+    assert_eq!((draft.to.as_str(), draft.answers.as_deref()), ("bob", Some("m-1")));
+    assert_eq!(draft.text, "yes, delete it: q is no command here");
+    assert_eq!(model.overlay, None);
+    update(&mut model, Input::Sent(Ok(())));
+    assert!(page(&model, 60, 20).ends_with(" sent\n"), "{}", page(&model, 60, 20));
+    update(&mut model, Input::Sent(Err("the inbox is full".to_owned())));
+    assert!(page(&model, 60, 20).ends_with(" not sent: the inbox is full\n"));
+}
+
+#[test]
+fn a_message_is_written_corrected_and_given_up() {
+    let mut model = full();
+    press(&mut model, &[Key::Down, Key::Char('m')]);
+    type_in(&mut model, "hellp");
+    press(&mut model, &[Key::Backspace, Key::Char('o')]);
+    let Some(Overlay::Write(draft)) = &model.overlay else { panic!("writes") };
+    assert_eq!((draft.to.as_str(), draft.text.as_str(), &draft.answers), ("bob", "hello", &None));
+    assert_eq!(press(&mut model, &[Key::Escape]), None);
+    assert_eq!(model.overlay, None);
+    press(&mut model, &[Key::Char('m'), Key::Enter]);
+    assert!(matches!(model.overlay, Some(Overlay::Write(_))), "nothing is sent without a text");
+}
+
+#[test]
+fn what_cannot_be_done_says_why() {
+    let mut model = full();
+    press(&mut model, &[Key::Char('a')]);
+    assert!(model.notice.as_deref().is_some_and(|notice| notice.contains("question")));
+    press(&mut model, &[Key::BackTab, Key::Char('m')]);
+    assert_eq!(model.notice.as_deref(), Some("that is from you"));
+    let mut alone = empty();
+    assert_eq!(press(&mut alone, &[Key::Char('m')]), None);
+    assert!(alone.notice.is_some() && alone.overlay.is_none());
+    press(&mut alone, &[Key::Enter, Key::Down, Key::Up]);
+    assert_eq!(alone.overlay, None, "there is nothing to look at");
+}
+
+#[test]
+fn the_choice_stays_with_its_row_when_lists_move() {
+    let mut model = full();
+    press(&mut model, &[Key::Down]);
+    assert_eq!(model.chosen_row().expect("a row").id(), "bob");
+    let mut moved = team();
+    moved.peers.reverse();
+    update(&mut model, Input::Fetched(Box::new(moved.clone())));
+    assert_eq!(model.chosen_row().expect("a row").id(), "bob");
+    moved.peers.retain(|peer| peer.peer_id != "bob");
+    update(&mut model, Input::Fetched(Box::new(moved)));
+    assert_eq!(model.chosen_row().expect("a row").id(), "eve", "the first, where it is gone");
+    for _ in 0..9 {
+        press(&mut model, &[Key::Down]);
+    }
+    assert_eq!(model.chosen_row().expect("a row").id(), "ann", "and the end is the end");
+}
+
+#[test]
+fn it_is_left_by_its_keys() {
+    for key in [Key::Char('q'), Key::Escape, Key::Interrupt] {
+        assert_eq!(press(&mut full(), &[key]), Some(Effect::Quit), "{key:?}");
+    }
+    let mut model = full();
+    press(&mut model, &[Key::Enter]);
+    assert_eq!(press(&mut model, &[Key::Char('q')]), None, "back to the lists first");
+    press(&mut model, &[Key::Char('m')]);
+    assert_eq!(press(&mut model, &[Key::Interrupt]), Some(Effect::Quit), "also while one writes");
+}
+
+#[test]
+fn a_daemon_that_is_away_leaves_what_was() {
+    let mut model = full();
+    update(&mut model, Input::Away("the connection failed".to_owned()));
+    let shown = page(&model, 100, 30);
+    assert!(shown.contains("the connection failed") && shown.contains("claude@api"), "{shown}");
+    update(&mut model, Input::Fetched(Box::new(team())));
+    assert_eq!(model.connection, Connection::Live);
+}
+
+#[test]
+fn nothing_of_others_reaches_the_terminal_and_every_size_is_drawn() {
+    let mut model = full();
+    for (width, height) in [(1, 1), (3, 2), (20, 5), (59, 7), (90, 12), (200, 60)] {
+        for pane in Pane::ALL {
+            model.pane = pane;
+            for overlay in [None, Some(Overlay::Detail { scroll: 3 })] {
+                model.overlay = overlay;
+                let shown = page(&model, width, height);
+                assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown}");
+            }
+        }
+    }
+}

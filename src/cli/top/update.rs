@@ -1,0 +1,173 @@
+//! What changes the page. A function of the model and of what came in, without I/O.
+
+use super::model::{Connection, Draft, Model, Overlay, Pane, Row};
+use super::team::TeamSnapshot;
+use crate::domain::Timestamp;
+
+/// A key, as far as the page knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    Char(char),
+    Up,
+    Down,
+    /// To the next list.
+    Tab,
+    /// To the list before.
+    BackTab,
+    Enter,
+    Escape,
+    Backspace,
+    /// Ctrl-C.
+    Interrupt,
+}
+
+/// What comes in.
+#[derive(Debug)]
+pub(super) enum Input {
+    Key(Key),
+    /// The team as it is now.
+    Fetched(Box<TeamSnapshot>),
+    /// The daemon does not answer.
+    Away(String),
+    /// A message was stored, or why not.
+    Sent(Result<(), String>),
+    /// The time.
+    Tick(Timestamp),
+    /// The terminal has another size.
+    Resized,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Effect {
+    Quit,
+    Send(Draft),
+}
+
+/// Takes in what came.
+pub(super) fn update(model: &mut Model, input: Input) -> Option<Effect> {
+    match input {
+        Input::Key(key) => return press(model, key),
+        Input::Fetched(team) => {
+            model.team = *team;
+            model.connection = Connection::Live;
+        }
+        Input::Away(problem) => model.connection = Connection::Away { problem },
+        Input::Sent(Ok(())) => model.notice = Some("sent".to_owned()),
+        Input::Sent(Err(problem)) => model.notice = Some(format!("not sent: {problem}")),
+        Input::Tick(now) => model.screen.now = now,
+        Input::Resized => {}
+    }
+    None
+}
+
+fn press(model: &mut Model, key: Key) -> Option<Effect> {
+    if key == Key::Interrupt {
+        return Some(Effect::Quit);
+    }
+    model.notice = None;
+    match model.overlay.take() {
+        Some(Overlay::Write(draft)) => write(model, draft, key),
+        Some(Overlay::Detail { scroll }) => look(model, scroll, key),
+        None => walk(model, key),
+    }
+}
+
+fn walk(model: &mut Model, key: Key) -> Option<Effect> {
+    match key {
+        Key::Char('q') | Key::Escape => return Some(Effect::Quit),
+        Key::Up | Key::Char('k') => step(model, -1),
+        Key::Down | Key::Char('j') => step(model, 1),
+        Key::Tab => turn(model, 1),
+        Key::BackTab => turn(model, Pane::ALL.len() - 1),
+        Key::Enter if model.chosen_row().is_some() => {
+            // What is looked at stays, whatever comes before it.
+            step(model, 0);
+            model.overlay = Some(Overlay::Detail { scroll: 0 });
+        }
+        key => start(model, key),
+    }
+    None
+}
+
+fn look(model: &mut Model, scroll: u16, key: Key) -> Option<Effect> {
+    let scroll = match key {
+        Key::Escape | Key::Enter | Key::Char('q') => return None,
+        Key::Up | Key::Char('k') => scroll.saturating_sub(1),
+        Key::Down | Key::Char('j') => scroll.saturating_add(1),
+        _ => scroll,
+    };
+    model.overlay = Some(Overlay::Detail { scroll });
+    start(model, key);
+    None
+}
+
+/// Begins an answer or a message.
+fn start(model: &mut Model, key: Key) {
+    let row = model.chosen_row();
+    let begun = match (key, row) {
+        (Key::Char('a'), Some(Row::Question(message) | Row::Message(message)))
+            if message.is_open() =>
+        {
+            Ok(Draft {
+                to: message.from_peer.clone(),
+                name: message.from().to_owned(),
+                answers: Some(message.id.clone()),
+                text: String::new(),
+            })
+        }
+        (Key::Char('a'), _) => Err("choose a question to answer: `tab` goes to the next list"),
+        (Key::Char('m'), Some(row)) => match row.correspondent() {
+            Some((to, name)) if to != "operator" => Ok(Draft {
+                to: to.to_owned(),
+                name: name.to_owned(),
+                answers: None,
+                text: String::new(),
+            }),
+            Some(_) => Err("that is from you"),
+            None => Err("choose somebody to write to"),
+        },
+        (Key::Char('m'), None) => Err("there is nobody to write to"),
+        _ => return,
+    };
+    match begun {
+        Ok(draft) => {
+            step(model, 0);
+            model.overlay = Some(Overlay::Write(draft));
+        }
+        Err(why) => model.notice = Some(why.to_owned()),
+    }
+}
+
+fn write(model: &mut Model, mut draft: Draft, key: Key) -> Option<Effect> {
+    match key {
+        Key::Escape => return None,
+        Key::Enter if draft.text.trim().is_empty() => {
+            model.notice = Some("write something first; `esc` goes back".to_owned());
+        }
+        Key::Enter => {
+            model.notice = Some("sending…".to_owned());
+            return Some(Effect::Send(draft));
+        }
+        Key::Backspace => {
+            draft.text.pop();
+        }
+        Key::Char(c) => draft.text.push(c),
+        _ => {}
+    }
+    model.overlay = Some(Overlay::Write(draft));
+    None
+}
+
+/// Chooses another row of the list; the present one for good with 0.
+fn step(model: &mut Model, by: isize) {
+    let Some(index) = model.chosen_index(model.pane) else { return };
+    let rows = model.rows(model.pane);
+    let next = index.saturating_add_signed(by).min(rows.len() - 1);
+    let id = rows[next].id().to_owned();
+    model.chosen[model.pane.index()] = Some(id);
+}
+
+fn turn(model: &mut Model, by: usize) {
+    model.pane = Pane::ALL[(model.pane.index() + by) % Pane::ALL.len()];
+}

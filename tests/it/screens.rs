@@ -1,0 +1,279 @@
+//! What a person sees on a screen, and what a program gets instead: widths, times, ids, colours, pages, errors.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, Home, Ran, Running, eventually, svc};
+use crate::expect::{new_task, peer, register, text};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Runs a command with these variables.
+fn with(home: &Home, env: &[(&str, &str)], args: &[&str]) -> Ran {
+    let mut command: Command = home.command(args);
+    command.envs(env.iter().copied());
+    Running::spawn(command).wait(SOON)
+}
+
+/// Two peers with a question between them, a task and a session.
+fn team(d: &Daemon) -> (String, String, String) {
+    let member = |name: &str, session: &str| {
+        let body = json!({
+            "display_name": name, "backend": "claude", "session_id": session,
+            "path": "/a/very/long/way/down/to/the/folder/of/the/project/that/they/work/in",
+        });
+        text(&register(d, &body), "peer_id")
+    };
+    let (ann, bob) = (member("ann", "s-1"), member("bob with a name that goes on and on", "s-2"));
+    let question = json!({
+        "text": "does the build of the whole project, with all of its tests and examples, work for you on that machine?",
+        "type": "query", "from_peer": ann,
+    });
+    let asked = text(&d.post(&format!("/v1/peers/{bob}/messages"), &question).ok(200), "id");
+    new_task(d);
+    let start = json!({ "session_id": "s-1", "cwd": "/work" });
+    let params = json!({ "name": "start_session", "arguments": start });
+    d.post("/mcp", &json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }))
+        .ok(200);
+    (ann, bob, asked)
+}
+
+const LISTS: [&[&str]; 6] = [
+    &["peer", "list"],
+    &["message", "list"],
+    &["task", "list"],
+    &["session", "list"],
+    &["events", "list"],
+    &["tools", "list"],
+];
+
+#[test]
+fn lists_fit_the_screen_and_a_pipe_gets_everything() {
+    let d = Daemon::start();
+    let (_, bob, asked) = team(&d);
+    for args in LISTS {
+        for columns in [100, 60] {
+            let ran = with(&d.home, &[("COLUMNS", &columns.to_string())], args);
+            for line in ran.ok().lines() {
+                assert!(line.chars().count() <= columns, "{args:?} at {columns}: {line}");
+            }
+            assert!(ran.stdout.lines().count() > 1, "{args:?}: {ran:?}");
+            assert!(!ran.stdout.contains('\u{1b}'), "{args:?}: no colours into a pipe");
+        }
+        let whole = svc(&d.home, args);
+        assert!(!whole.ok().contains('…') && !whole.stdout.contains(" ago"), "{args:?}: {whole:?}");
+    }
+    let screen = [("COLUMNS", "100")];
+    let shown = with(&d.home, &screen, &["message", "list"]);
+    assert!(shown.stdout.contains('…') && !shown.stdout.contains(&asked), "{shown:?}");
+    assert!(shown.stdout.contains(&asked[..14]), "a short id: {shown:?}");
+    assert!(svc(&d.home, &["message", "list"]).stdout.contains(&asked));
+    assert!(svc(&d.home, &["peer", "list"]).stdout.contains(&bob));
+    let now = ["now", " s ago"];
+    let relative = with(&d.home, &screen, &["peer", "list"]);
+    assert!(now.iter().any(|word| relative.stdout.contains(word)), "{relative:?}");
+    let exact = with(&d.home, &[("COLUMNS", "160")], &["peer", "list", "--utc"]);
+    assert!(exact.stdout.contains("Z\n") && !exact.stdout.contains("ago"), "{exact:?}");
+}
+
+#[test]
+fn colours_are_there_when_they_are_wanted() {
+    let d = Daemon::start();
+    team(&d);
+    let has_colours = |env: &[(&str, &str)], args: &[&str]| {
+        with(&d.home, env, &[&["peer", "list"], args].concat()).ok().contains("\u{1b}[")
+    };
+    assert!(!has_colours(&[], &[]), "a pipe");
+    assert!(has_colours(&[], &["--color", "always"]));
+    assert!(has_colours(&[("NO_COLOR", "1")], &["--color", "always"]), "the flag wins");
+    assert!(!has_colours(&[], &["--color", "never"]));
+    assert_eq!(svc(&d.home, &["peer", "list", "--color", "sometimes"]).code, Some(2));
+}
+
+#[test]
+fn the_next_page_is_a_command_to_type() {
+    let d = Daemon::start();
+    let tasks = [new_task(&d), new_task(&d), new_task(&d)];
+    let mut words: Vec<String> =
+        ["task", "list", "--status", "pending", "--limit", "1"].map(str::to_owned).into();
+    let mut seen = Vec::new();
+    loop {
+        let args: Vec<&str> = words.iter().map(String::as_str).collect();
+        let ran = svc(&d.home, &args);
+        let row = ran.ok().lines().nth(1).expect("a row").to_owned();
+        seen.push(row.split_whitespace().next().expect("an id").to_owned());
+        let Some(next) = ran.stderr.trim().strip_prefix("next page: svc ") else {
+            assert_eq!(ran.stderr, "");
+            break;
+        };
+        words = next.split(' ').map(str::to_owned).collect();
+    }
+    assert_eq!(seen, tasks.iter().rev().cloned().collect::<Vec<_>>());
+}
+
+#[test]
+fn an_empty_list_says_what_to_do_next() {
+    let d = Daemon::start();
+    for (args, advice) in [
+        (&["peer", "list"][..], "svc install"),
+        (&["task", "list"], "svc task run"),
+        (&["message", "list"], "svc message send"),
+        (&["session", "list"], "svc install"),
+        (&["ghap", "list"], "start_ghap"),
+    ] {
+        let ran = svc(&d.home, args);
+        assert!(ran.ok().contains(advice), "{args:?}: {ran:?}");
+    }
+}
+
+#[test]
+fn messages_are_listed_with_names_and_open_questions_alone() {
+    let d = Daemon::start();
+    let (ann, bob, asked) = team(&d);
+    let open = |args: &[&str]| {
+        let page = svc(&d.home, &[&["message", "list", "--json"], args].concat()).json();
+        page["messages"].as_array().expect("messages").clone()
+    };
+    let [entry] = &open(&["--open"])[..] else { panic!("one question") };
+    assert_eq!((&entry["id"], &entry["answered"]), (&json!(asked), &json!(false)));
+    assert_eq!(entry["from_name"], "ann");
+    let table = svc(&d.home, &["message", "list"]);
+    assert!(table.ok().contains("bob with a name"), "{table:?}");
+    // Somebody else's message of that correlation id is no answer.
+    let answer = |from: &str, to: &str| {
+        let body = json!({ "text": "yes", "type": "response", "from_peer": from, "correlation_id": asked });
+        d.post(&format!("/v1/peers/{to}/messages"), &body).ok(200)
+    };
+    answer(&ann, &bob);
+    assert_eq!(open(&["--open"]).len(), 1);
+    answer(&bob, &ann);
+    assert!(open(&["--open"]).is_empty());
+    assert_eq!(open(&[]).len(), 3);
+    assert_eq!(open(&["--type", "query"])[0]["answered"], true);
+    assert_eq!(open(&["--peer", "ann"]).len(), 3, "by name");
+    assert_eq!(svc(&d.home, &["message", "list", "--peer", "nobody"]).code, Some(1));
+    assert_eq!(open(&["--limit", "2"])[1]["from_name"], "ann", "the latest first");
+}
+
+#[test]
+fn an_error_under_json_is_json() {
+    let home = Home::new();
+    let d = Daemon::start();
+    let ann = peer(&d, "s-1");
+    let problem = |home: &Home, args: &[&str], code: i32| -> Value {
+        let ran = svc(home, &[args, &["--json"]].concat());
+        assert_eq!(ran.code, Some(code), "{args:?}: {ran:?}");
+        assert_eq!(ran.stdout, "", "{args:?}: results alone");
+        assert_eq!(ran.stderr.lines().count(), 1, "{args:?}: {ran:?}");
+        let problem: Value = serde_json::from_str(&ran.stderr).expect("JSON");
+        for member in ["type", "title", "detail", "code"] {
+            assert!(problem[member].is_string(), "{args:?}: {member} in {problem}");
+        }
+        assert!(problem["retryable"].is_boolean() && problem["error"] == problem["detail"]);
+        problem
+    };
+    assert_eq!(problem(&home, &["peer", "list"], 1)["code"], "unavailable");
+    let unknown = problem(&d.home, &["peer", "show", "peer_unknown"], 1);
+    assert_eq!((&unknown["code"], &unknown["status"]), (&json!("not_found"), &json!(404)));
+    assert!(unknown["request_id"].is_string(), "{unknown}");
+    assert_eq!(problem(&d.home, &["peer", "list", "--no-such-flag"], 2)["code"], "usage");
+    assert_eq!(problem(&d.home, &["events", "list", "--after", "x"], 2)["code"], "usage");
+    let refused = problem(&d.home, &["peer", "heartbeat", &ann, "--status", "asleep"], 2);
+    assert_eq!((&refused["status"], &refused["field"]), (&json!(422), &json!("status")));
+}
+
+#[test]
+fn a_refused_value_is_a_usage_error() {
+    let d = Daemon::start();
+    let ann = peer(&d, "s-1");
+    for args in [
+        &["peer", "list", "--status", "asleep"][..],
+        &["peer", "heartbeat", &ann, "--status", "asleep"],
+        &["task", "list", "--limit", "0"],
+        &["task", "list", "--cursor", "nonsense"],
+        &["task", "list", "--since", "yesterday"],
+        &["message", "list", "--type", "shout"],
+        &["message", "send", &ann, " "],
+        &["ghap", "list", "--status", "lost"],
+        &["events", "list", "--limit", "501"],
+    ] {
+        let ran = svc(&d.home, args);
+        assert_eq!(ran.code, Some(2), "{args:?}: {ran:?}");
+        assert!(ran.stderr.starts_with("error: "), "{args:?}: {ran:?}");
+    }
+}
+
+#[test]
+fn help_is_there_for_words_that_are_no_commands() {
+    let home = Home::new();
+    for (args, begins) in [
+        (&["help", "hook", "wait"][..], "svc hook wait"),
+        (&["hook", "wait", "--help"], "svc hook wait"),
+        (&["help", "hook", "claude"], "svc hook"),
+        (&["help", "task", "show", "task_x"], "svc task show"),
+        (&["help", "install", "status"], "svc install status"),
+        (&["help", "peer", "list"], "svc peer list"),
+    ] {
+        let ran = svc(&home, args);
+        let usage = ran.ok().lines().find(|line| line.starts_with("Usage: ")).expect("usage");
+        assert!(usage.contains(begins), "{args:?}: {ran:?}");
+    }
+    for args in [&["help", "nothing"][..], &["help", "peer", "nothing"], &["help", "stop", "now"]] {
+        assert_eq!(svc(&home, args).code, Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn the_feed_tells_who_did_what() {
+    let d = Daemon::start();
+    let running = Running::spawn(d.home.command(&["events", "tail"]));
+    let (_, bob, asked) = team(&d);
+    let mut lines = Vec::new();
+    eventually(SOON, || {
+        lines.extend(running.line());
+        lines.iter().any(|line: &String| line.contains("asks"))
+    });
+    let find = |word: &str| lines.iter().find(|line| line.contains(word)).expect(word);
+    assert!(find("ann is here").contains(" team #"), "{lines:?}");
+    let question = find("ann asks bob with a name");
+    assert!(question.contains(&format!("peer/{bob}")) && question.contains(&asked), "{question}");
+    assert!(!lines.iter().any(|line| line.contains("{\"")), "sentences, not JSON: {lines:?}");
+}
+
+#[test]
+fn the_log_is_readable_and_with_json_as_it_is() {
+    let home = Home::new();
+    let line = r#"{"timestamp":"2026-01-02T03:04:05.678Z","level":"WARN","fields":{"message":"full","bytes":7},"target":"svc"}"#;
+    home.write("svc.log", &format!("{line}\n"));
+    assert_eq!(svc(&home, &["logs"]).ok(), "2026-01-02T03:04:05.678Z  WARN   full  bytes=7\n");
+    assert_eq!(svc(&home, &["logs", "--json"]).json()["line"], line);
+}
+
+#[test]
+fn the_status_is_a_sentence() {
+    let d = Daemon::start();
+    let ran = svc(&d.home, &["status"]);
+    let first = ran.ok().lines().next().expect("a line");
+    assert!(first.starts_with("svc 0.") && first.contains(" runs, started "), "{ran:?}");
+    assert!(first.contains(&format!("(process {})", d.pid())), "{ran:?}");
+    assert!(ran.stdout.contains(&d.url()), "{ran:?}");
+    let none = svc(&Home::new(), &["status"]);
+    assert!(none.stdout.contains("`svc start`") && none.code == Some(1), "{none:?}");
+}
+
+#[test]
+fn a_dry_run_begins_with_a_summary() {
+    let home = Home::new();
+    let ran = svc(&home, &["install", "claude-code", "--dry-run"]);
+    let mut lines = ran.ok().lines();
+    let first = lines.next().expect("a line");
+    let count: usize =
+        first.split(' ').find_map(|word| word.parse().ok()).expect("a number of files");
+    assert!(first.starts_with("would change ") && first.contains("nothing is written"), "{first}");
+    let files: Vec<&str> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+    assert_eq!(files.len(), count, "{files:?}");
+    let changes = lines.filter(|line| line.starts_with("+++ ")).count();
+    assert_eq!(changes, count, "and then the changes: {ran:?}");
+}

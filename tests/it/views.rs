@@ -1,0 +1,162 @@
+//! Views for people: what they say of questions, attempts, senders and peers.
+
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+use crate::daemon::Daemon;
+use crate::expect::{peer, register, text};
+
+fn rows(file: &Connection, sql: &str) -> Vec<Vec<Value>> {
+    let mut statement = file.prepare(sql).expect("a query");
+    let count = statement.column_count();
+    let value = |value: rusqlite::types::Value| match value {
+        rusqlite::types::Value::Null => Value::Null,
+        rusqlite::types::Value::Integer(number) => json!(number),
+        rusqlite::types::Value::Real(number) => json!(number),
+        rusqlite::types::Value::Text(text) => json!(text),
+        rusqlite::types::Value::Blob(_) => panic!("no blobs"),
+    };
+    let rows = statement
+        .query_map([], |row| (0..count).map(|n| row.get(n).map(value)).collect())
+        .expect("rows");
+    rows.map(|row| row.expect("a row")).collect()
+}
+
+fn call(d: &Daemon, tool: &str, arguments: &Value) -> Value {
+    let params = json!({ "name": tool, "arguments": arguments });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    let answer = d.post("/mcp", &call).ok(200);
+    assert_ne!(answer["result"]["isError"], true, "{answer}");
+    answer["result"]["structuredContent"].clone()
+}
+
+#[test]
+fn conversations_are_questions_with_their_answers() {
+    let d = Daemon::start();
+    let member = |name: &str| {
+        let body = json!({ "display_name": name, "backend": "test", "session_id": name });
+        text(&register(&d, &body), "peer_id")
+    };
+    let (ann, bob) = (member("ann"), member("bob"));
+    let send = |from: &str, to: &str, kind: &str, words: &str, answers: Option<&str>| {
+        let body =
+            json!({ "text": words, "type": kind, "from_peer": from, "correlation_id": answers });
+        text(&d.post(&format!("/v1/peers/{to}/messages"), &body).ok(200), "id")
+    };
+    let first = send(&ann, &bob, "query", "is it green?", None);
+    send(&ann, &bob, "response", "I ask myself", Some(&first));
+    let yes = send(&bob, &ann, "response", "yes", Some(&first));
+    send(&bob, &ann, "response", "yes, really", Some(&first));
+    let second = send("operator", &ann, "query", "and now?", None);
+    send(&ann, &bob, "notification", "no question", None);
+
+    let file = Connection::open(d.home.path("svc.db")).expect("opens");
+    let told = rows(
+        &file,
+        "select question_id, asker, asked, question, answer, answer_id, state, waited_seconds >= 0, answered_at is null
+         from conversations order by asked_at, question_id",
+    );
+    assert_eq!(
+        json!(told),
+        json!([
+            [first, "ann", "bob", "is it green?", "yes", yes, "answered", 1, 0],
+            [second, "operator", "ann", "and now?", null, null, "open", 1, 1],
+        ])
+    );
+    // Who waits goes on waiting; who has an answer does not.
+    file.execute_batch("begin; update message set at = at - 60000 where type = 'query'")
+        .expect("back");
+    let waited =
+        rows(&file, "select state, waited_seconds >= 60, waited_seconds < 90 from conversations");
+    assert_eq!(json!(waited), json!([["answered", 1, 1], ["open", 1, 1]]));
+    file.execute_batch("rollback").expect("as it was");
+
+    let names = rows(&file, "select from_name, to_name from messages_now where text = 'yes'");
+    assert_eq!(json!(names), json!([["bob", "ann"]]));
+    d.delete(&format!("/v1/peers/{bob}")).ok(200);
+    let names = rows(&file, "select from_name, to_name from messages_now where text = 'yes'");
+    assert_eq!(json!(names), json!([[bob, "ann"]]), "an id in the place of a name that is gone");
+}
+
+#[test]
+fn outcomes_say_what_was_tried_and_whether_it_worked() {
+    let d = Daemon::start();
+    call(&d, "start_session", &json!({ "session_id": "s-1", "cwd": "/work", "client": "claude" }));
+    let record = |goal: &str| {
+        let record = json!({
+            "session_id": "s-1", "domain": "testing", "strategy": "ask-user", "goal": goal,
+            "hypothesis": "The cache is stale", "action": "Empty it", "prediction": "The tests pass",
+        });
+        text(&call(&d, "start_ghap", &record), "id")
+    };
+    let end = |status: &str, result: &str| {
+        let mut end = json!({ "session_id": "s-1", "status": status, "result": result });
+        if status == "falsified" {
+            end["surprise"] = json!("It was not the cache");
+            end["root_cause"] =
+                json!({ "category": "wrong-assumption", "description": "The clock" });
+        }
+        call(&d, "resolve_ghap", &end)
+    };
+    record("A");
+    end("confirmed", "green");
+    record("B");
+    end("falsified", "red");
+    record("C");
+    end("abandoned", "no time");
+    let open = record("D");
+    let file = Connection::open(d.home.path("svc.db")).expect("opens");
+    file.execute_batch(
+        "begin;
+         insert into outcome (outcome_id, session_id, command, verdict, summary, at)
+         values ('out_1', 's-1', 'cargo test', 'fail', '1 failed', 1), ('out_2', 's-1', 'make', 'pass', 'ok', 2);
+         update ghap set outcome_id = 'out_1' where goal = 'B'",
+    )
+    .expect("runs that hooks saw");
+    let told = rows(
+        &file,
+        "select kind, goal, tried, worked, result, proof, client, project from outcomes order by kind, goal",
+    );
+    assert_eq!(
+        json!(told),
+        json!([
+            ["record", "A", "Empty it", "yes", "green", null, "claude", "/work"],
+            ["record", "B", "Empty it", "no", "red", "cargo test", "claude", "/work"],
+            ["record", "C", "Empty it", "given up", "no time", null, "claude", "/work"],
+            ["record", "D", "Empty it", "open", null, null, "claude", "/work"],
+            ["run", null, "make", "yes", "ok", null, "claude", null],
+        ])
+    );
+    assert_eq!(json!(rows(&file, "select id from outcomes where goal = 'D'")), json!([[open]]));
+}
+
+#[test]
+fn no_column_needs_quotation_marks_and_a_status_says_whose_it_is() {
+    let d = Daemon::start();
+    let ann = peer(&d, "s-1");
+    d.post("/v1/tasks", &json!({ "title": "t", "from": ann })).ok(201);
+    d.post(&format!("/v1/peers/{ann}/heartbeat"), &json!({ "status": "busy" })).ok(200);
+    let file = Connection::open(d.home.path("svc.db")).expect("opens");
+    let name = rows(&file, "select display_name from peers_now")[0][0].clone();
+    let senders = rows(&file, "select sender, sender_name, \"from\" from tasks_now");
+    assert_eq!(json!(senders), json!([[ann, name, ann]]));
+    let told = rows(
+        &file,
+        "select data ->> '$.display_name', data ->> '$.previous', data ->> '$.status' from history where kind = 'peer.status'",
+    );
+    assert_eq!(json!(told), json!([[name, "online", "busy"]]));
+    // Every column of a view but the old `from` can be written as it is.
+    let views = rows(&file, "select name from sqlite_schema where type = 'view'");
+    for view in views {
+        let view = view[0].as_str().expect("a name").to_owned();
+        let columns = rows(&file, &format!("select name from pragma_table_info('{view}')"));
+        for column in columns {
+            let column = column[0].as_str().expect("a name");
+            let bare = file.prepare(&format!("select {column} from {view}"));
+            assert!(
+                bare.is_ok() || (view.as_str(), column) == ("tasks_now", "from"),
+                "{view}.{column}"
+            );
+        }
+    }
+}
