@@ -49,6 +49,12 @@ macro_rules! messages {
     };
 }
 
+/// The first characters of a text, of which these bytes are the beginning: the last character may be cut.
+fn beginning(bytes: &[u8], characters: u32) -> String {
+    let whole = bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    whole.chars().take(characters as usize).collect()
+}
+
 /// Bytes of a text, as the column holds them.
 fn row_bytes(text: &str) -> i64 {
     i64::try_from(text.len()).unwrap_or(i64::MAX)
@@ -477,10 +483,12 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<MessageListRow>, StoreError> {
         let MessageFilter { peer, state, kind, open } = filter;
+        // As bytes: of a text, SQL gives only what stands before a NUL. No character has more than four.
+        let bytes = characters.saturating_mul(4);
         let rows = sqlx::query!(
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
-                substr(coalesce((select shared.text from message_text shared where shared.id = text_id), text), 1, ?4)
-                    as "text!: String",
+                substr(cast(coalesce((select shared.text from message_text shared where shared.id = text_id), text)
+                    as blob), 1, ?4) as "text!: Vec<u8>",
                 bytes, correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
                 (select display_name from peer where peer_id = from_peer) as "from_name?: String",
                 (select display_name from peer where peer_id = to_peer) as "to_name?: String",
@@ -504,7 +512,7 @@ impl Store {
             before,
             peer,
             state,
-            characters,
+            bytes,
             limit,
             kind,
             open
@@ -518,7 +526,7 @@ impl Store {
                 kind: row.kind,
                 from_peer: row.from_peer,
                 to_peer: row.to_peer,
-                text: row.text,
+                text: beginning(&row.text, characters),
                 correlation_id: row.correlation_id,
                 state: row.state,
                 at: row.at,

@@ -95,8 +95,20 @@ const LISTS = {
   instances: () => all('/v1/agents', 'agents', 'instance', {}, 500),
   sources: () => all('/v1/sources', 'sources', 'instance', {}, 500),
 };
-/** Lists that a daemon may not have. */
-const OPTIONAL = new Set(['hosts', 'requests', 'instances', 'sources', 'messages']);
+/** Lists that a daemon may not have: its own description says which it has. */
+const OPTIONAL = { hosts: '/v1/hosts', requests: '/v1/requests', instances: '/v1/agents', sources: '/v1/sources' };
+let routes = null;
+
+async function has(name) {
+  if (!OPTIONAL[name]) return true;
+  routes ??= get('/openapi.json').then((described) => described.paths ?? {});
+  try {
+    return Boolean((await routes)[OPTIONAL[name]]?.get);
+  } catch (error) {
+    routes = null;
+    throw error;
+  }
+}
 
 async function all(path, name, key, filters, most) {
   const rows = new Map();
@@ -112,14 +124,13 @@ async function all(path, name, key, filters, most) {
 
 export async function load(name) {
   try {
-    const rows = await LISTS[name]();
-    state[name] = rows;
+    if (await has(name)) state[name] = await LISTS[name]();
+    else state[name] = null;
     state.failures.delete(name);
     state.loaded.add(name);
   } catch (error) {
     if (error.status === 401) return signedOut();
-    if (OPTIONAL.has(name) && (error.status === 404 || error.status === 405)) state.loaded.add(name);
-    else state.failures.set(name, error.message);
+    state.failures.set(name, error.message);
   }
   changed(name);
   return undefined;
@@ -355,7 +366,8 @@ function back() {
     mark(state.position, `The daemon was away for ${Math.max(1, Math.round((Date.now() - goneAt) / 1000))} s. What happened meanwhile follows.`);
     goneAt = null;
     head().catch(() => {});
-    // Presence and the like may have changed without an event of this page's.
+    // It may be another version of the daemon, too.
+    routes = null;
     reload();
   }
   setConnection('live');

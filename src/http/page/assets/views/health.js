@@ -67,7 +67,7 @@ function Browsers() {
   if (!read.value) return html`<${Loading} of="tokens" />`;
   const now = new Date().toISOString();
   const good = read.value.tokens.filter((token) => !token.revoked_at && token.expires_at > now);
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Who may come in"><table><thead><tr><th scope="col">Kind</th><th scope="col">Session</th><th scope="col">Project</th><th scope="col">Last used</th><th scope="col">Ends</th><th scope="col"><span class="sr">Action</span></th></tr></thead>
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Table of who may come in"><table><thead><tr><th scope="col">Kind</th><th scope="col">Session</th><th scope="col">Project</th><th scope="col">Last used</th><th scope="col">Ends</th><th scope="col"><span class="sr">Action</span></th></tr></thead>
     <tbody>${good.map((token) => html`<tr key=${token.token_id} data-row><td>${token.kind}</td><th scope="row"><bdi>${line(token.session, 60)}</bdi></th><td>${line(token.project ?? '', 80)}</td><td><${Time} at=${token.last_used_at} /></td><td><${Time} at=${token.expires_at} /></td>
       <td><${Action} ask="Take it back?" run=${() => api('DELETE', `/v1/tokens/${encodeURIComponent(token.token_id)}`).then(read.again)}>Revoke<//></td></tr>`)}</tbody></table></div>`;
 }

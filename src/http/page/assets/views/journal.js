@@ -178,6 +178,6 @@ export function Journal({ route }) {
   const { id } = route;
   return html`<div class=${`split${id ? ' has-detail' : ''}`}><section class="index" aria-label="Journal"><header class="bar"><h2>Journal</h2>
       <div class="tabs" role="group" aria-label="Parts">${TABS.map(([key, text]) => html`<a href=${path('journal', '', { tab: key })} aria-current=${key === tab ? 'true' : undefined}>${text}</a>`)}</div></header>
-    ${tab === 'calibration' ? html`<div class="pane"><${Calibration} domain="" /></div>` : tab === 'clusters' ? html`<div class="pane"><${Clusters} /></div>` : html`<${Records} route=${route} />`}</section>
+    ${tab === 'calibration' ? html`<div class="pane" tabindex="0" role="region" aria-label="Part"><${Calibration} domain="" /></div>` : tab === 'clusters' ? html`<div class="pane" tabindex="0" role="region" aria-label="Part"><${Clusters} /></div>` : html`<${Records} route=${route} />`}</section>
     ${id ? html`<${Record} key=${id} id=${id} back=${path('journal', '', Object.fromEntries(route.query))} />` : ''}</div>`;
 }

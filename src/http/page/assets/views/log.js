@@ -107,7 +107,7 @@ export function Log({ route }) {
   };
   const at = chosen ? rows.findIndex((event) => event.position === chosen) : undefined;
   const oldest = past[0]?.position ?? state.events[0]?.position ?? 1;
-  return html`<div class=${`split${chosen ? ' has-detail' : ''}`}><section class="index" aria-label="Events"><header class="bar"><h2>Log</h2>
+  return html`<div class=${`split${chosen ? ' has-detail' : ''}`}><section class="index" aria-label="Log"><header class="bar"><h2>Log</h2>
       <${Search} value=${find} set=${setFind} label="Search what is here" />
       <${Choice} label="In" value=${family} set=${(value) => setQuery({ in: value })} options=${FAMILIES} />
       <${Choice} label="Kind" value=${kind} set=${(value) => setQuery({ kind: value })} options=${kinds.includes(kind) ? kinds : [...kinds, kind]} />
@@ -117,7 +117,7 @@ export function Log({ route }) {
       <span class="muted">${rows.length.toLocaleString('en')}</span></header>
     ${error && html`<${Failure} text=${error} />`}
     ${!rows.length ? html`<${Empty} title=${state.events.length ? 'No event here is like that.' : 'Nothing has happened yet.'} />`
-      : html`<${List} kind="log" class="events" label="Events" count=${rows.length} height=${22} follow=${follow} onFollow=${setFollow} at=${at}
+      : html`<${List} kind="log" class="events" label="Events" count=${rows.length} height=${24} follow=${follow} onFollow=${setFollow} at=${at}
         keyOf=${(index) => rows[index].position ?? `m${index}`} onOpen=${(index) => rows[index].position && go(path('log', String(rows[index].position), Object.fromEntries(route.query)))}
         row=${(index) => {
           const event = rows[index];

@@ -43,7 +43,9 @@ function Message({ message, state, isOpen, toggle }) {
   const element = useRef();
   const detail = useRead(() => (isOpen ? get(`/v1/messages/${encodeURIComponent(message.id)}`) : Promise.resolve(null)), [isOpen, message.state]);
   useEffect(() => {
-    if (isOpen) element.current.scrollIntoView({ block: 'nearest' });
+    if (!isOpen) return;
+    const box = element.current.parentElement;
+    box.scrollTop = element.current.offsetTop - box.offsetTop - 40;
   }, [isOpen]);
   const isOurs = message.from_peer === 'operator';
   return html`<li class=${`message${isOurs ? ' ours' : ''}`} data-row ref=${element}><header><span class="strong"><bdi>${line(nameOf(state, message.from_peer), 60)}</bdi></span>
@@ -85,7 +87,8 @@ export function Messages({ route }) {
     && (!wanted || `${message.text} ${nameOf(state, message.from_peer)} ${nameOf(state, message.to_peer)}`.toLowerCase().includes(wanted)));
   const last = shown[shown.length - 1]?.id;
   useEffect(() => {
-    if (!open) end.current?.scrollIntoView({ block: 'end' });
+    // The list alone scrolls: on a small screen the page stays where it is.
+    if (!open && end.current) end.current.scrollTop = end.current.scrollHeight;
   }, [last, shownThread]);
   const link = (changes) => path('messages', '', { peer, thread: shownThread, ...changes });
   const failure = state.failures.get('messages');
@@ -100,7 +103,7 @@ export function Messages({ route }) {
           <span class="counts">${row.bad > 0 && html`<span class="bad-text">${row.bad} not delivered</span>`}${row.waiting > 0 && html`<span>${row.waiting} unread</span>`}</span></a></li>`)}</ul>`}</section>
   <section class="detail thread" aria-label="Thread"><header class="bar">${shownThread && html`<a class="back" href=${path('messages', '', { peer })}>All</a>`}
       <${Search} value=${find} set=${setFind} label="Search messages" /><span class="muted">${shown.length}</span></header>
-    <ul class="messages" tabindex="0" aria-label="Messages">${shown.slice(-400).map((message) => html`<${Message} key=${message.id} message=${message} state=${state} isOpen=${message.id === open}
-      toggle=${() => go(link({ message: message.id === open ? '' : message.id }), true)} />`)}<li ref=${end} aria-hidden="true"></li></ul>
+    <ul class="messages" ref=${end} tabindex="0" aria-label="Messages">${shown.slice(-400).map((message) => html`<${Message} key=${message.id} message=${message} state=${state} isOpen=${message.id === open}
+      toggle=${() => go(link({ message: message.id === open ? '' : message.id }), true)} />`)}</ul>
     <${Compose} peers=${peers} to=${to} setTo=${setTo} /></section></div>`;
 }

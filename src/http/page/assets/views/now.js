@@ -51,10 +51,10 @@ function team(state) {
 function Row({ row }) {
   return html`<tr data-row><th scope="row"><a href=${row.to}>${line(row.name, 60)}</a> <span class="muted">${line(row.kind, 24)}</span></th>
     <td><${State} of=${row.state} /></td>
-    <td class="wide">${row.trying ? html`<a href=${path('journal', row.trying.id)}>${line(row.trying.goal, 140)}</a>` : html`<span class="muted">–</span>`}</td>
-    <td class="wide">${row.words ? line(row.words, 140) : html`<span class="muted">–</span>`}</td>
+    <td class=${`wide${row.trying ? '' : ' none'}`}>${row.trying ? html`<a href=${path('journal', row.trying.id)}>${line(row.trying.goal, 140)}</a>` : html`<span class="muted">–</span>`}</td>
+    <td class=${`wide${row.words ? '' : ' none'}`}>${row.words ? line(row.words, 140) : html`<span class="muted">–</span>`}</td>
     <td class="number"><${Time} at=${row.since} /></td>
-    <td class="number">${row.unread || html`<span class="muted">0</span>`}</td></tr>`;
+    <td class=${`number${row.unread ? ' unread' : ' none'}`}>${row.unread || html`<span class="muted">0</span>`}</td></tr>`;
 }
 
 export function Now() {
@@ -77,7 +77,7 @@ export function Now() {
     ${failure ? html`<${Failure} text=${failure} again=${() => load('peers')} />`
       : !isLoaded ? html`<${Loading} of="peers" />`
       : !rows.length ? html`<${Empty} title="No agent has been here yet."><code>svc install</code> wires Claude Code, Codex, Gemini and opencode; each session then shows here by itself.<//>`
-      : html`<div class="scroll" tabindex="0" role="region" aria-label="Who is here"><table class="team"><thead><tr><th scope="col">Name</th><th scope="col">State</th><th scope="col">Trying</th><th scope="col">Last words</th><th scope="col" class="number">Heard of</th><th scope="col" class="number">Unread</th></tr></thead>
+      : html`<div class="scroll" tabindex="0" role="region" aria-label="Table of who is here"><table class="team"><thead><tr><th scope="col">Name</th><th scope="col">State</th><th scope="col">Trying</th><th scope="col">Last words</th><th scope="col" class="number">Heard of</th><th scope="col" class="number">Unread</th></tr></thead>
         <tbody>${rows.map((row) => html`<${Row} key=${row.key} row=${row} />`)}</tbody></table></div>`}</section>`;
 }
 

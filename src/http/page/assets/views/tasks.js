@@ -88,9 +88,9 @@ function Output({ task }) {
     [wanted, output.lines, output.lines.length, output.last],
   );
   return html`<div class="bar"><${Search} value=${find} set=${setFind} label="Search the output" />
-      <span class="muted">${wanted ? `${lines.length} of ${output.lines.length} lines` : `${output.lines.length} lines`}</span>
+      <span class="muted">${wanted ? `${lines.length.toLocaleString('en')} of ${output.lines.length.toLocaleString('en')} lines` : `${output.lines.length.toLocaleString('en')} lines`}</span>
       ${!follow && html`<button onClick=${() => setFollow(true)}>Follow the end</button>`}</div>
-    ${output.first > 0 && html`<p class="muted note">The first ${output.first.toLocaleString('en')} events are left out: <code>svc task watch ${task.task_id}</code> shows all.</p>`}
+    ${output.first > 1 && html`<p class="muted note">The first ${output.first.toLocaleString('en')} events are left out: <code>svc task watch ${task.task_id}</code> shows all.</p>`}
     ${output.error ? html`<${Failure} text=${output.error.message} />`
       : output.isLoading && !output.lines.length ? html`<${Loading} of="the output" />`
       : !output.lines.length ? html`<${Empty} title="No output yet." />`

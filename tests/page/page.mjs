@@ -1,0 +1,409 @@
+// The page, as a person meets it. Each test has a daemon of its own; names are promises.
+import assert from 'node:assert/strict';
+import fs from 'node:fs';
+import http from 'node:http';
+import path from 'node:path';
+import { createRequire } from 'node:module';
+import { Daemon, Tab, closeBrowser } from './daemon.mjs';
+
+const AXE = fs.readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const VIEWS = ['now', 'agents', 'messages', 'tasks', 'log', 'journal', 'servers', 'health'];
+const at = (view) => (view === 'now' ? '/' : `/ui/${view}`);
+const tests = [];
+const test = (name, run) => tests.push({ name, run });
+
+async function axe(tab, where) {
+  // Not by a script element: the page's policy would refuse it.
+  await tab.page.evaluate(AXE);
+  const { violations } = await tab.page.evaluate(() => globalThis.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }));
+  const found = violations.map((each) => `${each.id}: ${each.help}\n  ${each.nodes.slice(0, 3).map((node) => `${node.html.slice(0, 200)} ${node.any?.[0]?.message ?? ''}`).join('\n  ')}`);
+  assert.deepEqual(found, [], `${where}: axe`);
+}
+
+async function fill(daemon) {
+  const ann = await daemon.peer('ann');
+  const bob = await daemon.peer('bob', { backend: 'codex' });
+  await daemon.post(`/v1/peers/${bob.peer_id}/messages`, { text: 'Does the parser keep comments?', from_peer: ann.peer_id, type: 'query' });
+  await daemon.post(`/v1/peers/${ann.peer_id}/messages`, { text: 'It does since yesterday.', from_peer: bob.peer_id, type: 'response' });
+  await daemon.tool('start_session', { session_id: 's-ann', cwd: '/tmp', client: 'claude-code' });
+  await daemon.tool('start_ghap', { session_id: 's-ann', domain: 'debugging', strategy: 'read-the-error', goal: 'Find the flaky test', hypothesis: 'The clock moves', action: 'Freeze it', prediction: 'It passes', probability: 0.8 });
+  const records = Array.from({ length: 30 }, (_, n) => ({
+    id: `old-${n}`, session_id: 'old', project: '/p', created_at: new Date(Date.now() - (n + 1) * 86_400_000).toISOString(), domain: 'debugging', strategy: 'read-the-error', goal: `The cache loses tenant ${n}`, hypothesis: 'It is shared', action: 'Look', prediction: 'It is seen', probability: [0.6, 0.8, 0.95][n % 3], outcome: { status: n % 4 ? 'confirmed' : 'falsified', result: 'Seen', captured_at: new Date(Date.now() - n * 86_400_000 - 3_600_000).toISOString() },
+  }));
+  await daemon.post('/v1/ghap/import', { ghap: records });
+  const bad = await daemon.task('cargo test', ['one', 'two', '\u001b[31mthree\u001b[0m']);
+  await daemon.end(bad, { status: 'failed', exit_code: 101, error: 'tests failed' });
+  const task = await daemon.task('npm run build', ['building', 'built']);
+  return { ann, bob, bad, task };
+}
+
+test('a link signs in once, the code leaves the address, and scripts read no secret', async (daemon) => {
+  const tab = await Tab.open();
+  const link = daemon.link();
+  const code = new URL(link).hash.slice(1);
+  await tab.page.goto(link);
+  await tab.live();
+  const secrets = await tab.page.evaluate(() => JSON.stringify([document.cookie, { ...localStorage }, { ...sessionStorage }, document.documentElement.outerHTML, location.href]));
+  const [cookie] = await tab.context.cookies();
+  assert.deepEqual([cookie.httpOnly, cookie.sameSite, cookie.path], [true, 'Strict', '/']);
+  const hours = (cookie.expires * 1000 - Date.now()) / 3_600_000;
+  assert.ok(hours > 11.9 && hours <= 12, `${hours} h`);
+  for (const secret of [code, cookie.value, daemon.token]) assert.ok(!secrets.includes(secret), 'a secret is where scripts read');
+  assert.deepEqual(tab.problems, []);
+  // The address of the sign-in is not in the history either.
+  await tab.page.goto('about:blank');
+  const other = await Tab.open();
+  await other.page.goto(link);
+  await other.page.waitForFunction(() => document.body.innerText.includes('used already'));
+  assert.match(await other.page.evaluate(() => document.body.innerText), /svc open/);
+  assert.deepEqual(await other.context.cookies(), []);
+  assert.ok(!other.page.url().includes(code));
+  await other.page.goto(`${daemon.url}/`);
+  await other.page.waitForFunction(() => document.body.innerText.includes('Signed out') && document.body.innerText.includes('svc open'));
+});
+
+test('each view of an empty daemon says what to do', async (daemon) => {
+  const tab = await Tab.signedIn(daemon);
+  const words = { now: 'svc install', agents: 'hosts no agents|svc agent start', messages: 'No messages yet', tasks: 'svc task run', log: 'daemon.started', journal: 'start_ghap', servers: 'Tools', health: 'Size on disk' };
+  for (const view of VIEWS) {
+    await tab.view(at(view));
+    await tab.page.waitForFunction((wanted) => new RegExp(wanted).test(document.querySelector('main').innerText), { timeout: 10_000 }, words[view])
+      .catch(async () => { throw new Error(`${view}: ${await tab.text()}`); });
+    const current = await tab.page.$eval('nav a[aria-current="page"]', (link) => link.innerText.toLowerCase());
+    assert.ok(current.startsWith(view), current);
+    await axe(tab, `${view}, empty`);
+  }
+  assert.deepEqual(tab.problems, []);
+  assert.deepEqual(tab.foreign, []);
+});
+
+for (const [dark, width] of [[false, 1280], [true, 1280], [false, 360], [true, 360], [false, 2560]]) {
+  test(`each view with data, ${dark ? 'dark' : 'light'}, ${width} px: no violation, no error, nothing beside the window`, async (daemon) => {
+    const { bad } = await fill(daemon);
+    const tab = await Tab.signedIn(daemon, { dark, width, height: width < 500 ? 780 : 1000, reduced: dark });
+    const words = { now: 'Find the flaky test', agents: 'Agents', messages: 'It does since yesterday.', tasks: 'npm run build', log: 'terminal', journal: 'The cache loses tenant', servers: 'peer_send', health: 'Size on disk' };
+    const places = [...VIEWS.map((view) => [view, at(view), words[view]]), ['task', `/ui/tasks/${bad}`, 'tests failed'], ['calibration', '/ui/journal?tab=calibration', 'Hit rate by week'], ['event', '/ui/log/3', 'Position'], ['tool', '/ui/servers/peer_send', 'The receiver']];
+    for (const [name, place, word] of places) {
+      await tab.view(place);
+      await tab.has(word);
+      if (name === 'calibration') await tab.page.waitForSelector('.plot canvas');
+      await axe(tab, name);
+      const [inner, scroll] = await tab.page.evaluate(() => [innerWidth, document.scrollingElement.scrollWidth]);
+      assert.ok(scroll <= inner, `${name}: ${scroll} px in a window of ${inner}`);
+      if (process.env.SVC_SHOTS) await tab.page.screenshot({ path: path.join(process.env.SVC_SHOTS, `${name}-${width}${dark ? '-dark' : ''}.png`) });
+    }
+    assert.deepEqual(tab.problems, []);
+    assert.deepEqual(tab.foreign, []);
+  });
+}
+
+test('what happens shows without a reload', async (daemon) => {
+  const tab = await Tab.signedIn(daemon);
+  const ann = await daemon.peer('ann');
+  await tab.has('ann');
+  await daemon.tool('start_session', { session_id: 's-ann', cwd: '/tmp' });
+  await daemon.tool('start_ghap', { session_id: 's-ann', domain: 'debugging', strategy: 'read-the-error', goal: 'Find the leak', hypothesis: 'The pool leaks', action: 'Count', prediction: 'It grows' });
+  await tab.has('Find the leak');
+  await daemon.post(`/v1/peers/${ann.peer_id}/heartbeat`, { status: 'busy' });
+  await tab.has('busy');
+  const task = await daemon.task('make all', []);
+  await daemon.end(task, { status: 'failed', exit_code: 2 });
+  await tab.has('make all');
+  await tab.click('Look');
+  await tab.has('exit 2');
+  await tab.page.keyboard.press('g');
+  await tab.page.keyboard.press('n');
+  await tab.has('Nothing needs you.');
+  await tab.page.keyboard.press('g');
+  await tab.page.keyboard.press('m');
+  await daemon.post(`/v1/peers/${ann.peer_id}/messages`, { text: 'main is frozen' });
+  await tab.has('main is frozen');
+  const inbox = await daemon.get(`/v1/peers/${ann.peer_id}/messages`);
+  await tab.has('offered');
+  await daemon.post(`/v1/peers/${ann.peer_id}/messages/ack`, { ids: inbox.messages.map((message) => message.id) });
+  await tab.has('acked');
+  assert.deepEqual(tab.problems, []);
+});
+
+test('the operator writes from the page, and a task is cancelled only after a yes', async (daemon) => {
+  const ann = await daemon.peer('ann');
+  const task = await daemon.task('sleep', []);
+  const tab = await Tab.signedIn(daemon);
+  await tab.view(`/ui/messages?peer=${ann.peer_id}`);
+  await tab.page.waitForFunction((id) => [...document.querySelectorAll('.compose option')].some((option) => option.value === id), {}, ann.peer_id);
+  await tab.page.select('.compose select', ann.peer_id);
+  await tab.page.type('.compose textarea', 'please look at #12');
+  await tab.click('Send');
+  await tab.has('please look at #12');
+  const [message] = (await daemon.get(`/v1/peers/${ann.peer_id}/messages?peek=true`)).messages;
+  assert.deepEqual([message.text, message.from_peer], ['please look at #12', 'operator']);
+  await tab.view(`/ui/tasks/${task}`);
+  await tab.has('Cancel');
+  await tab.click('Cancel');
+  assert.equal((await daemon.get(`/v1/tasks/${task}`)).status, 'pending');
+  await tab.click('No');
+  await tab.click('Cancel');
+  await tab.click('Yes');
+  await tab.has('cancelled', 10_000, '.detail');
+  assert.equal((await daemon.get(`/v1/tasks/${task}`)).status, 'cancelled');
+  assert.deepEqual(tab.problems, []);
+});
+
+test('kill -9 and restart while the page is open: nothing is missing and nothing comes twice', async (daemon) => {
+  const task = await daemon.task('long', Array.from({ length: 50 }, (_, n) => `line ${n}`));
+  const tab = await Tab.signedIn(daemon);
+  await tab.view(`/ui/tasks/${task}`);
+  await tab.has('line 49');
+  await daemon.kill();
+  await tab.page.waitForFunction(() => document.querySelector('.connection .state').textContent.startsWith('away'), { timeout: 20_000 });
+  await daemon.run();
+  await daemon.print(task, Array.from({ length: 50 }, (_, n) => `line ${n + 50}`));
+  await tab.live();
+  await daemon.print(task, Array.from({ length: 50 }, (_, n) => `line ${n + 100}`));
+  await tab.has('line 149');
+  const seen = new Set();
+  const order = [];
+  for (let top = 0; top <= 150 * 20; top += 200) {
+    await tab.page.$eval('.output', (list, to) => { list.scrollTop = to; }, top);
+    await new Promise((done) => setTimeout(done, 60));
+    for (const line of await tab.page.$$eval('.output .row', (rows) => rows.map((row) => [Number(row.style.top.replace('px', '')), row.innerText.match(/line \d+/)?.[0]]))) {
+      if (!seen.has(line[0])) order.push(line);
+      seen.add(line[0]);
+    }
+  }
+  order.sort((one, other) => one[0] - other[0]);
+  assert.deepEqual(order.map(([, text]) => text), Array.from({ length: 150 }, (_, n) => `line ${n}`));
+  await tab.page.keyboard.press('g');
+  await tab.page.keyboard.press('l');
+  // The list is at its end, and what belongs between the lines is further up.
+  await tab.page.type('main [data-search]', 'no such event');
+  await tab.has('The daemon was away for');
+});
+
+test('a database that was restored shows as a gap', async (daemon) => {
+  const tab = await Tab.signedIn(daemon);
+  await tab.view('/ui/log');
+  await daemon.kill();
+  for (const name of fs.readdirSync(daemon.home)) if (/^svc\.db(-wal)?$/.test(name)) fs.copyFileSync(path.join(daemon.home, name), path.join(daemon.home, `old-${name}`));
+  await daemon.run();
+  await tab.live();
+  await daemon.task('after the copy', Array.from({ length: 30 }, (_, n) => `line ${n}`));
+  await tab.has('line 29');
+  await daemon.kill();
+  for (const name of fs.readdirSync(daemon.home)) if (/^svc\.db(-wal|-shm)?$/.test(name)) fs.rmSync(path.join(daemon.home, name));
+  for (const name of fs.readdirSync(daemon.home)) if (name.startsWith('old-')) fs.renameSync(path.join(daemon.home, name), path.join(daemon.home, name.slice(4)));
+  await daemon.run();
+  await tab.has('A gap', 20_000);
+  await tab.live();
+  await daemon.task('goes on', []);
+  await tab.has('goes on');
+});
+
+test('texts of agents are text', async (daemon) => {
+  const evil = '<img src=x onerror="globalThis.owned=1"><script>globalThis.owned=1</script>';
+  const bidi = 'safe\u202Egnp.exe\u202C \u2066x\u2069 z\u200Bw\uFEFF \u001b]0;title\u0007 \u001b[2J\u0000\u009b';
+  const ann = await daemon.peer(`ann ${evil}`);
+  await daemon.post(`/v1/peers/${ann.peer_id}/messages`, { text: `${evil} ${bidi} see https://example.com/${'a'.repeat(80)}?q=1. javascript:alert(1)` });
+  await daemon.tool('start_session', { session_id: 's-evil', cwd: '/tmp' });
+  await daemon.tool('start_ghap', { session_id: 's-evil', domain: 'debugging', strategy: 'read-the-error', goal: `${evil} goal`, hypothesis: evil, action: evil, prediction: evil });
+  const lines = [`${evil} \u001b[1;31mred\u001b[0m \u001b[38;5;46mgreen\u001b[0m`, bidi.replace('\u0000', ''), 'x'.repeat(900_000)];
+  const task = await daemon.post('/v1/tasks', { title: evil, prompt: bidi.replace('\u0000', '') });
+  for (const line of lines) await daemon.print(task.task_id, [line]);
+  const tab = await Tab.signedIn(daemon);
+  for (const place of ['/', '/ui/messages', '/ui/tasks', `/ui/tasks/${task.task_id}`, '/ui/log', '/ui/journal', '/ui/health']) {
+    await tab.view(place);
+    if (place !== '/ui/health') await tab.has('<img src=x');
+    const found = await tab.page.evaluate(() => ({ owned: globalThis.owned ?? null, images: document.images.length, scripts: document.querySelectorAll('main script').length, raw: /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]/.test(document.body.textContent) }));
+    assert.deepEqual(found, { owned: null, images: 0, scripts: 0, raw: false }, place);
+  }
+  await tab.view('/ui/messages');
+  await tab.has('U+202E');
+  const links = await tab.page.$$eval('main .text a', (all) => all.map((link) => [link.href, link.innerText, link.rel, link.target]));
+  assert.equal(links.length, 1, JSON.stringify(links));
+  const [href, text, rel, target] = links[0];
+  assert.ok(href === text && rel.includes('noopener') && target === '_blank', JSON.stringify(links));
+  await tab.view(`/ui/tasks/${task.task_id}`);
+  await tab.has('red');
+  const red = await tab.page.$eval('.output .c1', (span) => [span.innerText, getComputedStyle(span).fontWeight, getComputedStyle(span).color !== getComputedStyle(document.body).color]);
+  assert.deepEqual(red, ['red', '700', true]);
+  await tab.has('900,000 characters');
+  assert.deepEqual(tab.problems, []);
+});
+
+test('another origin changes nothing with the cookie', async (daemon) => {
+  const tab = await Tab.signedIn(daemon);
+  const other = http.createServer((_, reply) => {
+    reply.setHeader('Content-Type', 'text/html');
+    reply.end('<form id=f method=post></form>');
+  });
+  await new Promise((done) => other.listen(0, '127.0.0.1', done));
+  const origin = `http://127.0.0.1:${other.address().port}`;
+  // The same site, which is what a cookie goes by; another origin, which is what we go by.
+  await tab.page.goto(origin);
+  const outcomes = await tab.page.evaluate(async (url) => {
+    const body = JSON.stringify({ title: 'forged' });
+    const attempts = [
+      { method: 'POST', mode: 'no-cors', credentials: 'include', body },
+      { method: 'POST', credentials: 'include', headers: { 'Content-Type': 'application/json', 'Svc-Page': '1' }, body },
+      { method: 'POST', credentials: 'include', headers: { 'Content-Type': 'text/plain' }, body },
+      { credentials: 'include', headers: { 'Svc-Page': '1' } },
+    ];
+    return Promise.all(attempts.map((attempt) => fetch(`${url}/v1/tasks`, attempt).then((reply) => `${reply.type} ${reply.status}`, () => 'refused')));
+  }, daemon.url);
+  for (const outcome of outcomes) assert.ok(/^(opaque 0|refused)$/.test(outcome), outcomes.join());
+  await tab.page.evaluate((url) => {
+    const form = document.getElementById('f');
+    form.action = `${url}/v1/tasks`;
+    form.enctype = 'text/plain';
+    form.submit();
+  }, daemon.url);
+  await tab.page.waitForFunction((url) => location.origin === url, {}, daemon.url);
+  assert.equal((await daemon.get('/v1/tasks')).count, 0);
+  // Nobody frames it.
+  await tab.page.goto(origin);
+  const isFramed = await tab.page.evaluate(async (url) => {
+    const frame = document.createElement('iframe');
+    frame.src = url;
+    const loaded = new Promise((done) => { frame.onload = done; });
+    document.body.append(frame);
+    await loaded;
+    try { return frame.contentDocument !== null; } catch { return false; }
+  }, daemon.url);
+  assert.equal(isFramed, false);
+  other.close();
+});
+
+test('a browser that is signed out knows it at once', async (daemon) => {
+  const tab = await Tab.signedIn(daemon);
+  const { tokens } = JSON.parse(daemon.svc('token', 'list', '--json'));
+  daemon.svc('token', 'revoke', tokens.find((token) => token.kind === 'browser').token_id);
+  await daemon.task('an event', []);
+  await tab.page.waitForFunction(() => document.body.innerText.includes('Signed out'), { timeout: 20_000 });
+  const again = await Tab.signedIn(daemon);
+  await again.click('Sign out');
+  await again.page.waitForFunction(() => document.body.innerText.includes('svc open'));
+  assert.deepEqual(await again.context.cookies(), []);
+});
+
+test('10,000 lines: a screenful is in the document, the end follows until the person scrolls', async (daemon) => {
+  const task = await daemon.task('long', Array.from({ length: 10_000 }, (_, n) => `line ${n}`));
+  const tab = await Tab.signedIn(daemon);
+  await tab.view(`/ui/tasks/${task}`);
+  await tab.has('line 9999');
+  assert.ok(await tab.page.$$eval('.output .row', (rows) => rows.length) < 120);
+  await daemon.print(task, ['one more']);
+  await tab.has('one more');
+  await tab.page.$eval('.output', (list) => { list.scrollTop = 1000; });
+  await tab.has('Follow the end');
+  const before = await tab.page.$eval('.output', (list) => list.scrollTop);
+  await daemon.print(task, ['and another']);
+  await new Promise((done) => setTimeout(done, 600));
+  assert.equal(await tab.page.$eval('.output', (list) => list.scrollTop), before, 'it stays where the person is');
+  await tab.click('Follow the end');
+  await tab.has('and another');
+  await tab.page.type('[data-search][aria-label="Search the output"]', 'line 4321');
+  await tab.has('1 of 10,002 lines');
+});
+
+test('the keyboard reaches everything', async (daemon) => {
+  await fill(daemon);
+  const tab = await Tab.signedIn(daemon);
+  const press = async (...keys) => { for (const key of keys) await tab.page.keyboard.press(key); };
+  const letters = { a: 'agents', m: 'messages', t: 'tasks', l: 'log', j: 'journal', s: 'servers', h: 'health', n: 'now' };
+  for (const [letter, view] of Object.entries(letters)) {
+    await press('g', letter);
+    await tab.page.waitForFunction((wanted) => location.pathname === wanted, {}, at(view));
+  }
+  await press('g', 't');
+  await tab.has('npm run build');
+  await press('/');
+  assert.equal(await tab.page.evaluate(() => document.activeElement.getAttribute('aria-label')), 'Search tasks');
+  await tab.page.keyboard.type('cargo');
+  await tab.page.waitForFunction(() => !document.querySelector('main').innerText.includes('npm run build'));
+  await press('Escape', 'j', 'Enter');
+  await tab.has('tests failed');
+  await press('?');
+  await tab.page.waitForSelector('dialog[open]');
+  await axe(tab, 'keys');
+  await press('Escape');
+  await tab.page.waitForSelector('dialog[open]', { hidden: true });
+  // Each thing that Tab reaches can be seen to have the focus.
+  for (let n = 0; n < 40; n += 1) {
+    await press('Tab');
+    const focus = await tab.page.evaluate(() => ({ is: document.activeElement.outerHTML.slice(0, 120), outline: getComputedStyle(document.activeElement).outlineStyle, isBody: document.activeElement === document.body }));
+    assert.ok(focus.isBody || focus.outline !== 'none', focus.is);
+  }
+  assert.deepEqual(tab.problems, []);
+});
+
+test('a position of the log is a link', async (daemon) => {
+  const task = await daemon.task('first', Array.from({ length: 900 }, (_, n) => `line ${n}`));
+  const page = await daemon.get(`/v1/events?stream=task/${task}&limit=1&after=100`);
+  const { position } = page.events[0];
+  const tab = await Tab.signedIn(daemon);
+  await tab.view(`/ui/log/${position}`);
+  await tab.has('line 99');
+  assert.equal(await tab.page.$eval('.events .row.chosen .position', (link) => link.innerText), String(position));
+  await tab.view('/ui/log/999999');
+  await tab.has('There is no such event.');
+});
+
+test('it is ready within a second, and small', async (daemon) => {
+  await fill(daemon);
+  const tab = await Tab.signedIn(daemon);
+  const client = await tab.page.createCDPSession();
+  await client.send('Network.enable');
+  let bytes = 0;
+  client.on('Network.loadingFinished', (event) => { bytes += event.encodedDataLength; });
+  await client.send('Network.setCacheDisabled', { cacheDisabled: true });
+  const started = Date.now();
+  await tab.page.goto(`${daemon.url}/`, { waitUntil: 'domcontentloaded' });
+  await tab.has('Find the flaky test');
+  const took = Date.now() - started;
+  assert.ok(bytes < 250_000, `${bytes} bytes`);
+  assert.ok(took < (process.env.SVC_SLOW ? 4000 : 1500), `${took} ms`);
+  console.log(`     ready after ${took} ms, ${bytes} bytes with the data`);
+});
+
+test('a thousand events a second leave no long task', async (daemon) => {
+  const task = await daemon.task('flood', []);
+  const tab = await Tab.signedIn(daemon);
+  await tab.view('/ui/log');
+  await tab.page.evaluate(() => {
+    globalThis.longest = 0;
+    new PerformanceObserver((list) => list.getEntries().forEach((entry) => { globalThis.longest = Math.max(globalThis.longest, entry.duration); })).observe({ type: 'longtask', buffered: false });
+  });
+  const seconds = Number(process.env.SVC_FLOOD_SECONDS ?? 10);
+  for (let n = 0; n < seconds * 10; n += 1) {
+    const due = Date.now() + 100;
+    await daemon.print(task, Array.from({ length: 100 }, (_, k) => `line ${n * 100 + k} of the flood`));
+    await new Promise((done) => setTimeout(done, Math.max(0, due - Date.now())));
+  }
+  await tab.has(`line ${seconds * 1000 - 1} of the flood`);
+  const longest = await tab.page.evaluate(() => globalThis.longest);
+  const { JSHeapUsedSize } = await tab.page.metrics();
+  console.log(`     longest task ${Math.round(longest)} ms, heap ${Math.round(JSHeapUsedSize / 1e6)} MB`);
+  assert.ok(longest <= (process.env.SVC_SLOW ? 400 : 100), `${longest} ms`);
+  assert.ok(JSHeapUsedSize < 150e6, `${JSHeapUsedSize} bytes`);
+  assert.deepEqual(tab.problems, []);
+});
+
+const words = process.argv.slice(2);
+const chosen = tests.filter(({ name }) => !words.length || words.some((word) => name.includes(word)));
+let failed = 0;
+for (const { name, run } of chosen) {
+  const daemon = await Daemon.start();
+  const started = Date.now();
+  try {
+    await run(daemon);
+    console.log(`ok   ${name} (${Date.now() - started} ms)`);
+  } catch (error) {
+    failed += 1;
+    console.log(`FAIL ${name}\n${String(error.stack ?? error).replace(/^/gm, '     ')}`);
+  } finally {
+    await daemon.remove();
+    await closeBrowser();
+  }
+}
+console.log(`${chosen.length - failed} of ${chosen.length} tests of the page passed`);
+process.exit(failed || !chosen.length ? 1 : 0);
