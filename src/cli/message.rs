@@ -153,7 +153,11 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
             if context.json {
                 output::json(&answer)?;
             } else {
-                output::line(&format!("delivered to {}", output::cell(&answer, "delivered_to")))?;
+                let cell = |key| output::cell(&answer, key);
+                let (all, now, later) = (cell("delivered_to"), cell("now"), cell("later"));
+                output::line(&format!(
+                    "delivered to {all}: {now} now, {later} when they are back"
+                ))?;
             }
         }
         MessageCommand::List { peer, kind, open, limit, cursor } => {

@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::output::{self, Column, Listing};
 use super::{Context, UsageError};
-use crate::client::{encode, with_query};
+use crate::client::{TokenSource, encode, with_query};
+use crate::domain::PeerId;
 
 const LIST: Listing = Listing {
     items: "peers",
@@ -22,16 +23,19 @@ const LIST: Listing = Listing {
         Column::path("PATH", "path").rank(3),
         Column::time("LAST SEEN", "last_seen").rank(4),
     ],
-    empty: "nobody is here; a coding agent comes by itself once `svc install` has told it of svc",
+    empty: "nobody is here (--all shows who was); a coding agent comes by itself once `svc install` has told it of svc",
     next: Some("--cursor"),
 };
 
 /// `svc peer …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum PeerCommand {
-    /// List peers: online, busy, idle, then offline ones
-    #[command(after_help = "Example:\n  svc peer list --status online --circle backend")]
+    /// List who is here: online, busy, idle
+    #[command(after_help = "Examples:\n  svc peer list\n  svc peer list --all --circle backend")]
     List {
+        /// Also those that are offline
+        #[arg(long)]
+        all: bool,
         /// Only this status: online, busy, idle or offline
         #[arg(long)]
         status: Option<String>,
@@ -54,7 +58,7 @@ pub(super) enum PeerCommand {
     /// Say that a peer is alive
     #[command(after_help = "Example:\n  svc peer heartbeat peer_… --status busy")]
     Heartbeat {
-        /// The peer's id
+        /// The peer: a name, an id or its beginning, or a session's key
         peer: String,
         /// Its status from now on: online, busy, idle or offline
         #[arg(long)]
@@ -63,13 +67,13 @@ pub(super) enum PeerCommand {
     /// Show one peer
     #[command(after_help = "Example:\n  svc peer show peer_…")]
     Show {
-        /// The peer's id
+        /// The peer: a name, an id or its beginning, or a session's key
         peer: String,
     },
     /// Remove a peer
     #[command(after_help = "Example:\n  svc peer remove peer_…")]
     Remove {
-        /// The peer's id
+        /// The peer: a name, an id or its beginning, or a session's key
         peer: String,
     },
 }
@@ -109,14 +113,19 @@ pub(super) struct RegisterArgs {
 pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     let peer: Value = match command {
-        PeerCommand::List { status, backend, circle, path } => {
+        PeerCommand::List { all, status, backend, circle, path } => {
+            let is_living = !all && status.is_none();
             let filters = [
                 ("status", status.as_deref()),
                 ("backend", backend.as_deref()),
                 ("circle", circle.as_deref()),
                 ("path", path.as_deref()),
+                ("live", is_living.then_some("true")),
             ];
-            let page: Value = client.get(&with_query("/v1/peers", &filters)).await?;
+            let mut page: Value = client.get(&with_query("/v1/peers", &filters)).await?;
+            if !context.json && client.target().token_source != TokenSource::Env {
+                mark_operator(&mut page);
+            }
             LIST.print(context, &page)?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -143,6 +152,14 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Resu
         )?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the operator which peer is its own.
+fn mark_operator(page: &mut Value) {
+    let peers = page["peers"].as_array_mut();
+    for peer in peers.into_iter().flatten().filter(|peer| peer["peer_id"] == PeerId::OPERATOR) {
+        peer["display_name"] = format!("{} (you)", output::cell(peer, "display_name")).into();
+    }
 }
 
 /// Only what was given: a field that is left out keeps its value when the peer is known.

@@ -61,6 +61,10 @@ pub const EVENTS_WAIT: Duration = Duration::from_mins(1);
 /// Longest producer id of an event, in bytes.
 pub const PRODUCER_ID_BYTES: usize = 128;
 
+/// A name that the daemon gave to a session's peer is given to another one when the first was not here for so long.
+pub const PEER_NAME_KEPT: Duration = Duration::from_hours(24);
+/// Numbers behind such a name.
+pub const PEER_NAMES: u32 = 1000;
 /// A peer that was not heard of for this long is offline.
 pub const PEER_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long a reader has to acknowledge what it took from an inbox before it comes again.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{PeerId, Timestamp};
+use super::{PeerId, Timestamp, limits};
 
 impl PeerId {
     /// The id of the operator's own peer, which the daemon makes, and which is its name, too.
@@ -179,6 +179,15 @@ impl Peer {
     }
 }
 
+impl Peer {
+    /// Whether another session may have this peer's name. Who reads the name in an old message would take the one for the
+    /// other, so it is free only when this one was not here for long, or the other follows it in the same process.
+    pub fn frees_its_name(&self, is_predecessor: bool, now: Timestamp) -> bool {
+        let silence = now.since(self.last_seen);
+        self.status == PeerStatus::Offline && (is_predecessor || silence >= limits::PEER_NAME_KEPT)
+    }
+}
+
 impl PeerStatus {
     /// The word for it.
     pub const fn as_str(self) -> &'static str {
@@ -204,6 +213,22 @@ impl PeerStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_free_when_nobody_takes_the_one_for_the_other() {
+        let now = Timestamp::from_millis(1_800_000_000_000);
+        let long = limits::PEER_NAME_KEPT;
+        for (status, silence, is_predecessor, is_free) in [
+            (PeerStatus::Offline, long, false, true),
+            (PeerStatus::Offline, long.saturating_sub(Duration::from_millis(1)), false, false),
+            (PeerStatus::Offline, Duration::ZERO, true, true),
+            (PeerStatus::Idle, long, false, false),
+            (PeerStatus::Idle, long, true, false),
+        ] {
+            let peer = Peer { status, last_seen: now.minus(silence), ..Peer::operator(now) };
+            assert_eq!(peer.frees_its_name(is_predecessor, now), is_free, "{status:?} {silence:?}");
+        }
+    }
 
     #[test]
     fn silence_makes_idle_or_offline() {

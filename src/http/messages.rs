@@ -16,7 +16,7 @@ use crate::{
         Caller, Delivery, DeliveryState, Message, MessageId, MessageType, NewMessage, SentMessage,
         limits,
     },
-    service::team::ListedMessage,
+    service::team::{BroadcastReach, ListedMessage},
     store::MessageFilter,
 };
 
@@ -35,7 +35,7 @@ pub(super) fn routes(api: Api) -> Api {
         .post("/v1/peers/{id}/messages/ack", on_ack.answer::<Acked>(200, "All of them"), ack)
         .post(
             "/v1/peers/broadcast",
-            on_broadcast.body::<Broadcast>().answer::<Delivered>(200, "How many took it"),
+            on_broadcast.body::<Broadcast>().answer::<BroadcastReach>(200, "How many took it"),
             broadcast,
         )
         .get("/v1/messages", on_list.answer::<List<ListedMessage>>(200, "A page of messages"), list)
@@ -148,16 +148,11 @@ struct Broadcast {
     idempotency_key: Option<String>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct Delivered {
-    delivered_to: u64,
-}
-
 async fn broadcast(
     State(app): State<App>,
     caller: Caller,
     Json(input): Json<Broadcast>,
-) -> Result<Json<Delivered>, Problem> {
+) -> Result<Json<BroadcastReach>, Problem> {
     let message = NewMessage {
         kind: input.kind,
         from_peer: input.from_peer,
@@ -165,8 +160,7 @@ async fn broadcast(
         correlation_id: input.correlation_id,
         idempotency_key: input.idempotency_key,
     };
-    let delivered_to = app.services.team.broadcast(&caller, input.circle, message).await?;
-    Ok(Json(Delivered { delivered_to }))
+    Ok(Json(app.services.team.broadcast(&caller, input.circle, message).await?))
 }
 
 #[derive(Serialize, JsonSchema)]

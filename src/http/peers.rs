@@ -42,6 +42,9 @@ struct ListPeers {
     backend: Option<String>,
     circle: Option<String>,
     path: Option<String>,
+    /// Only those that are not offline.
+    #[serde(default)]
+    live: bool,
     /// 1 to 500, by default 50.
     #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
@@ -70,6 +73,7 @@ async fn list(
         backend: query.backend,
         circle: query.circle,
         path: query.path,
+        is_living: query.live,
     };
     let as_of = app.services.now();
     let page =

@@ -13,6 +13,11 @@ pub fn started(pid: u32) -> Option<String> {
     ProcessEntry::read(pid).map(|entry| entry.started.to_string())
 }
 
+/// The process that runs with this id; `None` if none does, or the system does not say.
+pub(in crate::service) fn running(pid: u32) -> Option<ClientProcess> {
+    ProcessEntry::read(pid).filter(|entry| entry.is_running).map(|entry| entry.identity(pid))
+}
+
 /// Whether the process that had this id and this start is still there.
 pub fn is_same_alive(pid: u32, start: Option<&str>) -> bool {
     is_alive(pid) && (start.is_none() || started(pid).as_deref() == start)

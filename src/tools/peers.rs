@@ -1,6 +1,6 @@
 //! Peers and messages.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,10 @@ use crate::{
         MessageId, MessageType, NewMessage, Peer, PeerId, PeerRole, PeerStatus, RegisterInput,
         SentMessage, Timestamp, limits,
     },
-    service::{self, Page, ResourceKind, shared_items, team::Stamped},
+    service::{
+        self, ResourceKind,
+        team::{BroadcastReach, Stamped},
+    },
     store::PeerFilter,
 };
 
@@ -43,6 +46,9 @@ Messages to one that is offline wait for it.";
 struct PeerListArguments {
     /// Only in this state.
     status: Option<PeerStatus>,
+    /// Also those that are offline.
+    #[schemars(extend("default" = false))]
+    all: Option<bool>,
     /// Only this kind of client, such as `codex`.
     #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
     backend: Option<String>,
@@ -60,11 +66,19 @@ struct PeerListArguments {
     cursor: Option<String>,
 }
 
+/// A peer in a list.
+#[derive(Serialize, JsonSchema)]
+struct ListedPeer {
+    #[serde(flatten)]
+    peer: Peer,
+    /// True of your own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    you: Option<bool>,
+}
+
 #[derive(Serialize, JsonSchema)]
 struct PeerListResult {
-    #[serde(serialize_with = "shared_items")]
-    #[schemars(with = "Vec<Peer>")]
-    peers: Arc<Page<Peer>>,
+    peers: Vec<ListedPeer>,
     /// How many are on this page.
     count: usize,
     /// The time of this list.
@@ -80,6 +94,7 @@ async fn list(call: Call, input: PeerListArguments) -> Result<PeerListResult, Fa
         backend: input.backend,
         circle: input.circle,
         path: input.path,
+        is_living: input.status.is_none() && !input.all.unwrap_or(false),
     };
     let as_of = call.services.now();
     let page = call
@@ -87,8 +102,18 @@ async fn list(call: Call, input: PeerListArguments) -> Result<PeerListResult, Fa
         .team
         .peers(&call.caller, &filter, input.cursor.as_deref(), input.limit)
         .await?;
+    let own = match own_peer(&call).await? {
+        None if call.caller.is_operator() => Some(PeerId::OPERATOR.to_owned()),
+        own => own,
+    };
+    let is_own = |peer: &Peer| own.as_deref() == Some(peer.peer_id.as_str());
+    let peers = page
+        .items
+        .iter()
+        .map(|peer| ListedPeer { peer: peer.clone(), you: is_own(peer).then_some(true) });
+    let peers: Vec<ListedPeer> = peers.collect();
     let next_cursor = page.next_cursor.clone();
-    Ok(PeerListResult { count: page.items.len(), peers: page, as_of, next_cursor })
+    Ok(PeerListResult { count: peers.len(), peers, as_of, next_cursor })
 }
 
 const REGISTER: &str = "\
@@ -329,16 +354,7 @@ struct PeerBroadcastArguments {
     from_peer: Option<String>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct PeerBroadcastResult {
-    /// How many inboxes took it.
-    delivered_to: u64,
-}
-
-async fn broadcast(
-    call: Call,
-    input: PeerBroadcastArguments,
-) -> Result<PeerBroadcastResult, Failure> {
+async fn broadcast(call: Call, input: PeerBroadcastArguments) -> Result<BroadcastReach, Failure> {
     let message = NewMessage {
         kind: input.kind,
         from_peer: sender(&call, input.from_peer).await?,
@@ -346,8 +362,7 @@ async fn broadcast(
         correlation_id: input.correlation_id,
         idempotency_key: input.idempotency_key,
     };
-    let delivered_to = call.services.team.broadcast(&call.caller, input.circle, message).await?;
-    Ok(PeerBroadcastResult { delivered_to })
+    Ok(call.services.team.broadcast(&call.caller, input.circle, message).await?)
 }
 
 /// The id of the named peer, or of the caller's own.

@@ -486,6 +486,12 @@ fn peers_and_messages_have_their_commands() {
     assert_eq!(json(&["peer", "show", &ann])["peer_id"], json!(ann));
     assert_eq!(json(&["peer", "heartbeat", &ann, "--status", "busy"])["status"], "busy");
 
+    json(&["peer", "heartbeat", "ann", "--status", "offline"]);
+    assert_eq!(json(&["peer", "list"])["count"], 1, "the living");
+    assert_eq!(json(&["peer", "list", "--all"])["count"], 2);
+    assert_eq!(json(&["peer", "list", "--status", "offline"])["peers"][0]["peer_id"], json!(ann));
+    let cast = svc(&d.home, &["message", "broadcast", "x", "--from", &bob]);
+    assert_eq!(cast.ok(), "delivered to 1: 0 now, 1 when they are back\n");
     let sent = json(&["message", "send", &bob, "hello \"bob\""]);
     assert_eq!(sent["text"], "hello \"bob\"");
     let id = text(&sent, "id");

@@ -366,7 +366,7 @@ fn a_person_says_that_it_is_one() {
     let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
     a.hook(&start("s-a"));
     let peer = peer_of(&d, "s-a");
-    let message = json!({ "to": id_of(&peer), "from_peer": id_of(&peer), "text": "as you" });
+    let message = json!({ "to": "operator", "from_peer": id_of(&peer), "text": "as you" });
     assert_eq!(person.ok("peer_send", &message)["from_peer"], peer["peer_id"]);
     assert!(tokens_of(&d, person.pid()).is_empty());
 }
@@ -493,4 +493,55 @@ fn a_process_is_who_the_socket_says() {
     assert_eq!(request(&d.stranger()), 401);
     assert_eq!(d.post("/v1/process_tokens", &json!({})).status(), 403);
     assert_eq!(d.stranger().post("/v1/process_tokens", &json!({})).status(), 401);
+}
+
+/// What the daemon calls the peer of a session, and how it is.
+fn name_and_status(d: &Daemon, session: &str) -> (String, String) {
+    let peer = peer_of(d, session);
+    (crate::expect::text(&peer, "display_name"), crate::expect::text(&peer, "status"))
+}
+
+/// The journal's session stays open: nobody was there to end it.
+#[test]
+fn a_session_whose_process_is_gone_is_offline_and_its_name_stays_its_own() {
+    let d = Daemon::with(|plan| plan.env("SVC_PEER_TIMEOUT_MS", "2000"));
+    let status = |session: &str| name_and_status(&d, session).1;
+    let name = |session: &str| name_and_status(&d, session).0;
+    let mut first = FakeClient::start(&d.home, "first", "web", "");
+    let mut second = FakeClient::start(&d.home, "second", "web", "");
+    first.hook(&start("s-1"));
+    second.hook(&start("s-2"));
+    assert_ne!(name("s-1"), name("s-2"));
+    // One conversation follows the other in the same process.
+    second.hook(&event("s-2", "SessionEnd", &json!({ "reason": "clear" })));
+    second.hook(&start("s-3"));
+    assert_eq!(name("s-3"), name("s-2"));
+
+    let mut team = d.follow("/v1/events?stream=team&after=latest");
+    let gone = peer_of(&d, "s-1");
+    first.kill();
+    let told = loop {
+        let event = team.event();
+        let is_end = event.data["data"]["status"] == "offline";
+        if is_end && event.data["data"]["peer_id"] == gone["peer_id"] {
+            break event;
+        }
+    };
+    assert_eq!(told.data["data"]["reason"], "its process is gone");
+    assert_eq!(status("s-1"), "offline");
+    assert_eq!(peer_of(&d, "s-1").get("pid"), None, "its number may be another's by now");
+    assert_ne!(status("s-3"), "offline", "its process lives");
+
+    // Who reads the name of the dead one in an old message does not mean this one.
+    let mut third = FakeClient::start(&d.home, "third", "web", "");
+    third.hook(&start("s-4"));
+    let names = [name("s-1"), name("s-3"), name("s-4")];
+    assert!(names[0] != names[1] && names[1] != names[2] && names[0] != names[2], "{names:?}");
+    // It comes back in another process, under its own name.
+    third.hook(&start("s-1"));
+    assert_eq!(peer_of(&d, "s-1")["peer_id"], gone["peer_id"]);
+    assert_eq!((name("s-1"), &*status("s-1")), (names[0].clone(), "online"));
+    assert_eq!(peer_of(&d, "s-1")["pid"], json!(third.pid()));
+    third.kill();
+    eventually(SOON, || status("s-1") == "offline" && status("s-4") == "offline");
 }

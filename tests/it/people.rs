@@ -39,7 +39,9 @@ fn answers_reach_the_operator_and_nobody_else_reads_them() {
         (&json!("operator"), &json!("operator"), &json!("human"))
     );
     assert_eq!(page(&d.get("/v1/peers"), "peers").len(), 2, "a row like any other");
+    assert_eq!(each(&page(&d.get("/v1/peers?live=true"), "peers"), "peer_id"), [ann.as_str()]);
     assert_eq!(d.post("/v1/peers/operator/heartbeat", &json!({})).ok(200)["status"], "online");
+    assert!(svc(&d.home, &["peer", "list"]).ok().contains("operator (you)"));
 
     // It is the credential's.
     for reader in [d.session("ann"), d.reader("reads-all")] {

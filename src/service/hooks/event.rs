@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, Peer, PeerStatus, Timestamp,
+        Caller, ClientProcess, Peer, PeerStatus, Timestamp,
         hook::{
             self, HookAudience, HookClient, HookEvent, HookMoment, HookNote, HookReply, HookTiming,
             ReplyParts,
@@ -19,8 +19,10 @@ use crate::{
         quote::ModelText,
     },
     service::{
-        Error, check, journal::ContextRequest, project::project_to_start, team::ActingSession,
+        Error, check, journal::ContextRequest, process, project::project_to_start,
+        team::ActingSession,
     },
+    store::PeerRow,
     telemetry,
 };
 
@@ -131,7 +133,15 @@ impl Hooks {
         known: &KnownSession,
         call: HookCall,
     ) -> Result<HookWrites, Error> {
-        let SessionProfile { project, peer_name } = self.profile(caller, event, known).await?;
+        let process = match caller {
+            Caller::Operator => call.pid.and_then(process::running),
+            // What is known counts, and not what is claimed. Where the system lists no processes, nothing is.
+            Caller::Session { process, .. } => {
+                process.as_deref().filter(|process| !process.started.is_empty()).cloned()
+            }
+        };
+        let SessionProfile { project, peer_name } =
+            self.profile(caller, event, known, process.as_ref()).await?;
         let job = HookWriteJob {
             caller: caller.clone(),
             budget: self.core.budget.clone(),
@@ -143,6 +153,8 @@ impl Hooks {
             lost: call.lost,
             project,
             peer_name,
+            is_renamed: known.peer.is_some(),
+            process,
             pid: match caller {
                 Caller::Operator => call.pid,
                 // What is known counts, and not what is claimed.
@@ -161,35 +173,55 @@ impl Hooks {
         caller: &Caller,
         event: &HookEvent,
         known: &KnownSession,
+        process: Option<&ClientProcess>,
     ) -> Result<SessionProfile, Error> {
         // Finding a project's root looks at the disk, and a known session has its project already.
         let is_new = known.session.is_none() || known.peer.is_none() || event.is_start();
         let cwd = event.cwd.as_deref().filter(|_| is_new);
         let project = project_to_start(caller, cwd);
-        let peer_name = if known.peer.is_none() && !event.is_of_sub_agent() {
-            Some(self.free_peer_name(event.client, project.as_deref()).await?)
-        } else {
-            None
+        let base = base_name(event.client, project.as_deref());
+        let needs_name = match &known.peer {
+            _ if event.is_of_sub_agent() => false,
+            None => true,
+            // It comes back, and another has its name by now.
+            Some(own) => event.is_start() && self.is_taken_from(own, &base).await?,
         };
+        let peer_name =
+            if needs_name { Some(self.free_peer_name(&base, known, process).await?) } else { None };
         Ok(SessionProfile { project, peer_name })
     }
 
-    /// A name for a session's peer: client and folder, with a number if a peer that is here has that name.
+    /// Whether a peer that is here has the name that the daemon once gave to this one.
+    async fn is_taken_from(&self, own: &Peer, base: &str) -> Result<bool, Error> {
+        if !own.display_name.starts_with(base) {
+            return Ok(false);
+        }
+        let namesakes =
+            self.core.store.peers_named(&own.display_name, limits::PAGE_DEFAULT).await?;
+        let is_taken_by = |row: &PeerRow| {
+            row.peer.peer_id != own.peer_id && row.peer.status != PeerStatus::Offline
+        };
+        Ok(namesakes.iter().any(is_taken_by))
+    }
+
+    /// A name for a session's peer: client and folder, with a number if another has that name, or had it lately.
     async fn free_peer_name(
         &self,
-        client: HookClient,
-        project: Option<&str>,
+        base: &str,
+        known: &KnownSession,
+        process: Option<&ClientProcess>,
     ) -> Result<String, Error> {
-        let folder = project.map(Path::new).and_then(Path::file_name);
-        let client = client.as_str();
-        let base = match folder {
-            Some(folder) => format!("{client}@{}", folder.to_string_lossy()),
-            None => client.to_owned(),
-        };
-        let mut name = base.clone();
-        for number in 2..100 {
-            let others = self.core.store.peers_named(&name, 1).await?;
-            if others.iter().all(|other| other.peer.status == PeerStatus::Offline) {
+        let own = known.peer.as_ref().map(|peer| &peer.peer_id);
+        let mut name = base.to_owned();
+        for number in 2..limits::PEER_NAMES {
+            let namesakes = self.core.store.peers_named(&name, limits::PAGE_DEFAULT).await?;
+            let is_free = |row: &PeerRow| {
+                // The sessions of one process follow each other, as after `/clear`.
+                let is_predecessor = process.is_some() && row.process().as_ref() == process;
+                Some(&row.peer.peer_id) == own
+                    || row.peer.frees_its_name(is_predecessor, known.arrived)
+            };
+            if namesakes.iter().all(is_free) {
                 break;
             }
             name = format!("{base}-{number}");
@@ -296,6 +328,15 @@ impl Hooks {
                 None
             }
         }
+    }
+}
+
+/// What the daemon calls a session's peer: client and folder.
+fn base_name(client: HookClient, project: Option<&str>) -> String {
+    let client = client.as_str();
+    match project.map(Path::new).and_then(Path::file_name) {
+        Some(folder) => format!("{client}@{}", folder.to_string_lossy()),
+        None => client.to_owned(),
     }
 }
 

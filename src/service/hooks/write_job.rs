@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{mail, unseen};
 use crate::{
     domain::{
-        Caller, Ids, Peer, PeerId, RegisterInput, Timestamp, TokenId,
+        Caller, ClientProcess, Ids, Peer, PeerId, RegisterInput, Timestamp, TokenId,
         hook::{
             self, EarlierRun, HookAudience, HookEvent, HookIdHistory, HookMoment, HookNote,
             HookPolicy, HookReception, HookTiming, PresenceChange, SessionEffect, ToolCountEffect,
@@ -37,7 +37,11 @@ pub(super) struct HookWriteJob {
     pub(super) project: Option<String>,
     /// A free name for the session's peer, if it has none.
     pub(super) peer_name: Option<String>,
+    /// Whether that name takes the place of the one that it has.
+    pub(super) is_renamed: bool,
     pub(super) pid: Option<u32>,
+    /// The same process with its start, if it runs or is known to have run.
+    pub(super) process: Option<ClientProcess>,
     pub(super) tmux_pane: Option<String>,
     pub(super) ids: Ids,
     pub(super) lease: Duration,
@@ -207,7 +211,7 @@ impl HookWriteJob {
                 PresenceChange::Keep => return Ok(None),
                 PresenceChange::Register(status) => (self.register(tx, known).await?, status),
                 PresenceChange::Report(status) => match known {
-                    Some(row) => (row.peer, status),
+                    Some(row) => (self.in_process(tx, row).await?, status),
                     None => return Ok(None),
                 },
             };
@@ -216,10 +220,23 @@ impl HookWriteJob {
         Ok(Some(peer))
     }
 
+    /// The peer in the process that tells of it, which is another one if its session went over.
+    async fn in_process(&self, tx: &mut WriteTx, mut row: PeerRow) -> Result<Peer, StoreError> {
+        if self.process.is_some() && row.process() != self.process {
+            row.peer.pid = self.pid;
+            row.process_started = self.process.as_ref().map(|process| process.started.clone());
+            tx.put_peer(&row).await?;
+        }
+        Ok(row.peer)
+    }
+
     async fn register(&self, tx: &mut WriteTx, known: Option<PeerRow>) -> Result<Peer, Error> {
         let client = self.event.client.as_str();
         let known_name = known.as_ref().map(|row| row.peer.display_name.clone());
-        let name = known_name.or_else(|| self.peer_name.clone());
+        let name = match &self.peer_name {
+            Some(free) if self.is_renamed || known_name.is_none() => Some(free.clone()),
+            _ => known_name,
+        };
         let input = RegisterInput {
             display_name: name.unwrap_or_else(|| client.to_owned()),
             backend: client.to_owned(),
@@ -236,10 +253,10 @@ impl HookWriteJob {
             None => self.project.clone(),
         };
         if let Some(row) = known {
-            return team::update(tx, &self.caller, row, input, project).await;
+            return team::update(tx, &self.caller, row, input, project, self.process.clone()).await;
         }
         let id = PeerId::new(&self.ids, tx.now());
-        team::create(tx, &self.caller, id, input, project).await
+        team::create(tx, &self.caller, id, input, project, self.process.clone()).await
     }
 
     /// Notes which messages the session has, and gives those that go into the reply, and the line for a person of those that

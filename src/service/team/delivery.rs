@@ -84,7 +84,7 @@ pub(in crate::service) async fn deliver(
     Ok(message)
 }
 
-/// Stores a broadcast for each of these receivers; answers how many have it now.
+/// Stores a broadcast for each of these receivers; answers those whose inbox is full.
 ///
 /// # Errors
 /// [`Error::LimitReached`] if the sender has too much on its way: no copy of this job is stored then.
@@ -92,8 +92,7 @@ pub(in crate::service) async fn deliver_copies(
     tx: &mut WriteTx,
     outgoing: &mut OutgoingMessage,
     mut to: Vec<PeerId>,
-) -> Result<u64, Error> {
-    let receivers = to.len();
+) -> Result<Vec<PeerId>, Error> {
     let key = outgoing.input.idempotency_key.clone();
     if let Some(key) = &key {
         let known = tx.receivers_of_key(&outgoing.from, &to, key).await?;
@@ -105,12 +104,11 @@ pub(in crate::service) async fn deliver_copies(
     let inbox_bytes = core.budget.inbox_bound(caller).saturating_sub(outgoing.bytes());
     let full = tx.full_inboxes(&to, core.tuning.inbox_max, inbox_bytes).await?;
     to.retain(|peer| !full.contains(peer));
-    let refused = full.len();
     accept_copies(tx, outgoing, to, key.as_deref(), (DeliveryState::Queued, None)).await?;
     // Without the message's key: a repeat may find room.
     let refusal = (DeliveryState::Refused, Some("the inbox is full"));
-    accept_copies(tx, outgoing, full, None, refusal).await?;
-    Ok(u64::try_from(receivers - refused).unwrap_or(u64::MAX))
+    accept_copies(tx, outgoing, full.clone(), None, refusal).await?;
+    Ok(full)
 }
 
 /// Stores a broadcast for each of these receivers, and moves the deliveries on to `state` for `reason`.

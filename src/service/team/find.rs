@@ -146,7 +146,12 @@ pub(in crate::service) async fn operator_peer(tx: &mut WriteTx) -> Result<PeerRo
     if let Some(row) = tx.peer(&id).await? {
         return Ok(row);
     }
-    let row = PeerRow { peer: Peer::operator(tx.now()), owner: None, project: None };
+    let row = PeerRow {
+        peer: Peer::operator(tx.now()),
+        owner: None,
+        project: None,
+        process_started: None,
+    };
     tx.put_peer(&row).await?;
     let own = StreamName::of("peer", &id);
     tx.open_stream(&own, &StreamVisibility::private(&Principal::Operator)).await?;

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     domain::{
         Caller, Delivery, DeliveryState, Message, MessageId, MessageType, NewMessage, Peer, PeerId,
-        PeerRole, limits,
+        PeerRole, PeerStatus, limits,
         quote::{self, ModelText},
         stamp::{self, MessageSender, MessageStamp},
     },
@@ -59,6 +59,29 @@ pub struct MessageDetail {
     pub message: Message,
     /// The states that it went through.
     pub states: Vec<Delivery>,
+}
+
+/// Whom a broadcast reaches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct BroadcastReach {
+    /// How many inboxes took it.
+    pub delivered_to: u64,
+    /// Of those, the inboxes of peers that are here.
+    pub now: u64,
+    /// Of those, the inboxes of peers that are offline: they get it when they are back.
+    pub later: u64,
+}
+
+impl BroadcastReach {
+    fn add(&mut self, took: &[(PeerId, PeerStatus)]) {
+        for (_, status) in took {
+            self.delivered_to += 1;
+            match status {
+                PeerStatus::Offline => self.later += 1,
+                _ => self.now += 1,
+            }
+        }
+    }
 }
 
 impl Team {
@@ -115,8 +138,8 @@ impl Team {
         Ok(NewMessage { from_peer, ..input })
     }
 
-    /// Puts a message into every inbox but the sender's, or into those of a circle. Answers how many took it; of each
-    /// other there is a message that was refused. The text is stored once.
+    /// Puts a message into every inbox but the sender's, or into those of a circle. Answers how many took it, now and for
+    /// later; of each other there is a message that was refused. The text is stored once.
     ///
     /// It takes a write job for each few receivers, so that other writers come between. After a failure some have the
     /// message and some do not; a repeat with the same key reaches the rest.
@@ -125,13 +148,13 @@ impl Team {
         caller: &Caller,
         circle: Option<String>,
         input: NewMessage,
-    ) -> Result<u64, Error> {
+    ) -> Result<BroadcastReach, Error> {
         check_message(&input)?;
         let input = self.with_sender(caller, input).await?;
         let limit = limits::COPIES_PER_JOB;
         let (circle, input) = (Arc::new(circle), Arc::new(input));
-        let (mut after, mut text_id, mut delivered): (Option<PeerId>, Option<i64>, u64) =
-            (None, None, 0);
+        let (mut after, mut text_id): (Option<PeerId>, Option<i64>) = (None, None);
+        let mut reach = BroadcastReach::default();
         loop {
             let (core, caller) = (self.core.clone(), caller.clone());
             let (circle, input) = (Arc::clone(&circle), Arc::clone(&input));
@@ -143,17 +166,19 @@ impl Team {
                         let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
                         let mut to = tx.peer_ids(circle.as_deref(), after.as_ref(), limit).await?;
                         let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
-                        to.retain(|peer| peer.as_str() != from);
+                        to.retain(|(peer, _)| peer.as_str() != from);
                         let mut outgoing = OutgoingMessage { core, caller, from, input, text_id };
-                        let took = deliver_copies(tx, &mut outgoing, to).await?;
-                        Ok::<_, Error>((took, outgoing.text_id, last))
+                        let receivers = to.iter().map(|(peer, _)| peer.clone()).collect();
+                        let full = deliver_copies(tx, &mut outgoing, receivers).await?;
+                        to.retain(|(peer, _)| !full.contains(peer));
+                        Ok::<_, Error>((to, outgoing.text_id, last.map(|(peer, _)| peer)))
                     })
                 })
                 .await?;
-            delivered += took;
+            reach.add(&took);
             text_id = text;
             if last.is_none() {
-                return Ok(delivered);
+                return Ok(reach);
             }
             after = last;
         }
@@ -407,7 +432,8 @@ mod tests {
             let input = json!({ "text": text, "from_peer": from.peer_id, "idempotency_key": key });
             let input = serde_json::from_value(input).unwrap();
             let reached = services.team.broadcast(&Caller::Operator, None, input).await.unwrap();
-            (reached, test.store.stats().jobs - before)
+            assert_eq!((reached.now, reached.later), (reached.delivered_to, 0));
+            (reached.delivered_to, test.store.stats().jobs - before)
         };
         let others = u64::from(count) - 1;
         assert_eq!(broadcast(&peers[0], Some("k"), "hello").await, (others, 3));
@@ -443,7 +469,7 @@ mod tests {
         let peer = peer.await.unwrap();
         let to = [peer.peer_id.clone()];
         let text: NewMessage = serde_json::from_value(json!({ "text": "hello" })).unwrap();
-        for (bound, took) in [(1, 1), (1, 0), (2, 1)] {
+        for (bound, refused) in [(1, 0), (1, 1), (2, 0)] {
             let tuning = Tuning { inbox_max: bound, ..*services.tuning() };
             let core = &services.team.core;
             let clock = Arc::clone(&core.clock);
@@ -452,13 +478,13 @@ mod tests {
             let caller = Caller::Operator;
             let mut outgoing = OutgoingMessage { core, caller, from, input, text_id: None };
             let to = to.to_vec();
-            let done: Result<u64, Error> = test
+            let done: Result<Vec<PeerId>, Error> = test
                 .store
                 .write(move |tx| {
                     Box::pin(async move { deliver_copies(tx, &mut outgoing, to).await })
                 })
                 .await;
-            assert_eq!(done.unwrap(), took, "at most {bound}");
+            assert_eq!(done.unwrap().len(), refused, "at most {bound}");
         }
         let stream = StreamName::of("peer", &peer.peer_id);
         let view = test.store.view(&stream).await.unwrap().unwrap();

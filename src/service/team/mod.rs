@@ -9,7 +9,7 @@ mod room;
 mod session_stream;
 mod sessions;
 
-pub use inbox::{ListedMessage, MessageDetail, Stamped};
+pub use inbox::{BroadcastReach, ListedMessage, MessageDetail, Stamped};
 pub use room::Team;
 pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
 

@@ -7,9 +7,9 @@ use serde_json::json;
 use super::{Team, delivery::give_up, ownership::foreign};
 use crate::{
     domain::{
-        BudgetKind, Caller, NewEvent, Peer, PeerId, PeerPresence, PeerRole, PeerStatus,
-        RegisterInput, RowReader, StreamName, StreamVisibility, Timestamp, changes_direction,
-        limits, looks_like_operator,
+        BudgetKind, Caller, ClientProcess, NewEvent, Peer, PeerId, PeerPresence, PeerRole,
+        PeerStatus, RegisterInput, RowReader, StreamName, StreamVisibility, Timestamp,
+        changes_direction, limits, looks_like_operator,
     },
     service::{Error, Page, ResourceKind, check, process, project::project_root},
     store::{PeerFilter, PeerRow, StoreError, WriteTx},
@@ -35,7 +35,12 @@ impl Team {
             Some(_) => caller.project().map(str::to_owned),
             None => given(input.path.as_deref()).map(project_root),
         };
-        let pid = input.pid.map(|claimed| own_pid(caller, claimed));
+        let process = match caller.process().filter(|process| !process.started.is_empty()) {
+            // That of a client's process is known, and not what is claimed.
+            Some(own) => Some(own.clone()),
+            None => input.pid.and_then(process::running),
+        };
+        let pid = process.as_ref().map(|process| process.pid).or(input.pid);
         let input = RegisterInput { pid, ..input };
         let (caller, core) = (caller.clone(), self.core.clone());
         self.core
@@ -52,11 +57,11 @@ impl Team {
                         )
                         .await?;
                     if let Some(known) = known {
-                        update(tx, &caller, known, input, project).await
+                        update(tx, &caller, known, input, project, process).await
                     } else {
                         core.budget.check(tx, &caller, BudgetKind::Peers, 1).await?;
                         let id = PeerId::new(&core.ids, tx.now());
-                        create(tx, &caller, id, input, project).await
+                        create(tx, &caller, id, input, project, process).await
                     }
                 })
             })
@@ -186,13 +191,19 @@ impl Team {
         Ok(Page::read(cursor, limit, read, key).await?.map(|row| row.shown_to(reader)))
     }
 
-    /// Lets time pass for peers: who was silent for too long is idle while its process lives, and offline
-    /// otherwise. Answers how long it may be until the next one is.
+    /// Lets time pass for peers: who was silent for too long is idle while its process lives, and offline otherwise. Who ran in
+    /// a process that is gone is offline at once. Answers how long it may be until the next look.
     pub async fn sweep_peers(&self) -> Result<Duration, Error> {
         let now = self.core.now();
         let timeout = self.core.tuning.peer_timeout;
         for row in self.core.store.stale_peers(now.minus(timeout), now).await? {
-            let alive = row.peer.pid.is_some_and(process::is_alive)
+            let process = row.process();
+            if let Some(gone) = process.as_ref().filter(|process| !process::is_running(process)) {
+                self.process_ended(row.peer.peer_id, gone.clone()).await?;
+                continue;
+            }
+            let alive = process.is_some()
+                || row.peer.pid.is_some_and(process::is_alive)
                 || self.has_open_session(row.peer.session_id.as_deref(), now).await?;
             let Peer { peer_id, last_seen, status, .. } = row.peer;
             if last_seen <= now
@@ -234,6 +245,21 @@ impl Team {
 }
 
 impl Team {
+    /// Notes that the process of a peer is gone. Whoever speaks for the peer from then on is another.
+    async fn process_ended(&self, peer_id: PeerId, gone: ClientProcess) -> Result<(), Error> {
+        let write = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let Some(mut row) = tx.peer(&peer_id).await? else { return Ok(()) };
+                if row.process().as_ref() != Some(&gone) {
+                    return Ok(());
+                }
+                tx.forget_process(&peer_id).await?;
+                set_status(tx, &mut row.peer, PeerStatus::Offline, "its process is gone").await
+            })
+        });
+        Ok(write.await?)
+    }
+
     /// Whether the session that a peer stands for is open in the journal and not stale, or at the other end of an MCP
     /// connection, or was there a moment ago.
     async fn has_open_session(&self, session: Option<&str>, now: Timestamp) -> Result<bool, Error> {
@@ -316,6 +342,7 @@ pub(in crate::service) async fn create(
     peer_id: PeerId,
     input: RegisterInput,
     project: Option<String>,
+    process: Option<ClientProcess>,
 ) -> Result<Peer, Error> {
     let now = tx.now();
     let metadata = input
@@ -337,7 +364,8 @@ pub(in crate::service) async fn create(
         last_seen: now,
     };
     let owner = caller.session().map(str::to_owned);
-    let row = PeerRow { peer, owner, project };
+    let process_started = process.map(|process| process.started);
+    let row = PeerRow { peer, owner, project, process_started };
     tx.put_peer(&row).await?;
     let visibility = StreamVisibility::private(&row.principal());
     tx.open_stream(&StreamName::of("peer", &row.peer.peer_id), &visibility).await?;
@@ -351,6 +379,7 @@ pub(in crate::service) async fn update(
     known: PeerRow,
     input: RegisterInput,
     project: Option<String>,
+    process: Option<ClientProcess>,
 ) -> Result<Peer, Error> {
     let mut row = known.clone();
     if let Some(session) = caller.session() {
@@ -363,6 +392,9 @@ pub(in crate::service) async fn update(
         row.project = project;
     } else if row.owner.is_none() {
         row.project = project.or(row.project);
+    }
+    if input.pid.is_some() {
+        row.process_started = process.map(|process| process.started);
     }
     let peer = &mut row.peer;
     peer.display_name = input.display_name;
@@ -412,11 +444,6 @@ async fn is_own(
         }
         (None, None) => Ok(false),
     }
-}
-
-/// The process that a caller may say is its own. That of a client's process is known.
-fn own_pid(caller: &Caller, claimed: u32) -> u32 {
-    caller.process().map_or(claimed, |process| process.pid)
 }
 
 /// Stores a peer's state and time, with an event if the state is another.

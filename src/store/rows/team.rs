@@ -16,9 +16,16 @@ pub struct PeerRow {
     pub owner: Option<String>,
     /// Root of the project that it works in.
     pub project: Option<String>,
+    /// When the process of its `pid` started, if that ran when it was named.
+    pub process_started: Option<String>,
 }
 
 impl PeerRow {
+    /// The process that it is known to run in.
+    pub fn process(&self) -> Option<ClientProcess> {
+        Some(ClientProcess { pid: self.peer.pid?, started: self.process_started.clone()? })
+    }
+
     /// The peer as far as this reader may see it: whole if it is its own or of its project, else its presence.
     pub fn shown_to(self, reader: &RowReader) -> Peer {
         let is_own = |key: &str| {
@@ -49,6 +56,8 @@ pub struct PeerFilter {
     pub circle: Option<String>,
     /// Working folder.
     pub path: Option<String>,
+    /// Only those that are not offline.
+    pub is_living: bool,
 }
 
 /// A message with its rank in the order of arrival.

@@ -23,6 +23,7 @@ struct RawPeer {
     metadata: Option<String>,
     owner: Option<String>,
     project: String,
+    process_started: Option<String>,
     registered_at: Timestamp,
     last_seen: Timestamp,
 }
@@ -59,6 +60,7 @@ impl TryFrom<RawPeer> for PeerRow {
             },
             owner: raw.owner,
             project: given(raw.project),
+            process_started: raw.process_started,
         })
     }
 }
@@ -69,7 +71,7 @@ macro_rules! peers {
         sqlx::query_as!(
             RawPeer,
             r#"select peer_id as "peer_id!", display_name, path, backend, circle, role as "role: PeerRole",
-                status as "status: PeerStatus", session_id, tmux_pane, pid, metadata, owner as "owner?", project as "project!",
+                status as "status: PeerStatus", session_id, tmux_pane, pid, metadata, owner as "owner?", project as "project!", process_started,
                 registered_at as "registered_at!: Timestamp", last_seen as "last_seen!: Timestamp"
             from peer "# + $tail
             $(, $arg)*
@@ -142,12 +144,12 @@ impl WriteTx {
             .map(|map| serde_json::to_string(map).expect("strings have a JSON form"));
         sqlx::query!(
             "insert into peer (peer_id, display_name, path, backend, circle, role, status, session_id, tmux_pane, \
-                pid, metadata, owner, registered_at, last_seen, project) \
-            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) \
+                pid, metadata, owner, registered_at, last_seen, project, process_started) \
+            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16) \
             on conflict (peer_id) do update set \
                 display_name = ?2, path = ?3, circle = ?5, role = ?6, status = ?7, session_id = ?8, \
                 tmux_pane = ?9, pid = ?10, metadata = ?11, owner = ?12, last_seen = ?14, \
-                project = ?15",
+                project = ?15, process_started = ?16",
             id,
             peer.display_name,
             path,
@@ -162,7 +164,8 @@ impl WriteTx {
             row.owner,
             peer.registered_at,
             peer.last_seen,
-            project
+            project,
+            row.process_started
         )
         .execute(&mut self.conn)
         .await?;
@@ -188,6 +191,18 @@ impl WriteTx {
         changed(done.rows_affected(), "peer", id)
     }
 
+    /// Forgets the process of a peer, which is gone.
+    pub async fn forget_process(&mut self, id: &PeerId) -> Result<(), StoreError> {
+        let id = id.as_str();
+        let done = sqlx::query!(
+            "update peer set pid = null, process_started = null where peer_id = ?",
+            id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        changed(done.rows_affected(), "peer", id)
+    }
+
     /// Removes the row.
     pub async fn delete_peer(&mut self, id: &PeerId) -> Result<(), StoreError> {
         let id = id.as_str();
@@ -196,16 +211,17 @@ impl WriteTx {
         changed(done.rows_affected(), "peer", id)
     }
 
-    /// Ids of peers, or of those in `circle`, in their order: those after `after`, at most `limit`.
+    /// Ids of peers, or of those in `circle`, in their order, each with its status: those after `after`, at most `limit`.
     pub async fn peer_ids(
         &mut self,
         circle: Option<&str>,
         after: Option<&PeerId>,
         limit: u32,
-    ) -> Result<Vec<PeerId>, StoreError> {
+    ) -> Result<Vec<(PeerId, PeerStatus)>, StoreError> {
         let after = after.map_or("", PeerId::as_str);
-        let ids = sqlx::query_scalar!(
-            r#"select peer_id as "peer_id!" from peer where (?1 is null or circle = ?1) and peer_id > ?2
+        let rows = sqlx::query!(
+            r#"select peer_id as "peer_id!", status as "status: PeerStatus" from peer
+            where (?1 is null or circle = ?1) and peer_id > ?2
             order by peer_id limit ?3"#,
             circle,
             after,
@@ -213,7 +229,7 @@ impl WriteTx {
         )
         .fetch_all(&mut self.conn)
         .await?;
-        Ok(ids.into_iter().map(PeerId::from).collect())
+        Ok(rows.into_iter().map(|row| (PeerId::from(row.peer_id), row.status)).collect())
     }
 }
 
@@ -310,7 +326,7 @@ impl Store {
         let rows = peers!(
             "where (?1 is null or status = ?1) and (?2 is null or backend = ?2) and (?3 is null or circle = ?3)
                 and (?4 is null or path = ?4 and (?9 is null or owner = ?9 or session_id = ?9 or project = ?10))
-                and (status_rank, display_name, peer_id) > (?5, ?6, ?7)
+                and (status_rank, display_name, peer_id) > (?5, ?6, ?7) and (not ?11 or status <> 'offline')
             order by status_rank, display_name, peer_id limit ?8",
             filter.status,
             filter.backend,
@@ -321,22 +337,23 @@ impl Store {
             id,
             limit,
             key,
-            project
+            project,
+            filter.is_living
         )
         .fetch_all(&self.readers)
         .await?;
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Peers that may have to change state because of time: silent since `before`, last heard of after `now` (the
-    /// clock was set back), or offline with a process that may live.
+    /// Peers that may have to change state: silent since `before`, last heard of after `now` (the clock was set back), or in a
+    /// process that may be gone.
     pub async fn stale_peers(
         &self,
         before: Timestamp,
         now: Timestamp,
     ) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
-            "where status <> 'offline' and (last_seen <= ?1 or last_seen > ?2)",
+            "where status <> 'offline' and (last_seen <= ?1 or last_seen > ?2 or process_started is not null)",
             before,
             now
         )

@@ -273,6 +273,19 @@ async fn a_peer_is_registered_once_and_says_how_it_is() {
             (json!(expected.len()), true)
         );
     }
+    // The living, and which of them you are.
+    let listed = async |arguments| world.call(&ann, "peer_list", arguments).await["peers"].take();
+    let all = listed(nothing()).await;
+    assert_eq!((all[0].get("you"), &all[1]["you"]), (None, &json!(true)));
+    world.call(&world.session("bob"), "peer_heartbeat", json!({ "status": "offline" })).await;
+    for (arguments, expected) in [
+        (nothing(), &["ann"][..]),
+        (json!({ "all": true }), &["ann", "bob"]),
+        (json!({ "status": "offline" }), &["bob"]),
+    ] {
+        assert_eq!(each(&listed(arguments).await, "display_name"), expected);
+    }
+    world.call(&world.session("bob"), "peer_heartbeat", nothing()).await;
     let page = world.call(&ann, "peer_list", json!({ "limit": 1 })).await;
     let rest = json!({ "limit": 1, "cursor": page["next_cursor"] });
     let page = world.call(&ann, "peer_list", rest).await;
@@ -297,10 +310,13 @@ async fn a_broadcast_reaches_all_but_its_sender() {
         (json!({ "text": "a", "circle": "none" }), 0),
     ] {
         let answer = world.call(&ann, "peer_broadcast", arguments).await;
-        assert_eq!(answer, json!({ "delivered_to": expected }));
+        assert_eq!(answer, json!({ "delivered_to": expected, "now": expected, "later": 0 }));
     }
+    world.call(&world.session("bob"), "peer_heartbeat", json!({ "status": "offline" })).await;
+    let answer = world.call(&ann, "peer_broadcast", json!({ "text": "a" })).await;
+    assert_eq!(answer, json!({ "delivered_to": 2, "now": 1, "later": 1 }));
     let got = world.call(&world.session("cleo"), "peer_inbox", nothing()).await;
-    assert_eq!(each(&got["messages"], "type"), ["broadcast", "broadcast"]);
+    assert_eq!(each(&got["messages"], "type"), ["broadcast", "broadcast", "broadcast"]);
 }
 
 #[tokio::test]
