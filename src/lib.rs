@@ -24,6 +24,7 @@ pub mod daemon;
 pub mod domain;
 mod hook_spool;
 mod host;
+mod hosts;
 pub mod http;
 mod local_socket;
 mod log_file;

@@ -8,7 +8,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use super::context::Context;
 use super::global_flags::GlobalFlags;
 use super::{
-    ServeArgs, backup, completions, config, daemon, doctor, events, exit, ghap, hook, install,
+    ServeArgs, agent, send, backup, completions, config, daemon, doctor, events, exit, ghap, hook, install,
     mcp_config, message, migrate, open, peer, people, serve, service_unit, session, stdio, task,
     token, tools, top,
 };
@@ -102,6 +102,15 @@ enum Command {
     /// Work that someone runs and everyone may watch
     #[command(subcommand, after_help = "Example:\n  svc task run -- cargo test")]
     Task(task::TaskCommand),
+    /// Agents that the daemon runs
+    #[command(
+        subcommand,
+        after_help = "Example:\n  svc agent start claude --prompt 'fix the flaky test'"
+    )]
+    Agent(agent::AgentCommand),
+    /// Give work to an agent, and print what it says
+    #[command(after_help = send::EXAMPLES)]
+    Send(send::SendArgs),
     /// The event log
     #[command(subcommand, after_help = "Example:\n  svc events tail --stream team --after latest")]
     Events(events::EventsCommand),
@@ -258,6 +267,8 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Reply(args) => people::reply(context, args).await,
         Command::Inbox(args) => people::inbox(context, args).await,
         Command::Task(command) => task::run(context, command).await,
+        Command::Agent(command) => agent::run(context, command).await,
+        Command::Send(args) => send::run(context, args).await,
         Command::Events(command) => events::run(context, command).await,
         Command::Open(args) => open::run(context, &args).await,
         Command::Tools(command) => tools::run(context, command).await,

@@ -5,6 +5,8 @@
 //!
 //! Exit codes: 0 ok, 1 failure, 2 usage, 3 already running, 4 migrations pending.
 
+mod agent;
+mod agent_attach;
 pub mod backup;
 mod commands;
 mod completions;
@@ -29,6 +31,7 @@ mod peer;
 mod people;
 mod process;
 mod program;
+mod send;
 pub mod serve;
 mod serve_args;
 mod service_unit;

@@ -181,7 +181,11 @@ async fn list(context: &Context, args: &ListArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn watch(context: &Context, id: &str, after: Option<u64>) -> anyhow::Result<ExitCode> {
+pub(super) async fn watch(
+    context: &Context,
+    id: &str,
+    after: Option<u64>,
+) -> anyhow::Result<ExitCode> {
     let mut follower = subscription(context, id, after)?;
     while let Some(item) = follower.next().await? {
         let FollowItem::Event { id, kind, data } = item else {

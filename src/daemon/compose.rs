@@ -17,7 +17,7 @@ use crate::config::{Config, Env, Paths};
 use crate::domain::{Clock, Ids, SystemClock, TokenId, hook::HookPolicy, limits};
 use crate::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
-use crate::service::{Services, Tokens, Tuning};
+use crate::service::{Services, Tokens, Tuning, agents::AgentSettings};
 use crate::sources::{SourceManager, SourceManagerParts, SourceMetrics};
 use crate::store::{OpenOptions, Store, Writer};
 use crate::{
@@ -87,7 +87,13 @@ impl ServingDaemon {
         };
         let tuning = Tuning { budget: config.budget_bounds(), ..tuning::tuning(env)? };
         let services = Services::new(store.clone(), clock, ids, tuning, tokens);
-        let services = services.with_hook_policy(policy);
+        let services = services.with_hook_policy(policy).with_agents(AgentSettings {
+            config: config.agents.clone(),
+            env: env.clone(),
+            folder: config.paths.agents.clone(),
+            program: std::env::current_exe().unwrap_or_default(),
+            mcp_url: addresses.first().map(|it| format!("{}/mcp", daemon_file::local_url(*it))),
+        });
         daemon_started(&services, &identity).await?;
         let tools = tools::catalogue();
         let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);

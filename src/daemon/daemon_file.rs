@@ -80,7 +80,7 @@ pub(super) fn remove(paths: &Paths, boot_id: &str) {
 }
 
 /// An address as clients on this machine reach it.
-fn local_url(address: SocketAddr) -> String {
+pub(super) fn local_url(address: SocketAddr) -> String {
     let ip = address.ip();
     match (ip.is_unspecified(), ip) {
         (true, IpAddr::V4(_)) => format!("http://127.0.0.1:{}", address.port()),

@@ -20,6 +20,7 @@ pub(super) fn start(
 ) {
     lifecycle.run("peers", sweep_peers(services.clone()));
     lifecycle.run("removed peers", sweep_removed_peers(services.clone()));
+    lifecycle.run("agents", services.agents.clone().run());
     lifecycle.run("tasks", sweep_tasks(services.clone()));
     lifecycle.run("processes", sweep_processes(services.clone()));
     lifecycle.run("mcp sessions", sweep_mcp_sessions(services.clone()));

@@ -48,6 +48,14 @@ pub const LISTED_TEXT_CHARS: u32 = 4000;
 pub const VERDICT_WEEKS: u32 = 104;
 /// Longest body of a reply into a task's stream, in bytes: it is read by a model.
 pub const REPLY_BYTES: usize = 256 * 1024;
+/// Longest result of a task, in bytes. Its stream has the rest.
+pub const TASK_RESULT_BYTES: usize = 256 * 1024;
+/// Most bytes that a caller gets who waits for what an agent says.
+pub const TASK_CONTENT_BYTES: usize = 5 * 1024 * 1024;
+/// Characters of a result that the one who asked for it is told.
+pub const TOLD_RESULT_CHARS: usize = 2_000;
+/// Most peers of the operator's that are told of a request.
+pub const TOLD_PEERS: u32 = 32;
 /// Most lines of output that come with a task.
 pub const TASK_FRAMES_MAX: u32 = 500;
 /// Most bytes of output that come with a task, unless a single line has more: a model reads them.

@@ -10,7 +10,13 @@ use crate::{
         Message, Task,
         journal::{Ghap, Session},
     },
-    service::{Page, access::TokenInfo, journal::OldGhap, team::ListedMessage},
+    service::{
+        Page,
+        access::TokenInfo,
+        agents::{AgentView, RequestView},
+        journal::OldGhap,
+        team::ListedMessage,
+    },
     tools::Descriptor,
 };
 
@@ -21,6 +27,14 @@ pub(super) struct List<T>(Page<T>);
 pub(super) trait Listed: JsonSchema {
     /// The member of the body that holds the items.
     const NAME: &'static str;
+}
+
+impl Listed for AgentView {
+    const NAME: &'static str = "hosts";
+}
+
+impl Listed for RequestView {
+    const NAME: &'static str = "requests";
 }
 
 impl Listed for Descriptor {

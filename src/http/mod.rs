@@ -5,6 +5,7 @@
 //! description are declared) and `body`, and never the table. Status codes live in `web::problem`.
 
 mod admission;
+mod agents;
 mod api;
 mod body;
 mod daemon_proof;
@@ -23,6 +24,7 @@ mod page;
 mod peers;
 mod protocol;
 mod routes;
+mod send_message;
 mod server;
 mod sources;
 mod sse;

@@ -10,11 +10,11 @@ use http::{HeaderValue, header};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::{
-    App, Code, Problem,
+    App, Code, Problem, agents,
     api::Api,
     daemon_proof, events, exposition, health, journal, messages,
     openapi::{Document, Operation},
-    page, peers, protocol, sources, tasks, tokens, tools,
+    page, peers, protocol, send_message, sources, tasks, tokens, tools,
 };
 
 /// The routes, with what serves them, and those of another adapter.
@@ -37,6 +37,8 @@ fn api() -> Api {
     let api = peers::routes(api);
     let api = messages::routes(api);
     let api = tasks::routes(api);
+    let api = agents::routes(api);
+    let api = send_message::routes(api);
     let api = events::routes(api);
     let api = journal::routes(api);
     let api = tokens::routes(api);

@@ -20,6 +20,8 @@ pub(in crate::service) struct SharedMeans {
     pub(in crate::service) ids: Ids,
     pub(in crate::service) tuning: Tuning,
     pub(in crate::service) budget: Budget,
+    /// Something changed for the queue of dispatches.
+    pub(in crate::service) work: tokio::sync::Notify,
 }
 
 impl Deref for Core {
@@ -38,7 +40,8 @@ impl Core {
         tuning: Tuning,
     ) -> Self {
         let budget = Budget::new(tuning.budget);
-        Self(Arc::new(SharedMeans { store, clock, ids, tuning, budget }))
+        let work = tokio::sync::Notify::new();
+        Self(Arc::new(SharedMeans { store, clock, ids, tuning, budget, work }))
     }
 
     pub(in crate::service) fn now(&self) -> Timestamp {

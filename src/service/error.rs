@@ -64,6 +64,9 @@ pub enum Error {
     /// A bound is reached. Nothing was dropped to make room.
     #[error("{0}")]
     LimitReached(String),
+    /// What it takes is not there now: an agent's program, its host, a live peer.
+    #[error("{0}")]
+    NotNow(String),
     /// The daemon starts, stops, or waits for the database.
     #[error("the daemon cannot serve this now")]
     Unavailable(#[source] StoreError),
@@ -140,6 +143,10 @@ pub enum ResourceKind {
     Stream,
     /// A session's token.
     Token,
+    /// An agent that the daemon runs.
+    Agent,
+    /// What such an agent asked for.
+    AgentRequest,
 }
 
 impl fmt::Display for ResourceKind {
@@ -160,6 +167,8 @@ impl fmt::Display for ResourceKind {
             Self::Memory => "memory",
             Self::Stream => "stream",
             Self::Token => "token",
+            Self::Agent => "agent",
+            Self::AgentRequest => "request",
         })
     }
 }

@@ -8,6 +8,7 @@
 //! event are one write job, so they commit together, and a caller that goes away tears nothing.
 
 pub mod access;
+pub mod agents;
 mod budget;
 pub(crate) mod check;
 mod core;

@@ -3,7 +3,7 @@
 use std::{ops::Deref, sync::Arc};
 
 use super::{
-    Error, Tokens, Tuning, access::Access, budget::BudgetHold, core::Core, hooks::Hooks,
+    Error, Tokens, Tuning, access::Access, agents::{AgentSettings, Agents}, budget::BudgetHold, core::Core, hooks::Hooks,
     journal::Journal, log::Log, mcp::Mcp, search::Search, sources::Sources, tasks::Tasks,
     team::Team,
 };
@@ -25,6 +25,8 @@ pub struct Rooms {
     pub log: Log,
     /// Peers, their inboxes, and the sessions of coding agents.
     pub team: Team,
+    /// Agents that the daemon runs.
+    pub agents: Agents,
     /// Tasks and their output.
     pub tasks: Tasks,
     /// What was tried, predicted and learned.
@@ -63,8 +65,10 @@ impl Services {
         let search = Search::new(core.clone());
         let journal = Journal::new(core.clone(), team.clone(), search.clone());
         let hooks = Hooks::new(core.clone(), access.clone(), team.clone(), journal.clone());
+        let agents = Agents::new(core.clone(), access.clone());
         Self(Arc::new(Rooms {
             access,
+            agents,
             log: Log::new(core.clone()),
             team,
             tasks: Tasks::new(core.clone()),
@@ -81,6 +85,13 @@ impl Services {
     #[must_use]
     pub fn with_hook_policy(mut self, policy: HookPolicy) -> Self {
         Arc::make_mut(&mut self.0).hooks.set_policy(policy);
+        self
+    }
+
+    /// The same with how agents are run.
+    #[must_use]
+    pub fn with_agents(mut self, settings: AgentSettings) -> Self {
+        Arc::make_mut(&mut self.0).agents.configure(settings);
         self
     }
 

@@ -15,6 +15,10 @@ pub use bus::{Batch, Bus, Commit, Heard, Listener, render};
 pub use error::{EngineError, MigrateError, RestoreError, StoreError};
 pub use lane::WriteLane;
 pub use rows::{
+    AgentFilter, AgentRow, DispatchMode, DispatchRow, DispatchState, DispatchWish, HostProcess,
+    RequestAnswerRow, RequestRow,
+};
+pub use rows::{
     AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, FeedScope, FramePage,
     Frequencies, GhapFilter, GhapPart, GivenItem, HitRate, LessonKind, LogPage, LoginCodeRow,
     McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageFilter, MessageListRow,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Catalogue, Tool, context, delegate, events, ghap, hooks, memory, peers, search, sessions,
-    tasks, values,
+    Catalogue, Tool, agents, context, delegate, events, ghap, hooks, memory, peers, search,
+    sessions, tasks, values,
 };
 
 /// All tools: the built-in ones, the one that searches among all, and the one that calls any.
@@ -20,6 +20,7 @@ pub fn builtin() -> Vec<Tool> {
     [
         peers::tools(),
         tasks::tools(),
+        agents::tools(),
         events::tools(),
         sessions::tools(),
         ghap::tools(),

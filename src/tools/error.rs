@@ -93,9 +93,10 @@ impl From<service::Error> for ToolError {
             Error::Conflict(_) | Error::SessionWithoutPeer => ErrorType::Conflict,
             Error::ActiveGhap { .. } => ErrorType::ActiveGhapExists,
             Error::Forbidden(_) | Error::Unauthorized => ErrorType::Forbidden,
-            Error::LimitReached(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
-                ErrorType::Unavailable
-            }
+            Error::LimitReached(_)
+            | Error::NotNow(_)
+            | Error::Unavailable(_)
+            | Error::StorageFull(_) => ErrorType::Unavailable,
             Error::Internal(_) => {
                 tracing::error!(error = telemetry::chain(&error), "a tool failed");
                 ErrorType::InternalError

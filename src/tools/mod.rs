@@ -6,6 +6,7 @@
 //! to its caller, `error` how it fails, `catalogue` all of them together. Then one file for each family, `search`, and `delegate`, which calls a tool that is not listed; `builtin` lists
 //! them.
 
+mod agents;
 mod builtin;
 mod call;
 mod catalogue;

@@ -26,6 +26,10 @@ pub struct Task {
     pub state: TaskState,
     /// What its runner reported of the process. A runner may report before the end.
     pub report: TaskReport,
+    /// Why it waits, while it is pending.
+    pub reason: Option<String>,
+    /// What came of it, in the words of the agent that did it.
+    pub result: Option<String>,
     /// When the runner was asked to stop. It stays after the end.
     pub cancel_requested_at: Option<Timestamp>,
     /// When it was made.
@@ -67,6 +71,9 @@ impl Task {
     /// The task after `change`. The caller has checked that this one is not over.
     pub fn apply(&mut self, change: &TaskChange, now: Timestamp, seq: Seq) {
         self.state = TaskState::since(change.status, now);
+        if change.status != TaskStatus::Pending {
+            self.reason = None;
+        }
         self.report.update(&change.report);
         self.updated_at = now;
         self.last_id = seq;

@@ -41,6 +41,12 @@ struct TaskWire<'a> {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
+    /// Why it waits, while it is pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    /// What came of it, in the words of the agent that did it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a str>,
     /// When the runner was asked to stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     cancel_requested_at: Option<Timestamp>,
@@ -68,6 +74,8 @@ impl<'a> From<&'a Task> for TaskWire<'a> {
             exit_code: task.report.exit_code,
             signal: task.report.signal.as_deref(),
             error: task.report.error.as_deref(),
+            reason: task.reason.as_deref(),
+            result: task.result.as_deref(),
             cancel_requested_at: task.cancel_requested_at,
             created_at: task.created_at,
             updated_at: task.updated_at,
@@ -116,6 +124,8 @@ mod tests {
             metadata: None,
             state: TaskState::Pending,
             report: TaskReport::default(),
+            reason: None,
+            result: None,
             cancel_requested_at: None,
             created_at: at(0),
             updated_at: at(0),

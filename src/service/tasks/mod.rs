@@ -5,3 +5,5 @@ mod room;
 
 pub use records::{Cancelled, Created, LastFrames, TaskWatch};
 pub use room::Tasks;
+
+pub(super) use records::{apply, make, stream_of};

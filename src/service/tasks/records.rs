@@ -11,8 +11,8 @@ use crate::{
         ReplyKind, RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent,
         TaskEventBody, TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
     },
-    service::{Error, Page, ResourceKind, check, process, team::may_act_for},
-    store::{AppendedSeqs, PeerRow, StoreError, TaskFilter, TaskRow, WriteTx},
+    service::{Error, Page, ResourceKind, check, core::Core, process, team::may_act_for},
+    store::{AppendedSeqs, DispatchState, PeerRow, StoreError, TaskFilter, TaskRow, WriteTx},
 };
 
 /// What came of making a task.
@@ -53,42 +53,7 @@ impl Tasks {
         let (caller, core) = (caller.clone(), self.core.clone());
         self.core
             .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    if let Some(key) = &input.idempotency_key
-                        && let Some(row) =
-                            tx.task_by_key(&caller.principal().to_string(), key).await?
-                    {
-                        return Ok(Created { task: row.task, is_new: false });
-                    }
-                    let bytes = bytes_of(&input);
-                    let from = asker(tx, &caller, input.from).await?;
-                    let owned =
-                        ownership(tx, &caller, input.agent.as_deref(), from.as_deref()).await?;
-                    core.budget.check(tx, &caller, BudgetKind::Tasks, 1).await?;
-                    core.budget.check(tx, &caller, BudgetKind::TaskBytes, bytes).await?;
-                    let now = tx.now();
-                    let task = Task {
-                        task_id: TaskId::new(&core.ids, now),
-                        title: input.title,
-                        agent: input.agent,
-                        prompt: input.prompt,
-                        from,
-                        metadata: input.metadata,
-                        state: TaskState::Pending,
-                        report: TaskReport::default(),
-                        cancel_requested_at: None,
-                        created_at: now,
-                        updated_at: now,
-                        last_id: 1,
-                    };
-                    let stream = stream_of(&task.task_id);
-                    let id = tx.open_stream(&stream, &visibility_of(&owned)).await?.id;
-                    tx.insert_task(&task, &owned, id, input.idempotency_key.as_deref()).await?;
-                    tx.append(&stream, vec![NewEvent::new("task", &task)]).await?;
-                    Ok(Created { task, is_new: true })
-                })
-            })
+            .write(move |tx| Box::pin(async move { make(tx, &core, &caller, input).await }))
             .await
     }
 
@@ -169,7 +134,8 @@ impl Tasks {
     /// Asks for a task to be stopped. One that nobody has begun ends at once.
     pub async fn cancel_task(&self, caller: &Caller, id: &str) -> Result<Cancelled, Error> {
         let (id, caller) = (task_id(id)?, caller.clone());
-        self.core
+        let cancelled = self
+            .core
             .store
             .write(move |tx| {
                 Box::pin(async move {
@@ -179,7 +145,12 @@ impl Tasks {
                         return Err(ended(&row.task));
                     }
                     // The first event is our own; any other means that somebody is at it.
-                    let at_once = row.task.state == TaskState::Pending && row.task.last_id <= 1;
+                    let dispatch = tx.dispatch(&id).await?;
+                    let at_once = match &dispatch {
+                        // Nobody has it while it waits in the queue, whatever was said of it before.
+                        Some(dispatch) => dispatch.state == DispatchState::Queued,
+                        None => row.task.state == TaskState::Pending && row.task.last_id <= 1,
+                    };
                     if at_once {
                         let change = TaskChange::to(TaskStatus::Cancelled, None);
                         apply(tx, &mut row, &change, None).await?;
@@ -191,7 +162,9 @@ impl Tasks {
                     Ok(Cancelled { task: row.task, at_once })
                 })
             })
-            .await
+            .await;
+        self.core.work.notify_one();
+        cancelled
     }
 
     /// Says something in a task's stream. It changes nothing of the task, which has to be going on.
@@ -321,6 +294,47 @@ impl TaskWatch {
     }
 }
 
+/// Makes a task, or finds the one that the caller made with the same key. The texts are checked already.
+pub(in crate::service) async fn make(
+    tx: &mut WriteTx,
+    core: &Core,
+    caller: &Caller,
+    input: NewTask,
+) -> Result<Created, Error> {
+    if let Some(key) = &input.idempotency_key
+        && let Some(row) = tx.task_by_key(&caller.principal().to_string(), key).await?
+    {
+        return Ok(Created { task: row.task, is_new: false });
+    }
+    let bytes = bytes_of(&input);
+    let from = asker(tx, caller, input.from).await?;
+    let owned = ownership(tx, caller, input.agent.as_deref(), from.as_deref()).await?;
+    core.budget.check(tx, caller, BudgetKind::Tasks, 1).await?;
+    core.budget.check(tx, caller, BudgetKind::TaskBytes, bytes).await?;
+    let now = tx.now();
+    let task = Task {
+        task_id: TaskId::new(&core.ids, now),
+        title: input.title,
+        agent: input.agent,
+        prompt: input.prompt,
+        from,
+        metadata: input.metadata,
+        state: TaskState::Pending,
+        report: TaskReport::default(),
+        reason: None,
+        result: None,
+        cancel_requested_at: None,
+        created_at: now,
+        updated_at: now,
+        last_id: 1,
+    };
+    let stream = stream_of(&task.task_id);
+    let id = tx.open_stream(&stream, &visibility_of(&owned)).await?.id;
+    tx.insert_task(&task, &owned, id, input.idempotency_key.as_deref()).await?;
+    tx.append(&stream, vec![NewEvent::new("task", &task)]).await?;
+    Ok(Created { task, is_new: true })
+}
+
 /// What a task takes beside its output.
 fn bytes_of(input: &NewTask) -> u64 {
     let metadata = input.metadata.as_ref().and_then(|map| serde_json::to_string(map).ok());
@@ -379,7 +393,7 @@ async fn append_all(
 }
 
 /// Changes a task's state and says so in its stream; a final state closes it.
-async fn apply(
+pub(in crate::service) async fn apply(
     tx: &mut WriteTx,
     row: &mut TaskRow,
     change: &TaskChange,
@@ -504,7 +518,7 @@ fn check_write(caller: &Caller, owned: &Ownership, id: &TaskId) -> Result<(), Er
     }
 }
 
-fn stream_of(id: &TaskId) -> StreamName {
+pub(in crate::service) fn stream_of(id: &TaskId) -> StreamName {
     StreamName::of("task", id)
 }
 

@@ -13,7 +13,7 @@ pub use inbox::{BroadcastReach, ListedMessage, MessageDetail, Stamped};
 pub use room::Team;
 pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
 
-pub(super) use delivery::{advance, note_unseen};
+pub(super) use delivery::{OutgoingMessage, advance, deliver, note_unseen};
 pub(super) use ownership::{claim, foreign};
 pub(super) use peers::{create, may_act_for, set_status, update};
 pub(super) use session_stream::tell;

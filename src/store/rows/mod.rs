@@ -1,5 +1,6 @@
 //! What the store takes and gives: plain values, without a word on how an engine holds them.
 
+mod agent;
 mod journal;
 mod learning;
 mod log;
@@ -9,6 +10,10 @@ mod source;
 mod team;
 mod tool_call;
 
+pub use agent::{
+    AgentFilter, AgentRow, DispatchMode, DispatchRow, DispatchState, DispatchWish, HostProcess,
+    RequestAnswerRow, RequestRow,
+};
 pub use journal::{
     CalibrationRow, GhapFilter, HitRate, LessonKind, ProbabilityBin, SessionFilter, SessionStart,
     VerdictWeek,

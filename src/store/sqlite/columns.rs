@@ -20,12 +20,13 @@ use crate::{
     domain::{
         CallId, DeliveryState, GhapId, HookId, McpSessionId, MessageId, MessageType, OutcomeId,
         PeerId, PeerRole, PeerStatus, TaskId, TaskStatus, Timestamp, TokenId, ValueId,
+        agent::{AgentState, RequestKind},
         journal::{
             Domain, GhapStatus, OutcomeVerdict, RootCauseCategory, SessionSource, Strategy, Tier,
         },
         learning::{Axis, MemoryCategory},
     },
-    store::{CallState, GhapPart, McpTransport, ShownBy, TokenEnd},
+    store::{CallState, DispatchMode, DispatchState, GhapPart, McpTransport, ShownBy, TokenEnd},
 };
 
 /// A unit variant, displayed as the word that serde writes for it.
@@ -96,8 +97,12 @@ column!(Timestamp as i64, |at| at.as_millis(), |millis| Ok(Self::from_millis(mil
 ids!(CallId, GhapId, HookId, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId, ValueId,);
 
 words!(
+    AgentState,
     Axis,
     CallState,
+    DispatchMode,
+    DispatchState,
+    RequestKind,
     DeliveryState,
     Domain,
     GhapStatus,

@@ -4,6 +4,8 @@
 //! and `replay` reads the log. One file for each family of tables holds the rest. `columns` says how values of the
 //! domain are stored.
 
+mod agent;
+mod agent_request;
 mod browser;
 mod budget;
 mod calibration;
@@ -12,6 +14,7 @@ mod confirmation;
 mod connect;
 mod count;
 mod db;
+mod dispatch;
 mod errors;
 mod files;
 mod hook;

@@ -130,6 +130,18 @@ impl WriteTx {
         raw.map(PeerRow::try_from).transpose()
     }
 
+    /// Peers that the operator acts as, those heard of last first.
+    pub async fn operator_peers(&mut self, limit: u32) -> Result<Vec<PeerId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"select peer_id as "peer_id!" from peer where owner is null and session_id = ''
+            order by last_seen desc limit ?"#,
+            limit
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(ids.into_iter().map(PeerId::from).collect())
+    }
+
     /// Inserts the row, or replaces the one with its id.
     pub async fn put_peer(&mut self, row: &PeerRow) -> Result<(), StoreError> {
         let peer = &row.peer;

@@ -30,6 +30,8 @@ fn task() -> TaskRow {
         metadata: None,
         state: TaskState::Active,
         report: TaskReport::default(),
+        reason: None,
+        result: None,
         cancel_requested_at: None,
         created_at: AT,
         updated_at: AT,

@@ -26,6 +26,8 @@ struct RawTask {
     created_by: String,
     runner: Option<String>,
     project: String,
+    reason: Option<String>,
+    result: Option<String>,
     runner_pid: Option<i64>,
     runner_started: Option<String>,
     cancel_requested_at: Option<Timestamp>,
@@ -73,6 +75,8 @@ impl TryFrom<RawTask> for TaskRow {
                 metadata,
                 state,
                 report: TaskReport { exit_code, signal: raw.signal, error: raw.error },
+                reason: raw.reason,
+                result: raw.result,
                 cancel_requested_at: raw.cancel_requested_at,
                 created_at: raw.created_at,
                 updated_at: raw.updated_at,
@@ -95,7 +99,7 @@ macro_rules! tasks {
             RawTask,
             r#"select t.task_id as "task_id!", t.title, t.agent, t.prompt, t.from_peer, t.metadata,
                 t.status as "status: TaskStatus", t.exit_code, t.signal, t.error, t.created_by, t.runner, t.project,
-                t.runner_pid, t.runner_started,
+                t.runner_pid, t.runner_started, t.reason, t.result,
                 t.cancel_requested_at as "cancel_requested_at: Timestamp",
                 t.created_at as "created_at: Timestamp", coalesce(e.at, t.created_at) as "updated_at!: Timestamp",
                 t.closed_at as "closed_at: Timestamp", coalesce(e.seq, 0) as "last_id!: Seq"
@@ -182,9 +186,10 @@ impl WriteTx {
     pub async fn update_task(&mut self, row: &TaskRow) -> Result<(), StoreError> {
         let task = &row.task;
         let (id, status, closed_at) = (task.task_id.as_str(), task.status(), task.state.ended_at());
+        let runner = row.owned.runner.as_ref().map(ToString::to_string);
         let done = sqlx::query!(
             "update task set status = ?, exit_code = ?, signal = ?, error = ?, runner_pid = ?, runner_started = ?, \
-                cancel_requested_at = ?, closed_at = ? where task_id = ?",
+                cancel_requested_at = ?, closed_at = ?, runner = ?, reason = ?, result = ? where task_id = ?",
             status,
             task.report.exit_code,
             task.report.signal,
@@ -193,6 +198,9 @@ impl WriteTx {
             row.runner_started,
             task.cancel_requested_at,
             closed_at,
+            runner,
+            task.reason,
+            task.result,
             id
         )
         .execute(&mut self.conn)

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use imports::{Arrow, Crate, circles, collect};
 
 /// The floors from the lowest up. A room may name what stands on the floors below its own, and nothing beside it.
-const FLOORS: [&[&str]; 11] = [
+const FLOORS: [&[&str]; 12] = [
     &["private_file", "local_socket"],
     &["log_file"],
     &["telemetry"],
     &["domain"],
     &["config", "hook_spool", "process_list", "store"],
+    &["hosts"],
     &["client", "service"],
     &["runner", "tools"],
     &["host", "sources", "web"],

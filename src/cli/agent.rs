@@ -1,0 +1,321 @@
+//! `svc agent`: agents that the daemon runs. [`super::agent_attach`] follows one.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use super::agent_attach::host;
+use super::output::{self, Column, Listing};
+use super::{Context, agent_attach};
+use crate::client::with_query;
+
+const LIST: Listing = Listing {
+    items: "hosts",
+    columns: &[
+        Column::id("AGENT", "id"),
+        Column::state("STATE", "state"),
+        Column::text("SESSION KEY", "session_key"),
+        Column::text("BACKEND", "backend").rank(3),
+        Column::path("FOLDER", "worktree").rank(2),
+        Column::number("PID", "pid").rank(4),
+        Column::time("STARTED", "started_at").rank(1),
+    ],
+    empty: "no agents; `svc agent start INSTANCE` starts one, `svc agent list --instances` shows which there are",
+    next: Some("--cursor"),
+};
+
+const INSTANCES: Listing = Listing {
+    items: "agents",
+    columns: &[
+        Column::text("INSTANCE", "instance"),
+        Column::text("BACKEND", "backend"),
+        Column::state("STATUS", "status"),
+        Column::number("LIVE", "live").rank(1),
+        Column::text("REASON", "reason").rank(2),
+    ],
+    empty: "no instances: no agent's program is on the daemon's PATH, and config.toml has no [agents.<instance>]",
+    next: None,
+};
+
+/// `svc agent …`.
+#[derive(Debug, Subcommand)]
+pub(super) enum AgentCommand {
+    /// Start an agent, which outlives the daemon
+    #[command(after_help = "Examples:\n  svc agent start claude --prompt 'fix the flaky test'\n  \
+        svc agent start reviewer --name second -- --model opus")]
+    Start(Box<StartArgs>),
+    /// List agents, newest first, or the configured ways to run them
+    #[command(after_help = "Example:\n  svc agent list --live")]
+    List(ListArgs),
+    /// Show one agent
+    #[command(after_help = "Example:\n  svc agent status agent:claude:main")]
+    Status {
+        /// Its id, a beginning of that, its session key, or its instance
+        agent: String,
+    },
+    /// Give an agent input
+    #[command(after_help = "Example:\n  svc agent send agent:claude:main 'and now the docs'")]
+    Send {
+        /// Its id, a beginning of that, its session key, or its instance
+        agent: String,
+        /// The text; `-` reads standard input
+        input: String,
+        /// Put it into the turn that is under way
+        #[arg(long)]
+        steer: bool,
+    },
+    /// Answer what an agent asks
+    #[command(after_help = "Example:\n  svc agent answer agent:claude:main req_… allow")]
+    Answer {
+        /// Its id, a beginning of that, its session key, or its instance
+        agent: String,
+        /// The request's id
+        request: String,
+        /// The option's id
+        option: String,
+    },
+    /// End an agent's turn, not the agent
+    #[command(after_help = "Example:\n  svc agent interrupt agent:claude:main")]
+    Interrupt {
+        /// Its id, a beginning of that, its session key, or its instance
+        agent: String,
+    },
+    /// End an agent
+    #[command(after_help = "Example:\n  svc agent stop agent:claude:main --timeout 5")]
+    Stop {
+        /// Its id, a beginning of that, its session key, or its instance
+        agent: String,
+        /// Kill it at once
+        #[arg(long)]
+        force: bool,
+        /// Seconds until it is killed
+        #[arg(long, value_name = "SECONDS")]
+        timeout: Option<u32>,
+        /// Why
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// What was said, also after the end
+    #[command(after_help = "Example:\n  svc agent history agent:claude:main --limit 20")]
+    History {
+        /// Its id, a beginning of that, its session key, or its instance
+        agent: String,
+        /// How many of the last entries; 0: all
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        limit: u64,
+        /// Leave out calls of tools and their results
+        #[arg(long)]
+        no_tools: bool,
+    },
+    /// Print what an agent says as it comes; exit code 0 if it ends well, else 1
+    #[command(after_help = "Example:\n  svc agent watch agent:claude:main\n\n\
+        Starts at the beginning, and resumes by itself when the daemon restarts.")]
+    Watch {
+        /// Its id, a beginning of that, its session key, or its instance
+        agent: String,
+        /// Start after this offset
+        #[arg(long, value_name = "N")]
+        after: Option<u64>,
+    },
+    /// Talk with an agent: type a line, see the answer, answer requests by number
+    #[command(after_help = "Example:\n  svc agent attach agent:claude:main\n\n\
+        Ctrl-C ends the agent's turn, Ctrl-D detaches. A restart of the daemon is waited for.")]
+    Attach {
+        /// Its id, a beginning of that, its session key, or its instance
+        agent: String,
+    },
+}
+
+/// Arguments of `svc agent start`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct StartArgs {
+    /// The configured way to run it
+    instance: Option<String>,
+    /// Its kind, in place of an instance: the only instance of that backend
+    #[arg(long)]
+    backend: Option<String>,
+    /// Its name: with the instance it makes the session key
+    #[arg(long)]
+    name: Option<String>,
+    /// Where it works; here by default, unless its instance says otherwise
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+    /// What it is given to do, for lists
+    #[arg(long)]
+    task: Option<String>,
+    /// What people say of it
+    #[arg(long)]
+    description: Option<String>,
+    /// Its first input; `-` reads standard input
+    #[arg(long)]
+    prompt: Option<String>,
+    /// Arguments for the agent's program
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+/// Arguments of `svc agent list`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ListArgs {
+    /// The configured ways to run agents, and whether each can be started
+    #[arg(long, conflicts_with_all = ["state", "instance", "backend", "live", "limit", "cursor"])]
+    instances: bool,
+    /// Only this state: starting, running, idle, requires_action, limited, stopping, done, error or lost
+    #[arg(long)]
+    state: Option<String>,
+    /// Only this instance's
+    #[arg(long)]
+    instance: Option<String>,
+    /// Only this backend's
+    #[arg(long)]
+    backend: Option<String>,
+    /// Only those that have not ended
+    #[arg(long)]
+    live: bool,
+    /// How many, 1 to 500
+    #[arg(long, value_name = "N")]
+    limit: Option<u32>,
+    /// Where the page before left off
+    #[arg(long)]
+    cursor: Option<String>,
+}
+
+pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        AgentCommand::Start(args) => start(context, *args).await,
+        AgentCommand::List(args) => list(context, &args).await,
+        AgentCommand::Status { agent } => {
+            let view: Value = context.client()?.get(&host(&agent, "")).await?;
+            print(context, &view, &AGENT_FIELDS)
+        }
+        AgentCommand::Send { agent, input, steer } => {
+            let body =
+                json!({ "input": text(input)?, "mode": if steer { "steer" } else { "queue" } });
+            let sent: Value = context.client()?.post(&host(&agent, "/send"), &body).await?;
+            print(context, &sent, &["message_id", "queued"])
+        }
+        AgentCommand::Answer { agent, request, option } => {
+            let body = json!({ "request_id": request, "option_id": option });
+            let answered: Value = context.client()?.post(&host(&agent, "/answer"), &body).await?;
+            print(context, &answered, &["request_id", "agent_id", "title", "answer"])
+        }
+        AgentCommand::Interrupt { agent } => {
+            let path = host(&agent, "/interrupt");
+            let view: Value = context.client()?.post(&path, &json!({})).await?;
+            print(context, &view, &AGENT_FIELDS)
+        }
+        AgentCommand::Stop { agent, force, timeout, reason } => {
+            let mut body = json!({ "force": force });
+            if let Some(timeout) = timeout {
+                body["timeout"] = timeout.into();
+            }
+            if let Some(reason) = reason {
+                body["reason"] = reason.into();
+            }
+            let stopped: Value = context.client()?.post(&host(&agent, "/stop"), &body).await?;
+            print(context, &stopped, &["stopped", "final_state", "exit_code", "signal", "graceful"])
+        }
+        AgentCommand::History { agent, limit, no_tools } => {
+            history(context, &agent, limit, no_tools).await
+        }
+        AgentCommand::Watch { agent, after } => agent_attach::watch(context, &agent, after).await,
+        AgentCommand::Attach { agent } => agent_attach::attach(context, &agent).await,
+    }
+}
+
+const AGENT_FIELDS: [&str; 6] = ["id", "state", "session_key", "backend", "worktree", "pid"];
+
+async fn start(context: &Context, args: StartArgs) -> anyhow::Result<ExitCode> {
+    let cwd = match args.cwd {
+        Some(cwd) => Some(std::path::absolute(cwd)?),
+        None => None,
+    };
+    let prompt = args.prompt.map(text).transpose()?;
+    let mut body = Map::new();
+    let fields = [
+        ("instance", args.instance),
+        ("backend", args.backend),
+        ("name", args.name),
+        ("cwd", cwd.map(|cwd| cwd.to_string_lossy().into_owned())),
+        ("task", args.task),
+        ("description", args.description),
+        ("prompt", prompt),
+    ];
+    for (name, value) in fields {
+        if let Some(value) = value {
+            body.insert(name.to_owned(), value.into());
+        }
+    }
+    if !args.args.is_empty() {
+        body.insert("args".to_owned(), args.args.into());
+    }
+    if !body.contains_key("cwd") {
+        let here = std::env::current_dir().context("cannot tell the working folder")?;
+        body.insert("default_cwd".to_owned(), here.to_string_lossy().into());
+    }
+    let started: Value = context.client()?.post("/v1/hosts", &body).await?;
+    print(context, &started, &AGENT_FIELDS)
+}
+
+async fn list(context: &Context, args: &ListArgs) -> anyhow::Result<ExitCode> {
+    if args.instances {
+        let all: Value = context.client()?.get("/v1/agents").await?;
+        INSTANCES.print(context, &all)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let limit = args.limit.map(|limit| limit.to_string());
+    let query = [
+        ("state", args.state.as_deref()),
+        ("instance", args.instance.as_deref()),
+        ("backend", args.backend.as_deref()),
+        ("live", args.live.then_some("true")),
+        ("limit", limit.as_deref()),
+        ("cursor", args.cursor.as_deref()),
+    ];
+    let page: Value = context.client()?.get(&with_query("/v1/hosts", &query)).await?;
+    LIST.print(context, &page)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn history(
+    context: &Context,
+    agent: &str,
+    limit: u64,
+    no_tools: bool,
+) -> anyhow::Result<ExitCode> {
+    let limit = limit.to_string();
+    let query = [("limit", Some(limit.as_str())), ("include_tools", no_tools.then_some("false"))];
+    let path = with_query(&host(agent, "/history"), &query);
+    let page: Value = context.client()?.get(&path).await?;
+    if context.json {
+        output::json(&page)?;
+    } else {
+        for entry in output::items(&page, "entries") {
+            output::block(&agent_attach::entry_text(entry))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(context: &Context, value: &Value, first: &[&str]) -> anyhow::Result<ExitCode> {
+    if context.json {
+        output::json(value)?;
+    } else {
+        output::object(&context.screen, value, first)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A text, or what standard input has.
+pub(super) fn text(given: String) -> anyhow::Result<String> {
+    if given != "-" {
+        return Ok(given);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+    Ok(text)
+}

@@ -1,0 +1,241 @@
+//! Following an agent on the terminal, and talking with it.
+
+use std::io::BufRead as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::events::note;
+use super::{Context, output};
+use crate::client::{ClientError, FollowItem, Follower, encode, with_query};
+
+/// Attempts to reach a daemon that restarts, and the wait between two.
+const ATTEMPTS: u32 = 60;
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The path of an agent's resource.
+pub(super) fn host(agent: &str, rest: &str) -> String {
+    format!("/v1/hosts/{}{rest}", encode(agent))
+}
+
+/// Prints what an agent says, to its end.
+pub(super) async fn watch(
+    context: &Context,
+    agent: &str,
+    after: Option<u64>,
+) -> anyhow::Result<ExitCode> {
+    let view: Value = context.client()?.get(&host(agent, "")).await?;
+    let mut follower = follower(context, &view, after.unwrap_or(0))?;
+    let mut printer = Printer::of(&view);
+    while let Some(item) = follower.next().await? {
+        let FollowItem::Event { data, .. } = &item else {
+            note(&item);
+            continue;
+        };
+        let event: Value = serde_json::from_str(data)?;
+        if context.json {
+            output::ndjson(&event)?;
+        } else {
+            printer.print(&event["data"])?;
+        }
+        if let Some(end) = end_of(&event["data"]) {
+            return Ok(end);
+        }
+    }
+    let view: Value = context.client()?.get(&host(&output::cell(&view, "id"), "")).await?;
+    Ok(if view["state"] == "done" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Talks with an agent until the end of the input, or of the agent.
+pub(super) async fn attach(context: &Context, agent: &str) -> anyhow::Result<ExitCode> {
+    let view: Value = context.client()?.get(&host(agent, "")).await?;
+    let id = output::cell(&view, "id");
+    if view["ended_at"].is_string() {
+        anyhow::bail!(
+            "agent {id} has ended: {}; `svc agent history` shows what was said",
+            output::cell(&view, "state")
+        );
+    }
+    let history: Value = context.client()?.get(&host(&id, "/history?limit=10")).await?;
+    for entry in output::items(&history, "entries") {
+        output::block(&entry_text(entry))?;
+    }
+    output::note(&format!(
+        "svc: attached to {} ({id}); Ctrl-C ends its turn, Ctrl-D detaches",
+        output::visible(&output::cell(&view, "session_key"))
+    ));
+    let after = history["offset"].as_u64().unwrap_or(0);
+    let mut follower = follower(context, &view, after)?;
+    let mut printer = Printer::of(&view);
+    printer.open_requests(context, &id).await;
+    let mut lines = typed_lines();
+    let mut sent: u64 = 0;
+    loop {
+        tokio::select! {
+            item = follower.next() => {
+                let Some(item) = item? else { return Ok(ExitCode::SUCCESS) };
+                let FollowItem::Event { data, .. } = &item else {
+                    note(&item);
+                    continue;
+                };
+                let event: Value = serde_json::from_str(data)?;
+                printer.print(&event["data"])?;
+                if let Some(end) = end_of(&event["data"]) {
+                    return Ok(end);
+                }
+            }
+            line = lines.recv() => {
+                let Some(line) = line else {
+                    output::note("svc: detached; the agent goes on");
+                    return Ok(ExitCode::SUCCESS);
+                };
+                if line.trim().is_empty() {
+                    continue;
+                }
+                sent += 1;
+                let (path, body) = printer.meaning_of(&id, &line, sent);
+                if let Err(error) = post(context, &path, &body).await {
+                    output::note(&format!("svc: {}", output::visible(&error.to_string())));
+                }
+            }
+            _ = tokio::signal::ctrl_c() => {
+                if let Err(error) = post(context, &host(&id, "/interrupt"), &json!({})).await {
+                    output::note(&format!("svc: {}", output::visible(&error.to_string())));
+                }
+            }
+        }
+    }
+}
+
+/// Sends a request, also to a daemon that is just restarting.
+async fn post(context: &Context, path: &str, body: &Value) -> Result<Value, ClientError> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let reply = match context.client() {
+            Ok(client) => client.post(path, body).await,
+            Err(_) if attempt < ATTEMPTS => {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            Err(error) => return Err(ClientError::Foreign(format!("{error:#}"))),
+        };
+        match reply {
+            Err(ClientError::NotRunning { .. } | ClientError::Connection { .. })
+                if attempt < ATTEMPTS =>
+            {
+                tokio::time::sleep(PAUSE).await;
+            }
+            reply => return reply,
+        }
+    }
+}
+
+fn follower(context: &Context, view: &Value, after: u64) -> anyhow::Result<Follower> {
+    let stream = format!("agent/{}", output::cell(view, "id"));
+    let path = with_query("/v1/events", &[("stream", Some(stream.as_str()))]);
+    Ok(Follower::new(context.discovery()?, path).after(after).patient())
+}
+
+/// Lines as they are typed. A thread reads them: it ends with the process.
+fn typed_lines() -> mpsc::UnboundedReceiver<String> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let Ok(line) = line else { return };
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// Prints events, and knows what was asked last.
+struct Printer {
+    /// Its lines are its words.
+    is_exec: bool,
+    /// What it waits for: the request, and its options.
+    asked: Option<(String, Vec<String>)>,
+}
+
+impl Printer {
+    fn of(view: &Value) -> Self {
+        Self { is_exec: view["backend"] == "exec", asked: None }
+    }
+
+    /// Shows what the agent waits for already.
+    async fn open_requests(&mut self, context: &Context, id: &str) {
+        let Ok(client) = context.client() else { return };
+        let Ok(page) = client.get::<Value>("/v1/requests?open=true").await else { return };
+        for request in output::items(&page, "requests") {
+            if request["agent_id"] == id {
+                self.ask(request);
+            }
+        }
+    }
+
+    fn print(&mut self, event: &Value) -> anyhow::Result<()> {
+        let kind = event["type"].as_str().unwrap_or_default();
+        match kind {
+            "output" if self.is_exec => output::block(event["data"].as_str().unwrap_or_default())?,
+            "stderr" => output::notes(event["data"].as_str().unwrap_or_default()),
+            "chat_entry" if !self.is_exec => output::block(&entry_text(&event["chat_entry"]))?,
+            "request" => self.ask(event),
+            "answer" => self.asked = None,
+            "error" => output::notes(&format!("svc: {}\n", output::cell(event, "error"))),
+            "exit" => {
+                let state = output::visible(&output::cell(event, "final_state"));
+                output::note(&format!("svc: the agent ended: {state}"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, request: &Value) {
+        let options = output::items(request, "options");
+        let mut text = format!("svc: it asks: {}\n", output::cell(request, "title"));
+        for (number, option) in options.iter().enumerate() {
+            text.push_str(&format!("  {}: {}\n", number + 1, output::cell(option, "name")));
+        }
+        output::notes(&text);
+        let ids = options.iter().map(|option| output::cell(option, "option_id")).collect();
+        self.asked = Some((output::cell(request, "request_id"), ids));
+    }
+
+    /// A number answers what was asked; everything else is input.
+    fn meaning_of(&mut self, id: &str, line: &str, sent: u64) -> (String, Value) {
+        if let Some((request, options)) = &self.asked
+            && let Some(option) =
+                line.trim().parse::<usize>().ok().and_then(|n| options.get(n.checked_sub(1)?))
+        {
+            return (host(id, "/answer"), json!({ "request_id": request, "option_id": option }));
+        }
+        let key = format!("attach-{}-{sent}", std::process::id());
+        (host(id, "/send"), json!({ "input": line, "idempotency_key": key }))
+    }
+}
+
+/// The exit code that the end of an agent is.
+fn end_of(event: &Value) -> Option<ExitCode> {
+    (event["type"] == "exit")
+        .then(|| if event["final_state"] == "done" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// An entry of the conversation as lines.
+pub(super) fn entry_text(entry: &Value) -> String {
+    let cell = |key| entry.get(key).and_then(Value::as_str);
+    let role = cell("role").unwrap_or("?");
+    let text = match (cell("content"), cell("tool_name")) {
+        (Some(content), _) => content.to_owned(),
+        (None, Some(tool)) if entry.get("tool_result").is_some() => {
+            format!("{tool} -> {}", cell("tool_result").unwrap_or_default())
+        }
+        (None, Some(tool)) => format!("{tool} {}", cell("tool_summary").unwrap_or_default()),
+        (None, None) => cell("tool_result").unwrap_or_default().to_owned(),
+    };
+    format!("{role}: {text}")
+}

@@ -1,0 +1,278 @@
+//! The daemon's end of a host's socket. Each request has a connection of its own, so none waits for another, and a host
+//! that does not answer holds up nobody but who asked it.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+use crate::domain::AgentId;
+use crate::domain::agent::{
+    AgentEvent, AgentEventBody, AnswerAgent, AttachAnswer, AttachStream, HistoryPage, HistoryQuery,
+    HostFrame, HostReply, HostRequest, HostRequestKind, HostStatus, SendAnswer, SendInput,
+    StopAgent, StopAnswer, agrees_with_protocol,
+};
+use crate::local_socket::{self, ConnectError};
+
+/// A host that does not answer within this time is wedged.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// A send waits for the host's disk.
+const SEND_WITHIN: Duration = Duration::from_secs(10);
+/// What a stop takes beyond the time that the agent is given.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// Longest line of a host, in bytes: a whole history may be one.
+const LINE_BYTES: u64 = 64 * 1024 * 1024;
+/// Events in one batch, and bytes of them.
+const BATCH_EVENTS: usize = 512;
+const BATCH_BYTES: usize = 1024 * 1024;
+
+/// Why a host did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HostError {
+    /// There is no socket, or nobody listens on it.
+    #[error("its host is not there")]
+    Absent,
+    /// It is another user's, another agent's or speaks another protocol.
+    #[error("{0}")]
+    Foreign(String),
+    /// It listens and does not answer.
+    #[error("its host does not answer")]
+    Wedged,
+    /// The connection broke.
+    #[error("the connection to its host broke: {0}")]
+    Broken(#[source] io::Error),
+    /// The host says no.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The host of one agent.
+#[derive(Debug, Clone)]
+pub(crate) struct HostClient {
+    agent: AgentId,
+    socket: PathBuf,
+}
+
+impl HostClient {
+    /// The host of this agent, which listens on `socket` if it lives.
+    pub(crate) fn new(agent: AgentId, socket: PathBuf) -> Self {
+        Self { agent, socket }
+    }
+
+    /// The host and its agent. A host of another agent, or of another protocol, is foreign.
+    pub(crate) async fn status(&self) -> Result<HostStatus, HostError> {
+        let status: HostStatus =
+            self.request(HostRequestKind::Status, &None::<()>, ANSWER_WITHIN).await?;
+        if status.agent.id != self.agent {
+            let other = &status.agent.id;
+            return Err(HostError::Foreign(format!("its socket is that of agent {other}")));
+        }
+        if !agrees_with_protocol(&status.host.protocol_version) {
+            let version = &status.host.protocol_version;
+            return Err(HostError::Foreign(format!("its host speaks protocol {version}")));
+        }
+        Ok(status)
+    }
+
+    /// Gives the agent input.
+    pub(crate) async fn send(&self, input: &SendInput) -> Result<SendAnswer, HostError> {
+        self.request(HostRequestKind::Send, &Some(input), SEND_WITHIN).await
+    }
+
+    /// Answers what the agent asked.
+    pub(crate) async fn answer(&self, answer: &AnswerAgent) -> Result<(), HostError> {
+        let _answer: Option<serde_json::Value> =
+            self.request(HostRequestKind::Answer, &Some(answer), SEND_WITHIN).await?;
+        Ok(())
+    }
+
+    /// Ends the turn that is under way.
+    pub(crate) async fn interrupt(&self) -> Result<(), HostError> {
+        let _answer: Option<serde_json::Value> =
+            self.request(HostRequestKind::Interrupt, &None::<()>, SEND_WITHIN).await?;
+        Ok(())
+    }
+
+    /// Ends the agent; answers when its program is reaped.
+    pub(crate) async fn stop(&self, stop: &StopAgent) -> Result<StopAnswer, HostError> {
+        let given = u64::try_from(stop.timeout).unwrap_or(0);
+        let given = Duration::from_secs(if given == 0 { 30 } else { given });
+        self.request(HostRequestKind::Stop, &Some(stop), given + STOP_GRACE).await
+    }
+
+    /// What was said.
+    pub(crate) async fn history(&self, query: &HistoryQuery) -> Result<HistoryPage, HostError> {
+        self.request(HostRequestKind::History, &Some(query), SEND_WITHIN).await
+    }
+
+    /// Follows the host's events after `offset`.
+    pub(crate) async fn attach(&self, offset: i64) -> Result<HostFeed, HostError> {
+        let mut connection = self.connect().await?;
+        let attach = Some(AttachStream { offset });
+        let reply = connection.exchange(HostRequestKind::Attach, &attach, ANSWER_WITHIN).await?;
+        let answer: AttachAnswer = payload(reply)?;
+        if answer.agent_id != self.agent {
+            let other = answer.agent_id;
+            return Err(HostError::Foreign(format!("its socket is that of agent {other}")));
+        }
+        Ok(HostFeed { connection })
+    }
+
+    async fn request<P: Serialize, A: DeserializeOwned>(
+        &self,
+        kind: HostRequestKind,
+        request: &Option<P>,
+        within: Duration,
+    ) -> Result<A, HostError> {
+        let mut connection = self.connect().await?;
+        payload(connection.exchange(kind, request, within).await?)
+    }
+
+    async fn connect(&self) -> Result<Connection, HostError> {
+        let connected = timeout(ANSWER_WITHIN, local_socket::connect(&self.socket)).await;
+        let stream = connected.map_err(|_| HostError::Wedged)?.map_err(|error| match error {
+            ConnectError::Absent(_) => HostError::Absent,
+            ConnectError::Foreign { .. } => HostError::Foreign(error.to_string()),
+            ConnectError::Io { source, .. } => HostError::Broken(source),
+        })?;
+        Ok(Connection::new(stream))
+    }
+}
+
+/// A connection to a host.
+#[derive(Debug)]
+struct Connection {
+    reader: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+    line: Vec<u8>,
+}
+
+impl Connection {
+    fn new(stream: UnixStream) -> Self {
+        let (reader, writer) = stream.into_split();
+        Self { reader: BufReader::with_capacity(64 * 1024, reader), writer, line: Vec::new() }
+    }
+
+    /// Asks, and waits for the answer. No events come before it: the connection is fresh.
+    async fn exchange<P: Serialize>(
+        &mut self,
+        kind: HostRequestKind,
+        payload: &Option<P>,
+        within: Duration,
+    ) -> Result<HostReply, HostError> {
+        let payload = payload.as_ref().map(serde_json::to_value).transpose();
+        let request = HostRequest {
+            kind: kind.as_str().to_owned(),
+            id: None,
+            payload: payload.map_err(|error| HostError::Broken(error.into()))?,
+        };
+        let mut line =
+            serde_json::to_vec(&request).map_err(|error| HostError::Broken(error.into()))?;
+        line.push(b'\n');
+        let exchange = async {
+            self.writer.write_all(&line).await?;
+            loop {
+                let line = self.next_line().await?;
+                let Some(line) = line else {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+                };
+                if let HostFrame::Reply(reply) = HostFrame::parse(line)? {
+                    return Ok(reply);
+                }
+            }
+        };
+        match timeout(within, exchange).await {
+            Err(_) => Err(HostError::Wedged),
+            Ok(Err(error)) => Err(HostError::Broken(error)),
+            Ok(Ok(reply)) => Ok(reply),
+        }
+    }
+
+    /// The next whole line; `None` at the end. What a dropped future has read of a line stays.
+    async fn next_line(&mut self) -> io::Result<Option<&[u8]>> {
+        if self.line.last() == Some(&b'\n') {
+            self.line.clear();
+        }
+        let left = LINE_BYTES.saturating_sub(self.line.len() as u64);
+        (&mut self.reader).take(left).read_until(b'\n', &mut self.line).await?;
+        match self.line.split_last() {
+            Some((b'\n', line)) => Ok(Some(line)),
+            Some(_) if self.line.len() as u64 >= LINE_BYTES => {
+                Err(io::Error::other("a line of the host is too long"))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether another whole line was read already.
+    fn has_line(&self) -> bool {
+        self.reader.buffer().contains(&b'\n')
+    }
+}
+
+fn payload<A: DeserializeOwned>(reply: HostReply) -> Result<A, HostError> {
+    if !reply.success {
+        return Err(HostError::Refused(reply.error.unwrap_or_else(|| "no reason".to_owned())));
+    }
+    let payload = reply.payload.unwrap_or(serde_json::Value::Null);
+    serde_json::from_value(payload).map_err(|error| HostError::Broken(error.into()))
+}
+
+/// An event as its host wrote it.
+#[derive(Debug, Clone)]
+pub(crate) struct RawAgentEvent {
+    /// The line, without its end: this goes into the log.
+    pub(crate) line: Arc<str>,
+    /// The same, read.
+    pub(crate) event: AgentEvent,
+}
+
+impl RawAgentEvent {
+    /// Reads one line.
+    pub(crate) fn parse(line: &[u8]) -> io::Result<Self> {
+        let text = std::str::from_utf8(line).map_err(io::Error::other)?;
+        let event = serde_json::from_str(text)?;
+        Ok(Self { line: text.into(), event })
+    }
+
+    /// Its number.
+    pub(crate) fn offset(&self) -> i64 {
+        self.event.offset.cast_signed()
+    }
+
+    /// What happened.
+    pub(crate) const fn body(&self) -> &AgentEventBody {
+        &self.event.body
+    }
+}
+
+/// Events of a host as they come.
+#[derive(Debug)]
+pub(crate) struct HostFeed {
+    connection: Connection,
+}
+
+impl HostFeed {
+    /// The next events: at least one, and those that are there already. `None` when the host has closed.
+    pub(crate) async fn next_batch(&mut self) -> Result<Option<Vec<RawAgentEvent>>, HostError> {
+        let mut batch: Vec<RawAgentEvent> = Vec::new();
+        let mut bytes = 0;
+        loop {
+            let line = self.connection.next_line().await.map_err(HostError::Broken)?;
+            let Some(line) = line else { break };
+            let event = RawAgentEvent::parse(line).map_err(HostError::Broken)?;
+            bytes += event.line.len();
+            batch.push(event);
+            if batch.len() >= BATCH_EVENTS || bytes >= BATCH_BYTES || !self.connection.has_line() {
+                break;
+            }
+        }
+        Ok((!batch.is_empty()).then_some(batch))
+    }
+}

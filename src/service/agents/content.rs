@@ -1,0 +1,54 @@
+//! What an agent said of a task.
+
+use serde::Deserialize;
+
+use super::Agents;
+use crate::{
+    domain::{FrameKind, Task, limits},
+    service::{Error, tasks},
+    store::PageSize,
+};
+
+impl Agents {
+    /// The result of a task, or what its agent has said so far; and whether there was more than that.
+    pub async fn content_of(&self, task: &Task) -> Result<(String, bool), Error> {
+        if let Some(result) = &task.result
+            && result.len() < limits::TASK_RESULT_BYTES
+        {
+            return Ok((result.clone(), false));
+        }
+        let name = tasks::stream_of(&task.task_id);
+        let Some(view) = self.core.store.view(&name).await? else {
+            return Ok((String::new(), false));
+        };
+        let (mut content, mut after) = (String::new(), 0);
+        loop {
+            let size = PageSize::rows(limits::PAGE_MAX);
+            let page = self.core.store.events(view.id, &name, after, Some("frame"), size).await?;
+            for event in &page.events {
+                after = event.seq;
+                let Ok(said) = serde_json::from_str::<SaidLine>(&event.data) else { continue };
+                if said.kind != FrameKind::Stdout {
+                    continue;
+                }
+                if content.len() + said.line.len() + 1 > limits::TASK_CONTENT_BYTES {
+                    return Ok((content, true));
+                }
+                if !content.is_empty() {
+                    content.push('\n');
+                }
+                content.push_str(&said.line);
+            }
+            if !page.more {
+                return Ok((content, false));
+            }
+        }
+    }
+}
+
+/// A frame, as the log has it.
+#[derive(Deserialize)]
+struct SaidLine {
+    line: String,
+    kind: FrameKind,
+}

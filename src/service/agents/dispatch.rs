@@ -1,0 +1,311 @@
+//! Giving work to agents: whom a dispatch is for, and the rows that stand before anything starts.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{Agents, room::may_run};
+use crate::{
+    config::ResolvedInstance,
+    domain::{AgentId, Caller, NewTask, Task, agent::AgentBackend},
+    service::{Error, check, tasks},
+    store::{DispatchMode, DispatchRow, DispatchState, DispatchWish},
+};
+
+/// Which agents may take a dispatch, as a caller writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum WantedMode {
+    /// A new agent for this task, ended after it.
+    SpawnOnly,
+    /// A live agent.
+    PeerOnly,
+    /// A live agent if there is one, else a new one.
+    PeerPrefer,
+    /// Refused: agents run in hosts, and not in terminals.
+    AutoTmux,
+}
+
+/// Work for an agent.
+#[derive(Debug, Clone, Default)]
+pub struct NewDispatch {
+    /// A session key, an agent's id, an instance, or a backend with one instance.
+    pub agent: Option<String>,
+    /// Any instance with this tag.
+    pub tag: Option<String>,
+    /// The instructions.
+    pub prompt: String,
+    /// Which agents may take it.
+    pub mode: Option<WantedMode>,
+    /// An ended conversation to go on with.
+    pub session: Option<String>,
+    /// The vendor's model.
+    pub model: Option<String>,
+    /// Where a new agent works.
+    pub cwd: Option<String>,
+    /// Where a new agent works if neither `cwd` nor its instance says so.
+    pub default_cwd: Option<String>,
+    /// Who asks, which only the operator may choose.
+    pub from_peer_id: Option<String>,
+    /// A repeat with the same key is answered with the task first made.
+    pub idempotency_key: Option<String>,
+}
+
+/// A dispatch as its task.
+#[derive(Debug, Clone)]
+pub struct DispatchedTask {
+    /// The task.
+    pub task: Task,
+    /// Who gets it.
+    pub instance: String,
+    /// The kind of agent.
+    pub backend: String,
+}
+
+/// Whom a dispatch is for.
+struct Target {
+    instance: String,
+    backend: String,
+    failover: Vec<String>,
+    /// The live agent that is named.
+    agent_id: Option<AgentId>,
+}
+
+impl Agents {
+    /// Makes a task for an agent. It begins when its turn comes.
+    pub async fn dispatch(
+        &self,
+        caller: &Caller,
+        input: NewDispatch,
+    ) -> Result<DispatchedTask, Error> {
+        may_run(caller)?;
+        check::not_blank("prompt", &input.prompt)?;
+        check::long("prompt", &input.prompt, crate::domain::limits::V1_BODY_BYTES)?;
+        for (field, text) in [
+            ("agent", &input.agent),
+            ("tag", &input.tag),
+            ("session", &input.session),
+            ("model", &input.model),
+            ("cwd", &input.cwd),
+        ] {
+            check::key(field, text.as_deref())?;
+        }
+        let target = self.target(caller, &input).await?;
+        let mode = match input.mode {
+            Some(WantedMode::AutoTmux) => {
+                let why = "auto-tmux is not offered: agents run in hosts that outlive the daemon, and not in terminals; \
+                           use spawn-only, peer-only or peer-prefer";
+                return Err(Error::invalid("mode", why));
+            }
+            Some(WantedMode::PeerOnly) => DispatchMode::PeerOnly,
+            Some(WantedMode::PeerPrefer) => DispatchMode::PeerPrefer,
+            Some(WantedMode::SpawnOnly) if target.agent_id.is_some() => {
+                let why = "spawn-only starts a new agent, and `agent` names a live one";
+                return Err(Error::invalid("mode", why));
+            }
+            None if target.agent_id.is_some() => DispatchMode::PeerOnly,
+            Some(WantedMode::SpawnOnly) | None => DispatchMode::SpawnOnly,
+        };
+        let mut wish = DispatchWish {
+            model: input.model.clone(),
+            cwd: None,
+            resume: None,
+            agent_id: target.agent_id.clone(),
+        };
+        if target.agent_id.is_none() && mode != DispatchMode::PeerOnly {
+            let instance =
+                self.callable(&target.instance).map_err(|why| Error::invalid("agent", why))?;
+            wish.cwd = Some(self.folder_of(
+                caller,
+                input.cwd.as_deref(),
+                input.default_cwd.as_deref(),
+                &instance,
+            )?);
+            wish.resume = self.resumed(caller, &input, instance.backend).await?;
+        } else if input.session.is_some() {
+            return Err(Error::invalid("session", "is for a new agent: use mode spawn-only"));
+        }
+        let Target { instance, backend, failover, .. } = target;
+        let row = DispatchRow {
+            id: 0,
+            task_id: crate::domain::TaskId::from(String::new()),
+            instance: instance.clone(),
+            backend: backend.clone(),
+            mode,
+            wish,
+            failover,
+            attempt: 1,
+            state: DispatchState::Queued,
+            agent_id: None,
+            is_spawned: false,
+            taken_at: None,
+            has_words: false,
+            turn: None,
+        };
+        let new_task = NewTask {
+            agent: Some(instance),
+            prompt: Some(input.prompt),
+            from: input.from_peer_id,
+            idempotency_key: input.idempotency_key,
+            ..NewTask::default()
+        };
+        let dispatched = self.store_dispatch(caller, new_task, row).await?;
+        self.core.work.notify_one();
+        Ok(dispatched)
+    }
+
+    async fn store_dispatch(
+        &self,
+        caller: &Caller,
+        new_task: NewTask,
+        mut row: DispatchRow,
+    ) -> Result<DispatchedTask, Error> {
+        let (caller, core) = (caller.clone(), self.core.clone());
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let prompt = new_task.prompt.clone();
+                    let created = tasks::make(tx, &core, &caller, new_task).await?;
+                    let task = created.task;
+                    if !created.is_new {
+                        let known = tx.dispatch(&task.task_id).await?;
+                        let Some(known) = known.filter(|_| task.prompt == prompt) else {
+                            return Err(Error::Conflict(format!(
+                                "idempotency_key stands for another task, {}",
+                                task.task_id
+                            )));
+                        };
+                        let DispatchRow { instance, backend, .. } = known;
+                        return Ok(DispatchedTask { task, instance, backend });
+                    }
+                    let is_there = row.wish.agent_id.is_some()
+                        || tx.free_agent_of(&row.instance).await?.is_some();
+                    if row.mode == DispatchMode::PeerOnly && !is_there {
+                        return Err(Error::NotNow(format!(
+                            "no live peer: no agent of instance {} runs",
+                            row.instance
+                        )));
+                    }
+                    row.task_id = task.task_id.clone();
+                    tx.insert_dispatch(&row).await?;
+                    let DispatchRow { instance, backend, .. } = row;
+                    Ok(DispatchedTask { task, instance, backend })
+                })
+            })
+            .await
+    }
+
+    /// Whom a dispatch is for.
+    async fn target(&self, caller: &Caller, input: &NewDispatch) -> Result<Target, Error> {
+        let all = self.resolved();
+        let of = |it: &ResolvedInstance| Target {
+            instance: it.view.instance.clone(),
+            backend: it.view.backend.clone(),
+            failover: it.view.failover_to.clone(),
+            agent_id: None,
+        };
+        if let Some(named) = input.agent.as_deref() {
+            if named.starts_with(AgentId::PREFIX) || named.starts_with("agent:") {
+                return self.live_target(caller, named).await;
+            }
+            if let Some(it) = all.iter().find(|it| it.view.instance == named) {
+                if !it.view.callable {
+                    let reason = it.view.reason.clone().unwrap_or_default();
+                    return Err(choices("agent", &format!("instance {named}: {reason}"), &all));
+                }
+                return Ok(of(it));
+            }
+            let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == named).collect();
+            return match of_backend[..] {
+                [one] if one.view.callable => Ok(of(one)),
+                [] => Err(choices("agent", &format!("there is no agent {named:?}"), &all)),
+                _ => {
+                    Err(choices("agent", &format!("backend {named} has no single instance"), &all))
+                }
+            };
+        }
+        if let Some(tag) = input.tag.as_deref() {
+            let counts = self.core.store.live_agent_counts().await?;
+            let busy = |it: &ResolvedInstance| {
+                counts.iter().find(|(name, _)| *name == it.view.instance).map_or(0, |it| it.1)
+            };
+            let has_tag = |it: &&ResolvedInstance| {
+                it.view.callable && it.view.tags.iter().any(|own| own.eq_ignore_ascii_case(tag))
+            };
+            let chosen = all.iter().filter(has_tag).min_by_key(|it| (busy(it), &it.view.instance));
+            return chosen.map(of).ok_or_else(|| {
+                choices("tag", &format!("no callable instance has tag {tag:?}"), &all)
+            });
+        }
+        let default = &self.settings.config.default_agent;
+        let callable: Vec<_> = all.iter().filter(|it| it.view.callable).collect();
+        match (default, &callable[..]) {
+            (Some(name), _) => {
+                callable.iter().find(|it| it.view.instance == *name).map(|it| of(it)).ok_or_else(
+                    || choices("agent", &format!("default_agent {name} is not callable"), &all),
+                )
+            }
+            (None, [one]) => Ok(of(one)),
+            (None, _) => Err(choices("agent", "it is not clear who is meant", &all)),
+        }
+    }
+
+    async fn live_target(&self, caller: &Caller, named: &str) -> Result<Target, Error> {
+        let row = match self.find(caller, named).await {
+            Err(Error::NotFound { .. }) => {
+                return Err(choices(
+                    "agent",
+                    &format!("there is no agent {named:?}"),
+                    &self.resolved(),
+                ));
+            }
+            found => found?,
+        };
+        if row.ended_at.is_some() {
+            let why = format!("agent {named} has ended: `session` goes on with its conversation");
+            return Err(choices("agent", &why, &self.resolved()));
+        }
+        Ok(Target {
+            instance: row.info.instance.clone(),
+            backend: row.info.backend.to_string(),
+            failover: Vec::new(),
+            agent_id: Some(row.info.id),
+        })
+    }
+
+    /// The vendor's id of the conversation that a dispatch goes on with.
+    async fn resumed(
+        &self,
+        caller: &Caller,
+        input: &NewDispatch,
+        backend: AgentBackend,
+    ) -> Result<Option<String>, Error> {
+        let Some(session) = input.session.as_deref() else { return Ok(None) };
+        if backend == AgentBackend::Exec {
+            return Err(Error::invalid("session", "backend exec goes on with no conversation"));
+        }
+        if !session.starts_with(AgentId::PREFIX) && !session.starts_with("agent:") {
+            return Ok(Some(session.to_owned()));
+        }
+        let row = self.find(caller, session).await?;
+        if row.ended_at.is_none() {
+            return Err(Error::invalid("session", "lives: name it as `agent`"));
+        }
+        if row.info.backend != backend {
+            return Err(Error::invalid(
+                "session",
+                format!("is one of backend {}", row.info.backend),
+            ));
+        }
+        let vendor = row.info.session_id;
+        vendor.map(Some).ok_or_else(|| Error::invalid("session", "has no conversation on record"))
+    }
+}
+
+/// The error of a target that is none, with those that there are.
+fn choices(field: &'static str, why: &str, all: &[ResolvedInstance]) -> Error {
+    let names: Vec<&str> =
+        all.iter().filter(|it| it.view.callable).map(|it| it.view.instance.as_str()).collect();
+    let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    Error::invalid(field, format!("{why}; callable instances: {there_are}"))
+}

@@ -1,0 +1,356 @@
+//! What a batch of a host's events changes: the log, the agent's row, its requests and its work. All of this is one write
+//! job, so the log has each event once, and nothing that follows from it is lost.
+
+use base64::Engine as _;
+use serde_json::{Value, json};
+
+use super::{
+    records::{stream_of, tell_team, unknown},
+    settle::{self, settle_exit, settle_turn},
+};
+use crate::{
+    domain::{
+        AgentId, AgentRequestId, Frame, FrameKind, NewEvent, TaskChange, TaskStatus, Timestamp,
+        TokenId,
+        agent::{AgentBackend, AgentEventBody, AgentOutput, AgentRequest, AgentState, HistoryRole},
+    },
+    hosts::RawAgentEvent,
+    service::{Error, core::Core, tasks},
+    store::{
+        AgentRow, DispatchRow, DispatchState, RequestAnswerRow, RequestRow, StoreError, WriteTx,
+    },
+};
+
+/// What came of a batch.
+#[derive(Debug, Default)]
+pub(super) struct TakenIn {
+    /// The agent has ended, and nothing more will come.
+    pub(super) has_ended: bool,
+    /// The task that it was started for needs it no more.
+    pub(super) is_spent: bool,
+    /// It has work that is not over.
+    pub(super) is_dispatching: bool,
+    /// Tokens that ended with it.
+    pub(super) revoked: Vec<TokenId>,
+}
+
+/// Takes events of a host over. Those that the log has are passed over.
+///
+/// # Errors
+/// [`Error::Conflict`] if one is missing between the log and these.
+pub(super) async fn take_in(
+    tx: &mut WriteTx,
+    core: &Core,
+    id: &AgentId,
+    events: Vec<RawAgentEvent>,
+) -> Result<TakenIn, Error> {
+    let mut row = tx.agent(id).await?.ok_or_else(|| unknown(id.as_str()))?;
+    let stream = stream_of(id);
+    let state = tx.stream(&stream).await?.ok_or(StoreError::NoStream)?;
+    if row.ended_at.is_some() || state.closed {
+        return Ok(TakenIn { has_ended: true, ..TakenIn::default() });
+    }
+    let mut head = state.head;
+    let mut fresh = Vec::with_capacity(events.len());
+    for event in events {
+        if event.offset() <= head {
+            continue;
+        }
+        if event.offset() != head + 1 {
+            return Err(Error::Conflict(format!(
+                "the host of {id} has offset {} where {} was due",
+                event.offset(),
+                head + 1
+            )));
+        }
+        head += 1;
+        fresh.push(event);
+    }
+    let mut taken = TakenIn::default();
+    let mut work = tx.dispatches_of_agent(id).await?;
+    if !fresh.is_empty() {
+        let in_log = fresh.iter().map(as_logged).collect();
+        tx.append(&stream, in_log).await?;
+        let before = row.clone();
+        for event in &fresh {
+            apply(tx, core, &mut row, event).await?;
+            give_words(tx, core, &row, &mut work, event, &mut taken).await?;
+        }
+        if let Some(end) = fresh.iter().find_map(exit_of) {
+            row.info.state = end;
+            finish(tx, &mut row, &mut work, core, &mut taken).await?;
+        }
+        if row != before {
+            tx.update_agent(&row).await?;
+        }
+    }
+    taken.is_dispatching = work.iter().any(|it| it.state != DispatchState::Over);
+    if let Some(task) = &row.task_id
+        && tx.dispatch(task).await?.is_none_or(|it| it.state == DispatchState::Over)
+    {
+        taken.is_spent = true;
+    }
+    Ok(taken)
+}
+
+/// An event as the log has it: the host's line.
+fn as_logged(event: &RawAgentEvent) -> NewEvent {
+    NewEvent { kind: event.body().kind().into(), data: event.line.clone(), producer_id: None }
+}
+
+/// Only output and the like: nothing but the log changes.
+pub(super) fn is_plain(event: &RawAgentEvent) -> bool {
+    matches!(
+        event.body(),
+        AgentEventBody::Output(_)
+            | AgentEventBody::Stderr(_)
+            | AgentEventBody::ChatEntry { .. }
+            | AgentEventBody::Usage(_)
+    )
+}
+
+/// The events of a batch that changes nothing but the log.
+pub(super) fn plain_events(events: &[RawAgentEvent]) -> Vec<NewEvent> {
+    events.iter().map(as_logged).collect()
+}
+
+fn exit_of(event: &RawAgentEvent) -> Option<AgentState> {
+    match event.body() {
+        AgentEventBody::Exit { final_state, .. } => Some(*final_state),
+        _ => None,
+    }
+}
+
+/// What an event says of its agent.
+async fn apply(
+    tx: &mut WriteTx,
+    core: &Core,
+    row: &mut AgentRow,
+    event: &RawAgentEvent,
+) -> Result<(), Error> {
+    match event.body() {
+        AgentEventBody::State { state, task, description, session_id, .. } => {
+            row.info.state = *state;
+            let known = [
+                (task, &mut row.info.task),
+                (description, &mut row.info.description),
+                (session_id, &mut row.info.session_id),
+            ];
+            for (news, known) in known {
+                if news.is_some() {
+                    known.clone_from(news);
+                }
+            }
+        }
+        AgentEventBody::Error { error } => row.info.error = Some(error.clone()),
+        AgentEventBody::Exit { exit_code, signal, .. } => {
+            (row.info.exit_code, row.info.signal, row.info.pid) = (*exit_code, *signal, 0);
+        }
+        AgentEventBody::Request(request) => {
+            let opened_at = Timestamp::from_millis(event.event.timestamp);
+            open_request(tx, core, row, request, opened_at).await?;
+        }
+        AgentEventBody::Answer { request_id, option_id, by } => {
+            close_request(tx, row, request_id, option_id.clone(), by.clone()).await?;
+        }
+        AgentEventBody::Output(_)
+        | AgentEventBody::Stderr(_)
+        | AgentEventBody::ChatEntry { .. }
+        | AgentEventBody::Input { .. }
+        | AgentEventBody::Usage(_) => {}
+    }
+    Ok(())
+}
+
+async fn open_request(
+    tx: &mut WriteTx,
+    core: &Core,
+    row: &AgentRow,
+    request: &AgentRequest,
+    opened_at: Timestamp,
+) -> Result<(), Error> {
+    let asked = RequestRow {
+        request_id: request.request_id.clone(),
+        agent_id: row.info.id.clone(),
+        session_key: row.info.session_key.clone(),
+        owned: row.owned.clone(),
+        kind: request.kind,
+        title: request.title.clone(),
+        options: request.options.clone(),
+        opened_at,
+        deadline: opened_at.plus(row.request_timeout),
+        closed_at: None,
+        answer: None,
+    };
+    let tool = request.tool.as_ref().map(Value::to_string);
+    if !tx.insert_agent_request(&asked, tool.as_deref()).await? {
+        return Ok(());
+    }
+    let about = json!({ "request_id": asked.request_id, "kind": asked.kind });
+    tell_team(tx, "request.opened", row, about).await?;
+    settle::tell_operator(tx, core, row, &asked).await
+}
+
+async fn close_request(
+    tx: &mut WriteTx,
+    row: &AgentRow,
+    id: &AgentRequestId,
+    option_id: Option<String>,
+    by: String,
+) -> Result<(), Error> {
+    let open = tx.agent_request(id).await?.filter(|request| request.closed_at.is_none());
+    let Some(request) = open.filter(|request| request.agent_id == row.info.id) else {
+        return Ok(());
+    };
+    let answer = RequestAnswerRow { option_id, by };
+    tx.close_agent_request(&request.request_id, &answer).await?;
+    let about = json!({ "request_id": request.request_id, "kind": request.kind, "by": answer.by });
+    tell_team(tx, "request.closed", row, about).await?;
+    Ok(())
+}
+
+/// What an event is to the work that the agent has.
+async fn give_words(
+    tx: &mut WriteTx,
+    core: &Core,
+    row: &AgentRow,
+    work: &mut [DispatchRow],
+    event: &RawAgentEvent,
+    taken: &mut TakenIn,
+) -> Result<(), Error> {
+    if work.is_empty() {
+        return Ok(());
+    }
+    let at = Timestamp::from_millis(event.event.timestamp);
+    match event.body() {
+        AgentEventBody::Input { message_id, .. } => {
+            let begun = work.iter_mut().find(|it| it.task_id.as_str() == message_id);
+            if let Some(dispatch) = begun.filter(|it| it.state != DispatchState::Over) {
+                dispatch.taken_at = Some(event.offset());
+                dispatch.state = DispatchState::Sent;
+                tx.update_dispatch(dispatch).await?;
+                if let Some(mut task) = tx.task(&dispatch.task_id).await?
+                    && task.task.status() == TaskStatus::Pending
+                {
+                    let change = TaskChange::to(TaskStatus::Active, None);
+                    tasks::apply(tx, &mut task, &change, None).await?;
+                }
+            }
+        }
+        AgentEventBody::Output(output) if row.info.backend == AgentBackend::Exec => {
+            if let Some(dispatch) = under_way(work) {
+                add_frames(tx, dispatch, &[text_of(output)], FrameKind::Stdout, at).await?;
+                note_words(tx, dispatch).await?;
+            }
+        }
+        AgentEventBody::ChatEntry { chat_entry } => {
+            let Some(dispatch) = under_way(work) else { return Ok(()) };
+            let said = match chat_entry.role {
+                HistoryRole::Assistant => chat_entry.content.as_deref(),
+                _ => None,
+            };
+            if row.info.backend != AgentBackend::Exec
+                && let Some(said) = said
+            {
+                let lines: Vec<String> = said.lines().map(str::to_owned).collect();
+                add_frames(tx, dispatch, &lines, FrameKind::Stdout, at).await?;
+            }
+            let is_failure = chat_entry.is_error == Some(true);
+            let is_word = matches!(chat_entry.role, HistoryRole::Assistant | HistoryRole::Tool);
+            if is_word && !is_failure {
+                note_words(tx, dispatch).await?;
+            }
+        }
+        AgentEventBody::Stderr(output) => {
+            let dispatch = match work.iter_mut().position(|it| it.is_spawned) {
+                Some(spawned) => Some(&mut work[spawned]),
+                None => under_way(work),
+            };
+            if let Some(dispatch) = dispatch.filter(|it| it.state != DispatchState::Over) {
+                add_frames(tx, dispatch, &[text_of(output)], FrameKind::Stderr, at).await?;
+            }
+        }
+        AgentEventBody::State { turn: Some(turn), .. } => {
+            let ended =
+                work.iter_mut().find(|it| turn.message_id.as_deref() == Some(it.task_id.as_str()));
+            if let Some(dispatch) = ended.filter(|it| it.state != DispatchState::Over) {
+                settle_turn(tx, core, row, dispatch, turn).await?;
+                taken.is_spent |= dispatch.is_spawned;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The work whose prompt the agent has, and whose turn goes on.
+fn under_way(work: &mut [DispatchRow]) -> Option<&mut DispatchRow> {
+    work.iter_mut()
+        .filter(|it| it.state == DispatchState::Sent && it.turn.is_none())
+        .filter(|it| it.taken_at.is_some())
+        .max_by_key(|it| it.taken_at)
+}
+
+async fn note_words(tx: &mut WriteTx, dispatch: &mut DispatchRow) -> Result<(), StoreError> {
+    if dispatch.has_words {
+        return Ok(());
+    }
+    dispatch.has_words = true;
+    tx.update_dispatch(dispatch).await
+}
+
+async fn add_frames(
+    tx: &mut WriteTx,
+    dispatch: &DispatchRow,
+    lines: &[String],
+    kind: FrameKind,
+    ts: Timestamp,
+) -> Result<(), StoreError> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let frames = lines
+        .iter()
+        .map(|line| NewEvent::new("frame", &Frame { task_id: &dispatch.task_id, line, kind, ts }))
+        .collect();
+    match tx.append(&tasks::stream_of(&dispatch.task_id), frames).await {
+        // Somebody else has ended the task.
+        Ok(_) | Err(StoreError::StreamClosed) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A line as text. Bytes that are none become replacement characters; the agent's own stream has them whole.
+fn text_of(output: &AgentOutput) -> String {
+    if output.encoding.is_none() {
+        return output.data.clone();
+    }
+    let bytes = base64::engine::general_purpose::STANDARD.decode(&output.data);
+    bytes.map_or_else(|_| output.data.clone(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Ends an agent: its requests, its work, its token, its stream. The caller stores the row.
+pub(super) async fn finish(
+    tx: &mut WriteTx,
+    row: &mut AgentRow,
+    work: &mut [DispatchRow],
+    core: &Core,
+    taken: &mut TakenIn,
+) -> Result<(), Error> {
+    let id = row.info.id.clone();
+    for request in tx.open_requests_of(&id).await? {
+        let by = if row.info.state == AgentState::Lost { "lost" } else { "exit" };
+        close_request(tx, row, &request.request_id, None, by.to_owned()).await?;
+    }
+    for dispatch in work.iter_mut().filter(|it| it.state != DispatchState::Over) {
+        settle_exit(tx, core, row, dispatch).await?;
+    }
+    row.info.pid = 0;
+    row.ended_at = Some(tx.now());
+    tx.close_stream(&stream_of(&id)).await?;
+    taken.revoked = tx.revoke_tokens_of(&row.info.session_key).await?;
+    taken.has_ended = true;
+    let about = json!({ "exit_code": row.info.exit_code, "signal": row.info.signal });
+    tell_team(tx, "agent.ended", row, about).await?;
+    Ok(())
+}

@@ -1,0 +1,24 @@
+//! Agents that the daemon runs: instances, starting and stopping, taking over what their hosts have on record, requests,
+//! and the work that is given to them.
+//!
+//! A row stands before anything starts. `start` makes one and launches its host; `follow` takes the host's events into the
+//! log and notices its end; `intake` is what a batch of events changes, in one write job; `settle` ends the task that an
+//! agent had. `dispatch` gives work to agents, `queue` says when. `control` and `requests` ask hosts.
+
+mod content;
+mod control;
+mod dispatch;
+mod follow;
+mod intake;
+mod queue;
+mod records;
+mod requests;
+mod room;
+mod settle;
+mod start;
+
+pub use control::{AgentView, HistoryView, SendToAgent};
+pub use dispatch::{DispatchedTask, NewDispatch, WantedMode};
+pub use requests::{AnswerRequest, RequestView};
+pub use room::{AGENTS_SCOPE, APPROVE_SCOPE, AgentSettings, Agents};
+pub use start::{NewAgent, StartedAgent};

@@ -1,0 +1,382 @@
+//! The queue of dispatches: first come, first served, as far as each instance's bounds let them; and what a wish to cancel
+//! does to those that have an agent.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::{sleep, timeout};
+
+use super::{
+    Agents,
+    settle::{end_task, retry},
+    start::{AgentPlan, PlannedAgent, project_of_task},
+};
+use crate::{
+    domain::{
+        AgentId, AgentInstance, NewEvent, Ownership, Principal, TaskId, TaskReport, TaskStatus,
+        agent::{AgentInput, SendInput, SendMode, StopAgent},
+    },
+    hosts::HostError,
+    service::{Error, tasks},
+    store::{AgentRow, DispatchMode, DispatchRow, DispatchState, TaskRow, WriteTx},
+};
+
+/// The queue is looked at this often, also if nobody says that something has changed: a rate lets the next one go.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Time that a turn has to end after an interrupt, before its agent is stopped.
+const INTERRUPT_WITHIN: Duration = Duration::from_secs(2);
+/// Seconds that an agent has to end.
+const STOP_WITHIN: i64 = 5;
+/// The wait before another attempt to reach a host that does not answer.
+const SEND_PAUSE: Duration = Duration::from_millis(500);
+
+/// What is done with a dispatch whose turn it is.
+enum Step {
+    /// Its task is over, or somebody else has taken care of it.
+    Nothing,
+    /// It waits; those behind it, of the same instance, do too.
+    Wait,
+    /// An agent's row was made for it.
+    Launch(Box<PlannedAgent>),
+    /// A live agent gets it.
+    Send(AgentId),
+}
+
+/// Dispatches that this process is at work on, so that it begins nothing twice.
+type AtWork = Arc<Mutex<HashSet<TaskId>>>;
+
+impl Agents {
+    /// Gives work to agents until it is dropped.
+    pub(super) async fn run_queue(self) {
+        let (sending, cancelling) = (AtWork::default(), AtWork::default());
+        loop {
+            if let Err(error) = self.look(&sending, &cancelling).await {
+                tracing::error!(%error, "cannot give work to agents");
+                sleep(LOOK_EVERY).await;
+            }
+            // Nothing waits most of the time; then a notice comes first.
+            let _ = timeout(LOOK_EVERY, self.core.work.notified()).await;
+        }
+    }
+
+    async fn look(&self, sending: &AtWork, cancelling: &AtWork) -> Result<(), Error> {
+        for dispatch in self.core.store.cancelled_dispatches().await? {
+            if insert(cancelling, &dispatch.task_id) {
+                let (agents, cancelling) = (self.clone(), Arc::clone(cancelling));
+                tokio::spawn(async move {
+                    agents.cancel(&dispatch).await;
+                    remove(&cancelling, &dispatch.task_id);
+                });
+            }
+        }
+        // Those whose prompt was on its way when a daemon ended are sent again: the host knows them by their id.
+        for dispatch in self.core.store.dispatches(DispatchState::Starting).await? {
+            if let Some(agent) = dispatch.agent_id.clone().filter(|_| !dispatch.is_spawned) {
+                self.send(agent, dispatch.task_id, sending);
+            }
+        }
+        let mut blocked: HashSet<String> = HashSet::new();
+        for dispatch in self.core.store.dispatches(DispatchState::Queued).await? {
+            let is_blocked = blocked.contains(&dispatch.instance);
+            let (agents, id) = (self.clone(), dispatch.task_id.clone());
+            let step = self
+                .core
+                .store
+                .write(move |tx| Box::pin(async move { agents.step(tx, &id, is_blocked).await }))
+                .await?;
+            match step {
+                Step::Nothing => {}
+                Step::Wait => {
+                    blocked.insert(dispatch.instance);
+                }
+                Step::Launch(planned) => {
+                    self.live.dispatching().insert(planned.row.info.id.clone());
+                    let agents = self.clone();
+                    tokio::spawn(async move {
+                        if let Err(reason) = agents.launch(*planned).await {
+                            tracing::warn!(reason, "an agent for a task did not start");
+                        }
+                        agents.core.work.notify_one();
+                    });
+                }
+                Step::Send(agent) => {
+                    self.live.dispatching().insert(agent.clone());
+                    self.send(agent, dispatch.task_id, sending);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What becomes of the dispatch that is next, with its rows.
+    async fn step(&self, tx: &mut WriteTx, id: &TaskId, is_blocked: bool) -> Result<Step, Error> {
+        let Some(mut dispatch) = tx.dispatch(id).await? else { return Ok(Step::Nothing) };
+        let Some(mut task) = tx.task(id).await? else { return Ok(Step::Nothing) };
+        if dispatch.state != DispatchState::Queued || task.task.is_over() {
+            return Ok(Step::Nothing);
+        }
+        if task.task.cancel_requested_at.is_some() {
+            let (core, none) = (self.core.clone(), TaskReport::default());
+            end_task(tx, &core, &mut dispatch, &mut task, TaskStatus::Cancelled, None, none)
+                .await?;
+            return Ok(Step::Nothing);
+        }
+        if let Some(named) = dispatch.wish.agent_id.clone() {
+            let row = tx.agent(&named).await?.filter(|row| row.ended_at.is_none());
+            return match row {
+                Some(row) => self.assign(tx, &mut dispatch, &mut task, &row).await,
+                None => {
+                    let why = format!("agent {named} ended before it took the prompt");
+                    self.fail(tx, &mut dispatch, &mut task, why).await
+                }
+            };
+        }
+        if dispatch.mode != DispatchMode::SpawnOnly {
+            if let Some(row) = tx.free_agent_of(&dispatch.instance).await? {
+                return self.assign(tx, &mut dispatch, &mut task, &row).await;
+            }
+            if dispatch.mode == DispatchMode::PeerOnly {
+                let why = format!("no live peer: no agent of instance {} runs", dispatch.instance);
+                return self.fail(tx, &mut dispatch, &mut task, why).await;
+            }
+        }
+        let instance = match self.callable(&dispatch.instance) {
+            Ok(instance) => instance,
+            Err(why) => return self.fail(tx, &mut dispatch, &mut task, why).await,
+        };
+        let full = self.full(tx, &instance).await?;
+        let behind = || format!("waits behind others for instance {}", instance.name);
+        if let Some(reason) = full.or_else(|| is_blocked.then(behind)) {
+            if task.task.reason.as_deref() != Some(&reason) {
+                task.task.reason = Some(reason);
+                note(tx, &task).await?;
+            }
+            return Ok(Step::Wait);
+        }
+        self.plan_for(tx, &mut dispatch, &mut task, instance).await
+    }
+
+    /// A live agent gets it.
+    async fn assign(
+        &self,
+        tx: &mut WriteTx,
+        dispatch: &mut DispatchRow,
+        task: &mut TaskRow,
+        row: &AgentRow,
+    ) -> Result<Step, Error> {
+        let id = row.info.id.clone();
+        dispatch.state = DispatchState::Starting;
+        (dispatch.agent_id, dispatch.is_spawned) = (Some(id.clone()), false);
+        dispatch.backend = row.info.backend.to_string();
+        tx.update_dispatch(dispatch).await?;
+        give_to(tx, task, row).await?;
+        Ok(Step::Send(id))
+    }
+
+    /// A new agent gets it.
+    async fn plan_for(
+        &self,
+        tx: &mut WriteTx,
+        dispatch: &mut DispatchRow,
+        task: &mut TaskRow,
+        instance: AgentInstance,
+    ) -> Result<Step, Error> {
+        let id = dispatch.task_id.clone();
+        let mut name = id.as_str().replace('_', "-").to_ascii_lowercase();
+        if dispatch.attempt > 1 {
+            name = format!("{name}-{}", dispatch.attempt);
+        }
+        let cwd = match (&dispatch.wish.cwd, &instance.cwd) {
+            (_, Some(cwd)) if dispatch.attempt > 1 => cwd.to_string_lossy().into_owned(),
+            (Some(cwd), _) => cwd.clone(),
+            (None, Some(cwd)) => cwd.to_string_lossy().into_owned(),
+            (None, None) => "/".to_owned(),
+        };
+        let owner = task.owned.owner.clone().unwrap_or(Principal::Operator);
+        let prompt = task.task.prompt.clone().unwrap_or_default();
+        let plan = AgentPlan {
+            project: project_of_task(&task.owned, &cwd),
+            name,
+            cwd,
+            prompt: Some(AgentInput {
+                input: prompt,
+                message_id: Some(id.as_str().to_owned()),
+                from: Some(owner.to_string()),
+                idempotency_key: Some(id.as_str().to_owned()),
+            }),
+            owner,
+            task: task.task.title.clone(),
+            description: None,
+            args: Vec::new(),
+            env: std::collections::BTreeMap::new(),
+            model: dispatch.wish.model.clone(),
+            resume: dispatch.wish.resume.clone().filter(|_| dispatch.attempt == 1),
+            task_id: Some(id),
+            instance,
+        };
+        let planned = self.make_row(tx, plan, None, "").await?;
+        dispatch.state = DispatchState::Starting;
+        dispatch.agent_id = Some(planned.row.info.id.clone());
+        dispatch.is_spawned = true;
+        dispatch.backend = planned.row.info.backend.to_string();
+        tx.update_dispatch(dispatch).await?;
+        give_to(tx, task, &planned.row).await?;
+        Ok(Step::Launch(Box::new(planned)))
+    }
+
+    /// Nobody can take it: the next instance, or the end.
+    async fn fail(
+        &self,
+        tx: &mut WriteTx,
+        dispatch: &mut DispatchRow,
+        task: &mut TaskRow,
+        why: String,
+    ) -> Result<Step, Error> {
+        if dispatch.wish.agent_id.is_none() && !dispatch.failover.is_empty() {
+            let next = dispatch.failover.remove(0);
+            retry(tx, dispatch, task, next, &why).await?;
+            self.core.work.notify_one();
+            return Ok(Step::Nothing);
+        }
+        let report = TaskReport { error: Some(why), ..TaskReport::default() };
+        let core = self.core.clone();
+        end_task(tx, &core, dispatch, task, TaskStatus::Failed, None, report).await?;
+        Ok(Step::Nothing)
+    }
+
+    /// Sends a prompt to a live agent, until its host has it or it has ended.
+    fn send(&self, agent: AgentId, task: TaskId, sending: &AtWork) {
+        if !insert(sending, &task) {
+            return;
+        }
+        let (agents, sending) = (self.clone(), Arc::clone(sending));
+        tokio::spawn(async move {
+            if let Err(error) = agents.send_prompt(&agent, &task).await {
+                tracing::error!(%task, %error, "cannot send a prompt");
+            }
+            remove(&sending, &task);
+            agents.core.work.notify_one();
+        });
+    }
+
+    async fn send_prompt(&self, agent: &AgentId, id: &TaskId) -> Result<(), Error> {
+        loop {
+            let Some(task) = self.core.store.task(id).await? else { return Ok(()) };
+            let live = self.core.store.agent(agent).await?;
+            if task.task.is_over() || live.is_none_or(|row| row.ended_at.is_some()) {
+                return Ok(());
+            }
+            let input = SendInput {
+                input: task.task.prompt.clone().unwrap_or_default(),
+                idempotency_key: Some(id.as_str().to_owned()),
+                mode: SendMode::Queue,
+                message_id: Some(id.as_str().to_owned()),
+                from: task.owned.owner.as_ref().map(ToString::to_string),
+            };
+            let refusal = match self.host(agent).send(&input).await {
+                Ok(_) => None,
+                Err(HostError::Refused(reason)) => Some(reason),
+                Err(_) => {
+                    sleep(SEND_PAUSE).await;
+                    continue;
+                }
+            };
+            let (agents, id) = (self.clone(), id.clone());
+            return self
+                .core
+                .store
+                .write(move |tx| Box::pin(async move { agents.note_sent(tx, &id, refusal).await }))
+                .await;
+        }
+    }
+
+    async fn note_sent(
+        &self,
+        tx: &mut WriteTx,
+        id: &TaskId,
+        refusal: Option<String>,
+    ) -> Result<(), Error> {
+        let known = tx.dispatch(id).await?.filter(|it| it.state == DispatchState::Starting);
+        let Some(mut dispatch) = known else { return Ok(()) };
+        match refusal {
+            None => {
+                dispatch.state = DispatchState::Sent;
+                tx.update_dispatch(&dispatch).await?;
+            }
+            Some(why) => {
+                let Some(mut task) = tx.task(id).await? else { return Ok(()) };
+                self.fail(tx, &mut dispatch, &mut task, why).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Interrupts the turn of a task that is to be cancelled, then ends the agent that was started for it.
+    async fn cancel(&self, dispatch: &DispatchRow) {
+        let Some(agent) = &dispatch.agent_id else { return };
+        let host = self.host(agent);
+        // Another's turn is not to be interrupted: the host takes back what waits, by its own rules.
+        if dispatch.taken_at.is_some()
+            && let Err(error) = host.interrupt().await
+        {
+            tracing::debug!(%agent, %error, "a turn was not interrupted");
+        }
+        if dispatch.is_spawned {
+            let stream = tasks::stream_of(&dispatch.task_id);
+            let mut listener = self.core.store.bus().listen(&stream);
+            let is_over = async || {
+                let task = self.core.store.task(&dispatch.task_id).await;
+                task.is_ok_and(|task| task.is_none_or(|row| row.task.is_over()))
+            };
+            if dispatch.taken_at.is_some() && !is_over().await {
+                let _ = timeout(INTERRUPT_WITHIN, listener.wait_closed()).await;
+            }
+            if !is_over().await {
+                let reason = Some("its task is cancelled".to_owned());
+                let stop = StopAgent { force: false, timeout: STOP_WITHIN, reason };
+                if let Err(error) = host.stop(&stop).await {
+                    tracing::debug!(%agent, %error, "an agent was not stopped");
+                }
+            }
+        }
+        // Not again at once, if all of that came to nothing.
+        sleep(SEND_PAUSE).await;
+    }
+}
+
+/// Who runs a task now is its runner: the agent may say something in its stream.
+async fn give_to(tx: &mut WriteTx, task: &mut TaskRow, row: &AgentRow) -> Result<(), Error> {
+    task.owned = Ownership {
+        runner: Some(Principal::Session(row.info.session_key.as_str().into())),
+        ..task.owned.clone()
+    };
+    let waited = task.task.reason.take().is_some();
+    if waited {
+        note(tx, task).await
+    } else {
+        tx.update_task(task).await?;
+        Ok(())
+    }
+}
+
+/// Stores a change of a task that is no change of its state, and says so in its stream.
+async fn note(tx: &mut WriteTx, task: &TaskRow) -> Result<(), Error> {
+    let stream = tasks::stream_of(&task.task.task_id);
+    let head = tx.stream(&stream).await?.map_or(0, |state| state.head);
+    let shown =
+        crate::domain::Task { last_id: head + 1, updated_at: tx.now(), ..task.task.clone() };
+    tx.append(&stream, vec![NewEvent::new("task", &shown)]).await?;
+    tx.update_task(task).await?;
+    Ok(())
+}
+
+fn insert(at_work: &AtWork, id: &TaskId) -> bool {
+    at_work.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone())
+}
+
+fn remove(at_work: &AtWork, id: &TaskId) {
+    at_work.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+}

@@ -1,0 +1,40 @@
+//! What all files of this room say of an agent's records.
+
+use serde_json::{Value, json};
+
+use crate::{
+    domain::{AgentId, NewEvent, StreamName, StreamVisibility},
+    service::{Error, ResourceKind},
+    store::{AgentRow, StoreError, WriteTx},
+};
+
+/// The stream of an agent, whose numbers are its host's.
+pub(super) fn stream_of(id: &AgentId) -> StreamName {
+    StreamName::of("agent", id)
+}
+
+/// There is no such agent, or the caller may not see it.
+pub(super) fn unknown(id: &str) -> Error {
+    Error::not_found(ResourceKind::Agent, id)
+}
+
+/// Tells everybody about an agent. Everybody reads it, so it holds presence and no more.
+pub(super) async fn tell_team(
+    tx: &mut WriteTx,
+    kind: &'static str,
+    row: &AgentRow,
+    about: Value,
+) -> Result<(), StoreError> {
+    let info = &row.info;
+    let mut data = json!({
+        "agent_id": info.id, "instance": info.instance, "backend": info.backend,
+        "session_key": info.session_key, "state": info.state,
+    });
+    if let (Some(data), Value::Object(about)) = (data.as_object_mut(), about) {
+        data.extend(about.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    let team = StreamName::fixed(StreamName::TEAM);
+    tx.open_stream(&team, &StreamVisibility::Team).await?;
+    tx.append(&team, vec![NewEvent::new(kind, &data)]).await?;
+    Ok(())
+}

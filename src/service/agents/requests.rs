@@ -1,0 +1,234 @@
+//! What agents ask, and the answers. The host decides which answer is the first; the row follows it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{
+    Agents,
+    control::{check_live, of_host},
+    records::tell_team,
+    room::{AGENTS_SCOPE, APPROVE_SCOPE, has_scope},
+};
+use crate::{
+    domain::{
+        AccessLevel, AgentId, AgentRequestId, Caller, RowReader, Timestamp,
+        agent::{AnswerAgent, RequestKind, RequestOption, RequestOptionKind},
+    },
+    service::{Error, Page, ResourceKind, check},
+    store::{RequestAnswerRow, RequestRow},
+};
+
+/// Time after its deadline in which a host denies a request by itself.
+const HOST_DENIES_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// What an agent asks, as everybody sees it who may.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct RequestView {
+    /// Its id.
+    pub request_id: AgentRequestId,
+    /// Who asks.
+    pub agent_id: AgentId,
+    /// What kind of answer it waits for.
+    pub kind: RequestKind,
+    /// In one line.
+    pub title: String,
+    /// What may be answered.
+    pub options: Vec<RequestOption>,
+    /// When it was asked.
+    pub opened_at: Timestamp,
+    /// When it was answered, or denied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub closed_at: Option<Timestamp>,
+    /// The answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<RequestAnswerRow>,
+}
+
+/// An answer.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct AnswerRequest {
+    /// The option that is chosen.
+    pub option_id: Option<String>,
+    /// The answer to a question, in words.
+    pub text: Option<String>,
+}
+
+impl From<RequestRow> for RequestView {
+    fn from(row: RequestRow) -> Self {
+        Self {
+            request_id: row.request_id,
+            agent_id: row.agent_id,
+            kind: row.kind,
+            title: row.title,
+            options: row.options,
+            opened_at: row.opened_at,
+            closed_at: row.closed_at,
+            answer: row.answer,
+        }
+    }
+}
+
+impl Agents {
+    /// A page of the requests that the caller may see, the latest first.
+    pub async fn requests(
+        &self,
+        caller: &Caller,
+        open: bool,
+        cursor: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<Page<RequestView>, Error> {
+        let reader = RowReader::of(caller);
+        let read = async |before: Option<(i64, String)>, limit| {
+            let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
+            self.core.store.agent_requests(&reader, open, before.as_ref(), limit).await
+        };
+        let key = |row: &RequestRow| (row.opened_at.as_millis(), row.request_id.clone());
+        Ok(Page::read(cursor, limit, read, key).await?.map(RequestView::from))
+    }
+
+    /// Answers a request of an agent that the caller names, with the right to steer agents.
+    pub async fn answer_agent(
+        &self,
+        caller: &Caller,
+        agent: &str,
+        request_id: &str,
+        answer: AnswerRequest,
+    ) -> Result<RequestView, Error> {
+        let row = self.find(caller, agent).await?;
+        has_scope(caller, AGENTS_SCOPE)?;
+        check_live(&row)?;
+        let request = self.asked(caller, request_id).await?;
+        if request.agent_id != row.info.id {
+            return Err(Error::not_found(ResourceKind::AgentRequest, request_id));
+        }
+        self.answer(caller, request, answer).await
+    }
+
+    /// Answers a request, with the right to approve.
+    pub async fn answer_request(
+        &self,
+        caller: &Caller,
+        request_id: &str,
+        answer: AnswerRequest,
+    ) -> Result<RequestView, Error> {
+        let request = self.asked(caller, request_id).await?;
+        has_scope(caller, APPROVE_SCOPE)?;
+        self.answer(caller, request, answer).await
+    }
+
+    async fn asked(&self, caller: &Caller, id: &str) -> Result<RequestRow, Error> {
+        let unknown = || Error::not_found(ResourceKind::AgentRequest, id);
+        let key = AgentRequestId::parse(id).ok_or_else(unknown)?;
+        let row = self.core.store.agent_request(&key).await?.ok_or_else(unknown)?;
+        match caller.access_to(&row.owned) {
+            AccessLevel::Hidden => Err(unknown()),
+            AccessLevel::Read | AccessLevel::Write => Ok(row),
+        }
+    }
+
+    async fn answer(
+        &self,
+        caller: &Caller,
+        request: RequestRow,
+        answer: AnswerRequest,
+    ) -> Result<RequestView, Error> {
+        if caller.session() == Some(&request.session_key) {
+            return Err(Error::Forbidden("an agent does not answer its own request".to_owned()));
+        }
+        if request.closed_at.is_some() {
+            return Err(closed(&request));
+        }
+        let AnswerRequest { option_id, text } = answer;
+        check::long(
+            "text",
+            text.as_deref().unwrap_or_default(),
+            crate::domain::limits::REPLY_BYTES,
+        )?;
+        let known: Vec<&str> =
+            request.options.iter().map(|option| option.option_id.as_str()).collect();
+        match &option_id {
+            Some(option) if !known.contains(&option.as_str()) => {
+                return Err(Error::invalid(
+                    "option_id",
+                    format!("must be one of {}", known.join(", ")),
+                ));
+            }
+            None if request.kind == RequestKind::Permission || text.is_none() => {
+                return Err(Error::invalid(
+                    "option_id",
+                    format!("must be one of {}", known.join(", ")),
+                ));
+            }
+            _ => {}
+        }
+        let by = caller.principal().to_string();
+        let sent = AnswerAgent {
+            request_id: request.request_id.clone(),
+            option_id: option_id.clone(),
+            text,
+            by: Some(by.clone()),
+        };
+        self.host(&request.agent_id).answer(&sent).await.map_err(of_host)?;
+        self.close(&request, RequestAnswerRow { option_id, by }).await
+    }
+
+    /// Stores an answer that the host has taken. Its own event may have been first: then that stands.
+    async fn close(
+        &self,
+        request: &RequestRow,
+        answer: RequestAnswerRow,
+    ) -> Result<RequestView, Error> {
+        let id = request.request_id.clone();
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let unknown = || Error::not_found(ResourceKind::AgentRequest, id.as_str());
+                    let known = tx.agent_request(&id).await?.ok_or_else(unknown)?;
+                    if known.closed_at.is_some() {
+                        return Ok(known.into());
+                    }
+                    tx.close_agent_request(&id, &answer).await?;
+                    if let Some(agent) = tx.agent(&known.agent_id).await? {
+                        let about =
+                            json!({ "request_id": id, "kind": known.kind, "by": answer.by });
+                        tell_team(tx, "request.closed", &agent, about).await?;
+                    }
+                    let known = tx.agent_request(&id).await?.ok_or_else(unknown)?;
+                    Ok(known.into())
+                })
+            })
+            .await
+    }
+
+    /// Denies what nobody has answered in time and what its host, which does the same, has not denied.
+    pub(super) async fn sweep_requests(&self) -> Result<(), Error> {
+        let before = self.core.now().minus(HOST_DENIES_WITHIN);
+        for request in self.core.store.due_requests(before).await? {
+            let reject = request.options.iter().find(|option| {
+                matches!(
+                    option.kind,
+                    RequestOptionKind::RejectOnce | RequestOptionKind::RejectAlways
+                )
+            });
+            let option_id = reject.map(|option| option.option_id.clone());
+            let answer = AnswerAgent {
+                request_id: request.request_id.clone(),
+                option_id: option_id.clone(),
+                text: None,
+                by: Some("timeout".to_owned()),
+            };
+            if let Err(error) = self.host(&request.agent_id).answer(&answer).await {
+                tracing::debug!(%error, "a host was not told of a denial");
+            }
+            self.close(&request, RequestAnswerRow { option_id, by: "timeout".to_owned() }).await?;
+        }
+        Ok(())
+    }
+}
+
+fn closed(request: &RequestRow) -> Error {
+    let by = request.answer.as_ref().map_or("nobody", |answer| answer.by.as_str());
+    Error::Conflict(format!("request {} is already answered, by {by}", request.request_id))
+}

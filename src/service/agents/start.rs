@@ -1,0 +1,516 @@
+//! Starting an agent: first its row and its token, then its host.
+
+use std::{collections::BTreeMap, path::Path};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{
+    Agents,
+    control::AgentView,
+    records::{stream_of, tell_team, unknown},
+    room::{AGENTS_SCOPE, may_run},
+};
+use crate::{
+    domain::{
+        AgentId, AgentInstance, Caller, Ownership, Principal, StreamVisibility, TaskId, TokenId,
+        agent::{
+            AgentBackend, AgentInfo, AgentInput, AgentMcpServer, AgentState, HostSpec, HostStarted,
+        },
+        limits, new_secret, token_hash,
+    },
+    hosts,
+    service::{Error, check, project::project_root},
+    store::{AgentRow, HostProcess, TokenRow, WriteTx},
+};
+
+/// Wish for an agent.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewAgent {
+    /// The configured way to run it.
+    pub instance: Option<String>,
+    /// Its kind, in place of an instance: the only instance of that backend.
+    pub backend: Option<String>,
+    /// Its name: with the instance it makes the session key. By default `main`.
+    pub name: Option<String>,
+    /// Where it works: an absolute folder.
+    pub cwd: Option<String>,
+    /// Where it works if neither `cwd` nor its instance says so.
+    pub default_cwd: Option<String>,
+    /// What it is given to do.
+    pub task: Option<String>,
+    /// What people say of it.
+    pub description: Option<String>,
+    /// Its first input.
+    pub prompt: Option<String>,
+    /// Arguments after those of the instance.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// Variables beside those of the instance.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// A repeat with the same key is answered with the agent first started.
+    pub idempotency_key: Option<String>,
+}
+
+/// What came of a wish for an agent.
+#[derive(Debug)]
+pub struct StartedAgent {
+    /// The agent.
+    pub agent: AgentView,
+    /// False if it was started before, with the same key.
+    pub is_new: bool,
+}
+
+/// An agent whose row is to be made and whose host is to be launched.
+#[derive(Debug, Clone)]
+pub(super) struct AgentPlan {
+    pub(super) instance: AgentInstance,
+    /// The part of the session key after the instance.
+    pub(super) name: String,
+    pub(super) cwd: String,
+    pub(super) project: String,
+    pub(super) owner: Principal,
+    pub(super) task: Option<String>,
+    pub(super) description: Option<String>,
+    pub(super) prompt: Option<AgentInput>,
+    pub(super) args: Vec<String>,
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) model: Option<String>,
+    pub(super) resume: Option<String>,
+    /// The dispatched task that it is started for.
+    pub(super) task_id: Option<TaskId>,
+}
+
+/// An agent whose row stands, with the secret that only its host is told.
+#[derive(Debug)]
+pub(super) struct PlannedAgent {
+    pub(super) row: AgentRow,
+    plan: AgentPlan,
+    token: String,
+}
+
+impl Agents {
+    /// Starts an agent, and answers when its program runs.
+    ///
+    /// # Errors
+    /// [`Error::NotNow`] with the reason if it does not.
+    pub async fn start_agent(
+        &self,
+        caller: &Caller,
+        input: NewAgent,
+    ) -> Result<StartedAgent, Error> {
+        may_run(caller)?;
+        let key = input.idempotency_key.clone();
+        check::key("idempotency_key", key.as_deref())?;
+        let wish = serde_json::to_string(&input).unwrap_or_default();
+        let plan = self.plan(caller, input)?;
+        let (agents, created_by) = (self.clone(), caller.principal().to_string());
+        let made = self
+            .core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    if let Some(key) = &key
+                        && let Some((row, known)) = tx.agent_by_key(&created_by, key).await?
+                    {
+                        if known == wish {
+                            return Ok((None, Some(row)));
+                        }
+                        return Err(Error::Conflict(format!(
+                            "idempotency_key {key:?} stands for another agent, {}",
+                            row.info.id
+                        )));
+                    }
+                    if let Some(reason) = agents.full(tx, &plan.instance).await? {
+                        return Err(Error::LimitReached(reason));
+                    }
+                    let planned = agents.make_row(tx, plan, key.as_deref(), &wish).await?;
+                    Ok((Some(planned), None))
+                })
+            })
+            .await?;
+        let planned = match made {
+            (Some(planned), _) => planned,
+            (None, Some(row)) => {
+                return Ok(StartedAgent { agent: self.view(row), is_new: false });
+            }
+            (None, None) => unreachable!("a row was made or found"),
+        };
+        let id = planned.row.info.id.clone();
+        // Whoever asked may go away: the start goes on.
+        let agents = self.clone();
+        let launched = tokio::spawn(async move { agents.launch(planned).await });
+        launched
+            .await
+            .unwrap_or_else(|_| Err("the start was cut short".to_owned()))
+            .map_err(|reason| Error::NotNow(format!("the agent could not be started: {reason}")))?;
+        let row = self.core.store.agent(&id).await?;
+        let row = row.ok_or_else(|| unknown(id.as_str()))?;
+        Ok(StartedAgent { agent: self.view(row), is_new: true })
+    }
+
+    fn plan(&self, caller: &Caller, input: NewAgent) -> Result<AgentPlan, Error> {
+        let short = [
+            ("name", &input.name),
+            ("cwd", &input.cwd),
+            ("task", &input.task),
+            ("description", &input.description),
+        ];
+        for (field, text) in short {
+            check::short(field, text.as_deref())?;
+        }
+        let field = if input.instance.is_none() && input.backend.is_some() {
+            "backend"
+        } else {
+            "instance"
+        };
+        let instance = self
+            .choose(input.instance.as_deref(), input.backend.as_deref())
+            .map_err(|why| Error::invalid(field, why))?;
+        let name = agent_name(input.name.as_deref())?;
+        let cwd =
+            self.folder_of(caller, input.cwd.as_deref(), input.default_cwd.as_deref(), &instance)?;
+        if input.args.iter().any(|arg| arg.contains('\0')) {
+            return Err(Error::invalid("args", "has a zero byte"));
+        }
+        if input.env.iter().any(|(name, value)| {
+            name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
+        }) {
+            return Err(Error::invalid("env", "has what is not the name or value of a variable"));
+        }
+        let prompt = match input.prompt {
+            Some(prompt) => {
+                check::not_blank("prompt", &prompt)?;
+                let from = Some(caller.principal().to_string());
+                Some(AgentInput { input: prompt, message_id: None, from, idempotency_key: None })
+            }
+            None => None,
+        };
+        Ok(AgentPlan {
+            project: project_of(caller, &cwd),
+            owner: caller.principal(),
+            instance,
+            name,
+            cwd,
+            task: input.task,
+            description: input.description,
+            prompt,
+            args: input.args,
+            env: input.env,
+            model: None,
+            resume: None,
+            task_id: None,
+        })
+    }
+
+    /// The instance that is named, or that is the only one of a backend, or the default.
+    fn choose(
+        &self,
+        instance: Option<&str>,
+        backend: Option<&str>,
+    ) -> Result<AgentInstance, String> {
+        let all = self.resolved();
+        let names =
+            || all.iter().map(|it| it.view.instance.as_str()).collect::<Vec<_>>().join(", ");
+        if let Some(name) = instance {
+            if !all.iter().any(|it| it.view.instance == name) {
+                return Err(format!("there is no instance {name:?}; there are: {}", names()));
+            }
+            let chosen = self.callable(name)?;
+            return match backend {
+                Some(backend) if backend != chosen.backend.as_str() => {
+                    Err(format!("instance {name} has backend {}", chosen.backend))
+                }
+                _ => Ok(chosen),
+            };
+        }
+        let name = match backend {
+            Some(backend) => {
+                if AgentBackend::parse(backend).is_none() {
+                    return Err(format!(
+                        "{backend:?} is not claude, codex, gemini, opencode, acp or exec"
+                    ));
+                }
+                let of_backend: Vec<_> =
+                    all.iter().filter(|it| it.view.backend == backend).collect();
+                match of_backend[..] {
+                    [one] => one.view.instance.clone(),
+                    [] => return Err(format!("no instance has backend {backend}")),
+                    _ => {
+                        return Err(format!(
+                            "several instances have backend {backend}: name one of {}",
+                            of_backend
+                                .iter()
+                                .map(|it| it.view.instance.as_str())
+                                .collect::<Vec<_>>()
+                                .join(", ")
+                        ));
+                    }
+                }
+            }
+            None => {
+                let callable: Vec<_> = all.iter().filter(|it| it.view.callable).collect();
+                match (&self.settings.config.default_agent, &callable[..]) {
+                    (Some(name), _) => name.clone(),
+                    (None, [one]) => one.view.instance.clone(),
+                    (None, _) => return Err(format!("name one of: {}", names())),
+                }
+            }
+        };
+        self.callable(&name)
+    }
+
+    /// Where an agent works: as it is asked for, as its entry says, or where the caller works.
+    pub(super) fn folder_of(
+        &self,
+        caller: &Caller,
+        named: Option<&str>,
+        otherwise: Option<&str>,
+        instance: &AgentInstance,
+    ) -> Result<String, Error> {
+        let named = named.filter(|cwd| !cwd.trim().is_empty());
+        let of_entry = instance.cwd.as_ref().map(|cwd| cwd.to_string_lossy().into_owned());
+        let home = || {
+            let home = self.settings.env.os("HOME")?.to_str()?;
+            caller.is_operator().then(|| home.to_owned())
+        };
+        let cwd = named
+            .map(str::to_owned)
+            .or(of_entry)
+            .or_else(|| otherwise.map(str::to_owned))
+            .or_else(|| caller.project().map(str::to_owned))
+            .or_else(home)
+            .ok_or_else(|| Error::invalid("cwd", "must name the folder that it works in"))?;
+        let path = Path::new(&cwd);
+        if !path.is_absolute() {
+            return Err(Error::invalid("cwd", "must be an absolute folder"));
+        }
+        if !path.is_dir() {
+            return Err(Error::invalid("cwd", format!("there is no folder {cwd}")));
+        }
+        Ok(cwd)
+    }
+
+    /// Why no further agent of this instance may start now.
+    pub(super) async fn full(
+        &self,
+        tx: &mut WriteTx,
+        instance: &AgentInstance,
+    ) -> Result<Option<String>, Error> {
+        let name = &instance.name;
+        if let Some(most) = instance.max_concurrent {
+            let live = tx.live_agents_of(name).await?;
+            if live >= u64::from(most) {
+                return Ok(Some(format!(
+                    "max_concurrent: instance {name} has its {most} live agents"
+                )));
+            }
+        }
+        if let Some(rate) = instance.rate {
+            let (starts, _) = tx.starts_of(name, tx.now().minus(rate.window)).await?;
+            if starts >= u64::from(rate.starts) {
+                let window = rate.window.as_secs();
+                return Ok(Some(format!(
+                    "rate: instance {name} may be started {} times within {window} s",
+                    rate.starts
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes the row, the stream and the token of an agent.
+    pub(super) async fn make_row(
+        &self,
+        tx: &mut WriteTx,
+        plan: AgentPlan,
+        key: Option<&str>,
+        wish: &str,
+    ) -> Result<PlannedAgent, Error> {
+        let session_key = format!("agent:{}:{}", plan.instance.name, plan.name);
+        if let Some(live) = tx.live_agent(&session_key).await? {
+            return Err(Error::Conflict(format!(
+                "{session_key} is live: agent {}; choose another name, or stop it first",
+                live.info.id
+            )));
+        }
+        let now = tx.now();
+        let id = AgentId::new(&self.core.ids, now);
+        let token = format!("svc_{}", new_secret());
+        let scopes = if plan.instance.may_spawn { vec![AGENTS_SCOPE.to_owned()] } else { vec![] };
+        let token_row = TokenRow {
+            token_id: TokenId::new(&self.core.ids, now),
+            session: session_key.clone(),
+            scopes,
+            project: (!plan.project.is_empty()).then(|| plan.project.clone()),
+            created_at: now,
+            expires_at: now.plus(limits::TOKEN_TTL_MAX),
+            last_used_at: None,
+            revoked_at: None,
+            process: None,
+            operator_credential: None,
+            cwd: Some(plan.cwd.clone()),
+        };
+        tx.insert_token(&token_row, &token_hash(&token)).await?;
+        let row = AgentRow {
+            info: AgentInfo {
+                id,
+                project: plan.project.clone(),
+                state: AgentState::Starting,
+                pid: 0,
+                worktree: plan.cwd.clone(),
+                started_at: now,
+                task: plan.task.clone(),
+                description: plan.description.clone(),
+                backend: plan.instance.backend,
+                instance: plan.instance.name.clone(),
+                session_key: session_key.clone(),
+                session_id: None,
+                exit_code: None,
+                signal: None,
+                error: None,
+            },
+            owned: Ownership {
+                owner: Some(plan.owner.clone()),
+                runner: Some(Principal::Session(session_key.into())),
+                project: (!plan.project.is_empty()).then(|| plan.project.clone()),
+            },
+            host: None,
+            token_id: Some(token_row.token_id),
+            task_id: plan.task_id.clone(),
+            request_timeout: plan.instance.request_timeout,
+            ended_at: None,
+        };
+        let stream = stream_of(&row.info.id);
+        let stream = tx.open_stream(&stream, &StreamVisibility::shared(&row.owned)).await?;
+        tx.insert_agent(&row, stream.id, key, wish).await?;
+        tell_team(tx, "agent.started", &row, json!({})).await?;
+        Ok(PlannedAgent { row, plan, token })
+    }
+
+    /// Launches the host of an agent whose row stands, and follows it from then on. If it does not start, the agent ends.
+    ///
+    /// # Errors
+    /// Why it did not start.
+    pub(super) async fn launch(&self, planned: PlannedAgent) -> Result<(), String> {
+        let spec = self.spec(&planned);
+        let id = planned.row.info.id.clone();
+        let program = &self.settings.program;
+        let started = if program.as_os_str().is_empty() {
+            Err("this daemon starts no agents".to_owned())
+        } else {
+            match hosts::launch(program, &spec).await {
+                Ok(HostStarted::Running { host_pid, host_started, pid, .. }) => {
+                    Ok((HostProcess { pid: host_pid, started: host_started }, pid))
+                }
+                Ok(HostStarted::Failed { error }) => Err(error),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        let recorded = match &started {
+            Ok((host, pid)) => self.note_host(&id, *host, *pid).await,
+            // A host that failed before its agent ran has left its reason in the spool, too.
+            Err(reason) => self.end_without_host(&id, reason).await,
+        };
+        if let Err(error) = recorded {
+            tracing::error!(agent = %id, %error, "cannot store what came of a start");
+        }
+        if started.is_ok() {
+            // Nobody follows in a daemon that goes down; the next one does.
+            self.live.follow.send(id).ok();
+        }
+        started.map(|_| ())
+    }
+
+    /// Stores which process is an agent's host.
+    pub(super) async fn note_host(
+        &self,
+        id: &AgentId,
+        host: HostProcess,
+        pid: u32,
+    ) -> Result<(), Error> {
+        let id = id.clone();
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let Some(mut row) = tx.agent(&id).await? else { return Ok(()) };
+                    if row.ended_at.is_none() {
+                        (row.host, row.info.pid) = (Some(host), pid);
+                        tx.update_agent(&row).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    fn spec(&self, planned: &PlannedAgent) -> HostSpec {
+        let PlannedAgent { row, plan, token } = planned;
+        let instance = &plan.instance;
+        let mut env = instance.env.clone();
+        env.extend(plan.env.clone());
+        let millis =
+            |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        HostSpec {
+            agent_id: row.info.id.clone(),
+            folder: self.settings.folder.clone(),
+            project: row.info.project.clone(),
+            instance: instance.name.clone(),
+            session_key: row.info.session_key.clone(),
+            backend: instance.backend,
+            command: [&instance.command[..], &instance.args, &plan.args].concat(),
+            cwd: plan.cwd.clone().into(),
+            env,
+            task: plan.task.clone(),
+            description: plan.description.clone(),
+            prompt: plan.prompt.clone(),
+            one_shot: plan.task_id.is_some(),
+            permission: instance.permission,
+            turn_end: instance.turn_end.clone(),
+            model: plan.model.clone(),
+            resume: plan.resume.clone(),
+            system_prompt: None,
+            mcp: self
+                .settings
+                .mcp_url
+                .clone()
+                .map(|url| AgentMcpServer { url, token: token.clone() }),
+            start_timeout_ms: millis(instance.start_timeout),
+            request_timeout_ms: millis(instance.request_timeout),
+            idle_timeout_ms: instance.idle_timeout.map_or(0, millis),
+            linger_ms: 10_000,
+        }
+    }
+}
+
+/// The project of an agent that is started for a task.
+pub(super) fn project_of_task(owned: &Ownership, cwd: &str) -> String {
+    match (&owned.project, &owned.owner) {
+        (Some(project), _) => project.clone(),
+        (None, Some(Principal::Operator)) => project_root(cwd),
+        (None, _) => String::new(),
+    }
+}
+
+/// The project of an agent that a caller starts. Nobody puts one into a project that is not its own.
+fn project_of(caller: &Caller, cwd: &str) -> String {
+    if caller.is_operator() {
+        project_root(cwd)
+    } else {
+        caller.project().unwrap_or_default().to_owned()
+    }
+}
+
+fn agent_name(named: Option<&str>) -> Result<String, Error> {
+    let name = named.unwrap_or("main").to_ascii_lowercase();
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {
+        let rule = "must have from 1 to 64 letters, digits, `-`, `_` and `.`";
+        return Err(Error::invalid("name", rule));
+    }
+    Ok(name)
+}
