@@ -8,9 +8,9 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use super::context::Context;
 use super::global_flags::GlobalFlags;
 use super::{
-    ServeArgs, agent, send, backup, completions, config, daemon, doctor, events, exit, ghap, hook, install,
-    mcp_config, message, migrate, open, peer, people, serve, service_unit, session, stdio, task,
-    token, tools, top,
+    ServeArgs, agent, backup, completions, config, daemon, doctor, events, exit, ghap, hook,
+    install, mcp_config, message, migrate, open, peer, people, send, serve, service_unit, session,
+    stdio, task, token, tools, top,
 };
 
 /// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing

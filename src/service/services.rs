@@ -3,8 +3,18 @@
 use std::{ops::Deref, sync::Arc};
 
 use super::{
-    Error, Tokens, Tuning, access::Access, agents::{AgentSettings, Agents}, budget::BudgetHold, core::Core, hooks::Hooks,
-    journal::Journal, log::Log, mcp::Mcp, search::Search, sources::Sources, tasks::Tasks,
+    Error, Tokens, Tuning,
+    access::Access,
+    agents::{AgentSettings, Agents},
+    budget::BudgetHold,
+    core::Core,
+    hooks::Hooks,
+    journal::Journal,
+    log::Log,
+    mcp::Mcp,
+    search::Search,
+    sources::Sources,
+    tasks::Tasks,
     team::Team,
 };
 use crate::{
