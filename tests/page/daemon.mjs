@@ -120,8 +120,7 @@ export async function closeBrowser() {
 }
 
 /** Serves the page's files from a folder, for whoever edits them: the daemon has those that it was built with. */
-async function fromDisk(tab, folder) {
-  const { page } = tab;
+async function fromDisk(tab, page, folder) {
   const types = { js: 'text/javascript', css: 'text/css', svg: 'image/svg+xml', html: 'text/html' };
   await page.setRequestInterception(true);
   page.on('request', (request) => {
@@ -145,7 +144,7 @@ export class Tab {
       { name: 'prefers-color-scheme', value: dark ? 'dark' : 'light' },
       { name: 'prefers-reduced-motion', value: reduced ? 'reduce' : 'no-preference' },
     ]);
-    if (process.env.SVC_ASSETS) await fromDisk(tab, process.env.SVC_ASSETS);
+    if (process.env.SVC_ASSETS) await fromDisk(tab, tab.page, process.env.SVC_ASSETS);
     tab.problems = [];
     tab.foreign = [];
     tab.page.on('console', (message) => {
@@ -171,8 +170,18 @@ export class Tab {
     return tab;
   }
 
+  /** One more tab of the same person. */
+  async another(at) {
+    const page = await this.context.newPage();
+    if (process.env.SVC_ASSETS) await fromDisk(this, page, process.env.SVC_ASSETS);
+    page.on('console', (message) => message.type() === 'error' && this.problems.push(message.text()));
+    page.on('pageerror', (error) => this.problems.push(String(error.stack)));
+    await page.goto(`${this.daemon.url}${at}`);
+    return page;
+  }
+
   live() {
-    return this.page.waitForFunction(() => document.querySelector('.connection .state')?.textContent === 'live', { timeout: 20_000 });
+    return this.page.waitForFunction(() => document.querySelector('.connection .state')?.textContent === 'live', { timeout: 20_000, polling: 50 });
   }
 
   async view(at) {

@@ -365,6 +365,35 @@ test('it is ready within a second, and small', async (daemon) => {
   console.log(`     ready after ${took} ms, ${bytes} bytes with the data`);
 });
 
+test('ten open pages share one stream, and go on when the one that reads it is closed', async (daemon) => {
+  const first = await Tab.signedIn(daemon);
+  const pages = [first.page];
+  for (let n = 1; n < 10; n += 1) {
+    pages.push(await first.another('/ui/tasks'));
+  }
+  const shows = (page, text) => page.waitForFunction((wanted) => document.querySelector('main')?.innerText.includes(wanted), { timeout: 15_000, polling: 100 }, text)
+    .catch(async () => { throw new Error(`page ${pages.indexOf(page)}: no "${text}" in ${await page.evaluate(() => document.body.innerText)}`); });
+  await first.view('/ui/tasks');
+  await daemon.task('for all of them', []);
+  await Promise.all(pages.map((page) => shows(page, 'for all of them')));
+  const metrics = await (await fetch(`${daemon.url}/metrics`, { headers: { Authorization: `Bearer ${daemon.token}` } })).text();
+  assert.match(metrics, /^svc_subscribers 1$/m);
+  // Whichever reads it: all but two are closed, one after the other, while events come.
+  for (let n = 0; pages.length > 2; n += 1) {
+    const gone = pages.pop();
+    const made = daemon.task(`task ${n}`, []);
+    await gone.close();
+    await made;
+  }
+  await daemon.kill();
+  await daemon.run();
+  await daemon.task('the last one', []);
+  for (const page of pages) {
+    for (const title of ['the last one', 'task 0', 'task 7']) await shows(page, title);
+  }
+  assert.deepEqual(first.problems.filter((problem) => !/ERR_CONNECTION_REFUSED|ERR_EMPTY|ERR_INCOMPLETE/.test(problem)), []);
+});
+
 test('a thousand events a second leave no long task', async (daemon) => {
   const task = await daemon.task('flood', []);
   const tab = await Tab.signedIn(daemon);

@@ -76,9 +76,9 @@ export function followStream(stream, tell) {
   return () => followers.get(stream)?.delete(tell);
 }
 
-function setConnection(status, detail) {
-  if (state.connection.status !== status) state.connection = { status, detail, since: Date.now() };
-  else state.connection.detail = detail;
+function setConnection(status) {
+  if (isLeader) tellOthers({ type: 'status', status });
+  if (state.connection.status !== status) state.connection = { status, since: Date.now() };
   changed('connection');
 }
 
@@ -285,9 +285,31 @@ export function reload() {
   Object.keys(LISTS).forEach((name) => load(name));
 }
 
-// The stream
+// The stream. A browser opens six connections to a daemon, so its tabs share one: the tab that holds a lock reads the stream
+// and tells the others what comes. The tab that the person looks at takes the lock, as hidden ones are slowed down.
 
 const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+const channel = navigator.locks && 'BroadcastChannel' in globalThis ? new BroadcastChannel('svc-feed') : null;
+let isLeader = false;
+let isBegun = false;
+/** What other tabs told before this one had read its lists. */
+const early = [];
+
+function tellOthers(message) {
+  channel?.postMessage(message);
+}
+
+/** Lets the page's own events through; unlike a timer this is not slowed down in a hidden tab. */
+function breathe() {
+  const { port1, port2 } = new MessageChannel();
+  return new Promise((done) => {
+    port1.onmessage = () => {
+      port1.close();
+      done();
+    };
+    port2.postMessage(null);
+  });
+}
 
 async function head() {
   const health = await get('/v1/health');
@@ -302,16 +324,47 @@ async function begin() {
   // What was before is there, too, as far as a screen shows it.
   const past = await get(query('/v1/events', { after: Math.max(0, store.head - 300), limit: 300 })).catch(() => ({ events: [] }));
   state.events = past.events.filter((event) => event.position <= store.head).map((event) => kept(event, JSON.stringify(event.data).length));
+  if (!state.rates.events.length) state.events.forEach((event) => count('events', event));
   changed('events');
   reload();
+  isBegun = true;
+  early.splice(0).forEach(([name, text]) => receive(name, text));
 }
 
-async function read() {
+let beginning = null;
+
+/** Reads what there is, once, whoever asks for it. */
+function start() {
+  beginning ??= begin().finally(() => {
+    beginning = null;
+  });
+  return beginning;
+}
+
+/** Reads what another tab does not tell any more: it follows the log from `to` on. */
+async function catchUp(to) {
+  isBegun = false;
+  try {
+    while (state.position < to) {
+      const page = await get(query('/v1/events', { after: state.position, limit: 500 }));
+      if (!page.events.length) break;
+      page.events.forEach((event) => receive('message', JSON.stringify(event)));
+    }
+  } catch {
+    reload();
+  }
+  isBegun = true;
+  early.splice(0).forEach(([name, text]) => receive(name, text));
+}
+
+async function read(stopped) {
   const cancel = new AbortController();
+  const stop = () => cancel.abort();
+  stopped?.addEventListener('abort', stop);
   let silence;
   const heard = () => {
     clearTimeout(silence);
-    silence = setTimeout(() => cancel.abort(), SILENCE);
+    silence = setTimeout(stop, SILENCE);
   };
   heard();
   try {
@@ -322,6 +375,7 @@ async function read() {
     });
     if (!reply.ok) throw new ApiError(reply.status, await reply.json().catch(() => null));
     back();
+    tellOthers({ type: 'status', status: 'live', from: state.position });
     const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = '';
     let begun = performance.now();
@@ -332,31 +386,45 @@ async function read() {
       const searched = Math.max(0, rest.length - 1);
       rest += value;
       let from = 0;
+      let frames = [];
       for (let end = rest.indexOf('\n\n', searched); end >= 0; end = rest.indexOf('\n\n', from)) {
-        frame(rest.slice(from, end));
+        const frame = parsed(rest.slice(from, end));
         from = end + 2;
+        if (!frame) continue;
+        frames.push(frame);
+        // The others first: what this tab makes of it may fail.
+        if (frames.length === 100) {
+          tellOthers({ type: 'frames', frames });
+          frames.forEach(([name, text]) => receive(name, text));
+          frames = [];
+        }
         // A burst leaves room for the person's own events.
         if (performance.now() - begun > 12) {
-          await wait(0);
+          await breathe();
           begun = performance.now();
         }
+      }
+      if (frames.length) {
+        tellOthers({ type: 'frames', frames });
+        frames.forEach(([name, text]) => receive(name, text));
       }
       rest = rest.slice(from);
     }
   } finally {
     clearTimeout(silence);
+    stopped?.removeEventListener('abort', stop);
     cancel.abort();
   }
 }
 
-function frame(text) {
+function parsed(text) {
   let name = 'message';
   let data = '';
   for (const field of text.split('\n')) {
     if (field.startsWith('data: ')) data += field.slice(6);
     else if (field.startsWith('event: ')) name = field.slice(7);
   }
-  if (data) receive(name, data);
+  return data ? [name, data] : null;
 }
 
 let goneAt = null;
@@ -373,29 +441,33 @@ function back() {
   setConnection('live');
 }
 
-/** Follows the daemon for as long as the page is open. */
-export async function follow() {
+function away() {
+  goneAt ??= Date.now();
+  setConnection('away');
+}
+
+/** Reads the stream for as long as this tab is the one that does. Answers whether the browser is signed out. */
+async function lead(stopped) {
   let failures = 0;
-  let isBegun = false;
-  for (;;) {
+  while (!stopped?.aborted) {
+    const started = Date.now();
     try {
-      if (!isBegun) await begin();
-      isBegun = true;
-      failures = 0;
-      await read();
+      if (!isBegun) await start();
+      await read(stopped);
     } catch (error) {
       if (error instanceof Restored) isBegun = false;
       if (error.status === 401 || error.status === 403) {
         signedOut();
-        return;
+        return true;
       }
-      failures += 1;
     }
-    goneAt ??= Date.now();
-    setConnection('away');
+    if (stopped?.aborted) break;
+    away();
     // Slower and slower, up to five seconds; sooner when the person comes back to the page.
+    failures = Date.now() - started > 5000 ? 0 : failures + 1;
     await Promise.race([wait(Math.min(5000, 250 * 2 ** failures)), seen()]);
   }
+  return false;
 }
 
 function seen() {
@@ -403,6 +475,80 @@ function seen() {
     addEventListener('online', done, { once: true });
     document.addEventListener('visibilitychange', () => !document.hidden && done(), { once: true });
   });
+}
+
+/** What another tab tells. */
+function hear({ type, status, from, frames }) {
+  if (type === 'hello') {
+    if (isLeader) tellOthers({ type: 'status', status: state.connection.status });
+  } else if (isLeader) {
+    // Two tabs may read for a moment, when one takes over from the other.
+  } else if (type === 'status') {
+    if (isBegun && from > state.position) catchUp(from);
+    if (status === 'live') back();
+    else if (status === 'away') away();
+    else if (status === 'signed-out') signedOut();
+  } else if (type === 'frames') {
+    if (!isBegun) {
+      early.push(...frames);
+      return;
+    }
+    try {
+      frames.forEach(([name, text]) => receive(name, text));
+    } catch (error) {
+      if (!(error instanceof Restored)) throw error;
+      isBegun = false;
+      start().catch(() => {});
+    }
+  }
+}
+
+let queued = null;
+
+function contend(isTaking) {
+  queued?.abort();
+  queued = isTaking ? null : new AbortController();
+  const stop = new AbortController();
+  const options = isTaking ? { steal: true } : { signal: queued.signal };
+  let isOver = false;
+  let wasAborted = false;
+  queued?.signal.addEventListener('abort', () => { wasAborted = !isLeader; });
+  navigator.locks.request('svc-feed', options, async () => {
+    isLeader = true;
+    isOver = await lead(stop.signal);
+  }).catch(() => {}).finally(() => {
+    // Another tab took over, unless this one has given up its place in the queue for a better one.
+    if (wasAborted) return;
+    isLeader = false;
+    stop.abort();
+    if (!isOver) contend(false);
+  });
+}
+
+/** Follows the daemon for as long as the page is open. */
+export async function follow() {
+  if (!channel) {
+    await lead(null);
+    return;
+  }
+  channel.onmessage = ({ data }) => hear(data);
+  tellOthers({ type: 'hello' });
+  contend(!document.hidden);
+  document.addEventListener('visibilitychange', () => {
+    if (!document.hidden && !isLeader) contend(true);
+  });
+  // One that waits for the lock reads its lists all the same.
+  for (let failures = 0; !isBegun; failures += 1) {
+    try {
+      await start();
+    } catch (error) {
+      if (error.status === 401 || error.status === 403) {
+        signedOut();
+        return;
+      }
+      await wait(Math.min(5000, 250 * 2 ** failures));
+    }
+  }
 }
 
 // What is seen and what is not: kept in this browser, as it is about this person's eyes.
