@@ -225,8 +225,8 @@ function take(event) {
     refresh('ghap', data.id);
   } else if (family === 'request') {
     refresh('requests', data?.request_id ?? '');
-  } else if (family === 'agent' && data?.id) {
-    refresh('hosts', data.id);
+  } else if (family === 'agent' && data?.agent_id) {
+    refresh('hosts', data.agent_id);
   } else if (kind === 'state' && stream.startsWith('agent/')) {
     refresh('hosts', stream.slice(6));
   } else if (kind === 'daemon.started') {

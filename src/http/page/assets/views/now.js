@@ -1,5 +1,5 @@
 // Now: what needs a person, then who is here.
-import { html } from '../lib.js';
+import { html, useState } from '../lib.js';
 import { attention, nameOf } from '../attention.js';
 import { post } from '../api.js';
 import { path } from '../router.js';
@@ -12,6 +12,11 @@ const ORDER = ['requires_action', 'limited', 'running', 'starting', 'online', 'b
 
 function Request({ request }) {
   const answer = (option) => post(`/v1/requests/${encodeURIComponent(request.request_id)}/answer`, { option_id: option.option_id }).then(() => load('requests'));
+  const [text, setText] = useState('');
+  if (!request.options?.length) {
+    const say = () => post(`/v1/requests/${encodeURIComponent(request.request_id)}/answer`, { text }).then(() => load('requests'));
+    return html`<div class="answers"><input value=${text} aria-label="Answer" onInput=${(event) => setText(event.target.value)} /><${Action} class="primary" disabled=${!text.trim()} run=${say}>Answer<//></div>`;
+  }
   return html`<div class="answers">${request.options?.map((option) => html`<${Action} key=${option.option_id}
     class=${String(option.kind ?? '').startsWith('allow') ? 'primary' : ''} run=${() => answer(option)}>${line(option.name, 60)}<//>`)}</div>`;
 }
