@@ -9,8 +9,8 @@ use super::context::Context;
 use super::global_flags::GlobalFlags;
 use super::{
     ServeArgs, agent, backup, completions, config, daemon, doctor, events, exit, ghap, hook,
-    install, mcp_config, message, migrate, open, peer, people, send, serve, service_unit, session,
-    stdio, task, token, tools, top,
+    install, mcp_config, message, migrate, open, package_files, peer, people, send, serve,
+    service_unit, session, stdio, task, token, tools, top,
 };
 
 /// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing
@@ -167,6 +167,9 @@ enum Command {
         after_help = "Example:\n  svc completions bash > ~/.local/share/bash-completion/completions/svc"
     )]
     Completions(completions::CompletionsArgs),
+    /// Pages of the manual and completion scripts, for packages
+    #[command(hide = true)]
+    PackageFiles(package_files::PackageFilesArgs),
 }
 
 impl Cli {
@@ -229,6 +232,9 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Completions(args) = &command {
         return completions::run(args, Cli::command());
     }
+    if let Command::PackageFiles(args) = &command {
+        return package_files::run(args, Cli::command());
+    }
     let context = Context::new(global)?;
     match command {
         // These have a runtime of their own, or need none.
@@ -285,7 +291,8 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         | Command::Config(_)
         | Command::Uninstall(_)
         | Command::Hook(_)
-        | Command::Completions(_) => unreachable!("these are dispatched without a runtime"),
+        | Command::Completions(_)
+        | Command::PackageFiles(_) => unreachable!("these are dispatched without a runtime"),
     }
 }
 

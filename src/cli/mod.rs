@@ -27,6 +27,7 @@ mod message;
 pub mod migrate;
 mod open;
 mod output;
+mod package_files;
 mod peer;
 mod people;
 mod process;

@@ -31,6 +31,7 @@ mod migrate;
 mod model;
 mod outputs;
 mod ownership;
+mod packaging;
 mod page;
 mod pages;
 mod peers;

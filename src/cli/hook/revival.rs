@@ -87,12 +87,14 @@ impl StartTurn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::global_flags::GlobalFlags;
 
     /// A file of a daemon that was killed is what makes the difference.
     #[tokio::test]
     async fn a_daemon_that_was_stopped_is_not_missed() {
         let folder = tempfile::tempdir().expect("a folder");
-        let context = Context::new(Some(folder.path()), None, false).expect("a context");
+        let flags = GlobalFlags { home: Some(folder.path().to_owned()), ..GlobalFlags::default() };
+        let context = Context::new(flags).expect("a context");
         let log = HookLog::of(&context);
         let mut revival = DaemonRevival::default();
         revival.is_away(&context, &log).await;
