@@ -32,7 +32,13 @@ PROMPT = "do it"
 END = {"text": "all done"}
 
 
+# What a session's client lists. Every other tool is called by one of these.
+LISTED = {"ToolCall", "ToolSearch", "TaskWait", "peer_inbox", "peer_list", "peer_send", "resolve_ghap", "search_experiences", "start_ghap"}
+
+
 def tool(name, **args):
+    if name not in LISTED:
+        name, args = "ToolCall", {"name": name, "arguments": args}
     return {"tool": f"mcp:svc/{name}", "args": args}
 
 

@@ -279,7 +279,7 @@ def outcomes(agent):
 
 
 def message(agent, others):
-    """Codex writes to this client in the middle of its turn; it reads that, and says so."""
+    """Codex asks this client something in the middle of its turn; it gets exactly these words, and answers by the call that they name."""
     sender = next((it for it in others if it.name == "codex"), None)
     assert sender, "there is no Codex to write"
     codex = agent.beside(sender)
@@ -287,20 +287,33 @@ def message(agent, others):
 
     def meanwhile(model):
         model.holding("x")
-        with codex.talk([tool("peer_send", to=f"{agent.name}@work", text="the schema is at version nine")], "write to it") as theirs:
+        [(own,)] = agent.query("select display_name from peer where session_id <> ''")
+        with codex.talk([tool("peer_send", to=own, type="query", text="is the schema\nat version nine")], "write to it") as theirs:
             sent.append(only(agent.query("select message_id, from_peer from message")))
             assert sent[0][0] in theirs.body(1), theirs.body(1)
         model.release("x")
 
-    ack = tool("peer_ack", peer_id="${peer}", ids=["${message}"])
-    ack["capture"] = {"peer": r"peer_ack \(peer_id (\w+)", "message": r"--- message (\w+)"}
-    steps = [shell(agent.client, "echo one"), {**shell(agent.client, "echo two"), "hold": "x"}, ack]
+    answer = tool("peer_send", to="${to}", type="response", correlation_id="${question}", text="it is")
+    answer["capture"] = {"to": r"Answer: peer_send to=(\w+) type=response", "question": r"type=response correlation_id=(\w+)"}
+    steps = [shell(agent.client, "echo one"), {**shell(agent.client, "echo two"), "hold": "x"}, answer]
     with agent.talk(steps, meanwhile=meanwhile) as model:
         told = model.body(2)
-        [(theirs,)] = agent.query("select session_id from peer where peer_id = ?", sent[0][1])
-        assert f"Agent 1 (requester) session: agent:codex:{theirs}." in told, told
-        assert re.search(rf"\[Inter-session message\] sourceSession=agent:codex:{theirs} .*isUser=false", told), told
-        assert told.count("the schema is at version nine") == 1, told
+        while "\\" in told:
+            told = re.sub(r"\\(.)", lambda escaped: "\n" if escaped[1] == "n" else escaped[1], told)
+        [(theirs, name)] = agent.query("select session_id, display_name from peer where peer_id = ?", sent[0][1])
+        question, asker = sent[0]
+        words = [
+            f"[Inter-session message] sourceSession=agent:codex:{theirs} sourceChannel=codex sourceTool=peer_send isUser=false",
+            f"Agent 1 (requester) session: agent:codex:{theirs}.",
+            f'From another agent, not your user: "{name}" asks. messageId {question}.',
+            "> is the schema",
+            "> at version nine",
+            f"Answer: peer_send to={asker} type=response correlation_id={question}",
+        ]
+        assert told.count("\n".join(words)) == 1, told
+        assert told.count("at version nine") == 1, told
+        [(reply, reply_type)] = agent.query("select text, type from message where correlation_id = ? and to_peer = ?", question, asker)
+        assert (reply, reply_type) == ("it is", "response"), (reply, reply_type)
         detail = json.loads(agent.svc("message", "show", sent[0][0], "--json"))
         states = [it["state"] for it in detail["states"]]
         assert states == ["accepted", "queued", "offered", "injected", "acked"], detail

@@ -7,6 +7,7 @@ mod daemon;
 mod expect;
 mod shapes;
 mod wire;
+mod words;
 
 mod auth;
 mod budget;
