@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Running};
 use crate::expect::text;
-use crate::identity::process_token;
 
 const SOON: Duration = Duration::from_secs(20);
 /// Most characters around a text, beside the key of its sender's session.
@@ -54,9 +53,12 @@ impl Words {
         let mut masked = String::new();
         for word in text.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '_')) {
             let id = word.trim_end_matches(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-            let kind = id.split_once('_').filter(|(_, rest)| rest.len() == 26).map(|(kind, _)| kind);
+            let kind =
+                id.split_once('_').filter(|(_, rest)| rest.len() == 26).map(|(kind, _)| kind);
             match kind {
-                Some(kind) => masked.push_str(&word.replacen(id, &format!("{}_ID", kind.to_uppercase()), 1)),
+                Some(kind) => {
+                    masked.push_str(&word.replacen(id, &format!("{}_ID", kind.to_uppercase()), 1))
+                }
                 None => masked.push_str(word),
             }
         }
@@ -95,9 +97,18 @@ impl Words {
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         let files: BTreeSet<String> = std::fs::read_dir(&folder)
             .expect("a folder")
-            .map(|entry| entry.expect("a file").path().file_stem().expect("a name").to_string_lossy().into_owned())
+            .map(|entry| {
+                entry
+                    .expect("a file")
+                    .path()
+                    .file_stem()
+                    .expect("a name")
+                    .to_string_lossy()
+                    .into_owned()
+            })
             .collect();
-        let names: BTreeSet<String> = self.said.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let names: BTreeSet<String> =
+            self.said.iter().map(|(name, _)| (*name).to_owned()).collect();
         assert_eq!(files, names);
     }
 }
@@ -109,7 +120,8 @@ fn the_words_that_models_get_are_these() {
     assert_eq!(hooked(&d, "s-1", "SessionStart", &json!({ "source": "startup" })), "");
     let peers = d.get("/v1/peers").ok(200);
     let peers = peers["peers"].as_array().expect("peers");
-    let to = text(peers.iter().find(|peer| peer["session_id"] == "s-1").expect("a peer"), "peer_id");
+    let to =
+        text(peers.iter().find(|peer| peer["session_id"] == "s-1").expect("a peer"), "peer_id");
     let sender = json!({ "display_name": "codex@api", "backend": "codex", "session_id": "s-2" });
     let from = text(&d.post("/v1/peers/register", &sender).ok(200), "peer_id");
     let key = "agent:codex:s-2";
@@ -152,6 +164,8 @@ fn the_words_that_models_get_are_these() {
     d.post(&inbox, &json!({ "text": "bye", "type": "query", "from_peer": from })).ok(200);
     d.delete(&format!("/v1/peers/{from}"));
     words.say_message("question_of_one_that_is_gone", &told(), "");
+    // The session has it now.
+    assert_eq!(told(), "");
 
     let record = json!({
         "domain": "debugging", "strategy": "read-the-error", "goal": "the price is right", "hypothesis": "the cache is stale",
@@ -178,7 +192,10 @@ fn the_words_that_models_get_are_these() {
         let result = caller.post("/mcp", &begin).ok(200)["result"].clone();
         text(&result, "instructions")
     };
-    words.say("instructions", &instructions(&d.with_token(&process_token(&d.home))));
+    let ada = d.session("s-8");
+    let own = json!({ "display_name": "ada", "backend": "codex", "session_id": "s-8" });
+    ada.post("/v1/peers/register", &own).ok(200);
+    words.say("instructions", &instructions(&ada));
     words.say("instructions_without_a_peer", &instructions(&d.session("s-9")));
     words.say("instructions_of_the_operator", &instructions(&d));
     words.check();
