@@ -15,6 +15,7 @@ use super::{App, Problem, api::Api, body::Json, openapi::Operation};
 use crate::{
     domain::{Caller, Event, StreamName, TaskId},
     service::{
+        Error,
         agents::{NewDispatch, WantedMode},
         log::StreamFollower,
     },
@@ -99,7 +100,7 @@ async fn send_message(
         from_peer_id: opts.from_peer_id,
         idempotency_key: opts.idempotency_key,
     };
-    let dispatched = app.services.agents.dispatch(&caller, dispatch).await?;
+    let dispatched = app.services.agents.dispatch(&caller, dispatch).await.map_err(named_here)?;
     let task_id = dispatched.task.task_id;
     if opts.is_async {
         let (instance, backend) = (dispatched.instance, dispatched.backend);
@@ -123,6 +124,17 @@ async fn send_message(
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
+}
+
+/// A refusal with the names that this body has.
+fn named_here(error: Error) -> Error {
+    let Error::Invalid { field, why } = error else { return error };
+    let field = match field.as_str() {
+        "agent" => "instance".to_owned(),
+        "prompt" | "tag" => field,
+        _ => format!("opts.{field}"),
+    };
+    Error::Invalid { field, why }
 }
 
 /// The events of a task as lines.

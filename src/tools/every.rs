@@ -321,8 +321,20 @@ async fn every_fault_in_every_argument_is_named() {
                     });
                     // These are the service's: a cursor that nobody gave, a sender that is not there, no such family, no
                     // such time, an event that has no name.
-                    let deeper = ["cursor", "event", "from_peer", "family", "since"]
-                        .contains(&argument.as_str());
+                    let deeper = [
+                        "cursor",
+                        "event",
+                        "from_peer",
+                        "family",
+                        "since",
+                        "agent",
+                        "tag",
+                        "cwd",
+                        "mode",
+                        "session",
+                        "from_peer_id",
+                    ]
+                    .contains(&argument.as_str());
                     assert!(refused.is_none() || deeper, "{name}.{argument}: {refused:?}");
                 }
             }

@@ -9,6 +9,7 @@ mod shapes;
 mod wire;
 mod words;
 
+mod agents;
 mod auth;
 mod budget;
 mod cli;

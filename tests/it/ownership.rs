@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Home};
 use crate::expect::{all_pages, done, each, page, peer, problem, register, text};
 use crate::wire::{Caller, Reply};
 
@@ -34,7 +34,9 @@ fn mint(d: &Daemon, session: &str, project: Option<&str>, scopes: &[&str]) -> Ca
 
 impl World {
     fn new() -> Self {
-        let d = Daemon::start();
+        let home = Home::new();
+        home.write("config.toml", "[agents.cat]\nbackend = 'exec'\ncommand = ['cat']\n");
+        let d = Daemon::with(|plan| plan.home(&home));
         let callers = [
             d.with_token(d.token.as_deref().expect("a token")),
             mint(&d, "owner", Some("/p"), &[]),
@@ -77,6 +79,13 @@ impl World {
         let clusters = ok(&callers[0], "get_clusters", &json!({ "axis": "full" }));
         let cluster = text(&clusters["clusters"][0], "cluster_id");
         Self { callers, peer: peer_id, message, task, ghap, cluster, d }
+    }
+
+    /// An agent of the owner's.
+    fn fresh_agent(&self, name: &str) -> String {
+        let owner = mint(&self.d, "owner", Some("/p"), &["agents"]);
+        let wish = json!({ "instance": "cat", "name": name, "cwd": "/", "description": SECRET });
+        text(&owner.post("/v1/hosts", &wish).ok(201), "id")
     }
 
     fn owner(&self) -> &Caller {
@@ -210,7 +219,45 @@ fn each_route_answers_each_caller_by_the_rule() {
     let operators = [200, 403, 403, 403, 403];
     // Of what there is not, who may ask learns that.
     let of_none = [404, 403, 403, 403, 403];
+    let agent = world.fresh_agent("main");
+    let hosts = |rest: &str| format!("/v1/hosts/{agent}{rest}");
+    let made = std::cell::Cell::new(0);
+    let another = || {
+        made.set(made.get() + 1);
+        format!("/v1/hosts/{}/stop", world.fresh_agent(&format!("spare-{}", made.get())))
+    };
+    let steer = [200, 403, 403, 404, 403];
     let rows: Vec<Row<'_>> = vec![
+        reads("GET /v1/agents", "/v1/agents".into(), all),
+        reads("GET /v1/hosts", "/v1/hosts".into(), all),
+        reads("GET /v1/hosts/{id}", hosts(""), of_project),
+        reads("GET /v1/hosts/{id}", "/v1/hosts/agent:cat:main".into(), of_project),
+        reads("GET /v1/hosts/{id}/history", hosts("/history"), of_project),
+        reads("GET /v1/requests", "/v1/requests?open=true".into(), all),
+        reads("GET /v1/events", format!("/v1/events?stream=agent/{agent}"), of_project),
+        posts(
+            "POST /v1/hosts",
+            || ("/v1/hosts".into(), json!({ "instance": "cat", "name": "operators", "cwd": "/" })),
+            [201, 403, 403, 403, 403],
+        ),
+        posts("POST /v1/hosts/{id}/send", || (hosts("/send"), json!({ "input": "x" })), steer),
+        posts(
+            "POST /v1/hosts/{id}/answer",
+            || (hosts("/answer"), json!({ "request_id": "req_none", "option_id": "a" })),
+            [404, 403, 403, 404, 403],
+        ),
+        posts("POST /v1/hosts/{id}/stop", || (another(), json!({ "timeout": 5 })), steer),
+        posts("POST /v1/hosts/{id}/interrupt", || (hosts("/interrupt"), json!({})), steer),
+        posts(
+            "POST /v1/requests/{id}/answer",
+            || ("/v1/requests/req_none/answer".into(), json!({ "option_id": "a" })),
+            [404; 5],
+        ),
+        posts(
+            "POST /v1/send_message",
+            || ("/v1/send_message".into(), json!({ "instance": "none", "prompt": "x" })),
+            [422, 403, 403, 403, 403],
+        ),
         reads("GET /health", "/health".into(), all),
         reads("GET /v1/health", "/v1/health".into(), all),
         reads("GET /openapi.json", "/openapi.json".into(), all),
@@ -371,6 +418,7 @@ fn each_route_answers_each_caller_by_the_rule() {
 #[test]
 fn lists_and_feeds_hold_what_their_reader_may_read() {
     let world = World::new();
+    world.fresh_agent("main");
     let peer = &world.peer;
     let of_project = [true, true, true, false, true];
     for (path, expected) in [
@@ -378,6 +426,7 @@ fn lists_and_feeds_hold_what_their_reader_may_read() {
         (format!("/v1/peers/{peer}"), of_project),
         (format!("/v1/peers?path=/p/{SECRET}"), of_project),
         ("/v1/tasks?limit=500".to_owned(), of_project),
+        ("/v1/hosts?limit=500".to_owned(), of_project),
         (format!("/v1/tasks?from={peer}"), of_project),
         ("/v1/sessions?limit=500".to_owned(), of_project),
         ("/v1/ghap?limit=500".to_owned(), of_project),
@@ -549,12 +598,27 @@ fn each_tool_answers_each_caller_by_the_rule() {
             found,
         ),
         ("premortem", fixed(json!({ "domain": "debugging" })), found),
+        ("AgentList", fixed(json!({})), all),
         ("ToolSearch", fixed(json!({ "query": "task" })), all),
         ("ToolCall", fixed(json!({ "name": "ToolSearch", "arguments": { "query": "task" } })), all),
     ];
     // Of the client's own events: tests/it/identity.rs and hook.rs.
     let mut known = BTreeSet::new();
     let mut wrong = Vec::new();
+    for (tool, arguments, refusal) in [
+        ("SendMessage", json!({ "prompt": "x", "agent": "none" }), "validation_error"),
+        ("RequestAnswer", json!({ "request_id": "req_none", "option_id": "a" }), "not_found"),
+    ] {
+        known.insert(tool);
+        // For who has not its scope, there is no such tool.
+        let params = json!({ "name": tool, "arguments": arguments });
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        for caller in &world.callers[1..] {
+            let reply = caller.post("/mcp", &call).json();
+            assert!(reply["error"].is_object(), "{tool}: {reply}");
+        }
+        assert_eq!(outcome(&world.callers[0], tool, &arguments), refusal);
+    }
     for (tool, make, expected) in &rows {
         known.insert(*tool);
         let given = world.callers.each_ref().map(|caller| outcome(caller, tool, &make()));

@@ -424,8 +424,10 @@ fn literals(folders: &[&str]) -> BTreeSet<String> {
 #[test]
 fn every_kind_of_event_is_in_the_reference() {
     /// What kinds begin with that have two parts.
-    const ABOUT: [&str; 8] =
-        ["peer", "message", "session", "ghap", "outcome", "memory", "value", "daemon"];
+    const ABOUT: [&str; 10] = [
+        "agent", "request", "peer", "message", "session", "ghap", "outcome", "memory", "value",
+        "daemon",
+    ];
     /// Kinds of one word.
     const PLAIN: [&str; 5] = ["task", "frame", "reply", "terminal", "message"];
     /// Names of other things that look the same: a file, and events of opencode.

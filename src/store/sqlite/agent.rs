@@ -171,7 +171,7 @@ impl WriteTx {
     pub async fn free_agent_of(&mut self, instance: &str) -> Result<Option<AgentRow>, StoreError> {
         let raw = agents!(
             "where a.instance = ? and a.ended_at is null and a.task_id is null
-                and a.state in ('idle', 'running', 'requires_action')
+                and a.state <> 'stopping'
             order by a.state <> 'idle', a.started_at, a.agent_id limit 1",
             instance
         )

@@ -1,0 +1,580 @@
+//! Agents: what starts, what is on record, what survives `kill -9`, and what becomes of work that is given to them.
+
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, Home, eventually, svc, until};
+use crate::expect::{dense, problem, text};
+use crate::wire::{Caller, Reply};
+
+const BOUND: Duration = Duration::from_secs(20);
+
+const CONFIG: &str = r#"
+[agents.echo]
+backend = "exec"
+command = ["sh", "-c", "while read line; do echo got $line; done"]
+[agents.hello]
+backend = "exec"
+command = ["sh", "-c", "read line; echo hello $line; echo aside >&2"]
+tags = ["greeting"]
+[agents.broken]
+backend = "exec"
+command = ["sh", "-c", "echo please log in >&2; exit 3"]
+failover_to = ["hello"]
+[agents.failing]
+backend = "exec"
+command = ["sh", "-c", "read line; echo begun; exit 3"]
+failover_to = ["hello"]
+[agents.slow]
+backend = "exec"
+command = ["sh", "-c", "read line; echo begun; sleep 600"]
+max_concurrent = 1
+[agents.rated]
+backend = "exec"
+command = ["sh", "-c", "read line; echo $line"]
+rate = "1/h"
+[agents.missing]
+backend = "exec"
+command = ["no-such-program"]
+[agents.keyed]
+backend = "exec"
+command = ["sh"]
+env = { KEY = "${NO_SUCH_VARIABLE}" }
+[agents.off]
+backend = "exec"
+command = ["sh"]
+enabled = false
+[agents.wrong]
+backend = "exec"
+command = ["sh"]
+rate = "often"
+"#;
+
+fn world() -> Daemon {
+    with_config(CONFIG)
+}
+
+fn with_config(config: &str) -> Daemon {
+    let home = Home::new();
+    home.write("config.toml", config);
+    Daemon::with(|plan| plan.home(&home))
+}
+
+/// Starts an agent that works in the test's folder.
+#[track_caller]
+fn start(d: &Daemon, instance: &str, name: &str) -> Value {
+    let body = json!({ "instance": instance, "name": name, "cwd": d.home.user() });
+    d.post("/v1/hosts", &body).ok(201)
+}
+
+fn agent(d: &Caller, id: &str) -> Value {
+    d.get(&format!("/v1/hosts/{id}")).ok(200)
+}
+
+/// Waits until an agent has ended; gives it as it is then.
+#[track_caller]
+fn ended(d: &Caller, id: &str) -> Value {
+    until(BOUND, || Some(agent(d, id)).filter(|agent| agent["ended_at"].is_string()))
+}
+
+/// A refusal that names the field.
+#[track_caller]
+fn invalid(reply: &Reply, field: &str) -> Value {
+    let refusal = problem(reply, 422, "invalid_request");
+    assert_eq!(refusal["field"], field, "{refusal}");
+    refusal
+}
+
+/// All events of a stream.
+fn events(d: &Caller, stream: &str) -> Vec<Value> {
+    let (mut all, mut after) = (Vec::new(), 0);
+    loop {
+        let page = d.get(&format!("/v1/events?stream={stream}&after={after}&limit=500")).ok(200);
+        all.extend(page["events"].as_array().expect("events").iter().cloned());
+        let next = &page["next_cursor"];
+        match next.as_u64().or_else(|| next.as_str()?.parse().ok()) {
+            Some(next) => after = next,
+            None => return all,
+        }
+    }
+}
+
+/// A stream of an agent has the host's numbers, without a hole.
+#[track_caller]
+fn is_dense(events: &[Value]) {
+    for (event, number) in events.iter().zip(1_u64..) {
+        assert_eq!(event["seq"], number, "{event}");
+        assert_eq!(event["data"]["offset"], number, "{event}");
+        assert_eq!(event["data"]["type"], event["kind"], "{event}");
+    }
+}
+
+/// Asks the host itself.
+fn ask_host(socket: &str, request: &Value) -> Value {
+    let mut stream = UnixStream::connect(socket).expect("the host listens");
+    stream.write_all(format!("{request}\n").as_bytes()).expect("it reads");
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while stream.read(&mut byte).expect("it answers") == 1 && byte[0] != b'\n' {
+        line.push(byte[0]);
+    }
+    serde_json::from_slice(&line).expect("JSON")
+}
+
+fn kill(pid: u64) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it can be killed");
+}
+
+fn runs(pid: u64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+/// Gives work to an agent, and answers the task's id at once.
+#[track_caller]
+fn dispatch(d: &Caller, body: Value) -> String {
+    let mut body = body;
+    body["opts"]["async"] = json!(true);
+    text(&d.post("/v1/send_message", &body).ok(202), "task_id")
+}
+
+/// A task once it is over.
+#[track_caller]
+fn over(d: &Caller, task: &str) -> Value {
+    until(BOUND, || {
+        let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
+        task["closed_at"].is_string().then_some(task)
+    })
+}
+
+#[test]
+fn instances_are_listed_with_what_keeps_them_from_starting() {
+    let d = world();
+    let all = d.get("/v1/agents").ok(200);
+    let status = |name: &str| {
+        let found =
+            all["agents"].as_array().expect("agents").iter().find(|it| it["instance"] == name);
+        found.unwrap_or_else(|| panic!("{name}: {all}")).clone()
+    };
+    for (name, expected, reason) in [
+        ("echo", "callable", ""),
+        ("missing", "binary-missing", "no-such-program"),
+        ("keyed", "misconfigured", "NO_SUCH_VARIABLE"),
+        ("off", "disabled", "enabled"),
+        ("wrong", "misconfigured", "agents.wrong.rate"),
+    ] {
+        let view = status(name);
+        assert_eq!(view["status"], expected, "{view}");
+        assert_eq!(view["callable"], expected == "callable", "{view}");
+        assert!(view["reason"].as_str().unwrap_or_default().contains(reason), "{view}");
+    }
+    let callable = d.get("/v1/agents?status=callable").ok(200);
+    let is_callable = |it: &Value| it["callable"] == true;
+    assert!(callable["agents"].as_array().expect("agents").iter().all(is_callable), "{callable}");
+    let names: Vec<String> =
+        all["agents"].as_array().expect("agents").iter().map(|it| text(it, "instance")).collect();
+    assert!(names.is_sorted(), "{names:?}");
+    let checked = svc(&d.home, &["config", "check"]);
+    assert_eq!(checked.code, Some(2), "{checked:?}");
+    assert!(checked.stderr.contains("agents.wrong.rate"), "{checked:?}");
+    let doctor = svc(&d.home, &["doctor"]);
+    assert!(doctor.stdout.contains("agents.wrong.rate"), "{doctor:?}");
+    for (name, word) in [("missing", "no-such-program"), ("off", "enabled"), ("nobody", "echo")] {
+        let reply = d.post("/v1/hosts", &json!({ "instance": name, "cwd": "/" }));
+        let refusal = invalid(&reply, "instance");
+        assert!(refusal["detail"].as_str().expect("a detail").contains(word), "{refusal}");
+    }
+    for (body, field) in [
+        (json!({ "instance": "echo", "cwd": "src" }), "cwd"),
+        (json!({ "instance": "echo", "cwd": "/no/such/folder" }), "cwd"),
+        (json!({ "instance": "echo", "cwd": "/", "name": "a/b" }), "name"),
+        (json!({ "instance": "echo", "cwd": "/", "prompt": " " }), "prompt"),
+        (json!({ "instance": "echo", "cwd": "/", "env": { "A=B": "x" } }), "env"),
+        (json!({ "backend": "exec", "cwd": "/" }), "backend"),
+        (json!({ "backend": "nothing", "cwd": "/" }), "backend"),
+    ] {
+        invalid(&d.post("/v1/hosts", &body), field);
+    }
+}
+
+#[test]
+fn an_agent_outlives_the_daemon_and_the_log_has_what_its_host_has() {
+    let mut d = world();
+    let started = start(&d, "echo", "main");
+    let (id, socket) = (text(&started, "id"), text(&started, "socket_path"));
+    let host = started["host_pid"].as_u64().expect("a pid");
+    problem(
+        &d.post("/v1/hosts", &json!({ "instance": "echo", "name": "MAIN", "cwd": "/" })),
+        409,
+        "conflict",
+    );
+    d.post(&format!("/v1/hosts/{id}/send"), &json!({ "input": "one" })).ok(200);
+    let restarts = std::env::var("SVC_AGENT_RESTARTS").ok().and_then(|it| it.parse().ok());
+    for round in 0..restarts.unwrap_or(4) {
+        d.kill9();
+        let sent = ask_host(
+            &socket,
+            &json!({ "type": "host.send", "payload": { "input": format!("away {round}") } }),
+        );
+        assert_eq!(sent["success"], true, "{sent}");
+        d.restart();
+        let again =
+            json!({ "input": format!("back {round}"), "idempotency_key": format!("{round}") });
+        for _ in 0..2 {
+            until(BOUND, || {
+                let reply = d.post("/v1/hosts/agent:echo:main/send", &again);
+                (reply.status() == 200).then_some(())
+            });
+        }
+        let said = format!("got back {round}");
+        eventually(BOUND, || {
+            d.get(&format!("/v1/hosts/{id}/history")).ok(200).to_string().contains(&said)
+        });
+        assert_eq!(agent(&d, &id)["host_pid"], host, "one agent process");
+    }
+    let status = ask_host(&socket, &json!({ "type": "host.ping" }));
+    assert_eq!(status["success"], true, "{status}");
+    let spool = d.home.dir().join(format!("agents/{id}.spool"));
+    let stopped = d.post(&format!("/v1/hosts/{id}/stop"), &json!({ "timeout": 5 })).ok(200);
+    assert_eq!((&stopped["stopped"], &stopped["final_state"]), (&json!(true), &json!("done")));
+    let done = ended(&d, &id);
+    assert_eq!((&done["state"], &done["pid"]), (&json!("done"), &json!(0)), "{done}");
+    let log = events(&d, &format!("agent/{id}"));
+    is_dense(&log);
+    let kinds: Vec<String> = log.iter().map(|event| text(event, "kind")).collect();
+    assert_eq!(kinds.last().map(String::as_str), Some("exit"), "{kinds:?}");
+    let inputs: Vec<&str> = log
+        .iter()
+        .filter(|event| event["kind"] == "input")
+        .filter_map(|event| event["data"]["data"].as_str())
+        .collect();
+    let once: BTreeSet<&&str> = inputs.iter().collect();
+    assert_eq!(once.len(), inputs.len(), "each input once: {inputs:?}");
+    eventually(BOUND, || !spool.exists());
+    let history = d.get(&format!("/v1/hosts/{id}/history?limit=1")).ok(200);
+    assert_eq!(history["entries"].as_array().map(Vec::len), Some(1), "{history}");
+    assert_eq!(history["total"], json!(2 * inputs.len()), "{history}");
+    problem(&d.post(&format!("/v1/hosts/{id}/send"), &json!({ "input": "x" })), 409, "conflict");
+    problem(&d.post(&format!("/v1/hosts/{id}/stop"), &json!({})), 409, "conflict");
+    let team = events(&d, "team");
+    for kind in ["agent.started", "agent.ended"] {
+        let told = team.iter().filter(|event| event["kind"] == kind).count();
+        assert_eq!(told, 1, "{kind}: {team:?}");
+    }
+    let second = start(&d, "echo", "main");
+    assert_ne!(second["id"], json!(id), "a new incarnation of the same key");
+    let found = d.get("/v1/hosts/agent:echo:main").ok(200);
+    assert_eq!(found["id"], second["id"], "the key names the living one");
+}
+
+#[test]
+fn each_end_is_on_record_as_what_it_was() {
+    let d = world();
+    let pids = |started: &Value| {
+        (started["host_pid"].as_u64().expect("a host"), started["pid"].as_u64().expect("a program"))
+    };
+    let lost = start(&d, "echo", "lost");
+    let (host, program) = pids(&lost);
+    kill(host);
+    let began = Instant::now();
+    let end = ended(&d, &text(&lost, "id"));
+    assert_eq!(end["state"], "lost", "{end}");
+    eventually(Duration::from_secs(5), || !runs(program));
+    assert!(began.elapsed() < Duration::from_secs(10));
+    is_dense(&events(&d, &format!("agent/{}", text(&lost, "id"))));
+
+    let killed = start(&d, "echo", "killed");
+    kill(pids(&killed).1);
+    let end = ended(&d, &text(&killed, "id"));
+    assert_eq!((&end["state"], &end["signal"]), (&json!("error"), &json!(9)), "{end}");
+
+    let failed = start(&d, "broken", "failed");
+    let end = ended(&d, &text(&failed, "id"));
+    assert_eq!((&end["state"], &end["exit_code"]), (&json!("error"), &json!(3)), "{end}");
+
+    let body = json!({ "instance": "hello", "prompt": "you", "cwd": d.home.user() });
+    let done = d.post("/v1/hosts", &body).ok(201);
+    let end = ended(&d, &text(&done, "id"));
+    assert_eq!((&end["state"], &end["exit_code"]), (&json!("done"), &json!(0)), "{end}");
+
+    let live = d.get("/v1/hosts?live=true").ok(200);
+    assert_eq!(live["count"], 0, "{live}");
+    let all = d.get("/v1/hosts?instance=echo").ok(200);
+    assert_eq!(all["count"], 2, "{all}");
+    let wrong = json!({ "instance": "echo", "args": ["x"], "cwd": "/", "idempotency_key": "k" });
+    let first = d.post("/v1/hosts", &wrong).ok(201);
+    assert_eq!(d.post("/v1/hosts", &wrong).ok(200)["id"], first["id"]);
+    let other = json!({ "instance": "echo", "name": "other", "cwd": "/", "idempotency_key": "k" });
+    problem(&d.post("/v1/hosts", &other), 409, "conflict");
+}
+
+#[test]
+fn work_is_a_task_whose_frames_are_the_words_of_the_agent() {
+    let d = world();
+    let body = json!({ "instance": "hello", "prompt": "you" });
+    let reply = d.post("/v1/send_message", &body);
+    assert_eq!(reply.header("content-type"), Some("application/x-ndjson"), "{reply:?}");
+    let lines: Vec<Value> = String::from_utf8_lossy(&reply.body)
+        .lines()
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_str(line).expect("an object a line"))
+        .collect();
+    let ids: Vec<u64> = lines.iter().filter_map(|line| line["id"].as_u64()).collect();
+    assert!(ids.iter().copied().eq(1..=ids.len() as u64), "{lines:?}");
+    let said = |pipe: &str| {
+        let frames = lines.iter().filter(|it| it["kind"] == "frame" && it["pipe"] == pipe);
+        frames.map(|it| text(it, "line")).collect::<Vec<_>>()
+    };
+    assert_eq!(said("stdout"), ["hello you"], "{lines:?}");
+    assert_eq!(said("stderr"), ["aside"], "{lines:?}");
+    let last = lines.last().expect("a terminal event");
+    assert_eq!((&last["kind"], &last["status"]), (&json!("terminal"), &json!("done")), "{last}");
+    assert_eq!(last["result"], "hello you", "{last}");
+    let task = over(&d, &text(last, "task_id"));
+    assert_eq!((&task["agent"], &task["exit_code"]), (&json!("hello"), &json!(0)), "{task}");
+    eventually(BOUND, || d.get("/v1/hosts?live=true").ok(200)["count"] == 0);
+
+    let by_tag = dispatch(&d, json!({ "tag": "GREETING", "prompt": "tag" }));
+    assert_eq!(over(&d, &by_tag)["result"], "hello tag");
+
+    // Nothing was said yet: the next one tries, and the attempt is on record.
+    let failover = dispatch(&d, json!({ "instance": "broken", "prompt": "again" }));
+    let task = over(&d, &failover);
+    assert_eq!(
+        (&task["status"], &task["result"]),
+        (&json!("done"), &json!("hello again")),
+        "{task}"
+    );
+    let attempts: Vec<Value> = events(&d, &format!("task/{failover}"))
+        .into_iter()
+        .filter(|event| event["kind"] == "task" && event["data"]["attempt"].is_number())
+        .collect();
+    assert_eq!(attempts.len(), 1, "{attempts:?}");
+    let attempt = &attempts[0]["data"];
+    assert_eq!((&attempt["attempt"], &attempt["instance"]), (&json!(1), &json!("broken")));
+    assert!(text(attempt, "error").contains("exit code 3"), "{attempt}");
+
+    // Something was said: nobody tries again.
+    let failed = over(&d, &dispatch(&d, json!({ "instance": "failing", "prompt": "x" })));
+    assert_eq!(
+        (&failed["status"], &failed["exit_code"]),
+        (&json!("failed"), &json!(3)),
+        "{failed}"
+    );
+
+    let keyed = |prompt: &str| {
+        d.post(
+            "/v1/send_message",
+            &json!({ "instance": "hello", "prompt": prompt, "opts": { "async": true, "idempotency_key": "k" } }),
+        )
+    };
+    let first = text(&keyed("a").ok(202), "task_id");
+    assert_eq!(text(&keyed("a").ok(202), "task_id"), first);
+    problem(&keyed("b"), 409, "conflict");
+
+    for (body, field) in [
+        (json!({ "instance": "nobody", "prompt": "x" }), "instance"),
+        (json!({ "instance": "exec", "prompt": "x" }), "instance"),
+        (json!({ "instance": "missing", "prompt": "x" }), "instance"),
+        (json!({ "instance": "ag_none", "prompt": "x" }), "instance"),
+        (json!({ "tag": "none", "prompt": "x" }), "tag"),
+        (json!({ "prompt": "x" }), "instance"),
+    ] {
+        let refusal = invalid(&d.post("/v1/send_message", &body), field);
+        assert!(text(&refusal, "detail").contains("hello"), "it lists the choices: {refusal}");
+    }
+    invalid(&d.post("/v1/send_message", &json!({ "instance": "hello", "prompt": " " })), "prompt");
+    let tmux = json!({ "instance": "hello", "prompt": "x", "opts": { "mode": "auto-tmux" } });
+    invalid(&d.post("/v1/send_message", &tmux), "opts.mode");
+    let peer = json!({ "instance": "echo", "prompt": "x", "opts": { "mode": "peer-only" } });
+    problem(&d.post("/v1/send_message", &peer), 503, "unavailable");
+    start(&d, "echo", "main");
+    for target in ["echo", "agent:echo:main"] {
+        let peer = json!({ "instance": target, "prompt": target, "opts": { "mode": "peer-only" } });
+        let task = over(&d, &dispatch(&d, peer));
+        assert_eq!(task["result"], format!("got {target}"), "{task}");
+    }
+    assert_eq!(agent(&d, "agent:echo:main")["ended_at"], Value::Null, "it lives on");
+}
+
+#[test]
+fn bounds_make_a_queue_and_cancelling_leaves_it() {
+    let d = world();
+    let [first, second, third] =
+        [1, 2, 3].map(|n| dispatch(&d, json!({ "instance": "slow", "prompt": format!("{n}") })));
+    let task = |id: &str| d.get(&format!("/v1/tasks/{id}")).ok(200);
+    eventually(BOUND, || task(&first)["status"] == "active");
+    for waiting in [&second, &third] {
+        let waits = until(BOUND, || Some(task(waiting)).filter(|it| it["reason"].is_string()));
+        assert_eq!(waits["status"], "pending", "{waits}");
+        assert!(text(&waits, "reason").contains("max_concurrent"), "{waits}");
+    }
+    let body = json!({ "instance": "slow", "cwd": d.home.user() });
+    problem(&d.post("/v1/hosts", &body), 429, "limit_reached");
+    let cancelled = d.post(&format!("/v1/tasks/{second}/cancel"), &json!({})).ok(200);
+    assert_eq!(cancelled["status"], "cancelled", "{cancelled}");
+    eventually(BOUND, || {
+        let log = events(&d, &format!("task/{first}"));
+        log.iter().any(|event| event["data"]["line"] == "begun")
+    });
+    let working = d.get("/v1/hosts?live=true").ok(200)["hosts"][0].clone();
+    d.post(&format!("/v1/tasks/{first}/cancel"), &json!({})).ok(202);
+    let end = over(&d, &first);
+    assert_eq!(end["status"], "cancelled", "{end}");
+    assert!(!runs(working["pid"].as_u64().expect("a pid")), "its process group is gone");
+    eventually(BOUND, || task(&third)["status"] == "active");
+    d.post(&format!("/v1/tasks/{third}/cancel"), &json!({})).ok(202);
+    assert_eq!(over(&d, &third)["status"], "cancelled");
+
+    assert_eq!(
+        over(&d, &dispatch(&d, json!({ "instance": "rated", "prompt": "a" })))["result"],
+        "a"
+    );
+    let rated = dispatch(&d, json!({ "instance": "rated", "prompt": "b" }));
+    let waits = until(BOUND, || Some(task(&rated)).filter(|it| it["reason"].is_string()));
+    assert!(text(&waits, "reason").contains("rate"), "{waits}");
+}
+
+#[test]
+fn who_asked_hears_of_the_end() {
+    let d = world();
+    let wish = json!({ "session": "asker", "project": d.home.user(), "scopes": ["agents"] });
+    let asker = d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"));
+    let own = json!({ "display_name": "asker", "backend": "test", "session_id": "asker" });
+    let peer = text(&asker.post("/v1/peers/register", &own).ok(200), "peer_id");
+    let task = dispatch(&asker, json!({ "instance": "hello", "prompt": "you" }));
+    assert_eq!(over(&asker, &task)["status"], "done");
+    // The terminal event and the message are one commit.
+    let inbox = asker.get(&format!("/v1/peers/{peer}/messages?peek=true")).ok(200);
+    let told = inbox["messages"].as_array().expect("messages");
+    assert_eq!(told.len(), 1, "{inbox}");
+    assert_eq!(told[0]["type"], "notification", "{inbox}");
+    let words = text(&told[0], "text");
+    assert!(words.contains(&task) && words.contains("hello you"), "{words}");
+
+    let plain = d.session("plain");
+    let body = json!({ "instance": "hello", "prompt": "x" });
+    problem(&plain.post("/v1/send_message", &body), 403, "forbidden");
+    problem(
+        &plain.post("/v1/hosts", &json!({ "instance": "hello", "cwd": "/" })),
+        403,
+        "forbidden",
+    );
+    let started = start(&d, "echo", "main");
+    let id = text(&started, "id");
+    problem(&plain.get(&format!("/v1/hosts/{id}")), 404, "not_found");
+    let own = d.session("agent:echo:main");
+    assert_eq!(agent(&own, &id)["id"], json!(id), "a token for its key acts as that agent");
+}
+
+#[test]
+fn kill_nine_of_the_daemon_runs_no_prompt_twice_and_leaves_none_open() {
+    let rounds: u64 =
+        std::env::var("SVC_AGENT_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(4);
+    let home = Home::new();
+    let ran = home.user().join("ran");
+    let script = format!("read line; echo $line >> {}; echo did $line", ran.display());
+    let config = format!(
+        "[agents.worker]\nbackend = \"exec\"\ncommand = [\"sh\", \"-c\", {script:?}]\nmax_concurrent = 3\n"
+    );
+    home.write("config.toml", &config);
+    let mut d = Daemon::with(|plan| plan.home(&home));
+    let mut tasks = Vec::new();
+    for round in 0..rounds {
+        for n in 0..4 {
+            let prompt = format!("p-{round}-{n}");
+            tasks.push((dispatch(&d, json!({ "instance": "worker", "prompt": prompt })), prompt));
+        }
+        let moment = getrandom::u64().expect("chance") % 120;
+        let until = Instant::now() + Duration::from_millis(moment);
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        d.kill9();
+        d.restart();
+    }
+    for (task, prompt) in &tasks {
+        let end = over_late(&d, task);
+        assert_eq!(end["status"], "done", "{end}");
+        assert_eq!(end["result"], format!("did {prompt}"), "{end}");
+        let log = events(&d, &format!("task/{task}"));
+        assert_eq!(log.iter().filter(|event| event["kind"] == "terminal").count(), 1, "{log:?}");
+        let words = log.iter().filter(|event| event["data"]["line"] == format!("did {prompt}"));
+        assert_eq!(words.count(), 1, "{log:?}");
+    }
+    let mut lines: Vec<String> = read(&ran).lines().map(str::to_owned).collect();
+    lines.sort();
+    let mut prompts: Vec<String> = tasks.iter().map(|(_, prompt)| prompt.clone()).collect();
+    prompts.sort();
+    assert_eq!(lines, prompts, "each ran once");
+    eventually(BOUND, || d.get("/v1/hosts?live=true").ok(200)["count"] == 0);
+    for host in d.get("/v1/hosts?limit=500").ok(200)["hosts"].as_array().expect("hosts") {
+        let log = events(&d, &format!("agent/{}", text(host, "id")));
+        is_dense(&log);
+        let exits = log.iter().filter(|event| event["kind"] == "exit").count();
+        assert_eq!(exits, 1, "{host}");
+    }
+}
+
+/// Agents whose launch a killed daemon did not finish are given up after a while, and tried again.
+fn over_late(d: &Caller, task: &str) -> Value {
+    until(Duration::from_mins(2), || {
+        let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
+        task["closed_at"].is_string().then_some(task)
+    })
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+#[test]
+fn many_watchers_see_all_lines_of_many_writers_once() {
+    let config = r#"
+[agents.many]
+backend = "exec"
+command = ["sh", "-c", "read go; for p in 1 2 3 4; do (for n in $(seq 1 300); do echo $p-$n; done) & done; wait"]
+"#;
+    let d = with_config(config);
+    let started = start(&d, "many", "main");
+    let id = text(&started, "id");
+    let path = format!("/v1/events?stream=agent/{id}");
+    let mut early: Vec<_> = (0..30).map(|_| d.follow(&path)).collect();
+    d.post(&format!("/v1/hosts/{id}/send"), &json!({ "input": "go" })).ok(200);
+    let mut late: Vec<_> = (0..30).map(|_| d.follow(&path)).collect();
+    ended(&d, &id);
+    let log = events(&d, &format!("agent/{id}"));
+    is_dense(&log);
+    let said = log.iter().filter(|event| event["kind"] == "output").count();
+    assert_eq!(said, 1200);
+    for watcher in early.iter_mut().chain(&mut late) {
+        let seen = watcher.events(log.len());
+        dense(&seen, 1);
+    }
+}
+
+#[test]
+fn commands_start_list_send_and_stop() {
+    let d = world();
+    let run = |args: &[&str]| svc(&d.home, args);
+    let started = run(&["agent", "start", "echo", "--cwd", "/", "--json"]).json();
+    let id = text(&started, "id");
+    assert!(run(&["agent", "list"]).ok().contains("agent:echo:main"));
+    assert!(run(&["agent", "list", "--instances"]).ok().contains("no-such-program"));
+    run(&["agent", "send", "echo", "hi"]).ok();
+    eventually(BOUND, || run(&["agent", "history", "echo"]).ok().contains("got hi"));
+    assert_eq!(run(&["agent", "status", &id[..14], "--json"]).json()["id"], started["id"]);
+    run(&["agent", "stop", "agent:echo:main"]).ok();
+    assert!(run(&["agent", "watch", &id]).ok().contains("got hi"));
+    let sent = run(&["send", "--agent", "hello", "you"]);
+    assert!(sent.ok().contains("hello you"), "{sent:?}");
+    let late = run(&["agent", "send", &id, "x"]);
+    assert_eq!(late.code, Some(1), "{late:?}");
+    assert_eq!(run(&["agent", "status", "nobody"]).code, Some(1));
+}
