@@ -91,9 +91,9 @@ struct SendMessageResult {
     /// It said more than that: the stream `task/<task_id>` has all of it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
-    /// Why it failed.
+    /// Why the task failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    failure: Option<String>,
 }
 
 async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResult, Failure> {
@@ -120,7 +120,7 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
         status: None,
         content: None,
         truncated: false,
-        error: None,
+        failure: None,
     };
     if is_async {
         return Ok(result);
@@ -140,7 +140,7 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
     result.status = Some(task.status());
     result.content = Some(content);
     result.truncated = truncated;
-    result.error = task.report.error;
+    result.failure = task.report.error;
     Ok(result)
 }
 

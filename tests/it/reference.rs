@@ -429,7 +429,23 @@ fn every_kind_of_event_is_in_the_reference() {
         "daemon",
     ];
     /// Kinds of one word.
-    const PLAIN: [&str; 5] = ["task", "frame", "reply", "terminal", "message"];
+    const PLAIN: [&str; 15] = [
+        "task",
+        "frame",
+        "reply",
+        "terminal",
+        "message",
+        "output",
+        "stderr",
+        "state",
+        "chat_entry",
+        "input",
+        "request",
+        "answer",
+        "usage",
+        "error",
+        "exit",
+    ];
     /// Names of other things that look the same: a file, and events of opencode.
     const OTHER: [&str; 6] = [
         "daemon.json",
