@@ -27,6 +27,10 @@ struct Terminal {
 
 impl Terminal {
     fn run(home: &Home, args: &[&str], columns: u16, rows: u16) -> Self {
+        Self::of_kind("xterm-256color", home, args, columns, rows)
+    }
+
+    fn of_kind(kind: &str, home: &Home, args: &[&str], columns: u16, rows: u16) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&master).expect("granted");
         unlockpt(&master).expect("unlocked");
@@ -37,7 +41,7 @@ impl Terminal {
         tcsetwinsize(&slave, size).expect("a size");
         let end = || Stdio::from(slave.try_clone().expect("another handle"));
         let mut command = home.command(args);
-        command.env("TERM", "xterm-256color").stdin(end()).stdout(end()).stderr(end());
+        command.env("TERM", kind).stdin(end()).stdout(end()).stderr(end());
         let child = command.spawn().expect("the binary starts");
         drop((command, slave));
         let keyboard = File::from(master);
@@ -170,6 +174,13 @@ fn without_a_terminal_there_is_no_page() {
     let top = svc(&home, &["top"]);
     assert_eq!(top.code, Some(2), "{top:?}");
     assert!(top.stderr.contains("svc peer list"), "{top:?}");
+}
+
+#[test]
+fn a_terminal_that_cannot_be_drawn_on_gets_help() {
+    let mut terminal = Terminal::of_kind("dumb", &Home::new(), &[], 100, 100);
+    terminal.shows("Usage: svc");
+    assert_eq!(terminal.ended().0, Some(0));
 }
 
 #[test]

@@ -44,9 +44,10 @@ const FEEDS: [(&str, Option<&str>); 5] = [
     ("task/", Some("terminal")),
 ];
 
-/// Whether somebody sits at a terminal.
+/// Whether somebody sits at a terminal that a page can be drawn on.
 pub(in crate::cli) fn is_wanted() -> bool {
-    io::stdout().is_terminal() && io::stdin().is_terminal()
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb
 }
 
 /// Shows the page until it is left.
