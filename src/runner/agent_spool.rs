@@ -20,7 +20,7 @@ use crate::domain::AgentId;
 use crate::private_file;
 
 /// Bytes that may wait for the disk before the agent's output is no longer read.
-const MAX_PENDING: usize = 4 * 1024 * 1024;
+const MAX_PENDING: usize = 1024 * 1024;
 /// Bytes of the file between two entries of the index.
 const INDEX_STEP: u64 = 64 * 1024;
 /// The wait before another attempt to write to a disk that is full or broken.

@@ -21,6 +21,8 @@ mod errors;
 mod files;
 mod health;
 mod hook;
+#[cfg(target_os = "linux")]
+mod host;
 mod identity;
 mod install;
 mod journal;
