@@ -186,7 +186,8 @@ fn every_row_of_the_table_answers() {
     let host = Host::with(&ECHO, json!({ "task": "t", "description": "d", "project": "p" }));
     let mut client = host.client();
     let pong = client.ok("host.ping", json!({}));
-    assert_eq!((&pong["protocol_version"], &pong["uptime"]), (&json!("1.1"), &json!("0s")));
+    assert_eq!(pong["protocol_version"], "1.1");
+    assert!(pong["uptime"].as_str().is_some_and(|uptime| uptime.ends_with('s')), "{pong}");
     assert!(
         pong["version"].is_string()
             && pong["started_at"].as_str().is_some_and(|at| at.ends_with('Z'))
@@ -246,7 +247,9 @@ fn every_row_of_the_table_answers() {
     assert_eq!(client.ok("host.history", json!({ "before": before }))["total"], 1);
     let stopped = client.ok("host.stop", json!({ "reason": "enough" }));
     assert_eq!((&stopped["stopped"], &stopped["graceful"]), (&json!(true), &json!(true)));
-    assert_eq!((&stopped["final_state"], &stopped["signal"]), (&json!("done"), &json!(15)));
+    assert_eq!(stopped["final_state"], "done");
+    // It is told by the end of its input and by a signal, and obeys whichever comes first.
+    assert!(stopped["signal"] == 15 || stopped["exit_code"] == 0, "{stopped}");
     assert_eq!(client.refused("host.send", json!({ "input": "x" })), "agent is not running");
     assert_eq!(client.refused("host.interrupt", json!({})), "agent is not running");
     assert_eq!(client.ok("host.stop", json!({}))["final_state"], "done");
@@ -423,7 +426,7 @@ fn an_agent_that_never_speaks_has_failed_in_time() {
 fn a_stop_tells_how_the_program_ended() {
     let deaf = ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"];
     for (command, stop, graceful, code, signal) in [
-        (ECHO, json!({}), true, None, Some(15)),
+        (["sh", "-c", "exec sleep 600.75"], json!({}), true, None, Some(15)),
         (
             ["sh", "-c", "trap 'exit 7' TERM; echo up; while :; do sleep 0.05; done"],
             json!({}),
