@@ -2,7 +2,7 @@
 //!
 //! Read [`run`] for its life and [`agent`] for what an agent is to it. [`backend`] has the protocols of the vendors, each a
 //! state machine without input or output. The stream is numbered here and kept in the spool of [`crate::runner`]; clients
-//! read it at their own pace in [`connection`]. [`entry`] is how the process begins, [`launch`] how the daemon starts one.
+//! read it at their own pace in [`connection`]. [`entry`] is how the process begins.
 
 mod agent;
 mod backend;
@@ -11,7 +11,6 @@ mod connection;
 mod decode;
 mod entry;
 mod environment;
-mod launch;
 mod paths;
 mod run;
 mod server;
@@ -19,4 +18,3 @@ mod server;
 mod testing;
 
 pub(crate) use entry::run_if_asked;
-pub(crate) use launch::launch_host;

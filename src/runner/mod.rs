@@ -11,7 +11,6 @@
 
 mod agent_process;
 mod agent_spool;
-mod agent_spool_reader;
 mod byte_lines;
 mod cancel;
 mod child;
@@ -32,7 +31,6 @@ mod supervise;
 
 pub(crate) use agent_process::{AgentCommand, AgentExit, AgentPipes, AgentProcess};
 pub(crate) use agent_spool::{AgentSpool, SpoolEnd, agent_spool_path};
-pub(crate) use agent_spool_reader::AgentSpoolReader;
 pub(crate) use byte_lines::{ByteLine, ByteLines};
 pub(crate) use child::{RunnerChild, find_program};
 pub(crate) use document::TaskDocument;
