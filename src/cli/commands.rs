@@ -9,7 +9,7 @@ use super::context::Context;
 use super::global_flags::GlobalFlags;
 use super::{
     ServeArgs, agent, backup, completions, config, daemon, doctor, events, exit, ghap, hook,
-    install, mcp_config, message, migrate, open, package_files, peer, people, send, serve,
+    install, mcp, mcp_config, message, migrate, open, package_files, peer, people, send, serve,
     service_unit, session, stdio, task, token, tools, top,
 };
 
@@ -126,6 +126,9 @@ enum Command {
     /// The operator token, and who holds others
     #[command(subcommand, after_help = "Example:\n  svc token list")]
     Token(token::TokenCommand),
+    /// Child MCP servers: started once for all agents
+    #[command(subcommand, after_help = "Example:\n  svc mcp list")]
+    Mcp(mcp::McpCommand),
     /// An --mcp-config document with a token of its own for one agent session
     #[command(after_help = mcp_config::EXAMPLES)]
     McpConfig(mcp_config::McpConfigArgs),
@@ -279,6 +282,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Open(args) => open::run(context, &args).await,
         Command::Tools(command) => tools::run(context, command).await,
         Command::Token(command) => token::run(context, command).await,
+        Command::Mcp(command) => mcp::run(context, command).await,
         Command::McpConfig(args) => mcp_config::run(context, &args).await,
         Command::Stdio(args) => stdio::run(context, args).await,
         Command::Install(args) => install::install(context, &args).await,

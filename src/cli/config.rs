@@ -86,6 +86,12 @@ fn check(context: &Context, named: Option<PathBuf>) -> anyhow::Result<ExitCode> 
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         return Err(ConfigError::File { path: file, problem: problems.join("\n") }.into());
     }
+    let problems = parsed.server_problems();
+    if !problems.is_empty() {
+        // A daemon starts without them, and who checks the file wants to know.
+        let text = problems.join("; ");
+        return Err(UsageError(format!("{}: {text}", file.display())).into());
+    }
     if context.json {
         output::json(&json!({ "file": file, "valid": true }))?;
     } else {

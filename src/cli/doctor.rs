@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
 use super::{Context, install, output};
 use crate::client::{Client, ClientError, Endpoint, Token, Url};
-use crate::config::{Config, Flags};
+use crate::config::{Config, Flags, sources::SourceStanding};
 use crate::domain::{Clock as _, InstanceStatus, SystemClock, Timestamp};
 use crate::private_file;
 use crate::store;
@@ -52,6 +52,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
             let state = if file.exists() { "is fine" } else { "is absent, which is fine" };
             findings.push(ok("configuration", format!("{} {state}", file.display())));
             findings.extend(agents(context, &config));
+            findings.extend(servers(&config));
             Some(config)
         }
         Err(error) => {
@@ -122,6 +123,36 @@ fn agents(context: &Context, config: &Config) -> Vec<Finding> {
     for name in config.agents.bypassing() {
         let detail = format!("instance {name} has permission = \"bypass\": it asks nobody");
         findings.push(warn(CHECK, detail, "anything that it reads may make it do anything"));
+    }
+    findings
+}
+
+/// Child MCP servers whose entries do not count, and why.
+fn servers(config: &Config) -> Vec<Finding> {
+    const CHECK: &str = "MCP servers";
+    let here = std::env::current_dir().ok();
+    let plan = config.sources.plan(here.as_deref());
+    let entries = plan.sources.iter().filter_map(|source| {
+        let (name, from) = (&source.name, &source.from);
+        match &source.standing {
+            SourceStanding::InForce | SourceStanding::Disabled => None,
+            SourceStanding::Bad => {
+                let problem = source.entry.as_ref().err().map(ToString::to_string);
+                let detail = format!("{from}: {name}: {}", problem.unwrap_or_default());
+                Some(warn(CHECK, detail, "correct the entry"))
+            }
+            SourceStanding::PendingApproval => {
+                let advice = format!("look at it, then `svc mcp approve {from}`");
+                Some(warn(CHECK, format!("{from}: {name} waits for approval"), &advice))
+            }
+            SourceStanding::Hidden(by) => {
+                Some(ok(CHECK, format!("{from}: {name} is not used; that of {by} is")))
+            }
+        }
+    });
+    let mut findings: Vec<Finding> = entries.collect();
+    for problem in plan.problems {
+        findings.push(warn(CHECK, problem, "correct the file"));
     }
     findings
 }

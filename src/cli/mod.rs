@@ -22,6 +22,7 @@ mod ghap;
 mod global_flags;
 mod hook;
 mod install;
+mod mcp;
 mod mcp_config;
 mod message;
 pub mod migrate;

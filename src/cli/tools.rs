@@ -124,6 +124,22 @@ async fn fetch(client: &Client, family: Option<&str>) -> Result<Vec<Value>, Clie
     }
 }
 
+/// The tools of a server behind the daemon.
+pub(super) async fn of_source(client: &Client, name: &str) -> Result<Vec<Value>, ClientError> {
+    let prefix = format!("{name}__");
+    let is_own = |tool: &Value| output::cell(tool, "name").starts_with(&prefix);
+    Ok(fetch(client, Some("sources")).await?.into_iter().filter(is_own).collect())
+}
+
+/// Calls a tool by its name with arguments of `--arg`.
+pub(super) async fn call_by_name(
+    context: &Context,
+    name: String,
+    each: Vec<String>,
+) -> anyhow::Result<ExitCode> {
+    call(context, CallArgs { name, each, all: None, session: None }).await
+}
+
 async fn find(client: &Client, name: &str) -> anyhow::Result<Value> {
     let mut tools = fetch(client, None).await?.into_iter();
     tools

@@ -18,7 +18,7 @@ use crate::domain::{Clock, Ids, SystemClock, TokenId, hook::HookPolicy, limits};
 use crate::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
 use crate::service::{Services, Tokens, Tuning, agents::AgentSettings};
-use crate::sources::{SourceManager, SourceManagerParts, SourceMetrics};
+use crate::sources::{SourceManager, SourceManagerParts, SourceMetrics, resource_tools};
 use crate::store::{OpenOptions, Store, Writer};
 use crate::{
     local_socket::{self, SocketFile},
@@ -122,6 +122,7 @@ impl ServingDaemon {
         })
         .await?;
         tools.join(Arc::new(sources.clone()));
+        resource_tools(&sources).into_iter().for_each(|tool| tools.add(tool));
         let app = App::new(Parts {
             services: services.clone(),
             tools: Arc::clone(&tools),

@@ -11,6 +11,7 @@ use super::{
     openapi::Operation,
 };
 use crate::{
+    config::sources::project_root,
     domain::{Caller, source::SourceView},
     sources::SourceManager,
 };
@@ -66,9 +67,14 @@ struct SourceLog {
     log: String,
 }
 
-/// The project whose servers the caller sees.
+/// The project whose servers the caller sees. The operator may name any folder of it.
 fn project_of<'a>(caller: &'a Caller, query: &'a OfProject) -> Option<&'a str> {
-    if caller.is_operator() { query.project.as_deref() } else { caller.project() }
+    if caller.is_operator() {
+        let folder = query.project.as_deref().filter(|folder| folder.starts_with('/'))?;
+        project_root(std::path::Path::new(folder)).to_str()
+    } else {
+        caller.project()
+    }
 }
 
 fn sources(app: &App) -> Result<&SourceManager, Problem> {

@@ -39,7 +39,9 @@ async fn list(
 ) -> Result<Json<List<Descriptor>>, Problem> {
     let limit = check::limit(query.limit)? as usize;
     let after: Option<String> = check::cursor(query.cursor.as_deref())?;
-    let mut rest = app.tools.open_to(&caller).into_iter().filter(|tool| {
+    let mut open = app.tools.open_to(&caller);
+    open.sort_by(|a, b| a.name().cmp(b.name()));
+    let mut rest = open.into_iter().filter(|tool| {
         // The name in a cursor need not be there any more.
         after.as_deref().is_none_or(|after| tool.name() > after)
             && query.family.as_deref().is_none_or(|family| tool.family_name() == family)

@@ -348,6 +348,43 @@ impl SourceManager {
         answer
     }
 
+    /// The data folder.
+    pub(super) fn home(&self) -> &Path {
+        &self.0.files.home
+    }
+
+    /// The servers in force that a caller may use.
+    fn open_to(&self, caller: &Caller) -> Vec<SourceSpec> {
+        let project = caller.project().unwrap_or_default();
+        self.refresh(project);
+        let state = self.state();
+        let planned = state.plans.get(project).into_iter().flat_map(|plan| &plan.plan.sources);
+        let in_force = planned.filter(|it| it.standing == SourceStanding::InForce);
+        let is_open = |spec: &SourceSpec| {
+            spec.entry.scope.as_deref().is_none_or(|scope| caller.has_scope(scope))
+        };
+        in_force.filter_map(SourceSpec::of).filter(is_open).collect()
+    }
+
+    /// The resources of each server that a caller may use.
+    pub(super) fn resources(&self, caller: &Caller) -> Vec<(String, Vec<serde_json::Value>)> {
+        let specs = self.open_to(caller);
+        let state = self.state();
+        let resources = specs.into_iter().map(|spec| {
+            let lists = state.lists.get(&spec.key);
+            let lists = lists.filter(|kept| kept.fingerprint == spec.fingerprint);
+            (spec.key.name, lists.map(|kept| kept.lists.resources.clone()).unwrap_or_default())
+        });
+        resources.collect()
+    }
+
+    /// The instance of a server that serves a call; `None` if the caller has no server of that name.
+    pub(super) fn instance_of(&self, call: &Call, name: &str) -> Option<Arc<Instance>> {
+        let spec = self.open_to(&call.caller).into_iter().find(|spec| spec.key.name == name)?;
+        let spec = Arc::new(spec);
+        self.instance(&spec, serves(&spec, call))
+    }
+
     /// The instance that serves a project, a session, or everybody. It is started if need be.
     fn instance(&self, spec: &Arc<SourceSpec>, serves: String) -> Option<Arc<Instance>> {
         let mut state = self.state();

@@ -2,7 +2,7 @@
 //!
 //! Reading order: `message` reads what a server sends, `connection` is the protocol's state with one server, `stdio`
 //! carries it over a process's pipes. `lists` fetches what a server offers. `spec` is an entry with its variables filled
-//! in, `instance` keeps one server running. `view` makes tools of lists, `call` calls one, `manager` has all of them.
+//! in, `instance` keeps one server running. `view` makes tools of lists, `call` calls one, `manager` has all of them. `resource_tools` lets models read resources.
 
 mod call;
 mod connection;
@@ -11,9 +11,11 @@ mod lists;
 mod manager;
 mod message;
 mod metrics;
+mod resource_tools;
 mod spec;
 mod stdio;
 mod view;
 
 pub use manager::{SourceManager, SourceManagerParts};
 pub use metrics::SourceMetrics;
+pub use resource_tools::resource_tools;

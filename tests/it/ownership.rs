@@ -600,6 +600,8 @@ fn each_tool_answers_each_caller_by_the_rule() {
         ("premortem", fixed(json!({ "domain": "debugging" })), found),
         ("AgentList", fixed(json!({})), all),
         ("ToolSearch", fixed(json!({ "query": "task" })), all),
+        ("ListMcpResources", fixed(json!({})), all),
+        ("ReadMcpResource", fixed(json!({ "server": "none", "uri": "x:y" })), ["not_found"; 5]),
         ("ToolCall", fixed(json!({ "name": "ToolSearch", "arguments": { "query": "task" } })), all),
     ];
     // Of the client's own events: tests/it/identity.rs and hook.rs.

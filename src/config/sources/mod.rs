@@ -9,4 +9,4 @@ mod plan;
 
 pub use choices::{SourceChoices, content_hash};
 pub use file::{FoundSource, SourceDocument};
-pub use plan::{FlagSources, PlannedSource, SourceFiles, SourcePlan, SourceStanding};
+pub use plan::{FlagSources, PlannedSource, SourceFiles, SourcePlan, SourceStanding, project_root};

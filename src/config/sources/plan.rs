@@ -182,13 +182,31 @@ fn layer_of_file(
     }
 }
 
+impl FileConfig {
+    /// What is wrong with the servers of `[sources]`.
+    pub fn server_problems(&self) -> Vec<String> {
+        let found = SourceDocument::of_config(self.source_entries()).0;
+        let problems = found.into_iter().filter_map(|found| {
+            let problem = found.entry.err()?;
+            let dot = if problem.path.is_empty() { "" } else { "." };
+            Some(format!("key `sources.{}{dot}{}`: {}", found.name, problem.path, problem.reason))
+        });
+        problems.collect()
+    }
+}
+
+/// Root of the project that a folder belongs to: the nearest folder above it that is a repository, else the folder.
+pub fn project_root(folder: &Path) -> &Path {
+    folder.ancestors().find(|up| up.join(".git").exists()).unwrap_or(folder)
+}
+
 /// The files of a project, the nearest to the folder first.
 fn project_layers(
     folder: &Path,
     choices: &SourceChoices,
     problems: &mut Vec<String>,
 ) -> Vec<Layer> {
-    let root = folder.ancestors().find(|up| up.join(".git").exists()).unwrap_or(folder);
+    let root = project_root(folder);
     let folders = folder.ancestors().take_while(|up| up.starts_with(root));
     let project = root.to_string_lossy();
     let layers = folders.filter_map(|up| {

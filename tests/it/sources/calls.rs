@@ -267,3 +267,34 @@ fn a_call_ends_with_its_time_and_when_its_client_cancels() {
     let answer = waiting.join().expect("it ended");
     assert!(answer.contains("cancelled"), "{answer}");
 }
+
+#[test]
+fn models_list_and_read_resources_of_servers() {
+    let home = Home::new();
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    in_state(&d, "toy", "connected");
+    let of = |tool: &str, arguments: Value| {
+        let answer = call(&d, tool, &arguments);
+        answer["result"]["structuredContent"].clone()
+    };
+    let listed = of("ListMcpResources", json!({ "server": "toy" }));
+    let row = json!({ "server": "toy", "uri": "toy://one", "name": "one" });
+    assert_eq!(listed, json!({ "count": 1, "resources": [row] }));
+    let read = of("ReadMcpResource", json!({ "server": "toy", "uri": "toy://one" }));
+    let text = json!({ "uri": "toy://one", "mimeType": "text/plain", "text": "first" });
+    assert_eq!(read["contents"][0], text);
+    assert_eq!(read["contents"][1]["size"], 3);
+    let path = read["contents"][1]["path"].as_str().expect("a file");
+    assert_eq!(std::fs::read(path).expect("is there"), [0, 1, 2]);
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &std::fs::metadata(path).expect("is there").permissions(),
+    );
+    assert_eq!(mode & 0o777, 0o600);
+    let unknown = of("ListMcpResources", json!({ "server": "nobody" }));
+    assert_eq!(
+        (&unknown["error"]["type"], &unknown["error"]["allowed"]),
+        (&json!("not_found"), &json!(["toy"]))
+    );
+    let missing = of("ReadMcpResource", json!({ "server": "toy", "uri": "toy://two" }));
+    assert_eq!(missing["error"]["type"], "not_found", "{missing}");
+}

@@ -1,6 +1,7 @@
 //! Child MCP servers: one for everybody, whatever dies.
 
 mod calls;
+mod commands;
 mod files;
 mod processes;
 

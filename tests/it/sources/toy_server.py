@@ -134,6 +134,13 @@ def main():
                 answer(ident, {"tools": [declare(name) for name in names[5:]], "nextCursor": "more"})
         elif method == "resources/list":
             answer(ident, {"resources": [{"uri": "toy://one", "name": "one"}]})
+        elif method == "resources/read":
+            uri = message["params"]["uri"]
+            if uri == "toy://one":
+                contents = [{"uri": uri, "mimeType": "text/plain", "text": "first"}, {"uri": uri, "blob": "AAEC"}]
+                answer(ident, {"contents": contents})
+            else:
+                send(json.dumps({"jsonrpc": "2.0", "id": ident, "error": {"code": -32002, "message": "no " + uri}}))
         elif method == "prompts/list":
             answer(ident, {"prompts": [{"name": "greet"}]})
         elif method == "tools/call":

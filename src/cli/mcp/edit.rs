@@ -1,0 +1,235 @@
+//! What changes files: entries, approvals, switches.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+use svc_install::InstallScope;
+use svc_install::document::{ConfigDocument, PathStep};
+use svc_install::file::ForeignFile;
+
+use super::super::output;
+use super::super::{Context, UsageError};
+use super::{AddArgs, EntryScope};
+use crate::client::ClientError;
+use crate::config::FileConfig;
+use crate::config::sources::{SourceChoices, SourceDocument, project_root};
+use crate::domain::source::{SourceEntry, source_name};
+use crate::private_file;
+
+/// A file that names servers.
+struct ServerFile {
+    path: PathBuf,
+    is_toml: bool,
+}
+
+impl ServerFile {
+    fn of_user(context: &Context) -> Self {
+        Self { path: context.paths.config_file.clone(), is_toml: true }
+    }
+
+    fn of_project() -> anyhow::Result<Self> {
+        let here = std::env::current_dir().context("cannot tell the present folder")?;
+        Ok(Self { path: project_root(&here).join(".mcp.json"), is_toml: false })
+    }
+
+    fn section(&self) -> &'static str {
+        if self.is_toml { "sources" } else { "mcpServers" }
+    }
+
+    fn read(&self) -> anyhow::Result<(ForeignFile, ConfigDocument)> {
+        let shown = self.path.display().to_string();
+        let file = ForeignFile::read(&self.path).with_context(|| shown.clone())?;
+        let format = svc_install::apply::format_of(&self.path);
+        let text = match (file.text(), self.is_toml) {
+            ("", false) => "{}\n",
+            (text, _) => text,
+        };
+        let document = ConfigDocument::parse(format, text).with_context(|| shown)?;
+        Ok((file, document))
+    }
+
+    fn has(&self, document: &ConfigDocument, name: &str) -> bool {
+        document.value().get(self.section()).is_some_and(|servers| servers.get(name).is_some())
+    }
+
+    /// Writes a changed document, if it still can be read.
+    fn write(&self, file: &ForeignFile, document: &ConfigDocument) -> anyhow::Result<String> {
+        let text = document.text();
+        let scope = if self.is_toml {
+            FileConfig::parse(&text, &self.path)?;
+            if let Some(folder) = self.path.parent() {
+                private_file::create_folder(folder)
+                    .with_context(|| folder.display().to_string())?;
+            }
+            InstallScope::User
+        } else {
+            SourceDocument::parse_json(&text).map_err(anyhow::Error::msg)?;
+            InstallScope::Project
+        };
+        file.replace(&text, scope).with_context(|| self.path.display().to_string())?;
+        Ok(text)
+    }
+}
+
+pub(super) async fn add(context: &Context, args: AddArgs) -> anyhow::Result<ExitCode> {
+    let mut env = serde_json::Map::new();
+    for pair in &args.env {
+        let (name, value) = pair
+            .split_once('=')
+            .filter(|(name, _)| !name.is_empty())
+            .ok_or_else(|| UsageError(format!("-e {pair}: not of the form NAME=VALUE")))?;
+        env.insert(name.to_owned(), json!(value));
+    }
+    let (command, arguments) = args.command.split_first().context("a command is needed")?;
+    let mut entry = json!({ "command": command });
+    if !arguments.is_empty() {
+        entry["args"] = json!(arguments);
+    }
+    if !env.is_empty() {
+        entry["env"] = Value::Object(env);
+    }
+    put(context, &args.name, &entry, args.scope).await
+}
+
+pub(super) async fn add_json(
+    context: &Context,
+    name: &str,
+    entry: &str,
+) -> anyhow::Result<ExitCode> {
+    let entry: Value = serde_json::from_str(entry)
+        .map_err(|error| UsageError(format!("the entry is not JSON: {error}")))?;
+    put(context, name, &entry, EntryScope::User).await
+}
+
+async fn put(
+    context: &Context,
+    name: &str,
+    entry: &Value,
+    scope: EntryScope,
+) -> anyhow::Result<ExitCode> {
+    let normal = source_name(name).map_err(|problem| UsageError(problem.to_string()))?;
+    if normal != name {
+        return Err(UsageError(format!(
+            "{name:?}: use letters, digits, _ and -, such as {normal}"
+        ))
+        .into());
+    }
+    let is_user = scope == EntryScope::User;
+    let (_, warnings) = SourceEntry::parse(entry, is_user)
+        .map_err(|problem| UsageError(format!("the entry: {problem}")))?;
+    let target = if is_user { ServerFile::of_user(context) } else { ServerFile::of_project()? };
+    let (file, mut document) = target.read()?;
+    if target.has(&document, name) {
+        bail!(
+            "{} has a server {name} already; `svc mcp remove {name}` takes it away",
+            target.path.display()
+        );
+    }
+    document.set(&[target.section(), name], entry)?;
+    let text = target.write(&file, &document)?;
+    if !is_user {
+        decide(context, |choices| choices.approve(target.path.clone(), &text))?;
+    }
+    for warning in warnings {
+        output::note(&format!("warning: {warning}"));
+    }
+    tell_daemon(context).await;
+    done(context, name, &format!("{name} is in {}", target.path.display()), &target.path)
+}
+
+pub(super) async fn remove(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
+    for target in [ServerFile::of_project()?, ServerFile::of_user(context)] {
+        if !target.path.exists() {
+            continue;
+        }
+        let (file, mut document) = target.read()?;
+        if !target.has(&document, name) {
+            continue;
+        }
+        let before = file.text().to_owned();
+        document.remove(&[PathStep::Key(target.section()), PathStep::Key(name)]);
+        let text = target.write(&file, &document)?;
+        decide(context, |choices| {
+            choices.forget(name);
+            // What a person takes away needs no new approval of the rest.
+            if choices.is_approved(&target.path, &before) {
+                choices.approve(target.path.clone(), &text);
+            }
+        })?;
+        tell_daemon(context).await;
+        return done(
+            context,
+            name,
+            &format!("{name} is gone from {}", target.path.display()),
+            &target.path,
+        );
+    }
+    bail!("neither this project nor {} names a server {name}", context.paths.config_file.display())
+}
+
+pub(super) async fn switch(context: &Context, name: &str, on: bool) -> anyhow::Result<ExitCode> {
+    decide(context, |choices| choices.set_switch(name, on))?;
+    tell_daemon(context).await;
+    let word = if on { "on" } else { "off" };
+    done(
+        context,
+        name,
+        &format!("{name} is turned {word}"),
+        &SourceChoices::file(&context.paths.home),
+    )
+}
+
+pub(super) async fn approve(context: &Context, file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
+    let path = match file {
+        Some(file) => std::path::absolute(file)?,
+        None => ServerFile::of_project()?.path,
+    };
+    let (document, text) = match SourceDocument::load(&path) {
+        None => bail!("there is no {}", path.display()),
+        Some(Err(problem)) => bail!("{} {problem}", path.display()),
+        Some(Ok(read)) => read,
+    };
+    decide(context, |choices| choices.approve(path.clone(), &text))?;
+    tell_daemon(context).await;
+    let names: Vec<&str> = document.0.iter().map(|found| found.name.as_str()).collect();
+    let told = format!("{} is approved as it is now: {}", path.display(), names.join(", "));
+    if context.json {
+        output::json(&json!({ "file": path, "servers": names }))?;
+    } else {
+        output::line(&told)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn decide(context: &Context, change: impl FnOnce(&mut SourceChoices)) -> anyhow::Result<()> {
+    let home = &context.paths.home;
+    let shown = || SourceChoices::file(home).display().to_string();
+    let mut choices = SourceChoices::load(home).with_context(shown)?;
+    change(&mut choices);
+    choices.save(home).with_context(shown)
+}
+
+/// A daemon that runs reads the files again. Without one there is nothing to do.
+async fn tell_daemon(context: &Context) {
+    let told = async {
+        let client = context.client()?;
+        client.post::<Value>("/v1/sources/reload", &json!({})).await.map(drop)?;
+        anyhow::Ok(())
+    };
+    if let Err(error) = told.await
+        && !matches!(error.downcast_ref(), Some(ClientError::NotRunning { .. }))
+    {
+        output::note(&format!("the daemon does not know of it yet: {error:#}"));
+    }
+}
+
+fn done(context: &Context, name: &str, told: &str, file: &Path) -> anyhow::Result<ExitCode> {
+    if context.json {
+        output::json(&json!({ "name": name, "file": file }))?;
+    } else {
+        output::line(told)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,139 @@
+//! `svc mcp`: child MCP servers. What changes files works without a daemon, and a daemon that runs hears of it at once.
+
+mod edit;
+mod show;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::Context;
+
+/// `svc mcp …`.
+#[derive(Debug, Subcommand)]
+pub(super) enum McpCommand {
+    /// List the servers that files name: what each is doing, and which entry counts
+    #[command(
+        after_help = "Example:\n  svc mcp list\n\nIn a project, its own .mcp.json counts as well."
+    )]
+    List,
+    /// Show a server, and its entry
+    #[command(after_help = "Example:\n  svc mcp get files")]
+    Get {
+        /// The server's name
+        name: String,
+    },
+    /// List the tools of a server
+    #[command(after_help = "Example:\n  svc mcp tools files")]
+    Tools {
+        /// The server's name
+        name: String,
+    },
+    /// Name a server that is a program
+    #[command(
+        after_help = "Examples:\n  svc mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv\n  \
+        svc mcp add tickets -e TOKEN='${TICKETS_TOKEN}' --scope project -- tickets-mcp\n\n\
+        ${VAR} and ${VAR:-default} are filled in from the daemon's environment."
+    )]
+    Add(AddArgs),
+    /// Name a server by its entry in JSON
+    #[command(
+        after_help = "Example:\n  svc mcp add-json files '{\"command\": \"files-mcp\", \"sharing\": \"shared\"}'"
+    )]
+    AddJson {
+        /// The server's name
+        name: String,
+        /// The entry
+        entry: String,
+    },
+    /// Take a server's entry away: the project's, else that of config.toml
+    #[command(after_help = "Example:\n  svc mcp remove files")]
+    Remove {
+        /// The server's name
+        name: String,
+    },
+    /// Turn a server on, whatever its entry says
+    #[command(after_help = "Example:\n  svc mcp enable files")]
+    Enable {
+        /// The server's name
+        name: String,
+    },
+    /// Turn a server off
+    #[command(after_help = "Example:\n  svc mcp disable files")]
+    Disable {
+        /// The server's name
+        name: String,
+    },
+    /// Start a server anew, at once
+    #[command(after_help = "Example:\n  svc mcp reconnect files")]
+    Reconnect {
+        /// The server's name
+        name: String,
+    },
+    /// Approve a project's .mcp.json as it is now
+    #[command(
+        after_help = "Example:\n  svc mcp approve\n\nIt starts programs: look at it first. After a change it has to be approved again."
+    )]
+    Approve {
+        /// The file [default: .mcp.json of this project]
+        file: Option<PathBuf>,
+    },
+    /// The end of what a server wrote to its error output
+    #[command(after_help = "Example:\n  svc mcp logs files")]
+    Logs {
+        /// The server's name
+        name: String,
+    },
+    /// Call a server's tool and print what it gives; exit code 1 if it fails
+    #[command(after_help = "Example:\n  svc mcp call files read_file --arg path=/srv/notes.md")]
+    Call {
+        /// The server's name
+        name: String,
+        /// The tool, as the server calls it or as `svc mcp tools` shows it
+        tool: String,
+        /// One argument; repeatable. KEY=@FILE reads its value from a file, KEY=@- from standard input
+        #[arg(long = "arg", value_name = "KEY=VALUE")]
+        arg: Vec<String>,
+    },
+}
+
+/// Arguments of `svc mcp add`.
+#[derive(Debug, Args)]
+pub(super) struct AddArgs {
+    /// The server's name
+    name: String,
+    /// A variable of its environment; repeatable
+    #[arg(short, long = "env", value_name = "NAME=VALUE")]
+    env: Vec<String>,
+    /// Which file: config.toml (user), or this project's .mcp.json, which is approved
+    #[arg(long, value_enum, default_value_t = EntryScope::User, hide_possible_values = true, hide_default_value = true, help = "Where: user (config.toml) or project (this project's .mcp.json, which is approved) [default: user]")]
+    scope: EntryScope,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Which file an entry goes into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum EntryScope {
+    User,
+    Project,
+}
+
+pub(super) async fn run(context: &Context, command: McpCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        McpCommand::List => show::list(context).await,
+        McpCommand::Get { name } => show::get(context, &name).await,
+        McpCommand::Tools { name } => show::tools(context, &name).await,
+        McpCommand::Reconnect { name } => show::reconnect(context, &name).await,
+        McpCommand::Logs { name } => show::logs(context, &name).await,
+        McpCommand::Call { name, tool, arg } => show::call(context, &name, &tool, arg).await,
+        McpCommand::Add(args) => edit::add(context, args).await,
+        McpCommand::AddJson { name, entry } => edit::add_json(context, &name, &entry).await,
+        McpCommand::Remove { name } => edit::remove(context, &name).await,
+        McpCommand::Enable { name } => edit::switch(context, &name, true).await,
+        McpCommand::Disable { name } => edit::switch(context, &name, false).await,
+        McpCommand::Approve { file } => edit::approve(context, file).await,
+    }
+}

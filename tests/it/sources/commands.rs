@@ -1,0 +1,133 @@
+//! `svc mcp`: files are changed, and a daemon that runs hears of it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use super::{SOON, entry, in_state, source, toy};
+use crate::daemon::{Daemon, Home, until};
+
+/// Runs `svc mcp …` in a folder.
+fn mcp(home: &Home, folder: &Path, args: &[&str]) -> Output {
+    let mut command = home.command(&["mcp"]);
+    command.args(args).current_dir(folder).output().expect("it runs")
+}
+
+#[track_caller]
+fn ok(home: &Home, folder: &Path, args: &[&str]) -> String {
+    let output = mcp(home, folder, args);
+    assert!(output.status.success(), "{args:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[track_caller]
+fn fails(home: &Home, folder: &Path, args: &[&str], code: i32) -> String {
+    let output = mcp(home, folder, args);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+#[test]
+fn a_server_is_added_called_turned_off_and_removed_without_a_restart() {
+    let home = Home::new();
+    home.write("config.toml", "# mine\nlog_level = \"info\" # so\n");
+    let d = Daemon::with(|plan| plan.home(&home));
+    let (here, script) = (home.user().to_owned(), toy(&home).display().to_string());
+    ok(&home, &here, &["add", "toy", "-e", "TOKEN=hush-hush", "--", "python3", &script]);
+    in_state(&d, "toy", "connected");
+    let text = fs::read_to_string(home.path("config.toml")).expect("is there");
+    assert!(text.starts_with("# mine\nlog_level = \"info\" # so\n"), "{text}");
+    fails(&home, &here, &["add", "toy", "--", "python3"], 1);
+    fails(&home, &here, &["add", "a__b", "--", "python3"], 2);
+    fails(&home, &here, &["add-json", "other", "{"], 2);
+    fails(&home, &here, &["add-json", "other", "{\"args\":[]}"], 2);
+    let list: Value = serde_json::from_str(&ok(&home, &here, &["list", "--json"])).expect("JSON");
+    assert_eq!((&list["count"], &list["sources"][0]["name"]), (&json!(1), &json!("toy")));
+    let shown = ok(&home, &here, &["get", "toy", "--json"]);
+    assert!(shown.contains("\"***\"") && !shown.contains("hush-hush"), "{shown}");
+    assert!(ok(&home, &here, &["tools", "toy"]).contains("toy__odd"));
+    let said = ok(&home, &here, &["call", "toy", "say", "--arg", "value=hello", "--json"]);
+    assert!(said.contains("said"), "{said}");
+    until(SOON, || ok(&home, &here, &["logs", "toy"]).contains("hello").then_some(()));
+    fails(&home, &here, &["call", "toy", "nothing"], 1);
+    fails(&home, &here, &["reconnect", "nobody"], 1);
+    let first = source(&d, "toy")["pid"].clone();
+    ok(&home, &here, &["reconnect", "toy"]);
+    until(SOON, || {
+        let now = source(&d, "toy");
+        (now["state"] == "connected" && now["pid"] != first).then_some(())
+    });
+    ok(&home, &here, &["disable", "toy"]);
+    assert_eq!(source(&d, "toy")["state"], "disabled");
+    ok(&home, &here, &["enable", "toy"]);
+    in_state(&d, "toy", "connected");
+    ok(&home, &here, &["remove", "toy"]);
+    assert_eq!(d.get("/v1/sources").ok(200)["count"], 0);
+    fails(&home, &here, &["remove", "toy"], 1);
+}
+
+#[test]
+fn files_are_changed_without_a_daemon_and_a_project_is_approved() {
+    let home = Home::new();
+    let project = home.user().join("project");
+    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let script = toy(&home).display().to_string();
+    ok(&home, &project, &["add", "own", "--scope", "project", "--", "python3", &script]);
+    let file = project.join(".mcp.json");
+    let written: Value = serde_json::from_slice(&fs::read(&file).expect("is there")).expect("JSON");
+    assert_eq!(written["mcpServers"]["own"], json!({ "command": "python3", "args": [script] }));
+    fails(&home, &project, &["reconnect", "own"], 1);
+    let d = Daemon::with(|plan| plan.home(&home));
+    let list = || -> Value {
+        serde_json::from_str(&ok(&home, &project, &["list", "--json"])).expect("JSON")
+    };
+    until(SOON, || (list()["sources"][0]["state"] == "connected").then_some(()));
+    assert_eq!(d.get("/v1/sources").ok(200)["count"], 0);
+    let changed = json!({ "mcpServers": { "own": entry(&home, &[]), "more": entry(&home, &[]) } });
+    fs::write(&file, changed.to_string()).expect("can be written");
+    assert_eq!(list()["sources"][0]["state"], "pending_approval");
+    let approved = ok(&home, &project, &["approve"]);
+    assert!(approved.contains("more") && approved.contains("own"), "{approved}");
+    until(SOON, || {
+        let list = list();
+        (0..2).all(|n| list["sources"][n]["state"] == "connected").then_some(())
+    });
+    // What is taken away needs no approval of the rest.
+    ok(&home, &project, &["remove", "more"]);
+    let rest = list();
+    assert_eq!((&rest["count"], &rest["sources"][0]["state"]), (&json!(1), &json!("connected")));
+    fails(&home, &project, &["approve", "/no/such/file"], 1);
+}
+
+#[test]
+fn what_is_wrong_with_entries_is_told_by_doctor_and_check() {
+    let home = Home::new();
+    home.write("config.toml", "[sources.bad]\nargs = [\"x\"]\n[sources.fine]\ncommand = \"x\"\n");
+    let checked = home
+        .command(&["config", "check", &home.path("config.toml").display().to_string()])
+        .output()
+        .expect("it runs");
+    let told = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert!(checked.status.code() == Some(2) && told.contains("sources.bad"), "{told}");
+    let project = home.user().join("project");
+    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let servers = json!({ "mcpServers": { "fine": { "command": "y" } } });
+    fs::write(project.join(".mcp.json"), servers.to_string()).expect("can be written");
+    let doctor =
+        home.command(&["doctor", "--json"]).current_dir(&project).output().expect("it runs");
+    let report: Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
+    let of_servers: Vec<String> = report["checks"]
+        .as_array()
+        .expect("checks")
+        .iter()
+        .filter(|check| check["check"] == "MCP servers")
+        .map(|check| check["detail"].as_str().unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(of_servers.len(), 2, "{of_servers:?}");
+    assert!(
+        of_servers[0].contains("bad") && of_servers[1].contains("waits for approval"),
+        "{of_servers:?}"
+    );
+}
