@@ -54,6 +54,29 @@ impl ServerFile {
         document.value().get(self.section()).is_some_and(|servers| servers.get(name).is_some())
     }
 
+    /// Adds an entry, and gives the text of the file.
+    fn insert(&self, name: &str, entry: &Value) -> anyhow::Result<String> {
+        let (file, mut document) = self.read()?;
+        if self.has(&document, name) {
+            let path = self.path.display();
+            bail!("{path} has a server {name} already; `svc mcp remove {name}` takes it away");
+        }
+        document.set(&[self.section(), name], entry)?;
+        self.write(&file, &document)
+    }
+
+    /// Removes an entry, and gives the text of the file before and after; `None` if it has none of that name.
+    fn take(&self, name: &str) -> anyhow::Result<Option<(String, String)>> {
+        let (file, mut document) = self.read()?;
+        if !self.has(&document, name) {
+            return Ok(None);
+        }
+        let before = file.text().to_owned();
+        document.remove(&[PathStep::Key(self.section()), PathStep::Key(name)]);
+        let after = self.write(&file, &document)?;
+        Ok(Some((before, after)))
+    }
+
     /// Writes a changed document, if it still can be read.
     fn write(&self, file: &ForeignFile, document: &ConfigDocument) -> anyhow::Result<String> {
         let text = document.text();
@@ -120,15 +143,7 @@ async fn put(
     let (_, warnings) = SourceEntry::parse(entry, is_user)
         .map_err(|problem| UsageError(format!("the entry: {problem}")))?;
     let target = if is_user { ServerFile::of_user(context) } else { ServerFile::of_project()? };
-    let (file, mut document) = target.read()?;
-    if target.has(&document, name) {
-        bail!(
-            "{} has a server {name} already; `svc mcp remove {name}` takes it away",
-            target.path.display()
-        );
-    }
-    document.set(&[target.section(), name], entry)?;
-    let text = target.write(&file, &document)?;
+    let text = target.insert(name, entry)?;
     if !is_user {
         decide(context, |choices| choices.approve(target.path.clone(), &text))?;
     }
@@ -144,13 +159,7 @@ pub(super) async fn remove(context: &Context, name: &str) -> anyhow::Result<Exit
         if !target.path.exists() {
             continue;
         }
-        let (file, mut document) = target.read()?;
-        if !target.has(&document, name) {
-            continue;
-        }
-        let before = file.text().to_owned();
-        document.remove(&[PathStep::Key(target.section()), PathStep::Key(name)]);
-        let text = target.write(&file, &document)?;
+        let Some((before, text)) = target.take(name)? else { continue };
         decide(context, |choices| {
             choices.forget(name);
             // What a person takes away needs no new approval of the rest.
