@@ -27,8 +27,8 @@ fn main() -> io::Result<()> {
             table,
             "Asset {{ name: {:?}, plain: include_bytes!({:?}), gzip: include_bytes!({:?}) }},",
             name.to_string_lossy().replace('\\', "/"),
-            file,
-            compressed
+            file.to_string_lossy(),
+            compressed.to_string_lossy()
         )
         .map_err(io::Error::other)?;
     }
