@@ -457,6 +457,16 @@ fn tasks_can_be_listed_and_looked_at() {
     let listed = svc(&d.home, &["task", "list", "--json"]).json();
     assert_eq!(listed["tasks"][0]["task_id"], json!(id));
     assert_eq!(svc(&d.home, &["task", "show", &id, "--json"]).json(), task);
+    let other = new_task(&d);
+    let differs = id.bytes().zip(other.bytes()).position(|(a, b)| a != b).expect("two ids");
+    assert_eq!(svc(&d.home, &["task", "show", &id[..=differs], "--json"]).json(), task);
+    assert_eq!(
+        svc(&d.home, &["task", "watch", &id[..=differs]]).code,
+        svc(&d.home, &["task", "watch", &id]).code
+    );
+    let several = svc(&d.home, &["task", "show", &id[..differs]]);
+    let (at, over) = (several.stderr.find(&other), several.stderr.find(&id));
+    assert!(several.code == Some(1) && at < over && at.is_some(), "the living first: {several:?}");
     let unknown = svc(&d.home, &["task", "show", "task_unknown"]);
     assert_eq!(unknown.code, Some(1), "{unknown:?}");
     let over = svc(&d.home, &["task", "cancel", &id]);

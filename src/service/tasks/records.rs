@@ -7,11 +7,14 @@ use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use super::{Tasks, room::OwnedTask};
 use crate::{
     domain::{
-        AccessLevel, BudgetKind, Caller, Frame, NewEvent, NewTask, Ownership, PeerId, Principal,
-        ReplyKind, RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent,
-        TaskEventBody, TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
+        AccessLevel, BudgetKind, Caller, Frame, IdReference, NewEvent, NewTask, Ownership, PeerId,
+        Principal, ReplyKind, RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange,
+        TaskEvent, TaskEventBody, TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp,
+        limits,
     },
-    service::{Error, Page, ResourceKind, check, core::Core, process, team::may_act_for},
+    service::{
+        Candidate, Error, Page, ResourceKind, check, core::Core, process, team::may_act_for,
+    },
     store::{AppendedSeqs, DispatchState, PeerRow, StoreError, TaskFilter, TaskRow, WriteTx},
 };
 
@@ -59,10 +62,28 @@ impl Tasks {
 
     /// A task by its id.
     pub async fn task(&self, caller: &Caller, id: &str) -> Result<Arc<Task>, Error> {
-        let id = task_id(id)?;
+        let id = self.find_task(caller, id).await?;
         let known = self.owned_task(&id).await?;
         check_read(caller, &known.owned, &id)?;
         Ok(Arc::clone(&known.task))
+    }
+
+    /// The id of the task that a text names: its id, or the beginning of the id of one task that the caller may read.
+    async fn find_task(&self, caller: &Caller, text: &str) -> Result<TaskId, Error> {
+        let Some(IdReference::Prefix(prefix)) = IdReference::parse(text, TaskId::PREFIX) else {
+            return task_id(text);
+        };
+        let (reader, limit) = (RowReader::of(caller), limits::PAGE_DEFAULT);
+        let mut rows = self.core.store.tasks_with_prefix(&reader, &prefix, limit).await?;
+        match rows.len() {
+            0 => Err(Error::not_found(ResourceKind::Task, text)),
+            1 => Ok(rows.swap_remove(0).task.task_id),
+            _ => Err(Error::Ambiguous {
+                kind: ResourceKind::Task,
+                name: text.to_owned(),
+                candidates: rows.iter().map(|row| candidate(&row.task)).collect(),
+            }),
+        }
     }
 
     /// A task with whose it is, for whoever asks.
@@ -105,7 +126,7 @@ impl Tasks {
         id: &str,
         events: Vec<TaskEvent>,
     ) -> Result<AppendedSeqs, Error> {
-        let id = task_id(id)?;
+        let id = self.find_task(caller, id).await?;
         check_events(&events)?;
         // The operator's runners append the most, and need no look at the task's row.
         if !caller.is_operator() {
@@ -133,7 +154,7 @@ impl Tasks {
 
     /// Asks for a task to be stopped. One that nobody has begun ends at once.
     pub async fn cancel_task(&self, caller: &Caller, id: &str) -> Result<Cancelled, Error> {
-        let (id, caller) = (task_id(id)?, caller.clone());
+        let (id, caller) = (self.find_task(caller, id).await?, caller.clone());
         let cancelled = self
             .core
             .store
@@ -180,7 +201,7 @@ impl Tasks {
     ) -> Result<Seq, Error> {
         check::not_blank("body", &body)?;
         check::long("body", &body, limits::REPLY_BYTES)?;
-        let id = task_id(id)?;
+        let id = self.find_task(caller, id).await?;
         let caller = caller.clone();
         self.core
             .store
@@ -215,7 +236,7 @@ impl Tasks {
     pub async fn watch_tasks(&self, caller: &Caller, ids: &[String]) -> Result<TaskWatch, Error> {
         let mut watch = TaskWatch { ended: VecDeque::new(), pending: FuturesUnordered::new() };
         for id in ids {
-            let id = task_id(id)?;
+            let id = self.find_task(caller, id).await?;
             // Listen first and look after, or an end that comes in between is missed.
             let mut listener = self.core.store.bus().listen(&stream_of(&id));
             let row = self.core.store.task(&id).await?.ok_or_else(|| unknown(&id))?;
@@ -520,6 +541,13 @@ fn check_write(caller: &Caller, owned: &Ownership, id: &TaskId) -> Result<(), Er
 
 pub(in crate::service) fn stream_of(id: &TaskId) -> StreamName {
     StreamName::of("task", id)
+}
+
+/// What tells a task from others whose ids begin as its own.
+fn candidate(task: &Task) -> Candidate {
+    let title = task.title.as_deref().unwrap_or("without a title");
+    let about = format!("{}, {title}, since {}", task.status().as_str(), task.created_at);
+    Candidate { id: task.task_id.as_str().to_owned(), about }
 }
 
 fn task_id(text: &str) -> Result<TaskId, Error> {

@@ -252,6 +252,28 @@ impl Store {
         rows.into_iter().map(TaskRow::try_from).collect()
     }
 
+    /// Tasks that the reader may read and whose ids begin so, those that are not over first, at most `limit`.
+    pub async fn tasks_with_prefix(
+        &self,
+        reader: &RowReader,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<TaskRow>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
+        let rows = tasks!(
+            "where t.task_id >= ?1 and t.task_id < ?1 || '~'
+                and (?3 is null or t.created_by = 'session:' || ?3 or t.runner = 'session:' || ?3 or t.project = ?4)
+            order by t.closed_at is not null, t.created_at desc, t.task_id desc limit ?2",
+            prefix,
+            limit,
+            key,
+            project
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(TaskRow::try_from).collect()
+    }
+
     /// The last lines of a task's output, in order: at most `count`, and no more than `bytes` of them together, but
     /// one in any case. Each is the seq and the data of its event. The flag says whether bytes were what cut them.
     pub async fn last_frames(
