@@ -140,7 +140,7 @@ struct Broadcast {
     /// Only to peers of this circle.
     circle: Option<String>,
     #[serde(rename = "type")]
-    kind: Option<crate::domain::MessageType>,
+    kind: Option<MessageType>,
     from_peer: Option<String>,
     /// The text. Not blank.
     text: String,
