@@ -331,11 +331,9 @@ async fn write(
             },
             () = std::future::ready(()), if behind => {
                 let at = cursor.unwrap_or_default();
-                let size = (end.bytes - at).min(CHUNK);
-                let mut block = vec![0; usize::try_from(size).unwrap_or_default()];
-                spool.read_at(&mut block, at)?;
+                let block = whole_lines(&spool, at, end.bytes)?;
                 writer.write_all(&block).await?;
-                cursor = Some(at + size);
+                cursor = Some(at + block.len() as u64);
             }
             changed = committed.changed(), if !behind && cursor.is_some() => {
                 if changed.is_err() {
@@ -344,5 +342,23 @@ async fn write(
             }
             () = async { drop(closing.wait_for(|closing| *closing).await) }, if !behind => return Ok(()),
         }
+    }
+}
+
+/// Lines of the spool from a byte on, about a chunk of them: a reply may follow, and must not stand within a line.
+fn whole_lines(spool: &AgentSpool, at: u64, end: u64) -> std::io::Result<Vec<u8>> {
+    let mut size = CHUNK;
+    loop {
+        let available = size.min(end - at);
+        let mut block = vec![0; usize::try_from(available).unwrap_or_default()];
+        spool.read_at(&mut block, at)?;
+        if let Some(last) = block.iter().rposition(|byte| *byte == b'\n') {
+            block.truncate(last + 1);
+            return Ok(block);
+        }
+        if available < size {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        size *= 2;
     }
 }
