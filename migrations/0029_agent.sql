@@ -53,7 +53,7 @@ create table agent_request (
     kind text not null check (kind in ('permission', 'question')),
     title text not null,
     options text not null check (json_valid(options)),
-    tool text check (json_valid(tool)),
+    tool text check (tool is null or json_valid(tool)),
     opened_at integer not null,
     deadline integer not null,
     closed_at integer,
@@ -88,7 +88,7 @@ create table dispatch (
     taken_at integer,
     has_words integer not null default 0 check (has_words in (0, 1)),
     -- how its turn ended, before the agent's program has
-    turn text check (json_valid(turn))
+    turn text check (turn is null or json_valid(turn))
 ) strict;
 
 create index dispatch_open on dispatch (instance, id) where state <> 'over';

@@ -171,7 +171,7 @@ enum Command {
     )]
     Completions(completions::CompletionsArgs),
     /// Pages of the manual and completion scripts, for packages
-    #[command(hide = true)]
+    #[command(hide = true, after_help = "Example:\n  svc package-files /tmp/svc-files")]
     PackageFiles(package_files::PackageFilesArgs),
 }
 

@@ -31,8 +31,8 @@ pub(super) fn tools() -> Vec<Tool> {
 const SEND: &str = "\
 Gives work to another agent, as a task.
 
-By default you get the task's id at once, and a message in your inbox when it is over; TaskWait waits for it, TaskGet shows \
-its output. With async = false you get the agent's answer. Without agent and tag it is for the configured default.";
+You get the task's id at once, and a message when it is over; with async = false you get the agent's answer. Without agent \
+and tag it is for the configured default.";
 
 /// Work for an agent.
 #[derive(Deserialize, JsonSchema)]

@@ -137,8 +137,25 @@ fn words(object: &mut Map<String, Value>) {
 const UNSAID: [&str; 6] =
     ["pattern", "minLength", "maxLength", "minItems", "maxItems", "additionalProperties"];
 
-/// Optional arguments that a short schema leaves out: those that the caller's credential says, and those of programs.
-const KNOWN: [&str; 5] = ["session_id", "peer_id", "from_peer", "idempotency_key", "cursor"];
+/// Optional arguments that a short schema leaves out: those that the caller's credential says, those of programs, and what
+/// is seldom wanted: `ToolSearch` shows those.
+const KNOWN: [&str; 15] = [
+    "session_id",
+    "peer_id",
+    "from_peer",
+    "from_peer_id",
+    "idempotency_key",
+    "cursor",
+    "circle",
+    "path",
+    "mode",
+    "model",
+    "session",
+    "axis",
+    "outcome_id",
+    "source",
+    "frames",
+];
 
 /// The schema of arguments as a model in the middle of its work needs it. What it leaves out is taken all the same.
 pub(super) fn brief(schema: &Value) -> Value {
@@ -150,6 +167,10 @@ pub(super) fn brief(schema: &Value) -> Value {
     if let Some(properties) = brief.get_mut("properties").and_then(Value::as_object_mut) {
         properties.retain(|name, _| !KNOWN.contains(&name.as_str()) || needs(name));
         properties.values_mut().for_each(leave_out);
+    }
+    if let Some(schema) = brief.as_object_mut() {
+        // A client that checks arguments itself would refuse those that are left out.
+        schema.remove("additionalProperties");
     }
     brief
 }

@@ -319,7 +319,9 @@ fn attaches_at_any_moment_see_each_event_once_and_in_order() {
                 let attached = client.ok("host.attach", json!({ "offset": 0 }));
                 let offset =
                     attached["stream_offset"].as_u64().expect("a number") * (number % 3) / 2;
-                let offset = offset.min(attached["stream_offset"].as_u64().expect("a number"));
+                // The end of the program may be on record already: one event is left to come.
+                let last = attached["stream_offset"].as_u64().expect("a number");
+                let offset = offset.min(last.saturating_sub(1));
                 // A second attach replaces the first, whose events may still be on their way.
                 let mut other = client;
                 other.write(b"{\"type\":\"host.detach\"}\n");

@@ -106,6 +106,18 @@ fn redacted(home: &Home, text: &str) -> String {
             rest = &rest[c.len_utf8()..];
         }
     }
+    without_request_ids(&out)
+}
+
+/// Ids of requests in errors under `--json`.
+fn without_request_ids(text: &str) -> String {
+    const MEMBER: &str = "\"request_id\":\"";
+    let mut parts = text.split(MEMBER);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find('"').unwrap_or_default();
+        out.extend([MEMBER, "<request-id>", &part[end..]]);
+    }
     out
 }
 

@@ -78,7 +78,7 @@ fn every_command_shows_what_others_wrote_with_symbols() {
         (&["peer", "list"][..], 0),
         (&["peer", "show", &peer], 0),
         (&["peer", "heartbeat", &peer], 0),
-        (&["peer", "show", HOSTILE], 1),
+        (&["peer", "show", HOSTILE], 0),
         (&["message", "inbox", &peer, "--peek"], 0),
         (&["message", "show", &message], 0),
         (&["message", "send", &peer, HOSTILE], 0),

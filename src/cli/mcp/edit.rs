@@ -11,7 +11,7 @@ use svc_install::file::ForeignFile;
 
 use super::super::output;
 use super::super::{Context, UsageError};
-use super::{AddArgs, EntryScope};
+use super::args::{AddArgs, EntryScope};
 use crate::client::ClientError;
 use crate::config::FileConfig;
 use crate::config::sources::{SourceChoices, SourceDocument, project_root};

@@ -1,13 +1,15 @@
 //! `svc mcp`: child MCP servers. What changes files works without a daemon, and a daemon that runs hears of it at once.
 
+mod args;
 mod edit;
 mod show;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::Subcommand;
 
+use self::args::AddArgs;
 use super::Context;
 
 /// `svc mcp …`.
@@ -96,29 +98,6 @@ pub(super) enum McpCommand {
         #[arg(long = "arg", value_name = "KEY=VALUE")]
         arg: Vec<String>,
     },
-}
-
-/// Arguments of `svc mcp add`.
-#[derive(Debug, Args)]
-pub(super) struct AddArgs {
-    /// The server's name
-    name: String,
-    /// A variable of its environment; repeatable
-    #[arg(short, long = "env", value_name = "NAME=VALUE")]
-    env: Vec<String>,
-    /// Which file: config.toml (user), or this project's .mcp.json, which is approved
-    #[arg(long, value_enum, default_value_t = EntryScope::User, hide_possible_values = true, hide_default_value = true, help = "Where: user (config.toml) or project (this project's .mcp.json, which is approved) [default: user]")]
-    scope: EntryScope,
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
-    command: Vec<String>,
-}
-
-/// Which file an entry goes into.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum EntryScope {
-    User,
-    Project,
 }
 
 pub(super) async fn run(context: &Context, command: McpCommand) -> anyhow::Result<ExitCode> {

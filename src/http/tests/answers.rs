@@ -2,13 +2,16 @@
 //!
 //! A missing or changed snapshot fails. `INSTA_UPDATE=always cargo test --lib http::` writes them anew.
 
-use std::{collections::BTreeSet, path::Path, time::Duration};
+use std::{collections::BTreeSet, fmt::Write as _, path::Path, time::Duration};
 
 use axum::body::Body;
 use http::{Method, Request, header};
 use serde_json::{Value, json};
 
-use super::{script::Script, server::TestServer};
+use super::{
+    script::{Exchange, Script},
+    server::TestServer,
+};
 use crate::{
     domain::{
         Caller, LocalProcess, NewTask, ProofQuestion, TokenFingerprint, journal::SessionSource,
@@ -44,6 +47,9 @@ async fn scripts() -> Vec<(&'static str, Script)> {
         ("tools", tools().await),
         ("mcp", mcp().await),
         ("faults", faults().await),
+        ("browser", browser().await),
+        ("agents", agents().await),
+        ("sources", sources().await),
     ]
 }
 
@@ -92,12 +98,37 @@ async fn every_described_operation_has_a_success_and_a_refusal() {
             }
         }
     }
-    let without = |seen: &BTreeSet<_>| described.difference(seen).cloned().collect::<Vec<_>>();
+    let without = |seen: &BTreeSet<_>, but: &[(&str, &str)]| {
+        let left =
+            described.difference(seen).map(|(path, method)| (path.as_str(), method.as_str()));
+        format!("{:?}", left.filter(|operation| !but.contains(operation)).collect::<Vec<_>>())
+    };
     // What is there to be refused: its 404 tells a client to fall back to an older transport.
-    let refused = ("/sse".to_owned(), "post".to_owned());
-    assert_eq!(without(&successes), [refused], "without a success");
-    assert_eq!(without(&refusals), [], "without a refusal");
+    let refused = [("/sse", "post")];
+    let no_success = [&refused[..], &WITH_PROCESSES].concat();
+    assert_eq!(without(&successes, &no_success), "[]", "without a success");
+    assert_eq!(without(&refusals, &[]), "[]", "without a refusal");
 }
+
+/// What succeeds only with processes of its own: `tests/it/agents.rs` and `tests/it/sources` have those.
+const WITH_PROCESSES: [(&str, &str); 16] = [
+    ("/v1/hosts", "post"),
+    ("/v1/hosts/{id}", "get"),
+    ("/v1/hosts/{id}/answer", "post"),
+    ("/v1/hosts/{id}/history", "get"),
+    ("/v1/hosts/{id}/interrupt", "post"),
+    ("/v1/hosts/{id}/send", "post"),
+    ("/v1/hosts/{id}/stop", "post"),
+    ("/v1/requests/{id}/answer", "post"),
+    ("/v1/send_message", "post"),
+    ("/v1/sources", "get"),
+    ("/v1/sources/reload", "post"),
+    ("/v1/sources/{name}", "get"),
+    ("/v1/sources/{name}/disable", "post"),
+    ("/v1/sources/{name}/enable", "post"),
+    ("/v1/sources/{name}/log", "get"),
+    ("/v1/sources/{name}/reconnect", "post"),
+];
 
 /// Paths and methods of a description.
 fn operations(document: &Value) -> BTreeSet<(String, String)> {
@@ -118,6 +149,93 @@ fn pattern_of(path: &str, described: &BTreeSet<(String, String)>) -> Option<Stri
     };
     let patterns = described.iter().map(|(pattern, _)| pattern).filter(fits);
     patterns.min_by_key(|pattern| pattern.matches('{').count()).cloned()
+}
+
+/// A browser signs in and out. The page's files are not written down: `tests/it/page.rs` looks at them.
+async fn browser() -> Script {
+    let mut script = Script::new().await;
+    for path in ["/", "/login", "/ui/now", "/assets/app.js", "/assets/none.js"] {
+        for host in ["localhost", "evil.example"] {
+            let request = Request::get(path).header(header::HOST, host).body(Body::empty());
+            let status = script.server.send(request.unwrap()).await.status();
+            writeln!(script.text, "GET {path} of {host}: {status}").unwrap();
+            script.exchanges.push(Exchange { method: Method::GET, path: path.to_owned(), status });
+        }
+    }
+    script.post("/login", json!({ "code": "0" })).await;
+    let made = script.call(Method::POST, "/v1/login_codes").await;
+    let code = made.text("code");
+    let token = script.token.replace("none".to_owned());
+    script.call(Method::POST, "/v1/login_codes").await;
+    script.delete("/login").await;
+    script.token = token;
+    let request = Request::post("/login")
+        .header(header::HOST, "localhost")
+        .header("svc-page", "1")
+        .header(header::CONTENT_TYPE, "application/json");
+    let body = json!({ "code": code }).to_string();
+    let signed_in = script.server.send(request.body(Body::from(body)).unwrap()).await;
+    let cookie = signed_in.header("set-cookie").unwrap_or_default();
+    let cookie = cookie.split(';').next().unwrap_or_default().to_owned();
+    for (method, path, status) in [
+        (Method::POST, "/login", signed_in.status()),
+        (Method::DELETE, "/login", {
+            let request = Request::delete("/login")
+                .header(header::HOST, "localhost")
+                .header("svc-page", "1")
+                .header(header::COOKIE, cookie);
+            script.server.send(request.body(Body::empty()).unwrap()).await.status()
+        }),
+    ] {
+        writeln!(script.text, "{method} {path} of a browser with a code: {status}").unwrap();
+        script.exchanges.push(Exchange { method, path: path.to_owned(), status });
+    }
+    script.text = script.text.replace(&code, "<code>");
+    script
+}
+
+/// Agents where there are none.
+async fn agents() -> Script {
+    let mut script = Script::new().await;
+    for path in ["/v1/agents?status=disabled", "/v1/hosts", "/v1/requests?open=true"] {
+        script.get(path).await;
+    }
+    script.get("/v1/agents?status=none").await;
+    script.get("/v1/hosts?state=none").await;
+    script.get("/v1/requests?open=perhaps").await;
+    script.post("/v1/hosts", json!({ "instance": "nobody" })).await;
+    script.get("/v1/hosts/ag_none").await;
+    script.get("/v1/hosts/ag_none/history").await;
+    for (action, body) in [
+        ("send", json!({ "input": "x" })),
+        ("answer", json!({ "request_id": "req_x", "option_id": "x" })),
+        ("interrupt", json!({})),
+        ("stop", json!({})),
+    ] {
+        script.post(&format!("/v1/hosts/ag_none/{action}"), body).await;
+    }
+    script.post("/v1/requests/req_none/answer", json!({ "option_id": "x" })).await;
+    script.post("/v1/send_message", json!({ "prompt": "x", "instance": "nobody" })).await;
+    script.get("/v1/ghap/calibration").await;
+    script.get("/v1/ghap/calibration?domain=none").await;
+    script
+}
+
+/// Child servers where there are none.
+async fn sources() -> Script {
+    let mut script = Script::new().await;
+    script.get("/v1/sources").await;
+    script.call(Method::POST, "/v1/sources/reload").await;
+    script.get("/v1/sources/none").await;
+    script.get("/v1/sources/none/log").await;
+    for action in ["disable", "enable", "reconnect"] {
+        script.call(Method::POST, &format!("/v1/sources/none/{action}")).await;
+    }
+    let token = script.token.replace("none".to_owned());
+    script.get("/v1/sources").await;
+    script.call(Method::POST, "/v1/sources/reload").await;
+    script.token = token;
+    script
 }
 
 async fn edge() -> Script {

@@ -39,7 +39,7 @@ async fn a_session_from_its_start_to_its_end() {
     );
     assert_eq!((&peer["session_id"], &peer["status"]), (&json!("s"), &json!("online")));
     let status = async || {
-        let peers = world.call(&call, "peer_list", json!({})).await;
+        let peers = world.call(&call, "peer_list", json!({ "all": true })).await;
         peers["peers"][0]["status"].as_str().unwrap().to_owned()
     };
     tell("UserPromptSubmit", json!({ "prompt": "hello" })).await;
