@@ -89,8 +89,13 @@ mod tests {
         let mut line = String::new();
         let stdout = child.stdout.take().expect("piped");
         BufReader::new(stdout).read_line(&mut line).expect("reads");
+        // The shells, and what the last of them starts after its word.
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while descendants(child.id()).len() < 3 && std::time::Instant::now() < end {
+            std::thread::yield_now();
+        }
         let below = descendants(child.id());
-        assert!(below.len() >= 2, "{below:?}");
+        assert!(below.len() >= 3, "{below:?}");
         let me = descendants(std::process::id());
         assert!(me.iter().any(|it| it.pid == child.id()));
         assert!(below.iter().all(|it| me.contains(it)), "{below:?} {me:?}");

@@ -459,7 +459,7 @@ mod tests {
             ("register me", "peer_register"),
             ("reply to a task", "TaskReply"),
             ("list tasks", "TaskList"),
-            ("find tools", "ToolSearch"),
+            ("search for a tool", "ToolSearch"),
         ] {
             let found = names(&world, json!({ "query": query })).await;
             assert_eq!(found.first().map(String::as_str), Some(first), "{query}: {found:?}");

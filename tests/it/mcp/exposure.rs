@@ -44,7 +44,8 @@ fn is_short(result: &Value) {
     assert!(text.chars().count().div_ceil(4) <= 2_048, "{} characters", text.chars().count());
     for entry in result["tools"].as_array().expect("tools") {
         assert_eq!(entry["inputSchema"]["type"], "object", "{entry}");
-        assert_eq!(entry["inputSchema"]["additionalProperties"], false, "{entry}");
+        // It does not tell all arguments, so it closes nothing.
+        assert!(entry["inputSchema"].get("additionalProperties").is_none(), "{entry}");
         assert!(entry["annotations"].is_object() && entry["description"].is_string(), "{entry}");
     }
 }
