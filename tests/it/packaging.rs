@@ -53,7 +53,7 @@ fn install(from: &Path, to: &Path) -> Output {
 }
 
 fn archive(out: &Path) -> PathBuf {
-    let names = names(&out);
+    let names = names(out);
     let name = names.iter().find(|name| name.ends_with(".tar.gz")).expect("an archive");
     out.join(name)
 }

@@ -57,7 +57,7 @@ impl Words {
                 id.split_once('_').filter(|(_, rest)| rest.len() == 26).map(|(kind, _)| kind);
             match kind {
                 Some(kind) => {
-                    masked.push_str(&word.replacen(id, &format!("{}_ID", kind.to_uppercase()), 1))
+                    masked.push_str(&word.replacen(id, &format!("{}_ID", kind.to_uppercase()), 1));
                 }
                 None => masked.push_str(word),
             }

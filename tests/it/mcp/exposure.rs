@@ -94,9 +94,9 @@ fn a_session_is_shown_a_few_tools_in_every_era_and_the_operator_all() {
         for caller in [&d.session("s-2"), &*d] {
             let list = bare(caller, None);
             if short {
-                is_short(&list)
+                is_short(&list);
             } else {
-                is_whole(&list)
+                is_whole(&list);
             }
             is_whole(&bare(caller, Some("all")));
         }
