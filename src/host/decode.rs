@@ -38,53 +38,51 @@ impl ValueReader {
 
     /// The next value, or why there is none in what is dropped; `None` if more bytes are needed.
     pub(super) fn next_value(&mut self) -> Option<Result<Value, String>> {
-        loop {
-            if self.skips && !self.skip_line() {
-                return None;
-            }
-            let blank = self.bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-            if blank > 0 {
-                self.drop_bytes(blank);
-            }
-            if self.bytes.is_empty() {
-                return None;
-            }
-            let complete = self.scan.run(&self.bytes);
-            let size = self.bytes.len();
-            if !complete && size > EAGER && size < 2 * self.parsed && size <= MAX_VALUE {
-                return None;
-            }
-            self.parsed = size;
-            let mut values = serde_json::Deserializer::from_slice(&self.bytes).into_iter::<Value>();
-            match values.next() {
-                Some(Ok(value)) => {
-                    let end = values.byte_offset();
-                    if end > MAX_VALUE {
-                        self.drop_bytes(end);
-                        return Some(Err(too_large()));
-                    }
-                    // A number or a word may go on.
-                    if end == size && !matches!(self.bytes[end - 1], b'}' | b']' | b'"') {
-                        return None;
-                    }
+        if self.skips && !self.skip_line() {
+            return None;
+        }
+        let blank = self.bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        if blank > 0 {
+            self.drop_bytes(blank);
+        }
+        if self.bytes.is_empty() {
+            return None;
+        }
+        let complete = self.scan.run(&self.bytes);
+        let size = self.bytes.len();
+        if !complete && size > EAGER && size < 2 * self.parsed && size <= MAX_VALUE {
+            return None;
+        }
+        self.parsed = size;
+        let mut values = serde_json::Deserializer::from_slice(&self.bytes).into_iter::<Value>();
+        match values.next() {
+            Some(Ok(value)) => {
+                let end = values.byte_offset();
+                if end > MAX_VALUE {
                     self.drop_bytes(end);
-                    return Some(Ok(value));
-                }
-                Some(Err(error)) if error.is_eof() => {
-                    if size <= MAX_VALUE {
-                        return None;
-                    }
-                    self.skips = true;
                     return Some(Err(too_large()));
                 }
-                Some(Err(error)) => {
-                    let seen = position(&self.bytes, &error);
-                    self.drop_bytes(seen);
-                    self.skips = true;
-                    return Some(Err(error.to_string()));
+                // A number or a word may go on.
+                if end == size && !matches!(self.bytes[end - 1], b'}' | b']' | b'"') {
+                    return None;
                 }
-                None => return None,
+                self.drop_bytes(end);
+                Some(Ok(value))
             }
+            Some(Err(error)) if error.is_eof() => {
+                if size <= MAX_VALUE {
+                    return None;
+                }
+                self.skips = true;
+                Some(Err(too_large()))
+            }
+            Some(Err(error)) => {
+                let seen = position(&self.bytes, &error);
+                self.drop_bytes(seen);
+                self.skips = true;
+                Some(Err(error.to_string()))
+            }
+            None => None,
         }
     }
 

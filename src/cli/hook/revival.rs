@@ -65,6 +65,10 @@ impl DaemonRevival {
 struct StartTurn(#[expect(dead_code, reason = "its lock is given back when it is closed")] File);
 
 impl StartTurn {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "compared with the time of a file, which is the machine's"
+    )]
     fn take(path: PathBuf) -> io::Result<Option<Self>> {
         let mut file = private_file::append(&path)?;
         match file.try_lock() {
@@ -112,6 +116,7 @@ mod tests {
         assert!(!folder.path().join("revival.lock").exists(), "nothing was started");
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the time of a file is the machine's")]
     #[test]
     fn one_waiter_starts_the_daemon_once_in_a_while() {
         let folder = tempfile::tempdir().expect("a folder");

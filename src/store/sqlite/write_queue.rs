@@ -107,10 +107,10 @@ impl WriteQueue {
         let lane = state.lanes.get_mut(&turn)?;
         let job = lane.jobs.pop_front()?;
         lane.room.add_permits(1);
-        if !lane.jobs.is_empty() {
-            state.turns.push_back(turn);
-        } else {
+        if lane.jobs.is_empty() {
             state.forget_if_unused(&turn);
+        } else {
+            state.turns.push_back(turn);
         }
         Some(job)
     }
