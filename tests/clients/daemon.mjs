@@ -81,9 +81,9 @@ export class Daemon {
     return response.json();
   }
 
-  /** A task that somebody is at work on. */
-  async task() {
-    const { task_id } = await this.rest('POST', '/v1/tasks', { title: 'slow work', agent: 'tester' });
+  /** A task that `agent` is at work on: a session may read what is given to its peer. */
+  async task(agent = 'tester') {
+    const { task_id } = await this.rest('POST', '/v1/tasks', { title: 'slow work', agent });
     await this.rest('POST', `/v1/tasks/${task_id}/events`, { kind: 'task', data: { status: 'active' } });
     return task_id;
   }

@@ -89,9 +89,9 @@ class Daemon:
         with urllib.request.urlopen(urllib.request.Request(self.url + path, data, headers, method=method), timeout=10) as r:
             return json.load(r)
 
-    def task(self):
-        """A task that somebody is at work on."""
-        task = self.rest("POST", "/v1/tasks", {"title": "slow work", "agent": "tester"})["task_id"]
+    def task(self, agent="tester"):
+        """A task that `agent` is at work on: a session may read what is given to its peer."""
+        task = self.rest("POST", "/v1/tasks", {"title": "slow work", "agent": agent})["task_id"]
         self.rest("POST", f"/v1/tasks/{task}/events", {"kind": "task", "data": {"status": "active"}})
         return task
 

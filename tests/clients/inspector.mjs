@@ -67,7 +67,7 @@ const call = ['--method', 'tools/call', '--tool-name'];
 const ways = [
   ...['legacy', 'modern', 'auto'].map((era) => [`http ${era}`, [...http, '--protocol-era', era]]),
   ['sse', [`${daemon.url}/sse`, '--transport', 'sse', ...header]],
-  ['stdio', ['-e', `SVC_HOME=${env.SVC_HOME}`, BIN, 'stdio']],
+  ['stdio', ['-e', `SVC_HOME=${env.SVC_HOME}`, BIN, 'stdio', '--expose', 'all']],
 ];
 // Two at a time: each command starts a Node of its own.
 const queue = ways.map(([name, way]) => () => tour(name, env, way));

@@ -71,6 +71,7 @@ async def tour(client):
         raise AssertionError("a tool that is not there")
     except Exception as error:
         assert getattr(error, "error", error).code == -32602, error
+    return made["peer_id"]
 
 
 async def wait(client, task):
@@ -181,8 +182,8 @@ async def others():
 
         async def stdio(mode):
             async with Client(StdioServerParameters(command=BIN, args=["stdio"], env=daemon.env), mode=mode) as client:
-                await tour(client)
-                task = await asyncio.to_thread(daemon.task)
+                peer = await tour(client)
+                task = await asyncio.to_thread(daemon.task, peer)
                 call = asyncio.create_task(wait(client, task))
                 await asyncio.sleep(1.5)
                 await asyncio.to_thread(daemon.crash)

@@ -248,8 +248,10 @@ async function sse() {
     const client = await open();
     const [updated, listed] = [gather(client, ResourceUpdatedNotificationSchema), gather(client, ResourceListChangedNotificationSchema)];
     ok((await client.listTools()).tools.length > 5, 'tools');
-    structured(await client.callTool({ name: 'peer_list', arguments: {} }));
-    const task = await daemon.task();
+    const { peer_id } = structured(await client.callTool({
+      name: 'peer_register', arguments: { display_name: 'waits', backend: 'codex', path: '/waits' },
+    }));
+    const task = await daemon.task(peer_id);
     await until(() => listed.length > 0, 'list_changed');
     const uri = `svc://stream/task/${task}`;
     await client.subscribeResource({ uri });
@@ -280,8 +282,10 @@ async function stdio() {
     const listed = gather(client, ResourceListChangedNotificationSchema);
     await client.connect(transport);
     ok((await client.listTools()).tools.length > 5, 'tools');
-    structured(await client.callTool({ name: 'peer_list', arguments: {} }));
-    const task = await daemon.task();
+    const { peer_id } = structured(await client.callTool({
+      name: 'peer_register', arguments: { display_name: 'waits', backend: 'codex', path: '/waits' },
+    }));
+    const task = await daemon.task(peer_id);
     await until(() => listed.length > 0, 'list_changed');
     const call = wait(client, task);
     await sleep(500);

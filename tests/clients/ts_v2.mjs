@@ -127,8 +127,10 @@ async function others() {
       const it = client(mode);
       await it.connect(new StdioClientTransport({ command: BIN, args: ['stdio'], env: daemon.env, stderr: 'pipe' }));
       ok((await it.listTools()).tools.length > 5, 'tools');
-      structured(await it.callTool({ name: 'peer_list', arguments: {} }));
-      const task = await daemon.task();
+      const { peer_id } = structured(await it.callTool({
+        name: 'peer_register', arguments: { display_name: 'waits', backend: 'codex', path: '/waits' },
+      }));
+      const task = await daemon.task(peer_id);
       const call = wait(it, task);
       await sleep(1500);
       await daemon.crash();
