@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use rustix::process::{Pid, test_kill_process};
+use rustix::process::{Pid, Signal, test_kill_process};
 
 use crate::domain::{ClientProcess, SHELLS};
 
@@ -97,6 +97,38 @@ pub(crate) fn client_of_this() -> Option<ClientProcess> {
     None
 }
 
+/// Sends a signal to each process that was started with this variable, but this one, and says how many there are.
+pub(crate) fn signal_marked(variable: &str, value: &str, signal: Signal) -> usize {
+    let wanted = format!("{variable}={value}");
+    let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
+    let own = std::process::id();
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| *pid != own);
+    let bears_it = |pid: u32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+    };
+    pids.filter(|pid| bears_it(*pid) && signal_held(*pid, signal, || bears_it(*pid))).count()
+}
+
+/// Signals a process that is held by a descriptor while it is looked at, so a later one with its id gets nothing.
+#[cfg(target_os = "linux")]
+fn signal_held(pid: u32, signal: Signal, is_same: impl Fn() -> bool) -> bool {
+    use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+
+    let Some(id) = Pid::from_raw(pid.cast_signed()) else { return false };
+    let Ok(process) = pidfd_open(id, PidfdFlags::empty()) else { return false };
+    is_same() && pidfd_send_signal(process, signal).is_ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn signal_held(pid: u32, signal: Signal, is_same: impl Fn() -> bool) -> bool {
+    Pid::from_raw(pid.cast_signed())
+        .is_some_and(|id| is_same() && rustix::process::kill_process(id, signal).is_ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +141,26 @@ mod tests {
             assert_eq!(command_line(own), Some(std::env::args_os().collect()));
         }
         assert_eq!((executable(u32::MAX), command_line(u32::MAX)), (None, None));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn only_who_bears_the_mark_is_signalled() {
+        use std::process::Command;
+
+        let mark = format!("mark-{}", std::process::id());
+        let start = |value: &str| {
+            let mut command = Command::new("sleep");
+            command.arg("600").env("SVC_TEST_MARK", value).spawn().unwrap()
+        };
+        let (mut marked, mut other) = (start(&mark), start("another"));
+        // A child bears the mark once it runs its own program.
+        while signal_marked("SVC_TEST_MARK", &mark, Signal::KILL) == 0 {}
+        assert!(!marked.wait().unwrap().success());
+        assert_eq!(signal_marked("SVC_TEST_MARK", &mark, Signal::KILL), 0);
+        assert!(other.try_wait().unwrap().is_none());
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 
     #[test]

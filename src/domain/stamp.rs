@@ -61,6 +61,25 @@ impl MessageSender {
     }
 }
 
+impl MessageSender {
+    /// The same sender, whose peer is that of an agent with this key, if it is one: the key is its address.
+    #[must_use]
+    pub fn with_owner(mut self, owner: Option<&str>) -> Self {
+        if let SenderKind::Agent { session, .. } = &mut self.0
+            && let Some(key) = owner.and_then(address_of_key)
+        {
+            *session = key;
+        }
+        self
+    }
+}
+
+/// The address of an agent that the daemon runs: its key.
+fn address_of_key(key: &str) -> Option<SessionAddress> {
+    let (instance, name) = key.strip_prefix("agent:")?.split_once(':')?;
+    Some(SessionAddress(format!("agent:{}:{}", one_word(instance), one_word(name))))
+}
+
 /// The address of a session between agents: one word of ASCII.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionAddress(String);
@@ -219,6 +238,27 @@ mod tests {
 
     fn stamp_from(from: &MessageSender) -> String {
         stamp(&message(MessageType::Query, None), from).before.into_string()
+    }
+
+    #[test]
+    fn a_hosted_agent_has_its_key_for_an_address() {
+        let peer = peer("claude-code", "s-1");
+        let address_of = |owner: Option<&str>| match MessageSender::new("peer_1", Some(&peer))
+            .with_owner(owner)
+            .0
+        {
+            SenderKind::Agent { session, .. } => session.to_string(),
+            other => panic!("{other:?}"),
+        };
+        for (owner, address) in [
+            (Some("agent:reviewer:main"), "agent:reviewer:main"),
+            (Some("agent:reviewer:a b"), "agent:reviewer:a%20b"),
+            (Some("claude-code-7-ab"), "agent:claude:s-1"),
+            (Some("agent:reviewer"), "agent:claude:s-1"),
+            (None, "agent:claude:s-1"),
+        ] {
+            assert_eq!(address_of(owner), address, "{owner:?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::agent::{AgentBackend, HostSpec};
+use crate::domain::agent::{AGENT_MARK, AgentBackend, HostSpec};
 
 /// What every program needs.
 const COMMON: [&str; 16] = [
@@ -73,7 +73,9 @@ pub(super) fn agent_environment(
 ) -> Vec<(String, String)> {
     let passed = own.filter(|(name, _)| passes(spec.backend, name));
     let set = spec.env.iter().map(|(name, value)| (name.clone(), value.clone()));
-    let all: BTreeMap<_, _> = passed.chain(set).chain(backend).collect();
+    // By this the agent and all that it starts are found, should nothing else of the host be left.
+    let mark = (AGENT_MARK.to_owned(), spec.agent_id.as_str().to_owned());
+    let all: BTreeMap<_, _> = passed.chain(set).chain(backend).chain([mark]).collect();
     all.into_iter().collect()
 }
 
@@ -85,9 +87,9 @@ mod tests {
     fn only_what_is_named_passes() {
         let own = ["PATH", "HOME", "SECRET", "CLAUDECODE", "SVC_TOKEN", "OPENAI_API_KEY", "LANG"];
         for (backend, expected) in [
-            (AgentBackend::Exec, "HOME LANG PATH REVIEW"),
-            (AgentBackend::Codex, "HOME LANG OPENAI_API_KEY PATH REVIEW"),
-            (AgentBackend::Claude, "HOME LANG PATH REVIEW"),
+            (AgentBackend::Exec, "HOME LANG PATH REVIEW SVC_AGENT_ID"),
+            (AgentBackend::Codex, "HOME LANG OPENAI_API_KEY PATH REVIEW SVC_AGENT_ID"),
+            (AgentBackend::Claude, "HOME LANG PATH REVIEW SVC_AGENT_ID"),
         ] {
             let spec = HostSpec {
                 backend,

@@ -59,7 +59,7 @@ fn world() -> Daemon {
     with_config(CONFIG)
 }
 
-fn with_config(config: &str) -> Daemon {
+pub(crate) fn with_config(config: &str) -> Daemon {
     let home = Home::new();
     home.write("config.toml", config);
     Daemon::with(|plan| plan.home(&home))
@@ -67,18 +67,18 @@ fn with_config(config: &str) -> Daemon {
 
 /// Starts an agent that works in the test's folder.
 #[track_caller]
-fn start(d: &Daemon, instance: &str, name: &str) -> Value {
+pub(crate) fn start(d: &Daemon, instance: &str, name: &str) -> Value {
     let body = json!({ "instance": instance, "name": name, "cwd": d.home.user() });
     d.post("/v1/hosts", &body).ok(201)
 }
 
-fn agent(d: &Caller, id: &str) -> Value {
+pub(crate) fn agent(d: &Caller, id: &str) -> Value {
     d.get(&format!("/v1/hosts/{id}")).ok(200)
 }
 
 /// Waits until an agent has ended; gives it as it is then.
 #[track_caller]
-fn ended(d: &Caller, id: &str) -> Value {
+pub(crate) fn ended(d: &Caller, id: &str) -> Value {
     until(BOUND, || Some(agent(d, id)).filter(|agent| agent["ended_at"].is_string()))
 }
 
@@ -91,7 +91,7 @@ fn invalid(reply: &Reply, field: &str) -> Value {
 }
 
 /// All events of a stream.
-fn events(d: &Caller, stream: &str) -> Vec<Value> {
+pub(crate) fn events(d: &Caller, stream: &str) -> Vec<Value> {
     let (mut all, mut after) = (Vec::new(), 0);
     loop {
         let page = d.get(&format!("/v1/events?stream={stream}&after={after}&limit=500")).ok(200);
@@ -106,7 +106,7 @@ fn events(d: &Caller, stream: &str) -> Vec<Value> {
 
 /// A stream of an agent has the host's numbers, without a hole.
 #[track_caller]
-fn is_dense(events: &[Value]) {
+pub(crate) fn is_dense(events: &[Value]) {
     for (event, number) in events.iter().zip(1_u64..) {
         assert_eq!(event["seq"], number, "{event}");
         assert_eq!(event["data"]["offset"], number, "{event}");
@@ -115,7 +115,7 @@ fn is_dense(events: &[Value]) {
 }
 
 /// Asks the host itself.
-fn ask_host(socket: &str, request: &Value) -> Value {
+pub(crate) fn ask_host(socket: &str, request: &Value) -> Value {
     let mut stream = UnixStream::connect(socket).expect("the host listens");
     stream.write_all(format!("{request}\n").as_bytes()).expect("it reads");
     let mut line = Vec::new();
@@ -126,19 +126,19 @@ fn ask_host(socket: &str, request: &Value) -> Value {
     serde_json::from_slice(&line).expect("JSON")
 }
 
-fn kill(pid: u64) {
+pub(crate) fn kill(pid: u64) {
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it can be killed");
 }
 
-fn runs(pid: u64) -> bool {
+pub(crate) fn runs(pid: u64) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
 /// Gives work to an agent, and answers the task's id at once.
 #[track_caller]
-fn dispatch(d: &Caller, body: Value) -> String {
+pub(crate) fn dispatch(d: &Caller, body: Value) -> String {
     let mut body = body;
     body["opts"]["async"] = json!(true);
     text(&d.post("/v1/send_message", &body).ok(202), "task_id")
@@ -146,7 +146,7 @@ fn dispatch(d: &Caller, body: Value) -> String {
 
 /// A task once it is over.
 #[track_caller]
-fn over(d: &Caller, task: &str) -> Value {
+pub(crate) fn over(d: &Caller, task: &str) -> Value {
     until(BOUND, || {
         let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
         task["closed_at"].is_string().then_some(task)

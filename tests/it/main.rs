@@ -23,6 +23,8 @@ mod health;
 mod hook;
 #[cfg(target_os = "linux")]
 mod host;
+#[cfg(target_os = "linux")]
+mod hosted;
 mod identity;
 mod install;
 mod journal;

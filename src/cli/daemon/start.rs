@@ -13,6 +13,7 @@ use super::super::{ALREADY_RUNNING, Context, ServeArgs, output, serve::NO_AUTH};
 use super::probe::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready};
 use crate::client::DaemonFile;
 use crate::config::Origin;
+use crate::domain::agent::AGENT_MARK;
 use crate::private_file;
 
 /// How long the daemon may take until it answers.
@@ -119,6 +120,9 @@ impl StartingDaemon {
         log: PathBuf,
         token: Option<PathBuf>,
     ) -> anyhow::Result<Self> {
+        if context.env.os(AGENT_MARK).is_some() {
+            bail!("an agent that the daemon runs starts no daemon: it would end with the agent");
+        }
         let errors = private_file::append(&log)
             .with_context(|| format!("cannot write to {}", log.display()))?;
         let log_start = errors.metadata()?.len();

@@ -19,4 +19,4 @@ pub use protocol::{
     HostInfo, HostReply, HostRequest, HostRequestKind, HostStatus, PingAnswer, PingHost,
     SendAnswer, SendInput, SendMode, StopAgent, StopAnswer, agrees_with_protocol,
 };
-pub use start::{AgentInput, AgentMcpServer, HostSpec, HostStarted};
+pub use start::{AGENT_MARK, AgentInput, AgentMcpServer, HostSpec, HostStarted};

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::{AgentBackend, PermissionMode};
 use crate::domain::AgentId;
 
+/// The variable by which an agent and all that it has started are found. Its value is the agent's id.
+pub const AGENT_MARK: &str = "SVC_AGENT_ID";
+
 /// All that a host needs to know. It comes over standard input: it holds secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSpec {

@@ -3,6 +3,7 @@
 mod browser;
 mod client_process;
 mod credentials;
+mod hosted;
 mod process_tokens;
 mod recheck;
 mod room;

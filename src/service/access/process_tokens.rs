@@ -60,7 +60,7 @@ impl Access {
         check::short("client", input.client.as_deref())?;
         let client = self.client_of(peer, input.client_pid).await?;
         let name = input.client.unwrap_or_else(|| client.name.clone());
-        let fresh = fresh_subject(client.process.pid, &name, client.cwd());
+        let fresh = self.subject_of_unseen(&client.process, &name, client.cwd()).await?;
         let token = format!("svc_{}", new_secret());
         let (hash, process, ids) = (token_hash(&token), client.process, self.core.ids.clone());
         let (row, replaced) = self
@@ -147,8 +147,19 @@ impl Access {
     }
 
     async fn insert_secretless(&self, client: FoundClient) -> Result<TokenRow, Error> {
-        let fresh = fresh_subject(client.process.pid, &client.name, client.cwd());
+        let fresh = self.subject_of_unseen(&client.process, &client.name, client.cwd()).await?;
         self.insert_row_of(client.process, fresh).await
+    }
+
+    /// The subject of a process that was never seen: the agent whose host runs it, or one of its own.
+    async fn subject_of_unseen(
+        &self,
+        process: &ClientProcess,
+        name: &str,
+        cwd: Option<String>,
+    ) -> Result<ProcessSubject, Error> {
+        let hosted = self.subject_below_host(process).await?;
+        Ok(hosted.unwrap_or_else(|| fresh_subject(process.pid, name, cwd)))
     }
 
     async fn insert_row_of(
@@ -185,7 +196,6 @@ impl Access {
         client: &str,
         cwd: Option<String>,
     ) -> Result<Caller, Error> {
-        let fresh = fresh_subject(process.pid, client, cwd);
         let is_running = process::is_running(&process);
         if !is_running {
             let gone = process.clone();
@@ -205,6 +215,7 @@ impl Access {
                 });
             }
         }
+        let fresh = self.subject_of_unseen(&process, client, cwd).await?;
         let row = self.insert_row_of(process.clone(), fresh).await?;
         if !is_running {
             let ended = self.core.store.write(move |tx| {
@@ -279,6 +290,7 @@ fn fresh_subject(pid: u32, name: &str, cwd: Option<String>) -> ProcessSubject {
     ProcessSubject {
         token_id: None,
         session: format!("{name}-{pid}-{}", &secret[..8]),
+        scopes: Vec::new(),
         project: cwd.as_deref().map(project_root),
         cwd,
         is_barred: false,
@@ -294,7 +306,7 @@ fn row_of(
     TokenRow {
         token_id,
         session: subject.session,
-        scopes: Vec::new(),
+        scopes: subject.scopes,
         project: subject.project,
         created_at: now,
         expires_at: now.plus(limits::PROCESS_TOKEN_TTL),

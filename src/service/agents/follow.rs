@@ -22,7 +22,7 @@ use crate::{
         AgentId, NewEvent,
         agent::{AgentState, StopAgent},
     },
-    hosts::{DeadSpool, HostError, RawAgentEvent, remove_files},
+    hosts::{DeadSpool, HostError, RawAgentEvent, end_tree, remove_files},
     service::{Error, process},
     store::{AgentRow, HostProcess, StoreError},
 };
@@ -302,6 +302,7 @@ impl Agents {
                 if row.host.is_none() && age < START_GRACE {
                     return Ok(false);
                 }
+                end_tree(id).await;
                 return self.lose(id, None).await.map(|()| true);
             }
             DeadSpool::Left(lines) => lines,
@@ -309,6 +310,8 @@ impl Agents {
         loop {
             let batch = lines.next_batch(SPOOL_BATCH).map_err(|error| disk(&error))?;
             if batch.is_empty() {
+                // Whoever hears of the end finds nothing of the agent left.
+                end_tree(id).await;
                 return self.lose(id, None).await.map(|()| true);
             }
             if self.take(id, batch).await?.has_ended {

@@ -10,12 +10,13 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentId, AgentRequestId, Frame, FrameKind, NewEvent, TaskChange, TaskStatus, Timestamp,
-        TokenId,
+        AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerStatus, Principal, TaskChange,
+        TaskStatus, Timestamp, TokenId,
         agent::{AgentBackend, AgentEventBody, AgentOutput, AgentRequest, AgentState, HistoryRole},
+        limits,
     },
     hosts::RawAgentEvent,
-    service::{Error, core::Core, tasks},
+    service::{Error, core::Core, tasks, team},
     store::{
         AgentRow, DispatchRow, DispatchState, RequestAnswerRow, RequestRow, StoreError, WriteTx,
     },
@@ -329,6 +330,19 @@ fn text_of(output: &AgentOutput) -> String {
     bytes.map_or_else(|_| output.data.clone(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Ends what the agent's own hooks made known: its sessions are over, and its peer is not there.
+async fn end_presence(tx: &mut WriteTx, key: &str, taken: &mut TakenIn) -> Result<(), StoreError> {
+    let owner = Principal::Session(key.into());
+    for session in tx.open_sessions_of(&owner, limits::PAGE_DEFAULT).await? {
+        let left = team::end(tx, &session, Some("its agent ended")).await?;
+        taken.revoked.extend(left.tokens);
+    }
+    let own = tx.peer_of_session(key).await?;
+    let Some(mut own) = own.filter(|own| own.owner.as_deref() == Some(key)) else { return Ok(()) };
+    own.peer.last_seen = tx.now();
+    team::set_status(tx, &mut own.peer, PeerStatus::Offline, "its agent ended").await
+}
+
 /// Ends an agent: its requests, its work, its token, its stream. The caller stores the row.
 pub(super) async fn finish(
     tx: &mut WriteTx,
@@ -349,6 +363,7 @@ pub(super) async fn finish(
     row.ended_at = Some(tx.now());
     tx.close_stream(&stream_of(&id)).await?;
     taken.revoked = tx.revoke_tokens_of(&row.info.session_key).await?;
+    end_presence(tx, &row.info.session_key, taken).await?;
     taken.has_ended = true;
     let about = json!({ "exit_code": row.info.exit_code, "signal": row.info.signal });
     tell_team(tx, "agent.ended", row, about).await?;

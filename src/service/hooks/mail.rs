@@ -12,7 +12,7 @@ use crate::{
         stamp::{self, MessageSender},
     },
     service::{Error, team::advance},
-    store::{StoreError, WriteTx},
+    store::{PeerRow, StoreError, WriteTx},
 };
 
 /// Messages that one event looks at.
@@ -97,19 +97,20 @@ pub(super) async fn hand_over(
 }
 
 async fn sender(tx: &mut WriteTx, from: &str) -> Result<MessageSender, StoreError> {
-    let peer = peer_of(tx, from).await?;
-    Ok(MessageSender::new(from, peer.as_ref()))
+    let row = peer_of(tx, from).await?;
+    let sender = MessageSender::new(from, row.as_ref().map(|row| &row.peer));
+    Ok(sender.with_owner(row.as_ref().and_then(|row| row.owner.as_deref())))
 }
 
 /// The name of a sender, for people.
 async fn name_of(tx: &mut WriteTx, from: &str) -> Result<String, StoreError> {
     let peer = peer_of(tx, from).await?;
-    Ok(peer.map_or_else(|| from.to_owned(), |peer| peer.display_name))
+    Ok(peer.map_or_else(|| from.to_owned(), |row| row.peer.display_name))
 }
 
-async fn peer_of(tx: &mut WriteTx, from: &str) -> Result<Option<Peer>, StoreError> {
+async fn peer_of(tx: &mut WriteTx, from: &str) -> Result<Option<PeerRow>, StoreError> {
     match PeerId::parse(from) {
-        Some(id) => Ok(tx.peer(&id).await?.map(|row| row.peer)),
+        Some(id) => tx.peer(&id).await,
         None => Ok(None),
     }
 }

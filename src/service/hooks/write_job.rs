@@ -204,7 +204,10 @@ impl HookWriteJob {
         timing: HookTiming,
         session: &SessionEffect,
     ) -> Result<Option<Peer>, Error> {
-        let known = tx.peer_of_session(&self.event.session_id).await?;
+        let known = match tx.peer_of_session(&self.event.session_id).await? {
+            None => self.peer_of_agent(tx).await?,
+            known => known,
+        };
         let known_peer = known.as_ref().map(|row| &row.peer);
         let (mut peer, status) =
             match hook::presence_change(&self.event, timing, session, known_peer) {
@@ -218,6 +221,21 @@ impl HookWriteJob {
         peer.last_seen = timing.time(tx.now());
         team::set_status(tx, &mut peer, status, "hook").await?;
         Ok(Some(peer))
+    }
+
+    /// The peer of an agent that the daemon runs. It has one, whichever conversation it leads.
+    async fn peer_of_agent(&self, tx: &mut WriteTx) -> Result<Option<PeerRow>, StoreError> {
+        let Some(key) = self.caller.session() else { return Ok(None) };
+        if self.event.is_of_sub_agent() || tx.live_agent(key).await?.is_none() {
+            return Ok(None);
+        }
+        let own = tx.peer_of_session(key).await?;
+        let Some(mut row) = own.filter(|row| row.owner.as_deref() == Some(key)) else {
+            return Ok(None);
+        };
+        row.peer.session_id = Some(self.event.session_id.clone());
+        tx.put_peer(&row).await?;
+        Ok(Some(row))
     }
 
     /// The peer in the process that tells of it, which is another one if its session went over.

@@ -27,6 +27,7 @@ impl Team {
     ) -> Result<PeerId, Error> {
         let unknown = || Error::not_found(kind, text);
         let store = &self.core.store;
+        let mut of_agent = None;
         let rows = match PeerReference::parse(text).ok_or_else(unknown)? {
             PeerReference::Id(id) if id.is_operator() => return self.find_operator().await,
             PeerReference::Id(id) => return Ok(id),
@@ -38,7 +39,19 @@ impl Team {
                     store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
                 // A session that the caller may not see is not named by its key.
                 let reader = RowReader::of(caller);
-                rows.into_iter().filter(|row| key.is_of(&row.clone().shown_to(&reader))).collect()
+                let mut rows: Vec<PeerRow> = rows
+                    .into_iter()
+                    .filter(|row| key.is_of(&row.clone().shown_to(&reader)))
+                    .collect();
+                // That of an agent which the daemon runs is the agent's.
+                let own = store.peer_of_session(&text.to_ascii_lowercase()).await?;
+                let own = own.filter(|row| row.clone().shown_to(&reader) == row.peer);
+                if let Some(own) = own {
+                    rows.retain(|row| row.peer.peer_id != own.peer.peer_id);
+                    of_agent = Some(own.peer.peer_id.clone());
+                    rows.push(own);
+                }
+                rows
             }
             PeerReference::Name { id_prefix } => {
                 let mut rows = store.peers_named(text, limits::PAGE_DEFAULT).await?;
@@ -53,7 +66,10 @@ impl Team {
         let mut candidates: Vec<Peer> = rows.into_iter().map(|row| row.shown_to(&reader)).collect();
         // A session that the caller may not see is not named by its key.
         candidates.retain(|peer| {
-            !is_key || peer.session_id.is_some() || text.contains(peer.peer_id.as_str())
+            !is_key
+                || peer.session_id.is_some()
+                || text.contains(peer.peer_id.as_str())
+                || of_agent.as_ref() == Some(&peer.peer_id)
         });
         match choose(candidates, |peer| peer) {
             Ok(peer) => Ok(peer.peer_id),

@@ -266,11 +266,13 @@ impl Team {
         let mut stamped = Vec::with_capacity(messages.len());
         for mut message in messages {
             if !senders.contains_key(&message.from_peer) {
-                let peer = match PeerId::parse(&message.from_peer) {
-                    Some(id) => self.core.store.peer(&id).await?.map(|row| row.peer),
+                let row = match PeerId::parse(&message.from_peer) {
+                    Some(id) => self.core.store.peer(&id).await?,
                     None => None,
                 };
-                let sender = MessageSender::new(&message.from_peer, peer.as_ref());
+                let peer = row.as_ref().map(|row| &row.peer);
+                let sender = MessageSender::new(&message.from_peer, peer)
+                    .with_owner(row.as_ref().and_then(|row| row.owner.as_deref()));
                 senders.insert(message.from_peer.clone(), sender);
             }
             let MessageStamp { before: stamp, answer } =

@@ -180,6 +180,8 @@ pub struct ProcessSubject {
     pub token_id: Option<TokenId>,
     /// The subject of all its tokens.
     pub session: String,
+    /// What its tokens may do beside what each may.
+    pub scopes: Vec<String>,
     /// Root of the project that it works in.
     pub project: Option<String>,
     /// The folder that it was first seen in.

@@ -119,6 +119,24 @@ impl WriteTx {
         Ok(owner_of!(session_id, &mut self.conn))
     }
 
+    /// The open sessions of this owner, those heard of last first, at most `limit`.
+    pub async fn open_sessions_of(
+        &mut self,
+        owner: &Principal,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError> {
+        let owner = owner.to_string();
+        let ids = sqlx::query_scalar!(
+            r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
+            order by last_seen_at desc, session_id desc limit ?"#,
+            owner,
+            limit
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(ids)
+    }
+
     /// Gives a session to another owner, and its peers that were the former owner's, whose key is `from` (`None`: the
     /// operator); with their streams. `stream` is that of the session.
     pub async fn adopt_session(

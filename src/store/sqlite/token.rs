@@ -25,11 +25,7 @@ impl TryFrom<RawToken> for TokenRow {
     type Error = StoreError;
 
     fn try_from(raw: RawToken) -> Result<Self, StoreError> {
-        let scopes = serde_json::from_str(&raw.scopes).map_err(|error| StoreError::BadRow {
-            table: "token",
-            id: raw.token_id.clone(),
-            why: format!("scopes: {error}"),
-        })?;
+        let scopes = scopes_of(&raw.token_id, &raw.scopes)?;
         let process = process_of(&raw.token_id, raw.client_pid, raw.client_started)?;
         Ok(Self {
             token_id: TokenId::from(raw.token_id),
@@ -45,6 +41,14 @@ impl TryFrom<RawToken> for TokenRow {
             operator_credential: raw.operator_credential,
         })
     }
+}
+
+fn scopes_of(token: &str, scopes: &str) -> Result<Vec<String>, StoreError> {
+    serde_json::from_str(scopes).map_err(|error| StoreError::BadRow {
+        table: "token",
+        id: token.to_owned(),
+        why: format!("scopes: {error}"),
+    })
 }
 
 fn process_of(
@@ -207,7 +211,7 @@ impl WriteTx {
         process: &ClientProcess,
     ) -> Result<Option<ProcessSubject>, StoreError> {
         let row = sqlx::query!(
-            r#"select token_id as "token_id!", session, nullif(project, '') as "project: String", cwd,
+            r#"select token_id as "token_id!", session, scopes, nullif(project, '') as "project: String", cwd,
                 exists (select 1 from token where client_pid = ?1 and client_started = ?2
                     and revoke_reason = 'revoked') as "is_barred!: bool"
             from token where client_pid = ?1 and client_started = ?2 order by token_id limit 1"#,
@@ -216,9 +220,12 @@ impl WriteTx {
         )
         .fetch_optional(&mut self.conn)
         .await?;
-        Ok(row.map(|row| ProcessSubject {
+        let Some(row) = row else { return Ok(None) };
+        let scopes = scopes_of(&row.token_id, &row.scopes)?;
+        Ok(Some(ProcessSubject {
             token_id: Some(TokenId::from(row.token_id)),
             session: row.session,
+            scopes,
             project: row.project,
             cwd: row.cwd,
             is_barred: row.is_barred,
