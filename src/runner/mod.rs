@@ -41,7 +41,7 @@ pub(crate) use reaper::run_reaper;
 pub(crate) use run::{Run, RunReport};
 pub(crate) use sender::{EventSender, SendOutcome};
 pub(crate) use server_process::{
-    LAUNCHER, ServerCommand, ServerProcess, end_leftovers, launch_server,
+    LAUNCHER, ServerCommand, ServerPipes, ServerProcess, end_leftovers, launch_server,
 };
 pub(crate) use signals::Signals;
 pub(crate) use spool::{LeftoverSpool, SpoolHeader};

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{ExitCode, Stdio};
+use std::process::{ExitCode, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -122,6 +122,22 @@ impl ServerProcess {
         }
     }
 
+    /// Waits until the program itself has ended.
+    pub(crate) async fn wait_for_status(&mut self) -> Option<ExitStatus> {
+        self.child.wait().await.ok()
+    }
+
+    /// Kills it and all that it has started, and says how it ended if it had not yet.
+    pub(crate) async fn kill(mut self) -> Option<ExitStatus> {
+        // Its id is its own as long as nobody has waited for it.
+        if self.child.id().is_some() {
+            self.signal_group(Signal::KILL);
+        }
+        let status = self.child.wait().await.ok();
+        end_marked(&self.mark, Signal::KILL).await;
+        status
+    }
+
     /// Ends it and all that it has started. Its input has ended already.
     pub(crate) async fn end(mut self) {
         if tokio::time::timeout(INPUT_GRACE, self.child.wait()).await.is_err() {
@@ -132,7 +148,7 @@ impl ServerProcess {
                 self.child.wait().await.ok();
             }
         }
-        end_marked(&self.mark).await;
+        end_marked(&self.mark, Signal::TERM).await;
     }
 
     fn signal_group(&self, signal: Signal) {
@@ -146,12 +162,12 @@ impl ServerProcess {
 /// Ends what an earlier daemon has left of a server. Only processes that bear the mark are touched, so an id that has
 /// become somebody else's is not.
 pub(crate) async fn end_leftovers(mark: &str) {
-    end_marked(mark).await;
+    end_marked(mark, Signal::TERM).await;
 }
 
-async fn end_marked(mark: &str) {
+async fn end_marked(mark: &str, first: Signal) {
     let began = tokio::time::Instant::now();
-    let mut signal = Signal::TERM;
+    let mut signal = first;
     loop {
         let found = {
             let mark = mark.to_owned();
@@ -160,7 +176,7 @@ async fn end_marked(mark: &str) {
         if found == 0 {
             return;
         }
-        if began.elapsed() >= TERM_GRACE {
+        if first == Signal::KILL || began.elapsed() >= TERM_GRACE {
             signal = Signal::KILL;
         } else {
             signal = Signal::CONT;

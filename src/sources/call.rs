@@ -30,6 +30,15 @@ pub(super) enum CallOutcome {
 }
 
 impl CallOutcome {
+    /// That of an answer which this daemon has made.
+    pub(super) fn of(answer: &Result<Output, Failure>) -> Self {
+        match answer {
+            Ok(output) if !output.is_error() => Self::Ok,
+            Err(Failure::Tool(error)) if error.kind == ErrorType::Unavailable => Self::Unavailable,
+            Ok(_) | Err(_) => Self::Error,
+        }
+    }
+
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",

@@ -13,6 +13,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     call::{CallMeter, CallOutcome, call_tool, serves},
+    core::CoreServer,
     instance::{Instance, InstanceParts, Lesson, stderr_event},
     lists::OfferedLists,
     metrics::SourceMetrics,
@@ -71,6 +72,7 @@ struct ManagerState {
     env: Arc<Env>,
     catalogue: Weak<Catalogue>,
     metrics: SourceMetrics,
+    core: CoreServer,
     state: Mutex<Sources>,
     starts: Arc<Semaphore>,
     learned: mpsc::UnboundedSender<Lesson>,
@@ -131,6 +133,7 @@ impl SourceManager {
         let (said, lines) = mpsc::channel(EVENTS);
         let (events, calls) = mpsc::channel(EVENTS);
         let manager = Self(Arc::new(ManagerState {
+            core: CoreServer::new(services.clone()),
             services,
             files,
             env: Arc::new(env),
@@ -177,6 +180,7 @@ impl SourceManager {
         let instances: Vec<_> =
             self.state().instances.drain().map(|(_, instance)| instance).collect();
         futures_util::future::join_all(instances.iter().map(|instance| instance.end())).await;
+        self.0.core.finish().await;
         self.0.ending.close();
         self.0.ending.wait().await;
         self.0.stop.cancel();
@@ -243,7 +247,7 @@ impl SourceManager {
         for instance in gone.into_values() {
             self.0.ending.spawn(async move { instance.end().await });
         }
-        for (key, spec) in &wanted {
+        for (key, spec) in wanted.iter().filter(|(_, spec)| !spec.is_builtin()) {
             let learner = (key.clone(), String::new());
             if !state.instances.contains_key(&learner) {
                 let instance = Instance::keep(self.parts(spec, String::new(), &state.lists));
@@ -254,6 +258,9 @@ impl SourceManager {
         state.tools = wanted
             .iter()
             .map(|(key, spec)| {
+                if spec.is_builtin() {
+                    return (key.clone(), self.core_tools(spec));
+                }
                 let lists =
                     state.lists.get(key).filter(|kept| kept.fingerprint == spec.fingerprint);
                 let offered = tools_of(spec, lists.map_or(&none, |kept| &kept.lists));
@@ -327,17 +334,7 @@ impl SourceManager {
         call: &Call,
         arguments: &serde_json::Map<String, serde_json::Value>,
     ) -> Result<Output, Failure> {
-        let meter = CallMeter::new(|outcome: CallOutcome, took: Duration| {
-            self.0.metrics.count(&spec.key.name, tool, outcome.as_str(), took);
-            let event = CallEvent {
-                tool: tool.to_owned(),
-                duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-                outcome: outcome.as_str(),
-                session: call.session.as_deref().or(call.caller.session()).map(str::to_owned),
-            };
-            // A flood of calls is counted, and need not be told one by one.
-            self.0.events.try_send((spec.key.clone(), event)).ok();
-        });
+        let meter = self.meter(spec, tool, call);
         let Some(instance) = self.instance(spec, serves(spec, call)) else {
             meter.end(CallOutcome::Unavailable);
             let text = format!("{} is turned off or gone", spec.key.name);
@@ -346,6 +343,51 @@ impl SourceManager {
         let (outcome, answer) = call_tool(&instance, tool, call, arguments).await;
         meter.end(outcome);
         answer
+    }
+
+    /// Counts a call, and tells of it.
+    fn meter(
+        &self,
+        spec: &Arc<SourceSpec>,
+        tool: &str,
+        call: &Call,
+    ) -> CallMeter<impl FnMut(CallOutcome, Duration) + use<>> {
+        let (manager, spec, tool) = (self.clone(), Arc::clone(spec), tool.to_owned());
+        let session = call.session.as_deref().or(call.caller.session()).map(str::to_owned);
+        CallMeter::new(move |outcome: CallOutcome, took: Duration| {
+            manager.0.metrics.count(&spec.key.name, &tool, outcome.as_str(), took);
+            let event = CallEvent {
+                tool: tool.clone(),
+                duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+                outcome: outcome.as_str(),
+                session: session.clone(),
+            };
+            // A flood of calls is counted, and need not be told one by one.
+            manager.0.events.try_send((spec.key.clone(), event)).ok();
+        })
+    }
+
+    /// The tools of the built-in server, counted as those of others.
+    fn core_tools(&self, spec: &Arc<SourceSpec>) -> SourceTools {
+        let tools = self.0.core.tools(&spec.entry, &self.0.env).into_iter().filter_map(|tool| {
+            let declaration = tool.foreign_declaration()?.clone();
+            let (manager, spec, tool) = (Arc::downgrade(&self.0), Arc::clone(spec), Arc::new(tool));
+            let name = tool.name().to_owned();
+            let run = move |call: Call, arguments| {
+                let (manager, spec, tool) = (manager.clone(), Arc::clone(&spec), Arc::clone(&tool));
+                async move {
+                    let meter =
+                        manager.upgrade().map(|it| Self(it).meter(&spec, tool.name(), &call));
+                    let answer = tool.call(call, arguments).await;
+                    if let Some(meter) = meter {
+                        meter.end(CallOutcome::of(&answer));
+                    }
+                    answer
+                }
+            };
+            Some((name, Arc::new(Tool::foreign(declaration, run))))
+        });
+        SourceTools { tools: Arc::new(tools.collect()), problems: Vec::new() }
     }
 
     /// The data folder.
@@ -514,6 +556,12 @@ impl SourceManager {
         let since = now.as_ref().map_or_else(|| self.0.services.now(), |now| now.since);
         let status =
             now.as_ref().map_or_else(|| standing_status(planned), |now| now.status.clone());
+        let is_builtin = SourceSpec::of(planned).is_some_and(|spec| spec.is_builtin());
+        let status = if is_in_force && is_builtin {
+            SourceStatus::of(SourceState::Connected)
+        } else {
+            status
+        };
         let lists = state.lists.get(&key).filter(|kept| kept.fingerprint == planned.fingerprint);
         let lists = lists.filter(|_| is_in_force);
         let own = state.tools.get(&key).filter(|_| is_in_force);

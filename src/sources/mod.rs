@@ -6,6 +6,7 @@
 
 mod call;
 mod connection;
+mod core;
 mod instance;
 mod lists;
 mod manager;

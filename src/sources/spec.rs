@@ -54,12 +54,15 @@ impl SourceSpec {
         Some(Self { key, entry, fingerprint: planned.fingerprint.clone() })
     }
 
+    /// Whether it is a server inside the daemon.
+    pub(super) fn is_builtin(&self) -> bool {
+        matches!(self.entry.transport, SourceTransport::Builtin { .. })
+    }
+
     /// Fills in the variables of a program's entry. The error names the field and the variable.
     pub(super) fn fill(&self, env: &Env, root: Option<&str>) -> Result<FilledCommand, String> {
         let SourceTransport::Stdio { command, args, env: own, cwd } = &self.entry.transport else {
-            return Err(
-                "this build starts programs alone, and no remote or built-in servers".to_owned()
-            );
+            return Err("this build starts programs alone, and no remote servers".to_owned());
         };
         let value_of =
             |name: &str| env.os(name).and_then(|value| value.to_str().map(str::to_owned));
@@ -72,11 +75,7 @@ impl SourceSpec {
         let program = filled("command", command)?;
         let args = args.iter().enumerate().map(|(at, arg)| filled(&format!("args[{at}]"), arg));
         let args = args.collect::<Result<Vec<_>, _>>()?;
-        let mut variables: Vec<(String, String)> = INHERITED
-            .into_iter()
-            .chain(self.entry.env_inherit.iter().map(String::as_str))
-            .filter_map(|name| Some((name.to_owned(), value_of(name)?)))
-            .collect();
+        let mut variables = self.entry.inherited_variables(env);
         for (name, value) in own {
             let value = filled(&format!("env.{name}"), value)?;
             variables.retain(|(known, _)| known != name);
@@ -94,6 +93,15 @@ impl SourceSpec {
             variables.push(("CLAUDE_PROJECT_DIR".to_owned(), root.to_owned()));
         }
         Ok(FilledCommand { program, args, env: variables, cwd, redactor: Redactor::new(used) })
+    }
+}
+
+impl SourceEntry {
+    /// What a child gets of the daemon's environment.
+    pub(super) fn inherited_variables(&self, env: &Env) -> Vec<(String, String)> {
+        let names = INHERITED.into_iter().chain(self.env_inherit.iter().map(String::as_str));
+        let value_of = |name: &str| env.os(name)?.to_str().map(str::to_owned);
+        names.filter_map(|name| Some((name.to_owned(), value_of(name)?))).collect()
     }
 }
 

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Call, Catalogue, ErrorType, Failure, Tool, ToolError, schema::NOT_BLANK};
+use crate::domain::source::BUILTIN_CORE;
 
 const DESCRIPTION: &str = "\
 Finds tools by what they are for, also those that your client does not list.
@@ -58,8 +59,8 @@ enum ToolOrigin {
 impl ToolOrigin {
     fn has(self, tool: &Tool) -> bool {
         match self {
-            Self::Core => tool.source_name().is_none(),
-            Self::Source => tool.source_name().is_some(),
+            Self::Core => tool.source_name().is_none_or(|source| source == BUILTIN_CORE),
+            Self::Source => tool.source_name().is_some_and(|source| source != BUILTIN_CORE),
             Self::Any => true,
         }
     }

@@ -195,6 +195,41 @@ impl Tool {
         .declared_by(declaration)
     }
 
+    /// A tool with arguments `A` whose result is content. See [`Tool::new`].
+    pub fn with_content<A, F, Fut>(name: &'static str, description: &'static str, run: F) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + Send,
+        F: Fn(Call, A) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Output, Failure>> + Send + 'static,
+    {
+        let run = move |call: Call, arguments: Map<String, Value>| {
+            let running = read::<A>(&arguments).map(|arguments| run(call, arguments));
+            async move { running?.await }.boxed()
+        };
+        Self::bare(name.into(), description.into(), schema::Input::of::<A>(), Arc::new(run))
+    }
+
+    /// The same as a tool of a server inside the daemon. Arguments are checked, and results pass as they are: what a file or a
+    /// command says is given byte for byte, as that of any other server.
+    #[must_use]
+    pub fn of_builtin_server(self, source: &str, is_listed: bool) -> Self {
+        let declaration = ForeignDeclaration {
+            source: source.into(),
+            entry: self.entry(ToolExposure::All),
+            scope: self.scope.map(Arc::from),
+            is_listed,
+        };
+        let Self { input, run, .. } = self;
+        let input = Arc::new(input);
+        Self::foreign(declaration, move |call, mut arguments| {
+            let (input, run) = (Arc::clone(&input), Arc::clone(&run));
+            async move {
+                input.check(&mut arguments)?;
+                run(call, arguments).await
+            }
+        })
+    }
+
     fn declared_by(self, declaration: ForeignDeclaration) -> Self {
         Self { foreign: Some(Box::new(declaration)), ..self }
     }

@@ -67,6 +67,10 @@ pub enum SourceTransport {
     Builtin {
         /// Which.
         name: String,
+        /// Folders that paths may lead into; empty for the caller's own.
+        roots: Vec<String>,
+        /// Whether pages at private addresses may be fetched.
+        allow_private: bool,
     },
 }
 
@@ -108,7 +112,7 @@ impl EntryProblem {
     }
 }
 
-const KNOWN: [&str; 21] = [
+const KNOWN: [&str; 22] = [
     "type",
     "command",
     "args",
@@ -130,6 +134,7 @@ const KNOWN: [&str; 21] = [
     "description",
     "scope",
     "roots",
+    "allow_private",
 ];
 
 impl SourceEntry {
@@ -142,10 +147,7 @@ impl SourceEntry {
         let fields = Fields(object);
         let mut warnings = Vec::new();
         for name in object.keys().filter(|name| !KNOWN.contains(&name.as_str())) {
-            let is_of_core = matches!(name.as_str(), "allow_private");
-            if !is_of_core {
-                warnings.push(format!("unknown field {name:?} is ignored"));
-            }
+            warnings.push(format!("unknown field {name:?} is ignored"));
         }
         let transport = transport(&fields, trusted, &mut warnings)?;
         let sharing = match (fields.text("sharing")?.as_deref(), &transport) {
@@ -216,7 +218,12 @@ fn transport(
                     format!("there is no built-in {name:?}; there is `core`"),
                 ));
             }
-            Ok(SourceTransport::Builtin { name })
+            let roots = fields.texts("roots")?.unwrap_or_default();
+            if roots.iter().any(|root| !root.starts_with('/')) {
+                return Err(EntryProblem::new("roots", "must be absolute paths"));
+            }
+            let allow_private = fields.flag("allow_private")?.unwrap_or(false);
+            Ok(SourceTransport::Builtin { name, roots, allow_private })
         }
         Some("ws") => Err(EntryProblem::new("type", "WebSocket is no transport of MCP: use http")),
         Some("sdk") => Err(EntryProblem::new(

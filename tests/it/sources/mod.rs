@@ -2,6 +2,7 @@
 
 mod calls;
 mod commands;
+mod core;
 mod files;
 mod processes;
 

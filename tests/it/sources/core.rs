@@ -1,0 +1,330 @@
+//! The built-in server: files, searches, the shell and the web, for who has the scope, in the folder of its project.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{SOON, call, failed, source};
+use crate::daemon::{Daemon, Home, until};
+use crate::expect::text;
+use crate::wire::Caller;
+
+const ALL: &str = "[sources.core]\nenabled = true\n";
+
+fn with_core(home: &Home, config: &str) -> Daemon {
+    home.write("config.toml", config);
+    Daemon::with(|plan| plan.home(home))
+}
+
+/// A session's token with scopes, in a project.
+fn caller(d: &Daemon, project: &Path, scopes: &[&str]) -> Caller {
+    let session = format!("s-{}", scopes.join("-"));
+    let wish = json!({ "session": session, "project": project, "scopes": scopes });
+    d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
+}
+
+#[track_caller]
+fn done(answer: &Value) -> Value {
+    assert_ne!(answer["result"]["isError"], true, "{answer}");
+    answer["result"]["structuredContent"].clone()
+}
+
+fn project(home: &Home) -> PathBuf {
+    let project = home.user().join("project");
+    fs::create_dir_all(project.join(".git")).expect("can be made");
+    project.canonicalize().expect("is there")
+}
+
+fn listed(caller: &Caller) -> Vec<String> {
+    let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+    let list =
+        caller.request("POST", "/mcp").header("Svc-Expose", "all").json(&list).send().ok(200);
+    let tools = list["result"]["tools"].as_array().expect("tools").clone();
+    tools.iter().filter_map(|tool| tool["name"].as_str().map(str::to_owned)).collect()
+}
+
+#[test]
+fn each_tool_is_for_its_scope_alone() {
+    let home = Home::new();
+    let project = project(&home);
+    let all =
+        ["Bash", "BashKill", "BashOutput", "Edit", "Glob", "Grep", "Read", "WebFetch", "Write"];
+    {
+        let d = with_core(&home, "");
+        assert!(
+            !listed(&d).iter().any(|name| all.contains(&name.as_str())),
+            "it is off by default"
+        );
+    }
+    let d = with_core(&home, "[sources.core]\nenabled = true\nexclude_tools = [\"Edit\"]\n");
+    let row = source(&d, "core");
+    assert_eq!(
+        (&row["state"], &row["transport"], &row["tools"]),
+        (&json!("connected"), &json!("builtin"), &json!(8))
+    );
+    let reads = ["Glob", "Grep", "Read"];
+    for (scopes, expected) in [
+        (&[][..], &[][..]),
+        (&["read"], &reads[..]),
+        (&["exec"], &["Bash", "BashKill", "BashOutput", "WebFetch", "Write"]),
+        (
+            &["exec", "read"],
+            &["Bash", "BashKill", "BashOutput", "Glob", "Grep", "Read", "WebFetch", "Write"],
+        ),
+    ] {
+        let caller = caller(&d, &project, scopes);
+        let names: Vec<String> =
+            listed(&caller).into_iter().filter(|name| all.contains(&name.as_str())).collect();
+        assert_eq!(names, expected, "{scopes:?}");
+        let answer = call(&caller, "Read", &json!({ "path": "x" }));
+        assert_eq!(
+            answer["error"]["code"] == -32602,
+            !scopes.contains(&"read"),
+            "{scopes:?}: {answer}"
+        );
+        let answer = call(
+            &caller,
+            "ToolCall",
+            &json!({ "name": "Bash", "arguments": { "command": "true" } }),
+        );
+        let runs = answer["result"]["structuredContent"]["exit_code"] == 0;
+        assert_eq!(runs, scopes.contains(&"exec"), "{scopes:?}: {answer}");
+    }
+    // The operator has both, and no folder.
+    let error = failed(&call(&d, "Read", &json!({ "path": "/etc/passwd" })));
+    assert_eq!(error["type"], "forbidden", "{error}");
+    let hits = call(
+        &d,
+        "ToolSearch",
+        &json!({ "query": "search files", "type": "core", "source": "core" }),
+    );
+    assert!(hits["result"]["structuredContent"]["tools"].to_string().contains("Grep"), "{hits}");
+}
+
+#[test]
+fn files_are_read_written_edited_and_found_inside_the_project_alone() {
+    let home = Home::new();
+    let (project, outside) = (project(&home), home.user().join("secret"));
+    fs::write(&outside, "hush").expect("can be written");
+    symlink(&outside, project.join("leak")).expect("can be linked");
+    symlink(home.user(), project.join("up")).expect("can be linked");
+    let d = with_core(&home, ALL);
+    let agent = caller(&d, &project, &["exec", "read"]);
+    let content = "one </system-reminder>\r\ntwo\n";
+    let written = done(&call(
+        &agent,
+        "Write",
+        &json!({ "path": "a/b.txt", "content": content, "create_parents": true }),
+    ));
+    assert_eq!(written, json!({ "path": "a/b.txt", "bytes": content.len(), "created": true }));
+    assert_eq!(fs::read_to_string(project.join("a/b.txt")).expect("is there"), content);
+    let read = done(&call(&agent, "Read", &json!({ "path": "a/b.txt" })));
+    assert_eq!(read["content"], content, "what a file says passes as it is");
+    let edited = done(&call(
+        &agent,
+        "Edit",
+        &json!({ "path": "a/b.txt", "old_string": "two", "new_string": "2" }),
+    ));
+    assert_eq!(edited["replacements"], 1);
+    fs::write(project.join("a/b.txt"), "other two").expect("can be written");
+    let error = failed(&call(
+        &agent,
+        "Edit",
+        &json!({ "path": "a/b.txt", "old_string": "two", "new_string": "2" }),
+    ));
+    assert_eq!(error["type"], "conflict", "{error}");
+    let found = done(&call(&agent, "Grep", &json!({ "pattern": "tw." })));
+    assert_eq!(found["matches"], json!([{ "path": "a/b.txt", "line": 1, "text": "other two" }]));
+    let found = done(&call(&agent, "Glob", &json!({ "pattern": "**/*.txt" })));
+    assert_eq!(found, json!({ "paths": ["a/b.txt"], "count": 1 }));
+    for path in [
+        outside.to_str().expect("text"),
+        "../secret",
+        "leak",
+        "up/secret",
+        "a/../../secret",
+        "/etc/passwd",
+    ] {
+        for (tool, more) in [
+            ("Read", json!({})),
+            ("Write", json!({ "content": "x" })),
+            ("Edit", json!({ "old_string": "a", "new_string": "b" })),
+            ("Grep", json!({ "pattern": "hush" })),
+        ] {
+            let mut arguments = more;
+            arguments["path"] = json!(path);
+            let error = failed(&call(&agent, tool, &arguments));
+            assert_eq!(error["type"], "forbidden", "{tool} {path}: {error}");
+            assert!(!error.to_string().contains("hush"), "{error}");
+        }
+    }
+    assert_eq!(fs::read_to_string(&outside).expect("is there"), "hush");
+    for arguments in
+        [json!({ "command": "pwd", "cwd": ".." }), json!({ "command": "pwd", "cwd": "up" })]
+    {
+        assert_eq!(failed(&call(&agent, "Bash", &arguments))["type"], "forbidden", "{arguments}");
+    }
+    // With `roots` the operator has somewhere to look, too.
+    drop(d);
+    let d = with_core(&home, &format!("{ALL}roots = [\"/\"]\n"));
+    let read = done(&call(&d, "Read", &json!({ "path": outside })));
+    assert_eq!(read["content"], "hush");
+}
+
+/// Processes whose command line has a word.
+fn running(word: &str) -> usize {
+    let entries = fs::read_dir("/proc").expect("Linux").flatten();
+    let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    lines.filter(|line| String::from_utf8_lossy(line).contains(word)).count()
+}
+
+#[test]
+fn commands_end_whole_with_their_time_their_caller_and_the_daemon() {
+    let home = Home::new();
+    let project = project(&home);
+    let mut d = with_core(&home, "[sources.core]\nenabled = true\nenv_inherit = [\"SHOWN\"]\n");
+    let agent = caller(&d, &project, &["exec"]);
+    let bash = |arguments: Value| done(&call(&agent, "Bash", &arguments));
+    assert_eq!(
+        bash(json!({ "command": "pwd; echo err >&2; exit 3" })),
+        json!({ "output": format!("{}\nerr\n", project.display()), "exit_code": 3 })
+    );
+    assert_eq!(bash(json!({ "command": "kill -9 $$" }))["signal"], 9);
+    let env = bash(json!({ "command": "env" }))["output"].to_string();
+    assert!(env.contains("PATH=") && !env.contains("SVC_HOME"), "{env}");
+    let big = bash(
+        json!({ "command": "printf begin; head -c 3000000 /dev/zero | tr '\\0' x; printf end" }),
+    );
+    let output = big["output"].as_str().expect("text");
+    assert!(big["truncated"] == true && output.len() < 1_100_000, "{}", output.len());
+    assert!(output.starts_with("beginx") && output.ends_with("xend"));
+    // What it starts ends with it, wherever that has gone.
+    let word = format!("svc-bash-{}", std::process::id());
+    let sleep = |marks: &str| {
+        format!(
+            "(exec -a {word}-{marks} sleep 600) & setsid bash -c 'exec -a {word}-{marks} sleep 600' &"
+        )
+    };
+    let began = Instant::now();
+    let late = bash(json!({ "command": format!("{} wait", sleep("late")), "timeout_ms": 500 }));
+    assert_eq!((&late["timed_out"], &late["exit_code"]), (&json!(true), &Value::Null));
+    assert!(began.elapsed() < Duration::from_secs(20));
+    until(SOON, || (running(&format!("{word}-late")) == 0).then_some(()));
+    bash(json!({ "command": sleep("left") }));
+    until(SOON, || (running(&format!("{word}-left")) == 0).then_some(()));
+    // In the background.
+    let task = bash(
+        json!({ "command": format!("echo one; {} echo two; wait", sleep("back")), "background": true }),
+    );
+    let id = task["task_id"].clone();
+    let read = until(SOON, || {
+        let read = done(&call(&agent, "BashOutput", &json!({ "task_id": id })));
+        (read["output"] == "one\ntwo\n").then_some(read)
+    });
+    assert_eq!((&read["status"], &read["next_after"]), (&json!("running"), &json!(8)));
+    let rest = done(&call(&agent, "BashOutput", &json!({ "task_id": id, "after": 8 })));
+    assert_eq!(rest["output"], "");
+    let other = d.with_token(&text(
+        &d.post(
+            "/v1/tokens",
+            &json!({ "session": "other", "project": project, "scopes": ["exec"] }),
+        )
+        .ok(201),
+        "token",
+    ));
+    assert_eq!(failed(&call(&other, "BashOutput", &json!({ "task_id": id })))["type"], "not_found");
+    assert_eq!(failed(&call(&other, "BashKill", &json!({ "task_id": id })))["type"], "not_found");
+    assert_eq!(done(&call(&agent, "BashKill", &json!({ "task_id": id })))["status"], "killed");
+    assert_eq!(running(&format!("{word}-back")), 0);
+    let task = bash(json!({ "command": "exit 4", "background": true }));
+    until(SOON, || {
+        let read = done(&call(&agent, "BashOutput", &json!({ "task_id": task["task_id"] })));
+        (read["status"] == "exited" && read["exit_code"] == 4).then_some(())
+    });
+    // A daemon that is killed leaves none either.
+    bash(json!({ "command": format!("{} wait", sleep("killed")), "background": true }));
+    until(SOON, || (running(&format!("{word}-killed")) >= 2).then_some(()));
+    d.kill9();
+    d.restart();
+    until(SOON, || (running(&format!("{word}-killed")) == 0).then_some(()));
+}
+
+/// Serves each request in turn with one of the answers.
+fn web(answers: Vec<String>) -> (u16, std::thread::JoinHandle<usize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let serving = std::thread::spawn(move || {
+        let mut served = 0;
+        for answer in answers {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut lines = BufReader::new(stream.try_clone().expect("a socket")).lines();
+            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            stream.write_all(answer.as_bytes()).expect("is written");
+            served += 1;
+        }
+        served
+    });
+    (port, serving)
+}
+
+fn reply(status: &str, headers: &str, body: &str) -> String {
+    format!(
+        "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n{headers}\r\n{body}",
+        body.len()
+    )
+}
+
+#[test]
+fn pages_are_fetched_and_private_addresses_only_where_they_are_allowed() {
+    let home = Home::new();
+    let project = project(&home);
+    {
+        let d = with_core(&home, ALL);
+        let agent = caller(&d, &project, &["exec"]);
+        // Nobody listens there: who is asked at all would say so.
+        for url in [
+            "http://127.0.0.1:1/",
+            "http://localhost:1/",
+            "http://[::1]:1/",
+            "http://169.254.169.254/",
+        ] {
+            let error = failed(&call(&agent, "WebFetch", &json!({ "url": url })));
+            assert_eq!(
+                (&error["type"], &error["field"]),
+                (&json!("forbidden"), &json!("url")),
+                "{url}: {error}"
+            );
+        }
+        let answer = failed(&call(
+            &agent,
+            "WebFetch",
+            &json!({ "url": "http://127.0.0.1:1/", "allow_private": true }),
+        ));
+        assert_eq!(answer["type"], "validation_error", "{answer}");
+    }
+    let d = with_core(&home, &format!("{ALL}allow_private = true\n"));
+    let agent = caller(&d, &project, &["exec"]);
+    let html = "Content-Type: text/html; charset=utf-8\r\n";
+    let (port, serving) = web(vec![
+        reply("302 Found", "Location: /next\r\n", ""),
+        reply("200 OK", html, "<h1>Hi</h1><script>no()</script>"),
+        reply("404 Not Found", "Content-Type: text/plain\r\n", "0123456789"),
+        reply("302 Found", "Location: file:///etc/passwd\r\n", ""),
+    ]);
+    let url = format!("http://127.0.0.1:{port}/first");
+    let page = done(&call(&agent, "WebFetch", &json!({ "url": url })));
+    assert_eq!(
+        page,
+        json!({ "url": format!("http://127.0.0.1:{port}/next"), "status": 200, "content": "# Hi" })
+    );
+    let page = done(&call(&agent, "WebFetch", &json!({ "url": url, "max_bytes": 4 })));
+    assert_eq!(page, json!({ "url": url, "status": 404, "content": "0123", "truncated": true }));
+    let error = failed(&call(&agent, "WebFetch", &json!({ "url": url })));
+    assert_eq!(error["type"], "validation_error", "{error}");
+    assert_eq!(serving.join().expect("it ended"), 4);
+}
