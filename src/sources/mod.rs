@@ -17,6 +17,7 @@ mod spec;
 mod stdio;
 mod view;
 
+pub(crate) use core::{CONVERTER, convert_page};
 pub use manager::{SourceManager, SourceManagerParts};
 pub use metrics::SourceMetrics;
 pub use resource_tools::resource_tools;

@@ -12,4 +12,5 @@ mod markdown;
 mod seen;
 mod server;
 
+pub(crate) use markdown::{CONVERTER, convert_page};
 pub(super) use server::CoreServer;
