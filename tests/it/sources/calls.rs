@@ -119,13 +119,13 @@ fn a_call_in_a_server_that_dies_is_never_repeated() {
         Some(in_state(&d, "toy", "connected")).filter(|now| now["pid"] != first["pid"])
     });
     assert_eq!(said(&call(&d, "toy__pid", &json!({}))), again["pid"].to_string());
-    let told = d.get("/v1/events?stream=team&kind=source.state&limit=500").ok(200);
-    let states: Vec<&Value> = told["events"]
-        .as_array()
-        .expect("events")
-        .iter()
-        .map(|event| &event["data"]["state"])
-        .collect();
+    // An event comes after the state that it tells of.
+    let states = until(SOON, || {
+        let told = d.get("/v1/events?stream=team&kind=source.state&limit=500").ok(200);
+        let events = told["events"].as_array().expect("events").iter();
+        let states: Vec<Value> = events.map(|event| event["data"]["state"].clone()).collect();
+        (states.len() >= 5).then_some(states)
+    });
     assert_eq!(states, ["connecting", "connected", "backing_off", "connecting", "connected"]);
     let calls = until(SOON, || {
         let page = d.get("/v1/events?stream=source/toy&kind=call").ok(200);
