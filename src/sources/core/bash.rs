@@ -451,7 +451,7 @@ mod tests {
         let mut output = CommandOutput::default();
         output.add(b"begin");
         for _ in 0..64 {
-            output.add(&[b'x'; 65_536]);
+            output.add(&vec![b'x'; 65_536]);
         }
         output.add(b"end");
         let text = output.text();
