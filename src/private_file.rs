@@ -125,6 +125,14 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 
 /// Reads a file with a secret, which nobody else may read or write; `None` if there is none.
 pub(crate) fn read_secret(path: &Path) -> io::Result<Option<String>> {
+    let Some(bytes) = read_secret_bytes(path, MAX_SECRET)? else { return Ok(None) };
+    String::from_utf8(bytes)
+        .map(Some)
+        .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+}
+
+/// As [`read_secret`], for one of up to `most` bytes.
+pub(crate) fn read_secret_bytes(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     let file = match open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -136,12 +144,12 @@ pub(crate) fn read_secret(path: &Path) -> io::Result<Option<String>> {
     }
     check_private(path, &meta, 0o600)?;
     check_above(folder_of(path))?;
-    if meta.len() > MAX_SECRET {
+    if meta.len() > most {
         return Err(io::Error::new(ErrorKind::InvalidData, "it is too large to be a token"));
     }
-    let mut text = String::new();
-    file.take(MAX_SECRET).read_to_string(&mut text)?;
-    Ok(Some(text))
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
 }
 
 /// Creates a folder with mode 0700, and its parents. A folder that exists is left as it is.

@@ -14,7 +14,10 @@ use serde_json::{Value, json};
 use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
 use super::{Context, install, output};
 use crate::client::{Client, ClientError, Endpoint, Token, Url};
-use crate::config::{Config, Flags, sources::SourceStanding};
+use crate::config::{
+    Config, Flags,
+    sources::{SourceStanding, SourceVault},
+};
 use crate::domain::{Clock as _, InstanceStatus, SystemClock, Timestamp};
 use crate::private_file;
 use crate::store;
@@ -153,6 +156,10 @@ fn servers(config: &Config) -> Vec<Finding> {
     let mut findings: Vec<Finding> = entries.collect();
     for problem in plan.problems {
         findings.push(warn(CHECK, problem, "correct the file"));
+    }
+    if let Err(error) = SourceVault::of(&config.sources.home).stamps() {
+        let advice = "until then servers have neither secrets nor logins";
+        findings.push(warn(CHECK, error.to_string(), advice));
     }
     findings
 }

@@ -37,13 +37,19 @@ pub(super) async fn run(context: &Context, args: &OpenArgs) -> anyhow::Result<Ex
         return Ok(ExitCode::SUCCESS);
     }
     output::line(&url)?;
-    if let Some(mut browser) = browser(context).filter(|_| !args.no_browser) {
-        browser.arg(&url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        if let Err(error) = browser.spawn() {
-            output::note(&format!("cannot start a browser ({error}): open the link above"));
-        }
+    if !args.no_browser {
+        open_browser(context, &url);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens a link on this desktop, if there is one and the person sits at it.
+pub(super) fn open_browser(context: &Context, url: &str) {
+    let Some(mut browser) = browser(context) else { return };
+    browser.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if let Err(error) = browser.spawn() {
+        output::note(&format!("cannot start a browser ({error}): open the link above"));
+    }
 }
 
 /// What opens a link on this desktop, if there is one and the person sits at it.

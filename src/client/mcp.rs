@@ -3,7 +3,7 @@
 //! Every request to an MCP server is made by [`post`], so that one function derives the headers from the body. Revisions
 //! with sessions ignore most of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
@@ -188,6 +188,65 @@ fn add(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(name, value);
     }
+}
+
+/// Why no client may call a tool with this schema: what it says of headers is not allowed.
+pub fn header_problem(schema: &Value) -> Option<String> {
+    let mut seen = HashSet::new();
+    find_header_problem(schema, true, &mut seen)
+}
+
+/// `is_plain_way` says that the schema is reached through `properties` alone.
+fn find_header_problem(
+    schema: &Value,
+    is_plain_way: bool,
+    seen: &mut HashSet<String>,
+) -> Option<String> {
+    if let Value::Array(items) = schema {
+        return items.iter().find_map(|item| find_header_problem(item, false, seen));
+    }
+    let members = schema.as_object()?;
+    for (name, value) in members {
+        let properties = value.as_object().filter(|_| name == "properties" && is_plain_way);
+        let Some(properties) = properties else {
+            // Under these, a member of that name is data and no annotation.
+            let is_data = matches!(name.as_str(), "const" | "enum" | "default" | "examples");
+            let found = if is_data { None } else { find_header_problem(value, false, seen) };
+            if found.is_some() {
+                return found;
+            }
+            if name == PARAM_ANNOTATION {
+                return Some(format!("{PARAM_ANNOTATION} stands where no argument is"));
+            }
+            continue;
+        };
+        for (name, property) in properties {
+            if let Some(annotation) = property.get(PARAM_ANNOTATION) {
+                let token = annotation.as_str().unwrap_or_default();
+                let problem = if param_header(token).is_none() {
+                    "is no name of a header"
+                } else if !is_plain(property) {
+                    "is on an argument that is no string, integer or boolean"
+                } else if !seen.insert(token.to_ascii_lowercase()) {
+                    "is there twice"
+                } else {
+                    ""
+                };
+                if !problem.is_empty() {
+                    return Some(format!("{PARAM_ANNOTATION} of {name:?} {problem}"));
+                }
+            }
+            let mut below = property.clone();
+            if let Some(below) = below.as_object_mut() {
+                below.remove(PARAM_ANNOTATION);
+            }
+            let found = find_header_problem(&below, true, seen);
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+    None
 }
 
 /// How an argument stands in a header; `None` for null and for what no header may carry.

@@ -23,8 +23,8 @@ pub struct SseEvent {
 /// A stream that cannot be read on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SseError {
-    /// A line or an event beyond [`MAX_EVENT_BYTES`].
-    #[error("a line or an event is larger than {MAX_EVENT_BYTES} bytes")]
+    /// A line or an event beyond the bound, [`MAX_EVENT_BYTES`] unless another was set.
+    #[error("a line or an event is too large")]
     TooLarge,
 }
 
@@ -40,12 +40,23 @@ pub struct SseParser {
     id: Option<String>,
     last_event_id: String,
     retry: Option<Duration>,
+    /// Largest line and event, if not the usual.
+    bound: Option<usize>,
 }
 
 impl SseParser {
     /// A parser at the start of a stream.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A parser at the start of a stream whose lines and events may have up to this many bytes.
+    pub fn with_bound(bytes: usize) -> Self {
+        Self { bound: Some(bytes), ..Self::default() }
+    }
+
+    fn bound(&self) -> usize {
+        self.bound.unwrap_or(MAX_EVENT_BYTES)
     }
 
     /// Takes the next bytes and appends the events that they complete.
@@ -89,7 +100,7 @@ impl SseParser {
     }
 
     fn extend(&mut self, bytes: &[u8]) -> Result<(), SseError> {
-        if self.line.len() + bytes.len() > MAX_EVENT_BYTES {
+        if self.line.len() + bytes.len() > self.bound() {
             return Err(SseError::TooLarge);
         }
         self.line.extend_from_slice(bytes);
@@ -120,8 +131,9 @@ impl SseParser {
         match name {
             "event" => value.clone_into(&mut self.event),
             "data" => {
+                let bound = self.bound();
                 let data = self.data.get_or_insert_default();
-                if data.len() + value.len() + 1 > MAX_EVENT_BYTES {
+                if data.len() + value.len() + 1 > bound {
                     return Err(SseError::TooLarge);
                 }
                 data.push_str(value);

@@ -1,5 +1,7 @@
 //! `/v1/sources`: child MCP servers. Turning them on and off is for the operator.
 
+use std::time::Duration;
+
 use axum::extract::{Path, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,7 +15,8 @@ use super::{
 use crate::{
     config::sources::project_root,
     domain::{Caller, source::SourceView},
-    sources::SourceManager,
+    service::sources::SourceKey,
+    sources::{LoginOutcome, OpenLogin, SourceManager},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -48,6 +51,132 @@ pub(super) fn routes(api: Api) -> Api {
             on_disable.answer::<SourceView>(200, "The server"),
             disable,
         )
+        .post(
+            "/v1/sources/{name}/login",
+            change("Begin a login to a child MCP server at a URL (operator)")
+                .body::<LoginBody>()
+                .answer::<LoginPage>(200, "What to open in a browser"),
+            log_in,
+        )
+        .post(
+            "/v1/sources/{name}/login/wait",
+            change("Wait up to 25 s for the end of a login (operator)")
+                .body::<LoginWait>()
+                .answer::<LoginState>(200, "How far it is"),
+            wait_for_login,
+        )
+        .post(
+            "/v1/sources/{name}/logout",
+            change("Forget a login and have its tokens revoked (operator)")
+                .answer::<LogoutState>(200, "What became of it"),
+            log_out,
+        )
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct LoginBody {
+    /// The port of this machine that the browser comes back to; 0 or none for that of the entry, else any.
+    port: Option<u16>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct LoginPage {
+    /// What the person opens in a browser.
+    authorization_url: String,
+    /// Where the browser comes back to. The daemon listens there for 10 minutes.
+    redirect_uri: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct LoginWait {
+    /// The address that the browser was redirected to, if it cannot reach this machine.
+    redirect: Option<String>,
+    /// How long to wait, in milliseconds; at most 25000.
+    wait_ms: Option<u64>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct LoginState {
+    state: LoginWord,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum LoginWord {
+    Waiting,
+    Done,
+    Failed,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct LogoutState {
+    /// Whether there was a login.
+    logged_out: bool,
+    /// Whether the issuer has revoked its tokens.
+    revoked: bool,
+}
+
+/// Longest wait for a person, in milliseconds.
+const MAX_LOGIN_WAIT: u64 = 25_000;
+
+/// The server in force of a name, for the operator.
+fn key_of(app: &App, caller: &Caller, query: &OfProject, name: &str) -> Result<SourceKey, Problem> {
+    operators_own(caller)?;
+    let found = sources(app)?.find(project_of(caller, query), name).ok_or_else(|| unknown(name))?;
+    Ok(SourceKey { name: found.name, project: found.project.unwrap_or_default() })
+}
+
+async fn log_in(
+    State(app): State<App>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<OfProject>,
+    Json(body): Json<LoginBody>,
+) -> Result<Json<LoginPage>, Problem> {
+    let key = key_of(&app, &caller, &query, &name)?;
+    let open = sources(&app)?.log_in(&key, body.port.filter(|port| *port > 0)).await;
+    let OpenLogin { authorization_url, redirect: redirect_uri } =
+        open.map_err(|reason| Problem::new(Code::Conflict, format!("{name}: {reason}")))?;
+    Ok(Json(LoginPage { authorization_url, redirect_uri }))
+}
+
+async fn wait_for_login(
+    State(app): State<App>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<OfProject>,
+    Json(body): Json<LoginWait>,
+) -> Result<Json<LoginState>, Problem> {
+    let key = key_of(&app, &caller, &query, &name)?;
+    let wait = Duration::from_millis(body.wait_ms.unwrap_or(MAX_LOGIN_WAIT).min(MAX_LOGIN_WAIT));
+    let outcome = sources(&app)?.login_outcome(&key, body.redirect.as_deref(), wait).await;
+    let outcome =
+        outcome.ok_or_else(|| Problem::new(Code::Conflict, format!("nobody logs in to {name}")))?;
+    let (state, reason) = match outcome {
+        LoginOutcome::Waiting => (LoginWord::Waiting, None),
+        LoginOutcome::Done => (LoginWord::Done, None),
+        LoginOutcome::Failed(reason) => (LoginWord::Failed, Some(reason)),
+    };
+    Ok(Json(LoginState { state, reason }))
+}
+
+async fn log_out(
+    State(app): State<App>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<OfProject>,
+) -> Result<Json<LogoutState>, Problem> {
+    let key = key_of(&app, &caller, &query, &name)?;
+    let outcome = sources(&app)?.log_out(&key).await.map_err(|error| {
+        tracing::error!(error = %error, "a login cannot be forgotten");
+        Problem::new(Code::Internal, "the login cannot be forgotten: see the daemon's log")
+    })?;
+    Ok(Json(LogoutState { logged_out: outcome.is_some(), revoked: outcome == Some(true) }))
 }
 
 #[derive(Deserialize, JsonSchema)]

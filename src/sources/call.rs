@@ -1,15 +1,15 @@
 //! One call of a server's tool: the request as the caller gave it, the answer as the server gave it.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
-};
 use serde_json::{Map, Value, json, value::RawValue};
 use tokio::time::Instant;
 
-use super::{connection::OpenRequest, instance::Instance, message::ServerError};
+use super::{
+    connection::{OpenRequest, RequestLoss, ToolTraits},
+    instance::Instance,
+    message::{RawMembers, ServerError},
+};
 use crate::{
     domain::source::SourceState,
     service::sources::SourceStatus,
@@ -50,35 +50,50 @@ impl CallOutcome {
     }
 }
 
-/// Members of an object in their order, each as it was written.
-struct RawMembers(Vec<(String, Box<RawValue>)>);
+/// Most rounds of questions of one call.
+const MAX_ROUNDS: usize = 16;
 
-impl<'de> Deserialize<'de> for RawMembers {
-    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = RawMembers;
+/// The tool that is called.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CalledTool<'a> {
+    /// Its name, as the server says it.
+    pub(super) name: &'a str,
+    pub(super) traits: &'a Arc<ToolTraits>,
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
+/// What a server wants to know before it goes on, and what it wants to be given back with the answers.
+struct WantedInput {
+    requests: Map<String, Value>,
+    state: Option<Value>,
+}
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawMembers, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(RawMembers(members))
-            }
+impl WantedInput {
+    /// Of a result that is no result yet.
+    fn of(result: &Value) -> Option<Self> {
+        let is_wanted = result.get("resultType").and_then(Value::as_str) == Some("input_required");
+        is_wanted.then(|| Self {
+            requests: result
+                .get("inputRequests")
+                .and_then(Value::as_object)
+                .cloned()
+                .unwrap_or_default(),
+            state: result.get("requestState").cloned(),
+        })
+    }
+
+    fn to_kept(&self) -> Value {
+        let mut kept = json!({ "resultType": "input_required", "inputRequests": self.requests });
+        if let Some(state) = &self.state {
+            kept["requestState"] = state.clone();
         }
-        source.deserialize_map(InOrder)
+        kept
     }
 }
 
 /// Calls a tool of a server by the instance that serves the caller.
 pub(super) async fn call_tool(
     instance: &Instance,
-    tool: &str,
+    tool: CalledTool<'_>,
     call: &Call,
     arguments: &Map<String, Value>,
 ) -> (CallOutcome, Result<Output, Failure>) {
@@ -87,11 +102,60 @@ pub(super) async fn call_tool(
         Ok(connection) => connection,
         Err(status) => return (CallOutcome::Unavailable, Err(unavailable(name, &status))),
     };
-    let mut request: OpenRequest = connection.open(Some(call.clone()));
-    let params = params_of(tool, call, arguments, request.id);
+    // The client has been asked in an earlier run of this call.
+    let mut wanted = call.far_end.kept().as_ref().and_then(WantedInput::of);
+    for _ in 0..MAX_ROUNDS {
+        let answers = match &wanted {
+            None => None,
+            Some(input) => {
+                call.far_end.keep(input.to_kept());
+                match connection.answer_inputs(call, &input.requests).await {
+                    Ok(answers) => Some(answers),
+                    Err(failure) => return (CallOutcome::Error, Err(failure)),
+                }
+            }
+        };
+        let request = connection.open(Some(call.clone()));
+        let mut params = params_of(tool.name, call, arguments, request.id);
+        if let (Some(input), Some(answers)) = (&wanted, answers) {
+            params = with_answers(&params, &answers, input.state.as_ref());
+        }
+        let (outcome, answer) = call_once(instance, request, tool, call, &params).await;
+        wanted = match &answer {
+            Ok(Output::Verbatim(result)) if result.get().contains("input_required") => {
+                serde_json::from_str(result.get()).ok().as_ref().and_then(WantedInput::of)
+            }
+            _ => None,
+        };
+        if wanted.is_none() {
+            return (outcome, answer);
+        }
+    }
+    let text = format!("{name} asked {MAX_ROUNDS} times and gave no result");
+    (CallOutcome::Error, Err(ToolError::new(ErrorType::Unavailable, text).into()))
+}
+
+fn with_answers(params: &str, answers: &Map<String, Value>, state: Option<&Value>) -> String {
+    let raw = |value: &Value| RawValue::from_string(value.to_string()).ok();
+    let mut members = RawMembers::parse(params).map(|members| members.0).unwrap_or_default();
+    let answers = raw(&Value::Object(answers.clone()));
+    members.extend(answers.map(|answers| ("inputResponses".to_owned(), answers)));
+    members.extend(state.and_then(raw).map(|state| ("requestState".to_owned(), state)));
+    RawMembers(members).into_text()
+}
+
+async fn call_once(
+    instance: &Instance,
+    mut request: OpenRequest,
+    tool: CalledTool<'_>,
+    call: &Call,
+    params: &str,
+) -> (CallOutcome, Result<Output, Failure>) {
+    let name = &instance.spec.key.name;
+    let connection = request.connection();
     let bound = instance.spec.entry.timeout;
     let answer = async {
-        request.send("tools/call", &params).await?;
+        request.send("tools/call", params, Some(Arc::clone(tool.traits))).await?;
         request.answer_to(call).await
     };
     match tokio::time::timeout(bound, answer).await {
@@ -100,10 +164,21 @@ pub(super) async fn call_tool(
                 format!("{name}: no answer within {} ms; it was told to stop", bound.as_millis());
             (CallOutcome::Timeout, Err(ToolError::new(ErrorType::Unavailable, text).into()))
         }
-        Ok(Err(_)) => {
-            let text = format!(
-                "{name} ended in the middle of the call, and its outcome is unknown: look before you call it again"
-            );
+        Ok(Err(RequestLoss::NotTaken(reason))) => {
+            let text = format!("{name}: {}", connection.hide(&reason));
+            (CallOutcome::Unavailable, Err(ToolError::new(ErrorType::Unavailable, text).into()))
+        }
+        Ok(Err(loss)) => {
+            let text = match loss {
+                RequestLoss::Unanswered(reason) => {
+                    format!(
+                        "{name}: {}; the outcome of the call is unknown",
+                        connection.hide(&reason)
+                    )
+                }
+                _ => format!("{name} ended in the middle of the call, and its outcome is unknown"),
+            };
+            let text = format!("{text}: look before you call it again");
             let error = ToolError::new(ErrorType::Unavailable, text);
             (CallOutcome::Unavailable, Err(error.allowed(json!({ "outcome": "unknown" })).into()))
         }
@@ -116,7 +191,7 @@ pub(super) async fn call_tool(
             let text = format!("{name}: the result of the tool is no object");
             (CallOutcome::Error, Err(ToolError::new(ErrorType::Unavailable, text).into()))
         }
-        Ok(Ok(Err(error))) => (CallOutcome::Error, Err(refused(&connection.redactor, error))),
+        Ok(Ok(Err(error))) => (CallOutcome::Error, Err(refused(&connection.redactor(), error))),
     }
 }
 

@@ -1,10 +1,11 @@
 //! The protocol's state with one server: requests under way, calls that the server may ask about, changed lists.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -12,10 +13,12 @@ use serde_json::{Map, Value, json, value::RawValue};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::message::{Reply, ServerMessage, answer_text, members, notification_text, request_text};
+use super::message::{
+    Reply, ServerMessage, answer_text, members, modern_params, notification_text, request_text,
+};
 use crate::{
     domain::source::Redactor,
-    tools::{Call, ClientQuestion, Failure, LogLevel, RelayedNote},
+    tools::{Call, ClientQuestion, ErrorType, Failure, LogLevel, RelayedNote, ToolError},
 };
 
 /// Messages that wait for a server to read them. Who sends waits when there are so many.
@@ -28,7 +31,7 @@ const INTERNAL_ERROR: i64 = -32603;
 /// A connection to a server.
 #[derive(Debug)]
 pub(super) struct Connection {
-    outgoing: mpsc::Sender<String>,
+    outgoing: mpsc::Sender<OutgoingMessage>,
     next_id: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiting>>,
     /// It has ended.
@@ -36,9 +39,53 @@ pub(super) struct Connection {
     /// Counts `list_changed`.
     pub(super) list_changes: watch::Sender<u64>,
     /// Hides secrets in what the server says.
-    pub(super) redactor: Redactor,
+    redactor: RwLock<Arc<Redactor>>,
     /// The project whose instance this is.
     root: Option<String>,
+    /// Whether each request introduces this client, as revisions without sessions have it.
+    is_modern: AtomicBool,
+    /// Why the transport has ended, if it says so.
+    end: OnceLock<ConnectionEnd>,
+}
+
+/// What is to be sent.
+#[derive(Debug)]
+pub(super) enum OutgoingMessage {
+    /// A request, by its number. The first one of a session opens it.
+    Request { id: u64, text: String, is_first: bool, traits: Option<Arc<ToolTraits>> },
+    /// A notification, or an answer.
+    Note(String),
+    /// The notification that nobody waits for a request any more.
+    Cancel { id: u64, text: String },
+}
+
+impl OutgoingMessage {
+    /// The message as JSON.
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Self::Request { text, .. } | Self::Note(text) | Self::Cancel { text, .. } => text,
+        }
+    }
+}
+
+/// What the transport has to know of a tool that is called.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct ToolTraits {
+    /// It changes nothing, or nothing more when it is called again.
+    pub(super) is_repeatable: bool,
+    /// Its schema, if arguments are repeated in headers.
+    pub(super) header_schema: Option<Value>,
+}
+
+/// Why a transport has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ConnectionEnd {
+    /// The next try may do better.
+    Fault(String),
+    /// Somebody has to log in.
+    NeedsAuth(String),
+    /// What the entry says is refused, and trying again would not help.
+    Refused(String),
 }
 
 /// Who waits for an answer.
@@ -54,6 +101,7 @@ struct Waiting {
 enum CallNews {
     Note(RelayedNote),
     Done(Reply),
+    Lost(RequestLoss),
 }
 
 /// A request under way. Dropping it before the answer cancels it.
@@ -67,15 +115,32 @@ pub(super) struct OpenRequest {
 }
 
 /// Why there is no answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ConnectionClosed;
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RequestLoss {
+    /// The connection has ended, and what became of the request is unknown.
+    Closed,
+    /// What became of it is unknown, for this reason.
+    Unanswered(String),
+    /// The server has not taken it, for this reason.
+    NotTaken(String),
+}
+
+impl RequestLoss {
+    /// The reason, for a sentence about the server.
+    pub(super) fn reason(&self) -> &str {
+        match self {
+            Self::Closed => "it ended",
+            Self::Unanswered(reason) | Self::NotTaken(reason) => reason,
+        }
+    }
+}
 
 impl Connection {
     /// A connection, and what is to be sent on it.
     pub(super) fn new(
         redactor: Redactor,
         root: Option<String>,
-    ) -> (Arc<Self>, mpsc::Receiver<String>) {
+    ) -> (Arc<Self>, mpsc::Receiver<OutgoingMessage>) {
         let (outgoing, messages) = mpsc::channel(OUTGOING);
         let connection = Self {
             outgoing,
@@ -83,8 +148,10 @@ impl Connection {
             waiting: Mutex::default(),
             closed: CancellationToken::new(),
             list_changes: watch::Sender::new(0),
-            redactor,
+            redactor: RwLock::new(Arc::new(redactor)),
             root,
+            is_modern: AtomicBool::new(false),
+            end: OnceLock::new(),
         };
         (Arc::new(connection), messages)
     }
@@ -97,6 +164,67 @@ impl Connection {
     pub(super) fn close(&self) {
         self.closed.cancel();
         self.waiting().clear();
+    }
+
+    /// The transport is to end for a reason. The first one counts.
+    pub(super) fn end_for(&self, end: ConnectionEnd) {
+        self.end.set(end).ok();
+    }
+
+    /// Ends the transport, if it is to end. Whoever made the request that found it out has heard of it before.
+    pub(super) fn close_if_ended(&self) {
+        if self.end.get().is_some() {
+            self.closed.cancel();
+        }
+    }
+
+    /// Why the transport has ended.
+    pub(super) fn end(&self) -> Option<&ConnectionEnd> {
+        self.end.get()
+    }
+
+    /// What hides secrets.
+    pub(super) fn redactor(&self) -> Arc<Redactor> {
+        Arc::clone(&self.redactor.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A text of the server without secrets.
+    pub(super) fn hide<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.redactor().hide(text)
+    }
+
+    /// Hides these values too.
+    pub(super) fn hide_also(&self, values: impl IntoIterator<Item = String>) {
+        let mut redactor = self.redactor.write().unwrap_or_else(PoisonError::into_inner);
+        *redactor = Arc::new(redactor.with(values));
+    }
+
+    /// Says whether each request introduces this client.
+    pub(super) fn set_modern(&self, is_modern: bool) {
+        self.is_modern.store(is_modern, Relaxed);
+    }
+
+    /// Whether each request introduces this client.
+    pub(super) fn is_modern(&self) -> bool {
+        self.is_modern.load(Relaxed)
+    }
+
+    /// Tells who waits for a request that there will be no answer.
+    pub(super) async fn lose(&self, id: u64, loss: RequestLoss) {
+        let waiting = self.waiting().remove(&id);
+        if let Some(waiting) = waiting {
+            waiting.news.send(CallNews::Lost(loss)).await.ok();
+        }
+    }
+
+    /// A number for a request whose answer nobody waits for.
+    pub(super) fn next_number(&self) -> u64 {
+        self.next_id.fetch_add(1, Relaxed)
+    }
+
+    /// Whether somebody waits for a request.
+    pub(super) fn waits_for(&self, id: u64) -> bool {
+        self.waiting().contains_key(&id)
     }
 
     /// Reserves a number for a request.
@@ -115,31 +243,33 @@ impl Connection {
         self: &Arc<Self>,
         method: &str,
         params: &Value,
-    ) -> Result<Reply, ConnectionClosed> {
+    ) -> Result<Reply, RequestLoss> {
         let mut request = self.open(None);
-        request.send(method, &params.to_string()).await?;
+        request.send(method, &params.to_string(), None).await?;
         request.answer().await
     }
 
     /// Sends a notification.
-    pub(super) async fn notify(
-        &self,
-        method: &str,
-        params: &Value,
-    ) -> Result<(), ConnectionClosed> {
-        self.send(notification_text(method, &params.to_string())).await
+    pub(super) async fn notify(&self, method: &str, params: &Value) -> Result<(), RequestLoss> {
+        let text = notification_text(method, &params.to_string());
+        self.send(OutgoingMessage::Note(text)).await
     }
 
-    async fn send(&self, text: String) -> Result<(), ConnectionClosed> {
+    async fn send(&self, message: OutgoingMessage) -> Result<(), RequestLoss> {
         tokio::select! {
             biased;
-            () = self.closed.cancelled() => Err(ConnectionClosed),
-            sent = self.outgoing.send(text) => sent.map_err(|_| ConnectionClosed),
+            () = self.closed.cancelled() => Err(RequestLoss::Closed),
+            sent = self.outgoing.send(message) => sent.map_err(|_| RequestLoss::Closed),
         }
     }
 
     /// Takes a message of the server.
     pub(super) async fn take(self: &Arc<Self>, text: &str) {
+        self.take_from(text, None).await;
+    }
+
+    /// Takes a message that came on the stream of a request, if it did.
+    pub(super) async fn take_from(self: &Arc<Self>, text: &str, request: Option<u64>) {
         match ServerMessage::parse(text) {
             Some(ServerMessage::Answer { id, reply }) => {
                 let waiting = self.waiting().remove(&id);
@@ -149,16 +279,16 @@ impl Connection {
                 }
             }
             Some(ServerMessage::Request { id, method, params }) => {
-                self.answer(id, &method, members(params.as_deref()));
+                self.answer(id, &method, members(params.as_deref()), request);
             }
             Some(ServerMessage::Notification { method, params }) => {
-                self.hear(&method, members(params.as_deref()));
+                self.hear(&method, members(params.as_deref()), request);
             }
             None => tracing::debug!(bytes = text.len(), "a server said what is no message"),
         }
     }
 
-    fn hear(&self, method: &str, params: Map<String, Value>) {
+    fn hear(&self, method: &str, params: Map<String, Value>, request: Option<u64>) {
         match method {
             "notifications/tools/list_changed"
             | "notifications/resources/list_changed"
@@ -176,12 +306,20 @@ impl Connection {
             "notifications/message" => {
                 let level = params.get("level").cloned().unwrap_or_default();
                 let Ok(level) = serde_json::from_value::<LogLevel>(level) else { return };
-                if let Some((news, _)) = self.only_session() {
+                if let Some((news, _)) = self.call_of(request) {
                     news.try_send(CallNews::Note(RelayedNote::Log(level, params))).ok();
                 }
             }
             _ => {}
         }
+    }
+
+    /// The call that a message belongs to: that of the request whose stream it came on, else that of the only session.
+    fn call_of(&self, request: Option<u64>) -> Option<(mpsc::Sender<CallNews>, Call)> {
+        let Some(id) = request else { return self.only_session() };
+        let waiting = self.waiting();
+        let waiting = waiting.get(&id)?;
+        Some((waiting.news.clone(), waiting.call.clone()?))
     }
 
     /// The latest call, if all calls under way are one session's.
@@ -198,22 +336,24 @@ impl Connection {
         is_one.then(|| ((*news).clone(), (*last).clone()))
     }
 
-    fn answer(self: &Arc<Self>, id: Box<RawValue>, method: &str, params: Map<String, Value>) {
+    fn answer(
+        self: &Arc<Self>,
+        id: Box<RawValue>,
+        method: &str,
+        params: Map<String, Value>,
+        request: Option<u64>,
+    ) {
         let method: &'static str = match method {
             "ping" => return self.reply(&id, Ok(&json!({}))),
             "roots/list" => match &self.root {
-                Some(root) => {
-                    let name = root.rsplit('/').next().unwrap_or_default();
-                    let roots = json!({ "roots": [{ "uri": file_uri(root), "name": name }] });
-                    return self.reply(&id, Ok(&roots));
-                }
+                Some(root) => return self.reply(&id, Ok(&roots_of(root))),
                 None => "roots/list",
             },
             "sampling/createMessage" => "sampling/createMessage",
             "elicitation/create" => "elicitation/create",
             _ => return self.reply(&id, Err((-32601, "the client has no such method"))),
         };
-        let Some((_, call)) = self.only_session() else {
+        let Some((_, call)) = self.call_of(request) else {
             let text =
                 "this request belongs to no call of one session alone, so there is nobody to ask";
             return self.reply(&id, Err((INTERNAL_ERROR, text)));
@@ -242,7 +382,47 @@ impl Connection {
 
     /// Never waits: a server that does not read its input would keep its own messages from being read.
     fn reply(&self, id: &RawValue, answer: Result<&Value, (i64, &str)>) {
-        self.outgoing.try_send(answer_text(id, answer)).ok();
+        self.outgoing.try_send(OutgoingMessage::Note(answer_text(id, answer))).ok();
+    }
+}
+
+impl Connection {
+    /// Answers the questions that a result asks for (`input_required`), as the session of the call does.
+    pub(super) async fn answer_inputs(
+        &self,
+        call: &Call,
+        requests: &Map<String, Value>,
+    ) -> Result<Map<String, Value>, Failure> {
+        let (mut answers, mut questions) = (Map::new(), Vec::new());
+        for (key, request) in requests {
+            let method = request.get("method").and_then(Value::as_str).unwrap_or_default();
+            let method = match (method, &self.root) {
+                ("roots/list", Some(root)) => {
+                    answers.insert(key.clone(), roots_of(root));
+                    continue;
+                }
+                ("roots/list", None) => "roots/list",
+                ("sampling/createMessage", _) => "sampling/createMessage",
+                ("elicitation/create", _) => "elicitation/create",
+                _ => {
+                    let text =
+                        format!("the server asks for {method:?}, which this client does not know");
+                    return Err(ToolError::new(ErrorType::Unavailable, text).into());
+                }
+            };
+            let params = request.get("params").cloned().unwrap_or_else(|| json!({}));
+            questions.push(ClientQuestion { key: key.clone(), method, params });
+        }
+        if !questions.is_empty() {
+            let methods: Vec<_> = questions.iter().map(|question| question.method).collect();
+            let given = call.far_end.ask(questions).await.map_err(|failure| match failure {
+                // The run goes on when the client has answered.
+                Failure::NeedsInput => Failure::NeedsInput,
+                other => ToolError::new(ErrorType::Unavailable, refusal(methods[0], other)).into(),
+            })?;
+            answers.extend(given);
+        }
+        Ok(answers)
     }
 }
 
@@ -253,6 +433,12 @@ fn refusal(method: &str, failure: Failure) -> String {
         Failure::NeedsInput => format!("the session's client cannot answer {method} within a call"),
         Failure::Protocol { message, .. } => message.into_owned(),
     }
+}
+
+/// The answer to `roots/list` for one folder.
+fn roots_of(root: &str) -> Value {
+    let name = root.rsplit('/').next().unwrap_or_default();
+    json!({ "roots": [{ "uri": file_uri(root), "name": name }] })
 }
 
 /// The URI of a folder (RFC 8089).
@@ -269,17 +455,29 @@ pub(super) fn file_uri(path: &str) -> String {
 }
 
 impl OpenRequest {
+    /// The connection that it is made on.
+    pub(super) fn connection(&self) -> Arc<Connection> {
+        Arc::clone(&self.connection)
+    }
+
     /// Sends it.
     pub(super) async fn send(
         &mut self,
         method: &str,
         params: &str,
-    ) -> Result<(), ConnectionClosed> {
-        self.connection.send(request_text(self.id, method, params)).await
+        traits: Option<Arc<ToolTraits>>,
+    ) -> Result<(), RequestLoss> {
+        let text = if self.connection.is_modern() {
+            request_text(self.id, method, &modern_params(params))
+        } else {
+            request_text(self.id, method, params)
+        };
+        let (id, is_first) = (self.id, method == "initialize");
+        self.connection.send(OutgoingMessage::Request { id, text, is_first, traits }).await
     }
 
     /// Waits for the answer, and passes on what is heard before it.
-    pub(super) async fn answer_to(mut self, call: &Call) -> Result<Reply, ConnectionClosed> {
+    pub(super) async fn answer_to(mut self, call: &Call) -> Result<Reply, RequestLoss> {
         loop {
             match self.news.recv().await {
                 Some(CallNews::Note(note)) => call.far_end.relay(note).await,
@@ -287,15 +485,19 @@ impl OpenRequest {
                     self.is_over = true;
                     return Ok(reply);
                 }
+                Some(CallNews::Lost(loss)) => {
+                    self.is_over = true;
+                    return Err(loss);
+                }
                 None => {
                     self.is_over = true;
-                    return Err(ConnectionClosed);
+                    return Err(RequestLoss::Closed);
                 }
             }
         }
     }
 
-    async fn answer(mut self) -> Result<Reply, ConnectionClosed> {
+    async fn answer(mut self) -> Result<Reply, RequestLoss> {
         loop {
             match self.news.recv().await {
                 Some(CallNews::Note(_)) => {}
@@ -303,9 +505,13 @@ impl OpenRequest {
                     self.is_over = true;
                     return Ok(reply);
                 }
+                Some(CallNews::Lost(loss)) => {
+                    self.is_over = true;
+                    return Err(loss);
+                }
                 None => {
                     self.is_over = true;
-                    return Err(ConnectionClosed);
+                    return Err(RequestLoss::Closed);
                 }
             }
         }
@@ -321,6 +527,6 @@ impl Drop for OpenRequest {
         let params = json!({ "requestId": self.id, "reason": "the caller waits no longer" });
         let text = notification_text("notifications/cancelled", &params.to_string());
         // A server that reads nothing cannot be told.
-        self.connection.outgoing.try_send(text).ok();
+        self.connection.outgoing.try_send(OutgoingMessage::Cancel { id: self.id, text }).ok();
     }
 }

@@ -14,13 +14,16 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    connection::Connection,
+    auth::SourceAuth,
+    connection::{Connection, ConnectionEnd},
+    http_clients::HttpClients,
     lists::{OfferedLists, fetch, introduce},
-    spec::SourceSpec,
+    remote::{RemoteEndpoint, RemoteLink},
+    spec::{FilledCommand, FilledEntry, SourceSpec, Variables},
     stdio::{ServerLog, read, read_log, write},
 };
 use crate::{
-    config::Env,
+    config::{Env, sources::SourceVault},
     domain::{
         Timestamp, new_secret,
         source::{STARTS_BEFORE_FAILED, SourceState, restart_pause},
@@ -54,6 +57,11 @@ pub(super) struct InstanceParts {
     pub(super) said: mpsc::Sender<(Arc<SourceSpec>, String)>,
     /// Whether it has worked before, in this process or an earlier one.
     pub(super) has_worked: bool,
+    /// Secrets of the server.
+    pub(super) vault: SourceVault,
+    /// The login to a server at a URL.
+    pub(super) auth: Arc<SourceAuth>,
+    pub(super) clients: HttpClients,
 }
 
 /// Lists that a server gave.
@@ -86,22 +94,72 @@ pub(super) struct InstanceStatus {
     pub(super) connection: Option<Arc<Connection>>,
 }
 
-/// A process that works, with what serves its pipes.
+/// A server that works.
 struct Running {
-    process: ServerProcess,
+    link: SourceLink,
     connection: Arc<Connection>,
-    reading: JoinHandle<Result<(), String>>,
     capabilities: serde_json::Map<String, serde_json::Value>,
     /// Changes of its lists since it was started.
     changes: watch::Receiver<u64>,
 }
 
-/// Why there is no working process.
+/// What carries a connection.
+enum SourceLink {
+    Process(ProcessLink),
+    Remote(RemoteLink),
+}
+
+/// A process, and what reads its output.
+struct ProcessLink {
+    process: ServerProcess,
+    reading: JoinHandle<Result<(), String>>,
+}
+
+impl SourceLink {
+    fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Process(link) => Some(link.process.pid()),
+            Self::Remote(_) => None,
+        }
+    }
+
+    /// Waits until a process has ended. A server at a URL ends with its connection.
+    async fn ended(&mut self) {
+        match self {
+            Self::Process(link) => drop(link.process.wait().await),
+            Self::Remote(_) => std::future::pending().await,
+        }
+    }
+}
+
+/// Why there is no working server.
 enum StartFailure {
     /// Its entry has to be changed.
     Misconfigured(String),
     /// The next try may do better.
     Failed(String),
+    /// Somebody has to log in.
+    NeedsAuth(String),
+    /// Trying again would not help.
+    Refused(String),
+}
+
+impl StartFailure {
+    /// What the transport says, else another reason.
+    fn of(connection: &Connection, other: impl FnOnce() -> String) -> Self {
+        match connection.end() {
+            None => Self::Failed(other()),
+            Some(ConnectionEnd::Fault(reason)) => {
+                Self::Failed(connection.hide(reason).into_owned())
+            }
+            Some(ConnectionEnd::NeedsAuth(reason)) => {
+                Self::NeedsAuth(connection.hide(reason).into_owned())
+            }
+            Some(ConnectionEnd::Refused(reason)) => {
+                Self::Refused(connection.hide(reason).into_owned())
+            }
+        }
+    }
 }
 
 impl Instance {
@@ -195,11 +253,11 @@ impl Keeper {
             let failure = match self.start().await {
                 Ok(running) => {
                     has_worked = true;
-                    let reason = self.watch(running).await;
+                    let failure = self.watch(running).await;
                     if began.elapsed() >= STEADY {
                         failures = 0;
                     }
-                    reason.map(StartFailure::Failed)
+                    failure
                 }
                 Err(failure) => Some(failure),
             };
@@ -216,6 +274,16 @@ impl Keeper {
                 StartFailure::Misconfigured(reason) => {
                     let next = "correct the entry, or set the variable where the daemon is started";
                     self.rest(SourceState::Misconfigured, reason, next).await;
+                    failures = 0;
+                }
+                StartFailure::NeedsAuth(reason) => {
+                    let next = format!("svc mcp login {}", self.parts.spec.key.name);
+                    self.rest(SourceState::NeedsAuth, reason, &next).await;
+                    failures = 0;
+                }
+                StartFailure::Refused(reason) => {
+                    let next = "correct its entry, and reconnect it";
+                    self.rest(SourceState::Failed, reason, next).await;
                     failures = 0;
                 }
                 StartFailure::Failed(reason) if !has_worked && failures >= STARTS_BEFORE_FAILED => {
@@ -265,7 +333,7 @@ impl Keeper {
     async fn show(&self, status: SourceStatus, running: Option<&Running>) {
         let since = self.parts.services.now();
         let connection = running.map(|running| Arc::clone(&running.connection));
-        let pid = running.map(|running| running.process.pid());
+        let pid = running.and_then(|running| running.link.pid());
         self.status.send_replace(InstanceStatus { status: status.clone(), since, pid, connection });
         if self.parts.learned.is_some() {
             let key = self.parts.spec.key.clone();
@@ -290,8 +358,62 @@ impl Keeper {
 
     async fn start_with_permit(&self) -> Result<Running, StartFailure> {
         let parts = &self.parts;
-        let filled = parts.spec.fill(&parts.env, parts.root.as_deref());
-        let filled = filled.map_err(StartFailure::Misconfigured)?;
+        let (secrets, unread) = match parts.vault.secrets(&parts.spec.key.name) {
+            Ok(secrets) => (secrets, None),
+            // Most servers have none.
+            Err(error) => (std::collections::BTreeMap::new(), Some(error.to_string())),
+        };
+        let variables = Variables { secrets: &secrets, env: &parts.env };
+        let filled = parts.spec.fill(&variables, parts.root.as_deref());
+        let filled =
+            filled.map_err(|problem| StartFailure::Misconfigured(unread.unwrap_or(problem)));
+        let (link, connection) = match filled? {
+            FilledEntry::Command(filled) => {
+                let (link, connection) = self.start_process(filled).await?;
+                (SourceLink::Process(link), connection)
+            }
+            FilledEntry::Remote(filled) => {
+                let (connection, messages) = Connection::new(filled.redactor, parts.root.clone());
+                let endpoint = RemoteEndpoint {
+                    connection: Arc::clone(&connection),
+                    clients: parts.clients.clone(),
+                    url: filled.url,
+                    fixed: filled.headers,
+                    helper: filled.helper,
+                    printed: std::sync::RwLock::default(),
+                    auth: Arc::clone(&parts.auth),
+                };
+                let link = RemoteLink::start(filled.kind, endpoint, messages).await;
+                (SourceLink::Remote(link), connection)
+            }
+        };
+        let changes = connection.list_changes.subscribe();
+        let capabilities = serde_json::Map::new();
+        let mut running = Running { link, connection, capabilities, changes };
+        let bound = parts.spec.entry.startup_timeout;
+        let learned = tokio::select! {
+            () = self.stop.cancelled() => Err("it is to end".to_owned()),
+            learned = tokio::time::timeout(bound, self.learn(&mut running)) => learned.unwrap_or_else(|_| {
+                Err(format!("it gave no lists within {} ms", bound.as_millis()))
+            }),
+        };
+        match learned {
+            Ok(()) => Ok(running),
+            Err(problem) => {
+                let connection = Arc::clone(&running.connection);
+                let end = self.end(running, true).await;
+                Err(StartFailure::of(&connection, || {
+                    end.map_or(problem.clone(), |end| format!("{problem}: {end}"))
+                }))
+            }
+        }
+    }
+
+    async fn start_process(
+        &self,
+        filled: FilledCommand,
+    ) -> Result<(ProcessLink, Arc<Connection>), StartFailure> {
+        let parts = &self.parts;
         let redactor = filled.redactor.clone();
         let hidden = |text: String| StartFailure::Failed(redactor.hide(&text).into_owned());
         let command = ServerCommand {
@@ -328,30 +450,15 @@ impl Keeper {
         let (lines, said) = mpsc::channel(256);
         tokio::spawn(read_log(Arc::clone(&connection), pipes.stderr, Arc::clone(&self.log), lines));
         tokio::spawn(pass_on(said, parts.said.clone(), Arc::clone(&parts.spec)));
-        let changes = connection.list_changes.subscribe();
-        let capabilities = serde_json::Map::new();
-        let mut running = Running { process, connection, reading, capabilities, changes };
-        let bound = parts.spec.entry.startup_timeout;
-        let learned = tokio::select! {
-            () = self.stop.cancelled() => Err("it is to end".to_owned()),
-            learned = tokio::time::timeout(bound, self.learn(&mut running)) => learned.unwrap_or_else(|_| {
-                Err(format!("it gave no lists within {} ms", bound.as_millis()))
-            }),
-        };
-        match learned {
-            Ok(()) => Ok(running),
-            Err(problem) => {
-                let end = self.end(running, true).await;
-                Err(StartFailure::Failed(
-                    end.map_or(problem.clone(), |end| format!("{problem}: {end}")),
-                ))
-            }
-        }
+        Ok((ProcessLink { process, reading }, connection))
     }
 
     /// Introduces this client, and fetches the lists if nobody else does.
     async fn learn(&self, running: &mut Running) -> Result<(), String> {
-        running.capabilities = introduce(&running.connection).await?;
+        running.capabilities = match &running.link {
+            SourceLink::Process(_) => introduce(&running.connection).await?,
+            SourceLink::Remote(link) => link.introduce().await?,
+        };
         if self.parts.learned.is_some() {
             let lists = fetch(&running.connection, &running.capabilities).await?;
             self.teach(lists).await;
@@ -370,8 +477,8 @@ impl Keeper {
         }
     }
 
-    /// Watches a process that works until it ends, and says why it did; `None` if somebody wants it anew.
-    async fn watch(&self, mut running: Running) -> Option<String> {
+    /// Watches a server that works until it ends, and says why it did; `None` if somebody wants it anew.
+    async fn watch(&self, mut running: Running) -> Option<StartFailure> {
         // Who hears that it works may change its lists at once.
         let mut changes = running.changes.clone();
         self.show(SourceStatus::of(SourceState::Connected), Some(&running)).await;
@@ -380,7 +487,7 @@ impl Keeper {
                 () = self.stop.cancelled() => break false,
                 () = self.wake.notified() => break true,
                 () = running.connection.closed.cancelled() => break false,
-                _ = running.process.wait() => break false,
+                () = running.link.ended() => break false,
                 changed = changes.changed(), if self.parts.learned.is_some() => {
                     if changed.is_ok() {
                         // The old lists stay if this fails.
@@ -399,15 +506,24 @@ impl Keeper {
         if is_wanted_anew {
             self.show(connecting, None).await;
         }
+        let connection = Arc::clone(&running.connection);
         let end = self.end(running, false).await;
-        (!is_wanted_anew).then(|| end.unwrap_or_else(|| "it ended".to_owned()))
+        (!is_wanted_anew)
+            .then(|| StartFailure::of(&connection, || end.unwrap_or_else(|| "it ended".to_owned())))
     }
 
-    /// Ends a process with all that it has started, and says how it ended. Its last words are told of one that nobody has called
-    /// yet: what it writes later may be about somebody's call.
+    /// Ends a server with all that it has started, and says how it ended. Its last words are told of one that nobody has
+    /// called yet: what it writes later may be about somebody's call.
     async fn end(&self, running: Running, with_words: bool) -> Option<String> {
-        let Running { mut process, connection, mut reading, .. } = running;
+        let Running { link, connection, .. } = running;
         connection.close();
+        let ProcessLink { mut process, mut reading } = match link {
+            SourceLink::Process(link) => link,
+            SourceLink::Remote(link) => {
+                link.end().await;
+                return None;
+            }
+        };
         let mark = process.mark().to_owned();
         // One that has ended by itself is asked how; one that runs is not waited for.
         let exit = tokio::time::timeout(Duration::from_millis(50), process.wait()).await.ok();

@@ -1,14 +1,17 @@
 //! What a server offers: its tools, resources, templates and prompts, page by page.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value, json};
 
-use super::connection::Connection;
+use super::connection::{Connection, RequestLoss};
+use super::message::{own_capabilities, own_info};
 use crate::domain::mcp::Revision;
 
 /// Most items of one list.
 const MAX_ITEMS: usize = 1000;
+/// How long a server may take to say which revisions it speaks, before it is taken for an older one.
+const DISCOVERY: Duration = Duration::from_secs(5);
 
 /// What a server offers, as it says it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,15 +22,18 @@ pub(super) struct OfferedLists {
     pub(super) prompts: Vec<Value>,
 }
 
+/// The first request of a connection, in revisions with sessions.
+pub(super) fn initialize_params() -> Value {
+    json!({
+        "protocolVersion": Revision::V2025_11_25.as_str(),
+        "capabilities": own_capabilities(),
+        "clientInfo": own_info(),
+    })
+}
+
 /// Introduces this client; gives the server's capabilities.
 pub(super) async fn introduce(connection: &Arc<Connection>) -> Result<Map<String, Value>, String> {
-    let params = json!({
-        "protocolVersion": Revision::V2025_11_25.as_str(),
-        "capabilities": {
-            "roots": { "listChanged": false }, "sampling": {}, "elicitation": { "form": {}, "url": {} },
-        },
-        "clientInfo": { "name": "svc", "title": "svc", "version": env!("CARGO_PKG_VERSION") },
-    });
+    let params = initialize_params();
     let result = ask(connection, "initialize", &params).await?;
     let version = result.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
     if !Revision::LEGACY.iter().any(|known| known.as_str() == version) {
@@ -37,7 +43,49 @@ pub(super) async fn introduce(connection: &Arc<Connection>) -> Result<Map<String
     }
     let closed = |_| "it ended while it was introduced".to_owned();
     connection.notify("notifications/initialized", &json!({})).await.map_err(closed)?;
-    Ok(result.get("capabilities").and_then(Value::as_object).cloned().unwrap_or_default())
+    Ok(capabilities_of(&result))
+}
+
+/// Asks a server of a revision without sessions what it can do; `None` if it is of another.
+async fn discover(connection: &Arc<Connection>) -> Result<Option<Map<String, Value>>, String> {
+    connection.set_modern(true);
+    let revision = Revision::V2026_07_28;
+    let params = json!({});
+    let request = connection.request("server/discover", &params);
+    let reply = tokio::time::timeout(DISCOVERY, request).await;
+    match reply {
+        Ok(Ok(Ok(result))) => {
+            let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
+            let supported = result.get("supportedVersions").and_then(Value::as_array);
+            let is_ours = supported.is_some_and(|all| {
+                all.iter().any(|known| known.as_str() == Some(revision.as_str()))
+            });
+            if is_ours {
+                return Ok(Some(capabilities_of(&result)));
+            }
+        }
+        // Asking otherwise would do no better.
+        Ok(Err(loss)) if connection.end().is_some() || loss == RequestLoss::Closed => {
+            return Err(connection.hide(loss.reason()).into_owned());
+        }
+        Ok(_) | Err(_) => {}
+    }
+    connection.set_modern(false);
+    Ok(None)
+}
+
+/// Introduces this client to a server at a URL, which may be of either era; gives the server's capabilities.
+pub(super) async fn introduce_remote(
+    connection: &Arc<Connection>,
+) -> Result<Map<String, Value>, String> {
+    match discover(connection).await? {
+        Some(capabilities) => Ok(capabilities),
+        None => introduce(connection).await,
+    }
+}
+
+fn capabilities_of(result: &Value) -> Map<String, Value> {
+    result.get("capabilities").and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
 /// Fetches all lists that the server has.
@@ -88,10 +136,11 @@ async fn pages(
 
 async fn ask(connection: &Arc<Connection>, method: &str, params: &Value) -> Result<Value, String> {
     match connection.request(method, params).await {
-        Err(_) => Err(format!("it ended in {method}")),
+        Err(RequestLoss::Closed) => Err(format!("it ended in {method}")),
+        Err(loss) => Err(format!("{method}: {}", connection.hide(loss.reason()))),
         Ok(Err(error)) => {
             let text = format!("{method}: {} ({})", error.message, error.code);
-            Err(connection.redactor.hide(&text).into_owned())
+            Err(connection.hide(&text).into_owned())
         }
         Ok(Ok(result)) => serde_json::from_str(result.get())
             .map_err(|error| format!("{method}: the result cannot be read: {error}")),

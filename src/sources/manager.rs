@@ -12,8 +12,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    call::{CallMeter, CallOutcome, call_tool, serves},
+    auth::{LoginRun, SourceAuth},
+    call::{CallMeter, CallOutcome, CalledTool, call_tool, serves},
     core::CoreServer,
+    http_clients::HttpClients,
     instance::{Instance, InstanceParts, Lesson, stderr_event},
     lists::OfferedLists,
     metrics::SourceMetrics,
@@ -23,7 +25,7 @@ use super::{
 use crate::{
     config::{
         Env,
-        sources::{SourceChoices, SourceFiles, SourcePlan, SourceStanding},
+        sources::{SourceChoices, SourceFiles, SourcePlan, SourceStanding, SourceVault},
     },
     domain::{
         Caller, Timestamp,
@@ -66,6 +68,16 @@ pub struct SourceManagerParts {
 #[derive(Clone)]
 pub struct SourceManager(Arc<ManagerState>);
 
+/// All servers, as long as somebody keeps them.
+#[derive(Clone)]
+pub(super) struct ManagerHandle(Weak<ManagerState>);
+
+impl ManagerHandle {
+    pub(super) fn upgrade(&self) -> Option<SourceManager> {
+        self.0.upgrade().map(SourceManager)
+    }
+}
+
 struct ManagerState {
     services: Services,
     files: SourceFiles,
@@ -73,6 +85,7 @@ struct ManagerState {
     catalogue: Weak<Catalogue>,
     metrics: SourceMetrics,
     core: CoreServer,
+    clients: HttpClients,
     state: Mutex<Sources>,
     starts: Arc<Semaphore>,
     learned: mpsc::UnboundedSender<Lesson>,
@@ -94,6 +107,10 @@ struct Sources {
     instances: HashMap<InstanceKey, Arc<Instance>>,
     /// Tools of each server that is to run.
     tools: HashMap<SourceKey, SourceTools>,
+    /// Logins, one for all instances of a server.
+    auths: HashMap<SourceKey, Arc<SourceAuth>>,
+    /// Logins that wait for a person.
+    logins: HashMap<SourceKey, Arc<LoginRun>>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -125,10 +142,11 @@ impl fmt::Debug for SourceManager {
 
 impl SourceManager {
     /// Reads what there is, and starts it. Nothing is waited for.
-    pub async fn start(parts: SourceManagerParts) -> Result<Self, crate::service::Error> {
+    pub async fn start(parts: SourceManagerParts) -> anyhow::Result<Self> {
         let SourceManagerParts { services, files, env, catalogue, metrics } = parts;
         let lists = services.sources.lists().await?;
         let leftovers = services.sources.processes().await?;
+        let clients = HttpClients::new()?;
         let (learned, lessons) = mpsc::unbounded_channel();
         let (said, lines) = mpsc::channel(EVENTS);
         let (events, calls) = mpsc::channel(EVENTS);
@@ -139,6 +157,7 @@ impl SourceManager {
             env: Arc::new(env),
             catalogue,
             metrics,
+            clients,
             state: Mutex::default(),
             starts: Arc::new(Semaphore::new(PARALLEL_STARTS)),
             learned,
@@ -233,9 +252,14 @@ impl SourceManager {
     /// Starts and ends instances as the plans say, and makes the views anew.
     fn settle(&self, state: &mut Sources) {
         let mut wanted: HashMap<SourceKey, Arc<SourceSpec>> = HashMap::new();
+        let secrets = self.vault().stamps().unwrap_or_else(|error| {
+            tracing::warn!(error = %error, "secrets of servers cannot be read");
+            BTreeMap::new()
+        });
         for ProjectPlan { plan, .. } in state.plans.values() {
             let in_force = plan.sources.iter().filter(|it| it.standing == SourceStanding::InForce);
-            for spec in in_force.filter_map(SourceSpec::of) {
+            for mut spec in in_force.filter_map(SourceSpec::of) {
+                spec.secrets = secrets.get(&spec.key.name).cloned().unwrap_or_default();
                 wanted.insert(spec.key.clone(), Arc::new(spec));
             }
         }
@@ -250,7 +274,7 @@ impl SourceManager {
         for (key, spec) in wanted.iter().filter(|(_, spec)| !spec.is_builtin()) {
             let learner = (key.clone(), String::new());
             if !state.instances.contains_key(&learner) {
-                let instance = Instance::keep(self.parts(spec, String::new(), &state.lists));
+                let instance = Instance::keep(self.parts(spec, String::new(), state));
                 state.instances.insert(learner, instance);
             }
         }
@@ -280,12 +304,7 @@ impl SourceManager {
         }
     }
 
-    fn parts(
-        &self,
-        spec: &Arc<SourceSpec>,
-        serves: String,
-        lists: &HashMap<SourceKey, LearnedLists>,
-    ) -> InstanceParts {
+    fn parts(&self, spec: &Arc<SourceSpec>, serves: String, state: &mut Sources) -> InstanceParts {
         let is_learner = serves.is_empty();
         let by_project = spec.entry.sharing == crate::domain::source::Sharing::Project;
         let root = if is_learner {
@@ -293,7 +312,7 @@ impl SourceManager {
         } else {
             by_project.then(|| serves.clone())
         };
-        let known = lists.get(&spec.key);
+        let known = state.lists.get(&spec.key);
         InstanceParts {
             services: self.0.services.clone(),
             spec: Arc::clone(spec),
@@ -304,22 +323,86 @@ impl SourceManager {
             learned: is_learner.then(|| self.0.learned.clone()),
             said: self.0.said.clone(),
             has_worked: known.is_some_and(|known| known.fingerprint == spec.fingerprint),
+            vault: self.vault(),
+            auth: self.auth(&spec.key, state),
+            clients: self.0.clients.clone(),
         }
+    }
+
+    /// Secrets and logins.
+    pub(super) fn vault(&self) -> SourceVault {
+        SourceVault::of(&self.0.files.home)
+    }
+
+    /// The daemon's environment.
+    pub(super) fn env(&self) -> &Env {
+        &self.0.env
+    }
+
+    /// One that does not keep the servers.
+    pub(super) fn downgrade(&self) -> ManagerHandle {
+        ManagerHandle(Arc::downgrade(&self.0))
+    }
+
+    /// The entry of a server that is to run.
+    pub(super) fn spec(&self, key: &SourceKey) -> Option<Arc<SourceSpec>> {
+        let learner = (key.clone(), String::new());
+        self.state().instances.get(&learner).map(|learner| Arc::clone(&learner.spec))
+    }
+
+    /// The login of a server.
+    pub(super) fn auth_of(&self, key: &SourceKey) -> Arc<SourceAuth> {
+        self.auth(key, &mut self.state())
+    }
+
+    /// The login to a server that waits for a person.
+    pub(super) fn login_of(&self, key: &SourceKey) -> Option<Arc<LoginRun>> {
+        self.state().logins.get(key).cloned()
+    }
+
+    /// Ends a login that waits for a person.
+    pub(super) fn end_login(&self, key: &SourceKey) {
+        self.state().logins.remove(key);
+    }
+
+    /// Keeps a login that waits for a person.
+    pub(super) fn keep_login(&self, key: SourceKey, login: Arc<LoginRun>) {
+        self.state().logins.insert(key, login);
+    }
+
+    /// Starts all instances of a server anew; `false` if it is not to run.
+    pub(super) fn reconnect_all(&self, key: &SourceKey) -> bool {
+        let instances: Vec<_> = {
+            let state = self.state();
+            let own = state.instances.iter().filter(|((of, _), _)| of == key);
+            own.map(|(_, instance)| Arc::clone(instance)).collect()
+        };
+        instances.iter().for_each(|instance| instance.reconnect());
+        !instances.is_empty()
+    }
+
+    fn auth(&self, key: &SourceKey, state: &mut Sources) -> Arc<SourceAuth> {
+        let make = || {
+            let id = format!("{}\n{}", key.name, key.project);
+            SourceAuth::new(self.0.services.clone(), self.vault(), self.0.clients.clone(), id)
+        };
+        Arc::clone(state.auths.entry(key.clone()).or_insert_with(make))
     }
 
     fn tools(&self, spec: &Arc<SourceSpec>, offered: OfferedTools) -> SourceTools {
         let tools = offered.tools.into_iter().map(|(name, tool)| {
-            let (manager, spec, own_name) =
-                (Arc::downgrade(&self.0), Arc::clone(spec), tool.own_name);
+            let (manager, spec) = (Arc::downgrade(&self.0), Arc::clone(spec));
+            let (own_name, traits) = (tool.own_name, tool.traits);
             let run = move |call: Call, arguments| {
-                let (manager, spec, own_name) =
-                    (manager.clone(), Arc::clone(&spec), Arc::clone(&own_name));
+                let (manager, spec) = (manager.clone(), Arc::clone(&spec));
+                let (own_name, traits) = (Arc::clone(&own_name), Arc::clone(&traits));
                 async move {
                     let Some(manager) = manager.upgrade() else {
                         let text = "the daemon is about to end";
                         return Err(ToolError::new(ErrorType::Unavailable, text).into());
                     };
-                    Self(manager).call(&spec, &own_name, &call, &arguments).await
+                    let tool = CalledTool { name: &own_name, traits: &traits };
+                    Self(manager).call(&spec, tool, &call, &arguments).await
                 }
             };
             (name, Arc::new(Tool::foreign(tool.declaration, run)))
@@ -330,11 +413,11 @@ impl SourceManager {
     async fn call(
         &self,
         spec: &Arc<SourceSpec>,
-        tool: &str,
+        tool: CalledTool<'_>,
         call: &Call,
         arguments: &serde_json::Map<String, serde_json::Value>,
     ) -> Result<Output, Failure> {
-        let meter = self.meter(spec, tool, call);
+        let meter = self.meter(spec, tool.name, call);
         let Some(instance) = self.instance(spec, serves(spec, call)) else {
             meter.end(CallOutcome::Unavailable);
             let text = format!("{} is turned off or gone", spec.key.name);
@@ -438,7 +521,7 @@ impl SourceManager {
         if let Some(instance) = state.instances.get(&key) {
             return Some(Arc::clone(instance));
         }
-        let instance = Instance::keep(self.parts(spec, key.1.clone(), &state.lists));
+        let instance = Instance::keep(self.parts(spec, key.1.clone(), &mut state));
         state.instances.insert(key, Arc::clone(&instance));
         Some(instance)
     }
@@ -617,13 +700,7 @@ impl SourceManager {
     pub fn reconnect(&self, project: Option<&str>, name: &str) -> bool {
         let Some(view) = self.find(project, name) else { return false };
         let key = SourceKey { name: view.name, project: view.project.unwrap_or_default() };
-        let instances: Vec<_> = {
-            let state = self.state();
-            let own = state.instances.iter().filter(|((of, _), _)| *of == key);
-            own.map(|(_, instance)| Arc::clone(instance)).collect()
-        };
-        instances.iter().for_each(|instance| instance.reconnect());
-        !instances.is_empty()
+        self.reconnect_all(&key)
     }
 
     /// The end of what a server wrote to its error output, of all its instances.

@@ -1,9 +1,14 @@
 //! Messages of servers, read as raw JSON.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
-use serde::{Deserialize, Deserializer};
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
 use serde_json::{Map, Value, json, value::RawValue};
+
+use crate::domain::mcp::{Revision, meta};
 
 /// A message of a server.
 #[derive(Debug)]
@@ -77,6 +82,80 @@ impl ServerMessage {
             (None, None) => None,
         }
     }
+}
+
+/// Members of an object in their order, each as it was written.
+pub(super) struct RawMembers(pub(super) Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for RawMembers {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = RawMembers;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawMembers, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(RawMembers(members))
+            }
+        }
+        source.deserialize_map(InOrder)
+    }
+}
+
+impl RawMembers {
+    /// Reads an object; `None` if it is none.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// The object, each member as it was written.
+    pub(super) fn into_text(self) -> String {
+        let members = self.0.into_iter().map(|(name, value)| format!("{}:{value}", json!(name)));
+        format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+    }
+}
+
+/// What this client can do, as it tells every server.
+pub(super) fn own_capabilities() -> Value {
+    json!({ "roots": { "listChanged": false }, "sampling": {}, "elicitation": { "form": {}, "url": {} } })
+}
+
+/// Who this client is.
+pub(super) fn own_info() -> Value {
+    json!({ "name": "svc", "title": "svc", "version": env!("CARGO_PKG_VERSION") })
+}
+
+/// Params that introduce this client, as revisions without sessions want it of each request.
+pub(super) fn modern_params(params: &str) -> String {
+    let own = [
+        (meta::PROTOCOL_VERSION, json!(Revision::V2026_07_28.as_str())),
+        (meta::CLIENT_INFO, own_info()),
+        (
+            meta::CLIENT_CAPABILITIES,
+            json!({ "roots": {}, "sampling": {}, "elicitation": { "form": {}, "url": {} } }),
+        ),
+    ];
+    let raw = |value: &Value| RawValue::from_string(value.to_string()).ok();
+    let own = own.iter().filter_map(|(name, value)| Some(((*name).to_owned(), raw(value)?)));
+    let mut members = RawMembers::parse(params).map(|members| members.0).unwrap_or_default();
+    let at = members.iter().position(|(name, _)| name == "_meta");
+    let written = at.map(|at| members.remove(at).1);
+    let mut all =
+        written.and_then(|raw| RawMembers::parse(raw.get())).map(|all| all.0).unwrap_or_default();
+    all.extend(own);
+    members.extend(
+        RawValue::from_string(RawMembers(all).into_text())
+            .ok()
+            .map(|all| ("_meta".to_owned(), all)),
+    );
+    RawMembers(members).into_text()
 }
 
 /// A request of ours. `params` is JSON.

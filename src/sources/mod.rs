@@ -1,23 +1,29 @@
 //! Child MCP servers: one client for each, whoever calls.
 //!
 //! Reading order: `message` reads what a server sends, `connection` is the protocol's state with one server, `stdio`
-//! carries it over a process's pipes. `lists` fetches what a server offers. `spec` is an entry with its variables filled
+//! carries it over a process's pipes, `remote` over requests to a URL, with `headers_helper` and `auth` for who logs in (`login` does). `lists` fetches what a server offers. `spec` is an entry with its variables filled
 //! in, `instance` keeps one server running. `view` makes tools of lists, `call` calls one, `manager` has all of them. `resource_tools` lets models read resources.
 
+mod auth;
 mod call;
 mod connection;
 mod core;
+mod headers_helper;
+mod http_clients;
 mod instance;
 mod lists;
+mod login;
 mod manager;
 mod message;
 mod metrics;
+mod remote;
 mod resource_tools;
 mod spec;
 mod stdio;
 mod view;
 
 pub(crate) use core::{CONVERTER, convert_page};
+pub use login::{LoginOutcome, OpenLogin};
 pub use manager::{SourceManager, SourceManagerParts};
 pub use metrics::SourceMetrics;
 pub use resource_tools::resource_tools;

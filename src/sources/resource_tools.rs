@@ -186,7 +186,7 @@ async fn fetch(instance: &Instance, server: &str, uri: &str) -> Result<Vec<Value
         .map_err(|_| unavailable(format!("{server}: no answer within {} ms", bound.as_millis())))?
         .map_err(|_| unavailable(format!("{server} ended in the middle of the read")))?;
     let result = reply.map_err(|error| {
-        let text = connection.redactor.hide(&error.message).into_owned();
+        let text = connection.hide(&error.message).into_owned();
         Failure::from(ToolError::new(ErrorType::NotFound, format!("{server}: {text}")))
     })?;
     let mut result: Value = serde_json::from_str(result.get())

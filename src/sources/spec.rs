@@ -1,10 +1,19 @@
 //! An entry with its variables filled in.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
+use reqwest::{
+    Url,
+    header::{HeaderMap, HeaderName, HeaderValue},
+};
+
+use super::headers_helper::HeadersHelper;
 use crate::{
     config::{Env, sources::PlannedSource},
-    domain::source::{Redactor, SourceEntry, SourceTransport, expand},
+    domain::source::{Redactor, RemoteKind, SourceEntry, SourceTransport, expand},
     service::sources::SourceKey,
 };
 
@@ -33,6 +42,8 @@ pub(super) struct SourceSpec {
     pub(super) entry: SourceEntry,
     /// Changes with each change of the entry.
     pub(super) fingerprint: String,
+    /// Changes with the secrets that were set for it.
+    pub(super) secrets: String,
 }
 
 /// A program that is to be started.
@@ -45,13 +56,49 @@ pub(super) struct FilledCommand {
     pub(super) redactor: Redactor,
 }
 
+/// A server at a URL that is to be spoken to.
+#[derive(Debug, Clone)]
+pub(super) struct FilledRemote {
+    pub(super) kind: RemoteKind,
+    pub(super) url: Url,
+    pub(super) headers: HeaderMap,
+    pub(super) helper: Option<HeadersHelper>,
+    pub(super) redactor: Redactor,
+}
+
+/// An entry with its variables filled in.
+#[derive(Debug, Clone)]
+pub(super) enum FilledEntry {
+    Command(FilledCommand),
+    Remote(FilledRemote),
+}
+
+/// What variables of an entry stand for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Variables<'a> {
+    /// The secrets that were set for the server. They win.
+    pub(super) secrets: &'a BTreeMap<String, String>,
+    /// The daemon's environment.
+    pub(super) env: &'a Env,
+}
+
+impl Variables<'_> {
+    fn value_of(&self, name: &str) -> Option<String> {
+        self.secrets.get(name).cloned().or_else(|| self.env_value(name))
+    }
+
+    fn env_value(&self, name: &str) -> Option<String> {
+        self.env.os(name).and_then(|value| value.to_str().map(str::to_owned))
+    }
+}
+
 impl SourceSpec {
     /// The server of an entry that counts; `None` if it cannot be used.
     pub(super) fn of(planned: &PlannedSource) -> Option<Self> {
         let entry = planned.entry.as_ref().ok()?.clone();
         let project = planned.project.clone().unwrap_or_default();
         let key = SourceKey { name: planned.name.clone(), project };
-        Some(Self { key, entry, fingerprint: planned.fingerprint.clone() })
+        Some(Self { key, entry, fingerprint: planned.fingerprint.clone(), secrets: String::new() })
     }
 
     /// Whether it is a server inside the daemon.
@@ -59,14 +106,85 @@ impl SourceSpec {
         matches!(self.entry.transport, SourceTransport::Builtin { .. })
     }
 
-    /// Fills in the variables of a program's entry. The error names the field and the variable.
-    pub(super) fn fill(&self, env: &Env, root: Option<&str>) -> Result<FilledCommand, String> {
-        let SourceTransport::Stdio { command, args, env: own, cwd } = &self.entry.transport else {
-            return Err("this build starts programs alone, and no remote servers".to_owned());
+    /// Fills in the variables of an entry. The error names the field and the variable.
+    pub(super) fn fill(
+        &self,
+        variables: &Variables<'_>,
+        root: Option<&str>,
+    ) -> Result<FilledEntry, String> {
+        match &self.entry.transport {
+            SourceTransport::Stdio { .. } => {
+                self.fill_command(variables, root).map(FilledEntry::Command)
+            }
+            SourceTransport::Remote { .. } => {
+                self.fill_remote(variables, root).map(FilledEntry::Remote)
+            }
+            SourceTransport::Builtin { name } => Err(format!("{name} is within the daemon")),
+        }
+    }
+
+    fn fill_remote(
+        &self,
+        variables: &Variables<'_>,
+        root: Option<&str>,
+    ) -> Result<FilledRemote, String> {
+        let SourceTransport::Remote { kind, url, headers, headers_helper, .. } =
+            &self.entry.transport
+        else {
+            return Err("it has no url".to_owned());
         };
-        let value_of =
-            |name: &str| env.os(name).and_then(|value| value.to_str().map(str::to_owned));
+        let value_of = |name: &str| variables.value_of(name);
         let mut used = Vec::new();
+        let mut filled = |field: &str, text: &str| {
+            expand(text, &value_of, &mut used).map_err(|missing| {
+                format!("{field}: the variable {} is not set, and has no default", missing.0)
+            })
+        };
+        let url =
+            Url::parse(filled("url", url)?.trim()).map_err(|error| format!("url: {error}"))?;
+        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+            return Err("url: must begin with http:// or https://".to_owned());
+        }
+        let mut fixed = HeaderMap::new();
+        for (name, value) in headers {
+            let field = format!("headers.{name}");
+            let value = filled(&field, value)?;
+            let name = HeaderName::try_from(name)
+                .map_err(|_| format!("{field}: is no name of a header"))?;
+            let mut value = HeaderValue::from_str(&value)
+                .map_err(|_| format!("{field}: is no value of a header"))?;
+            value.set_sensitive(true);
+            fixed.insert(name, value);
+        }
+        let home = variables.env_value("HOME").unwrap_or_else(|| "/".to_owned());
+        let helper = headers_helper.as_ref().map(|command| HeadersHelper {
+            command: command.clone(),
+            env: [
+                self.entry.inherited_variables(variables.env),
+                vec![
+                    ("MCP_SERVER_NAME".to_owned(), self.key.name.clone()),
+                    ("MCP_SERVER_URL".to_owned(), url.to_string()),
+                ],
+            ]
+            .concat(),
+            cwd: PathBuf::from(self.key.project().or(root).unwrap_or(&home)),
+        });
+        used.extend(variables.secrets.values().cloned());
+        Ok(FilledRemote { kind: *kind, url, headers: fixed, helper, redactor: Redactor::new(used) })
+    }
+
+    fn fill_command(
+        &self,
+        variables: &Variables<'_>,
+        root: Option<&str>,
+    ) -> Result<FilledCommand, String> {
+        let SourceTransport::Stdio { command, args, env: own, cwd } = &self.entry.transport else {
+            return Err("it has no command".to_owned());
+        };
+        let value_of = |name: &str| variables.value_of(name);
+        let given = *variables;
+        let env_of = |name: &str| given.env_value(name);
+        let mut used: Vec<String> = variables.secrets.values().cloned().collect();
         let mut filled = |field: &str, text: &str| {
             expand(text, &value_of, &mut used).map_err(|missing| {
                 format!("{field}: the variable {} is not set, and has no default", missing.0)
@@ -75,7 +193,8 @@ impl SourceSpec {
         let program = filled("command", command)?;
         let args = args.iter().enumerate().map(|(at, arg)| filled(&format!("args[{at}]"), arg));
         let args = args.collect::<Result<Vec<_>, _>>()?;
-        let mut variables = self.entry.inherited_variables(env);
+        // What is inherited is the daemon's, and no secret of the server.
+        let mut variables = self.entry.inherited_variables(variables.env);
         for (name, value) in own {
             let value = filled(&format!("env.{name}"), value)?;
             variables.retain(|(known, _)| known != name);
@@ -83,9 +202,9 @@ impl SourceSpec {
         }
         let cwd = cwd.as_deref().map(|cwd| filled("cwd", cwd)).transpose()?;
         for name in &self.entry.env_inherit {
-            used.extend(value_of(name));
+            used.extend(env_of(name));
         }
-        let home = || value_of("HOME").unwrap_or_else(|| "/".to_owned());
+        let home = || env_of("HOME").unwrap_or_else(|| "/".to_owned());
         let cwd = root.map(str::to_owned).or(cwd).unwrap_or_else(home);
         let cwd = Path::new(&cwd);
         let cwd = if cwd.is_absolute() { cwd.to_owned() } else { Path::new(&home()).join(cwd) };
@@ -119,11 +238,16 @@ mod tests {
         });
         let (entry, _) = SourceEntry::parse(&written, true).expect("is good");
         let key = SourceKey { name: "x".to_owned(), project: String::new() };
-        let spec = SourceSpec { key, entry, fingerprint: String::new() };
+        let spec = SourceSpec { key, entry, fingerprint: String::new(), secrets: String::new() };
         let pairs =
-            [("PATH", "/bin"), ("HOME", "/h"), ("KEY", "secret1"), ("EXTRA", "e"), ("OTHER", "o")];
+            [("PATH", "/bin"), ("HOME", "/h"), ("KEY", "of-env"), ("EXTRA", "e"), ("OTHER", "o")];
         let env: Env = pairs.into_iter().collect();
-        let filled = spec.fill(&env, None).expect("is filled");
+        let secrets = BTreeMap::from([
+            ("KEY".to_owned(), "secret1".to_owned()),
+            ("PATH".to_owned(), "/no".to_owned()),
+        ]);
+        let variables = Variables { secrets: &secrets, env: &env };
+        let filled = spec.fill_command(&variables, None).expect("is filled");
         assert_eq!((filled.program.as_str(), filled.args[0].as_str()), ("cat", "--key=secret1"));
         let mut variables = filled.env.clone();
         variables.sort();
@@ -136,7 +260,8 @@ mod tests {
         assert_eq!(filled.cwd, Path::new("/h"));
         assert_eq!(filled.redactor.hide("--key=secret1"), "--key=***");
         let none: Env = [("PATH", "/bin")].into_iter().collect();
-        let problem = spec.fill(&none, None).expect_err("KEY is missing");
+        let variables = Variables { secrets: &BTreeMap::new(), env: &none };
+        let problem = spec.fill(&variables, None).expect_err("KEY is missing");
         assert!(problem.contains("args[0]") && problem.contains("KEY"), "{problem}");
     }
 }

@@ -11,7 +11,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::connection::Connection;
+use super::connection::{Connection, OutgoingMessage};
 
 /// Longest message of a server, in bytes.
 pub(super) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
@@ -49,7 +49,7 @@ impl ServerLog {
 /// Writes what is to be sent until the connection or the server ends. Dropping the pipe ends the server's input.
 pub(super) async fn write(
     connection: Arc<Connection>,
-    mut messages: mpsc::Receiver<String>,
+    mut messages: mpsc::Receiver<OutgoingMessage>,
     mut stdin: ChildStdin,
 ) {
     loop {
@@ -58,7 +58,8 @@ pub(super) async fn write(
             () = connection.closed.cancelled() => return,
             message = messages.recv() => message,
         };
-        let Some(mut message) = message else { return };
+        let Some(message) = message else { return };
+        let mut message = message.into_text();
         message.push('\n');
         let written = tokio::select! {
             biased;
@@ -123,7 +124,7 @@ pub(super) async fn read_log(
 
 fn keep(connection: &Connection, bytes: &[u8], log: &ServerLog, lines: &mpsc::Sender<String>) {
     let text = String::from_utf8_lossy(bytes);
-    let text = connection.redactor.hide(&text);
+    let text = connection.hide(&text);
     log.add(&text);
     for line in text.lines().filter(|line| !line.is_empty()) {
         // A flood is in the log, and need not be in the events too.

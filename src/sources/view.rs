@@ -4,9 +4,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
 
-use super::{lists::OfferedLists, spec::SourceSpec};
+use super::{connection::ToolTraits, lists::OfferedLists, spec::SourceSpec};
 use crate::{
-    domain::source::{child_tool_name, cut_description, matches_glob},
+    client::mcp::header_problem,
+    domain::{
+        mcp::PARAM_ANNOTATION,
+        source::{RemoteKind, SourceTransport, child_tool_name, cut_description, matches_glob},
+    },
     tools::ForeignDeclaration,
 };
 
@@ -16,6 +20,7 @@ pub(super) struct OfferedTool {
     /// Its name as the server says it.
     pub(super) own_name: Arc<str>,
     pub(super) declaration: ForeignDeclaration,
+    pub(super) traits: Arc<ToolTraits>,
 }
 
 /// Tools of one server, and why some are not among them.
@@ -37,7 +42,8 @@ pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools 
         if !spec.entry.shows(own_name) {
             continue;
         }
-        if let Some(problem) = schema_problem(offered) {
+        let problem = schema_problem(offered).map(str::to_owned);
+        if let Some(problem) = problem.or_else(|| header_problem_of(spec, offered)) {
             all.problems.push(format!("the tool {own_name:?} is left out: {problem}"));
             continue;
         }
@@ -58,9 +64,27 @@ pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools 
             scope: spec.entry.scope.as_deref().map(Arc::from),
             is_listed: spec.entry.listed.iter().any(|glob| matches_glob(glob, own_name)),
         };
-        all.tools.insert(name, OfferedTool { own_name: own_name.into(), declaration });
+        let traits = Arc::new(traits_of(offered));
+        all.tools.insert(name, OfferedTool { own_name: own_name.into(), declaration, traits });
     }
     all
+}
+
+fn traits_of(tool: &Value) -> ToolTraits {
+    let hints = tool.get("annotations");
+    let hint = |name| hints.and_then(|hints| hints.get(name)).and_then(Value::as_bool);
+    let is_repeatable =
+        ["readOnlyHint", "idempotentHint"].into_iter().any(|name| hint(name) == Some(true));
+    let schema = tool.get("inputSchema");
+    let header_schema = schema.filter(|schema| schema.to_string().contains(PARAM_ANNOTATION));
+    ToolTraits { is_repeatable, header_schema: header_schema.cloned() }
+}
+
+/// Headers are of servers at a URL alone.
+fn header_problem_of(spec: &SourceSpec, tool: &Value) -> Option<String> {
+    let is_http =
+        matches!(spec.entry.transport, SourceTransport::Remote { kind: RemoteKind::Http, .. });
+    tool.get("inputSchema").filter(|_| is_http).and_then(header_problem)
 }
 
 fn schema_problem(tool: &Value) -> Option<&'static str> {
@@ -85,7 +109,7 @@ mod tests {
         let written = json!({ "command": "x", "exclude_tools": ["drop_*"], "listed": ["keep"], "scope": "exec" });
         let (entry, _) = SourceEntry::parse(&written, true).expect("is good");
         let key = SourceKey { name: "s".to_owned(), project: String::new() };
-        let spec = SourceSpec { key, entry, fingerprint: String::new() };
+        let spec = SourceSpec { key, entry, fingerprint: String::new(), secrets: String::new() };
         let schema = json!({ "type": "object", "anyOf": [{}] });
         let lists = OfferedLists {
             tools: vec![

@@ -273,6 +273,21 @@ fn each_route_answers_each_caller_by_the_rule() {
             of_none,
         ),
         posts(
+            "POST /v1/sources/{name}/login",
+            || ("/v1/sources/none/login".into(), json!({})),
+            of_none,
+        ),
+        posts(
+            "POST /v1/sources/{name}/login/wait",
+            || ("/v1/sources/none/login/wait".into(), json!({})),
+            of_none,
+        ),
+        posts(
+            "POST /v1/sources/{name}/logout",
+            || ("/v1/sources/none/logout".into(), json!({})),
+            of_none,
+        ),
+        posts(
             "POST /v1/sources/{name}/enable",
             || ("/v1/sources/none/enable".into(), json!({})),
             of_none,

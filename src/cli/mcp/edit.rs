@@ -11,7 +11,7 @@ use svc_install::file::ForeignFile;
 
 use super::super::output;
 use super::super::{Context, UsageError};
-use super::args::{AddArgs, EntryScope};
+use super::args::{AddArgs, EntryScope, EntryTransport};
 use crate::client::ClientError;
 use crate::config::FileConfig;
 use crate::config::sources::{SourceChoices, SourceDocument, project_root};
@@ -105,13 +105,44 @@ pub(super) async fn add(context: &Context, args: AddArgs) -> anyhow::Result<Exit
             .ok_or_else(|| UsageError(format!("-e {pair}: not of the form NAME=VALUE")))?;
         env.insert(name.to_owned(), json!(value));
     }
+    let mut headers = serde_json::Map::new();
+    for header in &args.header {
+        let (name, value) = header
+            .split_once(':')
+            .filter(|(name, _)| !name.trim().is_empty())
+            .ok_or_else(|| UsageError("-H: not of the form NAME: VALUE".to_owned()))?;
+        headers.insert(name.trim().to_owned(), json!(value.trim()));
+    }
     let (command, arguments) = args.command.split_first().context("a command is needed")?;
-    let mut entry = json!({ "command": command });
+    let is_url = command.starts_with("http://") || command.starts_with("https://");
+    let default = if is_url { EntryTransport::Http } else { EntryTransport::Stdio };
+    let kind = match args.transport.unwrap_or(default) {
+        EntryTransport::Stdio => None,
+        EntryTransport::Http => Some("http"),
+        EntryTransport::Sse => Some("sse"),
+    };
+    let wrong = |text: &str| Err(UsageError(text.to_owned()).into());
+    let mut entry = match kind {
+        Some(kind) => {
+            if !arguments.is_empty() {
+                return wrong("a server at a URL takes no arguments");
+            }
+            if !env.is_empty() {
+                return wrong("-e: a server at a URL has no environment");
+            }
+            json!({ "type": kind, "url": command })
+        }
+        None if !headers.is_empty() => return wrong("-H: a program takes no headers"),
+        None => json!({ "command": command }),
+    };
     if !arguments.is_empty() {
         entry["args"] = json!(arguments);
     }
     if !env.is_empty() {
         entry["env"] = Value::Object(env);
+    }
+    if !headers.is_empty() {
+        entry["headers"] = Value::Object(headers);
     }
     put(context, &args.name, &entry, args.scope).await
 }
@@ -221,7 +252,7 @@ fn decide(context: &Context, change: impl FnOnce(&mut SourceChoices)) -> anyhow:
 }
 
 /// A daemon that runs reads the files again. Without one there is nothing to do.
-async fn tell_daemon(context: &Context) {
+pub(super) async fn tell_daemon(context: &Context) {
     let told = async {
         let client = context.client()?;
         client.post::<Value>("/v1/sources/reload", &json!({})).await.map(drop)?;

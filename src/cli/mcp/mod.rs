@@ -2,6 +2,8 @@
 
 mod args;
 mod edit;
+mod login;
+mod secret;
 mod show;
 
 use std::path::PathBuf;
@@ -32,12 +34,11 @@ pub(super) enum McpCommand {
         /// The server's name
         name: String,
     },
-    /// Name a server that is a program
-    #[command(
-        after_help = "Examples:\n  svc mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv\n  \
+    /// Name a server that is a program, or one at a URL
+    #[command(after_help = "Examples:\n  svc mcp add tickets https://tickets.example.com/mcp\n  \
+        svc mcp add -t http wiki -H 'Authorization: Bearer ${WIKI_TOKEN}' https://wiki.example.com/mcp\n  svc mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv\n  \
         svc mcp add tickets -e TOKEN='${TICKETS_TOKEN}' --scope project -- tickets-mcp\n\n\
-        ${VAR} and ${VAR:-default} are filled in from the daemon's environment."
-    )]
+        ${VAR} and ${VAR:-default} are filled in from `svc mcp secret set`, then from the daemon's environment.")]
     Add(AddArgs),
     /// Name a server by its entry in JSON
     #[command(
@@ -87,6 +88,30 @@ pub(super) enum McpCommand {
         /// The server's name
         name: String,
     },
+    /// Log in to a server at a URL, in a browser
+    #[command(
+        after_help = "Examples:\n  svc mcp login tickets\n  svc mcp login tickets --no-browser --port 8765\n\n\
+        Where the browser cannot reach this machine, paste the address that it was redirected to."
+    )]
+    Login {
+        /// The server's name
+        name: String,
+        /// Print the address, and open no browser
+        #[arg(long)]
+        no_browser: bool,
+        /// The port of this machine that the browser comes back to [default: the entry's, else any]
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+        port: Option<u16>,
+    },
+    /// Forget the login to a server, and have its tokens revoked
+    #[command(after_help = "Example:\n  svc mcp logout tickets")]
+    Logout {
+        /// The server's name
+        name: String,
+    },
+    /// Secrets that ${VAR} in a server's entry stands for
+    #[command(subcommand)]
+    Secret(SecretCommand),
     /// Call a server's tool and print what it gives; exit code 1 if it fails
     #[command(after_help = "Example:\n  svc mcp call files read_file --arg path=/srv/notes.md")]
     Call {
@@ -100,6 +125,35 @@ pub(super) enum McpCommand {
     },
 }
 
+/// `svc mcp secret …`.
+#[derive(Debug, Subcommand)]
+pub(super) enum SecretCommand {
+    /// Keep a secret; its value comes from standard input, or is asked for
+    #[command(
+        after_help = "Example:\n  pass show tickets | svc mcp secret set tickets TICKETS_TOKEN"
+    )]
+    Set {
+        /// The server's name
+        name: String,
+        /// The name that the entry has for it
+        key: String,
+    },
+    /// List the names of a server's secrets
+    #[command(after_help = "Example:\n  svc mcp secret list tickets")]
+    List {
+        /// The server's name
+        name: String,
+    },
+    /// Forget a secret
+    #[command(after_help = "Example:\n  svc mcp secret unset tickets TICKETS_TOKEN")]
+    Unset {
+        /// The server's name
+        name: String,
+        /// The name that the entry has for it
+        key: String,
+    },
+}
+
 pub(super) async fn run(context: &Context, command: McpCommand) -> anyhow::Result<ExitCode> {
     match command {
         McpCommand::List => show::list(context).await,
@@ -108,6 +162,17 @@ pub(super) async fn run(context: &Context, command: McpCommand) -> anyhow::Resul
         McpCommand::Reconnect { name } => show::reconnect(context, &name).await,
         McpCommand::Logs { name } => show::logs(context, &name).await,
         McpCommand::Call { name, tool, arg } => show::call(context, &name, &tool, arg).await,
+        McpCommand::Login { name, no_browser, port } => {
+            login::log_in(context, &name, no_browser, port).await
+        }
+        McpCommand::Logout { name } => login::log_out(context, &name).await,
+        McpCommand::Secret(SecretCommand::Set { name, key }) => {
+            secret::set(context, &name, &key).await
+        }
+        McpCommand::Secret(SecretCommand::List { name }) => secret::list(context, &name),
+        McpCommand::Secret(SecretCommand::Unset { name, key }) => {
+            secret::unset(context, &name, &key).await
+        }
         McpCommand::Add(args) => edit::add(context, args).await,
         McpCommand::AddJson { name, entry } => edit::add_json(context, &name, &entry).await,
         McpCommand::Remove { name } => edit::remove(context, &name).await,

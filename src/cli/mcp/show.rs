@@ -42,7 +42,7 @@ fn path(route: &str) -> anyhow::Result<String> {
     Ok(with_query(route, &[("project", root.as_deref())]))
 }
 
-fn path_of(name: &str, action: &str) -> anyhow::Result<String> {
+pub(super) fn path_of(name: &str, action: &str) -> anyhow::Result<String> {
     path(&format!("/v1/sources/{}{action}", encode(name)))
 }
 

@@ -62,6 +62,8 @@ pub enum SourceTransport {
         headers: BTreeMap<String, String>,
         /// A shell command that prints further headers.
         headers_helper: Option<String>,
+        /// How a person logs in.
+        oauth: OauthChoice,
     },
     /// A server inside the daemon.
     Builtin {
@@ -72,6 +74,19 @@ pub enum SourceTransport {
         /// Whether pages at private addresses may be fetched.
         allow_private: bool,
     },
+}
+
+/// What an entry says of logging in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OauthChoice {
+    /// The client that is registered already.
+    pub client_id: Option<String>,
+    /// The scopes to ask for, separated by spaces.
+    pub scopes: Option<String>,
+    /// The port of the redirect.
+    pub callback_port: Option<u16>,
+    /// Where a document describes the client.
+    pub client_metadata_url: Option<String>,
 }
 
 /// Transport of a server at a URL.
@@ -277,6 +292,38 @@ fn remote(fields: &Fields<'_>, kind: RemoteKind) -> Result<SourceTransport, Entr
         url: fields.required("url")?,
         headers: fields.map("headers")?,
         headers_helper: fields.text("headersHelper")?,
+        oauth: oauth(fields)?,
+    })
+}
+
+fn oauth(fields: &Fields<'_>) -> Result<OauthChoice, EntryProblem> {
+    let Some(value) = fields.get("oauth") else { return Ok(OauthChoice::default()) };
+    let object =
+        value.as_object().ok_or_else(|| EntryProblem::new("oauth", "must be an object"))?;
+    let own = Fields(object);
+    let within = |problem: EntryProblem| {
+        EntryProblem::new(format!("oauth.{}", problem.path), problem.reason)
+    };
+    let scopes = match own.get("scopes") {
+        Some(Value::Array(_)) => own.texts("scopes").map_err(within)?.map(|all| all.join(" ")),
+        _ => own.text("scopes").map_err(|_| {
+            EntryProblem::new("oauth.scopes", "must be a string, or a list of strings")
+        })?,
+    };
+    let port = match own.get("callbackPort") {
+        None => None,
+        Some(port) => {
+            let number =
+                port.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
+            let bad = || EntryProblem::new("oauth.callbackPort", "must be from 1 to 65535");
+            Some(number.ok_or_else(bad)?)
+        }
+    };
+    Ok(OauthChoice {
+        client_id: own.text("clientId").map_err(within)?,
+        scopes: scopes.filter(|scopes| !scopes.trim().is_empty()),
+        callback_port: port,
+        client_metadata_url: own.text("clientMetadataUrl").map_err(within)?,
     })
 }
 
@@ -422,6 +469,13 @@ mod tests {
             (json!({ "type": "ws", "url": "ws://h" }), "type"),
             (json!({ "type": "sdk" }), "type"),
             (json!({ "type": "http" }), "url"),
+            (json!({ "url": "http://h", "oauth": 1 }), "oauth"),
+            (json!({ "url": "http://h", "oauth": { "clientId": 1 } }), "oauth.clientId"),
+            (json!({ "url": "http://h", "oauth": { "scopes": [1] } }), "oauth.scopes"),
+            (
+                json!({ "url": "http://h", "oauth": { "callbackPort": 70000 } }),
+                "oauth.callbackPort",
+            ),
             (json!({ "type": "builtin", "name": "shell" }), "name"),
         ] {
             assert_eq!(SourceEntry::parse(&entry, true).expect_err("is bad").path, path, "{entry}");

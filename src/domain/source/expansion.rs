@@ -78,6 +78,13 @@ impl Redactor {
         Self(all)
     }
 
+    /// One that hides these values too.
+    #[must_use]
+    pub fn with(&self, values: impl IntoIterator<Item = String>) -> Self {
+        let also = Self::new(values);
+        Self::new(self.0.iter().cloned().chain(also.0))
+    }
+
     /// Whether it hides nothing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

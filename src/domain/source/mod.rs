@@ -10,7 +10,8 @@ mod state;
 mod tool_name;
 
 pub use entry::{
-    BUILTIN_CORE, EntryProblem, RemoteKind, Sharing, SourceEntry, SourceTransport, matches_glob,
+    BUILTIN_CORE, EntryProblem, OauthChoice, RemoteKind, Sharing, SourceEntry, SourceTransport,
+    matches_glob,
 };
 pub use expansion::{MissingVariable, Redactor, expand};
 pub use pause::{STARTS_BEFORE_FAILED, restart_pause};

@@ -127,6 +127,9 @@ const WITH_PROCESSES: [(&str, &str); 16] = [
     ("/v1/sources/{name}/disable", "post"),
     ("/v1/sources/{name}/enable", "post"),
     ("/v1/sources/{name}/log", "get"),
+    ("/v1/sources/{name}/login", "post"),
+    ("/v1/sources/{name}/login/wait", "post"),
+    ("/v1/sources/{name}/logout", "post"),
     ("/v1/sources/{name}/reconnect", "post"),
 ];
 
@@ -228,7 +231,10 @@ async fn sources() -> Script {
     script.call(Method::POST, "/v1/sources/reload").await;
     script.get("/v1/sources/none").await;
     script.get("/v1/sources/none/log").await;
-    for action in ["disable", "enable", "reconnect"] {
+    for action in ["login", "login/wait"] {
+        script.post(&format!("/v1/sources/none/{action}"), json!({})).await;
+    }
+    for action in ["disable", "enable", "logout", "reconnect"] {
         script.call(Method::POST, &format!("/v1/sources/none/{action}")).await;
     }
     let token = script.token.replace("none".to_owned());

@@ -4,7 +4,10 @@ mod calls;
 mod commands;
 mod core;
 mod files;
+mod login;
 mod processes;
+mod remote;
+mod toy_http;
 
 use std::fs;
 use std::path::PathBuf;

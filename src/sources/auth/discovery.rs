@@ -1,0 +1,239 @@
+//! Who lets people in to a server: its own metadata (RFC 9728), and those of its issuer (RFC 8414, OpenID Connect).
+
+use reqwest::Url;
+use serde_json::Value;
+
+use super::{
+    super::http_clients::HttpClients,
+    challenge::AuthChallenge,
+    oauth_http::{IssuerUnreachable, metadata, safe_url},
+};
+
+/// What has to be known to log in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AuthorizationServer {
+    pub(super) issuer: String,
+    pub(super) authorization_endpoint: Url,
+    pub(super) token_endpoint: Url,
+    pub(super) registration_endpoint: Option<Url>,
+    pub(super) revocation_endpoint: Option<Url>,
+    /// How clients say who they are at the token endpoint.
+    pub(super) auth_methods: Option<Vec<String>>,
+    /// Whether each redirect names the issuer (RFC 9207).
+    pub(super) names_itself: bool,
+    /// Whether the URL of a document may be a client's id.
+    pub(super) takes_documents: bool,
+    /// Scopes of the server itself, of its metadata.
+    pub(super) resource_scopes: Option<String>,
+    /// Whether it gives tokens that last beyond the login, if asked.
+    pub(super) has_offline_access: bool,
+}
+
+/// Finds it out. The error is for people.
+pub(super) async fn discover(
+    clients: &HttpClients,
+    server: &Url,
+    challenge: &AuthChallenge,
+) -> Result<AuthorizationServer, String> {
+    let resource = resource_metadata(clients, server, challenge).await?;
+    let Some(resource) = resource else {
+        // Revision 2025-03-26: the server is its own issuer.
+        let issuer = server.origin().ascii_serialization();
+        let (url, found) = issuer_metadata(clients, &issuer).await?.ok_or_else(|| {
+            "it tells nobody where to log in: it has no metadata of a protected resource".to_owned()
+        })?;
+        return read_issuer(&issuer, &url, &found, None);
+    };
+    let named = text(&resource, "resource").unwrap_or_default();
+    if !is_same_resource(named, server) {
+        return Err(format!("its metadata are of another resource, {named:?}, and not of its url"));
+    }
+    let issuers = resource.get("authorization_servers").and_then(Value::as_array);
+    let issuer = issuers.and_then(|all| all.iter().find_map(Value::as_str));
+    let issuer = issuer.ok_or("its metadata name no authorization server")?.to_owned();
+    let scopes = resource
+        .get("scopes_supported")
+        .and_then(Value::as_array)
+        .map(|all| all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "));
+    let found = issuer_metadata(clients, &issuer).await?;
+    let (url, found) = found.ok_or_else(|| format!("the issuer {issuer} has no metadata"))?;
+    read_issuer(&issuer, &url, &found, scopes.filter(|scopes| !scopes.is_empty()))
+}
+
+async fn resource_metadata(
+    clients: &HttpClients,
+    server: &Url,
+    challenge: &AuthChallenge,
+) -> Result<Option<Value>, String> {
+    if let Some(named) = challenge.resource_metadata() {
+        let url = safe_url(named)?;
+        let found = metadata(clients, &url).await.map_err(|error| error.to_string())?;
+        return found.map(Some).ok_or_else(|| format!("there are no metadata at {url}"));
+    }
+    let mut candidates = vec![well_known(server, "oauth-protected-resource", true)];
+    candidates.push(well_known(server, "oauth-protected-resource", false));
+    candidates.dedup();
+    for url in candidates {
+        if let Some(found) =
+            metadata(clients, &safe_url(url.as_str())?).await.map_err(|error| error.to_string())?
+        {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// The well-known address of a name, before the path of the URL or without it.
+fn well_known(url: &Url, name: &str, with_path: bool) -> Url {
+    let mut known = url.clone();
+    let path = url.path().trim_end_matches('/');
+    known.set_path(&format!("/.well-known/{name}{}", if with_path { path } else { "" }));
+    known.set_fragment(None);
+    if !with_path {
+        known.set_query(None);
+    }
+    known
+}
+
+/// Whether metadata are those of the server: their `resource` is its URL, but for a slash at the end.
+fn is_same_resource(named: &str, server: &Url) -> bool {
+    let canonical = |url: &Url| {
+        let mut url = url.clone();
+        url.set_fragment(None);
+        url.as_str().trim_end_matches('/').to_owned()
+    };
+    Url::parse(named).is_ok_and(|named| canonical(&named) == canonical(server))
+}
+
+/// The metadata of an issuer, and where they are.
+async fn issuer_metadata(
+    clients: &HttpClients,
+    issuer: &str,
+) -> Result<Option<(Url, Value)>, String> {
+    let base = safe_url(issuer)?;
+    let path = base.path().trim_end_matches('/');
+    let mut candidates = vec![well_known(&base, "oauth-authorization-server", true)];
+    candidates.push(well_known(&base, "openid-configuration", true));
+    if !path.is_empty() {
+        let mut after = base.clone();
+        after.set_path(&format!("{path}/.well-known/openid-configuration"));
+        candidates.push(after);
+    }
+    let mut problem = None;
+    for url in candidates {
+        match metadata(clients, &url).await {
+            Ok(Some(found)) => return Ok(Some((url, found))),
+            Ok(None) => {}
+            Err(IssuerUnreachable(reason)) => problem = Some(reason),
+        }
+    }
+    problem.map_or(Ok(None), Err)
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
+    value.get(name).and_then(Value::as_str)
+}
+
+fn read_issuer(
+    issuer: &str,
+    at: &Url,
+    found: &Value,
+    resource_scopes: Option<String>,
+) -> Result<AuthorizationServer, String> {
+    // Another's metadata would have the code and the token sent to it (RFC 8414, 3.3).
+    let named = text(found, "issuer").unwrap_or_default();
+    if named != issuer {
+        return Err(format!(
+            "the metadata at {at} are of the issuer {named:?}, and not of {issuer:?}"
+        ));
+    }
+    let endpoint = |name: &str| text(found, name).map(safe_url).transpose();
+    let needed =
+        |name: &str| endpoint(name)?.ok_or_else(|| format!("the issuer {issuer} names no {name}"));
+    let list = |name: &str| {
+        let all = found.get(name)?.as_array()?;
+        Some(all.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>())
+    };
+    let methods = list("code_challenge_methods_supported").unwrap_or_default();
+    if !methods.iter().any(|method| method == "S256") {
+        return Err(format!(
+            "the issuer {issuer} does not say that it takes PKCE with S256, so a login is not safe"
+        ));
+    }
+    let flag = |name: &str| found.get(name).and_then(Value::as_bool) == Some(true);
+    Ok(AuthorizationServer {
+        issuer: issuer.to_owned(),
+        authorization_endpoint: needed("authorization_endpoint")?,
+        token_endpoint: needed("token_endpoint")?,
+        registration_endpoint: endpoint("registration_endpoint")?,
+        revocation_endpoint: endpoint("revocation_endpoint")?,
+        auth_methods: list("token_endpoint_auth_methods_supported"),
+        names_itself: flag("authorization_response_iss_parameter_supported"),
+        takes_documents: flag("client_id_metadata_document_supported"),
+        resource_scopes,
+        has_offline_access: list("scopes_supported")
+            .is_some_and(|scopes| scopes.iter().any(|scope| scope == "offline_access")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        Url::parse(text).expect("is a URL")
+    }
+
+    #[test]
+    fn well_known_addresses() {
+        let of = |text: &str, with_path| well_known(&url(text), "x", with_path).to_string();
+        assert_eq!(of("https://h/a/b", true), "https://h/.well-known/x/a/b");
+        assert_eq!(of("https://h/a/b?c=1", false), "https://h/.well-known/x");
+        assert_eq!(of("https://h/", true), "https://h/.well-known/x");
+    }
+
+    #[test]
+    fn metadata_have_to_be_of_the_url() {
+        let server = url("https://h/mcp");
+        for (named, expected) in [
+            ("https://h/mcp", true),
+            ("https://h/mcp/", true),
+            ("https://H/mcp", true),
+            ("https://h", false),
+            ("https://h/mcp/other", false),
+            ("https://evil/mcp", false),
+            ("", false),
+        ] {
+            assert_eq!(is_same_resource(named, &server), expected, "{named}");
+        }
+    }
+
+    #[test]
+    fn issuers_by_table() {
+        let good = json!({
+            "issuer": "https://i", "authorization_endpoint": "https://i/a", "token_endpoint": "https://i/t",
+            "code_challenge_methods_supported": ["S256"], "scopes_supported": ["offline_access"],
+        });
+        let read = |change: &dyn Fn(&mut Value)| {
+            let mut found = good.clone();
+            change(&mut found);
+            read_issuer("https://i", &url("https://i/.well-known/x"), &found, None)
+        };
+        assert!(
+            read(&|_| {}).is_ok_and(|server| server.has_offline_access && !server.names_itself)
+        );
+        let changes: [(&str, Value, &str); 5] = [
+            ("issuer", json!("https://other"), "not of"),
+            ("issuer", json!("https://i/"), "not of"),
+            ("code_challenge_methods_supported", json!(["plain"]), "S256"),
+            ("token_endpoint", json!("http://i/t"), "only https"),
+            ("authorization_endpoint", Value::Null, "authorization_endpoint"),
+        ];
+        for (name, value, problem) in changes {
+            let error = read(&|found| found[name] = value.clone()).expect_err(name);
+            assert!(error.contains(problem), "{name}: {error}");
+        }
+    }
+}

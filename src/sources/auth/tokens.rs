@@ -1,0 +1,283 @@
+//! The token of a login: kept in the vault, and renewed by one for all who need it.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use oauth2::{
+    ClientId, ClientSecret, RefreshToken, RequestTokenError, TokenResponse as _, TokenUrl,
+    basic::{BasicClient, BasicErrorResponse, BasicErrorResponseType, BasicTokenResponse},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    super::http_clients::HttpClients,
+    challenge::AuthChallenge,
+    oauth_http::{IssuerUnreachable, sender},
+    registration::OauthClient,
+};
+use crate::{config::sources::SourceVault, domain::Timestamp, service::Services};
+
+/// A token is renewed so long before it is over.
+const MARGIN: Duration = Duration::from_secs(30);
+
+/// A login, as it is kept.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::sources) struct SourceLogin {
+    /// The server's URL. The token goes to no other.
+    pub(super) resource: String,
+    pub(super) issuer: String,
+    pub(super) token_endpoint: String,
+    pub(super) revocation_endpoint: Option<String>,
+    pub(super) client: OauthClient,
+    pub(super) access_token: String,
+    pub(super) refresh_token: Option<String>,
+    /// When the token is over, if the issuer said so, in milliseconds since 1970.
+    pub(super) expires_at: Option<i64>,
+    /// The scopes that were asked for or given.
+    pub(super) scope: Option<String>,
+}
+
+impl std::fmt::Debug for SourceLogin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SourceLogin").field("issuer", &self.issuer).finish_non_exhaustive()
+    }
+}
+
+impl SourceLogin {
+    /// Takes what an issuer gave.
+    pub(super) fn take(&mut self, given: &BasicTokenResponse, now: Timestamp) {
+        self.access_token = given.access_token().secret().clone();
+        // One that does not rotate is not given again.
+        if let Some(token) = given.refresh_token() {
+            self.refresh_token = Some(token.secret().clone());
+        }
+        self.expires_at = given.expires_in().map(|lasts| now.plus(lasts).as_millis());
+        if let Some(scopes) = given.scopes() {
+            let scopes: Vec<&str> = scopes.iter().map(|scope| scope.as_str()).collect();
+            self.scope = Some(scopes.join(" "));
+        }
+    }
+
+    fn is_over(&self, at: Timestamp) -> bool {
+        self.expires_at.is_some_and(|end| end <= at.as_millis())
+    }
+}
+
+/// Why there is no new token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::sources) enum RenewalFailure {
+    /// Somebody has to log in again.
+    NeedsLogin(String),
+    /// The issuer cannot be asked; the login stays.
+    Unreachable(String),
+}
+
+/// The login to one server, for all its instances and callers.
+#[derive(Debug)]
+pub(in crate::sources) struct SourceAuth {
+    services: Services,
+    vault: SourceVault,
+    clients: HttpClients,
+    /// Names the login in the vault.
+    id: String,
+    /// Who holds it renews the token, and the others wait. `None` until the vault was read.
+    login: tokio::sync::Mutex<Option<Option<SourceLogin>>>,
+    challenge: Mutex<AuthChallenge>,
+}
+
+impl SourceAuth {
+    pub(in crate::sources) fn new(
+        services: Services,
+        vault: SourceVault,
+        clients: HttpClients,
+        id: String,
+    ) -> Arc<Self> {
+        let (login, challenge) = (tokio::sync::Mutex::default(), Mutex::default());
+        Arc::new(Self { services, vault, clients, id, login, challenge })
+    }
+
+    /// Notes what the server wants.
+    pub(in crate::sources) fn note(&self, challenge: AuthChallenge) {
+        *self.challenge.lock().unwrap_or_else(PoisonError::into_inner) = challenge;
+    }
+
+    /// What the server wanted when it refused somebody last.
+    pub(in crate::sources) fn challenge(&self) -> AuthChallenge {
+        self.challenge.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn read<'a>(
+        &self,
+        login: &'a mut Option<Option<SourceLogin>>,
+    ) -> Result<&'a mut Option<SourceLogin>, RenewalFailure> {
+        if login.is_none() {
+            let kept = self.vault.login(&self.id);
+            let kept = kept.map_err(|error| RenewalFailure::Unreachable(error.to_string()))?;
+            *login = Some(kept.and_then(|kept| serde_json::from_value(kept).ok()));
+        }
+        Ok(login.get_or_insert_default())
+    }
+
+    /// The token for requests to a URL, renewed if it is about to be over; `None` without a login.
+    pub(in crate::sources) async fn token(
+        &self,
+        url: &reqwest::Url,
+    ) -> Result<Option<String>, RenewalFailure> {
+        let mut login = self.login.lock().await;
+        let kept = self.read(&mut login)?;
+        let Some(own) = kept.as_mut().filter(|own| own.resource == url.as_str()) else {
+            return Ok(None);
+        };
+        let now = self.services.now();
+        if own.is_over(now.plus(MARGIN)) && own.refresh_token.is_some() {
+            match self.refresh(kept).await {
+                // It is good for some seconds more.
+                Err(RenewalFailure::Unreachable(_))
+                    if kept.as_ref().is_some_and(|own| !own.is_over(now)) => {}
+                renewed => renewed?,
+            }
+        }
+        Ok(kept.as_ref().map(|own| own.access_token.clone()))
+    }
+
+    /// Gets a token in place of one that was refused, unless somebody has already; `false` if there is none to get.
+    pub(in crate::sources) async fn renew(&self, refused: &str) -> Result<bool, RenewalFailure> {
+        let mut login = self.login.lock().await;
+        let kept = self.read(&mut login)?;
+        match kept {
+            None => Ok(false),
+            Some(own) if own.access_token != refused => Ok(true),
+            Some(own) if own.refresh_token.is_none() => Ok(false),
+            Some(_) => self.refresh(kept).await.map(|()| true),
+        }
+    }
+
+    async fn refresh(&self, kept: &mut Option<SourceLogin>) -> Result<(), RenewalFailure> {
+        let Some(own) = kept else { return Ok(()) };
+        let endpoint = TokenUrl::new(own.token_endpoint.clone())
+            .map_err(|_| RenewalFailure::NeedsLogin("its issuer has no address".to_owned()))?;
+        let mut client = BasicClient::new(ClientId::new(own.client.id.clone()))
+            .set_token_uri(endpoint)
+            .set_auth_type(own.client.auth_type());
+        if let Some(secret) = own.client.sent_secret() {
+            client = client.set_client_secret(ClientSecret::new(secret.to_owned()));
+        }
+        let token = RefreshToken::new(own.refresh_token.clone().unwrap_or_default());
+        let http = sender(&self.clients);
+        let asked = client
+            .exchange_refresh_token(&token)
+            .add_extra_param("resource", own.resource.clone())
+            .request_async(&http)
+            .await;
+        match asked {
+            Ok(given) => {
+                own.take(&given, self.services.now());
+                self.keep(kept.as_ref());
+                Ok(())
+            }
+            Err(error) => {
+                let failure = failure_of(error);
+                if let RenewalFailure::NeedsLogin(_) = &failure {
+                    *kept = None;
+                    self.keep(None);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    fn keep(&self, login: Option<&SourceLogin>) {
+        let login = login.and_then(|login| serde_json::to_value(login).ok());
+        if let Err(error) = self.vault.set_login(&self.id, login) {
+            tracing::error!(error = %error, "a login cannot be kept, and is lost with this process");
+        }
+    }
+
+    /// Takes a new login.
+    pub(in crate::sources) async fn set(&self, new: SourceLogin) -> std::io::Result<()> {
+        let mut login = self.login.lock().await;
+        let value = serde_json::to_value(&new).map_err(std::io::Error::other)?;
+        self.vault.set_login(&self.id, Some(value))?;
+        *login = Some(Some(new));
+        self.note(AuthChallenge::default());
+        Ok(())
+    }
+
+    /// Scopes of the login that there is.
+    pub(super) async fn granted(&self) -> Option<String> {
+        let mut login = self.login.lock().await;
+        self.read(&mut login).ok()?.as_ref()?.scope.clone()
+    }
+
+    /// Forgets the login, and has its tokens revoked; `None` if there was none, `Some(false)` if the issuer could not be told.
+    pub(in crate::sources) async fn log_out(&self) -> std::io::Result<Option<bool>> {
+        let mut login = self.login.lock().await;
+        let kept = self.read(&mut login).ok().and_then(Option::take);
+        self.vault.set_login(&self.id, None)?;
+        let Some(own) = kept else { return Ok(None) };
+        Ok(Some(self.revoke(&own).await))
+    }
+
+    /// Has tokens revoked (RFC 7009): the one that renews first.
+    async fn revoke(&self, login: &SourceLogin) -> bool {
+        let Some(endpoint) = &login.revocation_endpoint else { return false };
+        let Ok(url) = super::oauth_http::safe_url(endpoint) else { return false };
+        let tokens = [
+            login.refresh_token.as_deref().map(|token| (token, "refresh_token")),
+            Some((login.access_token.as_str(), "access_token")),
+        ];
+        let mut is_revoked = true;
+        for (token, kind) in tokens.into_iter().flatten() {
+            let form = revocation(&login.client, token, kind);
+            let kind = "application/x-www-form-urlencoded";
+            let told = super::oauth_http::post(&self.clients, &url, kind, form.into()).await;
+            is_revoked &= told.is_ok_and(|response| response.status().is_success());
+        }
+        is_revoked
+    }
+
+    pub(super) fn clients(&self) -> &HttpClients {
+        &self.clients
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.services.now()
+    }
+}
+
+fn revocation(client: &OauthClient, token: &str, kind: &str) -> String {
+    let mut form = form_urlencoded::Serializer::new(String::new());
+    form.append_pair("token", token).append_pair("token_type_hint", kind);
+    form.append_pair("client_id", &client.id);
+    if let Some(secret) = client.sent_secret() {
+        form.append_pair("client_secret", secret);
+    }
+    form.finish()
+}
+
+/// Why an issuer gave no token, without what it said beside the code.
+pub(super) fn failure_of(
+    error: RequestTokenError<IssuerUnreachable, BasicErrorResponse>,
+) -> RenewalFailure {
+    match error {
+        RequestTokenError::Request(error) => RenewalFailure::Unreachable(error.to_string()),
+        RequestTokenError::ServerResponse(refusal) => {
+            let code: &BasicErrorResponseType = refusal.error();
+            let code: String =
+                code.as_ref().chars().filter(|c| c.is_ascii_graphic()).take(64).collect();
+            match code.as_str() {
+                "temporarily_unavailable" | "server_error" | "slow_down" => {
+                    RenewalFailure::Unreachable(format!("the issuer answered {code}"))
+                }
+                _ => RenewalFailure::NeedsLogin(format!(
+                    "the login is over: the issuer answered {code}"
+                )),
+            }
+        }
+        RequestTokenError::Parse(..) | RequestTokenError::Other(_) => {
+            RenewalFailure::Unreachable("the issuer's answer cannot be read".to_owned())
+        }
+    }
+}

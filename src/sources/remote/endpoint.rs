@@ -1,0 +1,192 @@
+//! One request to a server at a URL, with all that its entry and a login put on it.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use reqwest::{
+    Response, StatusCode, Url,
+    header::{AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE},
+};
+
+use super::super::{
+    auth::{AuthChallenge, RenewalFailure, SourceAuth},
+    connection::{Connection, ConnectionEnd, RequestLoss},
+    headers_helper::HeadersHelper,
+    http_clients::{HttpClients, problem_of},
+};
+use crate::client::mcp::McpRequest;
+
+/// A server at a URL.
+#[derive(Debug)]
+pub(in crate::sources) struct RemoteEndpoint {
+    pub(in crate::sources) connection: Arc<Connection>,
+    pub(in crate::sources) clients: HttpClients,
+    pub(in crate::sources) url: Url,
+    /// Headers of the entry.
+    pub(in crate::sources) fixed: HeaderMap,
+    pub(in crate::sources) helper: Option<HeadersHelper>,
+    /// Headers that the helper printed last.
+    pub(in crate::sources) printed: RwLock<HeaderMap>,
+    pub(in crate::sources) auth: Arc<SourceAuth>,
+}
+
+/// What a request was sent with.
+enum SentCredential {
+    /// A header of the entry.
+    Fixed,
+    /// A header that the helper printed.
+    Printed,
+    /// The token of a login.
+    Login(String),
+    Nothing,
+}
+
+impl RemoteEndpoint {
+    /// Sends a request to the server's URL.
+    pub(super) async fn send(&self, request: &McpRequest) -> Result<Response, RequestLoss> {
+        self.send_to(&self.url, request).await
+    }
+
+    /// Sends a request to a URL of the server. A credential that is refused is renewed once.
+    pub(super) async fn send_to(
+        &self,
+        url: &Url,
+        request: &McpRequest,
+    ) -> Result<Response, RequestLoss> {
+        let mut is_renewed = false;
+        loop {
+            let (headers, credential) = self.headers(request).await?;
+            let client = self.clients.of(url);
+            let sending = client
+                .request(request.method.clone(), url.clone())
+                .headers(headers)
+                .body(request.body.clone());
+            let response = sending.send().await.map_err(|error| self.lost(error))?;
+            let challenge = AuthChallenge::of(response.headers());
+            match response.status() {
+                StatusCode::UNAUTHORIZED if !is_renewed && self.renew(&credential).await? => {
+                    is_renewed = true;
+                }
+                StatusCode::UNAUTHORIZED => return Err(self.refused(&credential, challenge)),
+                StatusCode::FORBIDDEN
+                    if response.headers().contains_key(WWW_AUTHENTICATE) && challenge.is_auth() =>
+                {
+                    return Err(self.refused(&credential, challenge));
+                }
+                status if status.is_redirection() && status != StatusCode::NOT_MODIFIED => {
+                    let text =
+                        "it redirects to another address: write that as its url, if it is right";
+                    return Err(self.end(ConnectionEnd::Refused(text.to_owned())));
+                }
+                _ => return Ok(response),
+            }
+        }
+    }
+
+    async fn headers(
+        &self,
+        request: &McpRequest,
+    ) -> Result<(HeaderMap, SentCredential), RequestLoss> {
+        let mut headers = self.fixed.clone();
+        let mut credential = if headers.contains_key(AUTHORIZATION) {
+            SentCredential::Fixed
+        } else {
+            SentCredential::Nothing
+        };
+        for (name, value) in self.printed.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            if name == AUTHORIZATION {
+                credential = SentCredential::Printed;
+            }
+            headers.insert(name, value.clone());
+        }
+        if matches!(credential, SentCredential::Nothing) {
+            let token =
+                self.auth.token(&self.url).await.map_err(|failure| self.not_renewed(failure))?;
+            if let Some(token) = token {
+                self.connection.hide_also([token.clone()]);
+                if let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {token}")) {
+                    value.set_sensitive(true);
+                    headers.insert(AUTHORIZATION, value);
+                }
+                credential = SentCredential::Login(token);
+            }
+        }
+        // What the protocol needs is not for the entry to change.
+        headers.extend(request.headers.clone());
+        Ok((headers, credential))
+    }
+
+    /// Gets a new credential in place of one that was refused; `false` if there is none to get.
+    async fn renew(&self, sent: &SentCredential) -> Result<bool, RequestLoss> {
+        if self.helper.is_some() {
+            self.print_headers().await?;
+            return Ok(true);
+        }
+        match sent {
+            SentCredential::Login(token) => {
+                self.auth.renew(token).await.map_err(|failure| self.not_renewed(failure))
+            }
+            SentCredential::Fixed | SentCredential::Printed | SentCredential::Nothing => Ok(false),
+        }
+    }
+
+    /// Runs the helper, if the entry has one.
+    pub(super) async fn print_headers(&self) -> Result<(), RequestLoss> {
+        let Some(helper) = &self.helper else { return Ok(()) };
+        match helper.run().await {
+            Ok((headers, values)) => {
+                self.connection.hide_also(values);
+                *self.printed.write().unwrap_or_else(PoisonError::into_inner) = headers;
+                Ok(())
+            }
+            Err(problem) => {
+                Err(self.end(ConnectionEnd::Fault(format!("headersHelper: {problem}"))))
+            }
+        }
+    }
+
+    /// Nobody answered.
+    fn lost(&self, error: reqwest::Error) -> RequestLoss {
+        let is_unreachable = error.is_connect();
+        let problem = problem_of(error);
+        if is_unreachable {
+            return self.end(ConnectionEnd::Fault(format!("it cannot be reached: {problem}")));
+        }
+        RequestLoss::Unanswered(problem)
+    }
+
+    fn not_renewed(&self, failure: RenewalFailure) -> RequestLoss {
+        self.end(match failure {
+            RenewalFailure::NeedsLogin(reason) => ConnectionEnd::NeedsAuth(reason),
+            RenewalFailure::Unreachable(reason) => ConnectionEnd::Fault(reason),
+        })
+    }
+
+    fn refused(&self, sent: &SentCredential, challenge: AuthChallenge) -> RequestLoss {
+        let lacks_scope = challenge.lacks_scope();
+        let reason = match sent {
+            SentCredential::Fixed => {
+                let text = "it refuses the Authorization header of its entry";
+                return self.end(ConnectionEnd::Refused(text.to_owned()));
+            }
+            SentCredential::Printed => "it refuses what headersHelper printed",
+            SentCredential::Login(_) if lacks_scope => "it wants more than the login allows",
+            SentCredential::Login(_) => "it refuses the login",
+            SentCredential::Nothing => "it wants a login",
+        };
+        if matches!(sent, SentCredential::Printed) {
+            return self.end(ConnectionEnd::Fault(reason.to_owned()));
+        }
+        self.auth.note(challenge);
+        self.end(ConnectionEnd::NeedsAuth(reason.to_owned()))
+    }
+
+    /// Ends the connection; the request was not taken.
+    pub(super) fn end(&self, end: ConnectionEnd) -> RequestLoss {
+        let (ConnectionEnd::Fault(reason)
+        | ConnectionEnd::NeedsAuth(reason)
+        | ConnectionEnd::Refused(reason)) = &end;
+        let reason = reason.clone();
+        self.connection.end_for(end);
+        RequestLoss::NotTaken(reason)
+    }
+}

@@ -1,0 +1,248 @@
+//! Logging in to a server at a URL: once for all, and nothing of it is ever seen.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use super::toy_http::{ToyEra, ToyHttp};
+use super::{SOON, body, call, failed, in_state, said, source, with_servers};
+use crate::daemon::{Daemon, Home, Running, free_port, svc, svc_with_input, until};
+use crate::wire::Caller;
+
+fn guarded() -> ToyHttp {
+    let server = ToyHttp::start(ToyEra::Modern);
+    server.issuer().is_wanted = true;
+    server
+}
+
+/// What a browser does: opens an address, and goes where it is sent.
+fn browse(url: &str) -> String {
+    let (addr, target) = split(url);
+    let reply = Caller { addr, token: None }.request("GET", &target).send();
+    assert_eq!(reply.status(), 302, "{reply:?}");
+    reply.header("location").expect("a redirect").to_owned()
+}
+
+fn split(url: &str) -> (SocketAddr, String) {
+    let rest = url.strip_prefix("http://").expect("is http").replacen("localhost", "127.0.0.1", 1);
+    let (addr, path) = rest.split_once('/').expect("a path");
+    (addr.parse().expect("an address"), format!("/{path}"))
+}
+
+fn begin(home: &Home, args: &[&str]) -> (Running, String) {
+    let mut command = home.command(&["mcp", "login"]);
+    command.args(args).stdin(Stdio::null());
+    let started = Running::spawn(command);
+    let url = until(SOON, || started.line().filter(|line| line.starts_with("http")));
+    (started, url)
+}
+
+/// Logs in as a person does.
+fn log_in(home: &Home, name: &str) {
+    let (started, url) = begin(home, &[name, "--no-browser"]);
+    let (addr, target) = split(&browse(&url));
+    assert_eq!(Caller { addr, token: None }.request("GET", &target).send().status(), 200);
+    started.wait(SOON).ok();
+}
+
+#[test]
+fn a_person_logs_in_once_and_ten_callers_renew_once() {
+    let home = Home::new();
+    let server = guarded();
+    let d = with_servers(&home, &json!({ "web": { "type": "http", "url": server.url() } }));
+    let shown = in_state(&d, "web", "needs_auth");
+    assert_eq!(shown["next_action"], "svc mcp login web", "{shown}");
+    // A redirect that belongs to nobody's login changes nothing.
+    let port = free_port();
+    let (started, url) = begin(&home, &["web", "--no-browser", "--port", &port.to_string()]);
+    let back = browse(&url);
+    assert!(back.starts_with(&format!("http://localhost:{port}/callback?")), "{back}");
+    let (addr, target) = split(&back);
+    let browser = Caller { addr, token: None };
+    browser.request("GET", "/callback?code=code-1&state=other").send();
+    browser.request("GET", &target).send();
+    started.wait(SOON).ok();
+    in_state(&d, "web", "connected");
+    assert_eq!(server.issuer().asked, "tools");
+    assert_eq!(said(&call(&d, "web__echo", &json!({ "value": "in" }))), "in");
+    // The token is over for the server: one renewal, and each call is answered.
+    server.issuer().access = "another".to_owned();
+    let calls: Vec<_> = (0..10)
+        .map(|number| {
+            let caller = d.with_token(&home.token().expect("a token"));
+            std::thread::spawn(move || {
+                said(&call(&caller, "web__echo", &json!({ "value": number.to_string() })))
+            })
+        })
+        .collect();
+    for (number, call) in calls.into_iter().enumerate() {
+        assert_eq!(call.join().expect("answers"), number.to_string());
+    }
+    assert_eq!(server.issuer().refreshes, 1);
+    // It lasts over a restart, and the network's end at the wrong moment does not end it.
+    let (mut d, refresh) = (d, server.issuer().refresh.clone());
+    server.issuer().access = "yet another".to_owned();
+    server.issuer().is_gone = true;
+    d.restart();
+    in_state(&d, "web", "backing_off");
+    assert_eq!(server.issuer().refresh, refresh);
+    server.issuer().is_gone = false;
+    in_state(&d, "web", "connected");
+    assert_eq!(server.issuer().refreshes, 2);
+    // One that does not renew any more is over, once.
+    {
+        let mut issuer = server.issuer();
+        issuer.access = "a third".to_owned();
+        issuer.refresh = "gone".to_owned();
+    }
+    failed(&call(&d, "web__echo", &json!({ "value": "x" })));
+    let shown = in_state(&d, "web", "needs_auth");
+    assert!(shown["reason"].as_str().is_some_and(|why| why.contains("invalid_grant")), "{shown}");
+    log_in(&home, "web");
+    in_state(&d, "web", "connected");
+    let told = svc(&home, &["mcp", "logout", "web"]);
+    assert!(told.ok().contains("revoked"), "{told:?}");
+    in_state(&d, "web", "needs_auth");
+    assert_eq!(server.issuer().revoked.len(), 2);
+    nothing_is_seen(&home, &d, &["access-secret", "refresh-secret", "secret-of-issuer", "code-1"]);
+}
+
+/// Looks for secrets wherever something is kept or told.
+fn nothing_is_seen(home: &Home, d: &Daemon, secrets: &[&str]) {
+    let mut all = vec![
+        ("stderr".to_owned(), d.stderr()),
+        ("list".to_owned(), d.get("/v1/sources").ok(200).to_string()),
+        ("events".to_owned(), body(&d.get("/v1/events?stream=team&limit=500"))),
+        ("calls".to_owned(), body(&d.get("/v1/events?stream=source/web&limit=500"))),
+        ("table".to_owned(), svc(home, &["mcp", "list"]).ok().to_owned()),
+        ("doctor".to_owned(), format!("{:?}", svc(home, &["doctor"]))),
+    ];
+    all.extend(files(&home.dir()));
+    for (place, text) in all {
+        for secret in secrets {
+            assert!(!text.contains(secret), "{secret} is in {place}");
+        }
+    }
+}
+
+fn files(folder: &Path) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            all.extend(files(&path));
+        } else if let Ok(bytes) = std::fs::read(&path) {
+            all.push((path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned()));
+        }
+    }
+    all
+}
+
+#[test]
+fn a_call_that_needs_more_asks_for_it_and_keeps_what_there_was() {
+    let home = Home::new();
+    let server = guarded();
+    server.issuer().needs = Some("write".to_owned());
+    let d = with_servers(&home, &json!({ "web": { "type": "http", "url": server.url() } }));
+    in_state(&d, "web", "needs_auth");
+    log_in(&home, "web");
+    in_state(&d, "web", "connected");
+    let error = failed(&call(&d, "web__echo", &json!({ "value": "x" })));
+    assert!(
+        error["message"].as_str().is_some_and(|text| text.contains("more than the login")),
+        "{error}"
+    );
+    in_state(&d, "web", "needs_auth");
+    log_in(&home, "web");
+    assert_eq!(server.issuer().asked, "tools write");
+    in_state(&d, "web", "connected");
+    assert_eq!(said(&call(&d, "web__echo", &json!({ "value": "x" }))), "x");
+}
+
+#[test]
+fn an_issuer_that_is_not_what_it_should_be_gets_nobody() {
+    let home = Home::new();
+    let server = guarded();
+    let d = with_servers(&home, &json!({ "web": { "type": "http", "url": server.url() } }));
+    in_state(&d, "web", "needs_auth");
+    let lies: [(&str, Value, &str); 5] = [
+        ("resource", json!("http://127.0.0.1:1/mcp"), "another resource"),
+        ("issuer", json!("http://127.0.0.1:1"), "of the issuer"),
+        ("code_challenge_methods_supported", json!(["plain"]), "S256"),
+        ("token_endpoint", json!("http://example.com/token"), "only https"),
+        ("authorization_servers", json!(["http://example.com"]), "only https"),
+    ];
+    for (name, lie, problem) in lies {
+        server.issuer().lies = [(name, lie)].into();
+        let told = d.post("/v1/sources/web/login", &json!({})).ok(409).to_string();
+        assert!(told.contains(problem), "{name}: {told}");
+    }
+    server.issuer().lies.clear();
+    // Who answers for another issuer, or for none, gets no code.
+    let redirect = |change: &dyn Fn(&str) -> String| {
+        let begun = d.post("/v1/sources/web/login", &json!({})).ok(200);
+        let back = browse(begun["authorization_url"].as_str().expect("an address"));
+        let pasted = json!({ "redirect": change(&back) });
+        d.post("/v1/sources/web/login/wait", &pasted).ok(200)
+    };
+    let without = |back: &str| back.split("&iss=").next().unwrap_or_default().to_owned();
+    for (told, problem) in [
+        (redirect(&|back| format!("{}&iss=http%3A%2F%2Fother", without(back))), "another issuer"),
+        (redirect(&|back| without(back)), "does not name"),
+        (redirect(&|back| back.replace("state=", "state=x")), "another login"),
+    ] {
+        assert_eq!(told["state"], "failed", "{told}");
+        assert!(told["reason"].as_str().is_some_and(|why| why.contains(problem)), "{told}");
+    }
+    let told = redirect(&str::to_owned);
+    assert_eq!(told["state"], "done", "{told}");
+    in_state(&d, "web", "connected");
+    // Nobody but the operator logs in.
+    let session = d.session("one");
+    assert_eq!(session.post("/v1/sources/web/login", &json!({})).status(), 403);
+    assert_eq!(session.post("/v1/sources/web/logout", &json!({})).status(), 403);
+    d.post("/v1/sources/nobody/login", &json!({})).ok(404);
+}
+
+#[test]
+fn secrets_are_kept_without_a_daemon_and_used_at_once_by_one() {
+    let home = Home::new();
+    let server = ToyHttp::start(ToyEra::Legacy);
+    *server.toy.wants.lock().expect("a lock") = Some(("x-key".to_owned(), "hush-two".to_owned()));
+    let add = ["mcp", "add", "web", "-t", "http", "-H", "X-Key: ${WEB_KEY}", &server.url()];
+    svc(&home, &add).ok();
+    svc_with_input(&home, &["mcp", "secret", "set", "web", "WEB_KEY"], b"hush-one\n").ok();
+    assert_eq!(svc(&home, &["mcp", "secret", "list", "web"]).ok().trim(), "WEB_KEY");
+    let d = Daemon::with(|plan| plan.home(&home));
+    in_state(&d, "web", "backing_off");
+    svc_with_input(&home, &["mcp", "secret", "set", "web", "WEB_KEY"], b"hush-two").ok();
+    in_state(&d, "web", "connected");
+    svc(&home, &["mcp", "secret", "unset", "web", "WEB_KEY"]).ok();
+    let shown = in_state(&d, "web", "misconfigured");
+    assert!(shown["reason"].as_str().is_some_and(|why| why.contains("WEB_KEY")), "{shown}");
+    for bad in [["set", "web", "NO-NAME"], ["set", "a__b", "KEY"]] {
+        let mut args = vec!["mcp", "secret"];
+        args.extend(bad);
+        assert_eq!(svc_with_input(&home, &args, b"x").code, Some(2), "{bad:?}");
+    }
+    assert_eq!(svc(&home, &["mcp", "secret", "unset", "web", "WEB_KEY"]).code, Some(1));
+    nothing_is_seen(&home, &d, &["hush-"]);
+    assert_eq!(source(&d, "web")["state"], "misconfigured");
+}
+
+#[test]
+fn a_redirect_may_be_pasted_where_the_browser_cannot_come_back() {
+    let home = Home::new();
+    let server = guarded();
+    let d = with_servers(&home, &json!({ "web": { "type": "http", "url": server.url() } }));
+    in_state(&d, "web", "needs_auth");
+    let begun = d.post("/v1/sources/web/login", &json!({})).ok(200);
+    let waiting = d.post("/v1/sources/web/login/wait", &json!({ "wait_ms": 1 })).ok(200);
+    assert_eq!(waiting["state"], "waiting");
+    let back = browse(begun["authorization_url"].as_str().expect("an address"));
+    let told = d.post("/v1/sources/web/login/wait", &json!({ "redirect": back })).ok(200);
+    assert_eq!(told["state"], "done", "{told}");
+    in_state(&d, "web", "connected");
+}

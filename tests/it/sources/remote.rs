@@ -1,0 +1,170 @@
+//! Servers at a URL: both eras of streamable HTTP, and the stream of 2024-11-05.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::toy_http::{ToyEra, ToyHttp};
+use super::{SOON, body, call, failed, in_state, said, source, with_servers};
+use crate::daemon::{Daemon, Home, free_port, until};
+
+fn entry(server: &ToyHttp) -> Value {
+    json!({ "type": "http", "url": server.url() })
+}
+
+#[test]
+fn a_server_of_either_era_is_called_and_heard() {
+    let home = Home::new();
+    let (legacy, modern) = (ToyHttp::start(ToyEra::Legacy), ToyHttp::start(ToyEra::Modern));
+    let sse = ToyHttp::start(ToyEra::Sse);
+    let entries = json!({
+        "old": entry(&legacy), "new": entry(&modern), "stream": { "type": "sse", "url": sse.url() },
+        "moved": { "type": "http", "url": format!("http://{}/moved", modern.addr) },
+        "elsewhere": { "type": "http", "url": format!("http://{}/elsewhere", modern.addr) },
+    });
+    let mut d = with_servers(&home, &entries);
+    for (name, transport) in [("old", "http"), ("new", "http"), ("stream", "sse")] {
+        let shown = in_state(&d, name, "connected");
+        assert_eq!((&shown["transport"], &shown["sharing"]), (&json!(transport), &json!("shared")));
+        assert_eq!((&shown["tools"], shown.get("pid")), (&json!(6), None), "{shown}");
+        let answer = call(&d, &format!("{name}__echo"), &json!({ "value": "hello" }));
+        assert_eq!(said(&answer), "hello", "{name}: {answer}");
+        // A stream with progress before the answer.
+        assert_eq!(said(&call(&d, &format!("{name}__step"), &json!({}))), "stepped", "{name}");
+        // What it offers changes, and it says so by itself.
+        call(&d, &format!("{name}__grow"), &json!({}));
+        until(SOON, || (source(&d, name)["tools"] == 7).then_some(()));
+    }
+    // Arguments that its schema wants in headers, in the revision that has them and where nobody minds.
+    let region = call(&d, "new__head", &json!({ "region": "west" }));
+    assert_eq!(said(&region), "west", "{region}");
+    let warnings = source(&d, "new")["warnings"].to_string();
+    assert!(warnings.contains("bad") && warnings.contains("x-mcp-header"), "{warnings}");
+    // An answer whose stream broke is fetched.
+    assert_eq!(said(&call(&d, "old__cut", &json!({}))), "resumed");
+    let error = failed(&call(&d, "new__cut", &json!({})));
+    assert_eq!(error["allowed"]["outcome"], "unknown", "{error}");
+    // Within a server a redirect is followed, and nowhere else.
+    in_state(&d, "moved", "connected");
+    let elsewhere = in_state(&d, "elsewhere", "failed");
+    assert!(
+        elsewhere["reason"].as_str().is_some_and(|why| why.contains("redirects")),
+        "{elsewhere}"
+    );
+    d.stop();
+    assert_eq!(legacy.toy.deleted.load(SeqCst), 1, "the session is ended");
+    assert!(
+        legacy
+            .toy
+            .notes
+            .lock()
+            .expect("a lock")
+            .iter()
+            .any(|note| note == "notifications/initialized")
+    );
+}
+
+#[test]
+fn a_session_that_ended_is_opened_once_and_only_harmless_calls_are_repeated() {
+    let home = Home::new();
+    let server = ToyHttp::start(ToyEra::Legacy);
+    let d = with_servers(&home, &json!({ "web": entry(&server) }));
+    in_state(&d, "web", "connected");
+    assert_eq!(said(&call(&d, "web__bump", &json!({}))), "bumped");
+    server.forget();
+    let error = failed(&call(&d, "web__bump", &json!({})));
+    assert_eq!(error["allowed"]["outcome"], "unknown", "{error}");
+    assert_eq!(server.toy.bumped.load(SeqCst), 1, "it is not repeated");
+    assert_eq!(said(&call(&d, "web__bump", &json!({}))), "bumped");
+    let before = server.toy.opened.load(SeqCst);
+    server.forget();
+    let calls: Vec<_> = (0..10)
+        .map(|number| {
+            let caller = d.with_token(&home.token().expect("a token"));
+            std::thread::spawn(move || {
+                said(&call(&caller, "web__echo", &json!({ "value": number.to_string() })))
+            })
+        })
+        .collect();
+    for (number, call) in calls.into_iter().enumerate() {
+        assert_eq!(call.join().expect("answers"), number.to_string());
+    }
+    assert_eq!(server.toy.opened.load(SeqCst), before + 1, "one new session for all");
+    assert_eq!(source(&d, "web")["state"], "connected");
+}
+
+#[test]
+fn a_server_that_is_gone_or_hangs_delays_nobody_and_comes_back() {
+    let home = Home::new();
+    let port = free_port();
+    let hanging = ToyHttp::start(ToyEra::Modern);
+    hanging.toy.hangs.store(true, SeqCst);
+    let began = Instant::now();
+    let entries = json!({
+        "gone": { "type": "http", "url": format!("http://127.0.0.1:{port}/mcp") },
+        "hangs": entry(&hanging),
+    });
+    let d = with_servers(&home, &entries);
+    let listed = d.get("/v1/sources").ok(200);
+    assert_eq!(listed["count"], 2);
+    // Neither readiness nor lists wait for the five seconds of the first request.
+    assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+    let gone = in_state(&d, "gone", "backing_off");
+    assert!(gone["reason"].as_str().is_some_and(|why| why.contains("cannot be reached")), "{gone}");
+    let server = ToyHttp::start_at(ToyEra::Legacy, port);
+    d.post("/v1/sources/gone/reconnect", &json!({})).ok(200);
+    in_state(&d, "gone", "connected");
+    // It dies, which is noticed without a call, and it is found again.
+    drop(server);
+    in_state(&d, "gone", "backing_off");
+    let began = Instant::now();
+    let error = failed(&call(&d, "gone__echo", &json!({ "value": "x" })));
+    assert_eq!(error["allowed"]["state"], "backing_off", "{error}");
+    assert!(began.elapsed().as_secs() < 2, "{:?}", began.elapsed());
+    let _again = ToyHttp::start_at(ToyEra::Legacy, port);
+    in_state(&d, "gone", "connected");
+}
+
+#[test]
+fn headers_of_the_entry_and_of_its_helper_are_sent_and_never_shown() {
+    let home = Home::new();
+    let (fixed, printed) = (ToyHttp::start(ToyEra::Modern), ToyHttp::start(ToyEra::Modern));
+    let wants = |server: &ToyHttp, value: &str| {
+        *server.toy.wants.lock().expect("a lock") = Some(("x-key".to_owned(), value.to_owned()));
+    };
+    wants(&fixed, "hush-fixed");
+    wants(&printed, "hush-first");
+    let file = home.user().join("headers.json");
+    let print = |value: &str| {
+        std::fs::write(&file, json!({ "X-Key": value }).to_string()).expect("is written");
+    };
+    print("hush-first");
+    let entries = json!({
+        "fixed": { "type": "http", "url": fixed.url(), "headers": { "X-Key": "${KEY_OF_FIXED}" } },
+        "wrong": { "type": "http", "url": fixed.url(), "headers": { "X-Key": "y", "Authorization": "Bearer hush-wrong" } },
+        "printed": { "type": "http", "url": printed.url(), "headersHelper": format!("cat {}", file.display()) },
+        "broken": { "type": "http", "url": printed.url(), "headersHelper": "echo hush-broken" },
+        "unset": { "type": "http", "url": printed.url(), "headers": { "X-Key": "${NOWHERE_SET}" } },
+    });
+    let document = json!({ "mcpServers": entries }).to_string();
+    let d = Daemon::with(|plan| {
+        plan.home(&home).flag("--mcp-config").flag(&document).env("KEY_OF_FIXED", "hush-fixed")
+    });
+    in_state(&d, "fixed", "connected");
+    in_state(&d, "printed", "connected");
+    let wrong = in_state(&d, "wrong", "failed");
+    assert!(wrong["reason"].as_str().is_some_and(|why| why.contains("Authorization")), "{wrong}");
+    let broken = in_state(&d, "broken", "backing_off");
+    assert!(broken["reason"].as_str().is_some_and(|why| why.contains("headersHelper")), "{broken}");
+    let unset = in_state(&d, "unset", "misconfigured");
+    let reason = unset["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("headers.X-Key") && reason.contains("NOWHERE_SET"), "{reason}");
+    // The header is over: the helper is run again, and the call sent again.
+    wants(&printed, "hush-second");
+    print("hush-second");
+    assert_eq!(said(&call(&d, "printed__echo", &json!({ "value": "on" }))), "on");
+    let events = body(&d.get("/v1/events?stream=team&limit=500"));
+    let shown = format!("{}{events}{}", d.get("/v1/sources").ok(200), d.stderr());
+    assert!(!shown.contains("hush-"), "{shown}");
+}
