@@ -194,9 +194,12 @@ impl Connection {
     }
 
     /// Hides these values too.
-    pub(super) fn hide_also(&self, values: impl IntoIterator<Item = String>) {
-        let mut redactor = self.redactor.write().unwrap_or_else(PoisonError::into_inner);
-        *redactor = Arc::new(redactor.with(values));
+    pub(super) fn hide_also(&self, values: &[String]) {
+        let present = self.redactor();
+        if !values.iter().all(|value| present.covers(value)) {
+            let mut redactor = self.redactor.write().unwrap_or_else(PoisonError::into_inner);
+            *redactor = Arc::new(redactor.with(values.iter().cloned()));
+        }
     }
 
     /// Says whether each request introduces this client.

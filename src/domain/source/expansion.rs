@@ -78,6 +78,11 @@ impl Redactor {
         Self(all)
     }
 
+    /// Whether it hides this value.
+    pub fn covers(&self, value: &str) -> bool {
+        value.len() < SHORTEST || self.0.iter().any(|own| own == value)
+    }
+
     /// One that hides these values too.
     #[must_use]
     pub fn with(&self, values: impl IntoIterator<Item = String>) -> Self {

@@ -1,6 +1,6 @@
 //! Where the browser comes back to after a login: a port of this machine, for as long as the login takes.
 
-use std::{convert::Infallible, net::Ipv4Addr};
+use std::{convert::Infallible, io::ErrorKind, net::Ipv4Addr, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -27,7 +27,15 @@ pub(in crate::sources) struct CallbackListener {
 impl CallbackListener {
     /// Binds a port, 0 for any. The error is for people.
     pub(in crate::sources) async fn bind(port: u16) -> Result<Self, String> {
-        let first = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
+        let mut first = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
+        // A login that was given up a moment ago may still have it.
+        for _ in 0..20 {
+            if first.as_ref().err().map(std::io::Error::kind) != Some(ErrorKind::AddrInUse) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            first = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
+        }
         let first = first
             .map_err(|error| format!("the port {port} of this machine cannot be used: {error}"))?;
         let port = first.local_addr().map_err(|error| error.to_string())?.port();

@@ -102,7 +102,7 @@ impl RemoteEndpoint {
             let token =
                 self.auth.token(&self.url).await.map_err(|failure| self.not_renewed(failure))?;
             if let Some(token) = token {
-                self.connection.hide_also([token.clone()]);
+                self.connection.hide_also(std::slice::from_ref(&token));
                 if let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {token}")) {
                     value.set_sensitive(true);
                     headers.insert(AUTHORIZATION, value);
@@ -134,7 +134,7 @@ impl RemoteEndpoint {
         let Some(helper) = &self.helper else { return Ok(()) };
         match helper.run().await {
             Ok((headers, values)) => {
-                self.connection.hide_also(values);
+                self.connection.hide_also(&values);
                 *self.printed.write().unwrap_or_else(PoisonError::into_inner) = headers;
                 Ok(())
             }

@@ -161,7 +161,8 @@ impl StreamableTransport {
 
     /// Sends a request, and gives all that comes back to the connection.
     async fn answer(&self, request: &HttpExchange) -> Result<(), RequestLoss> {
-        let _slot = self.slots.acquire().await;
+        // Those that hold the others may wait for the session that it opens.
+        let _slot = if request.is_first { None } else { Some(self.slots.acquire().await) };
         let mut is_reopened = false;
         loop {
             let session = if request.is_first {

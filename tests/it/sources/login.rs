@@ -26,8 +26,9 @@ fn browse(url: &str) -> String {
 }
 
 fn split(url: &str) -> (SocketAddr, String) {
-    let rest = url.strip_prefix("http://").expect("is http").replacen("localhost", "127.0.0.1", 1);
-    let (addr, path) = rest.split_once('/').expect("a path");
+    let rest = url.strip_prefix("http://").expect("is http");
+    let (host, path) = rest.split_once('/').expect("a path");
+    let addr = host.replace("localhost", "127.0.0.1");
     (addr.parse().expect("an address"), format!("/{path}"))
 }
 
@@ -216,7 +217,7 @@ fn secrets_are_kept_without_a_daemon_and_used_at_once_by_one() {
     svc_with_input(&home, &["mcp", "secret", "set", "web", "WEB_KEY"], b"hush-one\n").ok();
     assert_eq!(svc(&home, &["mcp", "secret", "list", "web"]).ok().trim(), "WEB_KEY");
     let d = Daemon::with(|plan| plan.home(&home));
-    in_state(&d, "web", "backing_off");
+    in_state(&d, "web", "needs_auth");
     svc_with_input(&home, &["mcp", "secret", "set", "web", "WEB_KEY"], b"hush-two").ok();
     in_state(&d, "web", "connected");
     svc(&home, &["mcp", "secret", "unset", "web", "WEB_KEY"]).ok();
