@@ -119,7 +119,7 @@ impl SourceSpec {
             SourceTransport::Remote { .. } => {
                 self.fill_remote(variables, root).map(FilledEntry::Remote)
             }
-            SourceTransport::Builtin { name } => Err(format!("{name} is within the daemon")),
+            SourceTransport::Builtin { name, .. } => Err(format!("{name} is within the daemon")),
         }
     }
 

@@ -111,7 +111,7 @@ async fn every_described_operation_has_a_success_and_a_refusal() {
 }
 
 /// What succeeds only with processes of its own: `tests/it/agents.rs` and `tests/it/sources` have those.
-const WITH_PROCESSES: [(&str, &str); 16] = [
+const WITH_PROCESSES: [(&str, &str); 19] = [
     ("/v1/hosts", "post"),
     ("/v1/hosts/{id}", "get"),
     ("/v1/hosts/{id}/answer", "post"),
