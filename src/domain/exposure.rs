@@ -11,6 +11,25 @@ pub enum ToolExposure {
     All,
 }
 
+/// Tools that an agent at work calls all the time, and that remove nothing and reach nothing beyond the daemon: those that
+/// `svc install --allow-tools` lets a client call without asking its person.
+pub const HARMLESS_TOOLS: &[&str] = &[
+    "ToolSearch",
+    "peer_list",
+    "peer_send",
+    "peer_inbox",
+    "peer_ack",
+    "TaskGet",
+    "TaskList",
+    "TaskWait",
+    "start_ghap",
+    "update_ghap",
+    "resolve_ghap",
+    "search_experiences",
+    "assemble_context",
+    "premortem",
+];
+
 impl ToolExposure {
     /// The word for it.
     pub const fn as_str(self) -> &'static str {

@@ -44,7 +44,7 @@ pub use budget::{BudgetBounds, BudgetKind, HourlyAllowance};
 pub use caller::{Caller, Scope};
 pub use daemon_proof::{ProofQuestion, TokenFingerprint, TokenHash, token_hash};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
-pub use exposure::ToolExposure;
+pub use exposure::{HARMLESS_TOOLS, ToolExposure};
 pub use gap::GapReason;
 pub(crate) use id::random_bytes;
 pub use id::{

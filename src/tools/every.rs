@@ -9,7 +9,7 @@ use super::{
     schema::NOT_BLANK,
     testing::{World, nothing},
 };
-use crate::domain::{Caller, ToolExposure};
+use crate::domain::{Caller, HARMLESS_TOOLS, ToolExposure};
 
 /// Fields of a schema that a client of a model may choke on, anywhere in the schema of arguments.
 const HARD: [&str; 6] = ["$ref", "$defs", "oneOf", "anyOf", "allOf", "$schema"];
@@ -63,6 +63,24 @@ async fn the_short_list_is_short_and_the_whole_one_bounded() {
         "resolve_ghap",
     ] {
         assert!(short.iter().any(|tool| tool.name() == name), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn what_clients_are_told_to_allow_is_harmless_and_has_all_that_is_listed() {
+    let world = World::open().await;
+    let session = world.session("s");
+    let tools = world.catalogue.all();
+    let is_harmless = |tool: &Tool| {
+        let hints = tool.annotations();
+        !hints.destructive_hint && !hints.open_world_hint && tool.scope_name().is_none()
+    };
+    for name in HARMLESS_TOOLS {
+        assert!(tools.get(*name).is_some_and(|tool| is_harmless(tool)), "{name}");
+    }
+    for tool in world.catalogue.listed_to(&session.caller, ToolExposure::Search) {
+        let is_named = HARMLESS_TOOLS.contains(&tool.name());
+        assert_eq!(is_named, is_harmless(&tool), "{}", tool.name());
     }
 }
 

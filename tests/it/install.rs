@@ -779,3 +779,121 @@ fn a_hook_runs_the_program_by_the_name_on_the_path_and_is_silent_when_it_is_gone
         }
     }
 }
+
+/// What each client keeps of tools that need no question.
+fn granted(person: &Person) -> [Value; 4] {
+    let config: toml::Table = person.read(".codex/config.toml").parse().expect("it is TOML");
+    let codex = json!(config)["mcp_servers"]["svc"]["tools"].clone();
+    let opencode: Value =
+        serde_json::from_str(&person.read(OPENCODE).replace("// the small one", ""))
+            .expect("it is JSON but for its comment");
+    [
+        person.json(CLAUDE)["permissions"]["allow"].clone(),
+        codex,
+        json!(person.read(".gemini/policies/svc.toml")),
+        opencode["permission"].clone(),
+    ]
+}
+
+#[test]
+fn harmless_tools_are_allowed_on_demand_in_each_clients_own_way() {
+    let person = Person::with_clients();
+    // Who has rules of their own in opencode is asked by "*".
+    person.write(
+        OPENCODE,
+        "{\n\t// the small one\n\t\"permission\": {\"*\": \"ask\"},\n\t\"mcp\": {}\n}\n",
+    );
+    let before = person.files();
+    let plain = person.svc(&["install"]);
+    let plain = plain.ok();
+    assert!(plain.contains("these ask you: claude-code, codex, gemini, opencode;"), "{plain}");
+    let without = person.files();
+    let status = person.status("claude-code");
+    assert_eq!(status["problems"], json!([]), "it is the person's decision");
+    assert_eq!(status["approvals"]["allowed"], 0);
+    let missing = status["approvals"]["missing"].as_array().expect("a list").clone();
+    assert!(missing.contains(&json!("peer_send")) && missing.contains(&json!("peer_inbox")));
+    let shown = person.svc(&["install", "status", "claude-code"]);
+    let shown = shown.ok();
+    assert!(shown.contains("ask you each time: ToolSearch, "), "{shown}");
+    assert!(shown.contains("svc install claude-code --allow-tools"), "{shown}");
+
+    let diff = person.svc(&["install", "--allow-tools", "--dry-run"]);
+    let diff = diff.ok();
+    for line in [
+        "mcp__svc__peer_send",
+        "+[mcp_servers.svc.tools.peer_send]",
+        "+mcpName = \"svc\"",
+        "svc_peer_send",
+    ] {
+        assert!(diff.contains(line), "{line}: {diff}");
+    }
+    assert_eq!(person.files(), without, "a dry run changes nothing");
+    let installed = person.svc(&["install", "--allow-tools"]);
+    let installed = installed.ok();
+    assert!(!installed.contains("these ask you"), "{installed}");
+    let [claude, codex, gemini, opencode] = granted(&person);
+    assert!(claude.as_array().expect("a list").contains(&json!("mcp__svc__peer_send")), "{claude}");
+    assert_eq!(codex["peer_send"]["approval_mode"], "approve");
+    assert!(gemini.as_str().expect("rules").contains("  \"peer_send\",\n"), "{gemini}");
+    assert_eq!((&opencode["*"], &opencode["svc_peer_send"]), (&json!("ask"), &json!("allow")));
+    for grants in [&claude, &codex, &gemini, &opencode] {
+        // What calls any tool, or removes something, is asked for as ever.
+        for name in ["ToolCall", "TaskCancel", "delete_memory", "SendMessage", "RequestAnswer"] {
+            assert!(!grants.to_string().contains(name), "{name}: {grants}");
+        }
+    }
+    for client in ["claude-code", "codex", "gemini", "opencode"] {
+        let status = person.status(client);
+        assert_eq!(status["approvals"]["missing"], json!([]), "{status}");
+    }
+    let again = person.svc(&["install", "--allow-tools", "--json"]).json();
+    assert_eq!(again["changed"], json!(false), "{again}");
+    person.svc(&["uninstall"]).ok();
+    assert_eq!(person.files(), before, "byte for byte, and nothing left behind");
+}
+
+#[test]
+fn what_the_person_allows_in_another_way_is_not_missing() {
+    let person = Person::with_clients();
+    person.svc(&["install"]).ok();
+    let mut settings = person.json(CLAUDE);
+    settings["permissions"] = json!({ "allow": ["mcp__svc"] });
+    person.write(CLAUDE, &settings.to_string());
+    let config = person.read(".codex/config.toml");
+    let all = "[mcp_servers.svc]\ndefault_tools_approval_mode = \"approve\"\n";
+    person.write(".codex/config.toml", &config.replace("[mcp_servers.svc]\n", all));
+    let mut settings = person.json(GEMINI);
+    settings["mcpServers"]["svc"]["trust"] = json!(true);
+    person.write(GEMINI, &settings.to_string());
+    // Without rules of its person opencode asks for nothing of ours.
+    for client in ["claude-code", "codex", "gemini", "opencode"] {
+        let status = person.status(client);
+        assert_eq!(status["approvals"]["missing"], json!([]), "{status}");
+    }
+    assert_eq!(person.status("cursor").get("approvals"), None, "nobody knows how it keeps them");
+}
+
+#[test]
+fn clients_are_asked_for_their_versions_side_by_side() {
+    let person = Person::with_clients();
+    let log = person.path("asked");
+    // Each waits a while for another to be asked, and says how many were.
+    let script = format!(
+        "#!/bin/sh\nlog='{}'\n[ \"$1\" = --version ] || exit 1\necho start >> \"$log\"\nn=0\n\
+         while [ \"$(grep -c start \"$log\")\" -lt 4 ] && [ $n -lt 40 ]; do sleep 0.01; n=$((n+1)); done\n\
+         echo \"end $(grep -c start \"$log\")\" >> \"$log\"\necho 1.2.3\n",
+        log.display()
+    );
+    for name in ["claude", "codex", "gemini", "opencode"] {
+        let path = format!("bin/{name}");
+        person.write(&path, &script);
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(person.path(&path), mode).expect("it may run");
+    }
+    let status = person.svc(&["install", "status", "--json"]);
+    assert!(status.stdout.contains("\"claude-code\""), "{status:?}");
+    let asked = person.read("asked");
+    assert_eq!(asked.matches("start").count(), 4, "{asked}");
+    assert!(!asked.contains("end 1\n"), "one waited for another: {asked}");
+}

@@ -104,6 +104,7 @@ impl Installer<'_> {
             made: Vec::new(),
             replaced: None,
             trusted: Vec::new(),
+            allowed: Vec::new(),
             within: folders.into_iter().find(|folder| change.path.starts_with(folder)),
         });
         let (before, after) = (digest(file.text()), digest(&text));
@@ -115,7 +116,8 @@ impl Installer<'_> {
         }
         entry.folders.extend(file.replace(&text, scope)?);
         entry.after = after;
-        (entry.made, entry.replaced, entry.trusted) = (undo.made, undo.replaced, undo.trusted);
+        (entry.made, entry.replaced) = (undo.made, undo.replaced);
+        (entry.trusted, entry.allowed) = (undo.trusted, undo.allowed);
         self.record.put(entry);
         self.save()?;
         Ok(outcome)
@@ -215,6 +217,11 @@ impl UndoInfo {
                 self.trusted.push(key);
             }
         }
+        for tool in new.allowed {
+            if !self.allowed.contains(&tool) {
+                self.allowed.push(tool);
+            }
+        }
         if !is_second && self.replaced.is_none() {
             self.replaced = new.replaced;
         }
@@ -228,15 +235,24 @@ pub fn undoable(
     command: &ClientCommand,
     path: &Path,
 ) -> Vec<Edit> {
-    let is_plugin = path.extension().is_some_and(|extension| extension == "js");
+    let is_own = is_own_file(path);
     let edits =
         client.changes(locations, command, InstallScope::User, InstallParts::ALL).into_iter();
+    // Which tools were allowed is on record.
+    let grant = client.grant(locations, InstallScope::User, &[]);
     let trust = (client == KnownClient::Codex).then(|| Edit::Trust { hashes: Vec::new() });
     edits
+        .chain(grant)
         .flat_map(|change| change.edits)
         .chain(trust)
-        .filter(|edit| matches!(edit, Edit::Whole { .. }) == is_plugin)
+        .filter(|edit| matches!(edit, Edit::Whole { .. }) == is_own)
         .collect()
+}
+
+/// Whether a file is one that svc writes whole, by its path: a plugin, or rules.
+pub(crate) fn is_own_file(path: &Path) -> bool {
+    let is_rules = path.parent().is_some_and(|folder| folder.ends_with("policies"));
+    is_rules || path.extension().is_some_and(|extension| extension == "js")
 }
 
 /// The format of a file, by its name.
@@ -325,6 +341,7 @@ pub fn files(
         files.push(change.path);
         files.extend(also.iter().map(|name| folder.join(name)));
     }
+    files.extend(client.grant_file(locations, scope).map(|(path, _)| path));
     files.sort();
     files.dedup();
     files

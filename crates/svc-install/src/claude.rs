@@ -60,18 +60,25 @@ pub(crate) fn servers_file(locations: &ClientLocations) -> PathBuf {
         .join(".claude.json")
 }
 
+/// Where its hooks and permissions are.
+pub(crate) fn settings_file(locations: &ClientLocations, scope: InstallScope) -> PathBuf {
+    match scope {
+        InstallScope::User => folder(locations).join("settings.json"),
+        InstallScope::Project => locations.project.join(".claude/settings.json"),
+    }
+}
+
 pub(crate) fn changes(
     locations: &ClientLocations,
     command: &ClientCommand,
     scope: InstallScope,
     parts: InstallParts,
 ) -> Vec<FileChange> {
-    let (servers, settings) = match scope {
-        InstallScope::User => (servers_file(locations), folder(locations).join("settings.json")),
-        InstallScope::Project => {
-            (locations.project.join(".mcp.json"), locations.project.join(".claude/settings.json"))
-        }
+    let servers = match scope {
+        InstallScope::User => servers_file(locations),
+        InstallScope::Project => locations.project.join(".mcp.json"),
     };
+    let settings = settings_file(locations, scope);
     let mut changes = Vec::new();
     if parts.server {
         let entry = json!({

@@ -30,16 +30,20 @@ pub(crate) fn folder(locations: &ClientLocations) -> PathBuf {
     locations.variable("CODEX_HOME").unwrap_or_else(|| locations.home.join(".codex"))
 }
 
+pub(crate) fn folder_of(locations: &ClientLocations, scope: InstallScope) -> PathBuf {
+    match scope {
+        InstallScope::User => folder(locations),
+        InstallScope::Project => locations.project.join(".codex"),
+    }
+}
+
 pub(crate) fn changes(
     locations: &ClientLocations,
     command: &ClientCommand,
     scope: InstallScope,
     parts: InstallParts,
 ) -> Vec<FileChange> {
-    let folder = match scope {
-        InstallScope::User => folder(locations),
-        InstallScope::Project => locations.project.join(".codex"),
-    };
+    let folder = folder_of(locations, scope);
     let config = folder.join("config.toml");
     let mut toml = FileChange { path: config, format: FileFormat::Toml, edits: Vec::new() };
     let mut changes = Vec::new();

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use super::allow::OUR_RULES;
 use super::document::{ConfigDocument, DocumentError, FileFormat, PathStep};
 
 /// The name of svc among a client's servers.
@@ -52,11 +53,29 @@ pub enum Edit {
         /// The hook's key and its hash.
         hashes: Vec<(String, String)>,
     },
+    /// The tools that the client may call without asking its person.
+    Allow {
+        /// Key path of the list or table that has them.
+        table: &'static [&'static str],
+        /// The tools, as the client names them.
+        tools: Vec<String>,
+        /// How one of them stands there.
+        form: GrantForm,
+    },
     /// A file that svc writes whole.
     Whole {
         /// Its text.
         text: String,
     },
+}
+
+/// How a file says that a tool is allowed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum GrantForm {
+    /// Its name in a list.
+    ListItem,
+    /// Its name as a key of a table, with this value.
+    Key(Value),
 }
 
 /// What undoing an edit needs.
@@ -68,6 +87,8 @@ pub struct UndoInfo {
     pub replaced: Option<Value>,
     /// Keys of the hooks that it marked as trusted.
     pub trusted: Vec<String>,
+    /// Tools that it allowed.
+    pub allowed: Vec<String>,
 }
 
 /// How much of an edit is in a file.
@@ -150,6 +171,16 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
                 undo.trusted.push(key.clone());
             }
         }
+        Edit::Allow { table, tools, form } => {
+            note_made(&before, table, &mut undo.made);
+            for tool in tools.iter().filter(|tool| !is_granted(&before, table, tool, form)) {
+                match form {
+                    GrantForm::ListItem => document.push(table, &json!(tool))?,
+                    GrantForm::Key(value) => document.set(&[*table, &[tool]].concat(), value)?,
+                }
+                undo.allowed.push(tool.clone());
+            }
+        }
         Edit::Whole { .. } => {}
     }
     Ok((document.text(), undo))
@@ -193,6 +224,23 @@ pub fn undo(
             }
             for key in ours {
                 document.remove(&keys(&[STATE, &[key.as_str()]].concat()));
+            }
+        }
+        Edit::Allow { table, form, .. } => {
+            let granted = |tool: &&String| is_granted(&before, table, tool, form);
+            let ours: Vec<&String> = undo.allowed.iter().filter(granted).collect();
+            if ours.is_empty() {
+                return Ok(Some(text.to_owned()));
+            }
+            for tool in ours {
+                let step = match form {
+                    GrantForm::Key(_) => Some(PathStep::Key(tool)),
+                    GrantForm::ListItem => {
+                        index_of(&document.value(), table, tool).map(PathStep::Index)
+                    }
+                };
+                let Some(step) = step else { continue };
+                document.remove(&[&keys(table)[..], &[step]].concat());
             }
         }
         Edit::Whole { .. } => {}
@@ -255,7 +303,7 @@ pub enum EditError {
 pub const OUR_FILE: &str = "// Written by `svc install`";
 
 fn is_our_file(text: &str) -> bool {
-    text.starts_with(OUR_FILE)
+    text.starts_with(OUR_FILE) || text.starts_with(OUR_RULES)
 }
 
 fn found_in(document: &Value, edit: &Edit) -> EditState {
@@ -287,8 +335,29 @@ fn found_in(document: &Value, edit: &Edit) -> EditState {
             };
             if hashes.iter().all(known) { EditState::Same } else { EditState::Missing }
         }
+        Edit::Allow { table, tools, form } => {
+            if tools.iter().all(|tool| is_granted(document, table, tool, form)) {
+                EditState::Same
+            } else {
+                EditState::Missing
+            }
+        }
         Edit::Whole { .. } => EditState::Missing,
     }
+}
+
+/// Whether a tool stands among those that are allowed.
+fn is_granted(document: &Value, table: &[&str], tool: &str, form: &GrantForm) -> bool {
+    match form {
+        GrantForm::ListItem => index_of(document, table, tool).is_some(),
+        GrantForm::Key(value) => {
+            at(document, table).and_then(|table| table.get(tool)) == Some(value)
+        }
+    }
+}
+
+fn index_of(document: &Value, list: &[&str], item: &str) -> Option<usize> {
+    at(document, list)?.as_array()?.iter().position(|there| there == item)
 }
 
 /// What Codex has recorded of a hook.

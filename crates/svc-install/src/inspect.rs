@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::allow::ToolApprovals;
 use super::apply;
 use super::client::{InstallParts, InstallScope, KnownClient};
 use super::command::ClientCommand;
@@ -15,13 +16,14 @@ use super::edit::{self, Edit, EditState, SERVER};
 use super::file::ForeignFile;
 use super::locations::ClientLocations;
 use super::record::InstallRecord;
-use super::{claude, trust};
+use super::version::ClientVersion;
+use super::{claude, probe, trust};
 
 /// How long Codex may take to say which hooks it would run. After that its file is read instead.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_millis(900);
 
 /// What the entries in clients' files are compared with.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Expectation {
     /// Where the clients' files are.
     pub locations: ClientLocations,
@@ -35,6 +37,8 @@ pub struct Expectation {
     pub token: Option<OperatorToken>,
     /// The version of svc.
     pub version: &'static str,
+    /// Tools of svc that destroy nothing: those that `svc install --allow-tools` allows.
+    pub harmless_tools: Vec<&'static str>,
 }
 
 /// Where the daemon listens.
@@ -73,6 +77,9 @@ pub struct ClientStatus {
     pub servers: Vec<InstalledPart>,
     /// Handlers and plugins of svc.
     pub hooks: Vec<InstalledPart>,
+    /// Which harmless tools the client's model may call without asking the person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approvals: Option<ToolApprovals>,
     /// What is no longer right.
     pub problems: Vec<String>,
     /// The command or action that mends it.
@@ -102,14 +109,28 @@ impl ClientStatus {
 }
 
 impl Expectation {
-    /// Compares a client's files with what they should be.
+    /// Compares a client's files with what they should be, and asks its program for its version.
     pub async fn inspect(&self, client: KnownClient) -> ClientStatus {
+        let asked = probe::version_of(client, &self.locations);
+        if client != KnownClient::ClaudeCode {
+            let (status, version) = tokio::join!(self.inspect_files(client), asked);
+            return ClientStatus { version, ..status };
+        }
+        // What its hooks may be depends on its version.
+        let version = asked.await;
+        let mut known = self.clone();
+        known.locations.claude_version = version.as_deref().and_then(ClientVersion::parse);
+        ClientStatus { version, ..known.inspect_files(client).await }
+    }
+
+    async fn inspect_files(&self, client: KnownClient) -> ClientStatus {
         let mut status = ClientStatus {
             client,
             found: client.is_here(&self.locations),
             version: None,
             servers: Vec::new(),
             hooks: Vec::new(),
+            approvals: None,
             problems: Vec::new(),
             advice: format!("svc install {}", client.name()),
         };
@@ -122,6 +143,9 @@ impl Expectation {
                     inspected.push(path);
                 }
             }
+        }
+        if !status.servers.is_empty() {
+            status.approvals = client.approvals(&self.locations, &self.harmless_tools);
         }
         self.note_missing(&mut status, &inspected);
         note_doubles(&mut status);
@@ -141,9 +165,9 @@ impl Expectation {
         let changes =
             status.client.changes(&self.locations, &self.command, scope, InstallParts::ALL);
         let is_whole = |edit: &Edit| matches!(edit, Edit::Whole { .. });
-        let is_plugin = path.extension().is_some_and(|extension| extension == "js");
+        let is_own = apply::is_own_file(path);
         let edits = changes.iter().flat_map(|change| &change.edits);
-        for edit in edits.filter(|edit| is_whole(edit) == is_plugin) {
+        for edit in edits.filter(|edit| is_whole(edit) == is_own) {
             let state = match edit::find(&text, format, edit) {
                 Ok(state) => state,
                 Err(error) => return status.problems.push(format!("{} {error}", path.display())),
@@ -166,7 +190,7 @@ impl Expectation {
                     let refused = self.refused(status.client, format, &text);
                     add_hooks(status, scope, path, &state, switch, refused);
                 }
-                Edit::Trust { .. } => {}
+                Edit::Trust { .. } | Edit::Allow { .. } => {}
             }
         }
     }
@@ -270,8 +294,10 @@ impl Expectation {
     /// Notes recorded installations that are no longer in their files.
     fn note_missing(&self, status: &mut ClientStatus, inspected: &[PathBuf]) {
         for entry in self.record.files.iter().filter(|entry| entry.client == status.client) {
-            let is_there =
-                status.servers.iter().chain(&status.hooks).any(|part| part.path == entry.path);
+            let mut parts = status.servers.iter().chain(&status.hooks);
+            let allows = |it: &ToolApprovals| it.allowed > 0 && it.path == entry.path;
+            let is_there = parts.any(|part| part.path == entry.path)
+                || status.approvals.as_ref().is_some_and(allows);
             if inspected.contains(&entry.path) && !is_there {
                 let path = entry.path.display();
                 status.problems.push(format!("what was installed in {path} is gone"));

@@ -10,8 +10,8 @@
 //!   when the program is gone. `claude` and `codex` say what handlers of other types do while the server is away. opencode, whose hooks are code, has a plugin.
 //! - **The files are edited here.** `claude mcp add` and its like refuse a name that exists, have no scope or replace
 //!   silently, cannot install hooks, start a program of unknown age, and some write the whole file anew.
-//! - **Permissions stay as they are.** Whether a model may call tools unasked is the person's decision; the notes at the
-//!   end say how to allow it.
+//! - **Permissions stay as they are** unless `--allow-tools` says otherwise: whether a model may call tools unasked is the
+//!   person's decision. `allow` knows how each client keeps it.
 //!
 //! # How
 //!
@@ -19,6 +19,7 @@
 //! [`document`] knows the formats, [`mod@file`] replaces a file, [`record`] remembers what was changed, [`apply`] does
 //! these in order. [`inspect`] compares without writing.
 
+mod allow;
 pub mod apply;
 mod catalogue;
 pub mod change;
@@ -41,12 +42,13 @@ mod tests;
 pub mod trust;
 mod version;
 
+pub use allow::ToolApprovals;
 pub use apply::{ApplyError, FileOutcome, Installer};
 pub use change::FileChange;
 pub use client::{InstallParts, InstallScope, KnownClient};
 pub use command::ClientCommand;
 pub use document::FileFormat;
-pub use edit::Edit;
+pub use edit::{Edit, GrantForm};
 pub use inspect::{ClientStatus, DaemonAddress, Expectation, InstalledPart, OperatorToken};
 pub use locations::ClientLocations;
 pub use record::InstallRecord;

@@ -18,6 +18,14 @@ pub(crate) fn folder(locations: &ClientLocations) -> PathBuf {
     locations.config().join("opencode")
 }
 
+/// Where its servers and permissions are.
+pub(crate) fn settings_file(locations: &ClientLocations, scope: InstallScope) -> PathBuf {
+    match scope {
+        InstallScope::User => config_file(&folder(locations)),
+        InstallScope::Project => config_file(&locations.project),
+    }
+}
+
 pub(crate) fn changes(
     locations: &ClientLocations,
     command: &ClientCommand,

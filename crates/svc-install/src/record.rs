@@ -49,6 +49,9 @@ pub struct InstalledFile {
     /// Codex's keys of the hooks that svc marked as trusted.
     #[serde(default)]
     pub trusted: Vec<String>,
+    /// Tools that svc allowed, as the client names them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed: Vec<String>,
     /// The folder in which links were followed: the person's home, or the project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<PathBuf>,
@@ -129,6 +132,7 @@ impl InstalledFile {
             made: self.made.clone(),
             replaced: self.replaced.clone(),
             trusted: self.trusted.clone(),
+            allowed: self.allowed.clone(),
         }
     }
 }

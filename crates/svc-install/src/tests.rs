@@ -13,7 +13,9 @@ use super::claude;
 use super::client::{InstallParts, InstallScope, KnownClient};
 use super::command::ClientCommand;
 use super::document::{ConfigDocument, FileFormat};
-use super::edit::{self, Edit, EditError, EditState, UndoInfo, is_our_handler, is_our_server};
+use super::edit::{
+    self, Edit, EditError, EditState, GrantForm, UndoInfo, is_our_handler, is_our_server,
+};
 use super::locations::ClientLocations;
 use super::record::InstallRecord;
 use super::version::ClientVersion;
@@ -276,6 +278,37 @@ fn trust_is_written_beside_what_codex_knows_and_taken_back() {
     assert_eq!(state["/h/hooks.json:stop:0:0"]["trusted_hash"], "sha256:1");
     assert_eq!(state["/h/other.json:stop:0:0"]["trusted_hash"], "sha256:2");
     assert_eq!(back, before);
+}
+
+#[test]
+fn allowed_tools_stand_in_each_clients_form_and_are_taken_back() {
+    let tools = vec!["svc_peer_list".to_owned(), "svc_peer_send".to_owned()];
+    let list = Edit::Allow {
+        table: &["permissions", "allow"],
+        tools: tools.clone(),
+        form: GrantForm::ListItem,
+    };
+    let json = |text: &str| value(FileFormat::Json, text);
+    let before =
+        "{\n  \"permissions\": {\n    \"allow\": [\"Bash(ls)\", \"svc_peer_list\"]\n  }\n}\n";
+    let (after, back) = there_and_back(before, FileFormat::Json, &list);
+    let wanted = json!(["Bash(ls)", "svc_peer_list", "svc_peer_send"]);
+    assert_eq!(json(&after)["permissions"]["allow"], wanted);
+    assert_eq!(json(&back), json(before), "what the person had allowed stays");
+    let (after, back) = there_and_back("{}", FileFormat::Json, &list);
+    assert_eq!(json(&after)["permissions"]["allow"], json!(tools));
+    assert_eq!(json(&back), json!({}));
+
+    let form = GrantForm::Key(json!({ "approval_mode": "approve" }));
+    let table = Edit::Allow { table: &["mcp_servers", "svc", "tools"], tools, form };
+    let before = "[mcp_servers.svc]\ncommand = \"svc\"\n\n[mcp_servers.svc.tools.other]\napproval_mode = \"prompt\"\n";
+    let (after, back) = there_and_back(before, FileFormat::Toml, &table);
+    let servers = &value(FileFormat::Toml, &after)["mcp_servers"];
+    assert_eq!(servers["svc"]["tools"]["svc_peer_list"]["approval_mode"], "approve");
+    assert_eq!(servers["svc"]["tools"]["other"]["approval_mode"], "prompt");
+    assert_eq!(back, before);
+    let text = "{\"permissions\": \"all\"}";
+    assert!(edit::apply(text, FileFormat::Json, &list).is_err(), "another shape is left alone");
 }
 
 /// Names and values as files have them, and some that mean something to us.

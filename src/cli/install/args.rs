@@ -8,6 +8,7 @@ Examples:
   svc install                        every coding agent that is found here
   svc install claude-code --dry-run  what would change, as a diff; writes nothing
   svc install --scope project        this folder's project, without paths and secrets of yours
+  svc install --allow-tools          with the clients' permission for svc's harmless tools
   svc install status                 what is installed, and what is no longer right
 
 Again is fine and changes nothing. Each file that is changed is first copied to FILE.svc-backup.
@@ -38,6 +39,9 @@ pub(in crate::cli) struct InstallArgs {
     /// Tell Codex that you trust these hooks, instead of reviewing them there with /hooks
     #[arg(long)]
     pub(super) trust_hooks: bool,
+    /// Let models call our harmless tools without asking you each time, so that a session that a message wakes goes on
+    #[arg(long)]
+    pub(super) allow_tools: bool,
 }
 
 #[derive(Debug, Clone, Subcommand)]

@@ -5,16 +5,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use svc_install::{
-    ClientCommand, Edit, FileChange, FileFormat, FileOutcome, InstallParts, InstallRecord,
-    InstallScope, Installer, KnownClient, apply, probe, trust,
+    ClientCommand, ClientLocations, Edit, FileChange, FileFormat, FileOutcome, InstallParts,
+    InstallRecord, InstallScope, Installer, KnownClient, apply, probe, trust,
 };
 
 use super::args::{InstallArgs, InstallCommand, UninstallArgs};
 use super::connection::connection;
 use super::here;
-use super::report::{ClientChanges, Report, permission};
+use super::report::{ClientChanges, Report};
 use super::status::status;
 use crate::cli::{Context, UsageError};
+use crate::domain::HARMLESS_TOOLS;
 use crate::private_file;
 
 /// How long Codex may take to list its hooks.
@@ -55,7 +56,9 @@ pub(in crate::cli) async fn install(
     let mut results = Vec::new();
     for client in clients {
         let changes = client.changes(&locations, &command, args.scope, parts);
-        let files = changes
+        // After the server's entry: Codex keeps what is allowed below it.
+        let grant = args.allow_tools.then(|| client.grant(&locations, args.scope, HARMLESS_TOOLS));
+        let files = joined(changes.into_iter().chain(grant.flatten()))
             .into_iter()
             .map(|change| {
                 let outcome = installer.install(client, args.scope, &change);
@@ -64,7 +67,7 @@ pub(in crate::cli) async fn install(
             .collect();
         results.push(ClientChanges { client, files });
     }
-    let mut notes = notes(&results, &command, args);
+    let mut notes = notes(&results, &locations, &command, args);
     let mut failures = Vec::new();
     if !args.dry_run && parts.hooks {
         for result in results
@@ -86,6 +89,18 @@ pub(in crate::cli) async fn install(
     }
     let report = Report { clients: &results, notes: &notes, failures: &failures };
     report.print(context, args.dry_run, "installed")
+}
+
+/// One change for each file, with all its edits.
+fn joined(changes: impl Iterator<Item = FileChange>) -> Vec<FileChange> {
+    let mut joined: Vec<FileChange> = Vec::new();
+    for change in changes {
+        match joined.iter_mut().find(|other| other.path == change.path) {
+            Some(other) => other.edits.extend(change.edits),
+            None => joined.push(change),
+        }
+    }
+    joined
 }
 
 /// Tells Codex that the person trusts the hooks, if they said so; else gives a note on how to. Fails with a sentence if the
@@ -191,7 +206,12 @@ pub(in crate::cli) fn uninstall(
 }
 
 /// What the person has to know or do.
-fn notes(results: &[ClientChanges], command: &ClientCommand, args: &InstallArgs) -> Vec<String> {
+fn notes(
+    results: &[ClientChanges],
+    locations: &ClientLocations,
+    command: &ClientCommand,
+    args: &InstallArgs,
+) -> Vec<String> {
     let mut notes = Vec::new();
     if command.is_in_target() && args.scope == InstallScope::User {
         notes.push(format!(
@@ -205,6 +225,14 @@ fn notes(results: &[ClientChanges], command: &ClientCommand, args: &InstallArgs)
         );
     }
     for result in results {
+        let has_none =
+            args.allow_tools && result.client.grant(locations, args.scope, &[]).is_none();
+        if has_none && result.client.asks_for_tools(locations, HARMLESS_TOOLS) {
+            notes.push(format!(
+                "{} keeps no such permission in this scope: `svc install {0} --allow-tools` is for yours",
+                result.client.name()
+            ));
+        }
         if result.files.is_empty() {
             notes.push(format!("{} has no configuration for a project", result.client.name()));
         }
@@ -221,8 +249,16 @@ fn notes(results: &[ClientChanges], command: &ClientCommand, args: &InstallArgs)
         "start sessions of {} anew: those that run have read their files",
         here::names(&changed)
     ));
-    if !args.no_mcp {
-        notes.extend(changed.iter().filter_map(|client| permission(*client)).map(str::to_owned));
+    if !args.no_mcp && !args.allow_tools {
+        let asking = |client: &&KnownClient| client.asks_for_tools(locations, HARMLESS_TOOLS);
+        let asking: Vec<KnownClient> = changed.iter().filter(asking).copied().collect();
+        if !asking.is_empty() {
+            notes.push(format!(
+                "before a model calls our tools, these ask you: {}; a woken session stands still until you answer, and \
+                 `svc install --allow-tools` allows the harmless ones",
+                here::names(&asking)
+            ));
+        }
     }
     notes
 }

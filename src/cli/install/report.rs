@@ -27,22 +27,6 @@ impl ClientChanges {
     }
 }
 
-/// How a person lets models call our tools without being asked each time.
-pub(super) fn permission(client: KnownClient) -> Option<&'static str> {
-    match client {
-        KnownClient::ClaudeCode => Some(
-            "claude-code asks before each of our tools; `\"permissions\": {\"allow\": [\"mcp__svc\"]}` in settings.json ends that",
-        ),
-        KnownClient::Codex => Some(
-            "codex asks before our tools that write; `default_tools_approval_mode = \"approve\"` under [mcp_servers.svc] ends that",
-        ),
-        KnownClient::Gemini => Some(
-            "gemini asks before each of our tools, and offers none when it runs without a terminal; `\"trust\": true` in the entry ends that",
-        ),
-        _ => None,
-    }
-}
-
 /// What became of an installation.
 #[derive(Debug)]
 pub(super) struct Report<'a> {

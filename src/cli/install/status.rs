@@ -3,15 +3,17 @@
 use std::process::ExitCode;
 
 use futures_util::future::join_all;
+use futures_util::stream::{FuturesOrdered, StreamExt as _};
 use serde_json::json;
 use svc_install::{
-    ClientStatus, DaemonAddress, Expectation, InstallRecord, KnownClient, OperatorToken, probe,
+    ClientStatus, DaemonAddress, Expectation, InstallRecord, KnownClient, OperatorToken,
 };
 
 use super::here;
 use crate::cli::{Context, output};
 use crate::client::{Token, Url};
 use crate::config::Flags;
+use crate::domain::HARMLESS_TOOLS;
 
 /// Something that is no longer as it was installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,33 +28,36 @@ pub(in crate::cli) struct Drift {
 
 /// Prints what is installed; exit code 1 if anything is no longer right.
 pub(super) async fn status(context: &Context, clients: &[KnownClient]) -> anyhow::Result<ExitCode> {
-    let expectation = expectation(context).await?;
+    let expectation = expectation(context)?;
     let clients_to_show = here::chosen(clients, |_| true);
     // All at once: the slowest client decides how long it takes.
-    let mut statuses = join_all(clients_to_show.into_iter().map(async |client| {
-        let version = probe::version_of(client, &expectation.locations);
-        let (status, version) = tokio::join!(expectation.inspect(client), version);
-        ClientStatus { version, ..status }
-    }))
-    .await;
-    // Clients that are not on this machine are shown only if they are named.
-    statuses.retain(|status| !clients.is_empty() || status.found || !status.is_absent());
+    let mut inspections: FuturesOrdered<_> =
+        clients_to_show.into_iter().map(|client| expectation.inspect(client)).collect();
+    let mut statuses = Vec::new();
+    while let Some(status) = inspections.next().await {
+        // Clients that are not on this machine are shown only if they are named.
+        if clients.is_empty() && !status.found && status.is_absent() {
+            continue;
+        }
+        // Each as soon as it is known: a person sees how far it is.
+        if !context.json {
+            print(&status)?;
+        }
+        statuses.push(status);
+    }
     let is_fine = statuses.iter().all(|status| status.problems.is_empty());
     if context.json {
         let program = expectation.command.path();
         output::json(&json!({ "ok": is_fine, "program": program, "clients": statuses }))?;
-    } else {
-        statuses.iter().try_for_each(print)?;
-        if statuses.is_empty() {
-            output::line("no client is found here")?;
-        }
+    } else if statuses.is_empty() {
+        output::line("no client is found here")?;
     }
     Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// All that is no longer right in any client, and how many clients have something of svc.
 pub(in crate::cli) async fn drift(context: &Context) -> anyhow::Result<(usize, Vec<Drift>)> {
-    let expectation = expectation(context).await?;
+    let expectation = expectation(context)?;
     let (mut installed, mut drift) = (0, Vec::new());
     let inspections = KnownClient::all().iter().map(|client| expectation.inspect(*client));
     for status in join_all(inspections).await {
@@ -66,7 +71,7 @@ pub(in crate::cli) async fn drift(context: &Context) -> anyhow::Result<(usize, V
     Ok((installed, drift))
 }
 
-async fn expectation(context: &Context) -> anyhow::Result<Expectation> {
+fn expectation(context: &Context) -> anyhow::Result<Expectation> {
     let config = context.config(&Flags::default()).ok();
     let live = crate::daemon::live_file(&context.paths);
     let listener = || {
@@ -76,14 +81,14 @@ async fn expectation(context: &Context) -> anyhow::Result<Expectation> {
     };
     let url = live.and_then(|daemon| Url::parse(&daemon.url).ok()).or_else(listener);
     let token = config.as_ref().and_then(|config| Token::read(&config.token_file.value).ok()?);
-    let locations = probe::with_versions(here::locations(context)?).await;
     Ok(Expectation {
         command: here::command(context)?,
-        locations,
+        locations: here::locations(context)?,
         record: InstallRecord::read(&context.paths.home)?,
         daemon: url.map(|url| DaemonAddress { port: url.socket().1, url: url.to_string() }),
         token: token.map(|token| OperatorToken(token.expose().to_owned())),
         version: env!("CARGO_PKG_VERSION"),
+        harmless_tools: HARMLESS_TOOLS.to_vec(),
     })
 }
 
@@ -99,6 +104,20 @@ fn print(status: &ClientStatus) -> anyhow::Result<()> {
             let path = output::visible(&part.path.display().to_string());
             output::line(&format!("  {label:<7} {:<12} {:<8} {path}", part.state, part.scope))?;
         }
+    }
+    if let Some(approvals) = &status.approvals {
+        let all = approvals.allowed + approvals.missing.len();
+        let tools = if approvals.missing.is_empty() {
+            "called without a question".to_owned()
+        } else {
+            format!(
+                "{} of {all} harmless ones ask you each time: {}; svc install {} --allow-tools",
+                approvals.missing.len(),
+                approvals.missing.join(", "),
+                status.client.name()
+            )
+        };
+        output::line(&format!("  {:<7} {tools}", "tools"))?;
     }
     for problem in &status.problems {
         output::line(&format!("  !! {}", output::visible(problem)))?;
