@@ -183,6 +183,24 @@ impl Error {
     pub fn invalid(field: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Invalid { field: field.into(), why: why.into() }
     }
+
+    /// The one thing that `name` names. Of none and of several it is an error.
+    pub(super) fn only_one<T>(
+        kind: ResourceKind,
+        name: &str,
+        mut things: Vec<T>,
+        candidate: impl Fn(&T) -> Candidate,
+    ) -> Result<T, Self> {
+        match things.len() {
+            0 => Err(Self::not_found(kind, name)),
+            1 => Ok(things.swap_remove(0)),
+            _ => Err(Self::Ambiguous {
+                kind,
+                name: name.to_owned(),
+                candidates: things.iter().map(candidate).collect(),
+            }),
+        }
+    }
 }
 
 impl From<StoreError> for Error {

@@ -6,6 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, svc, svc_with_input};
+use crate::expect::{each, text};
 
 /// A bare `tools/call`, as hooks make it.
 #[track_caller]
@@ -191,4 +192,40 @@ fn records_are_listed_exported_and_taken_in_again() {
         all
     };
     assert_eq!(texts(again.ok()), texts(exported.ok()));
+}
+
+#[test]
+fn the_beginning_of_an_id_names_a_record_a_session_and_a_token() {
+    let d = Daemon::start();
+    let sessions = ["7d1e40aa-first", "7d1e40bb-second"];
+    let mut records = Vec::new();
+    for id in sessions {
+        let start = json!({ "session_id": id, "cwd": "/repo", "client": "codex" });
+        call(&d, "start_session", &start);
+        records.push(text(&call(&d, "start_ghap", &attempt(id)), "id"));
+    }
+    let minted = ["a", "b"].map(|session| {
+        let token = d.post("/v1/tokens", &json!({ "session": session })).ok(201);
+        text(&token, "token_id")
+    });
+    let svc = |args: &[&str]| svc(&d.home, args);
+    for (command, [one, other]) in [
+        (["ghap", "show"], [&*records[0], &*records[1]]),
+        (["session", "show"], sessions),
+        (["token", "revoke"], [&*minted[0], &*minted[1]]),
+    ] {
+        let differs = one.bytes().zip(other.bytes()).position(|(a, b)| a != b).expect("two ids");
+        let several = svc(&[command[0], command[1], &one[..differs]]);
+        assert_eq!(several.code, Some(2), "{several:?}");
+        assert!(several.stderr.contains(one) && several.stderr.contains(other), "{several:?}");
+        let found = svc(&[command[0], command[1], &one[..=differs], "--json"]).json();
+        assert!(found.to_string().contains(one) && !found.to_string().contains(other), "{found}");
+        let nobody = svc(&[command[0], command[1], "zzzzzzzz"]);
+        assert!(nobody.code == Some(1) && nobody.stderr.contains("there is no"), "{nobody:?}");
+    }
+    let tokens = d.get("/v1/tokens").ok(200);
+    let revoked = |row: &&Value| !row["revoked_at"].is_null();
+    let revoked: Vec<&Value> =
+        tokens["tokens"].as_array().expect("a list").iter().filter(revoked).collect();
+    assert_eq!(each(&revoked.into_iter().cloned().collect::<Vec<_>>(), "token_id"), [&*minted[0]]);
 }

@@ -234,10 +234,17 @@ fn an_answer_that_nobody_waited_for_is_in_the_inbox() {
     let ran = running.wait(SOON);
     assert_eq!((ran.code, &*ran.stdout), (Some(130), ""), "{ran:?}");
     assert!(ran.stderr.contains("svc inbox"), "{ran:?}");
-    let ran = svc(&d.home, &["ask", "ann", "and this?", "--timeout", "1"]);
+    let ran = svc(&d.home, &["ask", "ann", "and later?", "--timeout", "0"]);
+    let (told, ran) =
+        (ran.ok().to_owned(), svc(&d.home, &["ask", "ann", "and this?", "--timeout", "1"]));
+    assert!(told.starts_with("asked ann, which is ") && told.contains("`svc inbox`"), "{told}");
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("svc inbox"), "{ran:?}");
-    assert_eq!(each(&peek(&d, "ann"), "text"), ["is it green?", "and this?"], "both stay open");
+    assert_eq!(
+        each(&peek(&d, "ann"), "text"),
+        ["is it green?", "and later?", "and this?"],
+        "all stay open"
+    );
     assert!(svc(&d.home, &["inbox"]).ok().contains("nothing waits for you"));
 
     answers(&d, "ann", &asked, "yes");

@@ -141,11 +141,11 @@ fn problem_of(page: &Page) -> Option<String> {
 }
 
 #[test]
-fn the_scene_is_what_the_program_prints() {
+fn the_recordings_are_what_the_program_prints() {
     let missing: Vec<_> =
         ["python3", "jq"].into_iter().filter(|tool| !is_installed(tool)).collect();
     if !missing.is_empty() {
-        println!("skipped: docs/scene.svg was not compared ({missing:?} not installed)");
+        println!("skipped: the recordings in docs were not compared ({missing:?} not installed)");
         return;
     }
     let home = Home::new();

@@ -26,7 +26,7 @@ pub(in crate::cli) struct AskArgs {
     name: String,
     /// The question; `-` reads it from standard input
     text: String,
-    /// How long to wait, in seconds [default: until there is an answer]
+    /// How long to wait, in seconds; 0 asks and does not wait [default: until there is an answer]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
 }
@@ -55,7 +55,16 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
     let id = output::cell(&question, "id");
     let name = output::visible(&name_of(&receiver));
     let wait = Wait { context, question: &question, name: &name };
-    wait.note(&format!("asked {name}, which is {}", output::cell(&receiver, "status")));
+    let asked = format!("asked {name}, which is {}", output::cell(&receiver, "status"));
+    if args.timeout == Some(0) {
+        if context.json {
+            output::json(&question)?;
+        } else {
+            output::line(&format!("{asked} ({id}); the answer will be in `svc inbox`"))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    wait.note(&asked);
     let end = wait.end(&mut answers, &mut deliveries);
     let end = async {
         match args.timeout {

@@ -73,6 +73,7 @@ fn letter(context: &Context, message: &Value, from: &str) -> String {
         "query" => "asks",
         "response" => "answers",
         "broadcast" => "tells everybody",
+        _ if message["correlation_id"].is_string() => "answers",
         _ => "tells you",
     };
     let (from, id) = (output::visible(from), cell("id"));

@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, Scope, Timestamp, TokenFingerprint, TokenHash, TokenId, is_reserved_session,
-        limits, new_secret, token_hash,
+        Caller, IdReference, Scope, Timestamp, TokenFingerprint, TokenHash, TokenId,
+        is_reserved_session, limits, new_secret, token_hash,
     },
-    service::{Error, Page, ResourceKind, check, project::project_root},
+    service::{Candidate, Error, Page, ResourceKind, check, project::project_root},
     store::TokenRow,
 };
 
@@ -246,11 +246,18 @@ impl Access {
         Ok(page.map(TokenInfo::from))
     }
 
-    /// Takes a session token back, from the next request on. Only the operator may.
+    /// Takes a session token back, by its id or the beginning of it, from the next request on. Only the operator may.
     pub async fn revoke_token(&self, caller: &Caller, id: &str) -> Result<TokenInfo, Error> {
         only_operator(caller)?;
         let unknown = || Error::not_found(ResourceKind::Token, id);
-        let id = TokenId::parse(id).ok_or_else(unknown)?;
+        let id = match IdReference::parse(id, TokenId::PREFIX) {
+            Some(IdReference::Prefix(prefix)) => {
+                let limit = limits::PAGE_DEFAULT;
+                let rows = self.core.store.tokens_with_prefix(&prefix, limit).await?;
+                Error::only_one(ResourceKind::Token, id, rows, candidate)?.token_id
+            }
+            _ => TokenId::parse(id).ok_or_else(unknown)?,
+        };
         let to_revoke = id.clone();
         let row = self
             .core
@@ -271,6 +278,12 @@ impl Access {
         self.end_browsers().await;
         Ok(token)
     }
+}
+
+fn candidate(row: &TokenRow) -> Candidate {
+    let state = if row.revoked_at.is_some() { "revoked" } else { "good" };
+    let about = format!("{state}, of {}, since {}", row.session, row.created_at);
+    Candidate { id: row.token_id.as_str().to_owned(), about }
 }
 
 impl Seen {

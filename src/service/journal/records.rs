@@ -10,14 +10,14 @@ use super::{
 };
 use crate::{
     domain::{
-        BudgetKind, Caller, GhapId, RowReader,
+        BudgetKind, Caller, GhapId, IdReference, RowReader,
         journal::{
             Domain, Ghap, GhapChange, GhapDraft, GhapStatus, Iteration, Resolution, Verdict,
         },
         limits,
     },
     service::{
-        Error, Page, ResourceKind,
+        Candidate, Error, Page, ResourceKind,
         project::project_of_write,
         search,
         team::{ActingSession, tell},
@@ -207,14 +207,22 @@ impl Journal {
         Ok(self.core.store.active_ghap(&acting.session_id).await?)
     }
 
-    /// A record with its history.
+    /// A record with its history, by its id or the beginning of it.
     pub async fn ghap(&self, caller: &Caller, id: &str) -> Result<GhapDetail, Error> {
         let unknown = || Error::not_found(ResourceKind::GhapRecord, id);
-        let id = GhapId::parse(id).ok_or_else(unknown)?;
-        let reader = RowReader::of(caller);
-        let ghap = self.core.store.ghap(&reader, &id).await?.ok_or_else(unknown)?;
-        let history = self.core.store.iterations(&id).await?;
-        let notes = self.core.store.notes(&id).await?;
+        let (reader, store) = (RowReader::of(caller), &self.core.store);
+        let ghap = match IdReference::parse(id, GhapId::PREFIX) {
+            Some(IdReference::Prefix(prefix)) => {
+                let ghaps = store.ghaps_with_prefix(&reader, &prefix, limits::PAGE_DEFAULT).await?;
+                Error::only_one(ResourceKind::GhapRecord, id, ghaps, candidate)?
+            }
+            _ => {
+                let id = GhapId::parse(id).ok_or_else(unknown)?;
+                store.ghap(&reader, &id).await?.ok_or_else(unknown)?
+            }
+        };
+        let history = store.iterations(&ghap.id).await?;
+        let notes = store.notes(&ghap.id).await?;
         Ok(GhapDetail { ghap, history, notes })
     }
 
@@ -276,4 +284,9 @@ pub(super) async fn tell_of(
         "confidence_tier": ghap.tier(),
     });
     tell(tx, &ghap.session_id, event_kind, &data).await
+}
+
+fn candidate(ghap: &Ghap) -> Candidate {
+    let about = format!("{}, {}, since {}", ghap.status(), ghap.goal, ghap.created_at);
+    Candidate { id: ghap.id.as_str().to_owned(), about }
 }

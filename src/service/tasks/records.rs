@@ -74,16 +74,9 @@ impl Tasks {
             return task_id(text);
         };
         let (reader, limit) = (RowReader::of(caller), limits::PAGE_DEFAULT);
-        let mut rows = self.core.store.tasks_with_prefix(&reader, &prefix, limit).await?;
-        match rows.len() {
-            0 => Err(Error::not_found(ResourceKind::Task, text)),
-            1 => Ok(rows.swap_remove(0).task.task_id),
-            _ => Err(Error::Ambiguous {
-                kind: ResourceKind::Task,
-                name: text.to_owned(),
-                candidates: rows.iter().map(|row| candidate(&row.task)).collect(),
-            }),
-        }
+        let rows = self.core.store.tasks_with_prefix(&reader, &prefix, limit).await?;
+        let row = Error::only_one(ResourceKind::Task, text, rows, |row| candidate(&row.task))?;
+        Ok(row.task.task_id)
     }
 
     /// A task with whose it is, for whoever asks.

@@ -12,10 +12,14 @@ use crate::{
         AccessLevel, BudgetKind, Caller, GhapId, IMPLICIT_SESSION, Principal, RowReader,
         SessionStanding, Timestamp, TokenId,
         journal::{Ghap, Session, SessionSource, ToolUse},
+        limits,
     },
-    service::{Error, Page, ResourceKind, check, project::project_to_start},
+    service::{Candidate, Error, Page, ResourceKind, check, project::project_to_start},
     store::{SessionFilter, SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx},
 };
+
+/// Bytes of a session's id that are enough to name it. Clients choose these ids.
+const SESSION_PREFIX_MIN: usize = 4;
 
 /// Where a call of the journal belongs: a session, and in it perhaps a sub-agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -205,13 +209,14 @@ impl Team {
         Ok(self.core.store.session(&acting.session_id).await?.and_then(|session| session.project))
     }
 
-    /// A session with its counters.
+    /// A session with its counters, by its id or the beginning of it.
     pub async fn session_detail(
         &self,
         caller: &Caller,
         session_id: &str,
     ) -> Result<SessionDetail, Error> {
         let unknown = || Error::not_found(ResourceKind::Session, session_id);
+        let session_id = &*self.find_session(caller, session_id).await?;
         let owner = self.core.store.session_owner(session_id).await?.ok_or_else(unknown)?;
         let is_subject = caller.session() == Some(session_id);
         if !is_subject && caller.access_to(&owner) == AccessLevel::Hidden {
@@ -221,6 +226,17 @@ impl Team {
         let tools = self.core.store.tool_uses(session_id).await?;
         let active = self.core.store.active_ghap(session_id).await?;
         Ok(SessionDetail { session, tools, active })
+    }
+
+    /// The id of the session that a text names: its id, or the beginning of the id of one that the caller may read.
+    async fn find_session(&self, caller: &Caller, text: &str) -> Result<String, Error> {
+        let is_id = self.core.store.session_owner(text).await?.is_some();
+        if is_id || text.len() < SESSION_PREFIX_MIN {
+            return Ok(text.to_owned());
+        }
+        let (reader, limit) = (RowReader::of(caller), limits::PAGE_DEFAULT);
+        let rows = self.core.store.sessions_with_prefix(&reader, text, limit).await?;
+        Ok(Error::only_one(ResourceKind::Session, text, rows, candidate)?.session_id)
     }
 
     /// A page of sessions that the caller may read, those heard of last first.
@@ -374,4 +390,11 @@ pub(in crate::service) async fn owns_session(
     }
     let owner = tx.session_owner(session_id).await?;
     Ok(owner.is_some_and(|row| row.owner == Some(caller.principal())))
+}
+
+fn candidate(session: &Session) -> Candidate {
+    let state = if session.ended_at.is_some() { "over" } else { "open" };
+    let client = session.client.as_deref().unwrap_or("no client");
+    let about = format!("{state}, {client}, since {}", session.started_at);
+    Candidate { id: session.session_id.clone(), about }
 }

@@ -337,6 +337,29 @@ impl Store {
         raw.map(Ghap::try_from).transpose()
     }
 
+    /// Records that the reader may read and whose ids begin so, those that are open first, at most `limit`.
+    pub async fn ghaps_with_prefix(
+        &self,
+        reader: &RowReader,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<Ghap>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
+        let raw = ghaps!(
+            "where g.ghap_id >= ?1 and g.ghap_id < ?1 || '~'
+                and (?3 is null or g.project = ?4 or g.session_id = ?3
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
+            order by g.status = 'active' desc, g.id desc limit ?2",
+            prefix,
+            limit,
+            key,
+            project
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        raw.into_iter().map(Ghap::try_from).collect()
+    }
+
     /// A page of records that the reader may read, the latest made first.
     pub async fn ghaps(
         &self,

@@ -308,6 +308,28 @@ impl Store {
         Ok(raw.into_iter().map(Session::from).collect())
     }
 
+    /// Sessions that the reader may read and whose ids begin so, those that are open first, at most `limit`.
+    pub async fn sessions_with_prefix(
+        &self,
+        reader: &RowReader,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<Session>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
+        let raw = sessions!(
+            "where s.session_id >= ?1 and substr(s.session_id, 1, length(?1)) = ?1
+                and (?3 is null or s.project = ?4 or s.session_id = ?3 or s.created_by = 'session:' || ?3)
+            order by s.ended_at is not null, s.last_seen_at desc limit ?2",
+            prefix,
+            limit,
+            key,
+            project
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(raw.into_iter().map(Session::from).collect())
+    }
+
     /// How often each tool was called in a session, the most called first.
     pub async fn tool_uses(&self, session_id: &str) -> Result<Vec<ToolUse>, StoreError> {
         let rows = sqlx::query!(

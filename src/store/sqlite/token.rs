@@ -391,6 +391,23 @@ impl Store {
             .collect()
     }
 
+    /// Tokens whose ids begin so, those that are good first, at most `limit`.
+    pub async fn tokens_with_prefix(
+        &self,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<TokenRow>, StoreError> {
+        let rows = tokens!(
+            "where token_id >= ?1 and token_id < ?1 || '~'
+            order by revoked_at is not null, token_id desc limit ?2",
+            prefix,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(TokenRow::try_from).collect()
+    }
+
     /// Tokens, the latest first, before the one named `before`, at most `limit`.
     pub async fn tokens(
         &self,
