@@ -35,6 +35,9 @@ pub struct FileConfig {
     /// `[hooks]`.
     #[serde(default)]
     pub hooks: HooksSection,
+    /// `[sessions]`.
+    #[serde(default)]
+    pub sessions: SessionsSection,
     /// `[sources]`.
     #[serde(default)]
     pub sources: SourcesSection,
@@ -78,6 +81,18 @@ pub struct HooksSection {
     pub sub_agents: Option<bool>,
     /// Which idle sessions a message wakes.
     pub wake: Option<String>,
+}
+
+/// `[sessions]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SessionsSection {
+    /// Which sessions a session sees.
+    pub visibility: Option<String>,
+    /// Who may send to whom.
+    pub allow: Option<Vec<String>>,
+    /// Most turns in which replies answer replies.
+    pub max_ping_pong: Option<u32>,
 }
 
 /// `[sources]`.
@@ -165,6 +180,8 @@ mod tests {
             ("[retention]\nmax_age_days = \"x\"", "retention.max_age_days"),
             ("[hooks]\ncheck_in = \"often\"", "hooks.check_in"),
             ("[sources]\nexpose = true", "sources.expose"),
+            ("[sessions]\nvisible = \"all\"", "sessions.visible"),
+            ("[sessions]\nallow = \"a->b\"", "sessions.allow"),
             ("[budget]\nstreams = -1", "budget.streams"),
             ("[budget]\nstream = 1", "budget.stream"),
             ("[sources]\nexpose = {}", "sources.expose"),

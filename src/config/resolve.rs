@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::domain::conversation::{AllowRule, SessionsPolicy, SessionsVisibility};
 use crate::domain::{BudgetBounds, BudgetKind, ToolExposure};
 
 use super::sources::{FlagSources, SourceFiles};
@@ -52,6 +53,12 @@ pub struct Config {
     pub hooks_sub_agents: Setting<bool>,
     /// Which idle sessions a message wakes.
     pub hooks_wake: Setting<WakeMode>,
+    /// Which sessions a session sees.
+    pub sessions_visibility: Setting<SessionsVisibility>,
+    /// Who may send to whom, of the sessions that see each other; empty: all of them.
+    pub sessions_allow: Setting<Vec<AllowRule>>,
+    /// Most turns in which replies of sessions answer replies.
+    pub sessions_max_ping_pong: Setting<u32>,
     /// Which tools clients are shown; by their credential if this is not set.
     pub sources_expose: Setting<Option<ToolExposure>>,
     /// What one principal may hold, by kind, in the order of the documentation.
@@ -151,6 +158,7 @@ impl Config {
         let default_token = paths.token.clone();
         let default_agent =
             sources.text("default_agent", None, file.default_agent.clone(), own, Ok)?.optional();
+        let policy = SessionsPolicy::default();
         let config = Self {
             listen: sources
                 .list("listen", list(&flags.listen), file.listen.clone(), value::listen)?
@@ -218,6 +226,23 @@ impl Config {
             hooks_wake: sources
                 .text("hooks.wake", None, file.hooks.wake.clone(), own, |text| text.parse())?
                 .or_default(|| WakeMode::Terminal),
+            sessions_visibility: sources
+                .text("sessions.visibility", None, file.sessions.visibility.clone(), own, |text| {
+                    text.parse()
+                })?
+                .or_default(|| policy.visibility),
+            sessions_allow: sources
+                .list("sessions.allow", None, file.sessions.allow.clone(), str::parse)?
+                .or_default(Vec::new),
+            sessions_max_ping_pong: sources
+                .text(
+                    "sessions.max_ping_pong",
+                    None,
+                    file.sessions.max_ping_pong,
+                    |text| text.trim().parse().map_err(|_| format!("`{text}` is not a whole number")),
+                    value::ping_pong,
+                )?
+                .or_default(|| policy.max_ping_pong),
             sources_expose: sources
                 .text("sources.expose", None, file.sources.expose.clone(), own, |text| {
                     text.parse()
@@ -275,6 +300,21 @@ impl Config {
             row("hooks.sub_agents", json!(*self.hooks_sub_agents), &self.hooks_sub_agents),
             row("hooks.wake", json!(*self.hooks_wake), &self.hooks_wake),
             row(
+                "sessions.visibility",
+                json!(self.sessions_visibility.as_str()),
+                &self.sessions_visibility,
+            ),
+            row(
+                "sessions.allow",
+                json!(self.sessions_allow.iter().map(AllowRule::as_text).collect::<Vec<_>>()),
+                &self.sessions_allow,
+            ),
+            row(
+                "sessions.max_ping_pong",
+                json!(*self.sessions_max_ping_pong),
+                &self.sessions_max_ping_pong,
+            ),
+            row(
                 "sources.expose",
                 json!(self.sources_expose.map(ToolExposure::as_str)),
                 &self.sources_expose,
@@ -283,6 +323,15 @@ impl Config {
         ];
         rows.extend(self.budget.iter().map(|(kind, bound)| row(kind.key(), json!(**bound), bound)));
         rows
+    }
+
+    /// Whom sessions see and send to.
+    pub fn sessions_policy(&self) -> SessionsPolicy {
+        SessionsPolicy {
+            visibility: *self.sessions_visibility,
+            allow: self.sessions_allow.value.clone(),
+            max_ping_pong: *self.sessions_max_ping_pong,
+        }
     }
 
     /// What one principal may hold.
@@ -509,6 +558,18 @@ mod tests {
             (
                 resolve(&[], &Flags::default(), "[retention]\nmax_bytes = 0"),
                 "key `retention.max_bytes`",
+            ),
+            (
+                resolve(&[], &Flags::default(), "[sessions]\nvisibility = \"agent\""),
+                "key `sessions.visibility`",
+            ),
+            (
+                resolve(&[], &Flags::default(), "[sessions]\nallow = [\"a->b\", \"c\"]"),
+                "key `sessions.allow`",
+            ),
+            (
+                resolve(&[("SVC_SESSIONS_MAX_PING_PONG", "6")], &Flags::default(), ""),
+                "SVC_SESSIONS_MAX_PING_PONG",
             ),
             (resolve(&[], &Flags::default(), "listen = []"), "listen (file) is empty"),
             (resolve(&[], &listening("127.0.0.1:1"), "listen = [\"x\"]"), "key `listen`"),

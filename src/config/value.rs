@@ -107,6 +107,11 @@ pub(super) fn positive(number: u64) -> Result<u64, String> {
     Err(format!("{number} is not between 1 and {}", i64::MAX))
 }
 
+/// Turns in which replies of sessions may answer replies.
+pub(super) fn ping_pong(turns: u32) -> Result<u32, String> {
+    if turns <= 5 { Ok(turns) } else { Err(format!("{turns} is not between 0 and 5")) }
+}
+
 /// Applies a parser to each item.
 pub(super) fn each<T>(
     items: &[String],

@@ -87,6 +87,7 @@ impl ServingDaemon {
         };
         let tuning = Tuning { budget: config.budget_bounds(), ..tuning::tuning(env)? };
         let services = Services::new(store.clone(), clock, ids, tuning, tokens);
+        let services = services.with_sessions(config.sessions_policy());
         let services = services.with_hook_policy(policy).with_agents(AgentSettings {
             config: config.agents.clone(),
             env: env.clone(),

@@ -33,5 +33,8 @@ pub(super) fn tuning(env: &Env) -> anyhow::Result<Tuning> {
     if let Some(most) = number("SVC_INBOX_MAX")? {
         tuning.inbox_max = u32::try_from(most)?;
     }
+    if let Some(most) = number("SVC_SESSION_SENDS")? {
+        tuning.session_sends = u32::try_from(most)?;
+    }
     Ok(tuning)
 }

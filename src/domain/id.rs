@@ -66,6 +66,10 @@ id!(
     MessageId, "msg_"
 );
 id!(
+    /// A send of one session to another, with its turn and its reply.
+    RunId, "run_"
+);
+id!(
     /// A hosted agent: one conversation, kept by one host process.
     AgentId, "ag_"
 );
@@ -105,6 +109,15 @@ id!(
     /// A call that takes time, and the task that it may be for an MCP client.
     CallId, "call_"
 );
+
+impl RunId {
+    /// The run of a message that no other run has: the ids differ in their prefix alone.
+    pub fn of_message(message: &MessageId) -> Self {
+        let text = message.as_str();
+        let own = text.strip_prefix(MessageId::PREFIX).unwrap_or(text);
+        Self(format!("{}{own}", Self::PREFIX))
+    }
+}
 
 /// Makes ids. An argument of services, so that a test can foresee them.
 #[derive(Debug, Clone)]

@@ -81,6 +81,26 @@ pub const LEASE: Duration = Duration::from_mins(1);
 pub const INBOX_MAX: u32 = 10_000;
 /// How often the liveness of processes (a peer's `pid`, a task's runner) is looked at.
 pub const PID_CHECK: Duration = Duration::from_secs(5);
+/// Messages that one session may send to another within [`SESSION_SENDS_WINDOW`].
+pub const SESSION_SENDS: u32 = 20;
+/// See [`SESSION_SENDS`].
+pub const SESSION_SENDS_WINDOW: Duration = Duration::from_mins(1);
+/// Longest message of one session to another, in bytes.
+pub const SESSION_MESSAGE_BYTES: usize = 64 * 1024;
+/// How long a send waits for its reply when the caller does not say.
+pub const SESSION_WAIT: Duration = Duration::from_secs(30);
+/// Most sessions in a list.
+pub const SESSIONS_MAX: u32 = 200;
+/// Bytes of one answer with a session's history, and characters of one text in it.
+pub const SESSION_HISTORY_BYTES: usize = 80 * 1024;
+/// See [`SESSION_HISTORY_BYTES`].
+pub const SESSION_HISTORY_CHARS: usize = 4_000;
+/// How deep agents may start agents, and how many live ones one session may have started.
+pub const SPAWN_DEPTH: u32 = 3;
+/// See [`SPAWN_DEPTH`].
+pub const SPAWN_CHILDREN: u64 = 5;
+/// Messages that one look for an agent's mail takes beyond those that its host has.
+pub const AGENT_MAIL: u32 = 64;
 /// A task whose runner's process is gone gets its terminal event after this much silence: a runner that ended
 /// well is still sending its last lines.
 pub const RUNNER_GRACE: Duration = Duration::from_mins(1);

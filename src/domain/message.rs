@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{MessageId, PeerId, PeerStatus, Timestamp};
+use super::{MessageId, PeerId, PeerStatus, Timestamp, conversation::Provenance};
 
 /// A stored message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -26,6 +26,9 @@ pub struct Message {
     pub timestamp: Timestamp,
     /// Present state of its delivery.
     pub state: DeliveryState,
+    /// Where it comes from, as the daemon knows it; absent of messages from before that was stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
 }
 
 /// A message to be sent.

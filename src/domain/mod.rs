@@ -8,6 +8,7 @@ pub mod agent;
 mod budget;
 mod caller;
 pub mod cluster;
+pub mod conversation;
 mod daemon_proof;
 mod event;
 mod exposure;
@@ -49,7 +50,7 @@ pub use gap::GapReason;
 pub(crate) use id::random_bytes;
 pub use id::{
     AgentId, AgentRequestId, CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId,
-    PeerId, TaskId, TokenId, ValueId, new_secret,
+    PeerId, RunId, TaskId, TokenId, ValueId, new_secret,
 };
 pub use id_reference::IdReference;
 pub use instance::{AgentInstance, InstanceStatus, InstanceView, StartRate, is_instance_name};
@@ -61,7 +62,7 @@ pub use operator_name::{
     IMPLICIT_SESSION, changes_direction, is_reserved_session, looks_like_operator,
 };
 pub use peer::{Peer, PeerPresence, PeerRole, PeerStatus, RegisterInput};
-pub use peer_reference::{PeerReference, SessionKey, choose};
+pub use peer_reference::{PeerReference, SessionKey, choose, is_agent_key};
 pub use principal::Principal;
 pub use process::{ClientProcess, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, SHELLS};
 pub use secret::{WeakSecret, check_secret};

@@ -1,6 +1,6 @@
 //! How a caller names a peer: by its id or the beginning of it, by the key of its session, or by its display name.
 
-use super::{IdReference, Peer, PeerId, PeerStatus, stamp};
+use super::{IdReference, Peer, PeerId, PeerStatus, is_instance_name, stamp};
 
 /// What every key of a session begins with.
 const KEY: &str = "agent:";
@@ -72,6 +72,17 @@ impl SessionKey {
             backend == self.backend || (&*backend, &*self.backend) == ("claude-code", "claude");
         is_backend && session_id.to_lowercase() == self.session_id.to_lowercase()
     }
+}
+
+/// Whether a text is the key of an agent that the daemon runs, by its form: `agent:<instance>:<name>`, in lower case.
+pub fn is_agent_key(text: &str) -> bool {
+    let parts = text.strip_prefix(KEY).and_then(|rest| rest.split_once(':'));
+    let is_part = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_' | b'.')
+    };
+    parts.is_some_and(|(instance, name)| {
+        is_instance_name(instance) && !name.is_empty() && name.bytes().all(is_part)
+    })
 }
 
 /// Of peers that one text names, the one that is meant: the only one, or the only one that is alive. Otherwise all of them,
@@ -168,6 +179,23 @@ mod tests {
             }
         }
         assert!(key("agent:codex:peer_01").is_of(&peer("codex", None, Idle)), "without a session");
+    }
+
+    #[test]
+    fn the_key_of_an_agent_has_a_form() {
+        for (text, is) in [
+            ("agent:reviewer:main", true),
+            ("agent:a-1:task_01.b-c", true),
+            ("agent:reviewer:", false),
+            ("agent::main", false),
+            ("agent:Reviewer:main", false),
+            ("agent:reviewer:a:b", false),
+            ("agent:reviewer:a b", false),
+            ("xagent:reviewer:main", false),
+            ("claude-code-1-ab", false),
+        ] {
+            assert_eq!(is_agent_key(text), is, "{text}");
+        }
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! What every room stands on: the store, the clock, the maker of ids, and times that a test shortens.
 
-use std::{ops::Deref, sync::Arc, time::Duration};
+use std::{
+    ops::Deref,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use super::budget::Budget;
 use crate::{
-    domain::{BudgetBounds, Clock, Ids, Timestamp, limits},
+    domain::{BudgetBounds, Clock, Ids, Timestamp, conversation::SessionsPolicy, limits},
     store::Store,
 };
 
@@ -22,6 +26,8 @@ pub(in crate::service) struct SharedMeans {
     pub(in crate::service) budget: Budget,
     /// Something changed for the queue of dispatches.
     pub(in crate::service) work: tokio::sync::Notify,
+    /// Whom sessions see and send to, as configured.
+    sessions: OnceLock<SessionsPolicy>,
 }
 
 impl Deref for Core {
@@ -41,7 +47,18 @@ impl Core {
     ) -> Self {
         let budget = Budget::new(tuning.budget);
         let work = tokio::sync::Notify::new();
-        Self(Arc::new(SharedMeans { store, clock, ids, tuning, budget, work }))
+        let sessions = OnceLock::new();
+        Self(Arc::new(SharedMeans { store, clock, ids, tuning, budget, work, sessions }))
+    }
+
+    /// Sets whom sessions see and send to. Only the first call counts.
+    pub(in crate::service) fn set_sessions(&self, policy: SessionsPolicy) {
+        self.sessions.set(policy).ok();
+    }
+
+    /// Whom sessions see and send to.
+    pub(in crate::service) fn sessions(&self) -> &SessionsPolicy {
+        self.sessions.get_or_init(SessionsPolicy::default)
     }
 
     pub(in crate::service) fn now(&self) -> Timestamp {
@@ -58,6 +75,8 @@ pub struct Tuning {
     pub lease: Duration,
     /// [`limits::INBOX_MAX`].
     pub inbox_max: u32,
+    /// [`limits::SESSION_SENDS`].
+    pub session_sends: u32,
     /// [`limits::RUNNER_GRACE`].
     pub runner_grace: Duration,
     /// [`limits::MAINTENANCE`].
@@ -80,6 +99,7 @@ impl Default for Tuning {
             peer_timeout: limits::PEER_TIMEOUT,
             lease: limits::LEASE,
             inbox_max: limits::INBOX_MAX,
+            session_sends: limits::SESSION_SENDS,
             runner_grace: limits::RUNNER_GRACE,
             maintenance: limits::MAINTENANCE,
             sse_keep_alive: limits::SSE_KEEP_ALIVE,

@@ -18,7 +18,9 @@ use super::{
     team::Team,
 };
 use crate::{
-    domain::{BudgetKind, Caller, Clock, Ids, Timestamp, hook::HookPolicy},
+    domain::{
+        BudgetKind, Caller, Clock, Ids, Timestamp, conversation::SessionsPolicy, hook::HookPolicy,
+    },
     store::Store,
 };
 
@@ -95,6 +97,13 @@ impl Services {
     #[must_use]
     pub fn with_hook_policy(mut self, policy: HookPolicy) -> Self {
         Arc::make_mut(&mut self.0).hooks.set_policy(policy);
+        self
+    }
+
+    /// The same with whom sessions see and send to.
+    #[must_use]
+    pub fn with_sessions(self, policy: SessionsPolicy) -> Self {
+        self.core.set_sessions(policy);
         self
     }
 

@@ -41,6 +41,7 @@ mod tests {
             correlation_id: None,
             timestamp: Timestamp::from_millis(0),
             state: DeliveryState::Queued,
+            provenance: None,
         }
     }
 

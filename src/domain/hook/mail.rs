@@ -86,6 +86,7 @@ mod tests {
             correlation_id: Some("c\n1".to_owned()),
             timestamp: Timestamp::from_millis(0),
             state: DeliveryState::Queued,
+            provenance: None,
         }
     }
 

@@ -224,6 +224,7 @@ proptest! {
             correlation_id: None,
             timestamp: Timestamp::from_millis(0),
             state: DeliveryState::Queued,
+            provenance: None,
         };
         let stamp = stamp(&message, &from).before.into_string();
         let lines: Vec<&str> = lines(&stamp).collect();

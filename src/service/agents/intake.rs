@@ -75,6 +75,7 @@ pub(super) async fn take_in(
         let before = row.clone();
         for event in &fresh {
             apply(tx, core, &mut row, event).await?;
+            follow_mail(tx, core, &row, event).await?;
             give_words(tx, core, &row, &mut work, event, &mut taken).await?;
         }
         if let Some(end) = fresh.iter().find_map(exit_of) {
@@ -92,6 +93,22 @@ pub(super) async fn take_in(
         taken.is_spent = true;
     }
     Ok(taken)
+}
+
+/// What an event is to a message that became a turn.
+async fn follow_mail(
+    tx: &mut WriteTx,
+    core: &Core,
+    row: &AgentRow,
+    event: &RawAgentEvent,
+) -> Result<(), Error> {
+    match event.body() {
+        AgentEventBody::Input { message_id, .. } => team::turn_began(tx, row, message_id).await,
+        AgentEventBody::State { turn: Some(turn), .. } => {
+            team::turn_ended(tx, core, row, turn).await
+        }
+        _ => Ok(()),
+    }
 }
 
 /// An event as the log has it: the host's line.
@@ -359,6 +376,7 @@ pub(super) async fn finish(
     for dispatch in work.iter_mut().filter(|it| it.state != DispatchState::Over) {
         settle_exit(tx, core, row, dispatch).await?;
     }
+    team::agent_ended(tx, core, row).await?;
     row.info.pid = 0;
     row.ended_at = Some(tx.now());
     tx.close_stream(&stream_of(&id)).await?;

@@ -10,10 +10,11 @@ use crate::{
         Caller, MessageType, NewEvent, NewMessage, PeerId, Principal, Task, TaskChange, TaskReport,
         TaskStatus, TokenId,
         agent::{AgentBackend, AgentState, TurnEnd, TurnOutcome},
+        conversation::SourceTool,
         limits,
     },
     service::{Error, core::Core, tasks, team},
-    store::{AgentRow, DispatchRow, DispatchState, RequestRow, TaskRow, WriteTx},
+    store::{AgentRow, DispatchRow, DispatchState, MessageTerms, RequestRow, TaskRow, WriteTx},
 };
 
 /// Attempts with agents that were lost before they had the prompt.
@@ -253,6 +254,14 @@ async fn tell_asker(
         (Some(Principal::Operator) | None, None) => None,
     };
     let Some(peer) = peer else { return Ok(()) };
+    let asker = tx.asker_of(&dispatch.task_id).await?;
+    if let (Some(agent), Some(Principal::Session(key))) = (&asker.agent, &task.owned.owner) {
+        // One of its name that was started since has asked for nothing.
+        let live = tx.live_agent(key).await?;
+        if live.is_none_or(|live| live.info.id != *agent) {
+            return Ok(());
+        }
+    }
     let text = end_in_words(&task.task, &dispatch.instance);
     let from = match &task.owned.runner {
         Some(Principal::Session(key)) => key.to_string(),
@@ -260,7 +269,8 @@ async fn tell_asker(
     };
     let key = format!("task-end-{}", dispatch.task_id);
     let project = task.owned.project.as_deref();
-    tell(tx, core, &from, project, peer.peer.peer_id, text, Some(key)).await
+    let tool = asker.tool.unwrap_or(SourceTool::SendMessage);
+    tell(tx, core, &from, project, peer.peer.peer_id, (tool, text), Some(key)).await
 }
 
 fn end_in_words(task: &Task, instance: &str) -> String {
@@ -282,7 +292,7 @@ async fn tell(
     from: &str,
     project: Option<&str>,
     to: PeerId,
-    text: String,
+    (tool, text): (SourceTool, String),
     key: Option<String>,
 ) -> Result<(), Error> {
     let caller = Caller::Session {
@@ -308,8 +318,11 @@ async fn tell(
         from,
         input: Arc::new(input),
         text_id: None,
+        tool,
+        run_id: None,
     };
-    match team::deliver(tx, &outgoing, to, MessageType::Notification).await {
+    let terms = MessageTerms::default();
+    match team::deliver(tx, &outgoing, to, MessageType::Notification, terms).await {
         Ok(_) => Ok(()),
         Err(Error::LimitReached(reason)) => {
             tracing::warn!(reason, "no room for a word about an agent");
@@ -341,7 +354,8 @@ pub(super) async fn tell_operator(
     for peer in tx.operator_peers(limits::TOLD_PEERS).await? {
         let key = format!("request-{}", request.request_id);
         let project = row.owned.project.as_deref();
-        tell(tx, core, &info.session_key, project, peer, text.clone(), Some(key)).await?;
+        let asks = (SourceTool::AgentRequest, text.clone());
+        tell(tx, core, &info.session_key, project, peer, asks, Some(key)).await?;
     }
     Ok(())
 }

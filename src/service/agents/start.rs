@@ -18,10 +18,10 @@ use crate::{
         agent::{
             AgentBackend, AgentInfo, AgentInput, AgentMcpServer, AgentState, HostSpec, HostStarted,
         },
-        limits, new_secret, token_hash,
+        is_agent_key, limits, new_secret, stamp, token_hash,
     },
     hosts,
-    service::{Error, check, project::project_root},
+    service::{Error, check, project::project_root, team},
     store::{AgentRow, HostProcess, TokenRow, WriteTx},
 };
 
@@ -387,6 +387,12 @@ impl Agents {
         let stream = stream_of(&row.info.id);
         let stream = tx.open_stream(&stream, &StreamVisibility::shared(&row.owned)).await?;
         tx.insert_agent(&row, stream.id, key, wish).await?;
+        if let Principal::Session(key) = &plan.owner
+            && let Some(parent) = tx.live_agent(key).await?
+        {
+            tx.note_parent(&row.info.id, &parent.info.id).await?;
+        }
+        team::hosted_peer(tx, &self.core, &row, plan.task.as_deref().filter(|_| plan.task_id.is_some())).await?;
         tell_team(tx, "agent.started", &row, json!({})).await?;
         Ok(PlannedAgent { row, plan, token })
     }
@@ -473,7 +479,12 @@ impl Agents {
             turn_end: instance.turn_end.clone(),
             model: plan.model.clone(),
             resume: plan.resume.clone(),
-            system_prompt: None,
+            system_prompt: match &plan.owner {
+                Principal::Session(key) if is_agent_key(key) => {
+                    Some(stamp::system_context(key, None, &row.info.session_key))
+                }
+                _ => None,
+            },
             mcp: self
                 .settings
                 .mcp_url

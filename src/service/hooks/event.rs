@@ -122,7 +122,7 @@ impl Hooks {
     ) -> Result<bool, Error> {
         let (Some(session), Some(peer)) = (&known.session, &known.peer) else { return Ok(false) };
         Ok(hook::is_sign_of_life(event, session, peer, known.arrived)
-            && !self.core.store.has_mail(&peer.peer_id).await?)
+            && !self.core.store.has_mail(&peer.peer_id, known.arrived).await?)
     }
 
     /// Writes all that follows from an event, in one commit.

@@ -101,7 +101,7 @@ impl Hooks {
         peer: &Peer,
         waiter: &str,
     ) -> Result<Option<HandedMail>, Error> {
-        if !self.core.store.has_mail(&peer.peer_id).await? {
+        if !self.core.store.has_mail(&peer.peer_id, self.core.now()).await? {
             return Ok(None);
         }
         let (peer, waiter, lease) = (peer.clone(), waiter.to_owned(), self.core.tuning.lease);

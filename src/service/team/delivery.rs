@@ -8,10 +8,12 @@ use serde_json::json;
 use crate::{
     domain::{
         BudgetKind, Caller, DeliveryState, Message, MessageId, MessageType, NewEvent, NewMessage,
-        PeerId, Principal, StreamName, StreamVisibility, Timestamp, limits,
+        PeerId, Principal, RunId, StreamName, StreamVisibility, Timestamp,
+        conversation::{Provenance, RunMode, RunState, SourceTool},
+        is_agent_key, limits,
     },
     service::{Error, core::Core},
-    store::{StoreError, WriteTx},
+    store::{MessageTerms, RunRow, StoreError, WriteTx},
 };
 
 /// A message on its way, of one receiver or of many: copies are stored by many write jobs.
@@ -24,6 +26,10 @@ pub(in crate::service) struct OutgoingMessage {
     pub(in crate::service) input: Arc<NewMessage>,
     /// Row of the text that copies share; `None` before the first copy.
     pub(in crate::service) text_id: Option<i64>,
+    /// The call that it came by.
+    pub(in crate::service) tool: SourceTool,
+    /// The send that it belongs to, if it is not one of its own.
+    pub(in crate::service) run_id: Option<RunId>,
 }
 
 impl OutgoingMessage {
@@ -36,8 +42,16 @@ impl OutgoingMessage {
         self.caller.principal().to_string()
     }
 
-    fn message(&self, id: MessageId, to: &PeerId, kind: MessageType, at: Timestamp) -> Message {
+    fn message(
+        &self,
+        id: MessageId,
+        to: &PeerId,
+        kind: MessageType,
+        (at, session): (Timestamp, Option<String>),
+    ) -> Message {
+        let run = self.run_id.clone().unwrap_or_else(|| RunId::of_message(&id));
         Message {
+            provenance: Some(Provenance::inter_session(session, self.tool, run)),
             id,
             kind,
             from_peer: self.from.clone(),
@@ -50,6 +64,30 @@ impl OutgoingMessage {
     }
 }
 
+/// The key of the session that a message is from; `None` if it is from the person, or from a peer that is no more.
+pub(super) async fn source_session(
+    tx: &mut WriteTx,
+    from: &str,
+) -> Result<Option<String>, StoreError> {
+    match PeerId::parse(from) {
+        Some(id) => Ok(tx.peer(&id).await?.and_then(|row| row.session_key())),
+        None => Ok(is_agent_key(from).then(|| from.to_owned())),
+    }
+}
+
+/// Stores a message that waits from now on.
+pub(super) async fn put(
+    tx: &mut WriteTx,
+    message: &mut Message,
+    (sent_by, key): (&str, Option<&str>),
+    terms: MessageTerms,
+) -> Result<(), StoreError> {
+    tx.insert_message(message, sent_by, key, terms).await?;
+    tx.advance_messages(std::slice::from_ref(&message.id), &[message.state], None).await?;
+    let to = message.to_peer.clone();
+    advance(tx, &to, std::slice::from_mut(message), DeliveryState::Queued, None).await
+}
+
 /// Stores a message for `to`, or finds the one that was stored for its key.
 ///
 /// # Errors
@@ -59,6 +97,7 @@ pub(in crate::service) async fn deliver(
     outgoing: &OutgoingMessage,
     to: PeerId,
     kind: MessageType,
+    terms: MessageTerms,
 ) -> Result<Message, Error> {
     let OutgoingMessage { core, caller, from, input, .. } = outgoing;
     let key = input.idempotency_key.as_deref();
@@ -77,10 +116,10 @@ pub(in crate::service) async fn deliver(
     core.budget.check(tx, caller, BudgetKind::Messages, 1).await?;
     core.budget.check(tx, caller, BudgetKind::MessageBytes, outgoing.bytes()).await?;
     let now = tx.now();
-    let mut message = outgoing.message(MessageId::new(&core.ids, now), &to, kind, now);
-    tx.insert_message(&message, &outgoing.sent_by(), key).await?;
-    tx.advance_messages(std::slice::from_ref(&message.id), &[message.state], None).await?;
-    advance(tx, &to, std::slice::from_mut(&mut message), DeliveryState::Queued, None).await?;
+    let session = source_session(tx, from).await?;
+    let id = MessageId::new(&core.ids, now);
+    let mut message = outgoing.message(id, &to, kind, (now, session));
+    put(tx, &mut message, (&outgoing.sent_by(), key), terms).await?;
     Ok(message)
 }
 
@@ -123,7 +162,8 @@ async fn accept_copies(
     let copies: Vec<(MessageId, PeerId)> =
         to.into_iter().map(|peer| (MessageId::new(&outgoing.core.ids, now), peer)).collect();
     let Some((first, receiver)) = copies.first() else { return Ok(()) };
-    let mut message = outgoing.message(first.clone(), receiver, MessageType::Broadcast, now);
+    let source = (now, source_session(tx, &outgoing.from).await?);
+    let mut message = outgoing.message(first.clone(), receiver, MessageType::Broadcast, source);
     let text_id = match outgoing.text_id {
         Some(id) => id,
         None => tx.insert_shared_text(&message.text).await?,
@@ -136,6 +176,9 @@ async fn accept_copies(
     tx.advance_messages(&message_ids, &path[1..], reason).await?;
     message.state = state;
     for (id, peer) in copies {
+        if let Some(provenance) = &mut message.provenance {
+            provenance.run_id = RunId::of_message(&id);
+        }
         message.id = id;
         message.to_peer = peer;
         let event = delivery_event(&message, reason);
@@ -169,7 +212,81 @@ pub(in crate::service) async fn advance(
         }
         tx.advance_messages(&ids, path, reason).await?;
     }
-    append_to_peer(tx, to, events).await
+    append_to_peer(tx, to, events).await?;
+    let sent = messages.iter().filter(|message| {
+        let tool = message.provenance.as_ref().map(|it| it.source_tool);
+        message.state == state && tool == Some(SourceTool::SessionsSend)
+    });
+    for message in sent {
+        follow_delivery(tx, message, reason).await?;
+    }
+    Ok(())
+}
+
+/// What a step of its delivery is to the send that a message is.
+async fn follow_delivery(
+    tx: &mut WriteTx,
+    message: &Message,
+    reason: Option<&'static str>,
+) -> Result<(), StoreError> {
+    use DeliveryState::{Expired, Injected, Refused, Undeliverable};
+    if !matches!(message.state, Injected | Expired | Refused | Undeliverable) {
+        return Ok(());
+    }
+    let Some(mut run) = tx.run_of_message(&message.id).await? else { return Ok(()) };
+    if run.ended_at.is_some() {
+        return Ok(());
+    }
+    match message.state {
+        Injected => {
+            run.begun_at.get_or_insert(tx.now());
+            // What asks for nothing is over when it is known.
+            run.state =
+                if run.mode == RunMode::Followup { RunState::Running } else { RunState::Ok };
+        }
+        Expired => run.state = RunState::Timeout,
+        _ => run.state = RunState::Error,
+    }
+    if run.state != RunState::Running && run.state != RunState::Ok {
+        run.reason = Some("undeliverable".to_owned());
+        run.error = Some(reason.unwrap_or(message.state.as_str()).to_owned());
+    }
+    store_run(tx, &mut run).await
+}
+
+/// Stores a send that has changed, with an event for both ends.
+pub(super) async fn store_run(tx: &mut WriteTx, run: &mut RunRow) -> Result<(), StoreError> {
+    if run.state.is_over() {
+        run.ended_at.get_or_insert(tx.now());
+    }
+    tx.update_run(run).await?;
+    tell_run(tx, run).await
+}
+
+/// Says in the streams of both ends how far a send is.
+pub(super) async fn tell_run(tx: &mut WriteTx, run: &RunRow) -> Result<(), StoreError> {
+    let kind = match run.state {
+        RunState::Queued => "run.queued",
+        RunState::Running => "run.began",
+        _ => "run.ended",
+    };
+    let mut data = json!({
+        "run_id": run.run_id, "message_id": run.message_id, "state": run.state, "mode": run.mode,
+        "source_session": run.source.session, "target_session": run.target.session,
+    });
+    for (name, text) in [
+        ("reply_id", run.reply_id.as_ref().map(MessageId::as_str)),
+        ("reason", run.reason.as_deref()),
+        ("error", run.error.as_deref()),
+    ] {
+        if let Some(text) = text {
+            data[name] = text.into();
+        }
+    }
+    for peer in [&run.source.peer, &run.target.peer] {
+        append_to_peer(tx, peer, vec![NewEvent::new(kind, &data)]).await?;
+    }
+    Ok(())
 }
 
 /// Says that messages of one inbox, which were given, were not seen. Their states stay; who waits for mail looks again.
@@ -218,6 +335,9 @@ fn event_of(kind: &'static str, message: &Message, reason: Option<&'static str>)
     });
     if let Some(reason) = reason {
         data["reason"] = reason.into();
+    }
+    if let Some(provenance) = &message.provenance {
+        data["provenance"] = json!(provenance);
     }
     NewEvent::new(kind, &data)
 }

@@ -7,18 +7,21 @@ use serde::Serialize;
 
 use super::{
     Team,
-    delivery::{OutgoingMessage, advance, deliver, deliver_copies},
+    delivery::{OutgoingMessage, advance, deliver, deliver_copies, store_run},
+    runs::terms_of_reply,
     peers::{may_act_for, own_peer},
 };
 use crate::{
     domain::{
         Caller, Delivery, DeliveryState, Message, MessageId, MessageType, NewMessage, Peer, PeerId,
-        PeerRole, PeerStatus, limits,
+        PeerRole, PeerStatus,
+        conversation::{RunState, SourceTool},
+        limits,
         quote::{self, ModelText},
         stamp::{self, MessageSender, MessageStamp},
     },
     service::{Error, Page, ResourceKind, check},
-    store::{MessageFilter, MessageListRow, MessageRow, StoreError, WriteTx},
+    store::{MessageFilter, MessageListRow, MessageRow, RunRow, StoreError, WriteTx},
 };
 
 /// A message in a list: with the beginning of its text.
@@ -112,11 +115,16 @@ impl Team {
                         return Err(Error::invalid("to", why));
                     }
                     let kind = input.kind.unwrap_or(MessageType::Notification);
-                    let input = Arc::new(input);
-                    let outgoing = OutgoingMessage { core, caller, from, input, text_id: None };
-                    let sent = deliver(tx, &outgoing, to, kind).await?;
-                    acknowledge_answered(tx, &sent, &receiver).await?;
-                    Ok(sent)
+                    let outgoing = OutgoingMessage {
+                        core,
+                        caller,
+                        from,
+                        input: Arc::new(input),
+                        text_id: None,
+                        tool: SourceTool::PeerSend,
+                        run_id: None,
+                    };
+                    send_answer(tx, outgoing, &receiver, kind).await
                 })
             })
             .await
@@ -167,7 +175,15 @@ impl Team {
                         let mut to = tx.peer_ids(circle.as_deref(), after.as_ref(), limit).await?;
                         let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
                         to.retain(|(peer, _)| peer.as_str() != from);
-                        let mut outgoing = OutgoingMessage { core, caller, from, input, text_id };
+                        let mut outgoing = OutgoingMessage {
+                            core,
+                            caller,
+                            from,
+                            input,
+                            text_id,
+                            tool: SourceTool::PeerBroadcast,
+                            run_id: None,
+                        };
                         let receivers = to.iter().map(|(peer, _)| peer.clone()).collect();
                         let full = deliver_copies(tx, &mut outgoing, receivers).await?;
                         to.retain(|(peer, _)| !full.contains(peer));
@@ -199,6 +215,10 @@ impl Team {
             .write(move |tx| {
                 Box::pin(async move {
                     own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
+                    if tx.is_hosted(&peer).await? {
+                        // Its messages become turns.
+                        return Ok(Page::last(Vec::new()));
+                    }
                     let until = tx.now().plus(lease);
                     let mut messages = tx.free_messages(&peer, until, limit).await?;
                     let ids: Vec<_> = messages.iter().map(|message| message.id.clone()).collect();
@@ -344,6 +364,47 @@ impl Team {
     }
 }
 
+/// Stores a message to `receiver`. If it answers what that one has asked, the question is answered and acknowledged with it.
+pub(in crate::service) async fn send_answer(
+    tx: &mut WriteTx,
+    mut outgoing: OutgoingMessage,
+    receiver: &Peer,
+    kind: MessageType,
+) -> Result<Message, Error> {
+    let to = receiver.peer_id.clone();
+    let mut answered = match kind {
+        MessageType::Response => answered_run(tx, &outgoing, &to).await?,
+        _ => None,
+    };
+    if let Some(run) = &answered {
+        outgoing.run_id = Some(run.run_id.clone());
+    }
+    let terms = terms_of_reply(tx, answered.as_ref());
+    let sent = deliver(tx, &outgoing, to, kind, terms).await?;
+    if let Some(run) = &mut answered {
+        run.state = RunState::Ok;
+        run.reply_id = Some(sent.id.clone());
+        store_run(tx, run).await?;
+    }
+    acknowledge_answered(tx, &sent, receiver).await?;
+    Ok(sent)
+}
+
+/// The open send that a message answers: the answer names what was sent, and comes from whom it was sent to.
+async fn answered_run(
+    tx: &mut WriteTx,
+    answer: &OutgoingMessage,
+    to: &PeerId,
+) -> Result<Option<RunRow>, StoreError> {
+    let named = answer.input.correlation_id.as_deref().and_then(MessageId::parse);
+    let Some(question) = named else { return Ok(None) };
+    let run = tx.run_of_message(&question).await?;
+    let is_theirs = |run: &RunRow| {
+        run.ended_at.is_none() && run.source.peer == *to && run.target.peer.as_str() == answer.from
+    };
+    Ok(run.filter(is_theirs))
+}
+
 /// An answer acknowledges what it answers: the message from its receiver that it names. A question in return does not.
 async fn acknowledge_answered(
     tx: &mut WriteTx,
@@ -478,7 +539,9 @@ mod tests {
             let core = Core::new(test.store.clone(), clock, core.ids.clone(), tuning);
             let (input, from) = (Arc::new(text.clone()), "operator".to_owned());
             let caller = Caller::Operator;
-            let mut outgoing = OutgoingMessage { core, caller, from, input, text_id: None };
+            let tool = SourceTool::PeerBroadcast;
+            let mut outgoing =
+                OutgoingMessage { core, caller, from, input, text_id: None, tool, run_id: None };
             let to = to.to_vec();
             let done: Result<Vec<PeerId>, Error> = test
                 .store

@@ -6,6 +6,7 @@ mod inbox;
 mod ownership;
 mod peers;
 mod room;
+mod runs;
 mod session_stream;
 mod sessions;
 
@@ -14,7 +15,12 @@ pub use room::Team;
 pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
 
 pub(super) use delivery::{OutgoingMessage, advance, deliver, note_unseen};
+pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, foreign};
 pub(super) use peers::{create, may_act_for, set_status, update};
+pub(super) use runs::{
+    agent_ended, hosted_peer, mail_refused, open_run, peer_of_speaker, turn_began, turn_ended,
+    turn_said,
+};
 pub(super) use session_stream::tell;
 pub(super) use sessions::{begin, end, owns_session};

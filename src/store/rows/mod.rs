@@ -1,6 +1,7 @@
 //! What the store takes and gives: plain values, without a word on how an engine holds them.
 
 mod agent;
+mod conversation;
 mod journal;
 mod learning;
 mod log;
@@ -14,6 +15,7 @@ pub use agent::{
     AgentFilter, AgentRow, DispatchMode, DispatchRow, DispatchState, DispatchWish, HostProcess,
     RequestAnswerRow, RequestRow,
 };
+pub use conversation::{AgentMail, RunEnd, RunRow, TaskAsker};
 pub use journal::{
     CalibrationRow, GhapFilter, HitRate, LessonKind, ProbabilityBin, SessionFilter, SessionStart,
     VerdictWeek,
@@ -26,7 +28,7 @@ pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
 pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
 pub use source::{SourceListRow, SourceProcessRow, SourceStateRow};
 pub use team::{
-    LoginCodeRow, MessageFilter, MessageListRow, MessageRow, PeerFilter, PeerRow, ProcessSubject,
+    LoginCodeRow, MessageFilter, MessageListRow, MessageRow, MessageTerms, PeerFilter, PeerRow, ProcessSubject,
     SubjectHolders, TaskFilter, TaskRow, TokenEnd, TokenRow,
 };
 pub use tool_call::{ToolCall, ToolCallCount};

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{
-    ClientProcess, DeliveryState, Message, MessageType, Ownership, Peer, PeerPresence, PeerStatus,
-    Principal, RowReader, Task, TaskStatus, Timestamp, TokenId,
+    ClientProcess, DeliveryState, Message, MessageType, Ownership, Peer, PeerPresence, PeerRole,
+    PeerStatus, Principal, RowReader, Task, TaskStatus, Timestamp, TokenId, is_agent_key, stamp,
 };
 
 /// A peer with what only the daemon knows of it.
@@ -24,6 +24,16 @@ impl PeerRow {
     /// The process that it is known to run in.
     pub fn process(&self) -> Option<ClientProcess> {
         Some(ClientProcess { pid: self.peer.pid?, started: self.process_started.clone()? })
+    }
+
+    /// The key of the session that it stands for; `None` of the person's own. An agent that the daemon runs has its own key,
+    /// whichever conversation it leads.
+    pub fn session_key(&self) -> Option<String> {
+        if self.peer.role == PeerRole::Human {
+            return None;
+        }
+        let own = self.owner.as_deref().filter(|owner| is_agent_key(owner));
+        Some(own.map_or_else(|| stamp::address(&self.peer).to_string(), str::to_owned))
     }
 
     /// The peer as far as this reader may see it: whole if it is its own or of its project, else its presence.
@@ -67,6 +77,15 @@ pub struct MessageRow {
     pub id: i64,
     /// What every caller sees.
     pub message: Message,
+}
+
+/// What only the daemon knows of a message that is stored.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MessageTerms {
+    /// Of a reply that answers a reply: the number of the turn that it begins.
+    pub turn: Option<u32>,
+    /// A call waits for it until then, and nobody else is given it before.
+    pub held_until: Option<Timestamp>,
 }
 
 /// A task with what only the daemon knows of it.

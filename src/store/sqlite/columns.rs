@@ -19,8 +19,9 @@ use sqlx::{
 use crate::{
     domain::{
         CallId, DeliveryState, GhapId, HookId, McpSessionId, MessageId, MessageType, OutcomeId,
-        PeerId, PeerRole, PeerStatus, TaskId, TaskStatus, Timestamp, TokenId, ValueId,
+        PeerId, PeerRole, PeerStatus, RunId, TaskId, TaskStatus, Timestamp, TokenId, ValueId,
         agent::{AgentState, RequestKind},
+        conversation::{RunMode, RunState, SourceTool},
         journal::{
             Domain, GhapStatus, OutcomeVerdict, RootCauseCategory, SessionSource, Strategy, Tier,
         },
@@ -94,7 +95,10 @@ fn parse_word<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, BoxDynError
 
 column!(Timestamp as i64, |at| at.as_millis(), |millis| Ok(Self::from_millis(millis)));
 
-ids!(CallId, GhapId, HookId, McpSessionId, MessageId, OutcomeId, PeerId, TaskId, TokenId, ValueId,);
+ids!(
+    CallId, GhapId, HookId, McpSessionId, MessageId, OutcomeId, PeerId, RunId, TaskId, TokenId,
+    ValueId,
+);
 
 words!(
     AgentState,
@@ -117,6 +121,9 @@ words!(
     SessionSource,
     ShownBy,
     TokenEnd,
+    RunMode,
+    RunState,
+    SourceTool,
     Strategy,
     TaskStatus,
     Tier,
@@ -143,6 +150,8 @@ mod tests {
         assert_eq!(stored(&mut conn, McpTransport::Http).await, "http");
         assert_eq!(stored(&mut conn, ShownBy::Subject).await, "subject");
         assert_eq!(stored(&mut conn, GhapPart::RootCause).await, "root_cause");
+        assert_eq!(stored(&mut conn, RunState::NoReply).await, "no_reply");
+        assert_eq!(stored(&mut conn, SourceTool::SendMessage).await, "SendMessage");
         assert_eq!(stored(&mut conn, Strategy::ReadTheError).await, "read-the-error");
         assert_eq!(stored(&mut conn, Timestamp::from_millis(7)).await, "7");
         assert_eq!(stored(&mut conn, PeerId::from("peer_1".to_owned())).await, "peer_1");

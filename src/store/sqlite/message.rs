@@ -2,8 +2,11 @@
 
 use super::{db::Store, errors::all_changed, json::to_json, tx::WriteTx};
 use crate::{
-    domain::{Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, Timestamp},
-    store::{MessageFilter, MessageListRow, MessageRow, StoreError},
+    domain::{
+        Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, RunId, Timestamp,
+        conversation::{Provenance, SourceTool},
+    },
+    store::{MessageFilter, MessageListRow, MessageRow, MessageTerms, StoreError},
 };
 
 struct RawMessage {
@@ -16,10 +19,16 @@ struct RawMessage {
     correlation_id: Option<String>,
     state: DeliveryState,
     at: Timestamp,
+    source_tool: Option<SourceTool>,
+    source_session: Option<String>,
+    run_id: Option<String>,
 }
 
 impl From<RawMessage> for MessageRow {
     fn from(raw: RawMessage) -> Self {
+        let provenance = raw.source_tool.zip(raw.run_id).map(|(tool, run)| {
+            Provenance::inter_session(raw.source_session, tool, RunId::from(run))
+        });
         Self {
             id: raw.id,
             message: Message {
@@ -31,6 +40,7 @@ impl From<RawMessage> for MessageRow {
                 correlation_id: raw.correlation_id,
                 timestamp: raw.at,
                 state: raw.state,
+                provenance,
             },
         }
     }
@@ -42,7 +52,8 @@ macro_rules! messages {
             RawMessage,
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
                 coalesce((select shared.text from message_text shared where shared.id = text_id), text) as "text!",
-                correlation_id, state as "state: DeliveryState", at as "at: Timestamp"
+                correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
+                source_tool as "source_tool: SourceTool", source_session, run_id
             from message "# + $tail
             $(, $arg)*
         )
@@ -67,12 +78,18 @@ impl WriteTx {
         message: &Message,
         sent_by: &str,
         idempotency_key: Option<&str>,
+        terms: MessageTerms,
     ) -> Result<(), StoreError> {
         let (id, to) = (message.id.as_str(), message.to_peer.as_str());
         let bytes = row_bytes(&message.text);
+        let provenance = message.provenance.as_ref();
+        let tool = provenance.map(|it| it.source_tool);
+        let session = provenance.and_then(|it| it.source_session_key.as_deref());
+        let run = provenance.map(|it| it.run_id.as_str());
         sqlx::query!(
             "insert into message (message_id, type, from_peer, to_peer, sent_by, text, bytes, correlation_id, \
-                idempotency_key, state, at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                idempotency_key, state, at, source_tool, source_session, run_id, turn, held_until) \
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             message.kind,
             message.from_peer,
@@ -83,7 +100,12 @@ impl WriteTx {
             message.correlation_id,
             idempotency_key,
             message.state,
-            message.timestamp
+            message.timestamp,
+            tool,
+            session,
+            run,
+            terms.turn,
+            terms.held_until
         )
         .execute(&mut self.conn)
         .await?;
@@ -111,10 +133,14 @@ impl WriteTx {
         idempotency_key: Option<&str>,
     ) -> Result<(), StoreError> {
         let (list, bytes) = (to_json(copies), row_bytes(&message.text));
+        let provenance = message.provenance.as_ref();
+        let tool = provenance.map(|it| it.source_tool);
+        let session = provenance.and_then(|it| it.source_session_key.as_deref());
         sqlx::query!(
             "insert into message (message_id, type, from_peer, to_peer, sent_by, text, text_id, bytes, \
-                correlation_id, idempotency_key, state, at)
-            select value ->> 0, ?, ?, value ->> 1, ?, '', ?, ?, ?, ?, ?, ? from json_each(?)",
+                correlation_id, idempotency_key, state, at, source_tool, source_session, run_id)
+            select value ->> 0, ?, ?, value ->> 1, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, 'run_' || substr(value ->> 0, 5)
+            from json_each(?)",
             message.kind,
             message.from_peer,
             sent_by,
@@ -124,6 +150,8 @@ impl WriteTx {
             idempotency_key,
             message.state,
             message.timestamp,
+            tool,
+            session,
             list
         )
         .execute(&mut self.conn)
@@ -179,6 +207,13 @@ impl WriteTx {
         .execute(&mut self.conn)
         .await?;
         all_changed(done.rows_affected(), ids.len(), "message")
+    }
+
+    /// A message by its id.
+    pub async fn message(&mut self, id: &MessageId) -> Result<Option<Message>, StoreError> {
+        let id = id.as_str();
+        let raw = messages!("where message_id = ?", id).fetch_optional(&mut self.conn).await?;
+        Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
     /// Those of `ids` that are messages for this receiver, in the order of arrival.
@@ -316,9 +351,10 @@ impl WriteTx {
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
         let rows = messages!(
-            "where to_peer = ? and waits = 1 and (state <> 'injected' or given_by is null)
-                and (leased_until is null or leased_until <= ? or leased_until > ?)
-            order by id limit ?",
+            "where to_peer = ?1 and waits = 1 and (state <> 'injected' or given_by is null)
+                and (leased_until is null or leased_until <= ?2 or leased_until > ?3)
+                and (held_until is null or held_until <= ?2)
+            order by id limit ?4",
             to,
             self.now,
             longest,
@@ -342,6 +378,7 @@ impl WriteTx {
             "where to_peer = ?1 and waits = 1
                 and (state in ('accepted', 'queued') or (state = 'offered' and (?2 or leased_until <= ?3))
                     or (state = 'injected' and leased_until = 0))
+                and (held_until is null or held_until <= ?3)
             order by id limit ?4",
             to,
             all,
@@ -383,6 +420,7 @@ impl WriteTx {
         let (to, calls) = (to.as_str(), to_json(calls));
         let rows = messages!(
             "where to_peer = ? and given_by in (select value from json_each(?)) and state in ('offered', 'injected')
+                and substr(given_by, 1, 3) <> 'ag_'
             order by id",
             to,
             calls
@@ -413,7 +451,8 @@ impl WriteTx {
         let rows = sqlx::query_as!(
             RawMessage,
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
-                correlation_id, state as "state: DeliveryState", at as "at: Timestamp"
+                correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
+                source_tool as "source_tool: SourceTool", source_session, run_id
             from message where to_peer = ? and waits = 1
             order by id limit ?"#,
             to,
@@ -490,6 +529,7 @@ impl Store {
                 substr(cast(coalesce((select shared.text from message_text shared where shared.id = text_id), text)
                     as blob), 1, ?4) as "text!: Vec<u8>",
                 bytes, correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
+                source_tool as "source_tool: SourceTool", source_session, run_id,
                 (select display_name from peer where peer_id = from_peer) as "from_name?: String",
                 (select display_name from peer where peer_id = to_peer) as "to_name?: String",
                 exists (
@@ -530,6 +570,9 @@ impl Store {
                 correlation_id: row.correlation_id,
                 state: row.state,
                 at: row.at,
+                source_tool: row.source_tool,
+                source_session: row.source_session,
+                run_id: row.run_id,
             };
             MessageListRow {
                 row: MessageRow::from(raw),

@@ -12,6 +12,7 @@ mod calibration;
 mod columns;
 mod confirmation;
 mod connect;
+mod conversation;
 mod count;
 mod db;
 mod dispatch;

@@ -1,0 +1,323 @@
+//! Whom a session may see, and whom it may send to.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What `[sessions]` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionsPolicy {
+    /// Which sessions a session sees.
+    pub visibility: SessionsVisibility,
+    /// Who may send to whom, of those that see each other; empty: all of them.
+    pub allow: Vec<AllowRule>,
+    /// Most turns in which replies answer replies.
+    pub max_ping_pong: u32,
+}
+
+impl Default for SessionsPolicy {
+    fn default() -> Self {
+        Self { visibility: SessionsVisibility::Project, allow: Vec::new(), max_ping_pong: 5 }
+    }
+}
+
+/// Which sessions a session sees beside itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionsVisibility {
+    /// None.
+    #[serde(rename = "self")]
+    Own,
+    /// Its children.
+    Tree,
+    /// Those of its project, and its children anywhere.
+    Project,
+    /// All.
+    All,
+}
+
+impl SessionsVisibility {
+    /// The word in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Own => "self",
+            Self::Tree => "tree",
+            Self::Project => "project",
+            Self::All => "all",
+        }
+    }
+}
+
+impl std::str::FromStr for SessionsVisibility {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Own, Self::Tree, Self::Project, Self::All]
+            .into_iter()
+            .find(|it| it.as_str() == text)
+            .ok_or_else(|| format!("`{text}` is not self, tree, project or all"))
+    }
+}
+
+/// What a session is to the one that looks at it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SessionSight {
+    /// It is the same.
+    pub is_self: bool,
+    /// It was started by the one that looks.
+    pub is_child: bool,
+    /// Both work in one project.
+    pub is_of_project: bool,
+}
+
+/// Why a session is not seen, or not sent to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionDenial {
+    /// `visibility = "self"`.
+    SelfVisibilityRestricted,
+    /// `visibility = "tree"`.
+    TreeVisibilityRestricted,
+    /// `visibility = "project"`.
+    ProjectVisibilityRestricted,
+    /// No entry of `allow` fits.
+    AgentToAgentNotAllowed,
+}
+
+impl SessionDenial {
+    /// Its code.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::SelfVisibilityRestricted => "self_visibility_restricted",
+            Self::TreeVisibilityRestricted => "tree_visibility_restricted",
+            Self::ProjectVisibilityRestricted => "project_visibility_restricted",
+            Self::AgentToAgentNotAllowed => "agent_to_agent_not_allowed",
+        }
+    }
+
+    /// What it comes from, with the setting by its name.
+    pub const fn explanation(self) -> &'static str {
+        match self {
+            Self::SelfVisibilityRestricted => {
+                "there is no such session, or it is not yours: sessions.visibility is `self`"
+            }
+            Self::TreeVisibilityRestricted => {
+                "there is no such session, or you did not start it: sessions.visibility is `tree`"
+            }
+            Self::ProjectVisibilityRestricted => {
+                "there is no such session, or it is of another project: sessions.visibility is `project`"
+            }
+            Self::AgentToAgentNotAllowed => {
+                "no entry of sessions.allow lets you send to this session"
+            }
+        }
+    }
+}
+
+/// One end of a send, as `allow` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionParty<'a> {
+    /// Its key.
+    pub key: &'a str,
+    /// Its instance, or the backend of one that a person started.
+    pub agent_id: &'a str,
+}
+
+/// `from->to`: who may send to whom. Each side is an instance, a backend or a key, with `*` for any part of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowRule {
+    from: String,
+    to: String,
+}
+
+impl AllowRule {
+    /// The rule as it is written.
+    pub fn as_text(&self) -> String {
+        format!("{}->{}", self.from, self.to)
+    }
+
+    fn fits(&self, from: SessionParty<'_>, to: SessionParty<'_>) -> bool {
+        let names = |pattern: &str, party: SessionParty<'_>| {
+            is_like(pattern, party.agent_id) || is_like(pattern, party.key)
+        };
+        names(&self.from, from) && names(&self.to, to)
+    }
+}
+
+impl std::str::FromStr for AllowRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let sides = text.split_once("->").map(|(from, to)| (from.trim(), to.trim()));
+        match sides {
+            Some((from, to)) if !from.is_empty() && !to.is_empty() && !to.contains("->") => {
+                Ok(Self { from: from.to_ascii_lowercase(), to: to.to_ascii_lowercase() })
+            }
+            _ => Err(format!("`{text}` is not of the form `from->to`")),
+        }
+    }
+}
+
+impl SessionsPolicy {
+    /// Whether a session is seen.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub const fn may_see(&self, sight: SessionSight) -> Result<(), SessionDenial> {
+        let SessionSight { is_self, is_child, is_of_project } = sight;
+        let is_seen = match self.visibility {
+            SessionsVisibility::Own => is_self,
+            SessionsVisibility::Tree => is_self || is_child,
+            SessionsVisibility::Project => is_self || is_child || is_of_project,
+            SessionsVisibility::All => true,
+        };
+        match (is_seen, self.unseen()) {
+            (false, Some(denial)) => Err(denial),
+            _ => Ok(()),
+        }
+    }
+
+    /// Why a session that is not seen is not; `None` if all are.
+    pub const fn unseen(&self) -> Option<SessionDenial> {
+        match self.visibility {
+            SessionsVisibility::Own => Some(SessionDenial::SelfVisibilityRestricted),
+            SessionsVisibility::Tree => Some(SessionDenial::TreeVisibilityRestricted),
+            SessionsVisibility::Project => Some(SessionDenial::ProjectVisibilityRestricted),
+            SessionsVisibility::All => None,
+        }
+    }
+
+    /// Whether one session may send to another that it sees.
+    ///
+    /// # Errors
+    /// If there are rules, and none lets it.
+    pub fn may_send(
+        &self,
+        from: SessionParty<'_>,
+        to: SessionParty<'_>,
+    ) -> Result<(), SessionDenial> {
+        if self.allow.is_empty() || self.allow.iter().any(|rule| rule.fits(from, to)) {
+            return Ok(());
+        }
+        Err(SessionDenial::AgentToAgentNotAllowed)
+    }
+}
+
+/// Whether a text is like a pattern, in which `*` stands for any text. Case does not count. It takes a time that grows with
+/// the product of both lengths at worst.
+fn is_like(pattern: &str, text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let Some(mut part) = parts.next() else { return rest.is_empty() };
+    for next in parts {
+        // The leftmost place leaves the most for what follows.
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+        part = next;
+    }
+    rest.ends_with(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(visibility: SessionsVisibility, allow: &[&str]) -> SessionsPolicy {
+        let allow = allow.iter().map(|rule| rule.parse().unwrap()).collect();
+        SessionsPolicy { visibility, allow, ..SessionsPolicy::default() }
+    }
+
+    #[test]
+    fn who_is_seen() {
+        use SessionDenial::{
+            ProjectVisibilityRestricted, SelfVisibilityRestricted, TreeVisibilityRestricted,
+        };
+        use SessionsVisibility::{All, Own, Project, Tree};
+        let own = SessionSight { is_self: true, ..SessionSight::default() };
+        let child = SessionSight { is_child: true, ..SessionSight::default() };
+        let near = SessionSight { is_of_project: true, ..SessionSight::default() };
+        let far = SessionSight::default();
+        for (visibility, seen, denial) in [
+            (Own, [true, false, false, false], Some(SelfVisibilityRestricted)),
+            (Tree, [true, true, false, false], Some(TreeVisibilityRestricted)),
+            (Project, [true, true, true, false], Some(ProjectVisibilityRestricted)),
+            (All, [true, true, true, true], None),
+        ] {
+            let policy = policy(visibility, &[]);
+            assert_eq!(policy.unseen(), denial);
+            for (sight, is_seen) in [own, child, near, far].into_iter().zip(seen) {
+                let expected = if is_seen { Ok(()) } else { Err(denial.unwrap()) };
+                assert_eq!(policy.may_see(sight), expected, "{visibility:?} {sight:?}");
+            }
+            assert_eq!(visibility.as_str().parse(), Ok(visibility));
+        }
+        assert_eq!(SessionsPolicy::default().visibility, Project);
+        assert!("agent".parse::<SessionsVisibility>().is_err());
+        for denial in
+            [SelfVisibilityRestricted, TreeVisibilityRestricted, ProjectVisibilityRestricted]
+        {
+            assert!(denial.explanation().contains("sessions.visibility"), "{denial:?}");
+        }
+        let allow = SessionDenial::AgentToAgentNotAllowed;
+        assert!(allow.explanation().contains("sessions.allow"));
+    }
+
+    #[test]
+    fn who_may_send_to_whom() {
+        let party = |agent_id: &'static str, key: &'static str| SessionParty { key, agent_id };
+        let lead = party("lead", "agent:lead:main");
+        let worker = party("worker-1", "agent:worker-1:main");
+        let claude = party("claude", "agent:claude:S-1");
+        for (allow, lead_to_worker, worker_to_lead, lead_to_claude) in [
+            (&[][..], true, true, true),
+            (&["*->*"], true, true, true),
+            (&["lead->worker-1"], true, false, false),
+            (&["lead->worker-*"], true, false, false),
+            (&["LEAD -> WORKER-*"], true, false, false),
+            (&["*->lead"], false, true, false),
+            (&["agent:lead:*->agent:claude:s-1"], false, false, true),
+            (&["lead->worker"], false, false, false),
+            (&["l*d->w*r*1"], true, false, false),
+            (&["nobody->*", "lead->claude"], false, false, true),
+        ] {
+            let policy = policy(SessionsVisibility::All, allow);
+            for (from, to, is_allowed) in [
+                (lead, worker, lead_to_worker),
+                (worker, lead, worker_to_lead),
+                (lead, claude, lead_to_claude),
+            ] {
+                let expected =
+                    if is_allowed { Ok(()) } else { Err(SessionDenial::AgentToAgentNotAllowed) };
+                assert_eq!(policy.may_send(from, to), expected, "{allow:?} {from:?} {to:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rule_has_two_sides() {
+        for text in ["", "a", "a->", "->b", "a->b->c", "a-b", " -> "] {
+            assert!(text.parse::<AllowRule>().is_err(), "{text:?}");
+        }
+        assert_eq!("A -> b*".parse::<AllowRule>().unwrap().as_text(), "a->b*");
+    }
+
+    #[test]
+    fn a_star_is_any_text() {
+        for (pattern, text, is) in [
+            ("a*b*c", "aXbYc", true),
+            ("a*b*c", "abc", true),
+            ("a*b*c", "acb", false),
+            ("*", "", true),
+            ("**", "x", true),
+            ("ab*ba", "aba", false),
+            ("*a", "ba", true),
+            ("a", "aa", false),
+            ("*ab*ab", "ab", false),
+        ] {
+            assert_eq!(is_like(pattern, text), is, "{pattern} {text}");
+        }
+        let (pattern, text) = ("*a".repeat(2_000), "a".repeat(1_999));
+        assert!(!is_like(&pattern, &text));
+    }
+}

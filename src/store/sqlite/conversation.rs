@@ -1,0 +1,410 @@
+//! Rows of sends between sessions, and what mail there is for hosted agents.
+
+use super::{db::Store, errors::changed, tx::WriteTx};
+use crate::{
+    domain::{
+        AgentId, DeliveryState, Message, MessageId, MessageType, PeerId, Principal, RunId, TaskId,
+        Timestamp,
+        conversation::{Provenance, RunMode, RunState, SourceTool, WaitEdge},
+    },
+    store::{AgentMail, RunEnd, RunRow, StoreError, TaskAsker},
+};
+
+struct RawRun {
+    run_id: RunId,
+    message_id: MessageId,
+    mode: RunMode,
+    source_session: String,
+    source_peer: PeerId,
+    source_agent: Option<String>,
+    target_session: String,
+    target_peer: PeerId,
+    target_agent: Option<String>,
+    state: RunState,
+    reason: Option<String>,
+    error: Option<String>,
+    reply_id: Option<String>,
+    waits_until: Option<Timestamp>,
+    answered: Option<RunState>,
+    idempotency_key: Option<String>,
+    created_at: Timestamp,
+    begun_at: Option<Timestamp>,
+    ended_at: Option<Timestamp>,
+}
+
+impl From<RawRun> for RunRow {
+    fn from(raw: RawRun) -> Self {
+        Self {
+            run_id: raw.run_id,
+            message_id: raw.message_id,
+            mode: raw.mode,
+            source: RunEnd {
+                session: raw.source_session,
+                peer: raw.source_peer,
+                agent: raw.source_agent.map(AgentId::from),
+            },
+            target: RunEnd {
+                session: raw.target_session,
+                peer: raw.target_peer,
+                agent: raw.target_agent.map(AgentId::from),
+            },
+            state: raw.state,
+            reason: raw.reason,
+            error: raw.error,
+            reply_id: raw.reply_id.map(MessageId::from),
+            waits_until: raw.waits_until,
+            answered: raw.answered,
+            idempotency_key: raw.idempotency_key,
+            created_at: raw.created_at,
+            begun_at: raw.begun_at,
+            ended_at: raw.ended_at,
+        }
+    }
+}
+
+/// Runs a query whose rows are sends.
+macro_rules! runs {
+    ($tail:literal $(, $arg:expr)*) => {
+        sqlx::query_as!(
+            RawRun,
+            r#"select r.run_id as "run_id!: RunId", r.message_id as "message_id!: MessageId",
+                r.mode as "mode!: RunMode", r.source_session as "source_session!",
+                r.source_peer as "source_peer!: PeerId", r.source_agent, r.target_session as "target_session!",
+                r.target_peer as "target_peer!: PeerId", r.target_agent, r.state as "state!: RunState", r.reason,
+                r.error, r.reply_id, r.waits_until as "waits_until: Timestamp", r.answered as "answered: RunState",
+                r.idempotency_key, r.created_at as "created_at!: Timestamp", r.begun_at as "begun_at: Timestamp",
+                r.ended_at as "ended_at: Timestamp"
+            from conversation_run r "# + $tail
+            $(, $arg)*
+        )
+    };
+}
+
+impl WriteTx {
+    /// Stores a send. Its message is stored already.
+    pub async fn insert_run(&mut self, row: &RunRow) -> Result<(), StoreError> {
+        let (source_agent, target_agent) = (
+            row.source.agent.as_ref().map(AgentId::as_str),
+            row.target.agent.as_ref().map(AgentId::as_str),
+        );
+        sqlx::query!(
+            "insert into conversation_run (run_id, message_id, mode, source_session, source_peer, source_agent, \
+                target_session, target_peer, target_agent, state, waits_until, idempotency_key, created_at) \
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            row.run_id,
+            row.message_id,
+            row.mode,
+            row.source.session,
+            row.source.peer,
+            source_agent,
+            row.target.session,
+            row.target.peer,
+            target_agent,
+            row.state,
+            row.waits_until,
+            row.idempotency_key,
+            row.created_at
+        )
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Stores what changed of a send.
+    pub async fn update_run(&mut self, row: &RunRow) -> Result<(), StoreError> {
+        let done = sqlx::query!(
+            "update conversation_run set state = ?, reason = ?, error = ?, reply_id = ?, waits_until = ?, answered = ?, \
+                begun_at = ?, ended_at = ? where run_id = ?",
+            row.state,
+            row.reason,
+            row.error,
+            row.reply_id,
+            row.waits_until,
+            row.answered,
+            row.begun_at,
+            row.ended_at,
+            row.run_id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        changed(done.rows_affected(), "conversation_run", row.run_id.as_str())
+    }
+
+    /// A send by its id.
+    pub async fn run(&mut self, id: &RunId) -> Result<Option<RunRow>, StoreError> {
+        let raw = runs!("where r.run_id = ?", id).fetch_optional(&mut self.conn).await?;
+        Ok(raw.map(RunRow::from))
+    }
+
+    /// The send of a message.
+    pub async fn run_of_message(&mut self, id: &MessageId) -> Result<Option<RunRow>, StoreError> {
+        let raw = runs!("where r.message_id = ?", id).fetch_optional(&mut self.conn).await?;
+        Ok(raw.map(RunRow::from))
+    }
+
+    /// What a source has sent under this key.
+    pub async fn run_by_key(
+        &mut self,
+        source: &str,
+        key: &str,
+    ) -> Result<Option<RunRow>, StoreError> {
+        let raw = runs!("where r.source_session = ? and r.idempotency_key = ?", source, key)
+            .fetch_optional(&mut self.conn)
+            .await?;
+        Ok(raw.map(RunRow::from))
+    }
+
+    /// The open sends to an incarnation of a hosted agent, in order.
+    pub async fn open_runs_of_agent(
+        &mut self,
+        peer: &PeerId,
+        agent: &AgentId,
+    ) -> Result<Vec<RunRow>, StoreError> {
+        let agent = agent.as_str();
+        let rows = runs!(
+            "where r.target_peer = ? and r.ended_at is null and r.target_agent = ? order by r.id",
+            peer,
+            agent
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(rows.into_iter().map(RunRow::from).collect())
+    }
+
+    /// The open sends to a peer whose messages it has before its eyes, in order.
+    pub async fn seen_runs_of_peer(&mut self, peer: &PeerId) -> Result<Vec<RunRow>, StoreError> {
+        let rows = runs!(
+            "join message m on m.message_id = r.message_id
+            where r.target_peer = ? and r.ended_at is null and m.state in ('injected', 'acked') order by r.id",
+            peer
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(rows.into_iter().map(RunRow::from).collect())
+    }
+
+    /// Who waits for whom now.
+    pub async fn waits(&mut self) -> Result<Vec<WaitEdge>, StoreError> {
+        let edges = sqlx::query_as!(
+            WaitEdge,
+            r#"select source_session as "waiter!", target_session as "awaited!" from conversation_run
+            where waits_until > ? and waits_until is not null and ended_at is null"#,
+            self.now
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        Ok(edges)
+    }
+
+    /// How often one session has sent to another since then.
+    pub async fn sends_since(
+        &mut self,
+        source: &str,
+        target: &str,
+        since: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let count = sqlx::query_scalar!(
+            r#"select count(*) as "count!: i64" from conversation_run
+            where source_session = ? and target_session = ? and created_at > ?"#,
+            source,
+            target,
+            since
+        )
+        .fetch_one(&mut self.conn)
+        .await?;
+        Ok(count.cast_unsigned())
+    }
+
+    /// Whether a peer is that of a live hosted agent, whose messages become its turns.
+    pub async fn is_hosted(&mut self, peer: &PeerId) -> Result<bool, StoreError> {
+        let is = sqlx::query_scalar!(
+            r#"select exists (
+                select 1 from peer p join agent a on a.session_key = p.owner and a.ended_at is null
+                where p.peer_id = ? and p.owner like 'agent:%'
+            ) as "is!: bool""#,
+            peer
+        )
+        .fetch_one(&mut self.conn)
+        .await?;
+        Ok(is)
+    }
+
+    /// Whether an agent of this key was ever run.
+    pub async fn was_agent(&mut self, session_key: &str) -> Result<bool, StoreError> {
+        let was = sqlx::query_scalar!(
+            r#"select exists (select 1 from agent where session_key = ?) as "was!: bool""#,
+            session_key
+        )
+        .fetch_one(&mut self.conn)
+        .await?;
+        Ok(was)
+    }
+
+    /// The number of the turn that a message begins, if it is a reply that answers a reply.
+    pub async fn turn_of_message(&mut self, id: &MessageId) -> Result<Option<u32>, StoreError> {
+        let turn = sqlx::query_scalar!(
+            r#"select turn as "turn: u32" from message where message_id = ?"#,
+            id
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
+        Ok(turn.flatten())
+    }
+
+    /// How many live agents a principal has started.
+    pub async fn live_children_of(&mut self, parent: &Principal) -> Result<u64, StoreError> {
+        let parent = parent.to_string();
+        let count = sqlx::query_scalar!(
+            r#"select count(*) as "count!: i64" from agent where created_by = ? and ended_at is null"#,
+            parent
+        )
+        .fetch_one(&mut self.conn)
+        .await?;
+        Ok(count.cast_unsigned())
+    }
+
+    /// Notes the incarnation that started an agent.
+    pub async fn note_parent(&mut self, agent: &AgentId, parent: &AgentId) -> Result<(), StoreError> {
+        let (id, parent) = (agent.as_str(), parent.as_str());
+        let done = sqlx::query!("update agent set parent_agent = ? where agent_id = ?", parent, id)
+            .execute(&mut self.conn)
+            .await?;
+        changed(done.rows_affected(), "agent", id)
+    }
+
+    /// Notes who asked for a dispatched task.
+    pub async fn note_asker(&mut self, task: &TaskId, asker: &TaskAsker) -> Result<(), StoreError> {
+        let (id, agent) = (task.as_str(), asker.agent.as_ref().map(AgentId::as_str));
+        let done = sqlx::query!(
+            "update dispatch set asker_agent = ?, source_tool = ?, deadline = ? where task_id = ?",
+            agent,
+            asker.tool,
+            asker.deadline,
+            id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        changed(done.rows_affected(), "dispatch", id)
+    }
+
+    /// Who asked for a dispatched task.
+    pub async fn asker_of(&mut self, task: &TaskId) -> Result<TaskAsker, StoreError> {
+        let id = task.as_str();
+        let row = sqlx::query!(
+            r#"select asker_agent, source_tool as "source_tool: SourceTool", deadline as "deadline: Timestamp"
+            from dispatch where task_id = ?"#,
+            id
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
+        Ok(row.map_or_else(TaskAsker::default, |row| TaskAsker {
+            agent: row.asker_agent.map(AgentId::from),
+            tool: row.source_tool,
+            deadline: row.deadline,
+        }))
+    }
+}
+
+impl Store {
+    /// A send by its id.
+    pub async fn run(&self, id: &RunId) -> Result<Option<RunRow>, StoreError> {
+        let raw = runs!("where r.run_id = ?", id).fetch_optional(&self.readers).await?;
+        Ok(raw.map(RunRow::from))
+    }
+
+    /// Messages that wait to become turns of a hosted agent, in order, at most `limit`.
+    pub async fn agent_mail(
+        &self,
+        peer: &PeerId,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<AgentMail>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select m.message_id as "message_id!: MessageId", m.type as "kind!: MessageType", m.from_peer as "from_peer!",
+                coalesce((select shared.text from message_text shared where shared.id = m.text_id), m.text) as "text!",
+                m.correlation_id, m.at as "at!: Timestamp", m.state as "state!: DeliveryState",
+                m.source_tool as "source_tool: SourceTool", m.source_session, m.run_id as "run_id: RunId",
+                m.turn as "turn: u32", r.mode as "mode?: RunMode"
+            from message m left join conversation_run r on r.message_id = m.message_id
+            where m.to_peer = ?1 and m.waits = 1 and m.state in ('accepted', 'queued')
+                and (m.held_until is null or m.held_until <= ?2)
+            order by m.id limit ?3"#,
+            peer,
+            now,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        let mail = rows.into_iter().map(|row| AgentMail {
+            message: Message {
+                id: row.message_id,
+                kind: row.kind,
+                from_peer: row.from_peer,
+                to_peer: peer.clone(),
+                text: row.text,
+                correlation_id: row.correlation_id,
+                timestamp: row.at,
+                state: row.state,
+                provenance: row
+                    .source_tool
+                    .zip(row.run_id)
+                    .map(|(tool, run)| Provenance::inter_session(row.source_session, tool, run)),
+            },
+            mode: row.mode,
+            turn: row.turn,
+        });
+        Ok(mail.collect())
+    }
+
+    /// When the next message that is held back for somebody who waits becomes mail of a peer.
+    pub async fn next_held_mail(&self, peer: &PeerId) -> Result<Option<Timestamp>, StoreError> {
+        let next = sqlx::query_scalar!(
+            r#"select min(held_until) as "next: Timestamp" from message
+            where to_peer = ? and waits = 1 and held_until is not null and state in ('accepted', 'queued')"#,
+            peer
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(next)
+    }
+
+    /// For whom a session waits now.
+    pub async fn awaited_by(
+        &self,
+        session: &str,
+        now: Timestamp,
+    ) -> Result<Vec<String>, StoreError> {
+        let awaited = sqlx::query_scalar!(
+            r#"select distinct target_session as "target_session!" from conversation_run
+            where source_session = ? and waits_until > ? and ended_at is null"#,
+            session,
+            now
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(awaited)
+    }
+
+    /// How many messages wait for a peer that it has not before its eyes.
+    pub async fn mail_of_peer(&self, peer: &PeerId) -> Result<u64, StoreError> {
+        let waiting = sqlx::query_scalar!(
+            r#"select count(*) as "count!: i64" from message where to_peer = ? and waits = 1 and state <> 'injected'"#,
+            peer
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(waiting.cast_unsigned())
+    }
+
+    /// The tasks whose time is over.
+    pub async fn overdue_dispatches(&self, now: Timestamp) -> Result<Vec<TaskId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"select d.task_id as "task_id!: TaskId" from dispatch d join task t using (task_id)
+            where d.state <> 'over' and d.deadline <= ? and t.cancel_requested_at is null and t.closed_at is null"#,
+            now
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(ids)
+    }
+}
