@@ -55,10 +55,13 @@ alter table agent add column parent_agent text;
 alter table dispatch add column asker_agent text;
 -- The call that asked for it: its end comes back with that name.
 alter table dispatch add column source_tool text;
+-- Whether the peer of the agent that is started for it goes with its end.
+alter table dispatch add column removes_peer integer not null default 0 check (removes_peer in (0, 1));
 -- When its task is given up.
 alter table dispatch add column deadline integer;
 
 create index agent_parent on agent (created_by) where ended_at is null;
+create index conversation_run_source on conversation_run (source_session) where ended_at is null;
 
 drop view messages_now;
 

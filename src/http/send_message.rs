@@ -99,6 +99,7 @@ async fn send_message(
         default_cwd: opts.default_cwd,
         from_peer_id: opts.from_peer_id,
         idempotency_key: opts.idempotency_key,
+        ..NewDispatch::default()
     };
     let dispatched = app.services.agents.dispatch(&caller, dispatch).await.map_err(named_here)?;
     let task_id = dispatched.task.task_id;

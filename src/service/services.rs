@@ -7,6 +7,7 @@ use super::{
     access::Access,
     agents::{AgentSettings, Agents},
     budget::BudgetHold,
+    conversations::Conversations,
     core::Core,
     hooks::Hooks,
     journal::Journal,
@@ -39,6 +40,8 @@ pub struct Rooms {
     pub team: Team,
     /// Agents that the daemon runs.
     pub agents: Agents,
+    /// What sessions say to each other.
+    pub conversations: Conversations,
     /// Tasks and their output.
     pub tasks: Tasks,
     /// What was tried, predicted and learned.
@@ -80,6 +83,7 @@ impl Services {
         let agents = Agents::new(core.clone(), access.clone());
         Self(Arc::new(Rooms {
             access,
+            conversations: Conversations::new(core.clone(), team.clone(), agents.clone()),
             agents,
             log: Log::new(core.clone()),
             team,
@@ -110,7 +114,9 @@ impl Services {
     /// The same with how agents are run.
     #[must_use]
     pub fn with_agents(mut self, settings: AgentSettings) -> Self {
-        Arc::make_mut(&mut self.0).agents.configure(settings);
+        let rooms = Arc::make_mut(&mut self.0);
+        rooms.agents.configure(settings);
+        rooms.conversations.configure(&rooms.agents);
         self
     }
 

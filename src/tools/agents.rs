@@ -109,6 +109,7 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
         default_cwd: None,
         from_peer_id: input.from_peer_id,
         idempotency_key: input.idempotency_key,
+        ..NewDispatch::default()
     };
     let dispatched = call.services.agents.dispatch(&call.caller, dispatch).await?;
     let task_id = dispatched.task.task_id;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Catalogue, Tool, agents, context, delegate, events, ghap, hooks, memory, peers, search,
+    Catalogue, Tool, agents, context, conversations, delegate, events, ghap, hooks, memory, peers, search,
     sessions, tasks, values,
 };
 
@@ -21,6 +21,7 @@ pub fn builtin() -> Vec<Tool> {
         peers::tools(),
         tasks::tools(),
         agents::tools(),
+        conversations::tools(),
         events::tools(),
         sessions::tools(),
         ghap::tools(),

@@ -11,6 +11,7 @@ mod builtin;
 mod call;
 mod catalogue;
 mod context;
+mod conversations;
 mod delegate;
 mod error;
 mod events;

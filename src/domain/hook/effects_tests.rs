@@ -58,7 +58,7 @@ fn prompt() -> HookMoment {
 }
 
 fn stop() -> HookMoment {
-    HookMoment::Stop { again: false }
+    HookMoment::Stop { again: false, words: None }
 }
 
 fn end() -> HookMoment {
@@ -239,7 +239,7 @@ fn mail_is_handed_over_where_the_model_gets_it() {
         (claude(start()), handover(false, MailOffer::NewAndGiven)),
         (claude(prompt()), handover(true, MailOffer::New)),
         (claude(stop()), handover(true, MailOffer::New)),
-        (claude(HookMoment::Stop { again: true }), handover(true, MailOffer::Nothing)),
+        (claude(HookMoment::Stop { again: true, words: None }), handover(true, MailOffer::Nothing)),
         (claude(end()), handover(true, MailOffer::Nothing)),
         (event(HookClient::Opencode, start()), handover(false, MailOffer::Nothing)),
         (event(HookClient::Opencode, prompt()), handover(true, MailOffer::New)),

@@ -43,6 +43,8 @@ pub enum HookMoment {
     Stop {
         /// Whether this turn goes on only because a hook wanted it to.
         again: bool,
+        /// Its last words; `None` if the client does not tell them.
+        words: Option<String>,
     },
     /// The session waits for a person.
     Waiting,
@@ -144,7 +146,7 @@ impl HookEvent {
             }
             (HookClient::ClaudeCode | HookClient::Codex, ToolStart(_)) => true,
             // Once in a turn, or two agents that write to each other would go on for ever.
-            (HookClient::ClaudeCode | HookClient::Codex | HookClient::Gemini, Stop { again }) => {
+            (HookClient::ClaudeCode | HookClient::Codex | HookClient::Gemini, Stop { again, .. }) => {
                 !again
             }
             _ => false,

@@ -26,7 +26,7 @@ pub use effects::{
 };
 pub use event::{CheckedRun, HookEvent, HookMoment, HookToolUse};
 pub use headline::headline;
-pub use mail::MailDigest;
+pub use mail::{MailDigest, turn_text};
 pub use output::{UnexpectedOutput, checked_output};
 pub use payload::{MissingField, read, session_of};
 pub use record_notes::{EarlierRun, abandoned_record_note, is_evidence, own_record_note, run_note};

@@ -73,7 +73,10 @@ fn common(
             run: checked_run(client, payload),
             ..tool_use(payload)?
         }),
-        "Stop" | "AfterAgent" => HookMoment::Stop { again: is_true(payload, "stop_hook_active") },
+        "Stop" | "AfterAgent" => HookMoment::Stop {
+            again: is_true(payload, "stop_hook_active"),
+            words: last_words(payload),
+        },
         "StopFailure" | "Interrupt" => HookMoment::Waiting,
         "Notification" => match text(payload, "notification_type").as_deref() {
             Some("idle_prompt" | "permission_prompt") => HookMoment::Waiting,
@@ -133,7 +136,7 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingFi
             run: checked_run(HookClient::Opencode, payload),
             ..tool_use(&properties["args"])?
         }),
-        "session.idle" => HookMoment::Stop { again: false },
+        "session.idle" => HookMoment::Stop { again: false, words: None },
         "session.error" => HookMoment::Waiting,
         "session.compacted" => HookMoment::Compacted,
         "session.deleted" => HookMoment::End { reason: Some("deleted".to_owned()) },
@@ -162,6 +165,12 @@ fn source(payload: &Value) -> SessionSource {
         .get("source")
         .and_then(|source| serde_json::from_value(source.clone()).ok())
         .unwrap_or(SessionSource::Startup)
+}
+
+/// What the model said last in the turn: empty if it ended without words.
+fn last_words(payload: &Value) -> Option<String> {
+    let named = ["last_assistant_message", "prompt_response"];
+    named.iter().find_map(|key| payload.get(key)?.as_str()).map(str::to_owned)
 }
 
 /// A text that is not empty: a handler without a value for a field sends an empty text.
@@ -200,12 +209,29 @@ mod tests {
     }
 
     #[test]
+    fn the_last_words_of_a_turn() {
+        for (client, name, payload, words) in [
+            (HookClient::ClaudeCode, "Stop", json!({ "last_assistant_message": "well" }), Some("well")),
+            (HookClient::Codex, "Stop", json!({ "last_assistant_message": "" }), Some("")),
+            (HookClient::Codex, "Stop", json!({ "last_assistant_message": null }), None),
+            (HookClient::Gemini, "AfterAgent", json!({ "prompt_response": "well" }), Some("well")),
+            (HookClient::Gemini, "AfterAgent", json!({}), None),
+        ] {
+            let mut payload = payload;
+            payload["session_id"] = json!("s");
+            let words = words.map(str::to_owned);
+            let moment = read(client, Some(name), &payload).unwrap().moment;
+            assert_eq!(moment, HookMoment::Stop { again: false, words }, "{payload}");
+        }
+    }
+
+    #[test]
     fn texts_of_a_handler_that_has_only_texts() {
         let payload = json!({
             "session_id": "s", "agent_id": "", "cwd": "", "stop_hook_active": "true", "reason": "",
         });
         let hook = read(HookClient::ClaudeCode, Some("Stop"), &payload).unwrap();
-        assert_eq!(hook.moment, HookMoment::Stop { again: true });
+        assert_eq!(hook.moment, HookMoment::Stop { again: true, words: None });
         assert_eq!((hook.cwd, hook.agent_id.as_str()), (None, ""));
         let hook = read(HookClient::ClaudeCode, Some("SessionEnd"), &payload).unwrap();
         assert_eq!(hook.moment, HookMoment::End { reason: None });

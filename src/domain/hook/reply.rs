@@ -203,7 +203,10 @@ mod tests {
         ]);
         let context = |event: &str| json!({ "hookSpecificOutput": { "hookEventName": event, "additionalContext": "b\n\na" } });
         let start = HookMoment::Start { source: crate::domain::journal::SessionSource::Startup };
-        let (stop, again) = (HookMoment::Stop { again: false }, HookMoment::Stop { again: true });
+        let (stop, again) = (
+            HookMoment::Stop { again: false, words: None },
+            HookMoment::Stop { again: true, words: None },
+        );
         for (client, event, moment, shape) in [
             (ClaudeCode, "SessionStart", start.clone(), context("SessionStart")),
             (ClaudeCode, "PreToolUse", HookMoment::ToolStart(used()), context("PreToolUse")),

@@ -159,6 +159,55 @@ impl Agents {
         self.history_in_log(id, query).await
     }
 
+    /// What was said before an offset, the latest first, with the offsets; and whether there is more.
+    pub(in crate::service) async fn texts_before(
+        &self,
+        id: &AgentId,
+        (before, limit, with_tools): (Option<i64>, u32, bool),
+    ) -> Result<(Vec<(i64, HistoryEntry)>, bool), Error> {
+        let limit = limit as usize;
+        let mut latest = std::collections::VecDeque::new();
+        let (name, before) = (stream_of(id), before.unwrap_or(i64::MAX));
+        let view = self.core.store.view(&name).await?.ok_or_else(|| unknown(id.as_str()))?;
+        let mut after = 0;
+        loop {
+            let size = PageSize::rows(limits::PAGE_MAX);
+            let page =
+                self.core.store.events(view.id, &name, after, Some("chat_entry"), size).await?;
+            for event in &page.events {
+                after = event.seq;
+                let Ok(AgentEvent { body: AgentEventBody::ChatEntry { chat_entry }, .. }) =
+                    serde_json::from_str(&event.data)
+                else {
+                    continue;
+                };
+                if event.seq >= before || !with_tools && chat_entry.is_of_tool() {
+                    continue;
+                }
+                latest.push_front((event.seq, chat_entry));
+                latest.truncate(limit + 1);
+            }
+            if !page.more || after >= before {
+                break;
+            }
+        }
+        let has_more = latest.len() > limit;
+        latest.truncate(limit);
+        Ok((latest.into(), has_more))
+    }
+
+    /// What an agent asks a person now, in one line each.
+    pub(in crate::service) async fn open_request_titles(
+        &self,
+        id: &AgentId,
+    ) -> Result<Vec<String>, Error> {
+        let id = id.clone();
+        let open = self.core.store.write(move |tx| {
+            Box::pin(async move { tx.open_requests_of(&id).await })
+        });
+        Ok(open.await?.into_iter().map(|request| request.title).collect())
+    }
+
     async fn history_in_log(
         &self,
         id: AgentId,

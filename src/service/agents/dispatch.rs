@@ -8,7 +8,7 @@ use crate::{
     config::ResolvedInstance,
     domain::{AgentId, Caller, NewTask, Task, agent::AgentBackend},
     service::{Error, check, tasks},
-    store::{DispatchMode, DispatchRow, DispatchState, DispatchWish},
+    store::{DispatchMode, DispatchRow, DispatchState, DispatchWish, TaskAsker},
 };
 
 /// Which agents may take a dispatch, as a caller writes it.
@@ -48,6 +48,12 @@ pub struct NewDispatch {
     pub from_peer_id: Option<String>,
     /// A repeat with the same key is answered with the task first made.
     pub idempotency_key: Option<String>,
+    /// What the task, and a new agent for it, are called.
+    pub title: Option<String>,
+    /// The call and the incarnation that ask.
+    pub asker: TaskAsker,
+    /// It is refused if an agent cannot start at once.
+    pub is_at_once: bool,
 }
 
 /// A dispatch as its task.
@@ -144,11 +150,13 @@ impl Agents {
         let new_task = NewTask {
             agent: Some(instance),
             prompt: Some(input.prompt),
+            title: input.title,
             from: input.from_peer_id,
             idempotency_key: input.idempotency_key,
             ..NewTask::default()
         };
-        let dispatched = self.store_dispatch(caller, new_task, row).await?;
+        let asker = (input.asker, input.is_at_once);
+        let dispatched = self.store_dispatch(caller, new_task, row, asker).await?;
         self.core.work.notify_one();
         Ok(dispatched)
     }
@@ -158,8 +166,9 @@ impl Agents {
         caller: &Caller,
         new_task: NewTask,
         mut row: DispatchRow,
+        (mut asker, is_at_once): (TaskAsker, bool),
     ) -> Result<DispatchedTask, Error> {
-        let (caller, core) = (caller.clone(), self.core.clone());
+        let (caller, core, agents) = (caller.clone(), self.core.clone(), self.clone());
         self.core
             .store
             .write(move |tx| {
@@ -186,8 +195,18 @@ impl Agents {
                             row.instance
                         )));
                     }
+                    if is_at_once
+                        && let Ok(instance) = agents.callable(&row.instance)
+                        && let Some(why) = agents.full(tx, &instance).await?
+                    {
+                        return Err(Error::LimitReached(why));
+                    }
+                    if let (None, Some(key)) = (&asker.agent, caller.session()) {
+                        asker.agent = tx.live_agent(key).await?.map(|live| live.info.id);
+                    }
                     row.task_id = task.task_id.clone();
                     tx.insert_dispatch(&row).await?;
+                    tx.note_asker(&row.task_id, &asker).await?;
                     let DispatchRow { instance, backend, .. } = row;
                     Ok(DispatchedTask { task, instance, backend })
                 })

@@ -67,7 +67,7 @@ impl Agents {
                 for row in rows {
                     followed.insert(row.info.id.clone());
                     self.live.dispatching().insert(row.info.id.clone());
-                    followers.spawn(self.clone().follow(row.info.id));
+                    followers.spawn(self.clone().serve(row.info.id));
                 }
             }
             Err(error) => tracing::error!(%error, "cannot read which agents live"),
@@ -81,7 +81,7 @@ impl Agents {
                 id = starts.recv() => {
                     let Some(id) = id else { return };
                     if followed.insert(id.clone()) {
-                        followers.spawn(self.clone().follow(id));
+                        followers.spawn(self.clone().serve(id));
                     }
                 }
                 Some(ended) = followers.join_next() => {
@@ -142,6 +142,15 @@ impl Agents {
             Err(error) => {
                 tracing::warn!(agent = %id, %error, "a socket is no host of this database");
             }
+        }
+    }
+
+    /// Follows one agent to its end, and hands its messages over meanwhile; answers its id.
+    async fn serve(self, id: AgentId) -> AgentId {
+        let agents = self.clone();
+        tokio::select! {
+            id = self.follow(id.clone()) => id,
+            () = agents.deliver_mail(&id) => id,
         }
     }
 

@@ -377,6 +377,12 @@ pub(super) async fn finish(
         settle_exit(tx, core, row, dispatch).await?;
     }
     team::agent_ended(tx, core, row).await?;
+    if let Some(task) = &row.task_id
+        && tx.asker_of(task).await?.removes_peer
+        && let Some(own) = tx.peer_of_session(&row.info.session_key).await?
+    {
+        tx.delete_peer(&own.peer.peer_id).await?;
+    }
     row.info.pid = 0;
     row.ended_at = Some(tx.now());
     tx.close_stream(&stream_of(&id)).await?;

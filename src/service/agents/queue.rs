@@ -63,6 +63,9 @@ impl Agents {
     }
 
     async fn look(&self, sending: &AtWork, cancelling: &AtWork) -> Result<(), Error> {
+        for task in self.core.store.overdue_dispatches(self.core.now()).await? {
+            self.give_up(task).await?;
+        }
         for dispatch in self.core.store.cancelled_dispatches().await? {
             if insert(cancelling, &dispatch.task_id) {
                 let (agents, cancelling) = (self.clone(), Arc::clone(cancelling));
@@ -109,6 +112,24 @@ impl Agents {
             }
         }
         Ok(())
+    }
+
+    /// The time of a task is over: it is cancelled as somebody's wish would.
+    async fn give_up(&self, id: TaskId) -> Result<(), Error> {
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let Some(mut task) = tx.task(&id).await? else { return Ok(()) };
+                    if task.task.is_over() || task.task.cancel_requested_at.is_some() {
+                        return Ok(());
+                    }
+                    task.task.cancel_requested_at = Some(tx.now());
+                    task.task.reason = Some("runTimeoutSeconds is over".to_owned());
+                    note(tx, &task).await
+                })
+            })
+            .await
     }
 
     /// What becomes of the dispatch that is next, with its rows.

@@ -143,6 +143,7 @@ impl Hooks {
         let SessionProfile { project, peer_name } =
             self.profile(caller, event, known, process.as_ref()).await?;
         let job = HookWriteJob {
+            core: self.core.clone(),
             caller: caller.clone(),
             budget: self.core.budget.clone(),
             event: Arc::clone(event),

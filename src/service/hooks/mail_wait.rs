@@ -10,7 +10,7 @@ use super::{
     unseen,
 };
 use crate::{
-    domain::{Caller, Peer, SessionStanding, StreamName, hook::MailOffer},
+    domain::{Caller, Peer, SessionStanding, StreamName, hook::MailOffer, is_agent_key},
     service::{Error, ResourceKind, check, team},
 };
 
@@ -113,6 +113,10 @@ impl Hooks {
                     // It may have gone over to another while this one waited.
                     team::claim(tx, &caller, &session_id).await?;
                     if tx.is_lost(&waiter).await? {
+                        return Ok(None);
+                    }
+                    if caller.session().is_some_and(is_agent_key) && tx.is_hosted(&peer.peer_id).await? {
+                        // Its messages become turns.
                         return Ok(None);
                     }
                     tx.remember_hook(&waiter).await?;

@@ -4,7 +4,10 @@ use tokio::time::Instant;
 
 use super::room::Hooks;
 use crate::{
-    domain::{Caller, ExpectedDelivery, NewMessage, PeerId, SentMessage, hook::HookClient},
+    domain::{
+        Caller, ExpectedDelivery, NewMessage, PeerId, SentMessage, agent::AgentState,
+        hook::HookClient, is_agent_key,
+    },
     service::{Error, ResourceKind},
     store::StoreError,
 };
@@ -32,6 +35,17 @@ impl Hooks {
     async fn expected_delivery(&self, to: &PeerId) -> Result<Option<ExpectedDelivery>, StoreError> {
         let store = &self.core.store;
         let Some(row) = store.peer(to).await? else { return Ok(None) };
+        let hosted = row.owner.as_deref().filter(|owner| is_agent_key(owner));
+        if let Some(key) = hosted
+            && let Some(agent) = store.agent_of_key(key).await?.filter(|it| it.ended_at.is_none())
+        {
+            let is_free = agent.info.state == AgentState::Idle;
+            return Ok(Some(if is_free {
+                ExpectedDelivery::AtOnce
+            } else {
+                ExpectedDelivery::InThisTurn
+            }));
+        }
         let has_hooks = HookClient::parse(&row.peer.backend).is_some();
         let owner = match &row.peer.session_id {
             Some(session) => store.session_owner(session).await?.and_then(|known| known.owner),

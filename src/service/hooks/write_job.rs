@@ -10,12 +10,13 @@ use crate::{
             self, EarlierRun, HookAudience, HookEvent, HookIdHistory, HookMoment, HookNote,
             HookPolicy, HookReception, HookTiming, PresenceChange, SessionEffect, ToolCountEffect,
         },
-        limits,
+        is_agent_key, limits,
         quote::ModelText,
     },
     service::{
         Error,
         budget::Budget,
+        core::Core,
         journal::{NewOutcome, put_outcome},
         team::{self, ActingSession},
     },
@@ -24,6 +25,7 @@ use crate::{
 
 /// What an event writes, and with what.
 pub(super) struct HookWriteJob {
+    pub(super) core: Core,
     pub(super) caller: Caller,
     pub(super) budget: Budget,
     pub(super) event: Arc<HookEvent>,
@@ -81,7 +83,11 @@ impl HookWriteJob {
         let peer = self.apply_presence(tx, timing, &effect).await?;
         let (mail, headline) = match peer {
             Some(peer) if timing.is_live() => self.hand_over_mail(tx, &peer).await?,
-            _ => (None, None),
+            Some(peer) => {
+                self.answer_questions(tx, &peer.peer_id).await?;
+                (None, None)
+            }
+            None => (None, None),
         };
         let audience = hook::audience(&self.event, timing, self.policy);
         Ok(HookWrites { audience, reminder, run, mail, headline, ended_tokens })
@@ -277,6 +283,20 @@ impl HookWriteJob {
         team::create(tx, &self.caller, id, input, project, self.process.clone()).await
     }
 
+    /// The last words of a turn answer what the session was asked and has before its eyes.
+    async fn answer_questions(&self, tx: &mut WriteTx, peer: &PeerId) -> Result<(), Error> {
+        let HookMoment::Stop { words: Some(words), .. } = &self.event.moment else { return Ok(()) };
+        if self.event.is_of_sub_agent() || self.is_hosted(tx, peer).await? {
+            return Ok(());
+        }
+        team::turn_said(tx, &self.core, peer, words).await
+    }
+
+    /// Whether the session is that of an agent which the daemon runs: its host tells of its turns.
+    async fn is_hosted(&self, tx: &mut WriteTx, peer: &PeerId) -> Result<bool, StoreError> {
+        Ok(self.caller.session().is_some_and(is_agent_key) && tx.is_hosted(peer).await?)
+    }
+
     /// Notes which messages the session has, and gives those that go into the reply, and the line for a person of those that
     /// woke the session.
     async fn hand_over_mail(
@@ -295,6 +315,11 @@ impl HookWriteJob {
             if let HookMoment::Prompt { text } = &self.event.moment {
                 headline = mail::headline_of_wake(tx, &given, text).await?;
             }
+        }
+        self.answer_questions(tx, &peer.peer_id).await?;
+        if self.is_hosted(tx, &peer.peer_id).await? {
+            // Its messages become turns.
+            return Ok((None, headline));
         }
         let hook_id = self.id.as_deref().unwrap_or_default();
         let handed = mail::hand_over(tx, peer, hook_id, handover.offer, self.lease).await?;

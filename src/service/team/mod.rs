@@ -15,6 +15,7 @@ pub use room::Team;
 pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
 
 pub(super) use delivery::{OutgoingMessage, advance, deliver, note_unseen};
+pub(super) use find::operator_peer;
 pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, foreign};
 pub(super) use peers::{create, may_act_for, set_status, update};

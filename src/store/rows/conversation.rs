@@ -69,6 +69,8 @@ pub struct TaskAsker {
     pub agent: Option<AgentId>,
     /// The call.
     pub tool: Option<SourceTool>,
+    /// The peer of the agent that was started for it goes with its end.
+    pub removes_peer: bool,
     /// When the task is given up.
     pub deadline: Option<Timestamp>,
 }

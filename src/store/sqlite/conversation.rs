@@ -3,8 +3,8 @@
 use super::{db::Store, errors::changed, tx::WriteTx};
 use crate::{
     domain::{
-        AgentId, DeliveryState, Message, MessageId, MessageType, PeerId, Principal, RunId, TaskId,
-        Timestamp,
+        AgentId, DeliveryState, Message, MessageId, MessageType, PeerId, Principal, RunId,
+        StreamName, TaskId, Timestamp,
         conversation::{Provenance, RunMode, RunState, SourceTool, WaitEdge},
     },
     store::{AgentMail, RunEnd, RunRow, StoreError, TaskAsker},
@@ -251,18 +251,6 @@ impl WriteTx {
         Ok(turn.flatten())
     }
 
-    /// How many live agents a principal has started.
-    pub async fn live_children_of(&mut self, parent: &Principal) -> Result<u64, StoreError> {
-        let parent = parent.to_string();
-        let count = sqlx::query_scalar!(
-            r#"select count(*) as "count!: i64" from agent where created_by = ? and ended_at is null"#,
-            parent
-        )
-        .fetch_one(&mut self.conn)
-        .await?;
-        Ok(count.cast_unsigned())
-    }
-
     /// Notes the incarnation that started an agent.
     pub async fn note_parent(&mut self, agent: &AgentId, parent: &AgentId) -> Result<(), StoreError> {
         let (id, parent) = (agent.as_str(), parent.as_str());
@@ -276,9 +264,10 @@ impl WriteTx {
     pub async fn note_asker(&mut self, task: &TaskId, asker: &TaskAsker) -> Result<(), StoreError> {
         let (id, agent) = (task.as_str(), asker.agent.as_ref().map(AgentId::as_str));
         let done = sqlx::query!(
-            "update dispatch set asker_agent = ?, source_tool = ?, deadline = ? where task_id = ?",
+            "update dispatch set asker_agent = ?, source_tool = ?, removes_peer = ?, deadline = ? where task_id = ?",
             agent,
             asker.tool,
+            asker.removes_peer,
             asker.deadline,
             id
         )
@@ -291,7 +280,8 @@ impl WriteTx {
     pub async fn asker_of(&mut self, task: &TaskId) -> Result<TaskAsker, StoreError> {
         let id = task.as_str();
         let row = sqlx::query!(
-            r#"select asker_agent, source_tool as "source_tool: SourceTool", deadline as "deadline: Timestamp"
+            r#"select asker_agent, source_tool as "source_tool: SourceTool", removes_peer as "removes_peer: bool",
+                deadline as "deadline: Timestamp"
             from dispatch where task_id = ?"#,
             id
         )
@@ -300,6 +290,7 @@ impl WriteTx {
         Ok(row.map_or_else(TaskAsker::default, |row| TaskAsker {
             agent: row.asker_agent.map(AgentId::from),
             tool: row.source_tool,
+            removes_peer: row.removes_peer,
             deadline: row.deadline,
         }))
     }
@@ -385,6 +376,17 @@ impl Store {
         Ok(awaited)
     }
 
+    /// How many sends of a session are open.
+    pub async fn open_sends_of(&self, session: &str) -> Result<u64, StoreError> {
+        let open = sqlx::query_scalar!(
+            r#"select count(*) as "count!: i64" from conversation_run where source_session = ? and ended_at is null"#,
+            session
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(open.cast_unsigned())
+    }
+
     /// How many messages wait for a peer that it has not before its eyes.
     pub async fn mail_of_peer(&self, peer: &PeerId) -> Result<u64, StoreError> {
         let waiting = sqlx::query_scalar!(
@@ -394,6 +396,40 @@ impl Store {
         .fetch_one(&self.readers)
         .await?;
         Ok(waiting.cast_unsigned())
+    }
+
+    /// How many live agents a principal has started.
+    pub async fn live_children_of(&self, parent: &Principal) -> Result<u64, StoreError> {
+        let parent = parent.to_string();
+        let count = sqlx::query_scalar!(
+            r#"select count(*) as "count!: i64" from agent where created_by = ? and ended_at is null"#,
+            parent
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(count.cast_unsigned())
+    }
+
+    /// The incarnation that started an agent, if that was a hosted agent.
+    pub async fn parent_of(&self, agent: &AgentId) -> Result<Option<AgentId>, StoreError> {
+        let id = agent.as_str();
+        let parent = sqlx::query_scalar!("select parent_agent from agent where agent_id = ?", id)
+            .fetch_optional(&self.readers)
+            .await?;
+        Ok(parent.flatten().map(AgentId::from))
+    }
+
+    /// When the last event of a stream was.
+    pub async fn last_event_at(&self, name: &StreamName) -> Result<Option<Timestamp>, StoreError> {
+        let name = name.as_str();
+        let at = sqlx::query_scalar!(
+            r#"select e.at as "at!: Timestamp" from event e
+            where e.stream_id = (select id from stream where name = ?) order by e.seq desc limit 1"#,
+            name
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        Ok(at)
     }
 
     /// The tasks whose time is over.

@@ -585,6 +585,47 @@ impl Store {
         Ok(rows.collect())
     }
 
+    /// Messages to or from a peer, the latest first, before the rank `before`, at most `limit`.
+    pub async fn messages_of(
+        &self,
+        peer: &PeerId,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<MessageRow>, StoreError> {
+        let peer = peer.as_str();
+        let rows = messages!(
+            "where (to_peer = ?1 or from_peer = ?1) and (?2 is null or id < ?2) order by id desc limit ?3",
+            peer,
+            before,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(MessageRow::from).collect())
+    }
+
+    /// Messages between two peers, the latest first, before the rank `before`, at most `limit`.
+    pub async fn messages_between(
+        &self,
+        one: &PeerId,
+        other: &PeerId,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<MessageRow>, StoreError> {
+        let (one, other) = (one.as_str(), other.as_str());
+        let rows = messages!(
+            "where (to_peer = ?1 and from_peer = ?2 or to_peer = ?2 and from_peer = ?1)
+                and (?3 is null or id < ?3) order by id desc limit ?4",
+            one,
+            other,
+            before,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(MessageRow::from).collect())
+    }
+
     /// Receivers that are no peers (any more) and that messages wait for, at most `limit`.
     pub async fn receivers_without_peer(&self, limit: u32) -> Result<Vec<PeerId>, StoreError> {
         // One seek for each inbox that is not empty, however many messages are in it.

@@ -287,6 +287,19 @@ impl Store {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
+    /// Peers that stand for sessions which the daemon does not run, those heard of last first, at most `limit`.
+    pub async fn session_peers(&self, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(
+            "where role <> 'human' and (session_id <> '' or owner is not null)
+                and not exists (select 1 from agent a where a.session_key = peer.owner)
+            order by last_seen desc limit ?",
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
     /// Peers whose ids begin so in the order of lists, at most `limit`.
     pub async fn peers_with_prefix(
         &self,

@@ -1,0 +1,134 @@
+//! Messages of hosted agents become their turns. The host has a queue and knows each message by its id, so a message that is
+//! handed over again, by this daemon or a later one, is taken once. That it was taken the host's own record says.
+
+use std::{collections::HashSet, time::Duration};
+
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::Agents;
+use crate::{
+    domain::{
+        AgentId, MessageId, PeerId, StreamName,
+        agent::{SendInput, SendMode},
+        conversation::RunMode,
+        hook, limits,
+        stamp::{self, MessageSender},
+    },
+    hosts::HostError,
+    service::{Error, team},
+    store::{AgentMail, AgentRow},
+    telemetry::chain,
+};
+
+/// The wait before another attempt to reach a host that does not answer.
+const HOST_PAUSE: Duration = Duration::from_millis(200);
+
+/// What came of handing a message to a host.
+enum Handed {
+    /// The host has it.
+    Taken,
+    /// The host says no.
+    Refused(String),
+    /// The host was not reached.
+    Unreached,
+}
+
+impl Agents {
+    /// Hands the messages of an agent to its host as they come, until it is dropped.
+    pub(super) async fn deliver_mail(&self, id: &AgentId) {
+        loop {
+            match self.hand_over_mail(id).await {
+                Ok(()) => std::future::pending().await,
+                Err(error) => {
+                    tracing::error!(agent = %id, error = chain(&error), "cannot hand over messages");
+                    sleep(HOST_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn hand_over_mail(&self, id: &AgentId) -> Result<(), Error> {
+        let store = &self.core.store;
+        let Some(agent) = store.agent(id).await? else { return Ok(()) };
+        let key = agent.info.session_key.as_str();
+        let own = store.peer_of_session(key).await?;
+        let Some(own) = own.filter(|row| row.owner.as_deref() == Some(key)) else { return Ok(()) };
+        let peer = own.peer.peer_id;
+        let stream = StreamName::of("peer", &peer);
+        // Listen before looking, or a message that comes in between wakes nobody.
+        let mut listener = store.bus().listen(&stream);
+        let mut with_host: HashSet<MessageId> = HashSet::new();
+        loop {
+            let head = store.view(&stream).await?.map_or(0, |view| view.head);
+            let is_reached = self.look_for_mail(&agent, &peer, &mut with_host).await?;
+            let held = store.next_held_mail(&peer).await?;
+            let until = held.map(|at| Instant::now() + at.since(self.core.now()));
+            let retry = (!is_reached).then(|| Instant::now() + HOST_PAUSE);
+            let next = [until, retry].into_iter().flatten().min();
+            tokio::select! {
+                () = listener.wait(head) => {}
+                () = async { match next {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                } } => {}
+            }
+        }
+    }
+
+    /// Hands over what waits; answers whether the host was reached.
+    async fn look_for_mail(
+        &self,
+        agent: &AgentRow,
+        peer: &PeerId,
+        with_host: &mut HashSet<MessageId>,
+    ) -> Result<bool, Error> {
+        let limit = limits::AGENT_MAIL.saturating_add(u32::try_from(with_host.len()).unwrap_or(u32::MAX));
+        let mail = self.core.store.agent_mail(peer, self.core.now(), limit).await?;
+        with_host.retain(|id| mail.iter().any(|waiting| waiting.message.id == *id));
+        for waiting in mail {
+            let id = waiting.message.id.clone();
+            if with_host.contains(&id) {
+                continue;
+            }
+            match self.hand_to_host(agent, waiting).await? {
+                Handed::Taken => {
+                    with_host.insert(id);
+                }
+                Handed::Refused(reason) => {
+                    let core = self.core.clone();
+                    let told = self.core.store.write(move |tx| {
+                        Box::pin(async move { team::mail_refused(tx, &core, &id, reason).await })
+                    });
+                    told.await?;
+                }
+                Handed::Unreached => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    async fn hand_to_host(&self, agent: &AgentRow, waiting: AgentMail) -> Result<Handed, Error> {
+        let AgentMail { message, mode, turn } = waiting;
+        let sender = match PeerId::parse(&message.from_peer) {
+            Some(from) => self.core.store.peer(&from).await?,
+            None => None,
+        };
+        let named = sender.as_ref().map(|row| &row.peer);
+        let sender = MessageSender::new(&message.from_peer, named);
+        let most = self.core.sessions().max_ping_pong;
+        let goes_back = turn.filter(|turn| *turn < most).map(|turn| (turn, most));
+        let stamp = stamp::stamp(&message, &sender);
+        let input = SendInput {
+            input: hook::turn_text(&message, &stamp, goes_back).into_string(),
+            idempotency_key: Some(message.id.as_str().to_owned()),
+            mode: if mode == Some(RunMode::Steer) { SendMode::Steer } else { SendMode::Queue },
+            message_id: Some(message.id.as_str().to_owned()),
+            from: message.provenance.and_then(|it| it.source_session_key),
+        };
+        Ok(match self.host(&agent.info.id).send(&input).await {
+            Ok(_) => Handed::Taken,
+            Err(HostError::Refused(reason)) => Handed::Refused(reason),
+            Err(_) => Handed::Unreached,
+        })
+    }
+}

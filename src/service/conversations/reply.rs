@@ -1,0 +1,112 @@
+//! Waiting for what comes of a send.
+
+use super::{Conversations, send::SessionReply};
+use crate::{
+    domain::{
+        DeliveryState, RunId, StreamName,
+        conversation::{RunMode, RunState, SendStatus},
+    },
+    service::{Error, team},
+    store::{RunRow, StoreError, WriteTx},
+};
+
+/// What a call does with the send that it waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// It waits on, if nothing has come of it.
+    Left,
+    /// It goes on without the reply.
+    Over,
+}
+
+impl Conversations {
+    /// What the one who sent is told: the reply if it comes while the call waits, or was there already.
+    pub(super) async fn outcome(&self, run: RunRow) -> Result<SessionReply, Error> {
+        let stream = StreamName::of("peer", &run.source.peer);
+        let store = &self.core.store;
+        // Listen before looking, or an end that comes in between wakes nobody.
+        let mut listener = store.bus().listen(&stream);
+        let wait = run.waits_until.map(|until| until.since(self.core.now())).unwrap_or_default();
+        let end = tokio::time::Instant::now() + wait;
+        loop {
+            let head = store.view(&stream).await?.map_or(0, |view| view.head);
+            let known = store.run(&run.run_id).await?.ok_or(StoreError::NoStream)?;
+            let is_there = known.answered.is_some()
+                || known.state.is_over()
+                || known.mode == RunMode::Steer && known.state == RunState::Running;
+            let patience = if tokio::time::Instant::now() < end {
+                Patience::Left
+            } else {
+                Patience::Over
+            };
+            if (is_there || patience == Patience::Over)
+                && let Some(settled) = self.settle(&run.run_id, patience).await?
+            {
+                return self.told(settled).await;
+            }
+            tokio::select! {
+                () = listener.wait(head) => {}
+                () = tokio::time::sleep_until(end) => {}
+            }
+        }
+    }
+
+    /// Takes the reply, or goes on without it; `None` if there is neither.
+    async fn settle(&self, id: &RunId, patience: Patience) -> Result<Option<RunRow>, Error> {
+        let id = id.clone();
+        self.core
+            .store
+            .write(move |tx| Box::pin(async move { settle(tx, &id, patience).await }))
+            .await
+    }
+
+    async fn told(&self, run: RunRow) -> Result<SessionReply, Error> {
+        let answered = run.answered.unwrap_or(run.state);
+        let reply = match (&run.reply_id, answered) {
+            (Some(id), RunState::Ok) => self.core.store.message(id).await?.map(|it| it.text),
+            _ => None,
+        };
+        let status = match (SendStatus::from(answered), &reply) {
+            // It asked for no answer, and the session has it.
+            (SendStatus::Ok, None) => SendStatus::Accepted,
+            (status, _) => status,
+        };
+        let is_failed = status == SendStatus::Error || status == SendStatus::Timeout;
+        Ok(SessionReply {
+            status,
+            delivery: self.delivery_of(&run.message_id).await?,
+            error: run.error.filter(|_| is_failed),
+            reason: run.reason.filter(|_| is_failed),
+            run_id: run.run_id,
+            session_key: run.target.session,
+            message_id: Some(run.message_id),
+            reply,
+        })
+    }
+}
+
+async fn settle(
+    tx: &mut WriteTx,
+    id: &RunId,
+    patience: Patience,
+) -> Result<Option<RunRow>, Error> {
+    let mut run = tx.run(id).await?.ok_or(StoreError::NoStream)?;
+    if run.answered.is_some() {
+        return Ok(Some(run));
+    }
+    if !run.state.is_over() && patience == Patience::Left {
+        return Ok(None);
+    }
+    let is_over = run.state.is_over();
+    run.answered = Some(if is_over { run.state } else { RunState::Queued });
+    run.waits_until = None;
+    tx.update_run(&run).await?;
+    if let (true, Some(reply)) = (is_over, &run.reply_id)
+        && let Some(mut reply) = tx.message(reply).await?
+    {
+        let to = reply.to_peer.clone();
+        let had = std::slice::from_mut(&mut reply);
+        team::advance(tx, &to, had, DeliveryState::Acked, Some("the call had it")).await?;
+    }
+    Ok(Some(run))
+}

@@ -1,0 +1,182 @@
+//! Starting a session from a session.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tokio::time::{Instant, timeout_at};
+
+use super::Conversations;
+use crate::{
+    domain::{
+        AgentId, Caller, Principal, RunId, TaskId, conversation::SourceTool, is_agent_key, limits,
+    },
+    service::{
+        Error,
+        agents::{NewDispatch, WantedMode},
+        check,
+    },
+    store::TaskAsker,
+};
+
+/// How long a program may take to run.
+const RUNS_WITHIN: Duration = Duration::from_secs(20);
+
+/// Wish for a session.
+#[derive(Debug, Clone, Default)]
+pub struct SpawnSession {
+    /// What it is to do.
+    pub task: String,
+    /// The instance.
+    pub agent_id: Option<String>,
+    /// What it is called.
+    pub label: Option<String>,
+    /// Where it works.
+    pub cwd: Option<String>,
+    /// The vendor's model.
+    pub model: Option<String>,
+    /// Its peer goes with its end.
+    pub is_removed: bool,
+    /// After this time it is ended.
+    pub run_timeout: Option<Duration>,
+    /// A repeat with the same key starts nothing again.
+    pub idempotency_key: Option<String>,
+}
+
+/// A session that was started.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SpawnedSession {
+    /// Its program runs.
+    #[schemars(extend("const" = "accepted"))]
+    pub status: &'static str,
+    /// Its key.
+    pub child_session_key: String,
+    /// Names what it was asked; its end comes as a message.
+    pub run_id: RunId,
+    /// What it is to do, as a task.
+    pub task_id: TaskId,
+    /// Its process.
+    pub pid: u32,
+}
+
+impl Conversations {
+    /// Starts a session for a task, and answers once its program runs.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] if agents have started agents too often, or the caller has enough of them.
+    /// [`Error::NotNow`] with the reason if the program does not run.
+    pub async fn spawn(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+        input: SpawnSession,
+    ) -> Result<SpawnedSession, Error> {
+        check::short("label", input.label.as_deref())?;
+        let requester = self.requester(caller, session).await?;
+        self.check_family(caller, requester.agent.as_ref()).await?;
+        let asker = TaskAsker {
+            agent: requester.agent.clone(),
+            tool: Some(SourceTool::SessionsSpawn),
+            removes_peer: input.is_removed,
+            deadline: input.run_timeout.map(|timeout| self.core.now().plus(timeout)),
+        };
+        let dispatch = NewDispatch {
+            agent: input.agent_id,
+            prompt: input.task,
+            mode: Some(WantedMode::SpawnOnly),
+            model: input.model,
+            cwd: input.cwd,
+            title: input.label,
+            idempotency_key: input.idempotency_key,
+            asker,
+            is_at_once: true,
+            ..NewDispatch::default()
+        };
+        let dispatched = self.agents.dispatch(caller, dispatch).await?;
+        let id = dispatched.task.task_id;
+        let (child_session_key, pid) = self.running(&id).await?;
+        let run = id.as_str().strip_prefix(TaskId::PREFIX).unwrap_or(id.as_str());
+        let run_id = RunId::from(format!("{}{run}", RunId::PREFIX));
+        Ok(SpawnedSession { status: "accepted", child_session_key, run_id, task_id: id, pid })
+    }
+
+    /// The key and the process of the agent that has a task, once it runs.
+    async fn running(&self, id: &TaskId) -> Result<(String, u32), Error> {
+        let store = &self.core.store;
+        let (team, end) = (crate::domain::StreamName::fixed("team"), Instant::now() + RUNS_WITHIN);
+        let task_stream = crate::domain::StreamName::of("task", id);
+        // The commit that notes the process moves the agent's stream or the team's; the end of the task its own.
+        let mut of_team = store.bus().listen(&team);
+        let mut of_task = store.bus().listen(&task_stream);
+        loop {
+            let heads = [
+                store.view(&team).await?.map_or(0, |view| view.head),
+                store.view(&task_stream).await?.map_or(0, |view| view.head),
+            ];
+            let task = store.task(id).await?;
+            if let Some(task) = task.filter(|row| row.task.is_over()) {
+                let why = task.task.report.error.unwrap_or_else(|| "it has ended".to_owned());
+                let ran = self.agent_of(id).await?.filter(|(_, pid)| *pid != 0);
+                return ran.ok_or_else(|| {
+                    Error::NotNow(format!("the agent could not be started: {why}"))
+                });
+            }
+            if let Some(found) = self.agent_of(id).await?.filter(|(_, pid)| *pid != 0) {
+                return Ok(found);
+            }
+            let moved = async {
+                tokio::select! {
+                    () = of_team.wait(heads[0]) => {}
+                    () = of_task.wait(heads[1]) => {}
+                    // The row of a process has no event of its own.
+                    () = tokio::time::sleep(Duration::from_millis(20)) => {}
+                }
+            };
+            if timeout_at(end, moved).await.is_err() {
+                return Err(Error::NotNow("the agent's program does not run yet".to_owned()));
+            }
+        }
+    }
+
+    async fn agent_of(&self, id: &TaskId) -> Result<Option<(String, u32)>, Error> {
+        let store = &self.core.store;
+        let agent = store.dispatch(id).await?.and_then(|row| row.agent_id);
+        let Some(agent) = agent else { return Ok(None) };
+        let row = store.agent(&agent).await?;
+        Ok(row.map(|row| (row.info.session_key, row.info.pid)))
+    }
+
+    /// Whether the caller may start another: agents start agents only so deep, and each only so many at a time.
+    async fn check_family(&self, caller: &Caller, agent: Option<&AgentId>) -> Result<(), Error> {
+        if caller.is_operator() {
+            return Ok(());
+        }
+        let mut depth = 0;
+        let mut at = agent.cloned();
+        while let Some(id) = at {
+            depth += 1;
+            at = self.core.store.parent_of(&id).await?;
+            if depth >= limits::SPAWN_DEPTH {
+                return Err(Error::LimitReached(format!(
+                    "agents start agents at most {} deep: do it yourself, or ask who started you",
+                    limits::SPAWN_DEPTH
+                )));
+            }
+        }
+        let principal = caller.principal();
+        let children = self.core.store.live_children_of(&principal).await?;
+        if children >= limits::SPAWN_CHILDREN {
+            return Err(Error::LimitReached(format!(
+                "{children} sessions that you started are live, and that is the most: wait for one of them to end"
+            )));
+        }
+        if let Principal::Session(key) = &principal
+            && is_agent_key(key)
+            && agent.is_none()
+        {
+            return Err(Error::NotNow("the agent of this token has ended".to_owned()));
+        }
+        Ok(())
+    }
+}
