@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Context;
+use super::agent;
 use super::output::{self, Column, Listing};
-use crate::client::{encode, with_query};
+use super::tools::structured;
+use crate::client::{Client, encode, with_query};
 
 const LIST: Listing = Listing {
     items: "sessions",
@@ -36,6 +38,15 @@ const TOOLS: Listing = Listing {
     next: None,
 };
 
+const TREE: &[Column] = &[
+    Column::text("SESSION", "key"),
+    Column::state("STATE", "state"),
+    Column::text("NAME", "label").rank(1),
+    Column::text("KIND", "kind").rank(3),
+    Column::path("FOLDER", "cwd").rank(4),
+    Column::time("HEARD", "updatedAt").rank(2),
+];
+
 /// `svc session …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum SessionCommand {
@@ -58,6 +69,49 @@ pub(super) enum SessionCommand {
         #[arg(long)]
         cursor: Option<String>,
     },
+    /// Send a message to a session, and print what it answers
+    #[command(after_help = "Examples:
+  svc session send agent:reviewer:main 'Is main green?'
+  git diff | svc session send agent:reviewer:main - --timeout 600
+  svc session send agent:claude:5f0c… 'main is frozen' --notify")]
+    Send {
+        /// Its key; `svc session tree` lists them
+        #[arg(value_name = "KEY")]
+        key: String,
+        /// The text; - for standard input
+        message: String,
+        /// How long to wait for the answer, in seconds; 0 does not wait
+        #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+        timeout: u32,
+        /// Tell it, and want no answer
+        #[arg(long, conflicts_with = "steer")]
+        notify: bool,
+        /// Put it into the turn that is under way
+        #[arg(long)]
+        steer: bool,
+        /// A repeat with the same key sends nothing again
+        #[arg(long, value_name = "KEY")]
+        idempotency_key: Option<String>,
+    },
+    /// Print what was said in a session, the oldest first
+    #[command(after_help = "Example:\n  svc session history agent:reviewer:main --limit 20")]
+    History {
+        /// Its key
+        #[arg(value_name = "KEY")]
+        key: String,
+        /// How many of the last texts, 1 to 500
+        #[arg(long, value_name = "N")]
+        limit: Option<u32>,
+        /// The cursor of the page before: older texts
+        #[arg(long, value_name = "CURSOR")]
+        before: Option<String>,
+        /// Also calls of tools and their results
+        #[arg(long)]
+        tools: bool,
+    },
+    /// Show which sessions there are, each below the one that started it
+    #[command(after_help = "Example:\n  svc session tree")]
+    Tree,
     /// Show a session: when it was at work, which tools it called, what it is trying
     #[command(after_help = "Example:\n  svc session show 5f0c…")]
     Show {
@@ -81,6 +135,44 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
             let page: Value = client.get(&with_query("/v1/sessions", &query)).await?;
             LIST.print(context, &page)?;
         }
+        SessionCommand::Send { key, message, timeout, notify, steer, idempotency_key } => {
+            let mode = match (notify, steer) {
+                (true, _) => "notify",
+                (_, true) => "steer",
+                _ => "followup",
+            };
+            let mut arguments = json!({
+                "sessionKey": key, "message": agent::text(message)?, "mode": mode,
+                "timeoutSeconds": timeout,
+            });
+            if let Some(key) = idempotency_key {
+                arguments["idempotencyKey"] = key.into();
+            }
+            return send(context, &client, arguments).await;
+        }
+        SessionCommand::History { key, limit, before, tools } => {
+            let limit = limit.map(|limit| limit.to_string());
+            let query = [
+                ("limit", limit.as_deref()),
+                ("before", before.as_deref()),
+                ("include_tools", tools.then_some("true")),
+            ];
+            let path = format!("/v1/sessions/{}/history", encode(&key));
+            let history: Value = client.get(&with_query(&path, &query)).await?;
+            if context.json {
+                output::json(&history)?;
+            } else {
+                print_history(&history)?;
+            }
+        }
+        SessionCommand::Tree => {
+            let page = structured(&client, "sessions_list", json!({ "limit": 200 })).await?;
+            if context.json {
+                output::json(&page)?;
+            } else {
+                print_tree(context, &page)?;
+            }
+        }
         SessionCommand::Show { id } => {
             let mut session: Value = client.get(&format!("/v1/sessions/{}", encode(&id))).await?;
             if context.json {
@@ -101,4 +193,75 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Sends, and prints the answer alone: what is said of it goes to standard error.
+async fn send(context: &Context, client: &Client, arguments: Value) -> anyhow::Result<ExitCode> {
+    let sent = structured(client, "sessions_send", arguments).await?;
+    let status = output::cell(&sent, "status");
+    let is_done = !matches!(status.as_str(), "error" | "forbidden" | "timeout");
+    if context.json {
+        output::json(&sent)?;
+    } else {
+        match (status.as_str(), sent.get("reply").and_then(Value::as_str)) {
+            ("ok", Some(reply)) => output::block(&ended(reply))?,
+            ("accepted", _) => output::note(&format!(
+                "{} has the message {}; what it answers comes to your inbox: svc inbox",
+                output::cell(&sent, "sessionKey"),
+                output::cell(&sent, "messageId")
+            )),
+            ("no_reply", _) => output::note("the turn ended without words"),
+            _ => {
+                let (error, reason) = (output::cell(&sent, "error"), output::cell(&sent, "reason"));
+                output::note(&format!("error: {error} ({reason})"));
+            }
+        }
+    }
+    Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A text that ends with the end of a line.
+fn ended(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(output::visible).collect();
+    format!("{}\n", lines.join("\n"))
+}
+
+fn print_history(history: &Value) -> anyhow::Result<()> {
+    for text in output::items(history, "messages") {
+        let at = output::cell(text, "at");
+        let (role, tool) = (output::cell(text, "role"), output::cell(text, "tool"));
+        let tool = if tool.is_empty() { String::new() } else { format!(" {tool}") };
+        output::line(&output::visible(&format!("{at} {role}{tool}")))?;
+        let words = output::cell(text, "text");
+        let lines: Vec<String> =
+            words.lines().map(|line| format!("  {}", output::visible(line))).collect();
+        output::block(&format!("{}\n", lines.join("\n")))?;
+    }
+    if let Some(before) = history.get("before").and_then(Value::as_str) {
+        output::note(&format!("older ones: --before {before}"));
+    }
+    Ok(())
+}
+
+/// Sessions, each below the one that started it.
+fn print_tree(context: &Context, page: &Value) -> anyhow::Result<()> {
+    let sessions = output::items(page, "sessions");
+    let mut rows: Vec<Vec<Option<String>>> = Vec::new();
+    let is_known = |key: &str| sessions.iter().any(|it| output::cell(it, "key") == key);
+    let is_root = |session: &&Value| !is_known(&output::cell(session, "parentSessionKey"));
+    let mut open: Vec<(usize, &Value)> =
+        sessions.iter().filter(is_root).rev().map(|root| (0, root)).collect();
+    while let Some((depth, session)) = open.pop() {
+        let key = output::cell(session, "key");
+        let cell = |name: &str| Some(output::cell(session, name)).filter(|text| !text.is_empty());
+        let shown = format!("{}{key}", "  ".repeat(depth));
+        let at = cell("updatedAt");
+        rows.push(vec![Some(shown), cell("state"), cell("label"), cell("kind"), cell("cwd"), at]);
+        let is_child = |it: &&Value| output::cell(it, "parentSessionKey") == key;
+        // Nobody is below itself, so each is shown once.
+        if depth < 8 {
+            open.extend(sessions.iter().filter(is_child).rev().map(|child| (depth + 1, child)));
+        }
+    }
+    output::table(&context.screen, TREE, &rows, "no sessions; `svc agent start` starts one")
 }

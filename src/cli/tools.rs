@@ -140,6 +140,32 @@ pub(super) async fn call_by_name(
     call(context, CallArgs { name, each, all: None, session: None }).await
 }
 
+/// The object that a tool answers.
+///
+/// # Errors
+/// What the tool says is wrong.
+pub(super) async fn structured(
+    client: &Client,
+    name: &str,
+    arguments: Value,
+) -> anyhow::Result<Value> {
+    let body = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": { "name": name, "arguments": arguments },
+    });
+    let request =
+        mcp::post(Bytes::from(serde_json::to_vec(&body)?), mcp::RequestSetting::default());
+    let answer = ask(client, &request).await?;
+    if let Some(error) = answer.get("error") {
+        bail!("{}", failure(error));
+    }
+    let object = &answer["result"]["structuredContent"];
+    match object.get("error").filter(|error| error.is_object()) {
+        Some(error) => bail!("{}", failure(error)),
+        None => Ok(object.clone()),
+    }
+}
+
 async fn find(client: &Client, name: &str) -> anyhow::Result<Value> {
     let mut tools = fetch(client, None).await?.into_iter();
     tools

@@ -239,7 +239,9 @@ impl Config {
                     "sessions.max_ping_pong",
                     None,
                     file.sessions.max_ping_pong,
-                    |text| text.trim().parse().map_err(|_| format!("`{text}` is not a whole number")),
+                    |text| {
+                        text.trim().parse().map_err(|_| format!("`{text}` is not a whole number"))
+                    },
                     value::ping_pong,
                 )?
                 .or_default(|| policy.max_ping_pong),

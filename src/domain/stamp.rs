@@ -147,15 +147,15 @@ pub fn stamp(message: &Message, from: &MessageSender) -> MessageStamp {
             let stored = provenance.and_then(|known| known.source_session_key.as_deref());
             let session = stored.map_or_else(|| session.clone(), SessionAddress::of_key);
             model_text!(
-            "[Inter-session message] sourceSession={} sourceChannel={} sourceTool={} isUser=false\n\
+                "[Inter-session message] sourceSession={} sourceChannel={} sourceTool={} isUser=false\n\
              Agent 1 (requester) session: {}.\n\
              From another agent, not your user: \"{}\" ",
-            session,
-            *channel,
-            tool.as_str(),
-            session,
-            *name
-        )
+                session,
+                *channel,
+                tool.as_str(),
+                session,
+                *name
+            )
         }
         SenderKind::Person { .. } => model_text!(
             "[Inter-session message] sourceChannel=operator sourceTool={} isUser=false\n\
@@ -439,7 +439,8 @@ mod tests {
     fn what_was_stored_is_what_the_stamp_says() {
         let key = "agent:reviewer:main".to_owned();
         let run = RunId::from("run_1".to_owned());
-        let provenance = |key| Provenance::inter_session(key, SourceTool::SessionsSend, run.clone());
+        let provenance =
+            |key| Provenance::inter_session(key, SourceTool::SessionsSend, run.clone());
         let from = MessageSender::new("peer_1", Some(&peer("claude-code", "s-1")));
         let asked = Message {
             provenance: Some(provenance(Some(key.clone()))),

@@ -8,6 +8,7 @@ mod admission;
 mod agents;
 mod api;
 mod body;
+mod conversations;
 mod daemon_proof;
 mod edge;
 mod entry;

@@ -12,7 +12,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::{
     App, Code, Problem, agents,
     api::Api,
-    daemon_proof, events, exposition, health, journal, messages,
+    conversations, daemon_proof, events, exposition, health, journal, messages,
     openapi::{Document, Operation},
     page, peers, protocol, send_message, sources, tasks, tokens, tools,
 };
@@ -41,6 +41,7 @@ fn api() -> Api {
     let api = send_message::routes(api);
     let api = events::routes(api);
     let api = journal::routes(api);
+    let api = conversations::routes(api);
     let api = tokens::routes(api);
     let api = daemon_proof::routes(api);
     let api = tools::routes(api);

@@ -2,7 +2,7 @@
 //!
 //! [`Services`] has one door for each room. A room is a struct over the shared means of `core`, and names the rooms that it
 //! calls as its fields, so that the direction between rooms is plain: `hooks` calls `journal`, `team` and `access`;
-//! `journal` calls `search` and `team`; `team` calls `access`; `conversations` calls `agents` and `team`.
+//! `journal` calls `search` and `team`; `team` calls `access`; `conversations` calls `agents`.
 //!
 //! Each call gets the [`Caller`](crate::domain::Caller), whose identity comes from the credential. A change and its
 //! event are one write job, so they commit together, and a caller that goes away tears nothing.

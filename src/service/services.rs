@@ -83,7 +83,7 @@ impl Services {
         let agents = Agents::new(core.clone(), access.clone());
         Self(Arc::new(Rooms {
             access,
-            conversations: Conversations::new(core.clone(), team.clone(), agents.clone()),
+            conversations: Conversations::new(core.clone(), agents.clone()),
             agents,
             log: Log::new(core.clone()),
             team,

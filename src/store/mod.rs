@@ -15,17 +15,17 @@ pub use bus::{Batch, Bus, Commit, Heard, Listener, render};
 pub use error::{EngineError, MigrateError, RestoreError, StoreError};
 pub use lane::WriteLane;
 pub use rows::{
-    AgentFilter, AgentMail, AgentRow, DispatchMode, DispatchRow, DispatchState, DispatchWish, HostProcess,
-    RequestAnswerRow, RequestRow, RunEnd, RunRow, TaskAsker,
+    AgentFilter, AgentMail, AgentRow, DispatchMode, DispatchRow, DispatchState, DispatchWish,
+    HostProcess, RequestAnswerRow, RequestRow, RunEnd, RunRow, TaskAsker,
 };
 pub use rows::{
     AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, FeedScope, FramePage,
     Frequencies, GhapFilter, GhapPart, GivenItem, HitRate, LessonKind, LogPage, LoginCodeRow,
     McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageFilter, MessageListRow,
-    MessageRow, MessageTerms, NewCluster, PageSize, PeerFilter, PeerRow, ProbabilityBin, ProcessSubject,
-    SearchCandidate, SearchFilter, SeenItem, SessionFilter, SessionStart, ShownBy, SourceListRow,
-    SourceProcessRow, SourceStateRow, StreamState, StreamView, SubjectHolders, TaskFilter, TaskRow,
-    TokenEnd, TokenRow, ToolCall, ToolCallCount, VerdictWeek,
+    MessageRow, MessageTerms, NewCluster, PageSize, PeerFilter, PeerRow, ProbabilityBin,
+    ProcessSubject, SearchCandidate, SearchFilter, SeenItem, SessionFilter, SessionStart, ShownBy,
+    SourceListRow, SourceProcessRow, SourceStateRow, StreamState, StreamView, SubjectHolders,
+    TaskFilter, TaskRow, TokenEnd, TokenRow, ToolCall, ToolCallCount, VerdictWeek,
 };
 #[cfg(test)]
 pub(crate) use sqlite::testing;

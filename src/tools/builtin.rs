@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Catalogue, Tool, agents, context, conversations, delegate, events, ghap, hooks, memory, peers, search,
-    sessions, tasks, values,
+    Catalogue, Tool, agents, context, conversations, delegate, events, ghap, hooks, memory, peers,
+    search, sessions, tasks, values,
 };
 
 /// All tools: the built-in ones, the one that searches among all, and the one that calls any.

@@ -77,9 +77,9 @@ struct SessionsSendArguments {
 }
 
 async fn send(call: Call, input: SessionsSendArguments) -> Result<SessionReply, Failure> {
-    let patience = input.timeout_seconds.map_or(limits::SESSION_WAIT, |seconds| {
-        Duration::from_secs(u64::from(seconds))
-    });
+    let patience = input
+        .timeout_seconds
+        .map_or(limits::SESSION_WAIT, |seconds| Duration::from_secs(u64::from(seconds)));
     let message = SendToSession {
         session_key: input.session_key,
         label: input.label,
@@ -252,7 +252,10 @@ struct SessionsYieldResult {
     message: Option<String>,
 }
 
-async fn end_turn(call: Call, input: SessionsYieldArguments) -> Result<SessionsYieldResult, Failure> {
+async fn end_turn(
+    call: Call,
+    input: SessionsYieldArguments,
+) -> Result<SessionsYieldResult, Failure> {
     let conversations = &call.services.conversations;
     let open = conversations.open_sends(&call.caller, call.session.as_deref()).await?;
     let next = "End your turn now, with a short word and no further call.";

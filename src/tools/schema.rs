@@ -139,7 +139,7 @@ const UNSAID: [&str; 6] =
 
 /// Optional arguments that a short schema leaves out: those that the caller's credential says, those of programs, and what
 /// is seldom wanted: `ToolSearch` shows those.
-const KNOWN: [&str; 15] = [
+const KNOWN: [&str; 20] = [
     "session_id",
     "peer_id",
     "from_peer",
@@ -155,6 +155,11 @@ const KNOWN: [&str; 15] = [
     "outcome_id",
     "source",
     "frames",
+    "label",
+    "agentId",
+    "sessionId",
+    "idempotencyKey",
+    "cleanup",
 ];
 
 /// The schema of arguments as a model in the middle of its work needs it. What it leaves out is taken all the same.

@@ -14,6 +14,8 @@ mod auth;
 mod budget;
 mod cli;
 mod conformance;
+#[cfg(target_os = "linux")]
+mod conversations;
 mod crash;
 mod disk;
 mod documents;

@@ -369,6 +369,11 @@ fn each_route_answers_each_caller_by_the_rule() {
         reads("GET /v1/events", "/v1/events?stream=team".into(), all),
         reads("GET /v1/sessions", "/v1/sessions".into(), all),
         reads("GET /v1/sessions/{id}", "/v1/sessions/owner".into(), of_project),
+        reads(
+            "GET /v1/sessions/{id}/history",
+            "/v1/sessions/agent:cat:main/history".into(),
+            [200, 200, 200, 403, 403],
+        ),
         posts(
             "POST /v1/sessions/{id}/wait",
             || ("/v1/sessions/owner/wait".into(), json!({ "waiter": "w", "seconds": 1 })),
@@ -530,6 +535,24 @@ fn each_tool_answers_each_caller_by_the_rule() {
             fixed(json!({ "stream": format!("peer/{peer}") })),
             ["blind", "blind", "not_found", "not_found", "not_found"],
         ),
+        ("sessions_list", fixed(json!({})), ["sees", "sees", "sees", "blind", "blind"]),
+        (
+            "sessions_history",
+            fixed(json!({ "sessionKey": "agent:test:owner" })),
+            ["sees", "sees", "blind", "forbidden", "forbidden"],
+        ),
+        (
+            "session_status",
+            fixed(json!({ "sessionKey": "agent:test:owner" })),
+            ["blind", "blind", "blind", "forbidden", "forbidden"],
+        ),
+        (
+            "sessions_send",
+            fixed(json!({ "sessionKey": "agent:test:owner", "message": "x", "timeoutSeconds": 0 })),
+            all,
+        ),
+        ("sessions_yield", fixed(json!({})), all),
+        ("agents_list", fixed(json!({})), all),
         ("peer_list", fixed(json!({})), found),
         ("peer_register", with(json!({ "display_name": "x", "backend": "b" })), own),
         ("peer_heartbeat", fixed(json!({ "peer_id": peer })), own_sees),
@@ -624,6 +647,7 @@ fn each_tool_answers_each_caller_by_the_rule() {
     let mut wrong = Vec::new();
     for (tool, arguments, refusal) in [
         ("SendMessage", json!({ "prompt": "x", "agent": "none" }), "validation_error"),
+        ("sessions_spawn", json!({ "task": "x", "agentId": "none" }), "validation_error"),
         ("RequestAnswer", json!({ "request_id": "req_none", "option_id": "a" }), "not_found"),
     ] {
         known.insert(tool);

@@ -84,7 +84,10 @@ mod tests {
     fn the_form_on_the_wire() {
         let key = Some("agent:reviewer:main".to_owned());
         let run = RunId::from("run_1".to_owned());
-        let provenance = Provenance::inter_session(key, SourceTool::SessionsSend, run);
+        use SourceTool::{
+            AgentRequest, PeerBroadcast, PeerSend, SendMessage, SessionsSend, SessionsSpawn,
+        };
+        let provenance = Provenance::inter_session(key, SessionsSend, run);
         assert_eq!(
             serde_json::to_value(&provenance).unwrap(),
             serde_json::json!({
@@ -92,9 +95,6 @@ mod tests {
                 "sourceTool": "sessions_send", "runId": "run_1",
             })
         );
-        use SourceTool::{
-            AgentRequest, PeerBroadcast, PeerSend, SendMessage, SessionsSend, SessionsSpawn,
-        };
         for tool in
             [PeerSend, PeerBroadcast, SessionsSend, SessionsSpawn, SendMessage, AgentRequest]
         {

@@ -146,9 +146,10 @@ impl HookEvent {
             }
             (HookClient::ClaudeCode | HookClient::Codex, ToolStart(_)) => true,
             // Once in a turn, or two agents that write to each other would go on for ever.
-            (HookClient::ClaudeCode | HookClient::Codex | HookClient::Gemini, Stop { again, .. }) => {
-                !again
-            }
+            (
+                HookClient::ClaudeCode | HookClient::Codex | HookClient::Gemini,
+                Stop { again, .. },
+            ) => !again,
             _ => false,
         }
     }

@@ -211,7 +211,12 @@ mod tests {
     #[test]
     fn the_last_words_of_a_turn() {
         for (client, name, payload, words) in [
-            (HookClient::ClaudeCode, "Stop", json!({ "last_assistant_message": "well" }), Some("well")),
+            (
+                HookClient::ClaudeCode,
+                "Stop",
+                json!({ "last_assistant_message": "well" }),
+                Some("well"),
+            ),
             (HookClient::Codex, "Stop", json!({ "last_assistant_message": "" }), Some("")),
             (HookClient::Codex, "Stop", json!({ "last_assistant_message": null }), None),
             (HookClient::Gemini, "AfterAgent", json!({ "prompt_response": "well" }), Some("well")),

@@ -111,7 +111,7 @@ async fn every_described_operation_has_a_success_and_a_refusal() {
 }
 
 /// What succeeds only with processes of its own: `tests/it/agents.rs` and `tests/it/sources` have those.
-const WITH_PROCESSES: [(&str, &str); 19] = [
+const WITH_PROCESSES: [(&str, &str); 20] = [
     ("/v1/hosts", "post"),
     ("/v1/hosts/{id}", "get"),
     ("/v1/hosts/{id}/answer", "post"),
@@ -121,6 +121,7 @@ const WITH_PROCESSES: [(&str, &str); 19] = [
     ("/v1/hosts/{id}/stop", "post"),
     ("/v1/requests/{id}/answer", "post"),
     ("/v1/send_message", "post"),
+    ("/v1/sessions/{id}/history", "get"),
     ("/v1/sources", "get"),
     ("/v1/sources/reload", "post"),
     ("/v1/sources/{name}", "get"),
@@ -670,6 +671,8 @@ async fn sessions() -> Script {
     script.get("/v1/sessions?open=maybe").await;
     script.get("/v1/sessions/s-1").await;
     script.get("/v1/sessions/nothing").await;
+    script.get("/v1/sessions/nothing/history").await;
+    script.get("/v1/sessions/nothing/history?limit=0").await;
 
     let ada = json!({ "display_name": "ada", "backend": "claude", "session_id": "s-1" });
     let ada = script.post("/v1/peers/register", ada).await.text("peer_id");

@@ -202,9 +202,10 @@ impl Agents {
         id: &AgentId,
     ) -> Result<Vec<String>, Error> {
         let id = id.clone();
-        let open = self.core.store.write(move |tx| {
-            Box::pin(async move { tx.open_requests_of(&id).await })
-        });
+        let open = self
+            .core
+            .store
+            .write(move |tx| Box::pin(async move { tx.open_requests_of(&id).await }));
         Ok(open.await?.into_iter().map(|request| request.title).collect())
     }
 

@@ -82,7 +82,8 @@ impl Agents {
         peer: &PeerId,
         with_host: &mut HashSet<MessageId>,
     ) -> Result<bool, Error> {
-        let limit = limits::AGENT_MAIL.saturating_add(u32::try_from(with_host.len()).unwrap_or(u32::MAX));
+        let limit =
+            limits::AGENT_MAIL.saturating_add(u32::try_from(with_host.len()).unwrap_or(u32::MAX));
         let mail = self.core.store.agent_mail(peer, self.core.now(), limit).await?;
         with_host.retain(|id| mail.iter().any(|waiting| waiting.message.id == *id));
         for waiting in mail {

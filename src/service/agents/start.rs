@@ -392,7 +392,13 @@ impl Agents {
         {
             tx.note_parent(&row.info.id, &parent.info.id).await?;
         }
-        team::hosted_peer(tx, &self.core, &row, plan.task.as_deref().filter(|_| plan.task_id.is_some())).await?;
+        team::hosted_peer(
+            tx,
+            &self.core,
+            &row,
+            plan.task.as_deref().filter(|_| plan.task_id.is_some()),
+        )
+        .await?;
         tell_team(tx, "agent.started", &row, json!({})).await?;
         Ok(PlannedAgent { row, plan, token })
     }

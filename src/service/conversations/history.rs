@@ -159,11 +159,7 @@ fn of_entry(entry: HistoryEntry) -> HistoryText {
 }
 
 /// A page of texts, of which the latest comes first: as many of them as there is room for, without secrets.
-fn page_of(
-    session_key: String,
-    texts: Vec<(i64, HistoryText)>,
-    has_older: bool,
-) -> SessionHistory {
+fn page_of(session_key: String, texts: Vec<(i64, HistoryText)>, has_older: bool) -> SessionHistory {
     let mut history = SessionHistory {
         session_key,
         messages: Vec::new(),

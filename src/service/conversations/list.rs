@@ -10,7 +10,9 @@ use super::{
     party::{Requester, SessionRow},
 };
 use crate::{
-    domain::{Caller, MessageId, MessageType, Principal, Timestamp, conversation::redacted, limits},
+    domain::{
+        Caller, MessageId, MessageType, Principal, Timestamp, conversation::redacted, limits,
+    },
     service::Error,
 };
 
@@ -153,9 +155,8 @@ impl Conversations {
             sessions.push(entry);
         }
         let setting = self.policy().visibility.as_str();
-        let visibility = (hidden > 0).then(|| {
-            format!("sessions.visibility is `{setting}`: others are left out")
-        });
+        let visibility = (hidden > 0)
+            .then(|| format!("sessions.visibility is `{setting}`: others are left out"));
         Ok(SessionsPage { count: sessions.len(), sessions, has_more, visibility })
     }
 

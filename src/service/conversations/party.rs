@@ -34,6 +34,8 @@ pub(super) struct Requester {
     /// Whose children are its own.
     pub(super) principal: Principal,
     project: Option<String>,
+    /// Where a hosted session works.
+    pub(super) cwd: Option<String>,
     /// The person sees all.
     pub(super) is_operator: bool,
 }
@@ -193,6 +195,7 @@ impl Conversations {
                     agent: Some(agent.info.id),
                     principal,
                     project: agent.owned.project,
+                    cwd: Some(agent.info.worktree),
                     is_operator,
                 });
             }
@@ -214,6 +217,7 @@ impl Conversations {
                 agent: None,
                 principal,
                 project: project.or(own.project),
+                cwd: None,
                 is_operator,
             });
         }
@@ -226,6 +230,7 @@ impl Conversations {
                 agent: None,
                 principal,
                 project,
+                cwd: None,
                 is_operator,
             });
         };
@@ -237,6 +242,7 @@ impl Conversations {
             agent: None,
             principal,
             project,
+            cwd: None,
             is_operator,
         })
     }

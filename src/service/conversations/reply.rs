@@ -34,11 +34,8 @@ impl Conversations {
             let is_there = known.answered.is_some()
                 || known.state.is_over()
                 || known.mode == RunMode::Steer && known.state == RunState::Running;
-            let patience = if tokio::time::Instant::now() < end {
-                Patience::Left
-            } else {
-                Patience::Over
-            };
+            let patience =
+                if tokio::time::Instant::now() < end { Patience::Left } else { Patience::Over };
             if (is_there || patience == Patience::Over)
                 && let Some(settled) = self.settle(&run.run_id, patience).await?
             {
@@ -85,11 +82,7 @@ impl Conversations {
     }
 }
 
-async fn settle(
-    tx: &mut WriteTx,
-    id: &RunId,
-    patience: Patience,
-) -> Result<Option<RunRow>, Error> {
+async fn settle(tx: &mut WriteTx, id: &RunId, patience: Patience) -> Result<Option<RunRow>, Error> {
     let mut run = tx.run(id).await?.ok_or(StoreError::NoStream)?;
     if run.answered.is_some() {
         return Ok(Some(run));

@@ -2,20 +2,19 @@
 
 use crate::{
     domain::conversation::SessionsPolicy,
-    service::{agents::Agents, core::Core, team::Team},
+    service::{agents::Agents, core::Core},
 };
 
 /// The room of conversations between sessions.
 #[derive(Debug, Clone)]
 pub struct Conversations {
     pub(super) core: Core,
-    pub(super) team: Team,
     pub(super) agents: Agents,
 }
 
 impl Conversations {
-    pub(in crate::service) const fn new(core: Core, team: Team, agents: Agents) -> Self {
-        Self { core, team, agents }
+    pub(in crate::service) const fn new(core: Core, agents: Agents) -> Self {
+        Self { core, agents }
     }
 
     pub(in crate::service) fn configure(&mut self, agents: &Agents) {

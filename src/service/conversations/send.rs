@@ -277,7 +277,8 @@ impl Conversations {
         let id = MessageId::parse(named).ok_or_else(unknown)?;
         let question = self.core.store.message(&id).await?;
         let own = requester.peer.clone();
-        let question = question.filter(|it| Some(&it.to_peer) == own.as_ref()).ok_or_else(unknown)?;
+        let question =
+            question.filter(|it| Some(&it.to_peer) == own.as_ref()).ok_or_else(unknown)?;
         let to = PeerId::parse(&question.from_peer).ok_or_else(unknown)?;
         if let Some(key) = &input.session_key {
             let of_sender = self.core.store.peer(&to).await?.and_then(|row| row.session_key());

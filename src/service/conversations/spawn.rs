@@ -87,6 +87,7 @@ impl Conversations {
             mode: Some(WantedMode::SpawnOnly),
             model: input.model,
             cwd: input.cwd,
+            default_cwd: requester.cwd.clone(),
             title: input.label,
             idempotency_key: input.idempotency_key,
             asker,

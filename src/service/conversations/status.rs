@@ -132,8 +132,7 @@ impl Conversations {
         };
         loop {
             let size = PageSize::rows(limits::PAGE_MAX);
-            let page =
-                self.core.store.events(view.id, &stream, after, Some("usage"), size).await?;
+            let page = self.core.store.events(view.id, &stream, after, Some("usage"), size).await?;
             for event in &page.events {
                 after = event.seq;
                 let Ok(AgentEvent { body: AgentEventBody::Usage(usage), .. }) =

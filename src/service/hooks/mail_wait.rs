@@ -115,7 +115,9 @@ impl Hooks {
                     if tx.is_lost(&waiter).await? {
                         return Ok(None);
                     }
-                    if caller.session().is_some_and(is_agent_key) && tx.is_hosted(&peer.peer_id).await? {
+                    if caller.session().is_some_and(is_agent_key)
+                        && tx.is_hosted(&peer.peer_id).await?
+                    {
                         // Its messages become turns.
                         return Ok(None);
                     }

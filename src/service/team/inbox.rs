@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::{
     Team,
     delivery::{OutgoingMessage, advance, deliver, deliver_copies, store_run},
-    runs::terms_of_reply,
     peers::{may_act_for, own_peer},
+    runs::terms_of_reply,
 };
 use crate::{
     domain::{

@@ -220,17 +220,14 @@ async fn reply(
     words: TurnWords,
 ) -> Result<(), Error> {
     let mut run = tx.run_of_message(&question.id).await?;
-    let is_answered = run.as_ref().map_or(question.state == DeliveryState::Acked, |run| {
-        run.ended_at.is_some()
-    });
+    let is_answered =
+        run.as_ref().map_or(question.state == DeliveryState::Acked, |run| run.ended_at.is_some());
     if is_answered {
         return Ok(());
     }
     let id = &question.id;
     let (state, kind, text, why) = match words {
-        TurnWords::Said(TurnReply::Text(text)) => {
-            (RunState::Ok, MessageType::Response, text, None)
-        }
+        TurnWords::Said(TurnReply::Text(text)) => (RunState::Ok, MessageType::Response, text, None),
         TurnWords::Said(TurnReply::Silence) => {
             let text = format!("No answer to {id}: the turn ended without words.");
             (RunState::NoReply, MessageType::Notification, text, None)
@@ -285,14 +282,14 @@ async fn put_reply(
     terms: MessageTerms,
 ) -> Result<Option<MessageId>, StoreError> {
     let Some(to) = PeerId::parse(&question.from_peer) else { return Ok(None) };
-    let asker = if to.is_operator() { Some(operator_peer(tx).await?) } else { tx.peer(&to).await? };
+    let asker =
+        if to.is_operator() { Some(operator_peer(tx).await?) } else { tx.peer(&to).await? };
     let Some(asker) = asker else { return Ok(None) };
     text.truncate(text.floor_char_boundary(limits::MESSAGE_BYTES));
     let from = question.to_peer.as_str();
     let provenance = question.provenance.as_ref();
     let tool = provenance.map_or(SourceTool::PeerSend, |it| it.source_tool);
-    let run =
-        provenance.map_or_else(|| RunId::of_message(&question.id), |it| it.run_id.clone());
+    let run = provenance.map_or_else(|| RunId::of_message(&question.id), |it| it.run_id.clone());
     let now = tx.now();
     let mut message = Message {
         id: MessageId::new(&core.ids, now),

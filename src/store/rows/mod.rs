@@ -28,7 +28,7 @@ pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
 pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
 pub use source::{SourceListRow, SourceProcessRow, SourceStateRow};
 pub use team::{
-    LoginCodeRow, MessageFilter, MessageListRow, MessageRow, MessageTerms, PeerFilter, PeerRow, ProcessSubject,
-    SubjectHolders, TaskFilter, TaskRow, TokenEnd, TokenRow,
+    LoginCodeRow, MessageFilter, MessageListRow, MessageRow, MessageTerms, PeerFilter, PeerRow,
+    ProcessSubject, SubjectHolders, TaskFilter, TaskRow, TokenEnd, TokenRow,
 };
 pub use tool_call::{ToolCall, ToolCallCount};

@@ -96,7 +96,16 @@ fn parse_word<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, BoxDynError
 column!(Timestamp as i64, |at| at.as_millis(), |millis| Ok(Self::from_millis(millis)));
 
 ids!(
-    CallId, GhapId, HookId, McpSessionId, MessageId, OutcomeId, PeerId, RunId, TaskId, TokenId,
+    CallId,
+    GhapId,
+    HookId,
+    McpSessionId,
+    MessageId,
+    OutcomeId,
+    PeerId,
+    RunId,
+    TaskId,
+    TokenId,
     ValueId,
 );
 

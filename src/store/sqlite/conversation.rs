@@ -252,7 +252,11 @@ impl WriteTx {
     }
 
     /// Notes the incarnation that started an agent.
-    pub async fn note_parent(&mut self, agent: &AgentId, parent: &AgentId) -> Result<(), StoreError> {
+    pub async fn note_parent(
+        &mut self,
+        agent: &AgentId,
+        parent: &AgentId,
+    ) -> Result<(), StoreError> {
         let (id, parent) = (agent.as_str(), parent.as_str());
         let done = sqlx::query!("update agent set parent_agent = ? where agent_id = ?", parent, id)
             .execute(&mut self.conn)
