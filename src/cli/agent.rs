@@ -295,7 +295,7 @@ async fn history(
         output::json(&page)?;
     } else {
         for entry in output::items(&page, "entries") {
-            output::block(&agent_attach::entry_text(entry))?;
+            agent_attach::paragraph(&agent_attach::entry_text(entry))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -60,7 +60,7 @@ pub(super) async fn attach(context: &Context, agent: &str) -> anyhow::Result<Exi
     }
     let history: Value = context.client()?.get(&host(&id, "/history?limit=10")).await?;
     for entry in output::items(&history, "entries") {
-        output::block(&entry_text(entry))?;
+        paragraph(&entry_text(entry))?;
     }
     output::note(&format!(
         "svc: attached to {} ({id}); Ctrl-C ends its turn, Ctrl-D detaches",
@@ -139,6 +139,11 @@ fn follower(context: &Context, view: &Value, after: u64) -> anyhow::Result<Follo
     Ok(Follower::new(context.discovery()?, path).after(after).patient())
 }
 
+/// Prints what was said on lines of its own.
+pub(super) fn paragraph(text: &str) -> anyhow::Result<()> {
+    output::block(&format!("{}\n", text.strip_suffix('\n').unwrap_or(text)))
+}
+
 /// Lines as they are typed. A thread reads them: it ends with the process.
 fn typed_lines() -> mpsc::UnboundedReceiver<String> {
     let (sender, receiver) = mpsc::unbounded_channel();
@@ -180,9 +185,9 @@ impl Printer {
     fn print(&mut self, event: &Value) -> anyhow::Result<()> {
         let kind = event["type"].as_str().unwrap_or_default();
         match kind {
-            "output" if self.is_exec => output::block(event["data"].as_str().unwrap_or_default())?,
+            "output" if self.is_exec => paragraph(event["data"].as_str().unwrap_or_default())?,
             "stderr" => output::notes(event["data"].as_str().unwrap_or_default()),
-            "chat_entry" if !self.is_exec => output::block(&entry_text(&event["chat_entry"]))?,
+            "chat_entry" if !self.is_exec => paragraph(&entry_text(&event["chat_entry"]))?,
             "request" => self.ask(event),
             "answer" => self.asked = None,
             "error" => output::notes(&format!("svc: {}\n", output::cell(event, "error"))),

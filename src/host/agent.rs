@@ -335,12 +335,32 @@ impl HostedAgent {
         Ok(())
     }
 
-    /// Ends the turn, not the agent.
-    pub(super) fn interrupt(&mut self, now: Instant) -> Result<(), String> {
+    /// Ends the turn, not the agent. Of one input its turn, or takes it back if it waits.
+    pub(super) fn interrupt(
+        &mut self,
+        message_id: Option<&str>,
+        now: Instant,
+    ) -> Result<(), String> {
         if self.end.is_some() || self.stop.is_some() {
             return Err(NOT_RUNNING.to_owned());
         }
-        let Some(turn) = &mut self.turn else { return Err("not running a turn".to_owned()) };
+        if let Some(id) = message_id
+            && let Some(rank) = self.queue.iter().position(|queued| queued.message_id == id)
+        {
+            self.queue.remove(rank);
+            let taken_back = Turn::of(Some(id.to_owned())).finish(TurnResult::interrupted());
+            self.set_state_with(self.info.state, |event| {
+                if let AgentEventBody::State { turn, .. } = event {
+                    *turn = Some(taken_back);
+                }
+            });
+            return Ok(());
+        }
+        let is_meant =
+            |turn: &&mut Turn| message_id.is_none_or(|id| turn.message_id.as_deref() == Some(id));
+        let Some(turn) = self.turn.as_mut().filter(is_meant) else {
+            return Err("not running a turn".to_owned());
+        };
         turn.interrupted = true;
         self.cancel_requests("interrupt", now);
         let mut effects = Effects::new();

@@ -2,7 +2,9 @@
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::domain::agent::{AgentInfo, AnswerAgent, SendAnswer, SendInput, StopAgent, StopAnswer};
+use crate::domain::agent::{
+    AgentInfo, AnswerAgent, InterruptAgent, SendAnswer, SendInput, StopAgent, StopAnswer,
+};
 
 /// One command, with who waits for its answer.
 #[derive(Debug)]
@@ -10,7 +12,7 @@ pub(super) enum HostCommand {
     Info(oneshot::Sender<AgentInfo>),
     Send(SendInput, oneshot::Sender<Result<SendAnswer, String>>),
     Answer(AnswerAgent, oneshot::Sender<Result<(), String>>),
-    Interrupt(oneshot::Sender<Result<(), String>>),
+    Interrupt(InterruptAgent, oneshot::Sender<Result<(), String>>),
     Stop(StopAgent, oneshot::Sender<StopAnswer>),
 }
 

@@ -15,7 +15,7 @@ use super::decode::ValueReader;
 use crate::domain::agent::{
     AgentEvent, AgentEventBody, AnswerAgent, AttachAnswer, AttachStream, HOST_PROTOCOL,
     HistoryPage, HistoryQuery, HostInfo, HostReply, HostRequest, HostRequestKind, HostStatus,
-    PingAnswer, PingHost, SendInput, StopAgent, agrees_with_protocol,
+    InterruptAgent, PingAnswer, PingHost, SendInput, StopAgent, agrees_with_protocol,
 };
 use crate::domain::{AgentId, Clock, Timestamp};
 use crate::runner::{AgentSpool, SpoolEnd};
@@ -137,7 +137,14 @@ async fn answer(
             }
             Err(error) => Err(error),
         },
-        HostRequestKind::Interrupt => done(face.agent.try_ask(HostCommand::Interrupt).await),
+        HostRequestKind::Interrupt => {
+            match parse_or_default::<InterruptAgent>(&request, "interrupt") {
+                Ok(interrupt) => {
+                    done(face.agent.try_ask(|reply| HostCommand::Interrupt(interrupt, reply)).await)
+                }
+                Err(error) => Err(error),
+            }
+        }
         HostRequestKind::Stop => match parse_or_default::<StopAgent>(&request, "stop") {
             Ok(stop) => {
                 // It may take long, and the client may ask for other things meanwhile, such as a stop by force.

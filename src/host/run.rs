@@ -160,7 +160,9 @@ fn obey(agent: &mut HostedAgent, command: HostCommand, stops: &mut VecDeque<Stop
         HostCommand::Info(reply) => drop(reply.send(agent.info())),
         HostCommand::Send(send, reply) => drop(reply.send(agent.send(send, now))),
         HostCommand::Answer(answer, reply) => drop(reply.send(agent.answer(answer, now))),
-        HostCommand::Interrupt(reply) => drop(reply.send(agent.interrupt(now))),
+        HostCommand::Interrupt(interrupt, reply) => {
+            drop(reply.send(agent.interrupt(interrupt.message_id.as_deref(), now)));
+        }
         HostCommand::Stop(StopAgent { force, timeout, reason }, reply) => {
             if let Some(end) = agent.end() {
                 reply.send(stop_answer(end, Duration::ZERO)).ok();

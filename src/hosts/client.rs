@@ -15,8 +15,8 @@ use tokio::time::timeout;
 use crate::domain::AgentId;
 use crate::domain::agent::{
     AgentEvent, AgentEventBody, AnswerAgent, AttachAnswer, AttachStream, HistoryPage, HistoryQuery,
-    HostFrame, HostReply, HostRequest, HostRequestKind, HostStatus, SendAnswer, SendInput,
-    StopAgent, StopAnswer, agrees_with_protocol,
+    HostFrame, HostReply, HostRequest, HostRequestKind, HostStatus, InterruptAgent, SendAnswer,
+    SendInput, StopAgent, StopAnswer, agrees_with_protocol,
 };
 use crate::local_socket::{self, ConnectError};
 
@@ -96,6 +96,14 @@ impl HostClient {
     pub(crate) async fn interrupt(&self) -> Result<(), HostError> {
         let _answer: Option<serde_json::Value> =
             self.request(HostRequestKind::Interrupt, &None::<()>, SEND_WITHIN).await?;
+        Ok(())
+    }
+
+    /// Ends the turn of one input, or takes it back if it waits.
+    pub(crate) async fn withdraw(&self, message_id: &str) -> Result<(), HostError> {
+        let interrupt = InterruptAgent { message_id: Some(message_id.to_owned()) };
+        let _answer: Option<serde_json::Value> =
+            self.request(HostRequestKind::Interrupt, &Some(interrupt), SEND_WITHIN).await?;
         Ok(())
     }
 

@@ -38,6 +38,10 @@ max_concurrent = 1
 backend = "exec"
 command = ["sh", "-c", "read line; echo $line"]
 rate = "1/h"
+[agents.held]
+backend = "exec"
+command = ["sh", "-c", "while read line; do echo begun $line; sleep 600; done"]
+turn_end = "END"
 [agents.missing]
 backend = "exec"
 command = ["no-such-program"]
@@ -439,6 +443,38 @@ fn bounds_make_a_queue_and_cancelling_leaves_it() {
     let rated = dispatch(&d, json!({ "instance": "rated", "prompt": "b" }));
     let waits = until(BOUND, || Some(task(&rated)).filter(|it| it["reason"].is_string()));
     assert!(text(&waits, "reason").contains("rate"), "{waits}");
+}
+
+#[test]
+fn a_prompt_that_waits_in_an_agent_is_taken_back() {
+    let d = world();
+    let started = start(&d, "held", "main");
+    let id = text(&started, "id");
+    let peer = |prompt: &str| json!({ "instance": "agent:held:main", "prompt": prompt, "opts": { "mode": "peer-only" } });
+    let first = dispatch(&d, peer("first"));
+    let task = |id: &str| d.get(&format!("/v1/tasks/{id}")).ok(200);
+    eventually(BOUND, || task(&first)["status"] == "active");
+    let second = dispatch(&d, peer("second"));
+    let third = dispatch(&d, peer("third"));
+    // The host has both: a queue of two behind the turn that goes on.
+    let db = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database opens");
+    eventually(BOUND, || {
+        let sql = "select count(*) from dispatch where state = 'sent' and task_id in (?1, ?2)";
+        let sent = db.query_row(sql, (&second, &third), |row| row.get::<_, i64>(0));
+        sent.expect("a count") == 2
+    });
+    d.post(&format!("/v1/tasks/{second}/cancel"), &json!({})).ok(200);
+    assert_eq!(over(&d, &second)["status"], "cancelled");
+    assert_eq!(task(&first)["status"], "active", "another's turn goes on");
+    d.post(&format!("/v1/tasks/{first}/cancel"), &json!({})).ok(200);
+    assert_eq!(over(&d, &first)["status"], "cancelled");
+    let log = events(&d, &format!("agent/{id}"));
+    let begun: Vec<&str> = log
+        .iter()
+        .filter(|event| event["kind"] == "input")
+        .filter_map(|event| event["data"]["data"].as_str())
+        .collect();
+    assert!(begun.contains(&"first") && !begun.contains(&"second"), "{begun:?}");
 }
 
 #[test]

@@ -218,6 +218,8 @@ fn every_row_of_the_table_answers() {
         ("host.history", json!({ "limit": -1 }), "invalid history payload: "),
         ("host.send", json!({ "input": "x", "mode": "steer" }), "not running a turn"),
         ("host.interrupt", json!({}), "not running a turn"),
+        ("host.interrupt", json!({ "message_id": "msg_x" }), "not running a turn"),
+        ("host.interrupt", json!({ "message_id": 7 }), "invalid interrupt payload: "),
         ("host.answer", json!({ "request_id": "req_x", "option_id": "a" }), "no such request"),
         ("host.nope", json!({}), "unknown message type: host.nope"),
     ] {
@@ -339,6 +341,34 @@ fn attaches_at_any_moment_see_each_event_once_and_in_order() {
     let spooled: Vec<Value> =
         spooled.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(spooled, events, "what is shown is what is on the disk");
+}
+
+/// As many as `SVC_AGENT_LINES` says: a million in a release build.
+#[test]
+fn all_lines_are_replayed_whole() {
+    let count: u64 =
+        std::env::var("SVC_AGENT_LINES").ok().and_then(|it| it.parse().ok()).unwrap_or(60_000);
+    let script = format!("read go; seq 1 {count}");
+    let host = Host::with(&["sh", "-c", &script], json!({ "prompt": { "input": "go" } }));
+    for round in 0..2 {
+        let mut next = 1;
+        let mut client = host.client();
+        client.stream.set_read_timeout(Some(Duration::from_mins(5))).expect("can be set");
+        client.write(b"{\"type\":\"host.attach\"}\n");
+        assert_eq!(client.line().expect("an answer")["success"], true);
+        for offset in 1_u64.. {
+            let event = client.line().expect("the stream goes on");
+            assert_eq!(event["offset"], offset, "{event}");
+            if event["type"] == "output" {
+                assert_eq!(event["data"], next.to_string(), "{event}");
+                next += 1;
+            }
+            if event["type"] == "exit" {
+                break;
+            }
+        }
+        assert_eq!(next, count + 1, "round {round}");
+    }
 }
 
 #[test]

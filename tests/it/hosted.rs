@@ -273,6 +273,23 @@ fn a_hosted_agent_starts_no_daemon() {
     assert_eq!(subjects(&d), ["agent:coder:main"], "also after a restart");
 }
 
+/// Ends what a test that fails would leave.
+struct Broom(String);
+
+impl Drop for Broom {
+    fn drop(&mut self) {
+        for entry in fs::read_dir("/proc").expect("Linux").flatten() {
+            let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let pid = entry.file_name().to_string_lossy().parse::<i32>().ok();
+            if words.split(|byte| *byte == 0).any(|word| word == self.0.as_bytes())
+                && let Some(pid) = pid.and_then(rustix::process::Pid::from_raw)
+            {
+                let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
 /// The process above another.
 fn parent(pid: u64) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
@@ -287,6 +304,7 @@ fn nothing_outlives_a_host_and_its_reaper() {
         let mut d = world();
         let mut coder = Obedient::start(&d, "main");
         let number = format!("{}.75{}", 300_000 + std::process::id(), u8::from(daemon_dies_too));
+        let _broom = Broom(number.clone());
         let tree = format!(
             "setsid sleep {number} & (setsid sh -c 'sleep {number} & wait' &) ; sleep {number} & true"
         );

@@ -9,6 +9,10 @@ mod shapes;
 mod wire;
 mod words;
 
+#[cfg(target_os = "linux")]
+mod agent_requests;
+#[cfg(target_os = "linux")]
+mod agent_storms;
 mod agents;
 mod auth;
 mod budget;

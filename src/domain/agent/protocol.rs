@@ -283,6 +283,14 @@ pub struct AnswerAgent {
     pub by: Option<String>,
 }
 
+/// Payload of `host.interrupt`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterruptAgent {
+    /// Only this input: its turn is ended, or it is taken back if it waits. By default the turn that is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+}
+
 /// Payload of `host.stop`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopAgent {

@@ -6,6 +6,8 @@ mod codex;
 mod effect;
 mod exec;
 mod protocol;
+#[cfg(test)]
+mod recorded;
 mod rpc;
 mod wording;
 

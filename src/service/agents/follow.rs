@@ -102,14 +102,20 @@ impl Agents {
         }
     }
 
-    /// Sockets in the folder that no live agent of ours has: a dead one's file goes, a living one is left alone and told of.
+    /// Sockets and spools in the folder that no live agent of ours has: the files of one that has ended go, a living one that
+    /// nobody knows is left alone and told of.
     fn look_for_strangers(&self, known: &HashSet<AgentId>) {
         let Ok(entries) = std::fs::read_dir(&self.settings.folder) else { return };
         let strangers: Vec<AgentId> = entries
             .filter_map(Result::ok)
             .filter_map(|entry| entry.file_name().into_string().ok())
-            .filter_map(|name| name.strip_suffix(".sock").and_then(AgentId::parse))
+            .filter_map(|name| {
+                let stem = name.strip_suffix(".sock").or_else(|| name.strip_suffix(".spool"))?;
+                AgentId::parse(stem)
+            })
             .filter(|id| !known.contains(id))
+            .collect::<HashSet<_>>()
+            .into_iter()
             .collect();
         if strangers.is_empty() {
             return;
@@ -133,8 +139,13 @@ impl Agents {
         }
         match self.host(&id).status().await {
             Err(HostError::Absent) if row.is_some() => remove_files(&self.settings.folder, &id),
-            // Its host stays for a moment after the end.
-            Ok(_) if row.is_some() => {}
+            // Its host stays for a moment after the end. The log has all of it, or the row would have no end.
+            Ok(status) if row.is_some() && status.agent.state.is_final() => {
+                remove_files(&self.settings.folder, &id);
+            }
+            // It was given up before it had begun.
+            Ok(_) if row.is_some() => self.stop_given_up(&id).await,
+            Err(HostError::Absent) => {}
             Ok(status) => {
                 let pid = status.host.pid;
                 tracing::warn!(agent = %id, pid, "a host runs that this database does not know");
@@ -280,6 +291,17 @@ impl Agents {
         }
     }
 
+    /// Ends the agent of a host that began after it had been given up.
+    async fn stop_given_up(&self, id: &AgentId) {
+        let reason = Some("its start was given up".to_owned());
+        let stop = StopAgent { force: true, timeout: 0, reason };
+        match self.host(id).stop(&stop).await {
+            Ok(_) => remove_files(&self.settings.folder, id),
+            Err(HostError::Absent) => {}
+            Err(error) => tracing::warn!(agent = %id, %error, "a late host was not stopped"),
+        }
+    }
+
     /// Ends an agent whose task is over.
     fn stop_spent(&self, id: &AgentId) {
         let (agents, id) = (self.clone(), id.clone());
@@ -343,6 +365,8 @@ impl Agents {
                 }
             }
         }
+        self.stop_given_up(id).await;
+        end_tree(id).await;
         self.lose(id, Some(reason.to_owned())).await?;
         remove_files(&self.settings.folder, id);
         Ok(())

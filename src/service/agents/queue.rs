@@ -339,10 +339,8 @@ impl Agents {
     async fn cancel(&self, dispatch: &DispatchRow) {
         let Some(agent) = &dispatch.agent_id else { return };
         let host = self.host(agent);
-        // Another's turn is not to be interrupted: the host takes back what waits, by its own rules.
-        if dispatch.taken_at.is_some()
-            && let Err(error) = host.interrupt().await
-        {
+        // This turn and no other: what waits behind another's is taken back.
+        if let Err(error) = host.withdraw(dispatch.task_id.as_str()).await {
             tracing::debug!(%agent, %error, "a turn was not interrupted");
         }
         if dispatch.is_spawned {

@@ -1,0 +1,317 @@
+//! What agents ask, from the question to the answer: by HTTP, by command and by tool, once, and at the deadline; and what
+//! people see of an agent over a restart.
+
+use std::io::Write as _;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::agents::{agent, ended, events, with_config};
+use crate::daemon::{Daemon, Running, eventually, svc, until};
+use crate::expect::{problem, text};
+use crate::wire::Caller;
+
+const BOUND: Duration = Duration::from_secs(20);
+
+/// A stand-in for Claude Code that asks for leave at each prompt and says which answer it got.
+const CONFIG: &str = r#"
+[agents.asker]
+backend = "claude"
+command = ["sh", "-c", '''
+read init
+echo '{"type":"control_response","response":{"subtype":"success","request_id":"svc-initialize","response":{}}}'
+n=0
+while read -r prompt; do
+  n=$((n+1))
+  echo '{"type":"system","subtype":"init","session_id":"s-1"}'
+  echo "{\"type\":\"control_request\",\"request_id\":\"r$n\",\"request\":{\"subtype\":\"can_use_tool\",\"tool_name\":\"Write\",\"input\":{\"file_path\":\"/etc/x\"},\"permission_suggestions\":[]}}"
+  read -r answer
+  case $answer in *'"behavior":"allow"'*) said=allowed ;; *) said=denied ;; esac
+  echo "{\"type\":\"result\",\"subtype\":\"success\",\"is_error\":false,\"result\":\"$said $n\",\"usage\":{\"input_tokens\":3,\"output_tokens\":4}}"
+done
+''']
+[agents.hasty]
+backend = "claude"
+request_timeout = "1s"
+command = ["sh", "-c", '''
+read init
+echo '{"type":"control_response","response":{"subtype":"success","request_id":"svc-initialize","response":{}}}'
+read -r prompt
+echo '{"type":"system","subtype":"init","session_id":"s-1"}'
+echo '{"type":"control_request","request_id":"r1","request":{"subtype":"can_use_tool","tool_name":"Write","input":{"file_path":"/etc/x"},"permission_suggestions":[]}}'
+read -r answer
+case $answer in *'"behavior":"allow"'*) said=allowed ;; *) said=denied ;; esac
+echo "{\"type\":\"result\",\"subtype\":\"success\",\"is_error\":false,\"result\":\"$said\",\"usage\":{}}"
+read more
+''']
+[agents.login]
+backend = "claude"
+command = ["sh", "-c", "echo 'Not logged in: please run /login' >&2; exit 1"]
+[agents.silent]
+backend = "claude"
+start_timeout = "1s"
+command = ["sh", "-c", "echo 'waiting for a key' >&2; exec sleep 600.375"]
+[agents.brief]
+backend = "codex"
+command = ["true"]
+[agents.echo]
+backend = "exec"
+command = ["sh", "-c", "while read line; do echo got $line; done"]
+"#;
+
+fn world() -> Daemon {
+    with_config(CONFIG)
+}
+
+#[track_caller]
+fn start(d: &Daemon, instance: &str, name: &str) -> String {
+    let body = json!({ "instance": instance, "name": name, "cwd": d.home.user() });
+    text(&d.post("/v1/hosts", &body).ok(201), "session_key")
+}
+
+fn send(d: &Caller, key: &str, input: &str) {
+    d.post(&format!("/v1/hosts/{key}/send"), &json!({ "input": input })).ok(200);
+}
+
+fn open(d: &Caller) -> Vec<Value> {
+    d.get("/v1/requests?open=true").ok(200)["requests"].as_array().expect("a list").clone()
+}
+
+/// The one request that is open.
+#[track_caller]
+fn asked(d: &Caller) -> Value {
+    until(BOUND, || open(d).pop())
+}
+
+fn minted(d: &Daemon, session: &str, project: &str, scopes: &[&str]) -> Caller {
+    let wish = json!({ "session": session, "project": project, "scopes": scopes });
+    d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
+}
+
+#[track_caller]
+fn says(d: &Caller, key: &str, words: &str) {
+    eventually(BOUND, || {
+        d.get(&format!("/v1/hosts/{key}/history")).ok(200).to_string().contains(words)
+    });
+}
+
+#[track_caller]
+fn tool(d: &Caller, name: &str, arguments: &Value) -> Value {
+    let params = json!({ "name": name, "arguments": arguments });
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    d.post("/mcp", &body).ok(200)["result"].clone()
+}
+
+#[test]
+fn a_request_is_a_row_that_is_answered_once() {
+    let d = world();
+    let own = json!({ "display_name": "desk", "backend": "test", "path": "/" });
+    let desk = text(&d.post("/v1/peers/register", &own).ok(200), "peer_id");
+    let key = start(&d, "asker", "main");
+    send(&d, &key, "go");
+    let request = asked(&d);
+    let id = text(&request, "request_id");
+    assert_eq!(agent(&d, &key)["state"], "requires_action");
+    assert_eq!(request["agent_id"], agent(&d, &key)["id"]);
+    assert_eq!(
+        (&request["kind"], &request["title"]),
+        (&json!("permission"), &json!("Write: /etc/x")),
+        "{request}"
+    );
+    let options: Vec<&str> = request["options"]
+        .as_array()
+        .expect("options")
+        .iter()
+        .filter_map(|option| option["option_id"].as_str())
+        .collect();
+    assert_eq!(options, ["allow", "deny"], "{request}");
+    assert!(request["opened_at"].is_string() && request.get("closed_at").is_none(), "{request}");
+    // Whoever sits at a terminal hears of it, with the command that answers.
+    let inbox = d.get(&format!("/v1/peers/{desk}/messages?peek=true")).ok(200);
+    let told = inbox["messages"].to_string();
+    assert!(told.contains("svc agent answer") && told.contains(&id), "{inbox}");
+    let of_team = |kind: &str| {
+        let team = events(&d, "team");
+        team.iter()
+            .filter(|event| event["kind"] == kind && event["data"]["request_id"] == *id)
+            .count()
+    };
+    assert_eq!((of_team("request.opened"), of_team("request.closed")), (1, 0));
+
+    let path = format!("/v1/requests/{id}/answer");
+    let allow = json!({ "option_id": "allow" });
+    let refusal = problem(&d.post(&path, &json!({ "option_id": "maybe" })), 422, "invalid_request");
+    assert_eq!(refusal["field"], "option_id");
+    problem(&d.post(&path, &json!({})), 422, "invalid_request");
+    problem(&d.post("/v1/requests/req_none/answer", &allow), 404, "not_found");
+    let project = text(&agent(&d, &key), "project");
+    problem(&d.session("stranger").post(&path, &allow), 404, "not_found");
+    problem(&minted(&d, "reader", &project, &[]).post(&path, &allow), 403, "forbidden");
+    let itself = minted(&d, &key, &project, &["approve", "agents"]);
+    problem(&itself.post(&path, &allow), 403, "forbidden");
+    let steered = format!("/v1/hosts/{key}/answer");
+    let wish = json!({ "request_id": id, "option_id": "allow" });
+    problem(&itself.post(&steered, &wish), 403, "forbidden");
+    let agents_alone = minted(&d, "starter", &project, &["agents"]);
+    problem(&agents_alone.post(&path, &allow), 403, "forbidden");
+
+    let approver = Arc::new(minted(&d, "approver", &project, &["approve"]));
+    assert_eq!(open(&approver).len(), 1, "who may read the agent sees what it asks");
+    let answers: Vec<u16> = (0..6)
+        .map(|number| {
+            let (approver, path) = (Arc::clone(&approver), path.clone());
+            let option = if number % 2 == 0 { "allow" } else { "deny" };
+            thread::spawn(move || approver.post(&path, &json!({ "option_id": option })).status())
+        })
+        .collect::<Vec<_>>()
+        .into_iter()
+        .map(|it| it.join().expect("it answers"))
+        .collect();
+    assert_eq!(answers.iter().filter(|status| **status == 200).count(), 1, "{answers:?}");
+    assert_eq!(answers.iter().filter(|status| **status == 409).count(), 5, "{answers:?}");
+    problem(&d.post(&path, &allow), 409, "conflict");
+    assert!(open(&d).is_empty());
+    let all = d.get("/v1/requests").ok(200);
+    let closed = &all["requests"][0];
+    assert!(closed["closed_at"].is_string(), "{closed}");
+    assert_eq!(closed["answer"]["by"], "session:approver", "{closed}");
+    let said = if closed["answer"]["option_id"] == "allow" { "allowed 1" } else { "denied 1" };
+    says(&d, &key, said);
+    assert_eq!((of_team("request.opened"), of_team("request.closed")), (1, 1));
+}
+
+#[test]
+fn a_request_is_answered_by_command_by_tool_and_after_a_restart() {
+    let mut d = world();
+    let key = start(&d, "asker", "main");
+    let project = text(&agent(&d, &key), "project");
+    send(&d, &key, "one");
+    let first = text(&asked(&d), "request_id");
+    // The row and the question outlive the daemon.
+    d.kill9();
+    d.restart();
+    assert_eq!(text(&asked(&d), "request_id"), first);
+    let answered = || svc(&d.home, &["agent", "answer", &key, &first, "deny"]);
+    answered().ok();
+    assert_eq!(answered().code, Some(1), "{:?}", answered());
+    says(&d, &key, "denied 1");
+
+    send(&d, &key, "two");
+    let second = text(&asked(&d), "request_id");
+    let arguments = json!({ "request_id": second, "option_id": "allow" });
+    // Who has not the scope has not the tool.
+    let refused = tool(&minted(&d, "r", &project, &[]), "RequestAnswer", &arguments);
+    assert!(refused.is_null(), "{refused}");
+    assert_eq!(open(&d).len(), 1);
+    let own = tool(&minted(&d, &key, &project, &["approve"]), "RequestAnswer", &arguments);
+    assert_eq!(own["structuredContent"]["error"]["type"], "forbidden", "{own}");
+    let approver = minted(&d, "a", &project, &["approve"]);
+    let given = tool(&approver, "RequestAnswer", &arguments);
+    assert!(given["isError"].is_null(), "{given}");
+    let again = tool(&approver, "RequestAnswer", &arguments);
+    assert_eq!(again["structuredContent"]["error"]["type"], "conflict", "{again}");
+    says(&d, &key, "allowed 2");
+
+    // What waits when the agent ends is over.
+    send(&d, &key, "three");
+    let third = text(&asked(&d), "request_id");
+    d.post(&format!("/v1/hosts/{key}/stop"), &json!({ "force": true })).ok(200);
+    ended(&d, &key);
+    assert!(open(&d).is_empty());
+    let late = d.post(&format!("/v1/requests/{third}/answer"), &json!({ "option_id": "allow" }));
+    problem(&late, 409, "conflict");
+}
+
+#[test]
+fn what_nobody_answers_is_denied_at_the_deadline_and_on_record() {
+    let d = world();
+    let key = start(&d, "hasty", "main");
+    send(&d, &key, "go");
+    let id = text(&asked(&d), "request_id");
+    eventually(BOUND, || open(&d).is_empty());
+    let all = d.get("/v1/requests").ok(200);
+    assert_eq!(all["requests"][0]["request_id"], json!(id));
+    assert_eq!(
+        all["requests"][0]["answer"],
+        json!({ "option_id": "deny", "by": "timeout" }),
+        "{all}"
+    );
+    says(&d, &key, "denied");
+    let stream = format!("agent/{}", text(&agent(&d, &key), "id"));
+    let on_record = events(&d, &stream);
+    let answers: Vec<&Value> = on_record.iter().filter(|event| event["kind"] == "answer").collect();
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    assert_eq!(answers[0]["data"]["by"], "timeout");
+}
+
+#[test]
+fn what_cannot_run_says_what_to_do() {
+    let d = world();
+    for (instance, word) in [
+        ("login", "Not logged in: please run /login"),
+        ("silent", "start_timeout"),
+        ("brief", "exit"),
+    ] {
+        let key = start(&d, instance, "main");
+        let end = ended(&d, &key);
+        let error = end["error"].as_str().unwrap_or_default();
+        match instance {
+            // A program that ends with 0 and never spoke has not failed.
+            "brief" => assert_eq!(end["exit_code"], 0, "{end}"),
+            _ => {
+                assert_eq!(end["state"], "error", "{end}");
+                assert!(error.contains(word), "{instance}: {end}");
+            }
+        }
+        if instance == "silent" {
+            assert!(error.contains("waiting for a key"), "{end}");
+        }
+        let log = events(&d, &format!("agent/{}", text(&end, "id")));
+        assert_eq!(log.last().expect("some")["kind"], "exit", "it is on record");
+        // Work for it fails with the same words.
+        let body = json!({ "instance": instance, "prompt": "x", "opts": { "async": true } });
+        let task = text(&d.post("/v1/send_message", &body).ok(202), "task_id");
+        let task = until(BOUND, || {
+            let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
+            task["closed_at"].is_string().then_some(task)
+        });
+        if instance != "brief" {
+            assert_eq!(task["status"], "failed", "{task}");
+            assert!(text(&task, "error").contains(word), "{instance}: {task}");
+        }
+    }
+}
+
+#[test]
+fn attach_goes_on_over_a_restart() {
+    let mut d = world();
+    let key = start(&d, "echo", "main");
+    let mut command = d.home.command(&["agent", "attach", &key]);
+    command.stdin(Stdio::piped());
+    let mut attached = Running::spawn(command);
+    let mut typed = attached.stdin();
+    let mut said = Vec::new();
+    let mut hears = |words: &str| {
+        while said.last().map(String::as_str) != Some(words) {
+            said.push(attached.line().expect("it goes on"));
+        }
+    };
+    writeln!(typed, "one").expect("it reads");
+    hears("got one");
+    d.kill9();
+    d.restart();
+    writeln!(typed, "two").expect("it reads");
+    hears("got two");
+    drop(typed);
+    let ran = attached.wait(BOUND);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("detached"), "{ran:?}");
+    for words in ["got one", "got two"] {
+        let times = ran.stdout.lines().filter(|line| *line == words).count();
+        assert_eq!(times, 1, "{words}: {ran:?}");
+    }
+    assert!(agent(&d, &key)["ended_at"].is_null(), "it lives on");
+}

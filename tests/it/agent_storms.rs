@@ -1,0 +1,294 @@
+//! Agents when everything around them ends at a bad moment: `kill -9` of daemon, host, agent and all, ids of processes that
+//! are used again, sockets of nobody, names that two want.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::agents::{
+    agent, ask_host, dispatch, ended, events, is_dense, kill, runs, start, with_config,
+};
+use crate::daemon::{Daemon, Home, eventually, until};
+use crate::expect::{problem, text};
+use crate::wire::Caller;
+
+const BOUND: Duration = Duration::from_secs(20);
+
+const ECHO: &str = r#"
+[agents.echo]
+backend = "exec"
+command = ["sh", "-c", "while read line; do echo got $line; done"]
+"#;
+
+fn chance(below: u64) -> u64 {
+    getrandom::u64().expect("chance") % below
+}
+
+fn rounds(default: u64) -> u64 {
+    std::env::var("SVC_CRASH_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(default)
+}
+
+fn live(d: &Caller) -> Vec<Value> {
+    let page = d.get("/v1/hosts?live=true&limit=500").ok(200);
+    page["hosts"].as_array().expect("hosts").clone()
+}
+
+/// Processes whose command line has this word.
+fn bearers(word: &str) -> Vec<u64> {
+    let entries = fs::read_dir("/proc").expect("Linux").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u64>().ok());
+    pids.filter(|pid| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).any(|it| it == word.as_bytes())
+    })
+    .collect()
+}
+
+/// Ends what a test that fails would leave.
+struct Broom(String);
+
+impl Drop for Broom {
+    fn drop(&mut self) {
+        for pid in bearers(&self.0) {
+            signal(pid, Signal::KILL);
+        }
+    }
+}
+
+/// A process may have ended by itself meanwhile.
+fn signal(pid: u64, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _gone = kill_process(pid, signal);
+    }
+}
+
+/// Whoever is killed, and whenever: each prompt has one end, runs at most once, and leaves nothing.
+#[test]
+fn kill_nine_of_anybody_leaves_each_prompt_one_end() {
+    let home = Home::new();
+    let ran = home.user().join("ran");
+    let mark = format!("{}.625", 400_000 + std::process::id());
+    let _broom = Broom(mark.clone());
+    let script = format!(
+        "read line; echo $line >> {}; (setsid sleep {mark} >&- 2>&- &); echo did $line; sleep 0.03; echo end",
+        ran.display()
+    );
+    home.write(
+        "config.toml",
+        &format!(
+            "[agents.worker]\nbackend = \"exec\"\ncommand = [\"sh\", \"-c\", {script:?}]\nmax_concurrent = 4\n"
+        ),
+    );
+    let mut d = Daemon::with(|plan| plan.home(&home));
+    let mut tasks = Vec::new();
+    for round in 0..rounds(50) {
+        for n in 0..2 {
+            let prompt = format!("p-{round}-{n}");
+            tasks.push((dispatch(&d, json!({ "instance": "worker", "prompt": prompt })), prompt));
+        }
+        let moment = Instant::now() + Duration::from_millis(chance(120));
+        while Instant::now() < moment {
+            std::hint::spin_loop();
+        }
+        let victim = chance(4);
+        let agents = if victim == 0 { Vec::new() } else { live(&d) };
+        let pids = |name: &str| {
+            let of = |agent: &Value| agent[name].as_u64().filter(|pid| *pid > 0);
+            agents.iter().filter_map(of).collect::<Vec<_>>()
+        };
+        let kills = |pids: Vec<u64>| pids.into_iter().for_each(|pid| signal(pid, Signal::KILL));
+        match victim {
+            0 => d.kill9(),
+            1 => kills(pids("host_pid")),
+            2 => kills(pids("pid")),
+            _ => {
+                d.kill9();
+                kills(pids("host_pid"));
+                kills(pids("pid"));
+            }
+        }
+        if matches!(victim, 0 | 3) {
+            d.restart();
+        }
+    }
+    let mut ends = BTreeSet::new();
+    for (task, prompt) in &tasks {
+        let end = until(Duration::from_mins(3), || {
+            let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
+            task["closed_at"].is_string().then_some(task)
+        });
+        let status = text(&end, "status");
+        match &*status {
+            "done" => assert!(text(&end, "result").contains(&format!("did {prompt}")), "{end}"),
+            "failed" => assert!(end["error"].is_string() || end["signal"].is_string(), "{end}"),
+            other => panic!("{other}: {end}"),
+        }
+        ends.insert(status);
+        let log = events(&d, &format!("task/{task}"));
+        assert_eq!(log.iter().filter(|event| event["kind"] == "terminal").count(), 1, "{log:?}");
+    }
+    assert!(ends.contains("done"), "{ends:?}");
+    let ran = fs::read_to_string(&ran).unwrap_or_default();
+    let once: BTreeSet<&str> = ran.lines().collect();
+    assert_eq!(once.len(), ran.lines().count(), "no prompt ran twice: {ran}");
+    eventually(BOUND, || live(&d).is_empty());
+    eventually(Duration::from_secs(5), || bearers(&mark).is_empty());
+    let mut before: Option<String> = None;
+    loop {
+        let cursor = before.as_deref().map_or(String::new(), |it| format!("&cursor={it}"));
+        let page = d.get(&format!("/v1/hosts?limit=200{cursor}")).ok(200);
+        for host in page["hosts"].as_array().expect("hosts") {
+            assert!(["done", "error", "lost"].contains(&&*text(host, "state")), "{host}");
+            let log = events(&d, &format!("agent/{}", text(host, "id")));
+            is_dense(&log);
+            let exits = log.iter().filter(|event| event["kind"] == "exit").count();
+            assert_eq!(exits, 1, "{host}");
+            let inputs = log.iter().filter(|event| event["kind"] == "input").count();
+            assert!(inputs <= 1, "{host}");
+        }
+        match page["next_cursor"].as_str() {
+            Some(next) => before = Some(next.to_owned()),
+            None => break,
+        }
+    }
+    eventually(BOUND, || {
+        let left = fs::read_dir(home.path("agents")).into_iter().flatten().flatten();
+        left.filter(|it| it.path().extension().is_some_and(|end| end == "spool")).count() == 0
+    });
+}
+
+#[test]
+fn fifty_restarts_of_the_daemon_and_one_agent_process() {
+    let mut d = with_config(ECHO);
+    let started = start(&d, "echo", "main");
+    let (id, host, pid) =
+        (text(&started, "id"), started["host_pid"].clone(), started["pid"].clone());
+    let socket = text(&started, "socket_path");
+    let mut sent = 0;
+    for round in 0..50 {
+        d.kill9();
+        if round % 10 == 0 {
+            let input = json!({ "type": "host.send", "payload": { "input": format!("n{sent}") } });
+            assert_eq!(ask_host(&socket, &input)["success"], true);
+            sent += 1;
+        }
+        d.restart();
+        let now = agent(&d, &id);
+        assert_eq!((&now["host_pid"], &now["pid"]), (&host, &pid), "{now}");
+    }
+    let said = format!("got n{}", sent - 1);
+    eventually(BOUND, || {
+        d.get(&format!("/v1/hosts/{id}/history")).ok(200).to_string().contains(&said)
+    });
+    d.post(&format!("/v1/hosts/{id}/stop"), &json!({ "force": true })).ok(200);
+    ended(&d, &id);
+    let log = events(&d, &format!("agent/{id}"));
+    is_dense(&log);
+    assert_eq!(log.iter().filter(|event| event["kind"] == "input").count(), sent);
+    let told = events(&d, "team");
+    assert_eq!(told.iter().filter(|event| event["kind"] == "agent.started").count(), 1);
+}
+
+#[test]
+fn of_many_that_want_one_name_one_gets_it() {
+    let d = Arc::new(with_config(ECHO));
+    let body = json!({ "instance": "echo", "name": "One", "cwd": d.home.user() });
+    let wishes: Vec<_> = (0..8)
+        .map(|_| {
+            let (d, body) = (Arc::clone(&d), body.clone());
+            thread::spawn(move || d.post("/v1/hosts", &body))
+        })
+        .collect();
+    let replies: Vec<_> = wishes.into_iter().map(|it| it.join().expect("it answers")).collect();
+    let made = replies.iter().filter(|reply| reply.status() == 201).count();
+    assert_eq!(made, 1, "{replies:?}");
+    for reply in replies.iter().filter(|reply| reply.status() != 201) {
+        problem(reply, 409, "conflict");
+    }
+    let agents = live(&d);
+    assert_eq!(agents.len(), 1, "{agents:?}");
+    assert_eq!(agents[0]["session_key"], "agent:echo:one");
+}
+
+/// The row names a process whose id somebody else has by now.
+#[test]
+fn a_process_with_the_id_of_a_dead_host_is_left_alone() {
+    let mut d = with_config(ECHO);
+    let started = start(&d, "echo", "main");
+    let id = text(&started, "id");
+    let (host, program) =
+        (started["host_pid"].as_u64().expect("a pid"), started["pid"].as_u64().expect("a pid"));
+    d.kill9();
+    kill(host);
+    eventually(BOUND, || !runs(host) && !runs(program));
+    let mut other = Command::new("sleep").arg("600.875").spawn().expect("it starts");
+    let db = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database opens");
+    let changed = db
+        .execute("update agent set host_pid = ?1, pid = ?1 where agent_id = ?2", (other.id(), &id))
+        .expect("it is a row");
+    assert_eq!(changed, 1);
+    drop(db);
+    d.restart();
+    let end = ended(&d, &id);
+    assert_eq!(end["state"], "lost", "{end}");
+    assert!(other.try_wait().expect("our child").is_none(), "it is not signalled");
+    other.kill().expect("our child");
+    other.wait().expect("our child");
+    start(&d, "echo", "main");
+}
+
+/// Sockets in the folder that are nobody's, answer nonsense, or never answer; and a host that stands still. None of them
+/// holds up the daemon or the other agents.
+#[test]
+fn sockets_that_are_no_hosts_hold_up_nobody() {
+    let mut d = with_config(ECHO);
+    let (good, still) = (start(&d, "echo", "good"), start(&d, "echo", "still"));
+    let (good_id, still_id) = (text(&good, "id"), text(&still, "id"));
+    let still_host = still["host_pid"].as_u64().expect("a pid");
+    d.kill9();
+    signal(still_host, Signal::STOP);
+    let folder = d.home.path("agents");
+    let wedged = UnixListener::bind(folder.join("ag_wedged.sock")).expect("a socket");
+    let foreign = UnixListener::bind(folder.join("ag_foreign.sock")).expect("a socket");
+    drop(UnixListener::bind(folder.join("ag_dead.sock")).expect("a socket"));
+    fs::write(folder.join("ag_plain.sock"), "not a socket").expect("a file");
+    let answers = thread::spawn(move || {
+        let (mut stream, _) = foreign.accept().expect("it is asked");
+        stream
+            .write_all(b"{\"type\":\"host.status\",\"success\":true,\"payload\":{\"no\":1}}\n")
+            .ok();
+        foreign
+    });
+    let began = Instant::now();
+    d.restart();
+    let send = json!({ "input": "hi", "idempotency_key": "k" });
+    until(BOUND, || {
+        let reply = d.post(&format!("/v1/hosts/{good_id}/send"), &send);
+        (reply.status() == 200).then_some(())
+    });
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    eventually(BOUND, || {
+        d.get(&format!("/v1/hosts/{good_id}/history")).ok(200).to_string().contains("got hi")
+    });
+    drop(answers.join().expect("it was asked"));
+    // What answers, or may, is not removed; and the one that stands still is not taken for dead.
+    for name in ["ag_wedged.sock", "ag_plain.sock"] {
+        assert!(folder.join(name).exists(), "{name}");
+    }
+    let waiting = agent(&d, &still_id);
+    assert!(waiting["ended_at"].is_null(), "{waiting}");
+    signal(still_host, Signal::CONT);
+    until(BOUND, || {
+        let reply = d.post(&format!("/v1/hosts/{still_id}/send"), &send);
+        (reply.status() == 200).then_some(())
+    });
+    drop(wedged);
+}
