@@ -14,6 +14,7 @@ mod agent_requests;
 #[cfg(target_os = "linux")]
 mod agent_storms;
 mod agents;
+mod attended;
 mod auth;
 mod budget;
 mod cli;

@@ -198,7 +198,7 @@ impl AcpProtocol {
                     before.push(Effect::Limited { until: None });
                 }
                 let no_login = failure.code == AUTH_REQUIRED || failure.code == 401;
-                let error = with_remedy(self.backend, &failure, failure.message.clone());
+                let error = with_remedy(self.backend, &failure, words_of(&failure));
                 before.push(Effect::Error(error.clone()));
                 before.push(Effect::Entry(HistoryEntry::error(error.clone())));
                 let refused = limited || no_login;
@@ -464,7 +464,14 @@ impl AgentProtocol for AcpProtocol {
 
 fn is_limit(failure: &RpcFailure) -> bool {
     let kind = failure.data["errorKind"].as_str().unwrap_or_default();
-    failure.code == 429 || matches!(kind, "rate_limit" | "usage_limit")
+    let of_codex = failure.data["codexErrorInfo"] == "usageLimitExceeded";
+    failure.code == 429 || of_codex || matches!(kind, "rate_limit" | "usage_limit")
+}
+
+/// What the agent says of a failure. Some say only in the data what it is.
+fn words_of(failure: &RpcFailure) -> String {
+    let said = failure.data["message"].as_str().filter(|_| failure.message == "Internal error");
+    said.unwrap_or(&failure.message).to_owned()
 }
 
 fn with_remedy(backend: AgentBackend, failure: &RpcFailure, error: String) -> String {

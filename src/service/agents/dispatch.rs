@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::{Agents, room::may_run};
 use crate::{
     config::ResolvedInstance,
-    domain::{AgentId, Caller, NewTask, Task, agent::AgentBackend},
+    domain::{AgentId, Caller, NewTask, Ownership, PeerId, Task, agent::AgentBackend},
     service::{Error, check, tasks},
     store::{DispatchMode, DispatchRow, DispatchState, DispatchWish, TaskAsker},
 };
@@ -74,6 +74,14 @@ struct Target {
     failover: Vec<String>,
     /// The live agent that is named.
     agent_id: Option<AgentId>,
+    /// The session that is named and that a person started.
+    peer_id: Option<PeerId>,
+}
+
+impl Target {
+    fn is_live(&self) -> bool {
+        self.agent_id.is_some() || self.peer_id.is_some()
+    }
 }
 
 impl Agents {
@@ -104,11 +112,11 @@ impl Agents {
             }
             Some(WantedMode::PeerOnly) => DispatchMode::PeerOnly,
             Some(WantedMode::PeerPrefer) => DispatchMode::PeerPrefer,
-            Some(WantedMode::SpawnOnly) if target.agent_id.is_some() => {
+            Some(WantedMode::SpawnOnly) if target.is_live() => {
                 let why = "spawn-only starts a new agent, and `agent` names a live one";
                 return Err(Error::invalid("mode", why));
             }
-            None if target.agent_id.is_some() => DispatchMode::PeerOnly,
+            None if target.is_live() => DispatchMode::PeerOnly,
             Some(WantedMode::SpawnOnly) | None => DispatchMode::SpawnOnly,
         };
         let mut wish = DispatchWish {
@@ -116,8 +124,10 @@ impl Agents {
             cwd: None,
             resume: None,
             agent_id: target.agent_id.clone(),
+            peer_id: target.peer_id.clone(),
+            message_id: None,
         };
-        if target.agent_id.is_none() && mode != DispatchMode::PeerOnly {
+        if !target.is_live() && mode != DispatchMode::PeerOnly {
             let instance =
                 self.callable(&target.instance).map_err(|why| Error::invalid("agent", why))?;
             wish.cwd = Some(self.folder_of(
@@ -187,13 +197,21 @@ impl Agents {
                         let DispatchRow { instance, backend, .. } = known;
                         return Ok(DispatchedTask { task, instance, backend });
                     }
-                    let is_there = row.wish.agent_id.is_some()
-                        || tx.free_agent_of(&row.instance).await?.is_some();
-                    if row.mode == DispatchMode::PeerOnly && !is_there {
-                        return Err(Error::NotNow(format!(
-                            "no live peer: no agent of instance {} runs",
-                            row.instance
-                        )));
+                    let is_named = row.wish.agent_id.is_some() || row.wish.peer_id.is_some();
+                    if row.mode == DispatchMode::PeerOnly && !is_named {
+                        let owned = Ownership {
+                            owner: Some(caller.principal()),
+                            runner: None,
+                            project: caller.project().map(str::to_owned),
+                        };
+                        let is_there = tx.free_agent_of(&row.instance).await?.is_some()
+                            || agents.attended_for(tx, &row.backend, &owned).await?.is_some();
+                        if !is_there {
+                            return Err(Error::NotNow(format!(
+                                "no live peer: no agent of instance {} runs, and no session of its kind is there",
+                                row.instance
+                            )));
+                        }
                     }
                     if is_at_once
                         && let Ok(instance) = agents.callable(&row.instance)
@@ -222,6 +240,7 @@ impl Agents {
             backend: it.view.backend.clone(),
             failover: it.view.failover_to.clone(),
             agent_id: None,
+            peer_id: None,
         };
         if let Some(named) = input.agent.as_deref() {
             if named.starts_with(AgentId::PREFIX) || named.starts_with("agent:") {
@@ -272,6 +291,19 @@ impl Agents {
     async fn live_target(&self, caller: &Caller, named: &str) -> Result<Target, Error> {
         let row = match self.find(caller, named).await {
             Err(Error::NotFound { .. }) => {
+                if let Some(attended) = self.attended_of_key(caller, named).await? {
+                    let backend = match attended.peer.backend.as_str() {
+                        "claude-code" => "claude",
+                        backend => backend,
+                    };
+                    return Ok(Target {
+                        instance: named.to_owned(),
+                        backend: backend.to_owned(),
+                        failover: Vec::new(),
+                        agent_id: None,
+                        peer_id: Some(attended.peer.peer_id),
+                    });
+                }
                 return Err(choices(
                     "agent",
                     &format!("there is no agent {named:?}"),
@@ -289,6 +321,7 @@ impl Agents {
             backend: row.info.backend.to_string(),
             failover: Vec::new(),
             agent_id: Some(row.info.id),
+            peer_id: None,
         })
     }
 

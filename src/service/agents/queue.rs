@@ -16,7 +16,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentId, AgentInstance, NewEvent, Ownership, Principal, TaskId, TaskReport, TaskStatus,
+        AgentId, AgentInstance, NewEvent, Ownership, PeerStatus, Principal, TaskId, TaskReport,
+        TaskStatus,
         agent::{AgentInput, SendInput, SendMode, StopAgent},
     },
     hosts::HostError,
@@ -66,7 +67,11 @@ impl Agents {
         for task in self.core.store.overdue_dispatches(self.core.now()).await? {
             self.give_up(task).await?;
         }
+        self.look_at_attended().await?;
         for dispatch in self.core.store.cancelled_dispatches().await? {
+            if dispatch.wish.message_id.is_some() {
+                continue;
+            }
             if insert(cancelling, &dispatch.task_id) {
                 let (agents, cancelling) = (self.clone(), Arc::clone(cancelling));
                 tokio::spawn(async move {
@@ -155,12 +160,32 @@ impl Agents {
                 }
             };
         }
+        if let Some(named) = dispatch.wish.peer_id.clone() {
+            let row = tx.peer(&named).await?;
+            return match row.filter(|row| row.peer.status != PeerStatus::Offline) {
+                Some(row) => {
+                    self.ask_attended(tx, &mut dispatch, &mut task, &row).await?;
+                    Ok(Step::Nothing)
+                }
+                None => {
+                    let why = "the session ended before it took the prompt".to_owned();
+                    self.fail(tx, &mut dispatch, &mut task, why).await
+                }
+            };
+        }
         if dispatch.mode != DispatchMode::SpawnOnly {
             if let Some(row) = tx.free_agent_of(&dispatch.instance).await? {
                 return self.assign(tx, &mut dispatch, &mut task, &row).await;
             }
+            if let Some(row) = self.attended_for(tx, &dispatch.backend, &task.owned).await? {
+                self.ask_attended(tx, &mut dispatch, &mut task, &row).await?;
+                return Ok(Step::Nothing);
+            }
             if dispatch.mode == DispatchMode::PeerOnly {
-                let why = format!("no live peer: no agent of instance {} runs", dispatch.instance);
+                let why = format!(
+                    "no live peer: no agent of instance {} runs, and no session of its kind is there",
+                    dispatch.instance
+                );
                 return self.fail(tx, &mut dispatch, &mut task, why).await;
             }
         }
@@ -193,7 +218,7 @@ impl Agents {
         (dispatch.agent_id, dispatch.is_spawned) = (Some(id.clone()), false);
         dispatch.backend = row.info.backend.to_string();
         tx.update_dispatch(dispatch).await?;
-        give_to(tx, task, row).await?;
+        give_to(tx, task, &row.info.session_key).await?;
         Ok(Step::Send(id))
     }
 
@@ -244,7 +269,7 @@ impl Agents {
         dispatch.is_spawned = true;
         dispatch.backend = planned.row.info.backend.to_string();
         tx.update_dispatch(dispatch).await?;
-        give_to(tx, task, &planned.row).await?;
+        give_to(tx, task, &planned.row.info.session_key).await?;
         Ok(Step::Launch(Box::new(planned)))
     }
 
@@ -367,11 +392,13 @@ impl Agents {
 }
 
 /// Who runs a task now is its runner: the agent may say something in its stream.
-async fn give_to(tx: &mut WriteTx, task: &mut TaskRow, row: &AgentRow) -> Result<(), Error> {
-    task.owned = Ownership {
-        runner: Some(Principal::Session(row.info.session_key.as_str().into())),
-        ..task.owned.clone()
-    };
+pub(super) async fn give_to(
+    tx: &mut WriteTx,
+    task: &mut TaskRow,
+    session: &str,
+) -> Result<(), Error> {
+    task.owned =
+        Ownership { runner: Some(Principal::Session(session.into())), ..task.owned.clone() };
     let waited = task.task.reason.take().is_some();
     if waited {
         note(tx, task).await

@@ -247,6 +247,10 @@ async fn tell_asker(
     dispatch: &DispatchRow,
     task: &TaskRow,
 ) -> Result<(), Error> {
+    // The answer of an attended session is a message already.
+    if dispatch.wish.message_id.is_some() && task.task.status() == TaskStatus::Done {
+        return Ok(());
+    }
     let named = task.task.from.as_deref().and_then(PeerId::parse);
     let peer = match (&task.owned.owner, named) {
         (_, Some(id)) => tx.peer(&id).await?,

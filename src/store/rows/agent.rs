@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{
-    AgentId, AgentRequestId, Ownership, TaskId, Timestamp, TokenId,
+    AgentId, AgentRequestId, MessageId, Ownership, PeerId, TaskId, Timestamp, TokenId,
     agent::{AgentInfo, AgentState, RequestKind, RequestOption, TurnEnd},
 };
 
@@ -130,6 +130,12 @@ pub struct DispatchWish {
     /// The live agent that was named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<AgentId>,
+    /// The session that a person started and that has it, or was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_id: Option<PeerId>,
+    /// The question that this session got.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<MessageId>,
 }
 
 /// Work that was given to an agent.

@@ -116,13 +116,15 @@ impl WriteTx {
     /// Stores what changed of a dispatch.
     pub async fn update_dispatch(&mut self, row: &DispatchRow) -> Result<(), StoreError> {
         let (task, failover) = (row.task_id.as_str(), to_json(&row.failover));
+        let wish = to_json(&row.wish);
         let agent = row.agent_id.as_ref().map(AgentId::as_str);
         let (attempt, turn) = (i64::from(row.attempt), row.turn.as_ref().map(to_json));
         let done = sqlx::query!(
-            "update dispatch set instance = ?, backend = ?, failover = ?, attempt = ?, state = ?, agent_id = ?, \
+            "update dispatch set instance = ?, backend = ?, wish = ?, failover = ?, attempt = ?, state = ?, agent_id = ?, \
                 is_spawned = ?, taken_at = ?, has_words = ?, turn = ? where task_id = ?",
             row.instance,
             row.backend,
+            wish,
             failover,
             attempt,
             row.state,

@@ -472,6 +472,22 @@ impl Store {
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
+    /// The first answer of a peer to a message.
+    pub async fn answer_to(
+        &self,
+        question: &MessageId,
+        from: &PeerId,
+    ) -> Result<Option<Message>, StoreError> {
+        let (question, from) = (question.as_str(), from.as_str());
+        let raw = messages!(
+            "where correlation_id = ? and from_peer = ? and type = 'response' order by id limit 1",
+            question,
+            from
+        );
+        let raw = raw.fetch_optional(&self.readers).await?;
+        Ok(raw.map(|raw| MessageRow::from(raw).message))
+    }
+
     /// Messages whose ids begin so, the latest first, at most `limit`.
     pub async fn messages_with_prefix(
         &self,

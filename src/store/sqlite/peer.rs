@@ -130,6 +130,26 @@ impl WriteTx {
         raw.map(PeerRow::try_from).transpose()
     }
 
+    /// Peers of open sessions of this client that hooks made known and no agent of ours leads, those that are free and were
+    /// heard of last first, at most `limit`.
+    pub async fn attended_peers(
+        &mut self,
+        backend: &str,
+        limit: u32,
+    ) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(
+            "where backend = ? and session_id <> '' and status <> 'offline'
+                and coalesce(owner, '') not in (select session_key from agent)
+                and exists (select 1 from session s where s.session_id = peer.session_id and s.ended_at is null)
+            order by status = 'busy', last_seen desc, peer_id limit ?",
+            backend,
+            limit
+        )
+        .fetch_all(&mut self.conn)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
     /// Peers that the operator acts as, those heard of last first.
     pub async fn operator_peers(&mut self, limit: u32) -> Result<Vec<PeerId>, StoreError> {
         let ids = sqlx::query_scalar!(

@@ -1,0 +1,231 @@
+//! Work for a session that a person started and that hooks made known. It gets the prompt as a question in its inbox, and its
+//! answer is the result.
+
+use std::sync::Arc;
+
+use super::{
+    Agents,
+    queue::give_to,
+    settle::{end_task, retry},
+};
+use crate::{
+    domain::{
+        Caller, DeliveryState, Message, MessageType, NewMessage, Ownership, PeerId, PeerReference,
+        PeerStatus, Principal, RowReader, TaskChange, TaskId, TaskReport, TaskStatus, TokenId,
+        hook::HookClient, limits,
+    },
+    service::{Error, tasks, team},
+    store::{DispatchRow, DispatchState, PeerRow, TaskRow, WriteTx},
+};
+
+/// What became of a question that is a task.
+enum Progress {
+    /// It is in the session's context.
+    Given,
+    /// The session has answered.
+    Answered(String),
+    /// The session is gone, or the message is: why.
+    Gone(&'static str),
+}
+
+impl Agents {
+    /// The attended session with this key, if the caller may see it.
+    pub(super) async fn attended_of_key(
+        &self,
+        caller: &Caller,
+        named: &str,
+    ) -> Result<Option<PeerRow>, Error> {
+        let Some(PeerReference::SessionKey(key)) = PeerReference::parse(named) else {
+            return Ok(None);
+        };
+        let reader = RowReader::of(caller);
+        let rows =
+            self.core.store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
+        let is_meant = |row: &PeerRow| {
+            let is_there = row.peer.status != PeerStatus::Offline && row.peer.session_id.is_some();
+            is_there && key.is_of(&row.clone().shown_to(&reader))
+        };
+        Ok(rows.into_iter().find(is_meant))
+    }
+
+    /// An attended session that may take a dispatch: of this backend, seen by who asks, of its project first.
+    pub(super) async fn attended_for(
+        &self,
+        tx: &mut WriteTx,
+        backend: &str,
+        owned: &Ownership,
+    ) -> Result<Option<PeerRow>, Error> {
+        let Some(client) = HookClient::parse(backend) else { return Ok(None) };
+        let mut rows = tx.attended_peers(client.as_str(), limits::PAGE_DEFAULT).await?;
+        let is_near = |row: &PeerRow| row.project.is_some() && row.project == owned.project;
+        rows.retain(|row| match &owned.owner {
+            Some(Principal::Operator) => true,
+            Some(Principal::Session(key)) => {
+                // Nobody asks itself.
+                row.owner.as_deref() != Some(&**key) && is_near(row)
+            }
+            None => false,
+        });
+        rows.sort_by_key(|row| !is_near(row));
+        Ok(rows.into_iter().next())
+    }
+
+    /// Puts the prompt into the inbox of an attended session.
+    pub(super) async fn ask_attended(
+        &self,
+        tx: &mut WriteTx,
+        dispatch: &mut DispatchRow,
+        task: &mut TaskRow,
+        row: &PeerRow,
+    ) -> Result<(), Error> {
+        let (caller, from) = asker(tx, task).await?;
+        let input = NewMessage {
+            text: task.task.prompt.clone().unwrap_or_default(),
+            kind: Some(MessageType::Query),
+            from_peer: None,
+            correlation_id: None,
+            idempotency_key: Some(format!("task-{}", dispatch.task_id)),
+        };
+        let outgoing = team::OutgoingMessage {
+            core: self.core.clone(),
+            caller,
+            from,
+            input: Arc::new(input),
+            text_id: None,
+        };
+        let to = row.peer.peer_id.clone();
+        let message = team::deliver(tx, &outgoing, to.clone(), MessageType::Query).await?;
+        dispatch.state = DispatchState::Sent;
+        dispatch.wish.peer_id = Some(to);
+        dispatch.wish.message_id = Some(message.id);
+        tx.update_dispatch(dispatch).await?;
+        let session = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
+        give_to(tx, task, session).await
+    }
+
+    /// Ends the tasks whose questions were answered, or will not be.
+    pub(super) async fn look_at_attended(&self) -> Result<(), Error> {
+        for dispatch in self.core.store.dispatches(DispatchState::Sent).await? {
+            let Some(id) = dispatch.wish.message_id.clone() else { continue };
+            let Some(task) = self.core.store.task(&dispatch.task_id).await? else { continue };
+            let is_cancelled = task.task.cancel_requested_at.is_some();
+            let message = self.core.store.message(&id).await?;
+            let progress = match &message {
+                None => Some(Progress::Gone("its message is gone")),
+                Some(message) => self.progress_of(message, &task).await?,
+            };
+            if progress.is_none() && !is_cancelled {
+                continue;
+            }
+            let (agents, task_id) = (self.clone(), dispatch.task_id.clone());
+            self.core
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        agents.advance_attended(tx, &task_id, message, progress).await
+                    })
+                })
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn progress_of(
+        &self,
+        message: &Message,
+        task: &TaskRow,
+    ) -> Result<Option<Progress>, Error> {
+        let store = &self.core.store;
+        if let Some(answer) = store.answer_to(&message.id, &message.to_peer).await? {
+            return Ok(Some(Progress::Answered(answer.text)));
+        }
+        let peer = store.peer(&message.to_peer).await?;
+        let is_there = peer.is_some_and(|row| row.peer.status != PeerStatus::Offline);
+        let is_given = matches!(message.state, DeliveryState::Injected | DeliveryState::Acked);
+        Ok(match message.state {
+            DeliveryState::Expired | DeliveryState::Refused | DeliveryState::Undeliverable => {
+                Some(Progress::Gone("the session did not take the prompt"))
+            }
+            _ if !is_there && is_given => Some(Progress::Gone("outcome unknown")),
+            _ if !is_there => Some(Progress::Gone("the session ended before it took the prompt")),
+            _ if is_given && task.task.status() == TaskStatus::Pending => Some(Progress::Given),
+            _ => None,
+        })
+    }
+
+    async fn advance_attended(
+        &self,
+        tx: &mut WriteTx,
+        id: &TaskId,
+        message: Option<Message>,
+        progress: Option<Progress>,
+    ) -> Result<(), Error> {
+        let known = tx.dispatch(id).await?.filter(|it| it.state == DispatchState::Sent);
+        let (Some(mut dispatch), Some(mut task)) = (known, tx.task(id).await?) else {
+            return Ok(());
+        };
+        let core = self.core.clone();
+        match progress {
+            Some(Progress::Answered(text)) => {
+                let (done, none) = (TaskStatus::Done, TaskReport::default());
+                end_task(tx, &core, &mut dispatch, &mut task, done, Some(text), none).await
+            }
+            _ if task.task.cancel_requested_at.is_some() => {
+                take_back(tx, message).await?;
+                let (cancelled, none) = (TaskStatus::Cancelled, TaskReport::default());
+                end_task(tx, &core, &mut dispatch, &mut task, cancelled, None, none).await
+            }
+            Some(Progress::Given) => {
+                let change = TaskChange::to(TaskStatus::Active, None);
+                tasks::apply(tx, &mut task, &change, None).await?;
+                Ok(())
+            }
+            Some(Progress::Gone(why)) => {
+                take_back(tx, message).await?;
+                let was_taken = why == "outcome unknown";
+                if !was_taken && !dispatch.failover.is_empty() {
+                    let next = dispatch.failover.remove(0);
+                    (dispatch.wish.peer_id, dispatch.wish.message_id) = (None, None);
+                    return retry(tx, &mut dispatch, &task, next, why).await;
+                }
+                let report = TaskReport { error: Some(why.to_owned()), ..TaskReport::default() };
+                end_task(tx, &core, &mut dispatch, &mut task, TaskStatus::Failed, None, report)
+                    .await
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// A message that nobody has been given yet reaches nobody.
+async fn take_back(tx: &mut WriteTx, message: Option<Message>) -> Result<(), Error> {
+    let waits = |message: &Message| message.state < DeliveryState::Offered;
+    if let Some(mut message) = message.filter(waits) {
+        let to: PeerId = message.to_peer.clone();
+        let gone = DeliveryState::Undeliverable;
+        let why = Some("its task is over");
+        team::advance(tx, &to, std::slice::from_mut(&mut message), gone, why).await?;
+    }
+    Ok(())
+}
+
+/// Who asks, and the peer that it asks as: an answer comes back to that.
+async fn asker(tx: &mut WriteTx, task: &TaskRow) -> Result<(Caller, String), Error> {
+    let named = task.task.from.clone();
+    Ok(match &task.owned.owner {
+        Some(Principal::Session(key)) => {
+            let own = tx.peer_of_session(key).await?.map(|own| own.peer.peer_id.to_string());
+            let caller = Caller::Session {
+                key: Arc::clone(key),
+                token: TokenId::from("tok_of_agent".to_owned()),
+                scopes: Arc::from([]),
+                project: task.owned.project.as_deref().map(Arc::from),
+                process: None,
+            };
+            (caller, named.or(own).unwrap_or_else(|| key.to_string()))
+        }
+        Some(Principal::Operator) | None => {
+            (Caller::Operator, named.unwrap_or_else(|| PeerId::OPERATOR.to_owned()))
+        }
+    })
+}

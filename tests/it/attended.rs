@@ -1,0 +1,122 @@
+//! Work for sessions that a person started and that hooks made known.
+
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::agents::{dispatch, over, with_config};
+use crate::daemon::{Daemon, Running, eventually, until};
+use crate::expect::{problem, text};
+use crate::wire::Caller;
+
+const BOUND: Duration = Duration::from_secs(20);
+
+const CONFIG: &str = r#"
+[agents.coder]
+backend = "claude"
+command = ["sh", "-c", "echo 'please log in' >&2; exit 1"]
+[agents.other]
+backend = "codex"
+command = ["sh"]
+"#;
+
+/// What a hook of the session prints.
+#[track_caller]
+fn hook(d: &Daemon, session: &str, event: &str, more: &Value) -> String {
+    let mut payload =
+        json!({ "session_id": session, "hook_event_name": event, "cwd": "/nowhere/p" });
+    let members = payload.as_object_mut().expect("one");
+    members.extend(more.as_object().expect("one").clone());
+    let mut command = d.home.command(&["hook", "claude"]);
+    command.env("SVC_HOOK_DEADLINE_MS", "20000").stdin(Stdio::piped());
+    let mut running = Running::spawn(command);
+    running.stdin().write_all(payload.to_string().as_bytes()).expect("it reads");
+    let ran = running.wait(BOUND);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran.stdout
+}
+
+fn using() -> Value {
+    json!({ "tool_name": "Bash", "tool_use_id": "t1", "tool_input": { "command": "ls" } })
+}
+
+fn peer_of(d: &Caller, session: &str) -> String {
+    let peers = d.get("/v1/peers").ok(200)["peers"].as_array().expect("a list").clone();
+    let found = peers.iter().find(|peer| peer["session_id"] == session).expect("it is known");
+    text(found, "peer_id")
+}
+
+/// The question that a session has in its inbox.
+fn question(d: &Caller, peer: &str) -> Value {
+    until(BOUND, || {
+        let inbox = d.get(&format!("/v1/peers/{peer}/messages?peek=true")).ok(200);
+        inbox["messages"].as_array().expect("messages").last().cloned()
+    })
+}
+
+#[test]
+fn a_session_that_hooks_made_known_takes_work() {
+    let d = with_config(CONFIG);
+    let work = |instance: &str, prompt: &str| json!({ "instance": instance, "prompt": prompt, "opts": { "mode": "peer-only" } });
+    let refusal = problem(&d.post("/v1/send_message", &work("coder", "x")), 503, "unavailable");
+    assert!(text(&refusal, "detail").contains("no live peer"), "{refusal}");
+    hook(&d, "s-1", "SessionStart", &json!({ "source": "startup" }));
+    problem(&d.post("/v1/send_message", &work("other", "x")), 503, "unavailable");
+    let peer = peer_of(&d, "s-1");
+
+    let task = dispatch(&d, work("coder", "DO-THE-WORK"));
+    let asked = question(&d, &peer);
+    assert_eq!((&asked["type"], &asked["text"]), (&json!("query"), &json!("DO-THE-WORK")));
+    let given = hook(&d, "s-1", "PreToolUse", &using());
+    assert!(given.contains("DO-THE-WORK"), "{given}");
+    let again = hook(&d, "s-1", "PostToolUse", &using());
+    assert!(!again.contains("DO-THE-WORK"), "it is told once: {again}");
+    eventually(BOUND, || d.get(&format!("/v1/tasks/{task}")).ok(200)["status"] == "active");
+    let answer = json!({ "from_peer": peer, "type": "response", "correlation_id": text(&asked, "id"),
+        "text": "it is done" });
+    d.post("/v1/peers/operator/messages", &answer).ok(200);
+    let done = over(&d, &task);
+    assert_eq!(
+        (&done["status"], &done["result"]),
+        (&json!("done"), &json!("it is done")),
+        "{done}"
+    );
+
+    // By its key; and what was not given yet is taken back.
+    let task = dispatch(&d, work("agent:claude:s-1", "NOT-WANTED"));
+    let asked = question(&d, &peer);
+    assert_eq!(asked["text"], "NOT-WANTED");
+    d.post(&format!("/v1/tasks/{task}/cancel"), &json!({})).ok(200);
+    assert_eq!(over(&d, &task)["status"], "cancelled");
+    let silent = hook(&d, "s-1", "PreToolUse", &using());
+    assert!(!silent.contains("NOT-WANTED"), "{silent}");
+
+    // A session that ends leaves no task open.
+    let late = dispatch(&d, work("coder", "TOO-LATE"));
+    question(&d, &peer);
+    hook(&d, "s-1", "SessionEnd", &json!({ "reason": "exit" }));
+    let failed = over(&d, &late);
+    assert_eq!(failed["status"], "failed", "{failed}");
+    assert!(text(&failed, "error").contains("before it took the prompt"), "{failed}");
+    problem(&d.post("/v1/send_message", &work("coder", "x")), 503, "unavailable");
+    let refused = d.post("/v1/send_message", &work("agent:claude:s-1", "x"));
+    problem(&refused, 422, "invalid_request");
+
+    // One that is preferred and not there is started.
+    let prefer = json!({ "instance": "coder", "prompt": "x", "opts": { "mode": "peer-prefer" } });
+    let task = over(&d, &dispatch(&d, prefer));
+    assert!(text(&task, "error").contains("please log in"), "{task}");
+}
+
+#[test]
+fn a_session_of_another_project_is_not_asked() {
+    let d = with_config(CONFIG);
+    hook(&d, "s-1", "SessionStart", &json!({ "source": "startup" }));
+    let wish = json!({ "session": "asker", "project": "/elsewhere", "scopes": ["agents"] });
+    let asker = d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"));
+    let work = |target: &str| json!({ "instance": target, "prompt": "x", "opts": { "mode": "peer-only" } });
+    problem(&asker.post("/v1/send_message", &work("coder")), 503, "unavailable");
+    problem(&asker.post("/v1/send_message", &work("agent:claude:s-1")), 422, "invalid_request");
+}
