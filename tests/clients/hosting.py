@@ -245,7 +245,72 @@ def scenario(backend, folder):
     check(f"{backend}: nothing is left when the host is killed", not sleepers() and not os.path.exists(f"/proc/{host.started['pid']}"))
 
 
+def one(folder):
+    """Claude Code, hosted by a daemon, with our hooks and our server in its own settings: one session, one peer, told once."""
+    home = os.path.join(folder, "home")
+    work = os.path.join(home, "work")
+    os.makedirs(os.path.join(home, "tmp")), os.makedirs(work)
+    model = Model(folder, [{"text": "first answer"}, {"tool": "mcp:svc/peer_send", "args": {"to": "operator", "text": "from the agent"}},
+                           shell("echo TOOL-SAID-THIS", "claude"), {"text": "second answer"}, {"text": "third answer"}])
+    own = {**os.environ, "HOME": home, "SVC_HOME": os.path.join(home, "svc"), "PATH": f"{BIN}:{os.path.dirname(SVC)}:{os.environ['PATH']}"}
+    own.pop("CLAUDECODE", None)
+    os.makedirs(own["SVC_HOME"])
+    variables = ", ".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in
+                          {**environment("claude", home, model), "SVC_HOOK_DEADLINE_MS": "5000"}.items())
+    with open(os.path.join(own["SVC_HOME"], "config.toml"), "w") as file:
+        file.write(f'[agents.claude]\nbackend = "claude"\ncommand = [{json.dumps(program("claude"))}]\npermission = "bypass"\nenv = {{ {variables} }}\n')
+
+    def svc(*args, parse=True):
+        ran = subprocess.run([SVC, *args, *(["--json"] if parse else [])], env=own, cwd=work, capture_output=True, text=True, timeout=60)
+        if ran.returncode:
+            raise RuntimeError(f"{args}: {ran.stdout}{ran.stderr}")
+        return json.loads(ran.stdout) if parse else ran.stdout
+
+    svc("install", "claude-code", parse=False)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    svc("start", "--listen", f"127.0.0.1:{port}")
+    try:
+        def said(words):
+            return until(lambda: words in json.dumps(svc("agent", "history", "agent:claude:main")), words)
+        svc("agent", "start", "claude", "--cwd", work, "--prompt", "one")
+        said("first answer")
+        peers = [peer for peer in svc("peer", "list")["peers"] if peer["peer_id"] != "operator"]
+        sessions = svc("session", "list")["sessions"]
+        check("hooks and host: one session and one peer", len(sessions) == 1 and len(peers) == 1, (sessions, peers))
+        vendor = svc("agent", "status", "agent:claude:main").get("session_id")
+        check("hooks and host: it is the vendor's", sessions[0]["session_id"] == vendor == peers[0].get("session_id"), (sessions, vendor, peers))
+        subjects = {token["session"] for token in svc("token", "list")["tokens"]}
+        check("hooks and host: one principal", subjects == {"agent:claude:main"}, subjects)
+        svc("tell", "agent:claude:main", "MESSAGE-FOR-THE-AGENT")
+        svc("agent", "send", "agent:claude:main", "two")
+        said("second answer")
+        svc("agent", "send", "agent:claude:main", "three")
+        said("third answer")
+        requests = [line for line in map(json.loads, open(model.log)) if "new" in line]
+        told = sum(json.dumps(line["new"]).count("MESSAGE-FOR-THE-AGENT") for line in requests)
+        check("hooks and host: a message is told once", told == 1, told)
+        inbox = svc("inbox")
+        check("hooks and host: its tools send as its peer", peers[0]["peer_id"] in json.dumps(inbox) and "from the agent" in json.dumps(inbox), inbox)
+        svc("agent", "stop", "agent:claude:main")
+        ended = svc("session", "list")["sessions"]
+        check("hooks and host: the session ends with it", len(ended) == 1 and ended[0].get("ended_at"), ended)
+    finally:
+        subprocess.run([SVC, "stop"], env=own, capture_output=True)
+
+
 def main():
+    if {"claude", "one"} & set(BACKENDS) and program("claude"):
+        folder = tempfile.mkdtemp(prefix="svc-hosting-")
+        try:
+            one(folder)
+        except (TimeoutError, RuntimeError, KeyError, StopIteration) as error:
+            check("hooks and host: to the end", False, repr(error))
+        finally:
+            leave(folder)
+    if BACKENDS == ["one"]:
+        return 1 if FAILED else 0
     for backend in BACKENDS:
         if not program(backend):
             print(f"not run: {backend} (it is not in {BIN})")
