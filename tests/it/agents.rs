@@ -463,10 +463,10 @@ fn a_prompt_that_waits_in_an_agent_is_taken_back() {
         let sent = db.query_row(sql, (&second, &third), |row| row.get::<_, i64>(0));
         sent.expect("a count") == 2
     });
-    d.post(&format!("/v1/tasks/{second}/cancel"), &json!({})).ok(200);
+    d.post(&format!("/v1/tasks/{second}/cancel"), &json!({})).ok(202);
     assert_eq!(over(&d, &second)["status"], "cancelled");
     assert_eq!(task(&first)["status"], "active", "another's turn goes on");
-    d.post(&format!("/v1/tasks/{first}/cancel"), &json!({})).ok(200);
+    d.post(&format!("/v1/tasks/{first}/cancel"), &json!({})).ok(202);
     assert_eq!(over(&d, &first)["status"], "cancelled");
     let log = events(&d, &format!("agent/{id}"));
     let begun: Vec<&str> = log

@@ -88,7 +88,7 @@ fn a_session_that_hooks_made_known_takes_work() {
     let task = dispatch(&d, work("agent:claude:s-1", "NOT-WANTED"));
     let asked = question(&d, &peer);
     assert_eq!(asked["text"], "NOT-WANTED");
-    d.post(&format!("/v1/tasks/{task}/cancel"), &json!({})).ok(200);
+    d.post(&format!("/v1/tasks/{task}/cancel"), &json!({})).ok(202);
     assert_eq!(over(&d, &task)["status"], "cancelled");
     let silent = hook(&d, "s-1", "PreToolUse", &using());
     assert!(!silent.contains("NOT-WANTED"), "{silent}");

@@ -8,6 +8,7 @@
 //! prints. `load`, `caller`, `subscribers` and `publisher` are the generator over the bytes of `wire`; `daemon` is svc
 //! under test, `server` and `ceiling` are what stands beside it. Then one file for each scenario.
 
+mod agents;
 mod append_http;
 mod append_inproc;
 mod bench;
@@ -105,6 +106,9 @@ enum Command {
     /// A server that stands beside the daemon in a measurement
     #[command(hide = true, after_help = "Example:\n  svc-bench server noop")]
     Server(server::ServerArgs),
+    /// The program of an agent that is measured
+    #[command(hide = true, after_help = "Example:\n  echo 200 1000 | svc-bench lines")]
+    Lines,
 }
 
 impl BenchArgs {
@@ -124,6 +128,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.command {
         Some(Command::Server(args)) => server::run(&args),
+        Some(Command::Lines) => agents::print_lines(),
         None => measure(&cli.args),
     };
     match done {

@@ -3,8 +3,8 @@
 use clap::ValueEnum;
 
 use crate::{
-    append_http, append_inproc, bench::Bench, check_in, fanout, fanout_paced, hook, mcp_call,
-    mcp_memory, memory, mixed, peers, replay, search, startup,
+    agents, append_http, append_inproc, bench::Bench, check_in, fanout, fanout_paced, hook,
+    mcp_call, mcp_memory, memory, mixed, peers, replay, search, startup,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -35,6 +35,8 @@ pub(crate) enum Scenario {
     Hook,
     /// Memory of each silent MCP client
     McpMemory,
+    /// From an agent's line to the spool and to a watcher, and what idle hosts cost, beside a bare pipe
+    Agents,
     /// Appends, beside Redis
     PeersAppend,
     /// Producers and subscribers, beside Redis
@@ -66,6 +68,7 @@ impl Scenario {
             Self::McpCall => mcp_call::run(bench),
             Self::Hook => hook::run(bench),
             Self::McpMemory => mcp_memory::run(bench),
+            Self::Agents => agents::run(bench),
             Self::PeersAppend => peers::run_append(bench),
             Self::PeersMixed => peers::run_mixed(bench),
             Self::PeersReplay => peers::run_replay(bench),

@@ -1,0 +1,279 @@
+//! `agents`: what a host costs between its agent and those who watch: from a line to a watcher, from a pipe to the spool, at
+//! rest, and when the daemon comes back. Beside a bare pipe.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    os::unix::net::UnixStream,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use crate::{
+    bench::Bench,
+    daemon::Daemon,
+    report::{Figure, Goal},
+    stats,
+};
+
+/// Bytes of a line, with its end.
+const LINE: usize = 100;
+
+/// Runs it.
+pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    let own = std::env::current_exe()?;
+    let home = bench.sandbox.path("agents");
+    fs::create_dir_all(&home)?;
+    let config = format!(
+        "[agents.idle]\nbackend = \"exec\"\ncommand = [\"cat\"]\n\
+         [agents.lines]\nbackend = \"exec\"\ncommand = [{own:?}, \"lines\"]\n\
+         [agents.flood]\nbackend = \"exec\"\ncommand = [\"sh\", \"-c\", \"read n; yes {} | head -n $n\"]\n",
+        "x".repeat(LINE - 1),
+        own = own.display().to_string(),
+    );
+    fs::write(home.join("config.toml"), config)?;
+    let daemon = Daemon::start(&bench.sandbox, "agents")?;
+    bench.begin_round("agents/watcher")?;
+    watcher(bench, &daemon)?;
+    bench.begin_round("agents/spool")?;
+    spool(bench, &daemon)?;
+    bench.begin_round("agents/idle")?;
+    idle(bench, daemon)
+}
+
+/// Starts an agent; its id and its socket.
+fn start(daemon: &Daemon, instance: &str, name: &str) -> anyhow::Result<(String, Value)> {
+    let wish = json!({ "instance": instance, "name": name, "cwd": "/" });
+    let view = daemon.target.call("POST", "/v1/hosts", &wish.to_string())?;
+    Ok((view["id"].as_str().context("an agent has an id")?.to_owned(), view))
+}
+
+fn send(daemon: &Daemon, id: &str, input: &str) -> anyhow::Result<()> {
+    let body = json!({ "input": input }).to_string();
+    daemon.target.call("POST", &format!("/v1/hosts/{id}/send"), &body).map(drop)
+}
+
+fn stop(daemon: &Daemon, id: &str) -> anyhow::Result<()> {
+    daemon.target.call("POST", &format!("/v1/hosts/{id}/stop"), "{\"force\":true}").map(drop)
+}
+
+/// Microseconds on a clock that all processes share.
+pub(crate) fn clock_us() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1_000
+}
+
+/// Prints lines that begin with the time, at this rate, for so long. What an agent of ours runs.
+pub(crate) fn print_lines() -> anyhow::Result<()> {
+    let mut order = String::new();
+    std::io::stdin().read_line(&mut order)?;
+    let mut numbers = order.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+    let (rate, count) = numbers.next().zip(numbers.next()).context("a rate and a number")?;
+    let mut stdout = std::io::stdout().lock();
+    let begun = Instant::now();
+    for number in 0..count {
+        let due = Duration::from_micros(number * 1_000_000 / rate);
+        thread::sleep(due.saturating_sub(begun.elapsed()));
+        writeln!(stdout, "T{:016} {}", clock_us(), "x".repeat(LINE - 19))?;
+        stdout.flush()?;
+    }
+    Ok(())
+}
+
+/// The time since each line that is in what is read, until so many have come.
+fn latencies(mut reader: impl std::io::Read, count: u64) -> anyhow::Result<Vec<u64>> {
+    let (mut found, mut pending, mut block) = (Vec::new(), Vec::new(), vec![0; 64 * 1024]);
+    while (found.len() as u64) < count {
+        let size = reader.read(&mut block)?;
+        anyhow::ensure!(size > 0, "the stream ended after {} lines", found.len());
+        let now = clock_us();
+        pending.extend_from_slice(&block[..size]);
+        let mut from = 0;
+        while let Some(at) = pending[from..].iter().position(|byte| *byte == b'T') {
+            let Some(digits) = pending.get(from + at + 1..from + at + 17) else { break };
+            if digits.iter().all(u8::is_ascii_digit) {
+                let text = std::str::from_utf8(digits)?;
+                found.push(now.saturating_sub(text.parse()?));
+            }
+            from += at + 1;
+        }
+        let keep = pending.len().saturating_sub(17).max(from);
+        pending.drain(..keep.min(pending.len()));
+    }
+    Ok(found)
+}
+
+fn at(times: &mut [u64], share: usize) -> f64 {
+    times.sort_unstable();
+    stats::float(times[(times.len() * share / 100).min(times.len() - 1)]) / 1e3
+}
+
+/// 200 lines a second from each of 20 agents, each with a watcher.
+fn watcher(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
+    let (agents, count) = if bench.quick { (4, 100) } else { (20, 2_000) };
+    let mut watching = Vec::new();
+    for number in 0..agents {
+        let (id, _) = start(daemon, "lines", &format!("w{number}"))?;
+        let path = format!("/v1/events?stream=agent/{id}");
+        let request = daemon.target.request("GET", &path, "");
+        let request = String::from_utf8(request)?
+            .replacen("\r\n", "\r\nAccept: text/event-stream\r\n", 1)
+            .into_bytes();
+        let mut stream = TcpStream::connect(daemon.target.address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        stream.write_all(&request)?;
+        watching.push((id, thread::spawn(move || latencies(stream, count))));
+    }
+    for (id, _) in &watching {
+        send(daemon, id, &format!("200 {count}"))?;
+    }
+    let mut times = Vec::new();
+    for (_, watcher) in watching {
+        times.extend(watcher.join().map_err(|_| anyhow::anyhow!("a watcher failed"))??);
+    }
+    let mut bare = Vec::new();
+    let mut children = Vec::new();
+    for _ in 0..agents {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("lines")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        writeln!(child.stdin.take().context("piped")?, "200 {count}")?;
+        let stdout = child.stdout.take().context("piped")?;
+        children.push((child, thread::spawn(move || latencies(stdout, count))));
+    }
+    for (mut child, reader) in children {
+        bare.extend(reader.join().map_err(|_| anyhow::anyhow!("a reader failed"))??);
+        child.wait()?;
+    }
+    for (name, share, most) in [("p50", 50, 3.0), ("p99", 99, 15.0)] {
+        bench.add(
+            Figure::new(format!("agents/line to watcher {name}"), "ms", at(&mut times, share))
+                .beside_value("bare pipe", at(&mut bare, share))
+                .goal(Goal::at_most(most))
+                .note(format!("{agents} agents, 200 lines/s each; host, daemon and SSE")),
+        );
+    }
+    Ok(())
+}
+
+/// From a pipe to the spool, synced, as fast as it goes.
+fn spool(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
+    let count: u32 = if bench.quick { 20_000 } else { 500_000 };
+    let mut rates = Vec::new();
+    for round in 0..bench.rounds {
+        let (id, view) = start(daemon, "flood", &format!("f{round}"))?;
+        let socket = view["socket_path"].as_str().context("a path")?;
+        let mut stream = UnixStream::connect(socket)?;
+        stream.write_all(b"{\"type\":\"host.attach\"}\n")?;
+        let begun = Instant::now();
+        send(daemon, &id, &count.to_string())?;
+        let mut tail = Vec::new();
+        let mut block = vec![0; 256 * 1024];
+        loop {
+            let size = stream.read(&mut block)?;
+            anyhow::ensure!(size > 0, "the host has ended");
+            tail.extend_from_slice(&block[..size]);
+            if tail.windows(13).any(|part| part == b"\"type\":\"exit\"") {
+                break;
+            }
+            tail.drain(..tail.len().saturating_sub(64));
+        }
+        rates.push(f64::from(count) / begun.elapsed().as_secs_f64());
+    }
+    let mut bare = Vec::new();
+    for _ in 0..bench.rounds {
+        let script = format!("yes {} | head -n {count}", "x".repeat(LINE - 1));
+        let begun = Instant::now();
+        let mut child = Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).spawn()?;
+        let lines = BufReader::new(child.stdout.take().context("piped")?);
+        anyhow::ensure!(lines.lines().count() == count as usize, "lines are missing");
+        child.wait()?;
+        bare.push(f64::from(count) / begun.elapsed().as_secs_f64());
+    }
+    bench.add(
+        Figure::new("agents/lines to the spool", "lines/s", stats::median(rates))
+            .beside_value("bare pipe", stats::median(bare))
+            .goal(Goal::at_least(50_000.0))
+            .note("100 bytes each, to the end of the program, which a watcher of the host sees"),
+    );
+    Ok(())
+}
+
+/// Memory of a host, the daemon at rest, and its return.
+fn idle(bench: &mut Bench, daemon: Daemon) -> anyhow::Result<()> {
+    let agents: u32 = if bench.quick { 5 } else { 100 };
+    let rest = Duration::from_secs(if bench.quick { 1 } else { 10 });
+    let share = |from: Option<Duration>| {
+        thread::sleep(rest);
+        let spent = daemon.process.cpu_since(from).unwrap_or_default();
+        100.0 * spent.as_secs_f64() / rest.as_secs_f64()
+    };
+    let without = share(daemon.process.cpu());
+    let (mut ids, mut memory) = (Vec::new(), Vec::new());
+    for number in 0..agents {
+        let (id, view) = start(&daemon, "idle", &format!("i{number}"))?;
+        let pid = view["host_pid"].as_u64().context("a pid")?;
+        memory.push(private_mib(pid)?);
+        ids.push(id);
+    }
+    let with = share(daemon.process.cpu());
+    bench.add(
+        Figure::new("agents/daemon at rest", "% of a core", with)
+            .beside_value("no agents", without)
+            .note(format!("{agents} idle agents")),
+    );
+    bench.add(
+        Figure::new("agents/private memory of a host", "MiB", stats::median(memory))
+            .goal(Goal::at_most(4.0)),
+    );
+    daemon.process.stop()?;
+    let begun = Instant::now();
+    let daemon = Daemon::start(&bench.sandbox, "agents")?;
+    let ready = begun.elapsed();
+    for id in &ids {
+        send(&daemon, id, "back")?;
+    }
+    for id in &ids {
+        let path = format!("/v1/events?stream=agent/{id}&limit=500");
+        loop {
+            let page = daemon.target.call("GET", &path, "")?;
+            if page.to_string().contains("\"back\"") {
+                break;
+            }
+            anyhow::ensure!(
+                begun.elapsed() < Duration::from_secs(30),
+                "agent {id} is not followed"
+            );
+        }
+    }
+    let whole = begun.elapsed();
+    bench.add(
+        Figure::new("agents/re-attached", "ms", (whole - ready).as_secs_f64() * 1e3)
+            .goal(Goal::at_most(300.0))
+            .note(format!(
+                "{agents} hosts, from the daemon's readiness until the log has a word to each"
+            )),
+    );
+    for id in &ids {
+        stop(&daemon, id)?;
+    }
+    daemon.process.stop()
+}
+
+/// Memory that only this process has.
+fn private_mib(pid: u64) -> anyhow::Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let kib = text
+        .lines()
+        .filter(|line| line.starts_with("Private_"))
+        .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+        .sum::<u64>();
+    Ok(stats::float(kib) / 1024.0)
+}
