@@ -84,6 +84,21 @@ fn a_session_that_hooks_made_known_takes_work() {
         "{done}"
     );
 
+    // What its turn said last answers, too.
+    let task = dispatch(&d, work("coder", "ONCE-MORE"));
+    question(&d, &peer);
+    let given = hook(&d, "s-1", "PreToolUse", &using());
+    assert!(given.contains("ONCE-MORE"), "{given}");
+    hook(&d, "s-1", "PostToolUse", &using());
+    let words = json!({ "last_assistant_message": "said at the end" });
+    hook(&d, "s-1", "Stop", &words);
+    let done = over(&d, &task);
+    assert_eq!(
+        (&done["status"], &done["result"]),
+        (&json!("done"), &json!("said at the end")),
+        "{done}"
+    );
+
     // By its key; and what was not given yet is taken back.
     let task = dispatch(&d, work("agent:claude:s-1", "NOT-WANTED"));
     let asked = question(&d, &peer);

@@ -11,19 +11,22 @@ use super::{
 use crate::{
     domain::{
         Caller, DeliveryState, Message, MessageType, NewMessage, Ownership, PeerId, PeerReference,
-        PeerStatus, Principal, RowReader, TaskChange, TaskId, TaskReport, TaskStatus, TokenId,
-        hook::HookClient, limits,
+        PeerStatus, Principal, RowReader, RunId, TaskChange, TaskId, TaskReport, TaskStatus,
+        TokenId,
+        conversation::{RunMode, RunState, SourceTool},
+        hook::HookClient,
+        limits,
     },
     service::{Error, tasks, team},
-    store::{DispatchRow, DispatchState, PeerRow, TaskRow, WriteTx},
+    store::{DispatchRow, DispatchState, MessageTerms, PeerRow, RunEnd, RunRow, TaskRow, WriteTx},
 };
 
 /// What became of a question that is a task.
 enum Progress {
     /// It is in the session's context.
     Given,
-    /// The session has answered.
-    Answered(String),
+    /// The session has answered, or its turn ended without words.
+    Answered(Option<String>),
     /// The session is gone, or the message is: why.
     Gone(&'static str),
 }
@@ -79,6 +82,9 @@ impl Agents {
         row: &PeerRow,
     ) -> Result<(), Error> {
         let (caller, from) = asker(tx, task).await?;
+        let run_id = RunId::new(&self.core.ids, tx.now());
+        let source = caller.session().map_or_else(|| PeerId::OPERATOR.to_owned(), str::to_owned);
+        let own = PeerId::parse(&from).unwrap_or_else(PeerId::operator);
         let input = NewMessage {
             text: task.task.prompt.clone().unwrap_or_default(),
             kind: Some(MessageType::Query),
@@ -92,14 +98,35 @@ impl Agents {
             from,
             input: Arc::new(input),
             text_id: None,
+            tool: SourceTool::SendMessage,
+            run_id: Some(run_id.clone()),
         };
         let to = row.peer.peer_id.clone();
-        let message = team::deliver(tx, &outgoing, to.clone(), MessageType::Query).await?;
+        let terms = MessageTerms::default();
+        let message = team::deliver(tx, &outgoing, to.clone(), MessageType::Query, terms).await?;
+        let session = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
+        let run = RunRow {
+            run_id,
+            message_id: message.id.clone(),
+            mode: RunMode::Followup,
+            source: RunEnd { session: source, peer: own, agent: None },
+            target: RunEnd { session: session.to_owned(), peer: to.clone(), agent: None },
+            state: RunState::Queued,
+            reason: None,
+            error: None,
+            reply_id: None,
+            waits_until: None,
+            answered: None,
+            idempotency_key: None,
+            created_at: tx.now(),
+            begun_at: None,
+            ended_at: None,
+        };
+        team::open_run(tx, &run).await?;
         dispatch.state = DispatchState::Sent;
         dispatch.wish.peer_id = Some(to);
         dispatch.wish.message_id = Some(message.id);
         tx.update_dispatch(dispatch).await?;
-        let session = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
         give_to(tx, task, session).await
     }
 
@@ -137,7 +164,8 @@ impl Agents {
     ) -> Result<Option<Progress>, Error> {
         let store = &self.core.store;
         if let Some(answer) = store.answer_to(&message.id, &message.to_peer).await? {
-            return Ok(Some(Progress::Answered(answer.text)));
+            let text = (answer.kind == MessageType::Response).then_some(answer.text);
+            return Ok(Some(Progress::Answered(text)));
         }
         let peer = store.peer(&message.to_peer).await?;
         let is_there = peer.is_some_and(|row| row.peer.status != PeerStatus::Offline);
@@ -168,7 +196,7 @@ impl Agents {
         match progress {
             Some(Progress::Answered(text)) => {
                 let (done, none) = (TaskStatus::Done, TaskReport::default());
-                end_task(tx, &core, &mut dispatch, &mut task, done, Some(text), none).await
+                end_task(tx, &core, &mut dispatch, &mut task, done, text, none).await
             }
             _ if task.task.cancel_requested_at.is_some() => {
                 take_back(tx, message).await?;

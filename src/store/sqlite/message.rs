@@ -472,7 +472,7 @@ impl Store {
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
-    /// The first answer of a peer to a message.
+    /// The first answer of a peer to a message, or the word that there is none.
     pub async fn answer_to(
         &self,
         question: &MessageId,
@@ -480,7 +480,7 @@ impl Store {
     ) -> Result<Option<Message>, StoreError> {
         let (question, from) = (question.as_str(), from.as_str());
         let raw = messages!(
-            "where correlation_id = ? and from_peer = ? and type = 'response' order by id limit 1",
+            "where correlation_id = ? and from_peer = ? and type in ('response', 'notification') order by id limit 1",
             question,
             from
         );
