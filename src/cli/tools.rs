@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::output::{self, Column, Screen, plain};
 use super::{Context, UsageError};
 use crate::client::{Client, ClientError, McpReply, mcp, with_query};
+use crate::domain::source::BUILTIN_CORE;
 
 const TOOLS: &[Column] = &[
     Column::text("TOOL", ""),
@@ -105,7 +106,7 @@ pub(super) async fn run(context: &Context, command: ToolsCommand) -> anyhow::Res
             }
             Ok(ExitCode::SUCCESS)
         }
-        ToolsCommand::Call(args) => call(context, *args).await,
+        ToolsCommand::Call(args) => call(context, &context.client()?, *args).await,
     }
 }
 
@@ -127,17 +128,22 @@ async fn fetch(client: &Client, family: Option<&str>) -> Result<Vec<Value>, Clie
 /// The tools of a server behind the daemon.
 pub(super) async fn of_source(client: &Client, name: &str) -> Result<Vec<Value>, ClientError> {
     let prefix = format!("{name}__");
-    let is_own = |tool: &Value| output::cell(tool, "name").starts_with(&prefix);
+    // The built-in server's tools have their plain names.
+    let is_own = |tool: &Value| {
+        let tool = output::cell(tool, "name");
+        tool.starts_with(&prefix) || (name == BUILTIN_CORE && !tool.contains("__"))
+    };
     Ok(fetch(client, Some("sources")).await?.into_iter().filter(is_own).collect())
 }
 
 /// Calls a tool by its name with arguments of `--arg`.
 pub(super) async fn call_by_name(
     context: &Context,
+    client: &Client,
     name: String,
     each: Vec<String>,
 ) -> anyhow::Result<ExitCode> {
-    call(context, CallArgs { name, each, all: None, session: None }).await
+    call(context, client, CallArgs { name, each, all: None, session: None }).await
 }
 
 /// The object that a tool answers.
@@ -225,7 +231,7 @@ fn value_type(property: &Value) -> String {
     text
 }
 
-async fn call(context: &Context, args: CallArgs) -> anyhow::Result<ExitCode> {
+async fn call(context: &Context, client: &Client, args: CallArgs) -> anyhow::Result<ExitCode> {
     let mut arguments = all_arguments(&args)?;
     let pairs = args.each.iter().map(|pair| split(pair)).collect::<Result<Vec<_>, _>>()?;
     let mut session = None;
@@ -233,10 +239,9 @@ async fn call(context: &Context, args: CallArgs) -> anyhow::Result<ExitCode> {
         let value = HeaderValue::from_str(id);
         session = Some(value.map_err(|_| UsageError(format!("--session {id:?}: not an id")))?);
     }
-    let client = context.client()?;
     if !pairs.is_empty() {
         // Only the tool knows which type a value is to have.
-        let tool = find(&client, &args.name).await?;
+        let tool = find(client, &args.name).await?;
         for (key, value) in pairs {
             let value = read(value)?;
             add(&mut arguments, &tool["input_schema"], key, value)?;
@@ -249,7 +254,7 @@ async fn call(context: &Context, args: CallArgs) -> anyhow::Result<ExitCode> {
     let body = Bytes::from(serde_json::to_vec(&body)?);
     let mut request = mcp::post(body, mcp::RequestSetting::default());
     request.headers.extend(session.map(|value| (http::HeaderName::from_static(SESSION), value)));
-    let answer = ask(&client, &request).await?;
+    let answer = ask(client, &request).await?;
     print_answer(context, &answer)
 }
 

@@ -101,6 +101,12 @@ pub struct SessionsSection {
 pub struct SourcesSection {
     /// `search` or `all`: which tools clients are shown.
     pub expose: Option<String>,
+    /// Clients whose servers are followed.
+    pub import: Option<Vec<String>>,
+    /// Bytes above which a result of a tool is kept as a resource.
+    pub max_result_bytes: Option<u64>,
+    /// URL of the registry of servers.
+    pub registry: Option<String>,
     /// A table for each child MCP server. One that is wrong leaves the others as they are.
     servers: BTreeMap<String, serde_json::Value>,
 }
@@ -114,9 +120,24 @@ impl TryFrom<BTreeMap<String, serde_json::Value>> for SourcesSection {
             Some(serde_json::Value::String(word)) => Some(word),
             Some(_) => return Err("sources.expose: must be search or all".to_owned()),
         };
+        let (mut import, mut max_result_bytes, mut registry) = (None, None, None);
+        if let Some(value) = keys.remove("import") {
+            let wrong = |_| "sources.import: must be a list of clients' names".to_owned();
+            import = Some(serde_json::from_value(value).map_err(wrong)?);
+        }
+        if let Some(value) = keys.remove("max_result_bytes") {
+            let bytes = value.as_u64().filter(|bytes| *bytes > 0);
+            let wrong = || "sources.max_result_bytes: must be a number of bytes".to_owned();
+            max_result_bytes = Some(bytes.ok_or_else(wrong)?);
+        }
+        match keys.remove("registry") {
+            None => {}
+            Some(serde_json::Value::String(url)) => registry = Some(url),
+            Some(_) => return Err("sources.registry: must be a URL".to_owned()),
+        }
         match keys.iter().find(|(_, value)| !value.is_object()) {
             Some((name, _)) => Err(format!("sources.{name}: is no key; a server is a table")),
-            None => Ok(Self { expose, servers: keys }),
+            None => Ok(Self { expose, import, max_result_bytes, registry, servers: keys }),
         }
     }
 }

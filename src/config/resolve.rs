@@ -11,11 +11,17 @@ use serde_json::{Value, json};
 use crate::domain::conversation::{AllowRule, SessionsPolicy, SessionsVisibility};
 use crate::domain::{BudgetBounds, BudgetKind, ToolExposure};
 
-use super::sources::{FlagSources, SourceFiles};
+use super::sources::{FlagSources, ImportedClient, SourceFiles};
 use super::{AgentsConfig, ConfigError, Env, FileConfig, LogFormat, Paths, WakeMode, value};
 
 /// Where the daemon listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:6334";
+
+/// Bytes above which a tool's result is kept as a resource.
+const MAX_RESULT_BYTES: u64 = 400_000;
+
+/// The official registry of MCP servers.
+const REGISTRY: &str = "https://registry.modelcontextprotocol.io";
 
 /// Tool calls between two reviews of a session's record.
 const CHECK_IN: u64 = 10;
@@ -61,6 +67,12 @@ pub struct Config {
     pub sessions_max_ping_pong: Setting<u32>,
     /// Which tools clients are shown; by their credential if this is not set.
     pub sources_expose: Setting<Option<ToolExposure>>,
+    /// Clients whose servers are followed.
+    pub sources_import: Setting<Vec<ImportedClient>>,
+    /// The registry of servers that people search.
+    pub sources_registry: Setting<String>,
+    /// Bytes above which a tool's result is kept as a resource.
+    pub sources_max_result_bytes: Setting<u64>,
     /// What one principal may hold, by kind, in the order of the documentation.
     pub budget: Vec<(BudgetKind, Setting<u64>)>,
     /// The instance of a dispatch that names none.
@@ -159,6 +171,10 @@ impl Config {
         let default_agent =
             sources.text("default_agent", None, file.default_agent.clone(), own, Ok)?.optional();
         let policy = SessionsPolicy::default();
+        let sources_import: Setting<Vec<ImportedClient>> = sources
+            .list("sources.import", None, file.sources.import.clone(), str::parse)?
+            .or_default(Vec::new);
+        let imports: Vec<_> = sources_import.value.iter().map(|client| client.file(env)).collect();
         let config = Self {
             listen: sources
                 .list("listen", list(&flags.listen), file.listen.clone(), value::listen)?
@@ -250,6 +266,17 @@ impl Config {
                     text.parse()
                 })?
                 .optional(),
+            sources_import,
+            sources_registry: sources
+                .text("sources.registry", None, file.sources.registry.clone(), own, |text| {
+                    let url = text.trim_end_matches('/');
+                    let is_url = url.starts_with("https://") || url.starts_with("http://");
+                    if is_url { Ok(url.to_owned()) } else { Err(format!("`{text}` is not a URL")) }
+                })?
+                .or_default(|| REGISTRY.to_owned()),
+            sources_max_result_bytes: sources
+                .number("sources.max_result_bytes", file.sources.max_result_bytes)?
+                .or_default(|| MAX_RESULT_BYTES),
             budget: BudgetKind::ALL
                 .into_iter()
                 .map(|kind| {
@@ -271,6 +298,7 @@ impl Config {
                     .iter()
                     .map(|value| FlagSources::read(value).map_err(ConfigError::Sources))
                     .collect::<Result<_, _>>()?,
+                imports,
                 strict: flags.strict_mcp_config,
             },
             paths,
@@ -320,6 +348,17 @@ impl Config {
                 "sources.expose",
                 json!(self.sources_expose.map(ToolExposure::as_str)),
                 &self.sources_expose,
+            ),
+            row(
+                "sources.import",
+                json!(self.sources_import.iter().map(|it| it.as_str()).collect::<Vec<_>>()),
+                &self.sources_import,
+            ),
+            row("sources.registry", json!(*self.sources_registry), &self.sources_registry),
+            row(
+                "sources.max_result_bytes",
+                json!(*self.sources_max_result_bytes),
+                &self.sources_max_result_bytes,
             ),
             row("default_agent", json!(*self.default_agent), &self.default_agent),
         ];

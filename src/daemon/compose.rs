@@ -101,17 +101,6 @@ impl ServingDaemon {
         let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
         mcp_metrics.register(metrics.registry());
         let beat = Beat::new(services.tuning().sse_keep_alive);
-        let mcp = McpServer::start(McpServerParts {
-            services: services.clone(),
-            catalogue: Arc::clone(&tools),
-            resources: vec![Box::new(StreamResources)],
-            prompts: mcp::builtin_prompts(),
-            metrics: mcp_metrics,
-            beat: beat.clone(),
-            stop: lifecycle.soft.clone(),
-            exposure: config.sources_expose.value,
-        })
-        .await?;
         let source_metrics = SourceMetrics::default();
         source_metrics.register(metrics.registry());
         let sources = SourceManager::start(SourceManagerParts {
@@ -120,10 +109,26 @@ impl ServingDaemon {
             env: env.clone(),
             catalogue: Arc::downgrade(&tools),
             metrics: source_metrics,
+            max_result_bytes: usize::try_from(config.sources_max_result_bytes.value)
+                .unwrap_or(usize::MAX),
         })
         .await?;
         tools.join(Arc::new(sources.clone()));
         resource_tools(&sources).into_iter().for_each(|tool| tools.add(tool));
+        let mut prompts = mcp::builtin_prompts();
+        prompts.push(mcp::servers_prompt(sources.clone()));
+        let mcp = McpServer::start(McpServerParts {
+            services: services.clone(),
+            catalogue: Arc::clone(&tools),
+            resources: vec![Box::new(StreamResources)],
+            prompts,
+            sources: Some(sources.clone()),
+            metrics: mcp_metrics,
+            beat: beat.clone(),
+            stop: lifecycle.soft.clone(),
+            exposure: config.sources_expose.value,
+        })
+        .await?;
         let app = App::new(Parts {
             services: services.clone(),
             tools: Arc::clone(&tools),

@@ -44,7 +44,7 @@ mod stream;
 
 pub use self::http::router;
 pub use metrics::McpMetrics;
-pub use prompts::{PromptArgument, PromptTemplate, builtin as builtin_prompts};
+pub use prompts::{PromptArgument, PromptTemplate, builtin as builtin_prompts, servers_prompt};
 pub use resources::{Resource, ResourcePage, ResourceProvider, ResourceTemplate, StreamResources};
 pub use rpc::RpcError;
 pub use server::{McpServer, McpServerParts};

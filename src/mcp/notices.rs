@@ -218,6 +218,8 @@ async fn resource_updates(
     if watched.is_empty() {
         return Ok((None, VecDeque::new()));
     }
+    let of_servers = watched.iter().filter(|(stream, _)| stream.starts_with("source/"));
+    server.watch_again(caller, of_servers.flat_map(|(_, uris)| uris.iter().cloned()).collect());
     let names: Vec<String> = watched.keys().cloned().collect();
     let (moves, missed) = server.services.log.watch_streams(caller, names, from).await?;
     let updates = ResourceUpdates { moves, not_before: Instant::now() };

@@ -13,6 +13,7 @@ use crate::{
         quote::{self, ModelText, model_text},
     },
     service::Services,
+    sources::SourceManager,
     store::TaskFilter,
     tools::{Call, Failure},
 };
@@ -139,6 +140,8 @@ impl PromptTemplate {
     }
 }
 
+/// Of a server's name, in bytes.
+const SERVER_BYTES: usize = 64;
 /// Of a task's title, in bytes.
 const TITLE_BYTES: usize = 200;
 
@@ -188,6 +191,32 @@ pub fn builtin() -> Vec<PromptTemplate> {
         Ok(ids)
     });
     vec![inbox.title("Read my messages"), task.title("Wait for a task")]
+}
+
+/// The prompt that shows the servers behind the daemon.
+pub fn servers_prompt(sources: SourceManager) -> PromptTemplate {
+    let prompt = PromptTemplate::new(
+        "mcp",
+        "Show the MCP servers behind svc: what each is doing, and what to do about those that do not work",
+        Vec::new(),
+        move |call: Call, _| {
+            let sources = sources.clone();
+            async move {
+                let mut text = model_text!("These are the MCP servers behind svc, as I see them:");
+                for view in sources.views(call.caller.project()) {
+                    let name = quote::line(&view.name, SERVER_BYTES);
+                    let state = quote::line(view.state.as_str(), SERVER_BYTES);
+                    text.push(&model_text!("\n- {}: {}, {} tools", name, state, view.tools));
+                    for more in [&view.reason, &view.next_action].into_iter().flatten() {
+                        text.push(&model_text!("; {}", quote::line(more, TITLE_BYTES)));
+                    }
+                }
+                text.push(&"\nTell me in short which work, which do not and why, and what I should do about those.");
+                Ok(vec![user(&text)])
+            }
+        },
+    );
+    prompt.title("Show MCP servers")
 }
 
 fn user(text: &ModelText) -> Value {

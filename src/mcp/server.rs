@@ -16,6 +16,7 @@ use super::{
 use crate::{
     domain::ToolExposure,
     service::{self, Services},
+    sources::SourceManager,
     tools::Catalogue,
     web::{Beat, Pulse},
 };
@@ -35,6 +36,8 @@ pub struct McpServerParts {
     pub resources: Vec<Box<dyn ResourceProvider>>,
     /// The prompts.
     pub prompts: Vec<PromptTemplate>,
+    /// The servers behind the daemon, whose resources and prompts are shown, too.
+    pub sources: Option<SourceManager>,
     /// The counters.
     pub metrics: McpMetrics,
     /// Says when a silent stream sends a comment.
@@ -52,6 +55,7 @@ pub struct McpServerState {
     pub(crate) catalogue: Arc<Catalogue>,
     pub(crate) resources: Vec<Box<dyn ResourceProvider>>,
     pub(crate) prompts: watch::Sender<Arc<Vec<PromptTemplate>>>,
+    pub(crate) sources: Option<SourceManager>,
     pub(crate) metrics: McpMetrics,
     pub(crate) stop: CancellationToken,
     pub(crate) exposure: Option<ToolExposure>,
@@ -85,6 +89,7 @@ impl McpServer {
             catalogue: parts.catalogue,
             resources: parts.resources,
             prompts: watch::Sender::new(Arc::new(parts.prompts)),
+            sources: parts.sources,
             metrics: parts.metrics,
             stop: parts.stop,
             exposure: parts.exposure,

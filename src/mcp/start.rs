@@ -9,6 +9,7 @@ impl McpServer {
         let server = Self::assemble(parts).await?;
         recover_calls(&server).await?;
         server.background.spawn(server.clone().watch_new_streams());
+        server.background.spawn(server.clone().watch_servers());
         Ok(server)
     }
 
@@ -16,6 +17,23 @@ impl McpServer {
     pub async fn finish(&self) {
         self.background.close();
         self.background.wait().await;
+    }
+
+    /// Tells clients that the resources or prompts of servers behind the daemon have changed.
+    async fn watch_servers(self) {
+        let Some(sources) = &self.sources else { return };
+        let (mut resources, mut prompts) = (sources.resource_changes(), sources.prompt_changes());
+        loop {
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                Ok(()) = resources.changed() => {
+                    self.resources_changed.send_modify(|count| *count += 1);
+                }
+                // The daemon's own are as they were; who is told reads all of them again.
+                Ok(()) = prompts.changed() => self.prompts.send_modify(|_| {}),
+                else => return,
+            }
+        }
     }
 
     /// Tells clients that new streams have changed the list of resources: of the first at once, and then no oftener

@@ -116,7 +116,7 @@ pub(super) async fn call_tool(
             }
         };
         let request = connection.open(Some(call.clone()));
-        let mut params = params_of(tool.name, call, arguments, request.id);
+        let mut params = params_of("name", tool.name, call, arguments, request.id);
         if let (Some(input), Some(answers)) = (&wanted, answers) {
             params = with_answers(&params, &answers, input.state.as_ref());
         }
@@ -196,7 +196,7 @@ async fn call_once(
 }
 
 /// An error of the server, without secrets.
-fn refused(redactor: &crate::domain::source::Redactor, error: ServerError) -> Failure {
+pub(super) fn refused(redactor: &crate::domain::source::Redactor, error: ServerError) -> Failure {
     let ServerError { code, message, data } = error;
     let message = redactor.hide(&message).into_owned();
     let data = data.map(|data| match redactor.hide(&data.to_string()) {
@@ -206,7 +206,7 @@ fn refused(redactor: &crate::domain::source::Redactor, error: ServerError) -> Fa
     Failure::Protocol { code, message: message.into(), data }
 }
 
-fn unavailable(name: &str, status: &SourceStatus) -> Failure {
+pub(super) fn unavailable(name: &str, status: &SourceStatus) -> Failure {
     let state = status.state.as_str();
     let mut text = format!("{name} is {state}");
     if status.state.is_starting() {
@@ -220,13 +220,20 @@ fn unavailable(name: &str, status: &SourceStatus) -> Failure {
     ToolError::new(ErrorType::Unavailable, text).allowed(json!({ "state": state })).into()
 }
 
-/// The params of the server's call: those of the caller's, with the server's own name of the tool and our token of the
-/// progress. All else stays as it was written.
-fn params_of(tool: &str, call: &Call, arguments: &Map<String, Value>, id: u64) -> String {
+/// The params of the server's request: those of the caller's, with the server's own name of what it is about, in `member`, and
+/// our token of the progress. All else stays as it was written. `given` stands in for params that the call does not have.
+pub(super) fn params_of(
+    member: &str,
+    own: &str,
+    call: &Call,
+    given: &Map<String, Value>,
+    id: u64,
+) -> String {
+    let named = own;
     let own =
         call.params.as_deref().and_then(|raw| serde_json::from_str::<RawMembers>(raw.get()).ok());
     let Some(RawMembers(mut members)) = own else {
-        return json!({ "name": tool, "arguments": arguments }).to_string();
+        return json!({ member: named, "arguments": given }).to_string();
     };
     let is_passed_on =
         members.iter().any(|(name, value)| name == "name" && value.get() == "\"ToolCall\"");
@@ -241,7 +248,7 @@ fn params_of(tool: &str, call: &Call, arguments: &Map<String, Value>, id: u64) -
     let mut out = String::from("{");
     for (name, value) in members {
         let value = match name.as_str() {
-            "name" => json!(tool).to_string(),
+            name if name == member => json!(named).to_string(),
             "_meta" => match meta_of(&value, id) {
                 Some(meta) => meta,
                 None => continue,

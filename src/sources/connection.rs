@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -25,6 +25,8 @@ use crate::{
 pub(super) const OUTGOING: usize = 256;
 /// News of one call that nobody has taken yet. Progress beyond that is dropped.
 const NEWS: usize = 256;
+/// Most URIs of changed resources that wait to be told.
+const UPDATES: usize = 1024;
 /// What the server did wrong, or asks of a client that cannot be found.
 const INTERNAL_ERROR: i64 = -32603;
 
@@ -38,6 +40,9 @@ pub(super) struct Connection {
     pub(super) closed: CancellationToken,
     /// Counts `list_changed`.
     pub(super) list_changes: watch::Sender<u64>,
+    /// Counts changes of resources. Those of one URI that nobody has taken yet are one.
+    pub(super) resource_updates: watch::Sender<u64>,
+    updated: Mutex<BTreeSet<String>>,
     /// Hides secrets in what the server says.
     redactor: RwLock<Arc<Redactor>>,
     /// The project whose instance this is.
@@ -149,6 +154,8 @@ impl Connection {
             closed: CancellationToken::new(),
             list_changes: watch::Sender::new(0),
             redactor: RwLock::new(Arc::new(redactor)),
+            resource_updates: watch::Sender::new(0),
+            updated: Mutex::default(),
             root,
             is_modern: AtomicBool::new(false),
             end: OnceLock::new(),
@@ -291,12 +298,26 @@ impl Connection {
         }
     }
 
+    /// The URIs of resources that have changed since this was last asked.
+    pub(super) fn take_updates(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *self.updated.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn hear(&self, method: &str, params: Map<String, Value>, request: Option<u64>) {
         match method {
             "notifications/tools/list_changed"
             | "notifications/resources/list_changed"
             | "notifications/prompts/list_changed" => {
                 self.list_changes.send_modify(|count| *count += 1);
+            }
+            "notifications/resources/updated" => {
+                let Some(uri) = params.get("uri").and_then(Value::as_str) else { return };
+                let mut updated = self.updated.lock().unwrap_or_else(PoisonError::into_inner);
+                if updated.len() < UPDATES {
+                    updated.insert(uri.to_owned());
+                }
+                drop(updated);
+                self.resource_updates.send_modify(|count| *count += 1);
             }
             "notifications/progress" => {
                 let Some(id) = params.get("progressToken").and_then(Value::as_u64) else { return };

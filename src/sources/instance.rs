@@ -1,6 +1,7 @@
 //! One running server: started, watched, started again when it ends.
 
 use std::{
+    collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -25,7 +26,7 @@ use super::{
 use crate::{
     config::{Env, sources::SourceVault},
     domain::{
-        Timestamp, new_secret,
+        StreamName, Timestamp, new_secret,
         source::{STARTS_BEFORE_FAILED, SourceState, restart_pause},
     },
     runner::{ServerCommand, ServerProcess},
@@ -53,6 +54,8 @@ pub(super) struct InstanceParts {
     pub(super) starts: Arc<Semaphore>,
     /// Where lists go; `None` if another instance learns them.
     pub(super) learned: Option<mpsc::UnboundedSender<Lesson>>,
+    /// Streams of resources that have changed.
+    pub(super) moved: mpsc::Sender<ResourceMove>,
     /// Lines of error output, for the server's stream.
     pub(super) said: mpsc::Sender<(Arc<SourceSpec>, String)>,
     /// Whether it has worked before, in this process or an earlier one.
@@ -73,6 +76,18 @@ pub(super) struct Lesson {
     pub(super) done: oneshot::Sender<()>,
 }
 
+/// A resource that somebody watches has changed.
+#[derive(Debug)]
+pub(super) struct ResourceMove {
+    /// The stream that tells of it.
+    pub(super) stream: StreamName,
+    /// The URI, as the server says it.
+    pub(super) uri: String,
+}
+
+/// Streams of the resources that are watched, by the server's own URIs.
+type WatchedStreams = Arc<Mutex<HashMap<String, StreamName>>>;
+
 /// A server that is kept running.
 #[derive(Debug)]
 pub(super) struct Instance {
@@ -83,6 +98,7 @@ pub(super) struct Instance {
     stop: CancellationToken,
     task: Mutex<Option<JoinHandle<()>>>,
     used: Mutex<Instant>,
+    watched: WatchedStreams,
 }
 
 /// What an instance is doing.
@@ -172,7 +188,9 @@ impl Instance {
         let (wake, stop, log) =
             (Arc::new(Notify::new()), CancellationToken::new(), Arc::new(ServerLog::default()));
         let spec = Arc::clone(&parts.spec);
+        let watched = WatchedStreams::default();
         let keeper = Keeper {
+            watched: Arc::clone(&watched),
             parts,
             status: sender,
             log: Arc::clone(&log),
@@ -188,6 +206,7 @@ impl Instance {
             stop,
             task: Mutex::new(Some(task)),
             used: Mutex::new(Instant::now()),
+            watched,
         })
     }
 
@@ -213,6 +232,17 @@ impl Instance {
         }
     }
 
+    /// Remembers that somebody watches a resource; `true` if nobody did before.
+    pub(super) fn watch_resource(&self, uri: &str, stream: StreamName) -> bool {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.insert(uri.to_owned(), stream).is_none()
+    }
+
+    /// Nobody watches it any more.
+    pub(super) fn forget_resource(&self, uri: &str) {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).remove(uri);
+    }
+
     /// How long nobody has called it.
     pub(super) fn silent_for(&self) -> Duration {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
@@ -236,6 +266,7 @@ impl Instance {
 /// The task that keeps one server running.
 struct Keeper {
     parts: InstanceParts,
+    watched: WatchedStreams,
     status: watch::Sender<InstanceStatus>,
     log: Arc<ServerLog>,
     wake: Arc<Notify>,
@@ -439,6 +470,11 @@ impl Keeper {
             )));
         }
         let (connection, messages) = Connection::new(filled.redactor, parts.root.clone());
+        tokio::spawn(tell_moves(
+            Arc::clone(&connection),
+            Arc::clone(&self.watched),
+            parts.moved.clone(),
+        ));
         tokio::spawn(write(Arc::clone(&connection), messages, pipes.stdin));
         let reader = read(Arc::clone(&connection), pipes.stdout);
         let closing = Arc::clone(&connection);
@@ -459,9 +495,22 @@ impl Keeper {
             SourceLink::Process(_) => introduce(&running.connection).await?,
             SourceLink::Remote(link) => link.introduce().await?,
         };
+        self.watch_again(&running.connection).await?;
         if self.parts.learned.is_some() {
             let lists = fetch(&running.connection, &running.capabilities).await?;
             self.teach(lists).await;
+        }
+        Ok(())
+    }
+
+    /// A new process knows of no subscription, and what is watched may have changed meanwhile.
+    async fn watch_again(&self, connection: &Arc<Connection>) -> Result<(), String> {
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (uri, stream) in watched {
+            let params = json!({ "uri": uri });
+            let reply = connection.request("resources/subscribe", &params).await;
+            reply.map_err(|_| "it ended in resources/subscribe".to_owned())?.ok();
+            self.parts.moved.send(ResourceMove { stream, uri }).await.ok();
         }
         Ok(())
     }
@@ -552,6 +601,31 @@ async fn pass_on(
 ) {
     while let Some(line) = lines.recv().await {
         said.try_send((Arc::clone(&spec), line)).ok();
+    }
+}
+
+/// Passes on which of the watched resources have changed.
+async fn tell_moves(
+    connection: Arc<Connection>,
+    watched: WatchedStreams,
+    moved: mpsc::Sender<ResourceMove>,
+) {
+    let mut updates = connection.resource_updates.subscribe();
+    loop {
+        for uri in connection.take_updates() {
+            let stream = {
+                let watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+                watched.get(&uri).cloned()
+            };
+            if let Some(stream) = stream {
+                moved.send(ResourceMove { stream, uri }).await.ok();
+            }
+        }
+        tokio::select! {
+            () = connection.closed.cancelled() => return,
+            // The connection is held, so its end does not come.
+            changed = updates.changed() => if changed.is_err() { return },
+        }
     }
 }
 

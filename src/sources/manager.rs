@@ -8,7 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -16,9 +16,11 @@ use super::{
     call::{CallMeter, CallOutcome, CalledTool, call_tool, serves},
     core::CoreServer,
     http_clients::HttpClients,
-    instance::{Instance, InstanceParts, Lesson, stderr_event},
+    instance::{Instance, InstanceParts, Lesson, ResourceMove, stderr_event},
     lists::OfferedLists,
     metrics::SourceMetrics,
+    relay::OpenServer,
+    results::{KeptResults, remove_old},
     spec::SourceSpec,
     view::{OfferedTools, tools_of},
 };
@@ -62,6 +64,8 @@ pub struct SourceManagerParts {
     pub catalogue: Weak<Catalogue>,
     /// The counters.
     pub metrics: SourceMetrics,
+    /// Bytes above which a result is kept as a resource.
+    pub max_result_bytes: usize,
 }
 
 /// All servers. Cheap to clone.
@@ -86,6 +90,10 @@ struct ManagerState {
     metrics: SourceMetrics,
     core: CoreServer,
     clients: HttpClients,
+    results: KeptResults,
+    moved: mpsc::Sender<ResourceMove>,
+    resources_changed: watch::Sender<u64>,
+    prompts_changed: watch::Sender<u64>,
     state: Mutex<Sources>,
     starts: Arc<Semaphore>,
     learned: mpsc::UnboundedSender<Lesson>,
@@ -116,7 +124,7 @@ struct Sources {
 #[derive(PartialEq, Eq)]
 struct LearnedLists {
     fingerprint: String,
-    lists: OfferedLists,
+    lists: Arc<OfferedLists>,
 }
 
 struct SourceTools {
@@ -132,7 +140,7 @@ struct ProjectPlan {
 }
 
 /// When files were last written, and how long they are.
-type FileStamp = [Option<(SystemTime, u64)>; 3];
+type FileStamp = Vec<Option<(SystemTime, u64)>>;
 
 impl fmt::Debug for SourceManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -143,15 +151,21 @@ impl fmt::Debug for SourceManager {
 impl SourceManager {
     /// Reads what there is, and starts it. Nothing is waited for.
     pub async fn start(parts: SourceManagerParts) -> anyhow::Result<Self> {
-        let SourceManagerParts { services, files, env, catalogue, metrics } = parts;
+        let SourceManagerParts { services, files, env, catalogue, metrics, max_result_bytes } =
+            parts;
         let lists = services.sources.lists().await?;
         let leftovers = services.sources.processes().await?;
         let clients = HttpClients::new()?;
         let (learned, lessons) = mpsc::unbounded_channel();
         let (said, lines) = mpsc::channel(EVENTS);
         let (events, calls) = mpsc::channel(EVENTS);
+        let (moved, moves) = mpsc::channel(EVENTS);
         let manager = Self(Arc::new(ManagerState {
             core: CoreServer::new(services.clone()),
+            results: KeptResults::new(&files.home, max_result_bytes),
+            moved,
+            resources_changed: watch::Sender::new(0),
+            prompts_changed: watch::Sender::new(0),
             services,
             files,
             env: Arc::new(env),
@@ -167,7 +181,8 @@ impl SourceManager {
             ending: TaskTracker::new(),
         }));
         for (key, kept) in lists {
-            let lists = LearnedLists { lists: lists_of(&kept), fingerprint: kept.fingerprint };
+            let lists =
+                LearnedLists { lists: Arc::new(lists_of(&kept)), fingerprint: kept.fingerprint };
             manager.state().lists.insert(key, lists);
         }
         for process in leftovers {
@@ -183,6 +198,8 @@ impl SourceManager {
             tokio::spawn(manager.clone().learn(lessons)),
             tokio::spawn(manager.clone().write_lines(lines)),
             tokio::spawn(manager.clone().write_calls(calls)),
+            tokio::spawn(manager.clone().write_moves(moves)),
+            tokio::spawn(manager.clone().sweep_files()),
             tokio::spawn(manager.clone().end_silent()),
         ];
         let stop = manager.0.stop.clone();
@@ -230,6 +247,8 @@ impl SourceManager {
         self.settle(&mut state);
         drop(state);
         self.tell_catalogue();
+        self.0.resources_changed.send_modify(|count| *count += 1);
+        self.0.prompts_changed.send_modify(|count| *count += 1);
     }
 
     fn stamp(&self, project: &str) -> FileStamp {
@@ -240,7 +259,9 @@ impl SourceManager {
         let files = &self.0.files;
         let own =
             (!project.is_empty()).then(|| of(&Path::new(project).join(".mcp.json"))).flatten();
-        [own, of(&SourceChoices::file(&files.home)), of(&files.config_file)]
+        let mut stamp = vec![own, of(&SourceChoices::file(&files.home)), of(&files.config_file)];
+        stamp.extend(files.imports.iter().map(|file| of(file.path())));
+        stamp
     }
 
     fn tell_catalogue(&self) {
@@ -321,6 +342,7 @@ impl SourceManager {
             env: Arc::clone(&self.0.env),
             starts: Arc::clone(&self.0.starts),
             learned: is_learner.then(|| self.0.learned.clone()),
+            moved: self.0.moved.clone(),
             said: self.0.said.clone(),
             has_worked: known.is_some_and(|known| known.fingerprint == spec.fingerprint),
             vault: self.vault(),
@@ -391,6 +413,7 @@ impl SourceManager {
 
     fn tools(&self, spec: &Arc<SourceSpec>, offered: OfferedTools) -> SourceTools {
         let tools = offered.tools.into_iter().map(|(name, tool)| {
+            let bound = self.0.results.bound_of(&tool.declaration.entry);
             let (manager, spec) = (Arc::downgrade(&self.0), Arc::clone(spec));
             let (own_name, traits) = (tool.own_name, tool.traits);
             let run = move |call: Call, arguments| {
@@ -401,8 +424,11 @@ impl SourceManager {
                         let text = "the daemon is about to end";
                         return Err(ToolError::new(ErrorType::Unavailable, text).into());
                     };
+                    let manager = Self(manager);
+                    let shown = format!("{}__{own_name}", spec.key.name);
                     let tool = CalledTool { name: &own_name, traits: &traits };
-                    Self(manager).call(&spec, tool, &call, &arguments).await
+                    let output = manager.call(&spec, tool, &call, &arguments).await?;
+                    Ok(manager.0.results.shorten(&call.caller, &shown, bound, output).await)
                 }
             };
             (name, Arc::new(Tool::foreign(tool.declaration, run)))
@@ -461,11 +487,15 @@ impl SourceManager {
                 async move {
                     let meter =
                         manager.upgrade().map(|it| Self(it).meter(&spec, tool.name(), &call));
+                    let caller = call.caller.clone();
                     let answer = tool.call(call, arguments).await;
                     if let Some(meter) = meter {
                         meter.end(CallOutcome::of(&answer));
                     }
-                    answer
+                    let Some(manager) = manager.upgrade() else { return answer };
+                    let results = &manager.results;
+                    let bound = results.bound_of(&serde_json::Value::Null);
+                    Ok(results.shorten(&caller, tool.name(), bound, answer?).await)
                 }
             };
             Some((name, Arc::new(Tool::foreign(declaration, run))))
@@ -491,16 +521,43 @@ impl SourceManager {
         in_force.filter_map(SourceSpec::of).filter(is_open).collect()
     }
 
-    /// The resources of each server that a caller may use.
-    pub(super) fn resources(&self, caller: &Caller) -> Vec<(String, Vec<serde_json::Value>)> {
+    /// The servers that a caller may use, by name, with what each offers.
+    pub(super) fn open_servers(&self, caller: &Caller) -> Vec<OpenServer> {
         let specs = self.open_to(caller);
         let state = self.state();
-        let resources = specs.into_iter().map(|spec| {
+        let servers = specs.into_iter().filter(|spec| !spec.is_builtin()).map(|spec| {
             let lists = state.lists.get(&spec.key);
             let lists = lists.filter(|kept| kept.fingerprint == spec.fingerprint);
-            (spec.key.name, lists.map(|kept| kept.lists.resources.clone()).unwrap_or_default())
+            let lists = lists.map(|kept| Arc::clone(&kept.lists)).unwrap_or_default();
+            (Arc::new(spec), lists)
         });
-        resources.collect()
+        servers.collect()
+    }
+
+    /// The resources of each server that a caller may use.
+    pub(super) fn resources(&self, caller: &Caller) -> Vec<(String, Vec<serde_json::Value>)> {
+        let servers = self.open_servers(caller).into_iter();
+        servers.map(|(spec, lists)| (spec.key.name.clone(), lists.resources.clone())).collect()
+    }
+
+    /// Where large results are.
+    pub(super) fn results(&self) -> &KeptResults {
+        &self.0.results
+    }
+
+    /// What is on record of servers.
+    pub(super) fn services(&self) -> &Services {
+        &self.0.services
+    }
+
+    /// Counts changes of the resources that servers offer.
+    pub fn resource_changes(&self) -> watch::Receiver<u64> {
+        self.0.resources_changed.subscribe()
+    }
+
+    /// Counts changes of the prompts that servers offer.
+    pub fn prompt_changes(&self) -> watch::Receiver<u64> {
+        self.0.prompts_changed.subscribe()
     }
 
     /// The instance of a server that serves a call; `None` if the caller has no server of that name.
@@ -511,7 +568,7 @@ impl SourceManager {
     }
 
     /// The instance that serves a project, a session, or everybody. It is started if need be.
-    fn instance(&self, spec: &Arc<SourceSpec>, serves: String) -> Option<Arc<Instance>> {
+    pub(super) fn instance(&self, spec: &Arc<SourceSpec>, serves: String) -> Option<Arc<Instance>> {
         let mut state = self.state();
         let learner = state.instances.get(&(spec.key.clone(), String::new()))?;
         if *learner.spec != **spec {
@@ -531,8 +588,20 @@ impl SourceManager {
             let kept = rows_of(&spec.fingerprint, &lists);
             let is_new = {
                 let mut state = self.state();
-                let learned = LearnedLists { fingerprint: spec.fingerprint.clone(), lists };
-                let is_new = state.lists.get(&spec.key) != Some(&learned);
+                let learned =
+                    LearnedLists { fingerprint: spec.fingerprint.clone(), lists: Arc::new(lists) };
+                let before = state.lists.get(&spec.key);
+                let is_new = before != Some(&learned);
+                let (before, after) = (before.map(|known| &known.lists), &learned.lists);
+                let has_new_resources = before.is_none_or(|before| {
+                    before.resources != after.resources || before.templates != after.templates
+                });
+                if has_new_resources {
+                    self.0.resources_changed.send_modify(|count| *count += 1);
+                }
+                if before.is_none_or(|before| before.prompts != after.prompts) {
+                    self.0.prompts_changed.send_modify(|count| *count += 1);
+                }
                 if is_new {
                     state.lists.insert(spec.key.clone(), learned);
                     self.settle(&mut state);
@@ -583,6 +652,30 @@ impl SourceManager {
                     tracing::warn!(error = telemetry::chain(&error), "calls are not told");
                 }
             }
+        }
+    }
+
+    async fn write_moves(self, mut moves: mpsc::Receiver<ResourceMove>) {
+        while let Some(ResourceMove { stream, uri }) = moves.recv().await {
+            if let Err(error) = self.0.services.sources.tell_update(stream, uri).await {
+                tracing::warn!(error = telemetry::chain(&error), "a change is not told");
+            }
+        }
+    }
+
+    /// Removes large results and files of resources that are older than a week.
+    async fn sweep_files(self) {
+        loop {
+            let (results, files) = (self.0.results.clone(), self.home().join("files"));
+            let now = self.0.services.now().as_millis();
+            let now =
+                SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(now).unwrap_or(0));
+            let sweep = tokio::task::spawn_blocking(move || {
+                results.sweep(now);
+                remove_old(&files, now);
+            });
+            sweep.await.ok();
+            tokio::time::sleep(Duration::from_hours(1)).await;
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Reading order: `message` reads what a server sends, `connection` is the protocol's state with one server, `stdio`
 //! carries it over a process's pipes, `remote` over requests to a URL, with `headers_helper` and `auth` for who logs in (`login` does). `lists` fetches what a server offers. `spec` is an entry with its variables filled
-//! in, `instance` keeps one server running. `view` makes tools of lists, `call` calls one, `manager` has all of them. `resource_tools` lets models read resources.
+//! in, `instance` keeps one server running. `view` makes tools of lists, `call` calls one, `manager` has all of them. `core` is the built-in
+//! server. `results` keeps large results, `relay` passes on the methods of resources and prompts, `resource_tools` lets models read resources.
 
 mod auth;
 mod call;
@@ -16,8 +17,10 @@ mod login;
 mod manager;
 mod message;
 mod metrics;
+mod relay;
 mod remote;
 mod resource_tools;
+mod results;
 mod spec;
 mod stdio;
 mod view;
@@ -26,4 +29,6 @@ pub(crate) use core::{CONVERTER, convert_page};
 pub use login::{LoginOutcome, OpenLogin};
 pub use manager::{SourceManager, SourceManagerParts};
 pub use metrics::SourceMetrics;
+pub use relay::Relayed;
 pub use resource_tools::resource_tools;
+pub use results::KeptResult;

@@ -22,8 +22,10 @@ ReadMcpResource reads one.";
 const READ: &str = "\
 Reads a resource of an MCP server behind the daemon.
 
-What is no text is written to a file, whose path you get.";
+What is no text is written to a file, whose path you get. So is a large result (svc://result/…): its server is svc.";
 
+/// The server of large results, whose URIs begin with `svc://result/`: the daemon itself.
+const DAEMON: &str = "svc";
 /// How long a read waits for a server that is starting.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -160,6 +162,18 @@ async fn read(
     input: ReadMcpResourceArguments,
 ) -> Result<ReadMcpResourceResult, Failure> {
     let ReadMcpResourceArguments { server, uri } = input;
+    if server == DAEMON
+        && let Some((path, bytes)) = sources.results().find(&call.caller, &uri)
+    {
+        let contents = ServerContents {
+            uri,
+            mime_type: Some("application/json".to_owned()),
+            text: None,
+            path: Some(path.display().to_string()),
+            size: Some(bytes),
+        };
+        return Ok(ReadMcpResourceResult { contents: vec![contents] });
+    }
     let Some(instance) = sources.instance_of(call, &server) else {
         let servers = sources.resources(&call.caller);
         return Err(unknown(&server, servers.iter().map(|(server, _)| server.as_str())));

@@ -59,6 +59,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
             catalogue: Arc::clone(&tools),
             resources: vec![Box::new(StreamResources)],
             prompts: mcp::builtin_prompts(),
+            sources: None,
             metrics: McpMetrics::default(),
             beat: beat.clone(),
             stop: stop.clone(),

@@ -306,7 +306,8 @@ fn is_blank(text: &str, format: FileFormat) -> bool {
     empty && text.chars().all(|c| c.is_whitespace() || c == '{' || c == '}')
 }
 
-fn diff(path: &Path, old: Option<&str>, new: Option<&str>) -> String {
+/// What changes in a file, as a patch.
+pub fn diff(path: &Path, old: Option<&str>, new: Option<&str>) -> String {
     let name = |text: Option<&str>| match text {
         Some(_) => path.display().to_string(),
         None => "/dev/null".to_owned(),

@@ -19,13 +19,13 @@ use crate::domain::source::{SourceEntry, source_name};
 use crate::private_file;
 
 /// A file that names servers.
-struct ServerFile {
-    path: PathBuf,
+pub(super) struct ServerFile {
+    pub(super) path: PathBuf,
     is_toml: bool,
 }
 
 impl ServerFile {
-    fn of_user(context: &Context) -> Self {
+    pub(super) fn of_user(context: &Context) -> Self {
         Self { path: context.paths.config_file.clone(), is_toml: true }
     }
 
@@ -63,6 +63,26 @@ impl ServerFile {
         }
         document.set(&[self.section(), name], entry)?;
         self.write(&file, &document)
+    }
+
+    /// Adds those entries whose names it does not have; gives the text of the file before and after, and the others.
+    pub(super) fn insert_missing(
+        &self,
+        entries: &[(String, Value)],
+    ) -> anyhow::Result<(String, String, Vec<String>)> {
+        let (file, mut document) = self.read()?;
+        let before = file.text().to_owned();
+        let (mut there, mut is_changed) = (Vec::new(), false);
+        for (name, entry) in entries {
+            if self.has(&document, name) {
+                there.push(name.clone());
+            } else {
+                document.set(&[self.section(), name], entry)?;
+                is_changed = true;
+            }
+        }
+        let after = if is_changed { self.write(&file, &document)? } else { before.clone() };
+        Ok((before, after, there))
     }
 
     /// Removes an entry, and gives the text of the file before and after; `None` if it has none of that name.

@@ -2,7 +2,10 @@
 
 mod args;
 mod edit;
+mod import;
 mod login;
+mod project;
+mod search;
 mod secret;
 mod show;
 
@@ -13,6 +16,7 @@ use clap::Subcommand;
 
 use self::args::AddArgs;
 use super::Context;
+use crate::config::sources::ImportedClient;
 
 /// `svc mcp …`.
 #[derive(Debug, Subcommand)]
@@ -112,6 +116,25 @@ pub(super) enum McpCommand {
     /// Secrets that ${VAR} in a server's entry stands for
     #[command(subcommand)]
     Secret(SecretCommand),
+    /// Copy the servers of another coding agent into config.toml, and show what changes
+    #[command(
+        after_help = "Example:\n  svc mcp import claude-code\n\nAn entry that starts svc is left out, and so is one whose name config.toml has."
+    )]
+    Import {
+        /// claude-code, codex, gemini or opencode
+        client: ImportedClient,
+    },
+    /// Search the tools of all servers, or a registry of servers
+    #[command(
+        after_help = "Examples:\n  svc mcp search 'create an issue'\n  svc mcp search --registry github"
+    )]
+    Search {
+        /// What you want to do; for a registry, words of a name or description
+        query: String,
+        /// Search the registry of `sources.registry`, whose list is kept for a day
+        #[arg(long)]
+        registry: bool,
+    },
     /// Call a server's tool and print what it gives; exit code 1 if it fails
     #[command(after_help = "Example:\n  svc mcp call files read_file --arg path=/srv/notes.md")]
     Call {
@@ -173,6 +196,8 @@ pub(super) async fn run(context: &Context, command: McpCommand) -> anyhow::Resul
         McpCommand::Secret(SecretCommand::Unset { name, key }) => {
             secret::unset(context, &name, &key).await
         }
+        McpCommand::Import { client } => import::import(context, client).await,
+        McpCommand::Search { query, registry } => search::search(context, &query, registry).await,
         McpCommand::Add(args) => edit::add(context, args).await,
         McpCommand::AddJson { name, entry } => edit::add_json(context, &name, &entry).await,
         McpCommand::Remove { name } => edit::remove(context, &name).await,

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::output::{self, Column, Listing};
 use super::super::{Context, tools};
+use super::project::ProjectClient;
 use crate::client::{encode, with_query};
 use crate::config::Flags;
 use crate::config::sources::project_root;
@@ -92,10 +93,12 @@ fn masked(mut entry: Value) -> Value {
 }
 
 pub(super) async fn tools(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
-    let client = context.client()?;
     // Unknown names are an error, and no empty list.
-    client.get::<Value>(&path_of(name, "")?).await.map(drop)?;
-    let own = tools::of_source(&client, name).await?;
+    context.client()?.get::<Value>(&path_of(name, "")?).await.map(drop)?;
+    let caller = caller_of(context, name).await?;
+    let own = tools::of_source(&caller.client, name).await;
+    caller.end().await;
+    let own = own?;
     TOOLS.print(context, &json!({ "count": own.len(), "tools": own }))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -129,14 +132,36 @@ pub(super) async fn call(
     tool: &str,
     arguments: Vec<String>,
 ) -> anyhow::Result<ExitCode> {
-    let own = tools::of_source(&context.client()?, name).await?;
+    let caller = caller_of(context, name).await?;
+    let done = call_as(context, &caller, name, tool, arguments).await;
+    caller.end().await;
+    done
+}
+
+/// Who may call a server: as a session of this folder's project, with the scope that the server asks for.
+async fn caller_of(context: &Context, name: &str) -> anyhow::Result<ProjectClient> {
+    let here = std::env::current_dir().context("cannot tell the present folder")?;
+    let plan = context.config(&Flags::default())?.sources.plan(Some(&here));
+    let planned = plan.sources.iter().find(|source| source.name == name);
+    let entry = planned.and_then(|source| source.entry.as_ref().ok());
+    ProjectClient::new(context, entry.and_then(|entry| entry.scope.as_deref())).await
+}
+
+async fn call_as(
+    context: &Context,
+    caller: &ProjectClient,
+    name: &str,
+    tool: &str,
+    arguments: Vec<String>,
+) -> anyhow::Result<ExitCode> {
+    let own = tools::of_source(&caller.client, name).await?;
     let names = own.iter().filter_map(|tool| tool.get("name").and_then(Value::as_str));
     let plain = format!("{name}__{tool}");
     let found = names.clone().find(|known| *known == tool || *known == plain);
     let found = found
         .with_context(|| format!("{name} has no tool {tool:?}; see `svc mcp tools {name}`"))?
         .to_owned();
-    tools::call_by_name(context, found, arguments).await
+    tools::call_by_name(context, &caller.client, found, arguments).await
 }
 
 #[cfg(test)]

@@ -83,6 +83,11 @@ impl SourceDocument {
         Self::of(entries.collect(), true)
     }
 
+    /// The servers of another client.
+    pub(super) fn of_client(entries: Vec<(String, Value)>) -> Self {
+        Self::of(entries, false)
+    }
+
     /// `trusted` says that the person wrote it into the program's own configuration.
     fn of(members: Vec<(String, Value)>, trusted: bool) -> Self {
         let mut all: Vec<FoundSource> = Vec::new();

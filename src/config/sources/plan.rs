@@ -6,7 +6,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::super::FileConfig;
-use super::{FoundSource, SourceChoices, SourceDocument};
+use super::{FoundSource, ImportFile, SourceChoices, SourceDocument};
 use crate::domain::source::{EntryProblem, SourceEntry};
 
 /// Where to look for servers.
@@ -18,6 +18,8 @@ pub struct SourceFiles {
     pub config_file: PathBuf,
     /// Servers of `--mcp-config`, in the order of the flags.
     pub flags: Vec<FlagSources>,
+    /// Files of other clients that are followed.
+    pub imports: Vec<ImportFile>,
     /// Whether nothing but those flags counts.
     pub strict: bool,
 }
@@ -119,6 +121,7 @@ impl SourceFiles {
             }
             layers.extend(self.config_layer(&mut problems));
             layers.extend(self.plugin_layers(&mut problems));
+            layers.extend(self.import_layers(&mut problems));
         }
         SourcePlan { sources: in_order(layers, &choices), problems }
     }
@@ -150,6 +153,23 @@ impl SourceFiles {
                 return None;
             }
             layer_of_file(file, None, true, problems)
+        });
+        layers.collect()
+    }
+}
+
+impl SourceFiles {
+    /// The client that is named first is the weakest.
+    fn import_layers(&self, problems: &mut Vec<String>) -> Vec<Layer> {
+        let layers = self.imports.iter().rev().filter_map(|file| {
+            let from = file.path().display().to_string();
+            match file.found()? {
+                Ok(found) => Some(Layer { from, project: None, is_approved: true, found }),
+                Err(problem) => {
+                    problems.push(format!("{from} {problem}"));
+                    None
+                }
+            }
         });
         layers.collect()
     }
@@ -305,6 +325,7 @@ mod tests {
             config_file: home.join("config.toml"),
             home: home.clone(),
             flags: Vec::new(),
+            imports: Vec::new(),
             strict: false,
         };
         let sub = root.join("project/sub");

@@ -76,6 +76,7 @@ impl TestServer {
             catalogue: crate::tools::catalogue(),
             resources: vec![Box::new(StreamResources)],
             prompts: mcp::builtin_prompts(),
+            sources: None,
             metrics: McpMetrics::default(),
             beat: beat.clone(),
             stop: stop.clone(),

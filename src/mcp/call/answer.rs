@@ -1,7 +1,5 @@
 //! The answer that a call's outcome makes.
 
-use std::borrow::Cow;
-
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
@@ -10,7 +8,7 @@ use tokio::sync::mpsc;
 use super::super::{
     metrics::RequestOutcome,
     rpc::{
-        AnswerEra, EraResult, INTERNAL_ERROR, INVALID_PARAMS, RpcError, error_message,
+        AnswerEra, EraResult, INTERNAL_ERROR, INVALID_PARAMS, RpcError, error_message, raw_in_era,
         result_message_with_room,
     },
 };
@@ -91,30 +89,6 @@ impl<'a> CallToolResult<'a> {
     }
 }
 
-/// A server's result as the client's era has it. A stateless client wants to know what kind of result it is; all else
-/// passes as it is.
-fn in_era(result: &RawValue, era: AnswerEra) -> Cow<'_, RawValue> {
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Kind<'a> {
-        #[serde(borrow)]
-        result_type: Option<&'a RawValue>,
-    }
-    let text = result.get();
-    let is_complete = match (era, serde_json::from_str::<Kind<'_>>(text)) {
-        (AnswerEra::Legacy, _) | (AnswerEra::Stateless, Err(_)) => true,
-        (AnswerEra::Stateless, Ok(kind)) => kind.result_type.is_some(),
-    };
-    let Some(members) = text.strip_prefix('{').filter(|_| !is_complete) else {
-        return Cow::Borrowed(result);
-    };
-    let comma = if members.trim_start().starts_with('}') { "" } else { "," };
-    match RawValue::from_string(format!("{{\"resultType\":\"complete\"{comma}{members}")) {
-        Ok(typed) => Cow::Owned(typed),
-        Err(_) => Cow::Borrowed(result),
-    }
-}
-
 /// About how many bytes the result has.
 fn room_for(output: &Output) -> usize {
     match output {
@@ -178,7 +152,7 @@ impl CallAnswer {
                 result_message_with_room(id, &result, room)
             }
             CallToolResult::Verbatim(result) => {
-                let result = in_era(result, era);
+                let result = raw_in_era(result, era, None);
                 result_message_with_room(id, &result, room)
             }
         };

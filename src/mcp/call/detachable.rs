@@ -192,6 +192,7 @@ mod tests {
             catalogue: Arc::new(Catalogue::new([])),
             resources: Vec::new(),
             prompts: Vec::new(),
+            sources: None,
             metrics: McpMetrics::default(),
             beat: Beat::new(limits::SSE_KEEP_ALIVE),
             stop: CancellationToken::new(),

@@ -9,7 +9,7 @@ use super::{
         origin::{RequestContext, RequestOrigin},
         rpc::{
             AnswerEra, CacheHint, CacheScope, ClientRequest, Empty, EraResult, RpcError,
-            result_message, text_param,
+            raw_in_era, result_message, result_message_with_room, text_param,
         },
     },
     params::refuse_cursor,
@@ -61,26 +61,42 @@ impl McpServer {
             ("tools/list", _) => {
                 kept(id, era, self.list_tools(context, params).await?, PRIVATE_LIST)
             }
-            ("prompts/list", _) => kept(id, era, self.list_prompts(params)?, PUBLIC_LIST),
-            ("prompts/get", _) => self.get_prompt(context, request).await?,
+            ("prompts/list", _) => {
+                let list = self.list_prompts(&context.caller, params)?;
+                kept(id, era, list, self.list_of_servers())
+            }
+            ("prompts/get", _) => match self.relayed(context, request).await? {
+                Some(result) => as_it_is(id, era, &result, None),
+                None => self.get_prompt(context, request).await?,
+            },
             ("resources/list", _) => {
                 kept(id, era, self.list_resources(&context.caller, params).await?, NOT_KEPT)
             }
             ("resources/templates/list", _) => {
-                kept(id, era, self.list_templates(params)?, PUBLIC_LIST)
+                let list = self.list_templates(&context.caller, params)?;
+                kept(id, era, list, self.list_of_servers())
             }
-            ("resources/read", _) => {
-                kept(id, era, self.read_resource(context, params).await?, NOT_KEPT)
-            }
-            ("completion/complete", _) => {
-                let completion = self.complete(&context.caller, params).await?;
-                result_message(id, &EraResult::complete(era, completion, None))
-            }
+            ("resources/read", _) => match self.relayed(context, request).await? {
+                Some(result) => as_it_is(id, era, &result, Some(NOT_KEPT)),
+                None => kept(id, era, self.read_resource(context, params).await?, NOT_KEPT),
+            },
+            ("completion/complete", _) => match self.relayed(context, request).await? {
+                Some(result) => as_it_is(id, era, &result, None),
+                None => {
+                    let completion = self.complete(&context.caller, params).await?;
+                    result_message(id, &EraResult::complete(era, completion, None))
+                }
+            },
             _ => {
                 let status = if modern.is_some() { 404 } else { 200 };
                 return Err(RpcError::unknown_method(method).status(status));
             }
         })
+    }
+
+    /// Which servers a caller may use is its own matter.
+    fn list_of_servers(&self) -> CacheHint {
+        if self.sources.is_some() { PRIVATE_LIST } else { PUBLIC_LIST }
     }
 
     async fn list_tools(
@@ -112,6 +128,11 @@ impl McpServer {
         }
         Ok(())
     }
+}
+
+/// The message of a server's own result.
+fn as_it_is(id: &RawValue, era: AnswerEra, result: &RawValue, cache: Option<CacheHint>) -> String {
+    result_message_with_room(id, &raw_in_era(result, era, cache), result.get().len() + 128)
 }
 
 /// The message of a result that a client of the stateless revisions may keep.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use super::{
@@ -20,12 +20,15 @@ use super::{
     },
     params::refuse_cursor,
 };
-use crate::tools::{Call, Failure, NoFarEnd};
+use crate::{
+    domain::Caller,
+    tools::{Call, Failure, NoFarEnd},
+};
 
 /// Members of `ListPromptsResult`.
 #[derive(Serialize)]
 pub(super) struct PromptList {
-    prompts: Vec<PromptTemplate>,
+    prompts: Vec<Value>,
 }
 
 /// Members of `GetPromptResult`.
@@ -36,9 +39,15 @@ struct PromptMessages<'a> {
 }
 
 impl McpServer {
-    pub(super) fn list_prompts(&self, params: &Map<String, Value>) -> Result<PromptList, RpcError> {
+    pub(super) fn list_prompts(
+        &self,
+        caller: &Caller,
+        params: &Map<String, Value>,
+    ) -> Result<PromptList, RpcError> {
         refuse_cursor(params)?;
-        Ok(PromptList { prompts: self.prompts.borrow().to_vec() })
+        let mut prompts: Vec<Value> = self.prompts.borrow().iter().map(|own| json!(own)).collect();
+        prompts.extend(self.prompts_of_servers(caller));
+        Ok(PromptList { prompts })
     }
 
     pub(super) async fn get_prompt(

@@ -7,7 +7,6 @@ use super::{
     super::{
         McpServer,
         origin::{RequestContext, RequestOrigin},
-        resources::{Resource, ResourceTemplate},
         rpc::{INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError, text_param},
     },
     params::{cursor, refuse_cursor},
@@ -18,7 +17,7 @@ use crate::domain::{Caller, StreamName};
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ResourceList {
-    resources: Vec<Resource>,
+    resources: Vec<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
@@ -27,7 +26,7 @@ pub(super) struct ResourceList {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ResourceTemplateList {
-    resource_templates: Vec<ResourceTemplate>,
+    resource_templates: Vec<Value>,
 }
 
 /// Members of `ReadResourceResult`.
@@ -46,19 +45,26 @@ impl McpServer {
         let (mut resources, mut next_cursor) = (Vec::new(), None);
         for provider in &self.resources {
             let (page, next) = provider.list(&self.services, caller, cursor).await?;
-            resources.extend(page);
+            resources.extend(page.iter().map(|resource| json!(resource)));
             next_cursor = next_cursor.or(next);
+        }
+        // They are no more than a page.
+        if cursor.is_none() {
+            resources.extend(self.resources_of_servers(caller));
         }
         Ok(ResourceList { resources, next_cursor })
     }
 
     pub(super) fn list_templates(
         &self,
+        caller: &Caller,
         params: &Map<String, Value>,
     ) -> Result<ResourceTemplateList, RpcError> {
         refuse_cursor(params)?;
-        let templates = self.resources.iter().flat_map(|provider| provider.templates());
-        Ok(ResourceTemplateList { resource_templates: templates.collect() })
+        let own = self.resources.iter().flat_map(|provider| provider.templates());
+        let mut resource_templates: Vec<Value> = own.map(|template| json!(template)).collect();
+        resource_templates.extend(self.templates_of_servers(caller));
+        Ok(ResourceTemplateList { resource_templates })
     }
 
     pub(super) async fn read_resource(
@@ -71,6 +77,9 @@ impl McpServer {
             if let Some(contents) = provider.read(&self.services, &context.caller, uri).await? {
                 return Ok(ResourceContents { contents });
             }
+        }
+        if let Some(contents) = self.large_result(&context.caller, uri).await {
+            return Ok(ResourceContents { contents });
         }
         Err(no_resource(context, uri))
     }
@@ -86,7 +95,7 @@ impl McpServer {
                 return Ok(Some(stream));
             }
         }
-        Ok(None)
+        self.stream_of_server_resource(caller, uri).await
     }
 
     /// `resources/subscribe` and `resources/unsubscribe`.

@@ -22,4 +22,5 @@ pub(super) use outgoing::{
 };
 pub(super) use result::{
     AnswerEra, CacheHint, CacheScope, Empty, EraResult, ResultType, SERVER_INFO, ServerInfo,
+    raw_in_era,
 };

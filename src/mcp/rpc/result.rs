@@ -1,6 +1,9 @@
 //! What results have in common: the members that a revision adds to each.
 
+use std::borrow::Cow;
+
 use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
 
 use crate::domain::mcp::meta;
 
@@ -105,15 +108,84 @@ impl<T: Serialize> EraResult<T> {
     }
 }
 
+/// A server's result as the client's era has it. A stateless client wants to know what kind of result it is, and of some
+/// how long it may be kept; all else passes as it is.
+pub(crate) fn raw_in_era(
+    result: &RawValue,
+    era: AnswerEra,
+    cache: Option<CacheHint>,
+) -> Cow<'_, RawValue> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Known<'a> {
+        #[serde(borrow)]
+        result_type: Option<&'a RawValue>,
+        #[serde(borrow)]
+        ttl_ms: Option<&'a RawValue>,
+        #[serde(borrow)]
+        cache_scope: Option<&'a RawValue>,
+    }
+    let text = result.get();
+    let (AnswerEra::Stateless, Ok(known)) = (era, serde_json::from_str::<Known<'_>>(text)) else {
+        return Cow::Borrowed(result);
+    };
+    let Some(members) = text.strip_prefix('{') else { return Cow::Borrowed(result) };
+    let mut added = Vec::new();
+    if known.result_type.is_none() {
+        added.push("\"resultType\":\"complete\"".to_owned());
+    }
+    if let (Some(cache), None, None) = (cache, known.ttl_ms, known.cache_scope) {
+        let CacheHint { ttl_ms, cache_scope } = cache;
+        let scope = match cache_scope {
+            CacheScope::Public => "public",
+            CacheScope::Private => "private",
+        };
+        added.push(format!("\"ttlMs\":{ttl_ms},\"cacheScope\":\"{scope}\""));
+    }
+    if added.is_empty() {
+        return Cow::Borrowed(result);
+    }
+    let comma = if members.trim_start().starts_with('}') { "" } else { "," };
+    match RawValue::from_string(format!("{{{}{comma}{members}", added.join(","))) {
+        Ok(typed) => Cow::Owned(typed),
+        Err(_) => Cow::Borrowed(result),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::{json, value::RawValue};
+    use serde_json::json;
 
     use super::*;
 
     #[derive(Serialize)]
     struct Members<'a> {
         raw: &'a RawValue,
+    }
+
+    #[test]
+    fn raw_results_get_what_their_era_needs_and_keep_all_else() {
+        let cache = Some(CacheHint { ttl_ms: 0, cache_scope: CacheScope::Private });
+        for (result, era, cache, expected) in [
+            (r#"{"a": 1.0}"#, AnswerEra::Legacy, cache, r#"{"a": 1.0}"#),
+            (r#"{"a": 1.0}"#, AnswerEra::Stateless, None, r#"{"resultType":"complete","a": 1.0}"#),
+            ("{ }", AnswerEra::Stateless, None, r#"{"resultType":"complete" }"#),
+            (
+                "{}",
+                AnswerEra::Stateless,
+                cache,
+                r#"{"resultType":"complete","ttlMs":0,"cacheScope":"private"}"#,
+            ),
+            (
+                r#"{"ttlMs":5,"cacheScope":"public","resultType":"complete"}"#,
+                AnswerEra::Stateless,
+                cache,
+                r#"{"ttlMs":5,"cacheScope":"public","resultType":"complete"}"#,
+            ),
+        ] {
+            let raw = RawValue::from_string(result.to_owned()).unwrap();
+            assert_eq!(raw_in_era(&raw, era, cache).get(), expected, "{result}");
+        }
     }
 
     #[test]

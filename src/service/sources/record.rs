@@ -186,6 +186,37 @@ impl Sources {
         Ok(rows.into_iter().map(process).collect())
     }
 
+    /// Opens the stream of a resource's changes.
+    pub async fn open_stream(
+        &self,
+        stream: StreamName,
+        visibility: StreamVisibility,
+    ) -> Result<(), Error> {
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.open_stream(&stream, &visibility).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Tells who watches a resource that it has changed.
+    pub async fn tell_update(&self, stream: StreamName, uri: String) -> Result<(), Error> {
+        let event = NewEvent::new("resource.updated", &json!({ "uri": uri }));
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.append(&stream, vec![event]).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
     /// Appends events of one kind to the stream of a server.
     pub async fn tell(
         &self,

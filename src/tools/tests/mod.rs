@@ -5,3 +5,4 @@ mod hooks;
 mod peers;
 mod sessions;
 mod tasks;
+mod tool_search;

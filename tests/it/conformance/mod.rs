@@ -52,6 +52,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
         catalogue: Arc::clone(&catalogue),
         resources: vec![Box::new(fixtures::Resources), Box::new(mcp::StreamResources)],
         prompts: fixtures::prompts(),
+        sources: None,
         metrics: McpMetrics::default(),
         beat: beat.clone(),
         stop: stop.clone(),

@@ -2,28 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{SOON, body, call, entry, failed, in_state, of_project, said, source, with_servers};
+use super::{
+    SOON, body, call, entry, failed, in_session, in_state, of_project, said, session, source,
+    with_servers,
+};
 use crate::daemon::{Home, until};
 use crate::wire::Caller;
 
 const ODD: &str = r#"{"content":[ {"type":"text","text":"\u0041","x":1.0} ],"structuredContent":{"z":1.0,"a":12345678901234567890123},"x-more":null}"#;
-const BOTH: &str = "application/json, text/event-stream";
-
-/// A session of a legacy client, opened.
-fn session(caller: &Caller, capabilities: &Value) -> String {
-    let open = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
-        "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": { "name": "t", "version": "1" },
-    } });
-    let opened = caller.request("POST", "/mcp").header("Accept", BOTH).json(&open).send();
-    opened.header("mcp-session-id").expect("a session").to_owned()
-}
-
-fn in_session(caller: &Caller, session: &str, body: &Value) -> crate::wire::Request {
-    let request =
-        caller.request("POST", "/mcp").header("Accept", BOTH).header("Mcp-Session-Id", session);
-    request.header("MCP-Protocol-Version", "2025-11-25").json(body)
-}
-
 #[test]
 fn results_and_arguments_pass_byte_for_byte_in_every_form_of_a_call() {
     let home = Home::new();
@@ -32,7 +18,7 @@ fn results_and_arguments_pass_byte_for_byte_in_every_form_of_a_call() {
     assert_eq!((&shown["transport"], &shown["sharing"]), (&json!("stdio"), &json!("project")));
     assert_eq!(
         (&shown["tools"], &shown["resources"], &shown["prompts"]),
-        (&json!(15), &json!(1), &json!(1))
+        (&json!(17), &json!(1), &json!(1))
     );
     assert!(shown["warnings"][0].as_str().is_some_and(|text| text.contains("broken")), "{shown}");
     let odd = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"toy__odd"}}"#;
@@ -97,7 +83,7 @@ fn lists_show_tools_as_their_server_declares_them() {
     // What it offers changes, and clients that listen are told.
     let before = names.len();
     call(&d, "toy__grow", &json!({ "value": "sprout" }));
-    until(SOON, || (source(&d, "toy")["tools"] == 16).then_some(()));
+    until(SOON, || (source(&d, "toy")["tools"] == 18).then_some(()));
     assert_eq!(said(&call(&d, "toy__sprout", &json!({}))), "called sprout");
     let hits = call(&d, "ToolSearch", &json!({ "query": "sprout" }));
     assert_eq!(hits["result"]["structuredContent"]["tools"][0]["name"], "toy__sprout", "{hits}");

@@ -131,3 +131,128 @@ fn what_is_wrong_with_entries_is_told_by_doctor_and_check() {
         "{of_servers:?}"
     );
 }
+
+#[test]
+fn a_projects_server_is_called_from_its_folder() {
+    let home = Home::new();
+    let project = home.user().join("project");
+    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let script = toy(&home).display().to_string();
+    ok(&home, &project, &["add", "own", "--scope", "project", "--", "python3", &script]);
+    let d = Daemon::with(|plan| plan.home(&home));
+    let called = until(SOON, || {
+        let output = mcp(&home, &project, &["call", "own", "cwd"]);
+        output.status.success().then(|| String::from_utf8(output.stdout).expect("text"))
+    });
+    let project = project.canonicalize().expect("is there");
+    assert!(called.contains(&project.display().to_string()), "{called}");
+    assert!(ok(&home, &project, &["tools", "own"]).contains("own__cwd"));
+    assert!(ok(&home, &project, &["search", "toy cwd"]).contains("own__cwd"));
+    fails(&home, home.user(), &["call", "own", "cwd"], 1);
+    // The tokens are taken back.
+    let tokens = d.get("/v1/tokens").ok(200);
+    let live =
+        tokens["tokens"].as_array().expect("tokens").iter().filter(|it| it["revoked_at"].is_null());
+    assert_eq!(
+        live.filter(|it| it["session"].to_string().contains("svc-mcp")).count(),
+        0,
+        "{tokens}"
+    );
+}
+
+#[test]
+fn servers_of_another_client_are_copied_once_or_followed() {
+    let home = Home::new();
+    let here = home.user().to_owned();
+    let script = toy(&home).display().to_string();
+    let servers = json!({ "numStartups": 1, "mcpServers": {
+        "toy": { "command": "python3", "args": [script] },
+        "known": { "command": "theirs" },
+        "bad": { "args": [] },
+        "svc": { "command": "svc", "args": ["stdio"] },
+    } });
+    fs::write(here.join(".claude.json"), servers.to_string()).expect("can be written");
+    home.write("config.toml", "# mine\n[sources.known]\ncommand = \"ours\"\nenabled = false\n");
+    let d = Daemon::with(|plan| plan.home(&home));
+    fails(&home, &here, &["import", "vim"], 2);
+    fails(&home, &here, &["import", "codex"], 1);
+    let told = ok(&home, &here, &["import", "claude-code"]);
+    assert!(told.contains("+[sources.toy]") && !told.contains("theirs"), "{told}");
+    in_state(&d, "toy", "connected");
+    let text = fs::read_to_string(home.path("config.toml")).expect("is there");
+    assert!(
+        text.starts_with("# mine\n") && !text.contains("theirs") && !text.contains("sources.svc"),
+        "{text}"
+    );
+    assert!(ok(&home, &here, &["import", "claude-code"]).contains("nothing"));
+    drop(d);
+    home.write("config.toml", "[sources]\nimport = [\"claude-code\"]\n[sources.known]\ncommand = \"ours\"\nenabled = false\n");
+    let d = Daemon::with(|plan| plan.home(&home));
+    in_state(&d, "toy", "connected");
+    let all = d.get("/v1/sources").ok(200);
+    let of = |name: &str| {
+        let rows = all["sources"].as_array().expect("rows").iter();
+        rows.filter(|row| row["name"] == name).map(|row| row["state"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (of("known"), of("bad"), of("svc")),
+        (vec![json!("disabled"), json!("hidden")], vec![json!("misconfigured")], vec![])
+    );
+    let fewer = json!({ "mcpServers": {} });
+    fs::write(here.join(".claude.json"), fewer.to_string()).expect("can be written");
+    until(SOON, || (d.get("/v1/sources").ok(200)["count"] == 1).then_some(()));
+}
+
+/// Serves pages of a registry, and counts the requests.
+fn registry() -> (String, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = std::sync::Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a client");
+            let mut lines = BufReader::new(stream.try_clone().expect("a socket")).lines();
+            let first = lines.next().expect("a request").expect("text");
+            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            let server = |name: &str, what: &str| {
+                json!({ "server": {
+                "name": name, "description": what, "version": "1.0.0",
+                "packages": [{ "registryType": "npm", "identifier": "pack", "version": "1.0.0" }],
+            } })
+            };
+            let page = if first.contains("cursor=") {
+                json!({ "servers": [server("io.b/two", "Reads Mail")], "metadata": { "nextCursor": "more" } })
+            } else {
+                json!({ "servers": [server("io.a/one", "reads files")], "metadata": { "nextCursor": "more" } })
+            };
+            let body = page.to_string();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            );
+            stream.write_all((head + &body).as_bytes()).expect("is written");
+        }
+    });
+    (url, asked)
+}
+
+#[test]
+fn a_registry_is_read_whole_and_kept_for_a_day() {
+    let home = Home::new();
+    let here = home.user().to_owned();
+    let (url, asked) = registry();
+    home.write("config.toml", &format!("[sources]\nregistry = \"{url}\"\n"));
+    let found = ok(&home, &here, &["search", "--registry", "READS mail", "--json"]);
+    let found: Value = serde_json::from_str(&found).expect("JSON");
+    assert_eq!((&found["count"], &found["servers"][0]["name"]), (&json!(1), &json!("io.b/two")));
+    assert_eq!(found["servers"][0]["start"], "npx -y pack@1.0.0");
+    let found = ok(&home, &here, &["search", "--registry", "reads"]);
+    assert!(found.contains("io.a/one") && found.contains("io.b/two"), "{found}");
+    assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 2, "the second search asks nobody");
+    home.write("config.toml", "[sources]\nregistry = \"http://127.0.0.1:1\"\n");
+    let told = fails(&home, &here, &["search", "--registry", "reads"], 1);
+    assert!(told.contains("127.0.0.1:1"), "{told}");
+}

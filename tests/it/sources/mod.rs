@@ -6,6 +6,7 @@ mod core;
 mod files;
 mod login;
 mod processes;
+mod relay;
 mod remote;
 mod toy_http;
 
@@ -81,4 +82,21 @@ fn body(reply: &Reply) -> String {
 fn of_project(d: &Daemon, session: &str, project: &str) -> Caller {
     let wish = json!({ "session": session, "project": project });
     d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
+}
+
+const BOTH: &str = "application/json, text/event-stream";
+
+/// A session of a legacy client, opened.
+fn session(caller: &Caller, capabilities: &Value) -> String {
+    let open = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": { "name": "t", "version": "1" },
+    } });
+    let opened = caller.request("POST", "/mcp").header("Accept", BOTH).json(&open).send();
+    opened.header("mcp-session-id").expect("a session").to_owned()
+}
+
+fn in_session(caller: &Caller, session: &str, body: &Value) -> crate::wire::Request {
+    let request =
+        caller.request("POST", "/mcp").header("Accept", BOTH).header("Mcp-Session-Id", session);
+    request.header("MCP-Protocol-Version", "2025-11-25").json(body)
 }

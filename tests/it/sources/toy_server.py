@@ -1,7 +1,7 @@
 """A small MCP server on standard input and output that does what tests need of one.
 
 Arguments: words that change what it does (`hang`: it never answers; `quit`: it ends at once; `deaf`: it reads nothing
-after it was introduced).
+after it was introduced; `many`: it has more tools than a list takes).
 """
 import json
 import os
@@ -14,8 +14,9 @@ WORDS = sys.argv[1:]
 LOCK = threading.Lock()
 # A result with spaces, an escape, a number that no double holds, and members that no revision knows.
 ODD = r'{"content":[ {"type":"text","text":"\u0041","x":1.0} ],"structuredContent":{"z":1.0,"a":12345678901234567890123},"x-more":null}'
-TOOLS = ["odd", "raw", "env", "pid", "sleep", "fail", "die", "grow", "leave", "ask", "step", "say", "cwd", "big", "a.b", "broken"]
+TOOLS = ["odd", "raw", "env", "pid", "sleep", "fail", "die", "grow", "leave", "ask", "step", "say", "cwd", "big", "a.b", "broken", "touch", "teach"]
 GROWN = []
+PROMPTS = []
 WAITING = {}
 NEXT = [0]
 
@@ -81,6 +82,13 @@ def call(ident, params, line):
         GROWN.append(value)
         send('{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
         answer(ident, text("grown"))
+    elif name == "touch":
+        send(json.dumps({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": value}}))
+        answer(ident, text("touched"))
+    elif name == "teach":
+        PROMPTS.append(value)
+        send('{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}')
+        answer(ident, text("taught"))
     elif name == "leave":
         subprocess.Popen(["sleep", "997"], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         subprocess.Popen(["sleep", "998"])
@@ -99,7 +107,7 @@ def call(ident, params, line):
         answer(ident, text("said"))
     elif name == "big":
         answer(ident, text("x" * int(value)))
-    elif name in GROWN or name == "a.b":
+    elif name in GROWN or name == "a.b" or name.startswith("widget_"):
         answer(ident, text("called " + name))
     else:
         error = {"code": -32602, "message": "Unknown tool: " + name}
@@ -122,11 +130,11 @@ def main():
                 waiting[1] = message
                 waiting[0].set()
         elif method == "initialize":
-            capabilities = {"tools": {"listChanged": True}, "resources": {}, "prompts": {}}
+            capabilities = {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "prompts": {}}
             info = {"name": "toy", "version": "1"}
             answer(ident, {"protocolVersion": message["params"]["protocolVersion"], "capabilities": capabilities, "serverInfo": info})
         elif method == "tools/list":
-            names = TOOLS + GROWN
+            names = ["widget_%d" % n for n in range(1100)] if "many" in WORDS else TOOLS + GROWN
             # Two pages, and a cursor that comes again.
             if not (message.get("params") or {}).get("cursor"):
                 answer(ident, {"tools": [declare(name) for name in names[:5]], "nextCursor": "more"})
@@ -136,13 +144,26 @@ def main():
             answer(ident, {"resources": [{"uri": "toy://one", "name": "one"}]})
         elif method == "resources/read":
             uri = message["params"]["uri"]
-            if uri == "toy://one":
+            if uri == "toy://item/7":
+                send('{"jsonrpc":"2.0","id":%s,"result":{"contents":[ {"uri":"toy://item/7","text":"\\u0041","x":1.0} ]}}' % json.dumps(ident))
+            elif uri == "toy://one":
                 contents = [{"uri": uri, "mimeType": "text/plain", "text": "first"}, {"uri": uri, "blob": "AAEC"}]
                 answer(ident, {"contents": contents})
             else:
                 send(json.dumps({"jsonrpc": "2.0", "id": ident, "error": {"code": -32002, "message": "no " + uri}}))
+        elif method == "resources/templates/list":
+            answer(ident, {"resourceTemplates": [{"uriTemplate": "toy://item/{id}", "name": "item", "x-own": 1}]})
+        elif method in ("resources/subscribe", "resources/unsubscribe"):
+            if message["params"]["uri"] == "toy://one":
+                answer(ident, {})
+            else:
+                send(json.dumps({"jsonrpc": "2.0", "id": ident, "error": {"code": -32002, "message": "no"}}))
         elif method == "prompts/list":
-            answer(ident, {"prompts": [{"name": "greet"}]})
+            answer(ident, {"prompts": [{"name": "greet", "x-own": 1}] + [{"name": name} for name in PROMPTS]})
+        elif method == "prompts/get":
+            send('{"jsonrpc":"2.0","id":%s,"result":{"messages":[ ],"x":1.0,"y":%s}}' % (json.dumps(ident), json.dumps(line)))
+        elif method == "completion/complete":
+            send('{"jsonrpc":"2.0","id":%s,"result":{"completion":{"values":["a"],"total":1.0},"y":%s}}' % (json.dumps(ident), json.dumps(line)))
         elif method == "tools/call":
             threading.Thread(target=call, args=(ident, message["params"], line), daemon=True).start()
         elif ident is not None:

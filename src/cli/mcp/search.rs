@@ -1,0 +1,223 @@
+//! `svc mcp search`: among the tools of the servers that are there, or among servers of a registry.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::super::output::{self, Column, Listing};
+use super::super::{Context, tools};
+use super::project::ProjectClient;
+use crate::config::Flags;
+use crate::domain::{Clock as _, SystemClock};
+use crate::private_file;
+
+/// How long what a registry has said is good.
+const KEPT_FOR: Duration = Duration::from_hours(24);
+/// Most pages of a registry that are read.
+const MAX_PAGES: usize = 200;
+/// Longest page, in bytes.
+const MAX_PAGE: usize = 16 * 1024 * 1024;
+/// How long a page may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const SERVERS: Listing = Listing {
+    items: "servers",
+    columns: &[
+        Column::text("SERVER", "name"),
+        Column::text("VERSION", "version").rank(2),
+        Column::text("START IT WITH", "start").rank(1),
+        Column::text("WHAT IT IS", "description"),
+    ],
+    empty: "no server of the registry has all of these words",
+    next: None,
+};
+
+/// A server as a registry describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct RegisteredServer {
+    name: String,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    version: String,
+    /// A command or a URL for `svc mcp add`.
+    #[serde(default)]
+    start: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RegistryCache {
+    /// Milliseconds since 1970.
+    read_at: i64,
+    servers: Vec<RegisteredServer>,
+}
+
+pub(super) async fn search(
+    context: &Context,
+    query: &str,
+    of_registry: bool,
+) -> anyhow::Result<ExitCode> {
+    if !of_registry {
+        let caller = ProjectClient::new(context, None).await?;
+        let name = "ToolSearch".to_owned();
+        let arguments = vec![format!("query={query}")];
+        let done = tools::call_by_name(context, &caller.client, name, arguments).await;
+        caller.end().await;
+        return done;
+    }
+    let registry = context.config(&Flags::default())?.sources_registry.value;
+    let servers = servers_of(context, &registry).await?;
+    let words: Vec<String> = query.split_whitespace().map(str::to_lowercase).collect();
+    let found: Vec<&RegisteredServer> =
+        servers.iter().filter(|server| server.has(&words)).collect();
+    SERVERS.print(context, &json!({ "count": found.len(), "servers": found }))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl RegisteredServer {
+    fn has(&self, words: &[String]) -> bool {
+        let text = format!("{} {}", self.name, self.description).to_lowercase();
+        words.iter().all(|word| text.contains(word))
+    }
+
+    /// Reads an entry of a registry: the server in an envelope, or alone as of its first version.
+    fn of(entry: &Value) -> Option<Self> {
+        let server = entry.get("server").unwrap_or(entry);
+        let text =
+            |name: &str| server.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let name = text("name");
+        (!name.is_empty()).then(|| Self {
+            name,
+            description: text("description"),
+            version: text("version"),
+            start: start_of(server).unwrap_or_default(),
+        })
+    }
+}
+
+/// What starts a server: a package that a common program runs, else its address.
+fn start_of(server: &Value) -> Option<String> {
+    let list = |name: &str| server.get(name).and_then(Value::as_array).into_iter().flatten();
+    let package = list("packages").find_map(|package| {
+        let text = |names: [&str; 2]| names.iter().find_map(|name| package.get(*name)?.as_str());
+        let (kind, id) = (text(["registryType", "registry_type"])?, text(["identifier", "name"])?);
+        let version = package.get("version").and_then(Value::as_str);
+        match (kind, version) {
+            ("npm", Some(version)) => Some(format!("npx -y {id}@{version}")),
+            ("npm", None) => Some(format!("npx -y {id}")),
+            ("pypi", _) => Some(format!("uvx {id}")),
+            ("oci", _) => Some(format!("docker run -i --rm {id}")),
+            _ => None,
+        }
+    });
+    package.or_else(|| {
+        list("remotes").find_map(|remote| Some(remote.get("url")?.as_str()?.to_owned()))
+    })
+}
+
+/// The servers of a registry, of which a day's old list is good enough.
+async fn servers_of(context: &Context, registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
+    let file = cache_file(context, registry);
+    let now = SystemClock.now().as_millis();
+    let kept = std::fs::read(&file)
+        .ok()
+        .and_then(|text| serde_json::from_slice::<RegistryCache>(&text).ok());
+    let age = |cache: &RegistryCache| {
+        Duration::from_millis(u64::try_from(now - cache.read_at).unwrap_or(u64::MAX))
+    };
+    if let Some(kept) = kept.filter(|kept| age(kept) < KEPT_FOR) {
+        return Ok(kept.servers);
+    }
+    let servers = fetch(registry).await?;
+    let cache = RegistryCache { read_at: now, servers };
+    let written = serde_json::to_vec(&cache)?;
+    let folder = file.parent().context("the file has a folder")?;
+    let kept = private_file::create_folder(folder)
+        .and_then(|()| private_file::replace_fleeting(&file, &written));
+    if let Err(error) = kept {
+        output::note(&format!("the list is not kept: {}: {error}", file.display()));
+    }
+    Ok(cache.servers)
+}
+
+fn cache_file(context: &Context, registry: &str) -> PathBuf {
+    let hash = hex::encode(&Sha256::digest(registry)[..8]);
+    context.paths.home.join("cache").join(format!("registry-{hash}.json"))
+}
+
+async fn fetch(registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
+    // Whoever comes first chooses for the process; there is one choice.
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let client = reqwest::Client::builder().timeout(PATIENCE).build()?;
+    let (mut servers, mut cursor) = (Vec::new(), None::<String>);
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..MAX_PAGES {
+        let mut url = reqwest::Url::parse(&format!("{registry}/v0/servers"))
+            .with_context(|| format!("{registry} is no URL"))?;
+        url.query_pairs_mut().append_pair("limit", "100").append_pair("version", "latest");
+        if let Some(cursor) = &cursor {
+            url.query_pairs_mut().append_pair("cursor", cursor);
+        }
+        let page =
+            page_of(&client, url).await.with_context(|| format!("{registry} cannot be asked"))?;
+        let entries = page.get("servers").and_then(Value::as_array);
+        let entries = entries.with_context(|| format!("{registry} gave no list of servers"))?;
+        servers.extend(entries.iter().filter_map(RegisteredServer::of));
+        let metadata = page.get("metadata");
+        let next =
+            ["nextCursor", "next_cursor"].iter().find_map(|name| metadata?.get(*name)?.as_str());
+        match next.filter(|next| !next.is_empty()) {
+            Some(next) if seen.insert(next.to_owned()) => cursor = Some(next.to_owned()),
+            _ => return Ok(servers),
+        }
+    }
+    Ok(servers)
+}
+
+async fn page_of(client: &reqwest::Client, url: reqwest::Url) -> anyhow::Result<Value> {
+    let mut reply = client.get(url).send().await?.error_for_status()?;
+    let mut body = Vec::new();
+    while let Some(part) = reply.chunk().await? {
+        if body.len() + part.len() > MAX_PAGE {
+            bail!("its page is longer than 16 MiB");
+        }
+        body.extend_from_slice(&part);
+    }
+    Ok(serde_json::from_slice(&body)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_by_table() {
+        for (entry, name, start) in [
+            (
+                json!({ "server": { "name": "a/b", "packages": [{ "registryType": "npm", "identifier": "p", "version": "1" }] } }),
+                "a/b",
+                "npx -y p@1",
+            ),
+            (
+                json!({ "name": "a/b", "packages": [{ "registry_type": "pypi", "identifier": "p" }] }),
+                "a/b",
+                "uvx p",
+            ),
+            (
+                json!({ "server": { "name": "a/b", "packages": [{ "registryType": "mcpb", "identifier": "p" }], "remotes": [{ "type": "sse", "url": "https://h" }] } }),
+                "a/b",
+                "https://h",
+            ),
+            (json!({ "server": { "name": "a/b" } }), "a/b", ""),
+        ] {
+            let server = RegisteredServer::of(&entry).expect("is one");
+            assert_eq!((server.name.as_str(), server.start.as_str()), (name, start), "{entry}");
+        }
+        assert_eq!(RegisteredServer::of(&json!({ "server": {} })), None);
+    }
+}

@@ -1,0 +1,421 @@
+//! Resources, templates and prompts of servers by the protocol's own methods: as the servers declare them, under names that no
+//! two have.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use serde_json::{Map, Value, json, value::RawValue};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    call::{params_of, refused, serves, unavailable},
+    instance::Instance,
+    lists::OfferedLists,
+    manager::SourceManager,
+    results::KeptResult,
+    spec::SourceSpec,
+};
+use crate::{
+    domain::{
+        Caller, Ownership, StreamName, StreamVisibility,
+        source::{Sharing, child_tool_name, matches_glob},
+    },
+    service::sources::SourceKey,
+    tools::{Call, ErrorType, Failure, ToolError},
+};
+
+/// How long a request waits for a server that is starting.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Where the daemon's own URIs begin.
+const OWN: &str = "svc://";
+/// What stands before a URI that another server has as well: this, the server's name and a colon.
+const OF_SERVER: &str = "svc+";
+
+/// A server that a caller may use, and what it offers.
+pub(super) type OpenServer = (Arc<SourceSpec>, Arc<OfferedLists>);
+
+/// A request of a caller that a server answers.
+#[derive(Debug, Clone)]
+pub struct Relayed<'a> {
+    /// Who asks. Its `params` are those of the request.
+    pub call: &'a Call,
+    /// The params of the request.
+    pub params: &'a Map<String, Value>,
+}
+
+/// The URI under which clients see a server's.
+fn shown_uri(server: &str, uri: &str, taken: &mut HashSet<String>) -> String {
+    let is_free =
+        !uri.starts_with(OWN) && !uri.starts_with(OF_SERVER) && taken.insert(uri.to_owned());
+    if is_free { uri.to_owned() } else { format!("{OF_SERVER}{server}:{uri}") }
+}
+
+/// Entries of all servers with URIs that no two have.
+fn with_uris(
+    servers: &[OpenServer],
+    of: impl Fn(&OfferedLists) -> &[Value],
+    member: &str,
+) -> Vec<Value> {
+    let mut taken = HashSet::new();
+    let mut all = Vec::new();
+    for (spec, lists) in servers {
+        for entry in of(lists) {
+            let Some(uri) = entry.get(member).and_then(Value::as_str) else { continue };
+            let shown = shown_uri(&spec.key.name, uri, &mut taken);
+            let mut entry = entry.clone();
+            if shown != uri {
+                entry[member] = json!(shown);
+            }
+            all.push(entry);
+        }
+    }
+    all
+}
+
+/// Whether a URI may have been made of a template (RFC 6570).
+fn matches_template(template: &str, uri: &str) -> bool {
+    let mut glob = String::new();
+    let mut rest = template;
+    while let Some((literal, expression)) = rest.split_once('{') {
+        glob.push_str(literal);
+        glob.push('*');
+        rest = expression.split_once('}').map_or("", |(_, rest)| rest);
+    }
+    glob.push_str(rest);
+    matches_glob(&glob, uri)
+}
+
+fn has_text(list: &[Value], member: &str, text: &str) -> bool {
+    list.iter().any(|entry| entry.get(member).and_then(Value::as_str) == Some(text))
+}
+
+/// The server that has a resource or template, and its own URI.
+fn server_of_uri<'a>(
+    servers: &'a [OpenServer],
+    uri: &str,
+    has: impl Fn(&OfferedLists, &str) -> bool,
+) -> Option<(&'a Arc<SourceSpec>, String)> {
+    if let Some((name, own)) = uri.strip_prefix(OF_SERVER).and_then(|rest| rest.split_once(':')) {
+        let (spec, _) = servers.iter().find(|(spec, _)| spec.key.name == name)?;
+        return Some((spec, own.to_owned()));
+    }
+    if uri.starts_with(OWN) {
+        return None;
+    }
+    let (spec, _) = servers.iter().find(|(_, lists)| has(lists, uri))?;
+    Some((spec, uri.to_owned()))
+}
+
+fn server_of_resource<'a>(
+    servers: &'a [OpenServer],
+    uri: &str,
+) -> Option<(&'a Arc<SourceSpec>, String)> {
+    let listed = server_of_uri(servers, uri, |lists, uri| has_text(&lists.resources, "uri", uri));
+    listed.or_else(|| {
+        server_of_uri(servers, uri, |lists, uri| {
+            let templates = lists.templates.iter().filter_map(|it| it.get("uriTemplate")?.as_str());
+            templates.into_iter().any(|template| matches_template(template, uri))
+        })
+    })
+}
+
+/// Prompts of all servers with the names that clients see.
+fn named_prompts(servers: &[OpenServer]) -> Vec<(String, &Arc<SourceSpec>, &str, &Value)> {
+    let mut taken = HashSet::new();
+    let mut all = Vec::new();
+    for (spec, lists) in servers {
+        for prompt in &lists.prompts {
+            let Some(own) = prompt.get("name").and_then(Value::as_str) else { continue };
+            let name = child_tool_name(&spec.key.name, own, &|name| taken.contains(name));
+            if taken.insert(name.clone()) {
+                all.push((name, spec, own, prompt));
+            }
+        }
+    }
+    all
+}
+
+/// Makes a request of a server, and gives its result as it is.
+async fn relay(
+    instance: &Instance,
+    method: &'static str,
+    call: &Call,
+    params: impl FnOnce(u64) -> String,
+) -> Result<Box<RawValue>, Failure> {
+    let name = &instance.spec.key.name;
+    let connection =
+        instance.connection(PATIENCE).await.map_err(|status| unavailable(name, &status))?;
+    let mut request = connection.open(Some(call.clone()));
+    let params = params(request.id);
+    let bound = instance.spec.entry.timeout;
+    let answer = async {
+        request.send(method, &params, None).await?;
+        request.answer_to(call).await
+    };
+    let failed = |text: String| Failure::from(ToolError::new(ErrorType::Unavailable, text));
+    match tokio::time::timeout(bound, answer).await {
+        Err(_) => Err(failed(format!(
+            "{name}: no answer within {} ms; it was told to stop",
+            bound.as_millis()
+        ))),
+        Ok(Err(_)) => Err(failed(format!("{name} ended in the middle of {method}"))),
+        Ok(Ok(Ok(result))) if result.get().starts_with('{') => Ok(result),
+        Ok(Ok(Ok(_))) => Err(failed(format!("{name}: the result of {method} is no object"))),
+        Ok(Ok(Err(error))) => Err(refused(&connection.redactor(), error)),
+    }
+}
+
+impl SourceManager {
+    /// Resources of all servers that a caller may use.
+    pub fn offered_resources(&self, caller: &Caller) -> Vec<Value> {
+        with_uris(&self.open_servers(caller), |lists| &lists.resources, "uri")
+    }
+
+    /// Templates of their resources.
+    pub fn offered_templates(&self, caller: &Caller) -> Vec<Value> {
+        with_uris(&self.open_servers(caller), |lists| &lists.templates, "uriTemplate")
+    }
+
+    /// Their prompts.
+    pub fn offered_prompts(&self, caller: &Caller) -> Vec<Value> {
+        let servers = self.open_servers(caller);
+        let prompts = named_prompts(&servers).into_iter().map(|(name, _, _, prompt)| {
+            let mut prompt = prompt.clone();
+            prompt["name"] = json!(name);
+            prompt
+        });
+        prompts.collect()
+    }
+
+    /// Large results that are kept for the caller.
+    pub fn kept_results(&self, caller: &Caller) -> Vec<KeptResult> {
+        self.results().list(caller)
+    }
+
+    /// A large result that is kept; `None` if there is none of that URI for the caller.
+    pub async fn kept_result(&self, caller: &Caller, uri: &str) -> Option<String> {
+        let (results, caller, uri) = (self.results().clone(), caller.clone(), uri.to_owned());
+        let read = tokio::task::spawn_blocking(move || {
+            let (path, _) = results.find(&caller, &uri)?;
+            std::fs::read_to_string(path).ok()
+        });
+        read.await.ok().flatten()
+    }
+
+    /// Reads a resource; `None` if no server of the caller's has it.
+    pub async fn read_resource(
+        &self,
+        asked: Relayed<'_>,
+        uri: &str,
+    ) -> Option<Result<Box<RawValue>, Failure>> {
+        let servers = self.open_servers(&asked.call.caller);
+        let (spec, own) = server_of_resource(&servers, uri)?;
+        let instance = self.instance(spec, serves(spec, asked.call))?;
+        Some(
+            relay(&instance, "resources/read", asked.call, |id| {
+                params_of("uri", &own, asked.call, asked.params, id)
+            })
+            .await,
+        )
+    }
+
+    /// The messages of a prompt; `None` if no server of the caller's has it.
+    pub async fn get_prompt(
+        &self,
+        asked: Relayed<'_>,
+        name: &str,
+    ) -> Option<Result<Box<RawValue>, Failure>> {
+        let servers = self.open_servers(&asked.call.caller);
+        let prompts = named_prompts(&servers);
+        let (_, spec, own, _) = prompts.into_iter().find(|(shown, ..)| shown == name)?;
+        let instance = self.instance(spec, serves(spec, asked.call))?;
+        Some(
+            relay(&instance, "prompts/get", asked.call, |id| {
+                params_of("name", own, asked.call, asked.params, id)
+            })
+            .await,
+        )
+    }
+
+    /// Values for an argument; `None` if no server of the caller's has the prompt or template.
+    pub async fn complete(&self, asked: Relayed<'_>) -> Option<Result<Box<RawValue>, Failure>> {
+        let servers = self.open_servers(&asked.call.caller);
+        let reference = asked.params.get("ref")?;
+        let text = |member: &str| reference.get(member).and_then(Value::as_str);
+        let (spec, member, own) = match text("type")? {
+            "ref/prompt" => {
+                let name = text("name")?;
+                let prompts = named_prompts(&servers);
+                let (_, spec, own, _) = prompts.into_iter().find(|(shown, ..)| shown == name)?;
+                (Arc::clone(spec), "name", own.to_owned())
+            }
+            "ref/resource" => {
+                let has = |lists: &OfferedLists, uri: &str| {
+                    has_text(&lists.templates, "uriTemplate", uri)
+                };
+                let (spec, own) = server_of_uri(&servers, text("uri")?, has)?;
+                (Arc::clone(spec), "uri", own)
+            }
+            _ => return None,
+        };
+        let instance = self.instance(&spec, serves(&spec, asked.call))?;
+        let mut params = asked.params.clone();
+        params["ref"][member] = json!(own);
+        params.remove("_meta");
+        let params = Value::Object(params).to_string();
+        Some(relay(&instance, "completion/complete", asked.call, |_| params).await)
+    }
+
+    /// Subscribes to a resource, and gives the stream that has an event for each of its changes; `None` if no server of the
+    /// caller's has it.
+    pub async fn watch_resource(
+        &self,
+        call: &Call,
+        uri: &str,
+    ) -> Option<Result<StreamName, Failure>> {
+        let servers = self.open_servers(&call.caller);
+        let (spec, own) = server_of_resource(&servers, uri)?;
+        let serves = serves(spec, call);
+        let instance = self.instance(spec, serves.clone())?;
+        let stream = stream_of(&spec.key, &serves, &own);
+        let visibility = visibility_of(spec, &serves, call);
+        let opened = self.services().sources.open_stream(stream.clone(), visibility).await;
+        if let Err(error) = opened {
+            return Some(Err(error.into()));
+        }
+        let watched = instance.watch_resource(&own, stream.clone());
+        if !watched {
+            return Some(Ok(stream));
+        }
+        let params = json!({ "uri": own }).to_string();
+        Some(match relay(&instance, "resources/subscribe", call, |_| params).await {
+            Ok(_) => Ok(stream),
+            Err(failure) => {
+                instance.forget_resource(&own);
+                Err(failure)
+            }
+        })
+    }
+}
+
+/// The stream of a resource's changes, as an instance of a server has it.
+fn stream_of(key: &SourceKey, serves: &str, uri: &str) -> StreamName {
+    let mut hash = Sha256::new();
+    for part in [&key.project, serves, uri] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    StreamName::of("source", format!("{}/{}", key.name, hex::encode(&hash.finalize()[..8])))
+}
+
+/// Those who are served by the same instance hear of its resources.
+fn visibility_of(spec: &SourceSpec, serves: &str, call: &Call) -> StreamVisibility {
+    let project = match spec.entry.sharing {
+        Sharing::Project if !serves.is_empty() => serves,
+        Sharing::Session => {
+            let owner = call.caller.principal().to_string();
+            return StreamVisibility::shared(&Ownership::of_row(&owner, String::new()));
+        }
+        Sharing::Shared | Sharing::Project => &spec.key.project,
+    };
+    if project.is_empty() {
+        return StreamVisibility::Team;
+    }
+    StreamVisibility::shared(&Ownership::of_row("operator", project.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::source::SourceEntry;
+
+    fn server(name: &str, lists: OfferedLists) -> OpenServer {
+        let (entry, _) = SourceEntry::parse(&json!({ "command": "x" }), true).expect("is good");
+        let key = SourceKey { name: name.to_owned(), project: String::new() };
+        (Arc::new(SourceSpec { key, entry, fingerprint: String::new() }), Arc::new(lists))
+    }
+
+    fn of(resources: &[&str], templates: &[&str], prompts: &[&str]) -> OfferedLists {
+        let entries = |member: &str, texts: &[&str]| {
+            texts.iter().map(|text| json!({ member: text, "x-own": 1 })).collect()
+        };
+        OfferedLists {
+            tools: Vec::new(),
+            resources: entries("uri", resources),
+            templates: entries("uriTemplate", templates),
+            prompts: entries("name", prompts),
+        }
+    }
+
+    #[test]
+    fn each_uri_and_each_prompt_leads_to_one_server() {
+        let servers = [
+            server(
+                "a",
+                of(&["file:///x", "svc://stream/team", "svc+b:x"], &["t://{id}"], &["p", "q.r"]),
+            ),
+            server(
+                "b",
+                of(
+                    &["file:///x", "file:///y"],
+                    &["t://{id}", "u://{a}/b{?c}"],
+                    &["p", "q_r", "q.r"],
+                ),
+            ),
+        ];
+        let uris = |list: Vec<Value>, member: &str| -> Vec<String> {
+            assert!(list.iter().all(|entry| entry["x-own"] == 1));
+            list.iter().map(|entry| entry[member].as_str().unwrap_or_default().to_owned()).collect()
+        };
+        let shown = uris(with_uris(&servers, |lists| &lists.resources, "uri"), "uri");
+        assert_eq!(
+            shown,
+            [
+                "file:///x",
+                "svc+a:svc://stream/team",
+                "svc+a:svc+b:x",
+                "svc+b:file:///x",
+                "file:///y"
+            ]
+        );
+        let expected = [
+            ("a", "file:///x"),
+            ("a", "svc://stream/team"),
+            ("a", "svc+b:x"),
+            ("b", "file:///x"),
+            ("b", "file:///y"),
+        ];
+        for (uri, (name, own)) in shown.iter().zip(expected) {
+            let (spec, found) = server_of_resource(&servers, uri).expect("has a server");
+            assert_eq!((spec.key.name.as_str(), found.as_str()), (name, own), "{uri}");
+        }
+        let shown =
+            uris(with_uris(&servers, |lists| &lists.templates, "uriTemplate"), "uriTemplate");
+        assert_eq!(shown, ["t://{id}", "svc+b:t://{id}", "u://{a}/b{?c}"]);
+        for (uri, name) in [
+            ("t://7", Some("a")),
+            ("svc+b:t://7", Some("b")),
+            ("u://1/b?c=2", Some("b")),
+            ("v://1", None),
+            ("svc://stream/team", None),
+            ("svc+c:x", None),
+        ] {
+            let found = server_of_resource(&servers, uri).map(|(spec, _)| spec.key.name.as_str());
+            assert_eq!(found, name, "{uri}");
+        }
+        let names: Vec<String> =
+            named_prompts(&servers).into_iter().map(|(name, ..)| name).collect();
+        assert_eq!(names[..4], ["a__p", "a__q_r", "b__p", "b__q_r"]);
+        assert!(names[4].starts_with("b__q_r_") && names.len() == 5, "{names:?}");
+    }
+
+    #[test]
+    fn streams_of_resources_are_of_one_instance() {
+        let key = SourceKey { name: "a".to_owned(), project: String::new() };
+        let one = stream_of(&key, "/p", "file:///x");
+        assert_eq!(one, stream_of(&key, "/p", "file:///x"));
+        assert!(StreamName::parse(one.as_str()).is_some());
+        for (serves, uri) in [("/q", "file:///x"), ("/p", "file:///y"), ("/pf", "ile:///x")] {
+            assert_ne!(one, stream_of(&key, serves, uri));
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Resources, templates, prompts and completions of servers by the protocol's own methods, and results that are too large.
+
+use serde_json::{Value, json};
+
+use super::{
+    SOON, body, call, entry, failed, in_session, in_state, of_project, said, session, with_servers,
+};
+use crate::daemon::{Daemon, Home, until};
+use crate::wire::Caller;
+
+fn ask(caller: &Caller, method: &str, params: &Value) -> Value {
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    caller.request("POST", "/mcp").json(&request).send().ok(200)
+}
+
+/// The answer as it is written.
+fn raw(caller: &Caller, method: &str, params: &str) -> String {
+    let request = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
+    body(
+        &caller
+            .request("POST", "/mcp")
+            .header("Content-Type", "application/json")
+            .body(request)
+            .send(),
+    )
+}
+
+fn texts(list: &Value, member: &str) -> Vec<String> {
+    let entries = list.as_array().expect("a list").iter();
+    entries.map(|entry| entry[member].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn what_servers_offer_is_listed_under_names_of_its_own_and_passes_byte_for_byte() {
+    let home = Home::new();
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]), "zoo": entry(&home, &[]) }));
+    in_state(&d, "toy", "connected");
+    in_state(&d, "zoo", "connected");
+    let uris = texts(&ask(&d, "resources/list", &json!({}))["result"]["resources"], "uri");
+    assert!(
+        uris.contains(&"toy://one".to_owned()) && uris.contains(&"svc+zoo:toy://one".to_owned()),
+        "{uris:?}"
+    );
+    let templates =
+        ask(&d, "resources/templates/list", &json!({}))["result"]["resourceTemplates"].clone();
+    let of = texts(&templates, "uriTemplate");
+    assert!(
+        of.contains(&"toy://item/{id}".to_owned())
+            && of.contains(&"svc+zoo:toy://item/{id}".to_owned()),
+        "{of:?}"
+    );
+    assert!(templates.to_string().contains(r#""x-own":1"#), "{templates}");
+    let names = texts(&ask(&d, "prompts/list", &json!({}))["result"]["prompts"], "name");
+    assert_eq!(names, ["inbox", "task", "mcp", "toy__greet", "zoo__greet"]);
+    let expected = r#""result":{"contents":[ {"uri":"toy://item/7","text":"\u0041","x":1.0} ]}}"#;
+    for uri in ["toy://item/7", "svc+zoo:toy://item/7"] {
+        let read = raw(&d, "resources/read", &json!({ "uri": uri }).to_string());
+        assert!(read.ends_with(expected), "{read}");
+    }
+    let unknown = ask(&d, "resources/read", &json!({ "uri": "nobody://1" }));
+    assert_eq!(unknown["error"]["data"]["uri"], "nobody://1", "{unknown}");
+    let missing = ask(&d, "resources/read", &json!({ "uri": "toy://item/8" }));
+    assert_eq!(missing["error"]["message"], "no toy://item/8", "{missing}");
+    // What the server reads is what the caller wrote, with the server's own names.
+    let got = raw(
+        &d,
+        "prompts/get",
+        r#"{"name":"zoo__greet","arguments":{ "a":"\u0041" },"x-own": 1.50}"#,
+    );
+    assert!(got.contains(r#""result":{"messages":[ ],"x":1.0,"y":"#), "{got}");
+    assert!(
+        got.contains(r#"\"name\":\"greet\",\"arguments\":{ \"a\":\"\\u0041\" },\"x-own\":1.50"#),
+        "{got}"
+    );
+    let prompt = json!({ "ref": { "type": "ref/prompt", "name": "toy__greet" }, "argument": { "name": "a", "value": "" } });
+    let completed = raw(&d, "completion/complete", &prompt.to_string());
+    assert!(
+        completed.contains(r#"{"completion":{"values":["a"],"total":1.0}"#)
+            && completed.contains(r#"\"name\":\"greet\""#),
+        "{completed}"
+    );
+    let item = json!({ "ref": { "type": "ref/resource", "uri": "svc+zoo:toy://item/{id}" }, "argument": { "name": "id", "value": "" } });
+    assert!(
+        raw(&d, "completion/complete", &item.to_string())
+            .contains(r#"\"uri\":\"toy://item/{id}\""#)
+    );
+    let shown = ask(&d, "prompts/get", &json!({ "name": "mcp" }));
+    assert!(shown.to_string().contains("toy: connected, 17 tools"), "{shown}");
+    // A server that is gone says so, and its lists stay.
+    assert_eq!(failed(&call(&d, "toy__die", &json!({})))["type"], "unavailable");
+    let down = ask(&d, "prompts/get", &json!({ "name": "toy__greet" }));
+    assert!(down["error"].is_object() || down["result"]["x"] == 1.0, "{down}");
+    assert!(
+        texts(&ask(&d, "prompts/list", &json!({}))["result"]["prompts"], "name")
+            .contains(&"toy__greet".to_owned())
+    );
+}
+
+#[test]
+fn who_subscribes_hears_of_changes_also_after_the_server_was_started_anew() {
+    let home = Home::new();
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    in_state(&d, "toy", "connected");
+    let id = session(&d, &json!({}));
+    let in_it = |method: &str, params: Value| {
+        let request = json!({ "jsonrpc": "2.0", "id": 3, "method": method, "params": params });
+        in_session(&d, &id, &request).send().json()
+    };
+    let subscribed = in_it("resources/subscribe", json!({ "uri": "toy://one" }));
+    assert_eq!(subscribed["result"], json!({}), "{subscribed}");
+    let refused = in_it("resources/subscribe", json!({ "uri": "toy://item/7" }));
+    assert_eq!(refused["error"]["code"], -32002, "{refused}");
+    let mut stream = d
+        .request("GET", "/mcp")
+        .header("Accept", "text/event-stream")
+        .header("Mcp-Session-Id", &id)
+        .header("MCP-Protocol-Version", "2025-11-25")
+        .follow()
+        .expect("an answer")
+        .expect("a stream");
+    let mut hear = |method: &str, uri: Option<&str>| loop {
+        let note = stream.event().data;
+        if note["method"] == method && uri.is_none_or(|uri| note["params"]["uri"] == uri) {
+            return;
+        }
+    };
+    call(&d, "toy__touch", &json!({ "value": "toy://other" }));
+    call(&d, "toy__touch", &json!({ "value": "toy://one" }));
+    hear("notifications/resources/updated", Some("toy://one"));
+    call(&d, "toy__teach", &json!({ "value": "sing" }));
+    hear("notifications/prompts/list_changed", None);
+    until(SOON, || {
+        texts(&ask(&d, "prompts/list", &json!({}))["result"]["prompts"], "name")
+            .contains(&"toy__sing".to_owned())
+            .then_some(())
+    });
+    call(&d, "toy__die", &json!({}));
+    // It may have changed while its server was away.
+    hear("notifications/resources/updated", Some("toy://one"));
+}
+
+#[test]
+fn a_large_result_is_a_resource_of_its_caller_and_its_project() {
+    let home = Home::new();
+    home.write("config.toml", "[sources]\nmax_result_bytes = 10000\n");
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    in_state(&d, "toy", "connected");
+    let agents = [("one", "/p"), ("two", "/p"), ("three", "/q")]
+        .map(|(name, project)| of_project(&d, name, project));
+    until(SOON, || {
+        (said(&call(&agents[0], "toy__pid", &json!({}))).parse::<u32>().is_ok()).then_some(())
+    });
+    let small = call(&agents[0], "toy__big", &json!({ "value": "9000" }));
+    assert_eq!(said(&small).len(), 9000);
+    let large = call(&agents[0], "toy__big", &json!({ "value": "20000" }));
+    assert_eq!(said(&large).chars().count(), 2000, "{large}");
+    let uri = large["result"]["structuredContent"]["uri"].as_str().expect("a URI").to_owned();
+    assert!(uri.starts_with("svc://result/"), "{uri}");
+    assert_eq!(
+        (&large["result"]["content"][1]["type"], &large["result"]["content"][1]["uri"]),
+        (&json!("resource_link"), &json!(uri))
+    );
+    let bytes = large["result"]["structuredContent"]["bytes"].as_u64().expect("a number");
+    for (caller, may) in [(&agents[0], true), (&agents[1], true), (&agents[2], false), (&*d, true)]
+    {
+        let read = ask(caller, "resources/read", &json!({ "uri": uri }));
+        let text = read["result"]["contents"][0]["text"].as_str().map(str::to_owned);
+        assert_eq!(text.is_some(), may, "{read}");
+        if let Some(text) = text {
+            assert_eq!(text.len() as u64, bytes);
+            let whole: Value = serde_json::from_str(&text).expect("JSON");
+            assert_eq!(whole["content"][0]["text"].as_str().map(str::len), Some(20_000));
+        }
+    }
+    let listed =
+        texts(&ask(&agents[0], "resources/list", &json!({}))["result"]["resources"], "uri");
+    assert!(listed.contains(&uri), "{listed:?}");
+    let file = call(&agents[0], "ReadMcpResource", &json!({ "server": "svc", "uri": uri }));
+    assert_eq!(file["result"]["structuredContent"]["contents"][0]["size"], bytes, "{file}");
+}
+
+#[test]
+fn tools_that_are_many_are_listed_and_found() {
+    let home = Home::new();
+    let d: Daemon = with_servers(&home, &json!({ "many": entry(&home, &["many"]) }));
+    in_state(&d, "many", "connected");
+    let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+    let list = d.request("POST", "/mcp").header("Svc-Expose", "all").json(&list).send().json();
+    let names = texts(&list["result"]["tools"], "name");
+    assert_eq!(names.iter().filter(|name| name.starts_with("many__")).count(), 1000);
+    let hits = call(&d, "ToolSearch", &json!({ "query": "widget 777", "limit": 1 }));
+    assert_eq!(
+        hits["result"]["structuredContent"]["tools"][0]["name"], "many__widget_777",
+        "{hits}"
+    );
+    assert_eq!(said(&call(&d, "many__widget_777", &json!({}))), "called widget_777");
+}
