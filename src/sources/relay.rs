@@ -331,7 +331,10 @@ mod tests {
     fn server(name: &str, lists: OfferedLists) -> OpenServer {
         let (entry, _) = SourceEntry::parse(&json!({ "command": "x" }), true).expect("is good");
         let key = SourceKey { name: name.to_owned(), project: String::new() };
-        (Arc::new(SourceSpec { key, entry, fingerprint: String::new() }), Arc::new(lists))
+        (
+            Arc::new(SourceSpec { key, entry, fingerprint: String::new(), secrets: String::new() }),
+            Arc::new(lists),
+        )
     }
 
     fn of(resources: &[&str], templates: &[&str], prompts: &[&str]) -> OfferedLists {
