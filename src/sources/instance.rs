@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     auth::SourceAuth,
     connection::{Connection, ConnectionEnd},
+    containers::Containers,
     http_clients::HttpClients,
     lists::{OfferedLists, fetch, introduce},
     remote::{RemoteEndpoint, RemoteLink},
@@ -54,6 +55,8 @@ pub(super) struct InstanceParts {
     pub(super) starts: Arc<Semaphore>,
     /// Where lists go; `None` if another instance learns them.
     pub(super) learned: Option<mpsc::UnboundedSender<Lesson>>,
+    /// Containers of servers that run in one.
+    pub(super) containers: Containers,
     /// Streams of resources that have changed.
     pub(super) moved: mpsc::Sender<ResourceMove>,
     /// Lines of error output, for the server's stream.
@@ -447,14 +450,25 @@ impl Keeper {
         let parts = &self.parts;
         let redactor = filled.redactor.clone();
         let hidden = |text: String| StartFailure::Failed(redactor.hide(&text).into_owned());
+        let mark = new_secret().split_at(32).0.to_owned();
+        let args = parts
+            .containers
+            .prepare(&filled.program, filled.args, &filled.env, &mark)
+            .map_err(|error| StartFailure::Failed(format!("its container: {error}")))?;
         let command = ServerCommand {
             program: filled.program,
-            args: filled.args,
+            args,
             env: filled.env,
             cwd: filled.cwd,
-            mark: new_secret().split_at(32).0.to_owned(),
+            mark: mark.clone(),
         };
-        let (process, pipes) = ServerProcess::start(command).await.map_err(hidden)?;
+        let (process, pipes) = match ServerProcess::start(command).await {
+            Ok(started) => started,
+            Err(problem) => {
+                parts.containers.end(&mark).await;
+                return Err(hidden(problem));
+            }
+        };
         let row = SourceProcess {
             mark: process.mark().to_owned(),
             pid: process.pid(),
@@ -465,6 +479,7 @@ impl Keeper {
         if let Err(error) = noted.await {
             drop(pipes);
             process.end().await;
+            parts.containers.end(&mark).await;
             return Err(StartFailure::Failed(format!(
                 "its process cannot be put on record: {error}"
             )));
@@ -577,6 +592,7 @@ impl Keeper {
         // One that has ended by itself is asked how; one that runs is not waited for.
         let exit = tokio::time::timeout(Duration::from_millis(50), process.wait()).await.ok();
         process.end().await;
+        self.parts.containers.end(&mark).await;
         let read = tokio::time::timeout(Duration::from_millis(50), &mut reading).await;
         reading.abort();
         if let Err(error) = self.parts.services.sources.forget_process(mark).await {

@@ -14,6 +14,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     auth::{LoginRun, SourceAuth},
     call::{CallMeter, CallOutcome, CalledTool, call_tool, serves},
+    containers::Containers,
     core::CoreServer,
     http_clients::HttpClients,
     instance::{Instance, InstanceParts, Lesson, ResourceMove, stderr_event},
@@ -189,6 +190,7 @@ impl SourceManager {
             let this = manager.clone();
             manager.0.ending.spawn(async move {
                 end_leftovers(&process.mark).await;
+                Containers::new(this.home()).end(&process.mark).await;
                 if let Err(error) = this.0.services.sources.forget_process(process.mark).await {
                     tracing::warn!(error = telemetry::chain(&error), "a process stays on record");
                 }
@@ -342,6 +344,7 @@ impl SourceManager {
             env: Arc::clone(&self.0.env),
             starts: Arc::clone(&self.0.starts),
             learned: is_learner.then(|| self.0.learned.clone()),
+            containers: Containers::new(&self.0.files.home),
             moved: self.0.moved.clone(),
             said: self.0.said.clone(),
             has_worked: known.is_some_and(|known| known.fingerprint == spec.fingerprint),

@@ -88,3 +88,51 @@ fn a_daemon_that_stops_takes_its_servers_along() {
     let pid = said(&call(&d, "toy__pid", &json!({})));
     assert_eq!(source(&d, "toy")["pid"].to_string(), pid);
 }
+
+/// A program that does of a runtime of containers what a server needs: `run` starts a process that no mark and no group finds.
+const RUNTIME: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+case $1 in
+run)
+    [ "$2" = --cidfile ] || exit 9
+    cidfile=$3
+    setsid env -i sleep 997 </dev/null >/dev/null 2>&1 &
+    echo "c$!" >"$cidfile"
+    echo "c$!" >>"$here/started"
+    shift 3
+    exec python3 "$@"
+    ;;
+stop) kill "${4#c}" ;;
+rm) echo "$3" >>"$here/removed" ;;
+esac
+"#;
+
+#[test]
+fn containers_are_stopped_by_their_ids_whoever_dies() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let home = Home::new();
+    let runtime = home.user().join("docker");
+    fs::write(&runtime, RUNTIME).expect("can be written");
+    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).expect("can be set");
+    let script = entry(&home, &[])["args"][0].clone();
+    let boxed = json!({ "command": runtime, "args": ["run", script] });
+    let mut d = with_servers(&home, &json!({ "boxed": boxed }));
+    let ids = |name: &str| {
+        let text = fs::read_to_string(home.user().join(name)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let runs = |id: &String| fs::metadata(format!("/proc/{}", &id[1..])).is_ok();
+    let first = in_state(&d, "boxed", "connected");
+    kill(&first["pid"]);
+    until(SOON, || (ids("started").len() == 2 && ids("removed").len() == 1).then_some(()));
+    in_state(&d, "boxed", "connected");
+    d.kill9();
+    d.restart();
+    until(SOON, || (ids("started").len() == 3 && ids("removed").len() == 2).then_some(()));
+    in_state(&d, "boxed", "connected");
+    d.stop();
+    assert_eq!(ids("removed"), ids("started"));
+    until(SOON, || (!ids("started").iter().any(runs)).then_some(()));
+    let left = fs::read_dir(home.path("containers")).expect("a folder").count();
+    assert_eq!(left, 0);
+}
