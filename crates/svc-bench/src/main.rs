@@ -16,6 +16,7 @@ mod big_home;
 mod caller;
 mod ceiling;
 mod check_in;
+mod child_call;
 mod daemon;
 mod fanout;
 mod fanout_paced;
@@ -109,6 +110,9 @@ enum Command {
     /// The program of an agent that is measured
     #[command(hide = true, after_help = "Example:\n  echo 200 1000 | svc-bench lines")]
     Lines,
+    /// A child MCP server, for the daemon in a measurement
+    #[command(hide = true, after_help = "Example:\n  svc-bench child")]
+    Child,
 }
 
 impl BenchArgs {
@@ -129,6 +133,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Some(Command::Server(args)) => server::run(&args),
         Some(Command::Lines) => agents::print_lines(),
+        Some(Command::Child) => child_call::serve(),
         None => measure(&cli.args),
     };
     match done {

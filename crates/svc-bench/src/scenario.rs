@@ -3,8 +3,8 @@
 use clap::ValueEnum;
 
 use crate::{
-    agents, append_http, append_inproc, bench::Bench, check_in, fanout, fanout_paced, hook,
-    mcp_call, mcp_memory, memory, mixed, peers, replay, search, startup,
+    agents, append_http, append_inproc, bench::Bench, check_in, child_call, fanout, fanout_paced,
+    hook, mcp_call, mcp_memory, memory, mixed, peers, replay, search, startup,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -31,6 +31,8 @@ pub(crate) enum Scenario {
     Retrieval,
     /// Calls of MCP tools, beside a plain handler of JSON
     McpCall,
+    /// A call of a child MCP server through the daemon, beside the same on its own pipes
+    ChildCall,
     /// What a hook adds to a tool call, beside a program that does nothing
     Hook,
     /// Memory of each silent MCP client
@@ -66,6 +68,7 @@ impl Scenario {
             Self::Memory => memory::run(bench),
             Self::Retrieval => search::run(bench),
             Self::McpCall => mcp_call::run(bench),
+            Self::ChildCall => child_call::run(bench),
             Self::Hook => hook::run(bench),
             Self::McpMemory => mcp_memory::run(bench),
             Self::Agents => agents::run(bench),
