@@ -88,8 +88,17 @@ pub(super) struct ResourceMove {
     pub(super) uri: String,
 }
 
-/// Streams of the resources that are watched, by the server's own URIs.
-type WatchedStreams = Arc<Mutex<HashMap<String, StreamName>>>;
+/// A resource that somebody watches.
+#[derive(Debug, Clone)]
+struct WatchedResource {
+    /// The stream of its changes.
+    stream: StreamName,
+    /// How many have subscribed to it.
+    watchers: usize,
+}
+
+/// The resources that are watched, by the server's own URIs.
+type WatchedStreams = Arc<Mutex<HashMap<String, WatchedResource>>>;
 
 /// A server that is kept running.
 #[derive(Debug)]
@@ -235,15 +244,23 @@ impl Instance {
         }
     }
 
-    /// Remembers that somebody watches a resource; `true` if nobody did before.
-    pub(super) fn watch_resource(&self, uri: &str, stream: StreamName) -> bool {
+    /// Remembers that somebody watches a resource; `true` if nobody did before. `again` says that it may be one who did.
+    pub(super) fn watch_resource(&self, uri: &str, stream: StreamName, again: bool) -> bool {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.insert(uri.to_owned(), stream).is_none()
+        if let Some(known) = watched.get_mut(uri) {
+            known.watchers += usize::from(!again);
+            return false;
+        }
+        watched.insert(uri.to_owned(), WatchedResource { stream, watchers: 1 });
+        true
     }
 
-    /// Nobody watches it any more.
-    pub(super) fn forget_resource(&self, uri: &str) {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner).remove(uri);
+    /// One watches it no more; `true` if nobody does.
+    pub(super) fn forget_resource(&self, uri: &str) -> bool {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(known) = watched.get_mut(uri) else { return false };
+        known.watchers = known.watchers.saturating_sub(1);
+        known.watchers == 0 && watched.remove(uri).is_some()
     }
 
     /// How long nobody has called it.
@@ -521,7 +538,7 @@ impl Keeper {
     /// A new process knows of no subscription, and what is watched may have changed meanwhile.
     async fn watch_again(&self, connection: &Arc<Connection>) -> Result<(), String> {
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for (uri, stream) in watched {
+        for (uri, WatchedResource { stream, .. }) in watched {
             let params = json!({ "uri": uri });
             let reply = connection.request("resources/subscribe", &params).await;
             reply.map_err(|_| "it ended in resources/subscribe".to_owned())?.ok();
@@ -631,7 +648,7 @@ async fn tell_moves(
         for uri in connection.take_updates() {
             let stream = {
                 let watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
-                watched.get(&uri).cloned()
+                watched.get(&uri).map(|known| known.stream.clone())
             };
             if let Some(stream) = stream {
                 moved.send(ResourceMove { stream, uri }).await.ok();

@@ -266,11 +266,12 @@ impl SourceManager {
     }
 
     /// Subscribes to a resource, and gives the stream that has an event for each of its changes; `None` if no server of the
-    /// caller's has it.
+    /// caller's has it. `again` says that the caller may have done so before.
     pub async fn watch_resource(
         &self,
         call: &Call,
         uri: &str,
+        again: bool,
     ) -> Option<Result<StreamName, Failure>> {
         let servers = self.open_servers(&call.caller);
         let (spec, own) = server_of_resource(&servers, uri)?;
@@ -282,7 +283,7 @@ impl SourceManager {
         if let Err(error) = opened {
             return Some(Err(error.into()));
         }
-        let watched = instance.watch_resource(&own, stream.clone());
+        let watched = instance.watch_resource(&own, stream.clone(), again);
         if !watched {
             return Some(Ok(stream));
         }
@@ -294,6 +295,20 @@ impl SourceManager {
                 Err(failure)
             }
         })
+    }
+
+    /// Gives a subscription up. The server hears of the last one.
+    pub async fn unwatch_resource(&self, call: &Call, uri: &str) {
+        let servers = self.open_servers(&call.caller);
+        let Some((spec, own)) = server_of_resource(&servers, uri) else { return };
+        let Some(instance) = self.instance(spec, serves(spec, call)) else { return };
+        if instance.forget_resource(&own) {
+            let params = json!({ "uri": own }).to_string();
+            if let Err(failure) = relay(&instance, "resources/unsubscribe", call, |_| params).await
+            {
+                tracing::debug!(?failure, "a server did not take back a subscription");
+            }
+        }
     }
 }
 

@@ -99,7 +99,14 @@ impl McpServer {
     ) -> Result<Option<StreamName>, RpcError> {
         let Some(sources) = &self.sources else { return Ok(None) };
         let call = Call::alone(self.services.clone(), caller.clone());
-        sources.watch_resource(&call, uri).await.transpose().map_err(rpc_error_of)
+        sources.watch_resource(&call, uri, false).await.transpose().map_err(rpc_error_of)
+    }
+
+    /// Gives up a subscription to a resource of a server.
+    pub(super) async fn unwatch_server_resource(&self, caller: &Caller, uri: &str) {
+        let Some(sources) = &self.sources else { return };
+        let call = Call::alone(self.services.clone(), caller.clone());
+        sources.unwatch_resource(&call, uri).await;
     }
 
     /// Subscribes again to resources of servers: this daemon may know nothing of it yet. Nobody waits for it.
@@ -115,7 +122,7 @@ impl McpServer {
 async fn watch_all(sources: &SourceManager, call: &Call, uris: &[String]) {
     for uri in uris {
         // What cannot be watched now is watched when its server is back.
-        if let Some(Err(failure)) = sources.watch_resource(call, uri).await {
+        if let Some(Err(failure)) = sources.watch_resource(call, uri, true).await {
             tracing::debug!(?failure, "a resource cannot be watched");
         }
     }

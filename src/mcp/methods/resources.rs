@@ -112,6 +112,7 @@ impl McpServer {
         };
         if method == "resources/unsubscribe" {
             self.services.mcp.unsubscribe_resource(&session.id, uri.to_owned()).await?;
+            self.unwatch_server_resource(&context.caller, uri).await;
         } else {
             let stream = self.stream_of_resource(&context.caller, uri).await?;
             let stream = stream.ok_or_else(|| no_resource(context, uri))?;

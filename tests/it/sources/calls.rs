@@ -18,7 +18,7 @@ fn results_and_arguments_pass_byte_for_byte_in_every_form_of_a_call() {
     assert_eq!((&shown["transport"], &shown["sharing"]), (&json!("stdio"), &json!("project")));
     assert_eq!(
         (&shown["tools"], &shown["resources"], &shown["prompts"]),
-        (&json!(17), &json!(1), &json!(1))
+        (&json!(18), &json!(1), &json!(1))
     );
     assert!(shown["warnings"][0].as_str().is_some_and(|text| text.contains("broken")), "{shown}");
     let odd = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"toy__odd"}}"#;
@@ -83,7 +83,7 @@ fn lists_show_tools_as_their_server_declares_them() {
     // What it offers changes, and clients that listen are told.
     let before = names.len();
     call(&d, "toy__grow", &json!({ "value": "sprout" }));
-    until(SOON, || (source(&d, "toy")["tools"] == 18).then_some(()));
+    until(SOON, || (source(&d, "toy")["tools"] == 19).then_some(()));
     assert_eq!(said(&call(&d, "toy__sprout", &json!({}))), "called sprout");
     let hits = call(&d, "ToolSearch", &json!({ "query": "sprout" }));
     assert_eq!(hits["result"]["structuredContent"]["tools"][0]["name"], "toy__sprout", "{hits}");

@@ -85,7 +85,7 @@ fn what_servers_offer_is_listed_under_names_of_its_own_and_passes_byte_for_byte(
             .contains(r#"\"uri\":\"toy://item/{id}\""#)
     );
     let shown = ask(&d, "prompts/get", &json!({ "name": "mcp" }));
-    assert!(shown.to_string().contains("toy: connected, 17 tools"), "{shown}");
+    assert!(shown.to_string().contains("toy: connected, 18 tools"), "{shown}");
     // A server that is gone says so, and its lists stay.
     assert_eq!(failed(&call(&d, "toy__die", &json!({})))["type"], "unavailable");
     let down = ask(&d, "prompts/get", &json!({ "name": "toy__greet" }));
@@ -137,6 +137,13 @@ fn who_subscribes_hears_of_changes_also_after_the_server_was_started_anew() {
     call(&d, "toy__die", &json!({}));
     // It may have changed while its server was away.
     hear("notifications/resources/updated", Some("toy://one"));
+    in_state(&d, "toy", "connected");
+    let ended = in_it("resources/unsubscribe", json!({ "uri": "toy://one" }));
+    assert_eq!(ended["result"], json!({}), "{ended}");
+    assert_eq!(
+        said(&call(&d, "toy__heard", &json!({}))),
+        "resources/subscribe resources/unsubscribe"
+    );
 }
 
 #[test]

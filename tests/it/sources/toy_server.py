@@ -14,9 +14,10 @@ WORDS = sys.argv[1:]
 LOCK = threading.Lock()
 # A result with spaces, an escape, a number that no double holds, and members that no revision knows.
 ODD = r'{"content":[ {"type":"text","text":"\u0041","x":1.0} ],"structuredContent":{"z":1.0,"a":12345678901234567890123},"x-more":null}'
-TOOLS = ["odd", "raw", "env", "pid", "sleep", "fail", "die", "grow", "leave", "ask", "step", "say", "cwd", "big", "a.b", "broken", "touch", "teach"]
+TOOLS = ["odd", "raw", "env", "pid", "sleep", "fail", "die", "grow", "leave", "ask", "step", "say", "cwd", "big", "a.b", "broken", "touch", "teach", "heard"]
 GROWN = []
 PROMPTS = []
+HEARD = []
 WAITING = {}
 NEXT = [0]
 
@@ -68,6 +69,8 @@ def call(ident, params, line):
         answer(ident, text(json.dumps(dict(os.environ))))
     elif name == "pid":
         answer(ident, text(str(os.getpid())))
+    elif name == "heard":
+        answer(ident, text(" ".join(HEARD)))
     elif name == "cwd":
         answer(ident, text(os.getcwd()))
     elif name == "sleep":
@@ -155,6 +158,7 @@ def main():
             answer(ident, {"resourceTemplates": [{"uriTemplate": "toy://item/{id}", "name": "item", "x-own": 1}]})
         elif method in ("resources/subscribe", "resources/unsubscribe"):
             if message["params"]["uri"] == "toy://one":
+                HEARD.append(method)
                 answer(ident, {})
             else:
                 send(json.dumps({"jsonrpc": "2.0", "id": ident, "error": {"code": -32002, "message": "no"}}))
