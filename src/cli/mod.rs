@@ -50,7 +50,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::{runner, sources};
+use crate::runner;
 
 pub use context::Context;
 pub use exit::{ALREADY_RUNNING, MIGRATIONS_PENDING, UsageError};
@@ -64,7 +64,7 @@ pub fn run() -> ExitCode {
         Some(first) if first == "hook" => return hook::run_alone(arguments),
         // The daemon starts its servers so.
         Some(first) if first == runner::LAUNCHER => return runner::launch_server(arguments),
-        Some(first) if first == sources::CONVERTER => return sources::convert_page(),
+        Some(first) if first == runner::CONVERTER => return runner::convert_page(),
         // A client that ignores a hook's arguments runs this, and an exit code other than 0 would be an order to it.
         None if hook::is_called_without_arguments() => return ExitCode::SUCCESS,
         None if top::is_wanted() => return commands::show_team(),

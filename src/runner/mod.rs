@@ -7,7 +7,7 @@
 //! Nothing here prints: the caller of a run watches it as a [`RunObserver`].
 //!
 //! An agent's program runs below a [reaper](run_reaper) as an [`AgentProcess`], and its events have a spool of their own
-//! kind, [`AgentSpool`].
+//! kind, [`AgentSpool`]. `markdown` converts pages in a process with bounds.
 
 mod agent_process;
 mod agent_spool;
@@ -18,6 +18,7 @@ mod document;
 mod event;
 mod exit;
 mod lines;
+mod markdown;
 mod observer;
 mod output;
 mod process_tree;
@@ -36,6 +37,7 @@ pub(crate) use child::{RunnerChild, find_program};
 pub(crate) use document::TaskDocument;
 pub(crate) use event::OutputFrame;
 pub(crate) use exit::RunExit;
+pub(crate) use markdown::{CONVERTER, convert_page, markdown_of};
 pub(crate) use observer::{RunNotice, RunObserver};
 pub(crate) use reaper::run_reaper;
 pub(crate) use run::{Run, RunReport};

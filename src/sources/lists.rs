@@ -6,12 +6,16 @@ use serde_json::{Map, Value, json};
 
 use super::connection::{Connection, RequestLoss};
 use super::message::{own_capabilities, own_info};
+use super::spec::SourceSpec;
 use crate::domain::mcp::Revision;
 
 /// Most items of one list.
 const MAX_ITEMS: usize = 1000;
 /// How long a server may take to say which revisions it speaks, before it is taken for an older one.
 const DISCOVERY: Duration = Duration::from_secs(5);
+
+/// A server that a caller may use, and what it offers.
+pub(super) type OpenServer = (Arc<SourceSpec>, Arc<OfferedLists>);
 
 /// What a server offers, as it says it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -26,7 +26,6 @@ mod spec;
 mod stdio;
 mod view;
 
-pub(crate) use core::{CONVERTER, convert_page};
 pub use login::{LoginOutcome, OpenLogin};
 pub use manager::{SourceManager, SourceManagerParts};
 pub use metrics::SourceMetrics;

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use super::{
     call::{params_of, refused, serves, unavailable},
     instance::Instance,
-    lists::OfferedLists,
+    lists::{OfferedLists, OpenServer},
     manager::SourceManager,
     results::KeptResult,
     spec::SourceSpec,
@@ -29,9 +29,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const OWN: &str = "svc://";
 /// What stands before a URI that another server has as well: this, the server's name and a colon.
 const OF_SERVER: &str = "svc+";
-
-/// A server that a caller may use, and what it offers.
-pub(super) type OpenServer = (Arc<SourceSpec>, Arc<OfferedLists>);
 
 /// A request of a caller that a server answers.
 #[derive(Debug, Clone)]

@@ -258,8 +258,8 @@ mod tests {
         let home = tempfile::tempdir().expect("a folder");
         let kept = KeptResults::new(home.path(), 4000);
         let ada = session("ada", Some("/p"));
-        let small = format!(r#"{{"content":[],"x":"{}"}}"#, "y".repeat(3980));
-        assert_eq!(small.len(), 4000 - 1);
+        let small = format!(r#"{{"content":[],"x":"{}"}}"#, "y".repeat(3979));
+        assert_eq!(small.len(), 4000);
         let Output::Verbatim(same) = kept.shorten(&ada, "t", 4000, verbatim(&small)).await else {
             panic!("raw")
         };

@@ -424,9 +424,9 @@ fn literals(folders: &[&str]) -> BTreeSet<String> {
 #[test]
 fn every_kind_of_event_is_in_the_reference() {
     /// What kinds begin with that have two parts.
-    const ABOUT: [&str; 11] = [
-        "agent", "request", "peer", "message", "session", "ghap", "outcome", "memory", "value",
-        "daemon", "source",
+    const ABOUT: [&str; 12] = [
+        "agent", "request", "peer", "resource", "message", "session", "ghap", "outcome", "memory",
+        "value", "daemon", "source",
     ];
     /// Kinds of one word.
     const PLAIN: [&str; 16] = [

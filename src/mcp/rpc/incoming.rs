@@ -38,7 +38,7 @@ pub(crate) struct ClientRequest {
     pub(crate) id: Box<RawValue>,
     pub(crate) method: String,
     pub(crate) params: Map<String, Value>,
-    /// The params as they came, of a call of a tool: a server behind the daemon may want them so.
+    /// The params as they came, of a request that a server behind the daemon may answer.
     pub(crate) raw_params: Option<Arc<RawValue>>,
 }
 
@@ -128,7 +128,9 @@ fn parse_message(text: &str) -> Result<ClientMessage, UnreadableMessage> {
                     let id = id.to_owned();
                     let raw_params = envelope
                         .params
-                        .filter(|_| method == "tools/call")
+                        .filter(|_| {
+                            matches!(&*method, "tools/call" | "resources/read" | "prompts/get")
+                        })
                         .map(|raw| Arc::from(raw.to_owned()));
                     Ok(ClientMessage::Request(ClientRequest { id, method, params, raw_params }))
                 }

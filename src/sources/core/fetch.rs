@@ -9,8 +9,10 @@ use reqwest::{Client, Url, header, redirect};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::markdown;
-use crate::tools::{ErrorType, ToolError};
+use crate::{
+    runner::markdown_of,
+    tools::{ErrorType, ToolError},
+};
 
 const MAX_REDIRECTS: usize = 10;
 
@@ -167,7 +169,7 @@ async fn read(
         return Err(unavailable(format!("url: it is {kind}, and no text")));
     }
     let text = String::from_utf8_lossy(&body).into_owned();
-    let content = if is_html { markdown::of_html(text).await } else { text };
+    let content = if is_html { markdown_of(text).await } else { text };
     Ok(FetchResult { url: url.into(), status, content, truncated })
 }
 

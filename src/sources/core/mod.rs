@@ -1,16 +1,14 @@
 //! The built-in server `core`: files, searches, the shell and the web, for callers with a scope.
 //!
 //! `folder` says where a caller's paths may lead, `seen` what a session has read. `files`, `find`, `bash` and `fetch` are the
-//! tools of those names, `markdown` makes text of pages. `server` puts them together.
+//! tools of those names. `server` puts them together.
 
 mod bash;
 mod fetch;
 mod files;
 mod find;
 mod folder;
-mod markdown;
 mod seen;
 mod server;
 
-pub(crate) use markdown::{CONVERTER, convert_page};
 pub(super) use server::CoreServer;

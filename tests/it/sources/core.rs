@@ -187,7 +187,10 @@ fn running(word: &str) -> usize {
 fn commands_end_whole_with_their_time_their_caller_and_the_daemon() {
     let home = Home::new();
     let project = project(&home);
-    let mut d = with_core(&home, "[sources.core]\nenabled = true\nenv_inherit = [\"SHOWN\"]\n");
+    let mut d = with_core(
+        &home,
+        "[sources]\nmax_result_bytes = 10000000\n[sources.core]\nenabled = true\nenv_inherit = [\"SHOWN\"]\n",
+    );
     let agent = caller(&d, &project, &["exec"]);
     let bash = |arguments: Value| done(&call(&agent, "Bash", &arguments));
     assert_eq!(

@@ -119,7 +119,8 @@ fn who_subscribes_hears_of_changes_also_after_the_server_was_started_anew() {
         .expect("an answer")
         .expect("a stream");
     let mut hear = |method: &str, uri: Option<&str>| loop {
-        let note = stream.event().data;
+        let block = stream.block().expect("a stream").expect("it goes on");
+        let Ok(note) = serde_json::from_str::<Value>(&block.data.join("\n")) else { continue };
         if note["method"] == method && uri.is_none_or(|uri| note["params"]["uri"] == uri) {
             return;
         }
@@ -150,13 +151,12 @@ fn who_subscribes_hears_of_changes_also_after_the_server_was_started_anew() {
 fn a_large_result_is_a_resource_of_its_caller_and_its_project() {
     let home = Home::new();
     home.write("config.toml", "[sources]\nmax_result_bytes = 10000\n");
-    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    let mut shared = entry(&home, &[]);
+    shared["sharing"] = json!("shared");
+    let d = with_servers(&home, &json!({ "toy": shared }));
     in_state(&d, "toy", "connected");
     let agents = [("one", "/p"), ("two", "/p"), ("three", "/q")]
         .map(|(name, project)| of_project(&d, name, project));
-    until(SOON, || {
-        (said(&call(&agents[0], "toy__pid", &json!({}))).parse::<u32>().is_ok()).then_some(())
-    });
     let small = call(&agents[0], "toy__big", &json!({ "value": "9000" }));
     assert_eq!(said(&small).len(), 9000);
     let large = call(&agents[0], "toy__big", &json!({ "value": "20000" }));

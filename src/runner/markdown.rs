@@ -27,7 +27,7 @@ const LEFT_OUT: [&str; 7] = ["script", "style", "noscript", "template", "svg", "
 
 /// Converts a page in a process of its own, which has so much time and memory: parsers of HTML need the square of a length for
 /// some pages, and whoever wrote the page may know which. Of such a page the text between its tags is given.
-pub(super) async fn of_html(html: String) -> String {
+pub(crate) async fn markdown_of(html: String) -> String {
     let converted = tokio::time::timeout(Duration::from_secs(SECONDS * 2), in_process(&html)).await;
     match converted {
         Ok(Ok(text)) => text,
