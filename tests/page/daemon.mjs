@@ -48,6 +48,13 @@ export class Daemon {
     await gone;
   }
 
+  /** Runs it anew with this configuration. */
+  async configure(...lines) {
+    fs.writeFileSync(path.join(this.home, 'config.toml'), `${lines.join('\n')}\n`, { mode: 0o600 });
+    await this.kill();
+    await this.run();
+  }
+
   async remove() {
     if (this.child.exitCode === null && this.child.signalCode === null) await this.kill();
     fs.rmSync(this.home, { recursive: true, force: true });

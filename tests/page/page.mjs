@@ -199,6 +199,168 @@ test('a database that was restored shows as a gap', async (daemon) => {
   await tab.has('goes on');
 });
 
+/** Waits until the daemon says so. */
+async function until(ask, is, what) {
+  for (const end = Date.now() + 15_000; ;) {
+    const answer = await ask();
+    if (is(answer)) return answer;
+    if (Date.now() > end) throw new Error(`${what}: ${JSON.stringify(answer)}`);
+    await new Promise((done) => setTimeout(done, 50));
+  }
+}
+
+test('an agent is started, told, watched and stopped from the page', async (daemon) => {
+  await daemon.configure('[agents.lines]', 'backend = "exec"', `command = ["sh", "-c", 'while read line; do echo "got <b>$line</b>"; done']`);
+  const tab = await Tab.signedIn(daemon);
+  await tab.view('/ui/agents');
+  await tab.has('No agent has been started here.');
+  await tab.has('lines');
+  await tab.click('Start one');
+  await tab.page.waitForSelector('dialog[open]');
+  await axe(tab, 'start an agent');
+  await tab.page.select('dialog select', 'lines');
+  const field = (label) => tab.page.evaluateHandle((wanted) => [...document.querySelectorAll('dialog label')].find((each) => each.innerText.startsWith(wanted)).querySelector('input, textarea'), label);
+  await (await field('Folder')).type(daemon.home);
+  await (await field('Prompt')).type('first words');
+  await tab.page.$$eval('dialog button', (all) => all.find((each) => each.innerText === 'Start').click());
+  const [agent] = await until(async () => (await daemon.get('/v1/hosts')).hosts ?? (await daemon.get('/v1/hosts')).agents, (all) => all?.length === 1, 'one agent');
+  await tab.has('agent:lines:main');
+  await tab.view(`/ui/agents/${agent.id}`);
+  await tab.has('got <b>first words</b>');
+  await tab.page.type('textarea[aria-label="Prompt"]', 'second words');
+  await tab.click('Send');
+  await tab.has('got <b>second words</b>');
+  // What another says shows here as it comes.
+  await daemon.post(`/v1/hosts/${agent.id}/send`, { input: 'from elsewhere' });
+  await tab.has('got <b>from elsewhere</b>');
+  await axe(tab, 'an agent');
+  const texts = await tab.page.$$eval('.entry', (all) => all.map((each) => each.innerText));
+  assert.equal(texts.filter((each) => each.includes('got <b>second words')).length, 1, texts.join('\n'));
+  assert.equal(await tab.page.$$eval('.entry b', (all) => all.length), 0);
+  await tab.view(`/ui/agents/${agent.id}`);
+  for (const words of ['first words', 'second words', 'from elsewhere']) await tab.has(`got <b>${words}</b>`);
+  await tab.click('Stop');
+  await tab.has('Stop this agent?');
+  assert.notEqual((await daemon.get(`/v1/hosts/${agent.id}`)).state, 'done');
+  await tab.click('Yes');
+  await until(() => daemon.get(`/v1/hosts/${agent.id}`), (host) => host.state === 'done', 'stopped');
+  await tab.page.waitForFunction(() => document.querySelector('.detail .state').innerText === 'done', { timeout: 10_000 });
+  assert.equal(await tab.page.$('textarea[aria-label="Prompt"]'), null);
+  assert.deepEqual(tab.problems, []);
+});
+
+test('a permission is answered from the page while an agent waits', async (daemon) => {
+  await daemon.configure('[agents.asker]', 'backend = "acp"', `command = [${JSON.stringify(process.execPath)}, ${JSON.stringify(path.join(import.meta.dirname, 'asker.mjs'))}]`);
+  const tab = await Tab.signedIn(daemon);
+  const agent = await daemon.post('/v1/hosts', { instance: 'asker', cwd: daemon.home, prompt: 'clean up' });
+  await tab.has('Remove <i>build</i>?');
+  await tab.has('agent:asker:main');
+  await axe(tab, 'now, with a request');
+  await tab.click('Allow once');
+  await tab.has('Nothing needs you.');
+  await tab.view(`/ui/agents/${agent.id}`);
+  await tab.has('chosen: yes');
+  // The same beside what was said.
+  await daemon.post(`/v1/hosts/${agent.id}/send`, { input: 'once more' });
+  await tab.page.waitForSelector('.detail .need');
+  await axe(tab, 'an agent with a request');
+  await tab.click('Reject');
+  await tab.has('chosen: no');
+  await tab.page.waitForSelector('.detail .need', { hidden: true });
+  const { requests } = await daemon.get('/v1/requests');
+  assert.deepEqual(requests.map((each) => [each.answer.option_id, each.answer.by ?? each.answer.answered_by]).sort(), [['no', 'operator'], ['yes', 'operator']]);
+  // One that another answers goes by itself.
+  await daemon.post(`/v1/hosts/${agent.id}/send`, { input: 'and again' });
+  await tab.page.waitForSelector('.detail .need');
+  const open = await daemon.get('/v1/requests?open=true');
+  await daemon.post(`/v1/requests/${open.requests[0].request_id}/answer`, { option_id: 'yes' });
+  await tab.page.waitForFunction(() => !document.querySelector('.need'), { timeout: 10_000 });
+  await daemon.post(`/v1/hosts/${agent.id}/stop`);
+  assert.deepEqual(tab.problems, []);
+});
+
+test('a turn is interrupted from the page', async (daemon) => {
+  await daemon.configure('[agents.asker]', 'backend = "acp"', `command = [${JSON.stringify(process.execPath)}, ${JSON.stringify(path.join(import.meta.dirname, 'asker.mjs'))}]`);
+  const agent = await daemon.post('/v1/hosts', { instance: 'asker', cwd: daemon.home, prompt: 'wait' });
+  const tab = await Tab.signedIn(daemon);
+  await tab.view(`/ui/agents/${agent.id}`);
+  await tab.page.waitForFunction(() => document.querySelector('.detail .state').innerText === 'running', { timeout: 10_000 });
+  await tab.click('Interrupt');
+  await until(() => daemon.get(`/v1/hosts/${agent.id}`), (host) => host.state === 'idle', 'its turn is over');
+  await tab.page.waitForFunction(() => document.querySelector('.detail .state').innerText === 'idle', { timeout: 10_000 });
+  await daemon.post(`/v1/hosts/${agent.id}/stop`);
+  assert.deepEqual(tab.problems, []);
+});
+
+test('words go into a turn that is under way', async (daemon) => {
+  await daemon.configure('[agents.lines]', 'backend = "exec"', 'turn_end = "over"', `command = ["sh", "-c", 'while read line; do echo "got $line"; [ "$line" = end ] && echo over; done']`);
+  const agent = await daemon.post('/v1/hosts', { instance: 'lines', cwd: daemon.home, prompt: 'one' });
+  const tab = await Tab.signedIn(daemon);
+  await tab.view(`/ui/agents/${agent.id}`);
+  await tab.page.waitForFunction(() => document.querySelector('.detail .state').innerText === 'running', { timeout: 10_000 });
+  await tab.page.type('textarea[aria-label="Prompt"]', 'end');
+  await tab.click('Steer');
+  await tab.has('got end');
+  await tab.page.waitForFunction(() => document.querySelector('.detail .state').innerText === 'idle', { timeout: 10_000 });
+  await daemon.post(`/v1/hosts/${agent.id}/stop`);
+  assert.deepEqual(tab.problems, []);
+});
+
+test('the servers say what they do and what a person can do', async (daemon) => {
+  const toy = path.join(import.meta.dirname, 'toy.mjs');
+  const command = JSON.stringify(process.execPath);
+  await daemon.configure(
+    '[sources.toy]', `command = ${command}`, `args = [${JSON.stringify(toy)}]`,
+    '[sources.broken]', 'command = "/nowhere/at/all"',
+    '[sources.off]', `command = ${command}`, `args = [${JSON.stringify(toy)}]`, 'enabled = false',
+  );
+  const tab = await Tab.signedIn(daemon);
+  await tab.view('/ui/servers');
+  const shows = (name, state) => tab.page.waitForFunction((...wanted) => [...document.querySelectorAll('.sources li')].some((row) => wanted.every((word) => row.innerText.includes(word))), { timeout: 15_000, polling: 50 }, name, state)
+    .catch(async () => { throw new Error(`${name} is not ${state}: ${await tab.text()}`); });
+  const open = (name) => tab.page.$$eval('.sources summary', (all, wanted) => all.find((each) => each.innerText.startsWith(wanted)).click(), name);
+  await shows('toy', 'connected');
+  await shows('toy', '1 tools');
+  await shows('off', 'disabled');
+  await shows('broken', 'back');
+  await axe(tab, 'servers');
+  await open('toy');
+  await tab.click('Show its error output');
+  await tab.has('toy <b>begins</b>');
+  await axe(tab, 'a server');
+  // Each of what a person can do, as it is done.
+  await tab.click('Disable');
+  await tab.click('Yes');
+  await shows('toy', 'disabled');
+  await tab.click('Enable');
+  await shows('toy', 'connected');
+  // Its tool, by a form.
+  await tab.view('/ui/servers/toy__greet');
+  await tab.page.waitForSelector('#argument-name');
+  await tab.page.type('#argument-name', '<i>Ann</i>');
+  await tab.click('Call');
+  await tab.click('Yes');
+  await tab.has('hello, <i>Ann</i>');
+  assert.deepEqual(tab.problems, []);
+});
+
+for (const [agents, width, dark] of [0, 5, 500].flatMap((count) => [[count, 360, false], [count, 1280, false], [count, 1280, true], [count, 2560, true]])) {
+  test(`${agents} agents at ${width} px, ${dark ? 'dark' : 'light'}: all are here, and nothing is beside the window`, async (daemon) => {
+    for (let from = 0; from < agents; from += 25) {
+      await Promise.all(Array.from({ length: Math.min(25, agents - from) }, (_, n) => daemon.peer(`agent-${String(from + n).padStart(3, '0')}`, { backend: ['claude-code', 'codex', 'gemini'][n % 3] })));
+    }
+    const tab = await Tab.signedIn(daemon, { width, height: width < 500 ? 780 : 1000, dark });
+    for (const view of ['now', 'agents', 'messages']) {
+      await tab.view(at(view));
+      if (view === 'now' && agents) await tab.has(`agent-${String(agents - 1).padStart(3, '0')}`);
+      const [inner, scroll] = await tab.page.evaluate(() => [innerWidth, document.scrollingElement.scrollWidth]);
+      assert.ok(scroll <= inner, `${view}: ${scroll} px in a window of ${inner}`);
+      if (process.env.SVC_SHOTS) await tab.page.screenshot({ path: path.join(process.env.SVC_SHOTS, `${view}-${agents}-agents-${width}${dark ? '-dark' : ''}.png`) });
+    }
+    assert.deepEqual(tab.problems, []);
+  });
+}
+
 test('texts of agents are text', async (daemon) => {
   const evil = '<img src=x onerror="globalThis.owned=1"><script>globalThis.owned=1</script>';
   const bidi = 'safe\u202Egnp.exe\u202C \u2066x\u2069 z\u200Bw\uFEFF \u001b]0;title\u0007 \u001b[2J\u0000\u009b';

@@ -11,12 +11,17 @@ export function nameOf(state, id) {
   return state.peers.get(id)?.display_name ?? id;
 }
 
+function nameOfHost(state, id) {
+  const host = state.hosts?.get(id);
+  return host?.session_key ?? host?.name ?? id;
+}
+
 /** Everything that waits for the person, the most urgent first. */
 export function attention(state) {
   const now = Date.now();
   const found = [];
   for (const request of state.requests?.values() ?? []) {
-    if (!request.closed_at) found.push({ key: request.request_id, kind: 'request', at: request.opened_at, text: request.title, request });
+    if (!request.closed_at) found.push({ key: request.request_id, kind: 'request', at: request.opened_at, text: request.title, detail: nameOfHost(state, request.agent_id), request });
   }
   for (const host of state.hosts?.values() ?? []) {
     if (host.state === 'limited') {
@@ -24,8 +29,9 @@ export function attention(state) {
     }
   }
   for (const source of state.sources?.values() ?? []) {
-    if (['needs_login', 'auth_required'].includes(source.state)) {
-      found.push({ key: source.instance, kind: 'login', at: source.since, text: `${source.instance} needs a login`, to: path('servers', source.instance), label: 'Log in' });
+    if (source.state === 'needs_auth' || source.state === 'pending_approval') {
+      const text = source.state === 'needs_auth' ? `${source.name} needs a login` : `${source.name} waits for your approval`;
+      found.push({ key: `${source.name} ${source.from}`, kind: source.state, at: source.since, text, detail: source.next_action, to: path('servers', '', { server: source.name }), label: 'Look' });
     }
   }
   for (const task of state.tasks.values()) {
@@ -51,6 +57,6 @@ export function attention(state) {
       }
     }
   }
-  const rank = ['request', 'limited', 'login', 'failed', 'expired', 'undeliverable', 'refused', 'unread', 'orphan'];
+  const rank = ['request', 'limited', 'needs_auth', 'pending_approval', 'failed', 'expired', 'undeliverable', 'refused', 'unread', 'orphan'];
   return found.sort((one, other) => rank.indexOf(one.kind) - rank.indexOf(other.kind) || String(other.at).localeCompare(String(one.at)));
 }

@@ -93,7 +93,7 @@ const LISTS = {
   hosts: () => all('/v1/hosts', 'hosts', 'id', {}, 500),
   requests: () => all('/v1/requests', 'requests', 'request_id', { open: true }, 500),
   instances: () => all('/v1/agents', 'agents', 'instance', {}, 500),
-  sources: () => all('/v1/sources', 'sources', 'instance', {}, 500),
+  sources: () => all('/v1/sources', 'sources', (source) => JSON.stringify([source.project ?? '', source.name, source.from]), {}, 500),
 };
 /** Lists that a daemon may not have: its own description says which it has. */
 const OPTIONAL = { hosts: '/v1/hosts', requests: '/v1/requests', instances: '/v1/agents', sources: '/v1/sources' };
@@ -116,7 +116,7 @@ async function all(path, name, key, filters, most) {
   do {
     const page = await get(query(path, { ...filters, limit: Math.min(500, most), cursor }));
     const items = page[name] ?? page.agents ?? [];
-    for (const item of items) rows.set(item[key], item);
+    for (const item of items) rows.set(typeof key === 'function' ? key(item) : item[key], item);
     cursor = page.next_cursor;
   } while (cursor && rows.size < most);
   return rows;
@@ -225,6 +225,8 @@ function take(event) {
     refresh('ghap', data.id);
   } else if (family === 'request') {
     refresh('requests', data?.request_id ?? '');
+  } else if (family === 'source') {
+    refresh('sources', data?.name ?? '');
   } else if (family === 'agent' && data?.agent_id) {
     refresh('hosts', data.agent_id);
   } else if (kind === 'state' && stream.startsWith('agent/')) {

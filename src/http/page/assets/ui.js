@@ -1,11 +1,13 @@
 // Small parts that all views share.
 import { html, useEffect, useRef, useState } from './lib.js';
+import { post } from './api.js';
+import { load } from './store.js';
 import { line } from './text.js';
 
 const MOODS = {
   good: ['online', 'running', 'done', 'confirmed', 'acked', 'callable', 'live', 'gold', 'ready', 'connected'],
   busy: ['busy', 'active', 'offered', 'injected', 'starting', 'stopping', 'connecting', 'queued', 'accepted', 'silver'],
-  wait: ['requires_action', 'pending', 'limited', 'needs_login', 'away', 'bronze', 'cancel requested'],
+  wait: ['requires_action', 'pending', 'limited', 'needs_auth', 'pending_approval', 'backing_off', 'away', 'bronze', 'cancel requested'],
   bad: ['failed', 'error', 'lost', 'expired', 'undeliverable', 'refused', 'falsified', 'misconfigured', 'binary-missing', 'signed-out'],
 };
 const MOOD_OF = new Map(Object.entries(MOODS).flatMap(([mood, words]) => words.map((word) => [word, mood])));
@@ -54,6 +56,17 @@ export function Action({ run, children, class: name, ask, disabled, title }) {
   }
   return html`<button class=${name} onClick=${act} title=${title} disabled=${disabled || phase === 'busy'}>${children}</button>
     ${error && html`<span class="bad-text" role="alert">${line(error, 300)}</span>`}`;
+}
+
+/** What an agent asks, with what may be answered. */
+export function Answers({ request }) {
+  const [text, setText] = useState('');
+  const answer = (body) => post(`/v1/requests/${encodeURIComponent(request.request_id)}/answer`, body).finally(() => load('requests'));
+  if (!request.options?.length) {
+    return html`<div class="answers"><input value=${text} aria-label="Answer" onInput=${(event) => setText(event.target.value)} /><${Action} class="primary" disabled=${!text.trim()} run=${() => answer({ text })}>Answer<//></div>`;
+  }
+  return html`<div class="answers">${request.options.map((option) => html`<${Action} key=${option.option_id}
+    class=${String(option.kind ?? '').startsWith('allow') ? 'primary' : ''} run=${() => answer({ option_id: option.option_id })}>${line(option.name, 60)}<//>`)}</div>`;
 }
 
 export function Search({ value, set, label = 'Search' }) {

@@ -5,7 +5,7 @@ import { path, setQuery } from '../router.js';
 import { followStream, load, useStore } from '../store.js';
 import { Text, line } from '../text.js';
 import { Time } from '../time.js';
-import { Action, Choice, Dialog, Empty, Facts, Failure, Loading, State, useRead } from '../ui.js';
+import { Action, Answers, Choice, Dialog, Empty, Facts, Failure, Loading, State, useRead } from '../ui.js';
 
 const OVER = ['done', 'error', 'lost'];
 /** Entries that are kept of one agent. */
@@ -83,7 +83,7 @@ function useHistory(id) {
   return known.current;
 }
 
-function Host({ id, host }) {
+function Host({ id, host, requests }) {
   const history = useHistory(id);
   const [text, setText] = useState('');
   const end = useRef();
@@ -94,10 +94,10 @@ function Host({ id, host }) {
     if (follow && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [history.entries.length, last?.content, follow]);
   const isLive = !OVER.includes(host.state);
-  const send = async (event) => {
+  const send = async (event, mode = 'queue') => {
     event?.preventDefault();
     if (!text.trim()) return;
-    await post(url(id, 'send'), { input: text });
+    await post(url(id, 'send'), { input: text, mode });
     setText('');
   };
   return html`<article class="detail thread" aria-label="Agent"><header class="bar"><a class="back" href=${path('agents')}>Agents</a><h2><bdi>${line(host.session_key ?? host.id, 80)}</bdi></h2><${State} of=${host.state} />
@@ -107,8 +107,10 @@ function Host({ id, host }) {
       ${history.error ? html`<${Failure} text=${history.error.message} />` : history.isLoading ? html`<${Loading} of="what was said" />` : !history.entries.length ? html`<${Empty} title="Nothing was said yet." />` : ''}
       ${history.total > history.entries.length && history.earlier && html`<${Action} run=${history.earlier}>Earlier<//>`}
       ${history.entries.map((entry, index) => html`<${Entry} key=${entry.offset ?? index} entry=${entry} />`)}<div ref=${end}></div></div>
+ ${requests.map((request) => html`<section class="need" key=${request.request_id} aria-label="What it asks"><${State} of="request" /><div class="what"><${Text} value=${request.title} cut=${300} /></div><${Time} at=${request.opened_at} /><div class="do"><${Answers} request=${request} /></div></section>`)}
     ${isLive && html`<form class="compose" onSubmit=${send}><textarea rows="2" aria-label="Prompt" placeholder="Tell the agent what to do" value=${text} onInput=${(event) => setText(event.target.value)}
-      onKeyDown=${(event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && send(event)}></textarea><${Action} class="primary" run=${() => send()} title="Ctrl+Enter">Send<//></form>`}</article>`;
+      onKeyDown=${(event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && send(event)}></textarea><${Action} class="primary" run=${() => send()} title="Ctrl+Enter: after its turn">Send<//>
+      ${host.state === 'running' && html`<${Action} run=${() => send(null, 'steer')} title="Into its turn, now">Steer<//>`}</form>`}</article>`;
 }
 
 function Start({ instances, close }) {
@@ -128,7 +130,7 @@ function Start({ instances, close }) {
 }
 
 export function Agents({ route }) {
-  const state = useStore('hosts', 'instances');
+  const state = useStore('hosts', 'instances', 'requests');
   const [isStarting, setStarting] = useState(false);
   const { hosts, instances } = state;
   const known = hosts?.get(route.id);
@@ -143,6 +145,6 @@ export function Agents({ route }) {
     ${!rows.length ? html`<${Empty} title="No agent has been started here."><code>svc agent start</code> starts one in the folder that you are in.<//>`
       : html`<ul class="threads">${rows.map((each) => html`<li key=${each.id} data-row><a href=${path('agents', each.id)} aria-current=${each.id === route.id ? 'true' : undefined}><span class="who"><bdi>${line(each.session_key ?? each.id, 60)}</bdi></span><${State} of=${each.state} /><span class="muted last"><bdi>${line(each.task ?? each.description ?? each.instance ?? each.backend, 120)}</bdi></span><${Time} at=${each.started_at} /></a></li>`)}</ul>`}
     ${instances && html`<h3>Instances</h3>${instances.size ? html`<ul class="plain">${[...instances.values()].map((each) => html`<li><span class="strong">${line(each.instance, 60)}</span> <span class="muted">${each.backend}</span> <${State} of=${each.status} /> ${each.reason && html`<span class="muted">${line(each.reason, 200)}</span>`}</li>`)}</ul>` : html`<${Empty} title="No instance is configured." />`}`}</section>
-    ${host ? html`<${Host} key=${host.id} id=${host.id} host=${host} />` : route.id && one.error ? html`<section class="detail"><${Failure} text=${one.error.message} again=${one.again} /></section>` : ''}
+    ${host ? html`<${Host} key=${host.id} id=${host.id} host=${host} requests=${[...(state.requests?.values() ?? [])].filter((each) => each.agent_id === host.id && !each.closed_at)} />` : route.id && one.error ? html`<section class="detail"><${Failure} text=${one.error.message} again=${one.again} /></section>` : ''}
     ${isStarting && html`<${Start} instances=${instances} close=${() => setStarting(false)} />`}</div>`;
 }

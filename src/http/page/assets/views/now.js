@@ -1,31 +1,19 @@
 // Now: what needs a person, then who is here.
-import { html, useState } from '../lib.js';
+import { html } from '../lib.js';
 import { attention, nameOf } from '../attention.js';
-import { post } from '../api.js';
 import { path } from '../router.js';
 import { load, see, useStore } from '../store.js';
 import { Text, line } from '../text.js';
 import { Time, useClock } from '../time.js';
-import { Action, Empty, Failure, Loading, State } from '../ui.js';
+import { Answers, Empty, Failure, Loading, State } from '../ui.js';
 
 const ORDER = ['requires_action', 'limited', 'running', 'starting', 'online', 'busy', 'idle', 'stopping', 'offline', 'done', 'error', 'lost'];
-
-function Request({ request }) {
-  const answer = (option) => post(`/v1/requests/${encodeURIComponent(request.request_id)}/answer`, { option_id: option.option_id }).then(() => load('requests'));
-  const [text, setText] = useState('');
-  if (!request.options?.length) {
-    const say = () => post(`/v1/requests/${encodeURIComponent(request.request_id)}/answer`, { text }).then(() => load('requests'));
-    return html`<div class="answers"><input value=${text} aria-label="Answer" onInput=${(event) => setText(event.target.value)} /><${Action} class="primary" disabled=${!text.trim()} run=${say}>Answer<//></div>`;
-  }
-  return html`<div class="answers">${request.options?.map((option) => html`<${Action} key=${option.option_id}
-    class=${String(option.kind ?? '').startsWith('allow') ? 'primary' : ''} run=${() => answer(option)}>${line(option.name, 60)}<//>`)}</div>`;
-}
 
 function Need({ item }) {
   return html`<li class="need" data-row><${State} of=${item.kind} />
     <div class="what"><${Text} value=${item.text} cut=${300} />${item.detail && html` <span class="muted">${line(item.detail, 200)}</span>`}</div>
     <${Time} at=${item.at} />
-    <div class="do">${item.request ? html`<${Request} request=${item.request} />` : html`<a class="button" href=${item.to}>${item.label}</a>`}</div></li>`;
+    <div class="do">${item.request ? html`<${Answers} request=${item.request} />` : html`<a class="button" href=${item.to}>${item.label}</a>`}</div></li>`;
 }
 
 /** One row for each agent that we host, and each peer that is no such agent. */

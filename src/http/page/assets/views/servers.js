@@ -5,7 +5,7 @@ import { go, path } from '../router.js';
 import { load, useStore } from '../store.js';
 import { Text, line } from '../text.js';
 import { Time } from '../time.js';
-import { Action, Empty, Failure, Loading, Search, State, useRead } from '../ui.js';
+import { Action, Empty, Facts, Failure, Loading, Search, State, useRead } from '../ui.js';
 
 async function tools() {
   const all = [];
@@ -74,14 +74,34 @@ function Tool({ tool }) {
     ${result !== null && html`<h3>Result</h3><pre class="data" tabindex="0"><${Text} value=${JSON.stringify(result, null, 2)} cut=${20000} /></pre>`}</article>`;
 }
 
-const ACTIONS = { needs_login: ['Log in', 'login'], auth_required: ['Log in', 'login'], disabled: ['Enable', 'enable'], failed: ['Reconnect', 'reconnect'], error: ['Reconnect', 'reconnect'], disconnected: ['Reconnect', 'reconnect'] };
+/** What a person can do from here, by state; what takes a terminal is said by the server's next action. */
+const ACTIONS = { disabled: [['Enable', 'enable']], hidden: [], misconfigured: [], pending_approval: [], needs_auth: [['Try again', 'reconnect'], ['Disable', 'disable']], failed: [['Start again', 'reconnect'], ['Disable', 'disable']], backing_off: [['Start now', 'reconnect'], ['Disable', 'disable']] };
+const WORKING = [['Reconnect', 'reconnect'], ['Disable', 'disable']];
 
-function Sources({ sources }) {
-  return html`<ul class="sources">${[...sources.values()].map((source) => {
-    const [label, act] = ACTIONS[source.state] ?? ['Reconnect', 'reconnect'];
-    return html`<li key=${source.instance} data-row><span class="strong"><bdi>${line(source.instance, 60)}</bdi></span> <${State} of=${source.state} /> <span class="muted">${line(source.reason ?? '', 300)}</span> <${Time} at=${source.since} />
-      <${Action} run=${() => post(`/v1/sources/${encodeURIComponent(source.instance)}/${act}`).then(() => load('sources'))}>${label}<//></li>`;
-  })}</ul>`;
+const at = (source, act = '') => query(`/v1/sources/${encodeURIComponent(source.name)}${act && `/${act}`}`, { project: source.project });
+
+function Errors({ source }) {
+  const [log, setLog] = useState(null);
+  const read = () => get(at(source, 'log')).then((reply) => setLog(reply.log));
+  return html`<p><${Action} run=${read}>${log === null ? 'Show its error output' : 'Read again'}<//></p>
+    ${log !== null && (log ? html`<pre class="data" tabindex="0"><${Text} value=${log} cut=${20000} /></pre>` : html`<p class="muted">It wrote nothing there.</p>`)}`;
+}
+
+function Source({ source, isChosen }) {
+  const act = (name) => post(at(source, name)).then(() => load('sources'));
+  const counts = [['tools', source.tools], ['resources', source.resources], ['prompts', source.prompts]].filter(([, count]) => count);
+  return html`<li data-row class=${isChosen ? 'chosen' : ''}><details open=${isChosen}><summary><span class="strong"><bdi>${line(source.name, 60)}</bdi></span> <${State} of=${source.state} />
+      <span class="muted">${counts.map(([name, count]) => `${count} ${name}`).join(', ')}</span> <${Time} at=${source.since} /></summary>
+    ${source.reason && html`<p><${Text} value=${source.reason} cut=${600} /></p>`}
+    ${source.next_action && html`<p><span class="muted">Next:</span> <${Text} value=${source.next_action} cut=${300} /></p>`}
+    <p class="answers">${(ACTIONS[source.state] ?? WORKING).map(([label, name]) => html`<${Action} key=${name} ask=${name === 'disable' ? 'Turn it off for good?' : undefined} run=${() => act(name)}>${label}<//>`)}</p>
+    <${Facts} of=${[['Named in', source.from && line(source.from, 200)], ['Hidden by', source.hidden_by && line(source.hidden_by, 200)], ['Project', source.project && html`<code>${line(source.project, 200)}</code>`], ['Transport', source.transport], ['Sharing', source.sharing], ['Process', source.pid], ['Attempt', source.attempt], ['Next start', source.next_at && html`<${Time} at=${source.next_at} />`],
+      ['Instances', source.instances?.length ? source.instances.map((each) => `${line(each.key, 80)} ${each.state}`).join(', ') : ''], ['Warnings', source.warnings?.map((each) => line(each, 300)).join(' ')]]} />
+    ${!['hidden', 'pending_approval'].includes(source.state) && html`<${Errors} source=${source} />`}</details></li>`;
+}
+
+function Sources({ sources, chosen }) {
+  return html`<ul class="sources">${[...sources].map(([key, source]) => html`<${Source} key=${key} source=${source} isChosen=${source.name === chosen && source.state !== 'hidden'} />`)}</ul>`;
 }
 
 export function Servers({ route }) {
@@ -96,11 +116,11 @@ export function Servers({ route }) {
   return html`<div class=${`split${route.id ? ' has-detail' : ''}`}><section class="index" aria-label="Servers"><header class="bar"><h2>Servers</h2></header>
     ${!state.loaded.has('sources') ? html`<${Loading} of="servers" />`
       : !state.sources ? html`<${Empty} title="This daemon has no child servers.">All tools below are its own.<//>`
-      : !state.sources.size ? html`<${Empty} title="No child server is configured.">They stand in <code>config.toml</code>; <code>svc config show</code> says where that is.<//>`
-      : html`<${Sources} sources=${state.sources} />`}
+      : !state.sources.size ? html`<${Empty} title="No child server is configured."><code>svc mcp import claude-code</code> takes those of a client; <code>svc mcp add</code> names one.<//>`
+      : html`<${Sources} sources=${state.sources} chosen=${route.query.get('server')} />`}
     <header class="bar"><h2>Tools</h2><${Search} value=${find} set=${setFind} label="Search tools" /><span class="muted">${shown.length}</span></header>
     ${read.error ? html`<${Failure} text=${read.error.message} again=${read.again} />` : !read.value ? html`<${Loading} of="tools" />`
       : !shown.length ? html`<${Empty} title="No tool is like that." />`
-      : html`<ul class="threads">${shown.map((tool) => html`<li key=${tool.name} data-row><a href=${path('servers', tool.name)} aria-current=${tool.name === route.id ? 'true' : undefined} onClick=${() => go(path('servers', tool.name))}><span class="who"><code>${line(tool.name, 80)}</code></span><span class="muted">${tool.family}</span><span class="muted last">${line(tool.description, 140)}</span></a></li>`)}</ul>`}</section>
+      : html`<ul class="threads">${shown.map((tool) => html`<li key=${tool.name} data-row><a href=${path('servers', tool.name)} aria-current=${tool.name === route.id ? 'true' : undefined} onClick=${() => go(path('servers', tool.name))}><span class="who"><code>${line(tool.name, 80)}</code></span><span class="muted">${tool.family}</span><span class="muted last">${line(tool.description.split('\n')[0], 200)}</span></a></li>`)}</ul>`}</section>
     ${chosen ? html`<${Tool} key=${chosen.name} tool=${chosen} />` : route.id && read.value ? html`<section class="detail" aria-label="Tool"><${Empty} title="There is no such tool." /></section>` : ''}</div>`;
 }
