@@ -115,7 +115,6 @@ async fn assemble(call: Call, input: ContextInput) -> Result<ContextOutput, Fail
         kinds: input.context_types.unwrap_or_default(),
         limit: input.limit.unwrap_or(10),
         budget: budget(input.max_tokens, input.max_bytes),
-        unasked: false,
         repeat: input.repeat.unwrap_or(false),
         remember: true,
         hook_id: None,
@@ -241,6 +240,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn where_nothing_is_relevant_nothing_is_given() {
+        let world = World::open().await;
+        let call = begin(&world, "s", "/nowhere/p").await;
+        for about in [
+            "the tenant cache of the login page leaks into another session",
+            "invoice totals differ by a cent since lines are rounded first",
+            "the nightly export is killed because it holds all rows in memory",
+        ] {
+            try_it(&world, &call, about, "confirmed").await;
+            remember(&world, &call, about, 0.9).await;
+        }
+        for prompt in [
+            "the login button is too close to the edge",
+            "which page shows the open invoices?",
+            "add a column to the export",
+            "write a poem about spring",
+            "thanks, now commit it",
+        ] {
+            let context = ask(&world, &call, prompt, json!({})).await;
+            assert_eq!((&context["markdown"], &context["item_count"]), (&json!(""), &json!(0)));
+        }
+        let context = ask(&world, &call, "totals of an invoice are a cent off", json!({})).await;
+        assert!(text(&context, "markdown").contains("rounded first"), "{context}");
+    }
+
+    #[tokio::test]
     async fn what_was_said_is_not_said_again_in_another_record() {
         let world = World::open().await;
         let call = begin(&world, "s", "/nowhere/p").await;
@@ -305,7 +330,10 @@ mod tests {
     async fn what_did_not_work_has_a_place_of_its_own() {
         let world = World::open().await;
         let call = begin(&world, "s", "/nowhere/p").await;
-        let failed = try_it(&world, &call, "cache", "falsified").await;
+        let far = try_it(&world, &call, "cache", "falsified").await;
+        let failed =
+            try_it(&world, &call, "the tenant cache of the login page stays cold", "falsified")
+                .await;
         for n in 0..12 {
             let about = format!("the tenant cache of the login page leaks, number {n}");
             try_it(&world, &call, &about, "confirmed").await;
@@ -319,6 +347,7 @@ mod tests {
                 ask(&world, &call, "tenant cache of the login page", budget.clone()).await;
             assert!(ids(&context).contains(&failed), "{budget}: {context}");
             assert_ne!(ids(&context)[0], failed, "the best comes first");
+            assert!(!ids(&context).contains(&far), "far below the best: {context}");
         }
     }
 

@@ -3,8 +3,7 @@
 //! There is no model here. What a model knows of words that mean the same stands in lists: `thesaurus.txt`, for what
 //! developers call one thing; `common.txt`, words of everyday English, which say little of a subject however rare they are
 //! among a few hundred records; and `stop.txt`, words that say nothing. What a prompt is after is told by `orders.txt`, words
-//! that an order begins with, after some of `openings.txt`, and by `troubles.txt`, words of those whom something hinders
-//! (its `t` is what is left of "doesn't").
+//! that an order begins with, after some of `openings.txt`.
 
 mod stem;
 
@@ -26,6 +25,12 @@ const OF_PHRASE: f64 = 0.85;
 const TYPO: f64 = 0.7;
 /// What a longer or shorter form counts.
 const FORM: f64 = 0.5;
+/// Synonyms of a word from which on each counts for less: what may mean so many things says little of which.
+const MANY_SYNONYMS: f64 = 10.0;
+/// Digits of a number that is no quantity, but may be a code, a port or a version.
+const CODE_DIGITS: usize = 3;
+/// Parts of an identifier that are known as such.
+const MOST_PARTS: usize = 8;
 
 /// Words that an order begins with, if there are two.
 const ORDERS_OF_TWO: &[[&str; 2]] =
@@ -37,8 +42,6 @@ static STOP: Words = LazyLock::new(|| include_str!("stop.txt").split_whitespace(
 static OPENINGS: Words =
     LazyLock::new(|| include_str!("openings.txt").split_whitespace().collect());
 static ORDERS: Words = LazyLock::new(|| include_str!("orders.txt").split_whitespace().collect());
-static TROUBLES: Words =
-    LazyLock::new(|| include_str!("troubles.txt").split_whitespace().collect());
 static COMMON: LazyLock<HashSet<String>> =
     LazyLock::new(|| include_str!("common.txt").split_whitespace().map(stem).collect());
 static THESAURUS: LazyLock<Thesaurus> =
@@ -93,9 +96,17 @@ impl Thesaurus {
     }
 }
 
-/// Whether a term is an everyday word.
+/// Whether a term is an everyday word or a small number.
 pub fn is_common(term: &str) -> bool {
-    COMMON.contains(term)
+    let is_quantity = term.len() < CODE_DIGITS && term.bytes().all(|byte| byte.is_ascii_digit());
+    is_quantity || COMMON.contains(term)
+}
+
+/// What each of so many synonyms of a word counts.
+fn synonym(is_common: bool, synonyms: usize) -> f64 {
+    let count = f64::from(u16::try_from(synonyms).unwrap_or(u16::MAX));
+    let of_many = (MANY_SYNONYMS / count.max(MANY_SYNONYMS)).sqrt();
+    SYNONYM * of_many * if is_common { OF_COMMON } else { 1.0 }
 }
 
 /// The terms of a text, with a space between. They hold letters and digits only.
@@ -124,8 +135,6 @@ pub struct Prompt {
     pub groups: Vec<WordGroup>,
     /// It orders some work done rather than telling of a trouble: then little that is remembered helps.
     pub is_chore: bool,
-    /// How many of its words say that something is not as it should be: then more does.
-    pub troubles: usize,
 }
 
 /// A word, or some that belong together, and what may stand for it.
@@ -139,6 +148,8 @@ pub struct WordGroup {
     pub is_common: bool,
     /// Whether it is a word of the field.
     pub is_known: bool,
+    /// The term of the identifier that it is a part of.
+    pub whole: Option<String>,
     /// Terms to look for, with what each counts.
     pub members: Vec<(String, f64)>,
 }
@@ -150,10 +161,12 @@ impl WordGroup {
         }
     }
 
-    /// Whether it is worth looking for terms that look like it, if no record has it.
+    /// Whether it is worth looking for terms that look like it, if no record has it. An everyday word is spelt as it is
+    /// meant: a mouth is no month.
     pub fn may_be_misspelt(&self) -> bool {
         !self.is_phrase
             && !self.is_known
+            && !self.is_common
             && self.term.len() >= 5
             && self.term.bytes().all(|byte| byte.is_ascii_lowercase())
     }
@@ -197,7 +210,7 @@ impl Prompt {
         let stems: Vec<String> = words.iter().map(|word| stem(word)).collect();
         let mut groups = Vec::new();
         let mut seen = HashSet::new();
-        for (word, term) in words.iter().zip(&stems) {
+        for (at, (word, term)) in words.iter().zip(&stems).enumerate() {
             if says_something(word) && seen.insert(term) {
                 let is_common = is_common(term);
                 let others = THESAURUS.words.get(term);
@@ -206,9 +219,10 @@ impl Prompt {
                     is_phrase: false,
                     is_common,
                     is_known: others.is_some(),
+                    whole: whole_of(&words, at).map(|whole| stems[whole].clone()),
                     members: vec![(term.clone(), 1.0)],
                 };
-                let weight = if is_common { SYNONYM * OF_COMMON } else { SYNONYM };
+                let weight = synonym(is_common, others.map_or(0, Vec::len));
                 for other in others.into_iter().flatten() {
                     group.add(other, weight);
                 }
@@ -224,14 +238,27 @@ impl Prompt {
                     && !groups.iter().any(|group: &WordGroup| group.term == term)
                 {
                     let members = meaning.iter().map(|term| (term.clone(), OF_PHRASE)).collect();
-                    let (is_phrase, is_common, is_known) = (true, false, true);
-                    groups.push(WordGroup { term, is_phrase, is_common, is_known, members });
+                    let (is_phrase, is_common, is_known, whole) = (true, false, true, None);
+                    groups.push(WordGroup { term, is_phrase, is_common, is_known, whole, members });
                 }
             }
         }
-        let troubles = words.iter().filter(|word| TROUBLES.contains(word.as_str())).count();
-        Self { groups, is_chore: is_chore(&words), troubles }
+        Self { groups, is_chore: is_chore(&words) }
     }
+}
+
+/// The index of the identifier that a word is a part of: [`words`] gives an identifier without its seams, and then its parts.
+fn whole_of(words: &[String], part: usize) -> Option<usize> {
+    (part.saturating_sub(MOST_PARTS)..part).rev().find(|&whole| {
+        let mut rest = words[whole].as_str();
+        let parts = words[whole + 1..].iter().take_while(|part| {
+            let after = rest.strip_prefix(part.as_str()).filter(|_| !rest.is_empty());
+            rest = after.unwrap_or(rest);
+            after.is_some()
+        });
+        let count = parts.count();
+        rest.is_empty() && count > 1 && part <= whole + count
+    })
 }
 
 fn is_chore(words: &[String]) -> bool {
@@ -323,7 +350,10 @@ fn split(run: &str, all: &mut Vec<String>) {
         let here = kind(c);
         let next = chars.get(at + 1).map(|c| kind(*c));
         begins |= match (before, here) {
-            (Some(CharKind::Upper), CharKind::Upper) => next == Some(CharKind::Lower),
+            (Some(CharKind::Upper), CharKind::Upper) => {
+                let is_plural = chars[at + 1..] == ['s'];
+                next == Some(CharKind::Lower) && !is_plural
+            }
             (Some(CharKind::Upper), CharKind::Lower) => false,
             (before, here) => before != Some(here),
         };
@@ -419,6 +449,7 @@ mod tests {
             ("src/store/write_tx.rs", "src store writetx write tx rs"),
             ("HTTPServer2", "httpserver2 http server"),
             ("C++ foo-bar col:val", "foo bar col val"),
+            ("URLs of TVs, DNSSec", "url tv dnssec dn sec"),
             ("Zertifikatsprüfung GRÖẞE", "zertifikatsprufung gross"),
             ("Excelで開く", "excel で開 開く"),
             ("䷀ サーバー・エラー", "サー ーバ バー エラ ラー"),
@@ -439,6 +470,42 @@ mod tests {
         let terms: Vec<&str> = typo.members.iter().map(|it| it.0.as_str()).collect();
         assert!(terms.contains(&"straggler") && terms.contains(&"skew"), "{terms:?}");
         assert!(!terms.contains(&"string"));
+    }
+
+    #[test]
+    fn an_everyday_word_is_no_typo() {
+        for (word, may) in
+            [("mouth", false), ("centre", false), ("timeout", false), ("stragler", true)]
+        {
+            assert_eq!(Prompt::read(word).groups[0].may_be_misspelt(), may, "{word}");
+        }
+    }
+
+    #[test]
+    fn the_parts_of_an_identifier_know_it() {
+        let prompt = Prompt::read("RabbitMQ computeCartTotal(), rabbit");
+        let wholes: Vec<(&str, Option<&str>)> =
+            prompt.groups.iter().map(|it| (it.term.as_str(), it.whole.as_deref())).collect();
+        let (mq, cart) = (Some("rabbitmq"), Some("computecarttot"));
+        assert_eq!(
+            wholes,
+            [
+                ("rabbitmq", None),
+                ("rabbit", mq),
+                ("mq", mq),
+                ("computecarttot", None),
+                ("comput", cart),
+                ("cart", cart),
+                ("total", cart),
+            ]
+        );
+    }
+
+    #[test]
+    fn each_of_many_synonyms_counts_for_less() {
+        let of = |synonyms| synonym(false, synonyms);
+        assert!(of(1) == of(10) && of(10) > of(11) && of(11) > of(40) && of(40) > 0.0);
+        assert!(synonym(true, 1) < of(1));
     }
 
     #[test]

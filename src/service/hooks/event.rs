@@ -315,7 +315,6 @@ impl Hooks {
             kinds: Vec::new(),
             limit: limits::HOOK_CONTEXT_ITEMS,
             budget: limits::HOOK_CONTEXT_BYTES,
-            unasked: true,
             repeat: false,
             remember: true,
             hook_id,

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     domain::{
         Caller, RowReader, Timestamp, fit,
-        fit::{Fit, WeighedPrompt},
+        fit::WeighedPrompt,
         journal::{Ghap, GhapStatus},
         learning::{Memory, Value},
         limits,
@@ -65,20 +65,12 @@ pub struct ContextRequest {
     pub limit: usize,
     /// Most bytes.
     pub budget: usize,
-    /// Nobody asked for it: only what is relevant.
-    pub unasked: bool,
     /// Also what the session was given before.
     pub repeat: bool,
     /// Note that the session was given it.
     pub remember: bool,
     /// The call of a hook that it is an answer to. If it is known that nobody will see that, there is nothing to tell.
     pub hook_id: Option<String>,
-}
-
-impl ContextRequest {
-    fn takes(&self, fit: Fit) -> bool {
-        if self.unasked { fit.is_relevant } else { fit.is_near }
-    }
 }
 
 /// Of a list of experiences, one in so many is kept for what did not work: nobody would look for that.
@@ -183,7 +175,8 @@ impl Journal {
             filter: SearchFilter::default(),
             // A short list has no slot for what did not work; and what was seen already takes slots, too.
             limit: (request.limit * 2).clamp(10, limits::SEARCH_HITS),
-            only_relevant: request.unasked,
+            // Whoever asks for context is told as little of what has nothing to do with it as who did not.
+            only_relevant: true,
         };
         let hits = self.search.search_ghaps(caller, &search).await?;
         // Of what was given up without a word on why there is nothing to learn.
@@ -212,7 +205,7 @@ impl Journal {
             .filter_map(|(value, terms)| {
                 let fit = prompt.fit(&terms)?;
                 let nearness = if is_own(&value) { 1.0 } else { 0.8 };
-                request.takes(fit).then_some((fit.score * nearness, value))
+                fit.is_relevant.then_some((fit.score * nearness, value))
             })
             .collect();
         ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -232,7 +225,7 @@ impl Journal {
         }
         let filter = MemoryFilter::default();
         let ranked = self.find_memories(caller, &request.query, project, &filter, limit).await?;
-        let fitting = ranked.into_iter().filter(|(_, fit)| request.takes(*fit));
+        let fitting = ranked.into_iter().filter(|(_, fit)| fit.is_relevant);
         Ok(fitting.map(|(memory, _)| memory).collect())
     }
 }

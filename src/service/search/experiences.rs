@@ -3,12 +3,12 @@
 //! The index gives candidates by the rarest terms; they are ranked here, by which of the prompt's words each one has or
 //! means, and how telling those are. A prompt that nothing fits gets nothing.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{
     candidates,
     confirmations::confirmation_factor,
-    prompt::{FLOOR, RankingPrompt, SLACK, TermMatch, float},
+    prompt::{RankingPrompt, TermMatch, float},
     room::Search,
 };
 use crate::{
@@ -22,10 +22,10 @@ use crate::{
     store::{SearchCandidate, SearchFilter, Store, StoreError},
 };
 
-// Tuned on the development part of fixtures/retrieval; its README says how.
+// Tuned on the development parts of fixtures/retrieval; its README says how.
 
 /// Of another project than the one that asks.
-const ELSEWHERE: f64 = 0.7;
+const ELSEWHERE: f64 = 0.5;
 /// After which time half of what age can take away is gone.
 const HALF_LIFE_DAYS: f64 = 90.0;
 /// What is left of a very old record.
@@ -33,8 +33,9 @@ const OLD: f64 = 0.5;
 /// Age decides between records that fit alike, and no more.
 const AGE: f64 = 0.25;
 
-/// How many of the best have a say in whether there is anything at all.
-const JURY: usize = 5;
+/// How well a record has to fit to be given beside the best one, as a share of how that does.
+const BESIDE: f64 = 0.7;
+
 /// What to look for.
 #[derive(Debug, Clone, Default)]
 pub struct ExperienceQuery<'a> {
@@ -62,8 +63,11 @@ pub struct ExperienceHit {
 /// A candidate with what it is worth.
 struct RankedCandidate {
     candidate: SearchCandidate,
+    met: TermMatch,
+    /// How well it fits.
+    fit: f64,
+    /// The same, and what has helped counts more.
     score: f64,
-    relevance: f64,
 }
 
 impl Search {
@@ -122,15 +126,36 @@ fn rank(
         .into_iter()
         .map(|candidate| rank_one(prompt, candidate, search.project, now))
         .collect();
-    ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.candidate.id.cmp(&a.candidate.id)));
     if search.only_relevant {
-        let best = ranked.iter().take(JURY).map(|ranked| ranked.relevance).fold(f64::MIN, f64::max);
-        if best < FLOOR {
-            return Vec::new();
-        }
-        ranked.retain(|ranked| ranked.relevance >= FLOOR - SLACK);
+        keep_relevant(prompt, &mut ranked);
     }
+    ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.candidate.id.cmp(&a.candidate.id)));
     keep_slots(ranked, search.limit.min(limits::SEARCH_HITS))
+}
+
+/// Keeps the record that fits best, if it has to do with the prompt, and those that fit nearly as well. What has helped to
+/// other things has no say: it does not make a record fit this one.
+fn keep_relevant(prompt: &RankingPrompt, ranked: &mut Vec<RankedCandidate>) {
+    ranked.sort_by(|a, b| b.fit.total_cmp(&a.fit).then(b.candidate.id.cmp(&a.candidate.id)));
+    let Some(best) = ranked.first() else { return };
+    // Over what is about something else: the more often a team noted a trouble, the less silent it is about it.
+    let mut others =
+        ranked.iter().filter(|next| !is_same_trouble(&best.candidate, &next.candidate));
+    let mut next_fit = || others.next().map_or(0.0, |next| next.fit);
+    let next = f64::midpoint(next_fit(), next_fit());
+    if prompt.relevance(&best.met, best.fit, best.fit / next.max(f64::MIN_POSITIVE)) < 0.0 {
+        ranked.clear();
+        return;
+    }
+    let least = BESIDE * best.fit;
+    ranked.retain(|ranked| ranked.fit >= least);
+}
+
+/// Whether two records have most of the words of their goals and hypotheses in common; a record is as itself.
+fn is_same_trouble(one: &SearchCandidate, other: &SearchCandidate) -> bool {
+    let [one, other]: [HashSet<&str>; 2] =
+        [one, other].map(|candidate| candidate.aim.split(' ').collect());
+    2 * one.intersection(&other).count() >= one.union(&other).count()
 }
 
 /// What a candidate is worth to the prompt of `search`.
@@ -140,17 +165,14 @@ fn rank_one(
     project: Option<&str>,
     now: Timestamp,
 ) -> RankedCandidate {
-    let TermMatch { score, share } =
-        prompt.meet([&candidate.aim, &candidate.lesson, &candidate.rest]);
+    let met = prompt.meet([&candidate.aim, &candidate.lesson, &candidate.rest]);
     let is_own = project.is_some_and(|project| project == candidate.project);
     let days = float((now.as_millis() - candidate.at_ms).max(0)) / 86_400_000.0;
     let age = OLD + (1.0 - OLD) * (-days / HALF_LIFE_DAYS).exp2();
     let nearness = if project.is_some() && !is_own { ELSEWHERE } else { 1.0 };
-    let score = score * trust(candidate.tier) * age.powf(AGE) * nearness;
-    let relevance = prompt.relevance(share, score, is_own);
-    // After the floor: what has helped to other things does not make it fit this one.
-    let score = score * confirmation_factor(candidate.confirmed_again);
-    RankedCandidate { candidate, score, relevance }
+    let fit = met.score * trust(candidate.tier) * age.powf(AGE) * nearness;
+    let score = fit * confirmation_factor(candidate.confirmed_again);
+    RankedCandidate { candidate, met, fit, score }
 }
 
 /// The best, of which one in five is what did not work, if there is any: that is what nobody would look for.
@@ -347,6 +369,37 @@ mod tests {
             let hits = found(&at.store, &asks(prompt)).await;
             assert_eq!(hits.first().map(String::as_str), Some(best), "{prompt}: {hits:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_was_noted_often_is_brought_up_all_the_same() {
+        let at = TestStore::open().await;
+        let mut ghaps = Vec::new();
+        for number in 1..=6 {
+            ghaps.push(record(&at, number, "The tokenizer hangs on a lone surrogate").await);
+        }
+        put(&at, ghaps).await;
+        let search = ExperienceQuery { only_relevant: true, ..asks("tokenizer hangs") };
+        assert_eq!(found(&at.store, &search).await.len(), 5);
+    }
+
+    #[tokio::test]
+    async fn what_fits_far_less_does_not_ride_along() {
+        let at = TestStore::open().await;
+        let goals = [
+            "The tokenizer hangs on a lone surrogate of an emoji",
+            "The tokenizer of the billing page has a typo in its label",
+            "The parser hangs on a missing newline at the end",
+        ];
+        let mut ghaps = Vec::new();
+        for (number, goal) in (1..).zip(goals) {
+            ghaps.push(record(&at, number, goal).await);
+        }
+        put(&at, ghaps).await;
+        let search = asks("why does the tokenizer hang on this surrogate?");
+        assert_eq!(found(&at.store, &search).await, ["ghap_1", "ghap_2", "ghap_3"]);
+        let unasked = ExperienceQuery { only_relevant: true, ..search };
+        assert_eq!(found(&at.store, &unasked).await, ["ghap_1"]);
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use crate::domain::{
     text::{Prompt, WordGroup},
 };
 
-// Tuned on the development part of fixtures/retrieval; its README says how.
+// Tuned on the development parts of fixtures/retrieval; its README says how.
 
 /// How soon a repeated term counts no more, and how much a long record is held against it (BM25's k1 and b).
 const SATURATION: f64 = 1.2;
@@ -16,19 +16,19 @@ const LENGTH: f64 = 0.4;
 /// Length of a usual record, in terms. Fixed, so that a score does not change with the other records.
 const USUAL_LENGTH: f64 = 26.5;
 /// What a term counts in action, prediction and result, which say what was done and not what it is about.
-const REST: f64 = 0.6;
+const REST: f64 = 0.5;
 /// What an everyday word counts.
-const COMMON: f64 = 0.35;
+const COMMON: f64 = 0.7;
 /// Rarity counts for less than in full: among few records it is half chance.
 const RARITY: f64 = 0.7;
-/// What each further term of one meaning counts.
+/// What each further term of one meaning counts, and each part of an identifier that is met as a whole.
 const MORE: f64 = 0.2;
 /// What a word that is in no record counts when it is asked how much of the prompt is met.
 const UNKNOWN: f64 = 0.5;
-/// How relevant one has to be that anything is given, and how much less the others may be. Above what order alone would
-/// want: what nobody asked for and nobody needs costs more trust than a lesson that is not told.
-pub(super) const FLOOR: f64 = 1.25;
-pub(super) const SLACK: f64 = 4.0;
+/// How much nearer than the next record the best one is taken to be at most: far enough that it is the one.
+const MOST_LEAD: f64 = 4.0;
+/// How relevant a record about the same is, without a lead.
+const ABOUT: f64 = 0.5;
 /// Which share of a subject, and how many words of it, a record about the same has.
 const SHARE: f64 = 0.3;
 const WORDS: usize = 3;
@@ -78,7 +78,8 @@ impl Rarity {
 pub(super) struct RankingPrompt {
     groups: Vec<WordGroup>,
     is_chore: bool,
-    troubles: usize,
+    /// Of each group that is a part of an identifier: the group of that.
+    wholes: Vec<Option<usize>>,
     /// What each group is worth when it is met in full, and all of them.
     worth: Vec<f64>,
     whole: f64,
@@ -125,11 +126,13 @@ impl RankingPrompt {
         }
         let worth: Vec<f64> = groups.iter().map(|(worth, _)| *worth).collect();
         let whole = worth.iter().sum::<f64>().max(f64::MIN_POSITIVE);
-        let groups = groups.into_iter().map(|(_, group)| group).collect();
-        let Prompt { is_chore, troubles, .. } = prompt;
+        let groups: Vec<WordGroup> = groups.into_iter().map(|(_, group)| group).collect();
+        let index_of = |term: &String| groups.iter().position(|group| group.term == *term);
+        let wholes = groups.iter().map(|group| group.whole.as_ref().and_then(index_of)).collect();
+        let is_chore = prompt.is_chore;
         let term_index = terms.keys().cloned().zip(0..).collect();
         let terms = terms.into_iter().collect();
-        Self { groups, is_chore, troubles, worth, whole, terms, term_index, rarity }
+        Self { groups, is_chore, wholes, worth, whole, terms, term_index, rarity }
     }
 
     /// The terms to find candidates by: the most telling ones that stand in at most `postings` records together.
@@ -187,7 +190,7 @@ impl RankingPrompt {
         // Each term counts for one word of the prompt, and each word once in full.
         let mut met_groups = vec![false; self.groups.len()];
         let mut taken_terms = vec![false; self.terms.len()];
-        let (mut score, mut mass) = (0.0, 0.0);
+        let (mut score, mut mass, mut words) = (0.0, 0.0, 0_u32);
         for term_use in uses {
             if std::mem::replace(&mut taken_terms[term_use.term], true) {
                 continue;
@@ -196,35 +199,44 @@ impl RankingPrompt {
                 score += MORE * term_use.score;
                 continue;
             }
-            score += term_use.score;
             mass += term_use.worth.min(self.worth[term_use.group]);
+            // A part of an identifier that is met tells nothing new.
+            if self.wholes[term_use.group].is_some_and(|whole| met_groups[whole]) {
+                score += MORE * term_use.score;
+                continue;
+            }
+            score += term_use.score;
+            words += 1;
         }
-        TermMatch { score, share: mass / self.whole }
+        TermMatch { score, share: mass / self.whole, words }
     }
 
-    /// Whether a record, by its terms, is about the same: it would be given to somebody who did not ask, neither its age nor
-    /// its tier nor whose it is having a say; or it has three words of the subject and a good share of it, which tells
-    /// in a journal that is so small that no word is rare.
+    /// Whether a record, by its terms, is about the same: it would be given to somebody who did not ask, if it were no nearer
+    /// than others; or it has three words of the subject and a good share of it, which tells in a journal that is so small
+    /// that no word is rare.
     pub(super) fn is_about(&self, terms: [&str; 3]) -> bool {
-        let TermMatch { score, share } = self.meet(terms);
+        let met = self.meet(terms);
         let has = |term: &str| terms.iter().any(|field| field.split(' ').any(|word| word == term));
         let is_met = |group: &&WordGroup| {
             let is_telling = !group.is_common && !group.is_phrase;
             is_telling && group.members.iter().any(|(term, _)| has(term))
         };
-        self.relevance(share, score, false) >= FLOOR
-            || (share >= SHARE && self.groups.iter().filter(is_met).count() >= WORDS)
+        self.relevance(&met, met.score, 1.0) >= ABOUT
+            || (met.share >= SHARE && self.groups.iter().filter(is_met).count() >= WORDS)
     }
 
-    /// What speaks for a record's having to do with the prompt: that it meets a great share of it, that it does so well,
-    /// and what kind of prompt it is. A logistic regression over the judged prompts' best records, rounded.
-    pub(super) fn relevance(&self, share: f64, score: f64, is_own: bool) -> f64 {
+    /// What speaks for a record's having to do with the prompt: that it meets it well and with several words, that those are
+    /// a great share of it, that it does so better than any other record (`lead` times as well), and that the prompt is no
+    /// order. More than 0: it does. `score` is that of the match with what else weighs in. A logistic regression over the
+    /// judged prompts' best records, rounded, and moved by what a wrong one costs more than a missing one.
+    pub(super) fn relevance(&self, met: &TermMatch, score: f64, lead: f64) -> f64 {
         // In units of the rarest term there can be, so that it does not change with the number of records.
         let score = score / self.rarity.of_count(0);
-        let troubles = [0.0, 0.5, 1.0, 1.5][self.troubles.min(3)];
-        -0.65 + share.max(0.01).ln() + 4.0 * (score + 0.03).ln() + if is_own { 1.5 } else { 0.0 }
-            - if self.is_chore { 2.5 } else { 0.0 }
-            + troubles
+        -4.0 + 1.5 * (score + 0.03).ln()
+            + 0.5 * met.share.max(0.01).ln()
+            + 2.0 * (lead.min(MOST_LEAD) + 0.05).ln()
+            + 2.0 * f64::from(met.words + 1).ln()
+            - if self.is_chore { 2.0 } else { 0.0 }
     }
 }
 
@@ -243,6 +255,8 @@ pub(super) struct TermMatch {
     pub(super) score: f64,
     /// Which share of the prompt those are.
     pub(super) share: f64,
+    /// How many words of the prompt those are.
+    pub(super) words: u32,
 }
 
 /// A term of a record that stands for a word of the prompt.
