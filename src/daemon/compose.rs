@@ -15,7 +15,7 @@ use super::lifecycle::Lifecycle;
 use super::{daemon_file, sweeps, tuning};
 use crate::config::{Config, Env, Paths};
 use crate::domain::{Clock, Ids, SystemClock, TokenId, hook::HookPolicy, limits};
-use crate::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
+use crate::http::{self, App, Doctor, Edge, EntryRules, Identity, Metrics, Parts};
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
 use crate::service::{Services, Tokens, Tuning, agents::AgentSettings};
 use crate::sources::{SourceManager, SourceManagerParts, SourceMetrics, resource_tools};
@@ -86,13 +86,15 @@ impl ServingDaemon {
             sub_agents: config.hooks_sub_agents.value,
         };
         let tuning = Tuning { budget: config.budget_bounds(), ..tuning::tuning(env)? };
+        let program = std::env::current_exe().unwrap_or_default();
+        let home = config.paths.explicit_home.then(|| config.paths.home.clone());
         let services = Services::new(store.clone(), clock, ids, tuning, tokens);
         let services = services.with_sessions(config.sessions_policy());
         let services = services.with_hook_policy(policy).with_agents(AgentSettings {
             config: config.agents.clone(),
             env: env.clone(),
             folder: config.paths.agents.clone(),
-            program: std::env::current_exe().unwrap_or_default(),
+            program: program.clone(),
             mcp_url: addresses.first().map(|it| format!("{}/mcp", daemon_file::local_url(*it))),
         });
         daemon_started(&services, &identity).await?;
@@ -133,6 +135,7 @@ impl ServingDaemon {
             services: services.clone(),
             tools: Arc::clone(&tools),
             sources: Some(sources.clone()),
+            doctor: Some(Doctor::new(program, home)),
             metrics,
             identity,
             beat,

@@ -10,6 +10,7 @@ mod api;
 mod body;
 mod conversations;
 mod daemon_proof;
+mod doctor;
 mod edge;
 mod entry;
 mod events;
@@ -37,6 +38,7 @@ mod tokens;
 mod tools;
 
 pub use crate::web::{Code, Problem};
+pub use doctor::Doctor;
 pub use edge::Edge;
 pub use entry::EntryRules;
 pub use listener::{Listener, Transport};

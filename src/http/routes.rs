@@ -12,7 +12,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::{
     App, Code, Problem, agents,
     api::Api,
-    conversations, daemon_proof, events, exposition, health, journal, messages,
+    conversations, daemon_proof, doctor, events, exposition, health, journal, messages,
     openapi::{Document, Operation},
     page, peers, protocol, send_message, sources, tasks, tokens, tools,
 };
@@ -34,6 +34,7 @@ fn api() -> Api {
     let mut document = Document::new();
     protocol::describe(&mut document);
     let api = health::routes(Api::new(document));
+    let api = doctor::routes(api);
     let api = peers::routes(api);
     let api = messages::routes(api);
     let api = tasks::routes(api);

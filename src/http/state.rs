@@ -5,7 +5,7 @@ use std::{ops::Deref, sync::Arc};
 use axum::extract::FromRequestParts;
 use tokio_util::sync::CancellationToken;
 
-use super::{Code, Metrics, Problem};
+use super::{Code, Doctor, Metrics, Problem};
 use crate::{
     domain::{Caller, Timestamp},
     service::Services,
@@ -27,6 +27,8 @@ pub struct Parts {
     pub tools: Arc<Catalogue>,
     /// Child MCP servers; `None` where there are none.
     pub sources: Option<SourceManager>,
+    /// Looks for what is wrong with the installation; `None` where there is no such program.
+    pub doctor: Option<Doctor>,
     /// Counts of requests.
     pub metrics: Metrics,
     /// Which process this is.

@@ -327,3 +327,18 @@ fn who_speaks_mcp_to_a_starting_daemon_waits_for_it() {
         assert_eq!(waiting.join().unwrap().ok(200)["result"], json!({}));
     });
 }
+
+#[test]
+fn what_the_doctor_finds_is_told_to_the_operator_alone() {
+    let d = Daemon::start();
+    let found = d.get("/v1/doctor").ok(200);
+    let by_hand = svc(&d.home, &["doctor", "--json"]).ok();
+    let by_hand: serde_json::Value = serde_json::from_str(&by_hand).expect("JSON");
+    let checks = |found: &serde_json::Value| -> Vec<(serde_json::Value, serde_json::Value)> {
+        let checks = found["checks"].as_array().expect("checks");
+        checks.iter().map(|check| (check["check"].clone(), check["level"].clone())).collect()
+    };
+    assert_eq!(checks(&found), checks(&by_hand), "{found}");
+    assert_eq!(found["ok"], by_hand["ok"]);
+    assert!(checks(&found).iter().any(|(check, _)| check == "configuration"), "{found}");
+}

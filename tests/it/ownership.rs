@@ -260,6 +260,7 @@ fn each_route_answers_each_caller_by_the_rule() {
         ),
         reads("GET /health", "/health".into(), all),
         reads("GET /v1/health", "/v1/health".into(), all),
+        reads("GET /v1/doctor", "/v1/doctor".into(), operators),
         reads("GET /openapi.json", "/openapi.json".into(), all),
         reads("GET /metrics", "/metrics".into(), [200, 403, 403, 403, 200]),
         reads("GET /v1/tools", "/v1/tools".into(), all),

@@ -64,7 +64,7 @@ test('a link signs in once, the code leaves the address, and scripts read no sec
 
 test('each view of an empty daemon says what to do', async (daemon) => {
   const tab = await Tab.signedIn(daemon);
-  const words = { now: 'svc install', agents: 'hosts no agents|svc agent start', messages: 'No messages yet', tasks: 'svc task run', log: 'daemon.started', journal: 'start_ghap', servers: 'Tools', health: 'Size on disk' };
+  const words = { now: 'svc install', agents: 'hosts no agents|svc agent start', messages: 'No messages yet', tasks: 'svc task run', log: 'daemon.started', journal: 'start_ghap', servers: 'Tools', health: 'checks are fine' };
   for (const view of VIEWS) {
     await tab.view(at(view));
     await tab.page.waitForFunction((wanted) => new RegExp(wanted).test(document.querySelector('main').innerText), { timeout: 10_000 }, words[view])

@@ -110,8 +110,10 @@ async fn every_described_operation_has_a_success_and_a_refusal() {
     assert_eq!(without(&refusals, &[]), "[]", "without a refusal");
 }
 
-/// What succeeds only with processes of its own: `tests/it/agents.rs` and `tests/it/sources` have those.
-const WITH_PROCESSES: [(&str, &str); 20] = [
+/// What succeeds only with processes of its own: `tests/it/agents.rs`, `tests/it/sources` and `tests/it/health.rs`
+/// have those.
+const WITH_PROCESSES: [(&str, &str); 21] = [
+    ("/v1/doctor", "get"),
     ("/v1/hosts", "post"),
     ("/v1/hosts/{id}", "get"),
     ("/v1/hosts/{id}/answer", "post"),
@@ -228,6 +230,7 @@ async fn agents() -> Script {
 /// Child servers where there are none.
 async fn sources() -> Script {
     let mut script = Script::new().await;
+    script.get("/v1/doctor").await;
     script.get("/v1/sources").await;
     script.call(Method::POST, "/v1/sources/reload").await;
     script.get("/v1/sources/none").await;
@@ -240,6 +243,7 @@ async fn sources() -> Script {
     }
     let token = script.token.replace("none".to_owned());
     script.get("/v1/sources").await;
+    script.get("/v1/doctor").await;
     script.call(Method::POST, "/v1/sources/reload").await;
     script.token = token;
     script

@@ -87,6 +87,7 @@ impl TestServer {
             services: self.services.clone(),
             tools: crate::tools::catalogue(),
             sources: None,
+            doctor: None,
             metrics: Metrics::default(),
             identity: Identity {
                 boot_id: "test".to_owned(),

@@ -2,9 +2,9 @@
 import { html, useEffect, useState } from '../lib.js';
 import { api, get } from '../api.js';
 import { useStore } from '../store.js';
-import { line } from '../text.js';
+import { Text, line } from '../text.js';
 import { Time, duration } from '../time.js';
-import { Action, Facts, Failure, Loading, bytes, useRead } from '../ui.js';
+import { Action, Facts, Failure, Loading, State, bytes, useRead } from '../ui.js';
 
 const WINDOW = 60;
 
@@ -72,6 +72,19 @@ function Browsers() {
       <td><${Action} ask="Take it back?" run=${() => api('DELETE', `/v1/tokens/${encodeURIComponent(token.token_id)}`).then(read.again)}>Revoke<//></td></tr>`)}</tbody></table></div>`;
 }
 
+/** What `svc doctor` finds; what is fine is one line. */
+function Installation() {
+  const read = useRead(() => get('/v1/doctor'), []);
+  if (read.error) return html`<${Failure} text=${read.error.message} again=${read.again} />`;
+  if (!read.value) return html`<${Loading} of="findings" />`;
+  const wrong = read.value.checks.filter((each) => each.level !== 'ok');
+  const fine = read.value.checks.filter((each) => each.level === 'ok');
+  return html`<ul class="findings">${wrong.map((each) => html`<li data-row><${State} of=${each.level === 'fail' ? 'failed' : 'warning'} /> <span class="strong">${each.check}</span> <${Text} value=${each.detail} cut=${600} />
+      ${each.advice && html`<p class="muted"><${Text} value=${each.advice} cut=${400} /></p>`}</li>`)}</ul>
+    <details><summary>${wrong.length ? '' : 'Nothing is wrong: '}${fine.length} checks are fine</summary><${Facts} of=${fine.map((each) => [each.check, html`<${Text} value=${each.detail} cut=${300} />`])} /></details>
+    <p><button onClick=${read.again} disabled=${read.isLoading}>Look again</button></p>`;
+}
+
 export function Health() {
   const state = useStore('health', 'connection');
   const read = useRead(async () => {
@@ -103,7 +116,7 @@ export function Health() {
       ['Request, median', latency(0.5)], ['Request, p99', latency(0.99)],
     ]} />`}</section>
   ${held.length > 0 && html`<section aria-labelledby="held"><header class="bar"><h2 id="held">What sessions hold</h2></header><${Facts} of=${held.map((row) => [String(row.labels.kind ?? '').replaceAll('_', ' '), row.labels.kind?.includes('bytes') ? bytes(row.value) : row.value.toLocaleString('en')])} /></section>`}
-  <section aria-labelledby="doctor"><header class="bar"><h2 id="doctor">Installation and backups</h2></header>
-    <p><code>svc doctor</code> looks for what is wrong with this installation and says what to do. <code>svc backup FILE</code> copies the database while the daemon runs; the daemon keeps no note of when that was.</p></section>
+  <section aria-labelledby="doctor"><header class="bar"><h2 id="doctor">Installation</h2></header><${Installation} />
+    <p class="muted"><code>svc backup FILE</code> copies the database while the daemon runs; the daemon keeps no note of when that was.</p></section>
   <section aria-labelledby="tokens"><header class="bar"><h2 id="tokens">Who may come in</h2></header><${Browsers} /></section>`;
 }
