@@ -20,6 +20,10 @@ async function axe(tab, where) {
   assert.deepEqual(found, [], `${where}: axe`);
 }
 
+async function shot(tab, name) {
+  if (process.env.SVC_SHOTS) await tab.page.screenshot({ path: path.join(process.env.SVC_SHOTS, `${name}.png`) });
+}
+
 async function fill(daemon) {
   const ann = await daemon.peer('ann');
   const bob = await daemon.peer('bob', { backend: 'codex' });
@@ -90,7 +94,7 @@ for (const [dark, width] of [[false, 1280], [true, 1280], [false, 360], [true, 3
       await axe(tab, name);
       const [inner, scroll] = await tab.page.evaluate(() => [innerWidth, document.scrollingElement.scrollWidth]);
       assert.ok(scroll <= inner, `${name}: ${scroll} px in a window of ${inner}`);
-      if (process.env.SVC_SHOTS) await tab.page.screenshot({ path: path.join(process.env.SVC_SHOTS, `${name}-${width}${dark ? '-dark' : ''}.png`) });
+      await shot(tab, `${name}-${width}${dark ? '-dark' : ''}`);
     }
     assert.deepEqual(tab.problems, []);
     assert.deepEqual(tab.foreign, []);
@@ -256,6 +260,7 @@ test('a permission is answered from the page while an agent waits', async (daemo
   await tab.has('Remove <i>build</i>?');
   await tab.has('agent:asker:main');
   await axe(tab, 'now, with a request');
+  await shot(tab, 'now-with-request');
   await tab.click('Allow once');
   await tab.has('Nothing needs you.');
   await tab.view(`/ui/agents/${agent.id}`);
@@ -264,6 +269,7 @@ test('a permission is answered from the page while an agent waits', async (daemo
   await daemon.post(`/v1/hosts/${agent.id}/send`, { input: 'once more' });
   await tab.page.waitForSelector('.detail .need');
   await axe(tab, 'an agent with a request');
+  await shot(tab, 'agent-with-request');
   await tab.click('Reject');
   await tab.has('chosen: no');
   await tab.page.waitForSelector('.detail .need', { hidden: true });
@@ -318,9 +324,9 @@ test('the servers say what they do and what a person can do', async (daemon) => 
   await tab.view('/ui/servers');
   const shows = (name, state) => tab.page.waitForFunction((...wanted) => [...document.querySelectorAll('.sources li')].some((row) => wanted.every((word) => row.innerText.includes(word))), { timeout: 15_000, polling: 50 }, name, state)
     .catch(async () => { throw new Error(`${name} is not ${state}: ${await tab.text()}`); });
-  const open = (name) => tab.page.$$eval('.sources summary', (all, wanted) => all.find((each) => each.innerText.startsWith(wanted)).click(), name);
+  const open = (name) => tab.page.$$eval('.sources summary', (all, wanted) => all.find((each) => each.innerText.includes(wanted)).click(), name);
   await shows('toy', 'connected');
-  await shows('toy', '1 tools');
+  await shows('toy', '1 tool');
   await shows('off', 'disabled');
   await shows('broken', 'back');
   await axe(tab, 'servers');
@@ -328,6 +334,7 @@ test('the servers say what they do and what a person can do', async (daemon) => 
   await tab.click('Show its error output');
   await tab.has('toy <b>begins</b>');
   await axe(tab, 'a server');
+  await shot(tab, 'server');
   // Each of what a person can do, as it is done.
   await tab.click('Disable');
   await tab.click('Yes');
@@ -355,7 +362,7 @@ for (const [agents, width, dark] of [0, 5, 500].flatMap((count) => [[count, 360,
       if (view === 'now' && agents) await tab.has(`agent-${String(agents - 1).padStart(3, '0')}`);
       const [inner, scroll] = await tab.page.evaluate(() => [innerWidth, document.scrollingElement.scrollWidth]);
       assert.ok(scroll <= inner, `${view}: ${scroll} px in a window of ${inner}`);
-      if (process.env.SVC_SHOTS) await tab.page.screenshot({ path: path.join(process.env.SVC_SHOTS, `${view}-${agents}-agents-${width}${dark ? '-dark' : ''}.png`) });
+      await shot(tab, `${view}-${agents}-agents-${width}${dark ? '-dark' : ''}`);
     }
     assert.deepEqual(tab.problems, []);
   });

@@ -91,7 +91,7 @@ function Source({ source, isChosen }) {
   const act = (name) => post(at(source, name)).then(() => load('sources'));
   const counts = [['tools', source.tools], ['resources', source.resources], ['prompts', source.prompts]].filter(([, count]) => count);
   return html`<li data-row class=${isChosen ? 'chosen' : ''}><details open=${isChosen}><summary><span class="strong"><bdi>${line(source.name, 60)}</bdi></span> <${State} of=${source.state} />
-      <span class="muted">${counts.map(([name, count]) => `${count} ${name}`).join(', ')}</span> <${Time} at=${source.since} /></summary>
+      <span class="muted">${counts.map(([name, count]) => `${count} ${count === 1 ? name.slice(0, -1) : name}`).join(', ')}</span> <${Time} at=${source.since} /></summary>
     ${source.reason && html`<p><${Text} value=${source.reason} cut=${600} /></p>`}
     ${source.next_action && html`<p><span class="muted">Next:</span> <${Text} value=${source.next_action} cut=${300} /></p>`}
     <p class="answers">${(ACTIONS[source.state] ?? WORKING).map(([label, name]) => html`<${Action} key=${name} ask=${name === 'disable' ? 'Turn it off for good?' : undefined} run=${() => act(name)}>${label}<//>`)}</p>
