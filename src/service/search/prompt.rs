@@ -27,6 +27,8 @@ const MORE: f64 = 0.2;
 const UNKNOWN: f64 = 0.5;
 /// How much nearer than the next record the best one is taken to be at most: far enough that it is the one.
 const MOST_LEAD: f64 = 4.0;
+/// Which share of a prompt a single word of it has to be.
+const ONE_WORD: f64 = 0.6;
 /// How relevant a record about the same is, without a lead.
 const ABOUT: f64 = 0.5;
 /// Which share of a subject, and how many words of it, a record about the same has.
@@ -230,6 +232,10 @@ impl RankingPrompt {
     /// order. More than 0: it does. `score` is that of the match with what else weighs in. A logistic regression over the
     /// judged prompts' best records, rounded, and moved by what a wrong one costs more than a missing one.
     pub(super) fn relevance(&self, met: &TermMatch, score: f64, lead: f64) -> f64 {
+        // One word is chance, unless the prompt says little else.
+        if met.words < 2 && met.share < ONE_WORD {
+            return f64::NEG_INFINITY;
+        }
         // In units of the rarest term there can be, so that it does not change with the number of records.
         let score = score / self.rarity.of_count(0);
         -4.0 + 1.5 * (score + 0.03).ln()
