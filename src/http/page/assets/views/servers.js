@@ -75,7 +75,7 @@ function Tool({ tool }) {
 }
 
 /** What a person can do from here, by state; what takes a terminal is said by the server's next action. */
-const ACTIONS = { disabled: [['Enable', 'enable']], hidden: [], misconfigured: [], pending_approval: [], needs_auth: [['Try again', 'reconnect'], ['Disable', 'disable']], failed: [['Start again', 'reconnect'], ['Disable', 'disable']], backing_off: [['Start now', 'reconnect'], ['Disable', 'disable']] };
+const ACTIONS = { disabled: [['Enable', 'enable']], hidden: [], misconfigured: [], pending_approval: [], needs_auth: [['Disable', 'disable']], failed: [['Start again', 'reconnect'], ['Disable', 'disable']], backing_off: [['Start now', 'reconnect'], ['Disable', 'disable']] };
 const WORKING = [['Reconnect', 'reconnect'], ['Disable', 'disable']];
 
 const at = (source, act = '') => query(`/v1/sources/${encodeURIComponent(source.name)}${act && `/${act}`}`, { project: source.project });
@@ -87,6 +87,13 @@ function Errors({ source }) {
     ${log !== null && (log ? html`<pre class="data" tabindex="0"><${Text} value=${log} cut=${20000} /></pre>` : html`<p class="muted">It wrote nothing there.</p>`)}`;
 }
 
+/** A login in the person's browser; that it is over shows as a change of the server's state. */
+function Login({ source }) {
+  const [page, setPage] = useState('');
+  return html`<p class="answers"><${Action} class="primary" run=${() => post(at(source, 'login')).then((reply) => setPage(reply.authorization_url))}>Log in<//>
+    ${/^https?:/.test(page) && html`<a href=${page} target="_blank" rel="noopener noreferrer">${line(page, 2000)}</a>`}</p>`;
+}
+
 function Source({ source, isChosen }) {
   const act = (name) => post(at(source, name)).then(() => load('sources'));
   const counts = [['tools', source.tools], ['resources', source.resources], ['prompts', source.prompts]].filter(([, count]) => count);
@@ -94,6 +101,7 @@ function Source({ source, isChosen }) {
       <span class="muted">${counts.map(([name, count]) => `${count} ${count === 1 ? name.slice(0, -1) : name}`).join(', ')}</span> <${Time} at=${source.since} /></summary>
     ${source.reason && html`<p><${Text} value=${source.reason} cut=${600} /></p>`}
     ${source.next_action && html`<p><span class="muted">Next:</span> <${Text} value=${source.next_action} cut=${300} /></p>`}
+    ${source.state === 'needs_auth' && html`<${Login} source=${source} />`}
     <p class="answers">${(ACTIONS[source.state] ?? WORKING).map(([label, name]) => html`<${Action} key=${name} ask=${name === 'disable' ? 'Turn it off for good?' : undefined} run=${() => act(name)}>${label}<//>`)}</p>
     <${Facts} of=${[['Named in', source.from && line(source.from, 200)], ['Hidden by', source.hidden_by && line(source.hidden_by, 200)], ['Project', source.project && html`<code>${line(source.project, 200)}</code>`], ['Transport', source.transport], ['Sharing', source.sharing], ['Process', source.pid], ['Attempt', source.attempt], ['Next start', source.next_at && html`<${Time} at=${source.next_at} />`],
       ['Instances', source.instances?.length ? source.instances.map((each) => `${line(each.key, 80)} ${each.state}`).join(', ') : ''], ['Warnings', source.warnings?.map((each) => line(each, 300)).join(' ')]]} />
