@@ -17,7 +17,7 @@ const ANSWER_BYTES: u64 = 1024 * 1024;
 
 pub(super) fn routes(api: Api) -> Api {
     let on_doctor = Operation::new("What is wrong with this installation (operator)");
-    api.get("/v1/doctor", on_doctor.answer::<Findings>(200, "What each check found"), examine)
+    api.get("/v1/doctor", on_doctor.answer::<DoctorReport>(200, "What each check found"), examine)
 }
 
 /// Runs `svc doctor`. It looks from outside, also at this daemon, so it is a process of its own.
@@ -35,7 +35,7 @@ impl Doctor {
         Self { program, home, turn: Mutex::new(()) }
     }
 
-    async fn run(&self) -> std::io::Result<Findings> {
+    async fn run(&self) -> std::io::Result<DoctorReport> {
         let _turn = self.turn.lock().await;
         let mut child = Command::new(&self.program)
             .args(["doctor", "--json"])
@@ -56,15 +56,15 @@ impl Doctor {
 
 /// What the checks found.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
-struct Findings {
+struct DoctorReport {
     /// Whether none failed.
     ok: bool,
     /// One for each.
-    checks: Vec<Finding>,
+    checks: Vec<DoctorFinding>,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
-struct Finding {
+struct DoctorFinding {
     /// What was looked at.
     check: String,
     /// `ok`, `warn` or `fail`.
@@ -76,7 +76,7 @@ struct Finding {
     advice: Option<String>,
 }
 
-async fn examine(State(app): State<App>, caller: Caller) -> Result<Json<Findings>, Problem> {
+async fn examine(State(app): State<App>, caller: Caller) -> Result<Json<DoctorReport>, Problem> {
     if !caller.is_operator() {
         return Err(Problem::new(Code::Forbidden, "the installation is the operator's"));
     }
