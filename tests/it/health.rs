@@ -332,8 +332,8 @@ fn who_speaks_mcp_to_a_starting_daemon_waits_for_it() {
 fn what_the_doctor_finds_is_told_to_the_operator_alone() {
     let d = Daemon::start();
     let found = d.get("/v1/doctor").ok(200);
-    let by_hand = svc(&d.home, &["doctor", "--json"]).ok();
-    let by_hand: serde_json::Value = serde_json::from_str(&by_hand).expect("JSON");
+    let by_hand = svc(&d.home, &["doctor", "--json"]);
+    let by_hand: serde_json::Value = serde_json::from_str(by_hand.ok()).expect("JSON");
     let checks = |found: &serde_json::Value| -> Vec<(serde_json::Value, serde_json::Value)> {
         let checks = found["checks"].as_array().expect("checks");
         checks.iter().map(|check| (check["check"].clone(), check["level"].clone())).collect()

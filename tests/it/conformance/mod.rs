@@ -71,6 +71,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
         metrics: Metrics::default(),
         tools: catalogue,
         sources: None,
+        doctor: None,
         identity,
         beat,
         stop: stop.clone(),
