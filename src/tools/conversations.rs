@@ -38,10 +38,9 @@ pub(super) fn tools() -> Vec<Tool> {
 }
 
 const SEND: &str = "\
-Sends a message to another agent's session, and gives its answer.
+Asks another agent's session, and gives its answer.
 
-status ok: `reply` is the answer. accepted: it comes later by itself, so do not send again. Answer a message with inReplyTo \
-alone. sessions_list has the keys.";
+accepted: the answer comes later by itself. inReplyTo answers a message. Keys: sessions_list.";
 
 /// A message to a session.
 #[derive(Deserialize, JsonSchema)]
@@ -53,7 +52,7 @@ struct SessionsSendArguments {
     /// What you have to say.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SESSION_MESSAGE_BYTES))]
     message: String,
-    /// How long you wait for the answer; 0 does not wait. The other's work goes on.
+    /// How long to wait; 0: not.
     #[schemars(range(min = 0, max = 3600), extend("default" = 30))]
     timeout_seconds: Option<u32>,
     /// The messageId that this answers.

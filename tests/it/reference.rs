@@ -424,9 +424,9 @@ fn literals(folders: &[&str]) -> BTreeSet<String> {
 #[test]
 fn every_kind_of_event_is_in_the_reference() {
     /// What kinds begin with that have two parts.
-    const ABOUT: [&str; 12] = [
+    const ABOUT: [&str; 13] = [
         "agent", "request", "peer", "resource", "message", "session", "ghap", "outcome", "memory",
-        "value", "daemon", "source",
+        "value", "daemon", "source", "run",
     ];
     /// Kinds of one word.
     const PLAIN: [&str; 16] = [
@@ -667,7 +667,7 @@ fn every_metric_is_in_the_guide() {
 #[test]
 fn every_environment_variable_is_in_the_reference() {
     /// What tests shorten, which no help text names.
-    const FOR_TESTS: [&str; 9] = [
+    const FOR_TESTS: [&str; 10] = [
         "SVC_BODY_TIMEOUT_MS",
         "SVC_INBOX_MAX",
         "SVC_LEASE_MS",
@@ -676,6 +676,7 @@ fn every_environment_variable_is_in_the_reference() {
         "SVC_MCP_TASK_AFTER_MS",
         "SVC_PEER_TIMEOUT_MS",
         "SVC_RUNNER_GRACE_MS",
+        "SVC_SESSION_SENDS",
         "SVC_SSE_KEEPALIVE_MS",
     ];
     let page = Page::named("docs/reference/configuration.md");

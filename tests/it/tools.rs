@@ -52,7 +52,11 @@ fn tools_are_listed_with_all_that_a_caller_needs() {
         .filter(|tool| !open.contains(tool))
         .map(|tool| tool["name"].as_str().expect("a name"))
         .collect();
-    assert_eq!(closed, ["RequestAnswer", "SendMessage"], "those that need a scope");
+    assert_eq!(
+        closed,
+        ["RequestAnswer", "SendMessage", "sessions_spawn"],
+        "those that need a scope"
+    );
     assert!(open.iter().all(|tool| tools.contains(tool)));
     problem(&d.stranger().get("/v1/tools"), 401, "unauthorized");
     problem(&d.post("/v1/tools", &json!({})), 405, "method_not_allowed");

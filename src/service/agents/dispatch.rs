@@ -116,6 +116,9 @@ impl Agents {
                 let why = "spawn-only starts a new agent, and `agent` names a live one";
                 return Err(Error::invalid("mode", why));
             }
+            None if target.is_live() && input.is_at_once => {
+                return Err(Error::invalid("agentId", "names a live agent: send to its session"));
+            }
             None if target.is_live() => DispatchMode::PeerOnly,
             Some(WantedMode::SpawnOnly) | None => DispatchMode::SpawnOnly,
         };

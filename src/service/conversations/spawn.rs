@@ -11,11 +11,7 @@ use crate::{
     domain::{
         AgentId, Caller, Principal, RunId, TaskId, conversation::SourceTool, is_agent_key, limits,
     },
-    service::{
-        Error,
-        agents::{NewDispatch, WantedMode},
-        check,
-    },
+    service::{Error, agents::NewDispatch, check},
     store::TaskAsker,
 };
 
@@ -84,7 +80,6 @@ impl Conversations {
         let dispatch = NewDispatch {
             agent: input.agent_id,
             prompt: input.task,
-            mode: Some(WantedMode::SpawnOnly),
             model: input.model,
             cwd: input.cwd,
             default_cwd: requester.cwd.clone(),
@@ -92,7 +87,7 @@ impl Conversations {
             idempotency_key: input.idempotency_key,
             asker,
             is_at_once: true,
-            ..NewDispatch::default()
+            ..Default::default()
         };
         let dispatched = self.agents.dispatch(caller, dispatch).await?;
         let id = dispatched.task.task_id;
