@@ -311,7 +311,7 @@ fn nobody_waits_in_a_circle() {
                 "{refused}"
             );
             assert!(text(&refused, "error").contains(path), "{refused}");
-            assert!(took < Duration::from_secs(1), "before it waits: {took:?}");
+            assert!(took < Duration::from_secs(3), "before it waits: {took:?}");
         }
         // Who does not wait closes nothing.
         assert_eq!(send(&callers[2], "agent:echo:a", "later", 0)["status"], "accepted");
