@@ -128,7 +128,7 @@ async fn nine_questions_of_ten_are_answered_and_more_than_by_plain_bm25() {
         questions().len()
     );
     let known = |name: &&str| tools.iter().any(|(known, _)| known == name);
-    assert!(questions().iter().all(|(_, answers)| answers.iter().all(|name| known(name))));
+    assert!(questions().iter().all(|(_, answers)| answers.iter().all(known)));
     let plain = PlainSearch::of(&tools);
     let plain = recall(|question| plain.find(question));
     let mut world = World::open().await;
