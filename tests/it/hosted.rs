@@ -41,7 +41,7 @@ fn world_with(more: &str) -> Daemon {
         r#"
 [agents.coder]
 backend = "exec"
-command = ["{}", "-c", "while read -r line; do eval \"$line\"; echo END; done"]
+command = ["{}", "-c", "while read -r line; do case $line in RUN*) eval \"${{line#RUN}}\" ;; esac; echo END; done"]
 turn_end = "END"
 env = {{ SVC = "{svc}", SVC_HOME = "{}", SVC_HOOK_DEADLINE_MS = "20000" }}
 {more}
@@ -76,7 +76,7 @@ impl Obedient {
         fs::write(path("in"), input).expect("a file");
         let (from, to, done) = (path("in"), path("new"), path("out"));
         let line = format!(
-            "{command} <'{}' >'{}'; mv '{}' '{}'",
+            "RUN {command} <'{}' >'{}'; mv '{}' '{}'",
             from.display(),
             to.display(),
             to.display(),
@@ -166,16 +166,22 @@ fn a_hosted_agent_its_hooks_and_its_stdio_are_one() {
     let told = d.get("/v1/peers/operator/messages").ok(200);
     assert_eq!(told["messages"].as_array().map(Vec::len), Some(1), "{told}");
 
-    // Its key names that peer, and a message reaches it once: by the next hook and by no other way.
+    // Its key names that peer, and a message reaches it once: as a turn, and by no hook.
     let body = json!({ "text": "MESSAGE-OF-THE-OPERATOR" });
     let message = d.post("/v1/peers/agent%3Acoder%3Amain/messages", &body).ok(200);
     assert_eq!(message["to_peer"], json!(peer), "{message}");
     let using =
         json!({ "tool_name": "Bash", "tool_use_id": "t1", "tool_input": { "command": "ls" } });
     let first = coder.hook(&d, "PreToolUse", &using);
-    assert!(first.contains("MESSAGE-OF-THE-OPERATOR"), "{first}");
+    assert!(!first.contains("MESSAGE-OF-THE-OPERATOR"), "it is a turn of its own: {first}");
     let second = coder.hook(&d, "PostToolUse", &using);
     assert!(!second.contains("MESSAGE-OF-THE-OPERATOR"), "{second}");
+
+    let log = crate::agents::events(&d, &format!("agent/{}", coder.id));
+    let turns = log.iter().filter(|event| {
+        event["kind"] == "input" && event["data"].to_string().contains("MESSAGE-OF-THE-OPERATOR")
+    });
+    assert_eq!(turns.count(), 1);
 
     // A second conversation of the same agent is of the same peer.
     coder.hook_of(&d, "s-2", "SessionStart", &json!({ "source": "clear" }));
@@ -258,7 +264,7 @@ fn a_hosted_agent_starts_no_daemon() {
     let pid = d.pid();
     d.kill9();
     let (said, home) = (coder.folder.join("said"), d.home.dir());
-    let line = format!("\"$SVC\" start >'{}.new' 2>&1; mv '{0}.new' '{0}'", said.display());
+    let line = format!("RUN \"$SVC\" start >'{}.new' 2>&1; mv '{0}.new' '{0}'", said.display());
     let asked = json!({ "type": "host.send", "payload": { "input": line } });
     assert_eq!(crate::agents::ask_host(&socket, &asked)["success"], true);
     let said = until(BOUND, || fs::read_to_string(&said).ok());
