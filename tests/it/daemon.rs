@@ -142,21 +142,40 @@ impl Folder {
 }
 
 impl Drop for Folder {
-    /// A daemon that a command put into the background must not outlive its test.
+    /// A daemon that a command put into the background must not outlive its test, nor must the hosts of agents: they
+    /// outlive the daemon, as they should.
     fn drop(&mut self) {
-        let Some(pid) = self.daemon_json().and_then(|json| json["pid"].as_i64()) else {
-            return;
-        };
-        let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
-            return;
-        };
-        // The pid may belong to somebody else by now, so look whether it is ours.
-        let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
-        let home = self.0.path().to_string_lossy().into_owned();
-        if environment.is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(&home)) {
-            let _gone_already = kill_process(pid, Signal::KILL);
+        let has_agents = self.0.path().join("svc/agents").is_dir();
+        let daemon = self.daemon_json().and_then(|json| json["pid"].as_i64());
+        let daemon = daemon.and_then(|pid| i32::try_from(pid).ok()).into_iter().collect();
+        for pid in if has_agents { all_pids() } else { daemon } {
+            // The pid may belong to somebody else by now, so look whether it is ours.
+            if self.is_of_home(pid)
+                && let Some(pid) = Pid::from_raw(pid)
+            {
+                let _gone_already = kill_process(pid, Signal::KILL);
+            }
         }
     }
+}
+
+impl Folder {
+    /// Whether a process is a program of svc that was started with this data folder. What an agent has started ends with its
+    /// host.
+    fn is_of_home(&self, pid: i32) -> bool {
+        let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let home = format!("SVC_HOME={}", self.0.path().join("svc").display());
+        read("cmdline")
+            .split(|byte| *byte == 0)
+            .next()
+            .is_some_and(|program| program.ends_with(b"svc"))
+            && read("environ").split(|byte| *byte == 0).any(|variable| variable == home.as_bytes())
+    }
+}
+
+fn all_pids() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// How a daemon is to be started.
