@@ -16,8 +16,8 @@ pub(in crate::cli) struct AddArgs {
         help = "How it is reached: stdio, http or sse [default: http for a URL, else stdio]"
     )]
     pub(super) transport: Option<EntryTransport>,
-    /// A header of each request; repeatable
-    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    /// A header of each request, as in `X-Key: value`; repeatable
+    #[arg(short = 'H', long = "header", value_name = "HEADER")]
     pub(super) header: Vec<String>,
     /// A variable of its environment; repeatable
     #[arg(short, long = "env", value_name = "NAME=VALUE")]

@@ -106,6 +106,26 @@ fn run(requirements: &str) {
     assert!(warnings.is_empty(), "warnings:\n{}", warnings.join("\n"));
 }
 
+/// Runs the client scenarios that a revision requires. The client is the daemon, with the suite's server as its child.
+#[expect(clippy::print_stdout, reason = "the suite says what fails")]
+fn run_as_client(requirements: &str) {
+    let Some(modules) = suite() else { return };
+    let home = tempfile::tempdir().expect("a folder");
+    let driver = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/conformance_client.py");
+    let output = Command::new(modules.join("node/bin/node"))
+        .arg(modules.join("@modelcontextprotocol/conformance/dist/index.js"))
+        .args(["client", "--requirements", requirements, "--timeout", "90000", "--command"])
+        .arg(format!("python3 {driver} {}", env!("CARGO_BIN_EXE_svc")))
+        .arg("-o")
+        .arg(home.path().join("out"))
+        .stdin(Stdio::null())
+        .output()
+        .expect("the suite runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    println!("{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "the suite's client scenarios of {requirements} fail");
+}
+
 /// What came out with this status, in the suite's own files.
 fn checks(folder: &Path, status: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -127,4 +147,14 @@ fn conforms_to_2025_11_25() {
 #[test]
 fn conforms_to_2026_07_28() {
     run("2026-07-28");
+}
+
+#[test]
+fn conforms_to_2025_11_25_as_a_client() {
+    run_as_client("2025-11-25");
+}
+
+#[test]
+fn conforms_to_2026_07_28_as_a_client() {
+    run_as_client("2026-07-28");
 }
