@@ -14,6 +14,9 @@ const MAX_ITEMS: usize = 1000;
 /// How long a server may take to say which revisions it speaks, before it is taken for an older one.
 const DISCOVERY: Duration = Duration::from_secs(5);
 
+/// The error that names the revisions a server speaks.
+const UNSUPPORTED_VERSION: i64 = -32022;
+
 /// A server that a caller may use, and what it offers.
 pub(super) type OpenServer = (Arc<SourceSpec>, Arc<OfferedLists>);
 
@@ -53,26 +56,32 @@ pub(super) async fn introduce(connection: &Arc<Connection>) -> Result<Map<String
 /// Asks a server of a revision without sessions what it can do; `None` if it is of another.
 async fn discover(connection: &Arc<Connection>) -> Result<Option<Map<String, Value>>, String> {
     connection.set_modern(true);
-    let revision = Revision::V2026_07_28;
-    let params = json!({});
-    let request = connection.request("server/discover", &params);
-    let reply = tokio::time::timeout(DISCOVERY, request).await;
-    match reply {
-        Ok(Ok(Ok(result))) => {
-            let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
-            let supported = result.get("supportedVersions").and_then(Value::as_array);
-            let is_ours = supported.is_some_and(|all| {
-                all.iter().any(|known| known.as_str() == Some(revision.as_str()))
-            });
-            if is_ours {
-                return Ok(Some(capabilities_of(&result)));
+    let (revision, params) = (Revision::V2026_07_28, json!({}));
+    let is_ours = |versions: Option<&Value>| {
+        let versions = versions.and_then(Value::as_array);
+        versions
+            .is_some_and(|all| all.iter().any(|known| known.as_str() == Some(revision.as_str())))
+    };
+    for _ in 0..2 {
+        let request = connection.request("server/discover", &params);
+        match tokio::time::timeout(DISCOVERY, request).await {
+            Ok(Ok(Ok(result))) => {
+                let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
+                if is_ours(result.get("supportedVersions")) {
+                    return Ok(Some(capabilities_of(&result)));
+                }
+                break;
             }
+            // It names what it speaks, and may take that at the second try.
+            Ok(Ok(Err(error)))
+                if error.code == UNSUPPORTED_VERSION
+                    && is_ours(error.data.as_ref().and_then(|data| data.get("supported"))) => {}
+            // Asking otherwise would do no better.
+            Ok(Err(loss)) if connection.end().is_some() || loss == RequestLoss::Closed => {
+                return Err(connection.hide(loss.reason()).into_owned());
+            }
+            Ok(_) | Err(_) => break,
         }
-        // Asking otherwise would do no better.
-        Ok(Err(loss)) if connection.end().is_some() || loss == RequestLoss::Closed => {
-            return Err(connection.hide(loss.reason()).into_owned());
-        }
-        Ok(_) | Err(_) => {}
     }
     connection.set_modern(false);
     Ok(None)

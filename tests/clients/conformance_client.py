@@ -64,7 +64,7 @@ def log_in():
         return False
     back = browse(begun["authorization_url"])
     rest("POST", "/v1/sources/s/login/wait", {"redirect": back, "wait_ms": 20000})
-    end = time.time() + 10
+    end = time.time() + 2
     while rest("GET", "/v1/sources/s")["state"] == "needs_auth" and time.time() < end:
         time.sleep(0.05)
     return settled()["state"] == "connected"
@@ -127,7 +127,8 @@ try:
     with open(os.path.join(HOME, "token")) as file:
         TOKEN = file.read().strip()
     source = settled()
-    if source["state"] == "needs_auth" and not log_in():
+    # Its issuer may change in between.
+    if source["state"] == "needs_auth" and not log_in() and not log_in():
         raise SystemExit("no login")
     if settled()["state"] != "connected":
         raise SystemExit("not connected")

@@ -12,6 +12,8 @@ use super::{
 /// What has to be known to log in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AuthorizationServer {
+    /// What tokens are for, as the server says it.
+    pub(super) resource: String,
     pub(super) issuer: String,
     pub(super) authorization_endpoint: Url,
     pub(super) token_endpoint: Url,
@@ -42,10 +44,13 @@ pub(super) async fn discover(
         let (url, found) = issuer_metadata(clients, &issuer).await?.ok_or_else(|| {
             "it tells nobody where to log in: it has no metadata of a protected resource".to_owned()
         })?;
-        return read_issuer(&issuer, &url, &found, None);
+        return read_issuer(&issuer, &url, &found, None, server.as_str());
     };
+    let (resource, is_of_origin) = resource;
     let named = text(&resource, "resource").unwrap_or_default();
-    if !is_same_resource(named, server) {
+    // Those of the whole host are found without a path, and are of the host (RFC 9728, 3.1).
+    let root = well_known_root(server);
+    if !is_same_resource(named, server) && !(is_of_origin && is_same_resource(named, &root)) {
         return Err(format!("its metadata are of another resource, {named:?}, and not of its url"));
     }
     let issuers = resource.get("authorization_servers").and_then(Value::as_array);
@@ -57,27 +62,39 @@ pub(super) async fn discover(
         .map(|all| all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "));
     let found = issuer_metadata(clients, &issuer).await?;
     let (url, found) = found.ok_or_else(|| format!("the issuer {issuer} has no metadata"))?;
-    read_issuer(&issuer, &url, &found, scopes.filter(|scopes| !scopes.is_empty()))
+    let scopes = scopes.filter(|scopes| !scopes.is_empty());
+    read_issuer(&issuer, &url, &found, scopes, named)
 }
 
+/// A server's host.
+fn well_known_root(server: &Url) -> Url {
+    let mut root = server.clone();
+    root.set_path("");
+    root.set_query(None);
+    root
+}
+
+/// The metadata, and whether they are those of the whole host.
 async fn resource_metadata(
     clients: &HttpClients,
     server: &Url,
     challenge: &AuthChallenge,
-) -> Result<Option<Value>, String> {
+) -> Result<Option<(Value, bool)>, String> {
+    let of_host = well_known(server, "oauth-protected-resource", false);
     if let Some(named) = challenge.resource_metadata() {
         let url = safe_url(named)?;
         let found = metadata(clients, &url).await.map_err(|error| error.to_string())?;
-        return found.map(Some).ok_or_else(|| format!("there are no metadata at {url}"));
+        let found = found.ok_or_else(|| format!("there are no metadata at {url}"))?;
+        return Ok(Some((found, url == of_host)));
     }
     let mut candidates = vec![well_known(server, "oauth-protected-resource", true)];
-    candidates.push(well_known(server, "oauth-protected-resource", false));
+    candidates.push(of_host.clone());
     candidates.dedup();
     for url in candidates {
         if let Some(found) =
             metadata(clients, &safe_url(url.as_str())?).await.map_err(|error| error.to_string())?
         {
-            return Ok(Some(found));
+            return Ok(Some((found, url == of_host)));
         }
     }
     Ok(None)
@@ -139,6 +156,7 @@ fn read_issuer(
     at: &Url,
     found: &Value,
     resource_scopes: Option<String>,
+    resource: &str,
 ) -> Result<AuthorizationServer, String> {
     // Another's metadata would have the code and the token sent to it (RFC 8414, 3.3).
     let named = text(found, "issuer").unwrap_or_default();
@@ -162,6 +180,7 @@ fn read_issuer(
     }
     let flag = |name: &str| found.get(name).and_then(Value::as_bool) == Some(true);
     Ok(AuthorizationServer {
+        resource: resource.to_owned(),
         issuer: issuer.to_owned(),
         authorization_endpoint: needed("authorization_endpoint")?,
         token_endpoint: needed("token_endpoint")?,

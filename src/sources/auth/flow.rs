@@ -36,7 +36,7 @@ pub(in crate::sources) struct PendingLogin {
     server: AuthorizationServer,
     client: OauthClient,
     redirect: RedirectUrl,
-    resource: String,
+    url: String,
     scope: Option<String>,
 }
 
@@ -68,7 +68,7 @@ impl PendingLogin {
         let mut asking = asker
             .authorize_url(CsrfToken::new_random)
             .set_pkce_challenge(pkce)
-            .add_extra_param("resource", url.as_str());
+            .add_extra_param("resource", server.resource.clone());
         for one in scope.iter().flat_map(|scope| scope.split_whitespace()) {
             asking = asking.add_scope(Scope::new(one.to_owned()));
         }
@@ -76,8 +76,8 @@ impl PendingLogin {
             asking = asking.add_extra_param("prompt", "consent");
         }
         let (authorization_url, state) = asking.url();
-        let resource = url.to_string();
-        Ok(Self { authorization_url, state, verifier, server, client, redirect, resource, scope })
+        let url = url.to_string();
+        Ok(Self { authorization_url, state, verifier, server, client, redirect, url, scope })
     }
 
     /// Whether a redirect belongs to this login.
@@ -123,7 +123,7 @@ impl PendingLogin {
         let given = client
             .exchange_code(AuthorizationCode::new(code))
             .set_pkce_verifier(self.verifier)
-            .add_extra_param("resource", self.resource.clone())
+            .add_extra_param("resource", self.server.resource.clone())
             .request_async(&http)
             .await;
         let given = given.map_err(|error| match failure_of(error) {
@@ -133,7 +133,8 @@ impl PendingLogin {
             }
         })?;
         let mut login = SourceLogin {
-            resource: self.resource,
+            url: self.url,
+            resource: self.server.resource,
             issuer: self.server.issuer,
             token_endpoint: self.server.token_endpoint.to_string(),
             revocation_endpoint: self.server.revocation_endpoint.map(|url| url.to_string()),

@@ -26,6 +26,8 @@ const MARGIN: Duration = Duration::from_secs(30);
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::sources) struct SourceLogin {
     /// The server's URL. The token goes to no other.
+    pub(super) url: String,
+    /// What the token is for, as the server says it.
     pub(super) resource: String,
     pub(super) issuer: String,
     pub(super) token_endpoint: String,
@@ -127,7 +129,7 @@ impl SourceAuth {
     ) -> Result<Option<String>, RenewalFailure> {
         let mut login = self.login.lock().await;
         let kept = self.read(&mut login)?;
-        let Some(own) = kept.as_mut().filter(|own| own.resource == url.as_str()) else {
+        let Some(own) = kept.as_mut().filter(|own| own.url == url.as_str()) else {
             return Ok(None);
         };
         let now = self.services.now();
