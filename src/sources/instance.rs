@@ -133,7 +133,7 @@ struct Running {
 
 /// What carries a connection.
 enum SourceLink {
-    Process(ProcessLink),
+    Process(Box<ProcessLink>),
     Remote(RemoteLink),
 }
 
@@ -421,7 +421,7 @@ impl Keeper {
         let (link, connection) = match filled? {
             FilledEntry::Command(filled) => {
                 let (link, connection) = self.start_process(filled).await?;
-                (SourceLink::Process(link), connection)
+                (SourceLink::Process(Box::new(link)), connection)
             }
             FilledEntry::Remote(filled) => {
                 let (connection, messages) = Connection::new(filled.redactor, parts.root.clone());
@@ -599,7 +599,7 @@ impl Keeper {
         let Running { link, connection, .. } = running;
         connection.close();
         let ProcessLink { mut process, mut reading } = match link {
-            SourceLink::Process(link) => link,
+            SourceLink::Process(link) => *link,
             SourceLink::Remote(link) => {
                 link.end().await;
                 return None;

@@ -50,7 +50,9 @@ pub(super) async fn discover(
     let named = text(&resource, "resource").unwrap_or_default();
     // Those of the whole host are found without a path, and are of the host (RFC 9728, 3.1).
     let root = well_known_root(server);
-    if !is_same_resource(named, server) && !(is_of_origin && is_same_resource(named, &root)) {
+    let is_its_own =
+        is_same_resource(named, server) || (is_of_origin && is_same_resource(named, &root));
+    if !is_its_own {
         return Err(format!("its metadata are of another resource, {named:?}, and not of its url"));
     }
     let issuers = resource.get("authorization_servers").and_then(Value::as_array);
@@ -238,7 +240,7 @@ mod tests {
         let read = |change: &dyn Fn(&mut Value)| {
             let mut found = good.clone();
             change(&mut found);
-            read_issuer("https://i", &url("https://i/.well-known/x"), &found, None)
+            read_issuer("https://i", &url("https://i/.well-known/x"), &found, None, "https://h")
         };
         assert!(
             read(&|_| {}).is_ok_and(|server| server.has_offline_access && !server.names_itself)

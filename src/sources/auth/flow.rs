@@ -106,7 +106,7 @@ impl PendingLogin {
             _ => {}
         }
         if let Some(error) = param(query, "error") {
-            let code: String = error.chars().filter(|c| c.is_ascii_graphic()).take(64).collect();
+            let code: String = error.chars().filter(char::is_ascii_graphic).take(64).collect();
             return Err(format!("the issuer answered {code}"));
         }
         let code = param(query, "code").ok_or("the redirect has no code")?;

@@ -50,7 +50,7 @@ impl std::fmt::Debug for SourceLogin {
 impl SourceLogin {
     /// Takes what an issuer gave.
     pub(super) fn take(&mut self, given: &BasicTokenResponse, now: Timestamp) {
-        self.access_token = given.access_token().secret().clone();
+        self.access_token.clone_from(given.access_token().secret());
         // One that does not rotate is not given again.
         if let Some(token) = given.refresh_token() {
             self.refresh_token = Some(token.secret().clone());
@@ -76,6 +76,14 @@ pub(in crate::sources) enum RenewalFailure {
     Unreachable(String),
 }
 
+/// What this process knows of a login.
+#[derive(Debug, Default)]
+struct KnownLogin {
+    /// Whether the vault was read.
+    is_read: bool,
+    login: Option<SourceLogin>,
+}
+
 /// The login to one server, for all its instances and callers.
 #[derive(Debug)]
 pub(in crate::sources) struct SourceAuth {
@@ -84,8 +92,8 @@ pub(in crate::sources) struct SourceAuth {
     clients: HttpClients,
     /// Names the login in the vault.
     id: String,
-    /// Who holds it renews the token, and the others wait. `None` until the vault was read.
-    login: tokio::sync::Mutex<Option<Option<SourceLogin>>>,
+    /// Who holds it renews the token, and the others wait.
+    login: tokio::sync::Mutex<KnownLogin>,
     challenge: Mutex<AuthChallenge>,
 }
 
@@ -112,14 +120,15 @@ impl SourceAuth {
 
     fn read<'a>(
         &self,
-        login: &'a mut Option<Option<SourceLogin>>,
+        known: &'a mut KnownLogin,
     ) -> Result<&'a mut Option<SourceLogin>, RenewalFailure> {
-        if login.is_none() {
+        if !known.is_read {
             let kept = self.vault.login(&self.id);
             let kept = kept.map_err(|error| RenewalFailure::Unreachable(error.to_string()))?;
-            *login = Some(kept.and_then(|kept| serde_json::from_value(kept).ok()));
+            known.login = kept.and_then(|kept| serde_json::from_value(kept).ok());
+            known.is_read = true;
         }
-        Ok(login.get_or_insert_default())
+        Ok(&mut known.login)
     }
 
     /// The token for requests to a URL, renewed if it is about to be over; `None` without a login.
@@ -202,7 +211,7 @@ impl SourceAuth {
         let mut login = self.login.lock().await;
         let value = serde_json::to_value(&new).map_err(std::io::Error::other)?;
         self.vault.set_login(&self.id, Some(value))?;
-        *login = Some(Some(new));
+        *login = KnownLogin { is_read: true, login: Some(new) };
         self.note(AuthChallenge::default());
         Ok(())
     }
@@ -268,7 +277,7 @@ pub(super) fn failure_of(
         RequestTokenError::ServerResponse(refusal) => {
             let code: &BasicErrorResponseType = refusal.error();
             let code: String =
-                code.as_ref().chars().filter(|c| c.is_ascii_graphic()).take(64).collect();
+                code.as_ref().chars().filter(char::is_ascii_graphic).take(64).collect();
             match code.as_str() {
                 "temporarily_unavailable" | "server_error" | "slow_down" => {
                     RenewalFailure::Unreachable(format!("the issuer answered {code}"))
