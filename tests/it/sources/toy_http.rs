@@ -489,7 +489,8 @@ impl Toy {
                         if hash != issuer.challenge || form["code"] != "code-1" {
                             return refusal("invalid_grant");
                         }
-                        issuer.granted = issuer.asked.clone();
+                        let asked = issuer.asked.clone();
+                        issuer.granted = asked;
                     }
                     _ => {
                         if form["refresh_token"] != issuer.refresh {
