@@ -151,13 +151,13 @@ mod tests {
         let mark = format!("mark-{}", std::process::id());
         let start = |value: &str| {
             let mut command = Command::new("sleep");
-            command.arg("600").env("SVC_TEST_MARK", value).spawn().unwrap()
+            command.arg("600").env("MARK_OF_A_TEST", value).spawn().unwrap()
         };
         let (mut marked, mut other) = (start(&mark), start("another"));
         // A child bears the mark once it runs its own program.
-        while signal_marked("SVC_TEST_MARK", &mark, Signal::KILL) == 0 {}
+        while signal_marked("MARK_OF_A_TEST", &mark, Signal::KILL) == 0 {}
         assert!(!marked.wait().unwrap().success());
-        assert_eq!(signal_marked("SVC_TEST_MARK", &mark, Signal::KILL), 0);
+        assert_eq!(signal_marked("MARK_OF_A_TEST", &mark, Signal::KILL), 0);
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();
         other.wait().unwrap();

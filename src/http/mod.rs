@@ -11,6 +11,7 @@ mod body;
 mod conversations;
 mod daemon_proof;
 mod doctor;
+mod doctor_process;
 mod edge;
 mod entry;
 mod events;
@@ -38,7 +39,7 @@ mod tokens;
 mod tools;
 
 pub use crate::web::{Code, Problem};
-pub use doctor::Doctor;
+pub use doctor_process::Doctor;
 pub use edge::Edge;
 pub use entry::EntryRules;
 pub use listener::{Listener, Transport};

@@ -75,9 +75,14 @@ pub(super) fn of_result<T: JsonSchema>() -> Value {
 fn or_error(mut schema: Value) -> Value {
     let root = schema.as_object_mut().expect("a result is an object");
     let properties = root.entry("properties").or_insert_with(|| json!({}));
+    // A result may have an `error` of its own, in words.
+    let kinds = match properties.get("error") {
+        Some(_) => json!(["object", "string", "null"]),
+        None => json!("object"),
+    };
     properties["error"] = json!({
         "description": "Why it failed, if it did.",
-        "type": "object",
+        "type": kinds,
         "properties": { "type": { "type": "string" }, "message": { "type": "string" } },
         "required": ["type", "message"],
     });
@@ -291,8 +296,9 @@ impl Input {
                     .into_iter()
                     .flat_map(Map::keys)
                     .collect();
-                ToolError::invalid(field.clone(), format!("{field}: there is no such argument"))
-                    .allowed(json!(known))
+                let why = format!("{field}: there is no such argument");
+                let error = ToolError::invalid(field.clone(), why);
+                if known.is_empty() { error } else { error.allowed(json!(known)) }
             }
             kind => {
                 let why = match kind {

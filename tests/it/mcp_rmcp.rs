@@ -55,6 +55,8 @@ fn discover() -> ClientLifecycleMode {
 }
 
 async fn http(d: &Daemon, ears: Ears, mode: ClientLifecycleMode) -> Client {
+    // The client that is built here speaks TLS, if only to others. A second provider is refused, which is fine.
+    rustls::crypto::ring::default_provider().install_default().ok();
     let token = d.home.token().expect("a token");
     let config = StreamableHttpClientTransportConfig::with_uri(format!("{}/mcp", d.url()));
     let transport = StreamableHttpClientTransport::from_config(config.auth_header(token));

@@ -16,12 +16,9 @@ use serde_json::{Value, json};
 use super::change::FileChange;
 use super::client::{InstallScope, KnownClient};
 use super::document::{ConfigDocument, FileFormat};
-use super::edit::{Edit, GrantForm, SERVER, at};
+use super::edit::{Edit, GrantForm, OUR_RULES, SERVER, at};
 use super::locations::ClientLocations;
 use super::{claude, codex, gemini, opencode};
-
-/// The first line of a file of rules that svc writes whole.
-pub(crate) const OUR_RULES: &str = "# Written by `svc install`";
 
 /// What a client's files say of tools that need no question.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]

@@ -8,7 +8,6 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::allow::OUR_RULES;
 use super::document::{ConfigDocument, DocumentError, FileFormat, PathStep};
 
 /// The name of svc among a client's servers.
@@ -301,6 +300,8 @@ pub enum EditError {
 
 /// The first line of a file that svc writes whole.
 pub const OUR_FILE: &str = "// Written by `svc install`";
+/// The first line of a file of rules that svc writes whole.
+pub(crate) const OUR_RULES: &str = "# Written by `svc install`";
 
 fn is_our_file(text: &str) -> bool {
     text.starts_with(OUR_FILE) || text.starts_with(OUR_RULES)

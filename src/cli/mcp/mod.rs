@@ -114,7 +114,10 @@ pub(super) enum McpCommand {
         name: String,
     },
     /// Secrets that ${VAR} in a server's entry stands for
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:\n  pass show tickets | svc mcp secret set tickets TICKETS_TOKEN"
+    )]
     Secret(SecretCommand),
     /// Copy the servers of another coding agent into config.toml, and show what changes
     #[command(

@@ -67,7 +67,8 @@ fn bearer_params(text: &str) -> Option<HashMap<String, String>> {
             if word.eq_ignore_ascii_case("bearer") {
                 params = Some(HashMap::new());
             }
-            rest = after;
+            // What stands before the first word, such as `=`, belongs to nothing.
+            rest = after.trim_start_matches('=');
         }
         rest = rest.trim_start_matches(|c: char| c == ',' || c.is_whitespace());
     }
