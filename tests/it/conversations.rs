@@ -411,7 +411,8 @@ fn who_is_unknown_and_who_is_not_seen_look_alike() {
     let far = mint(&d, "s-far", &json!("/elsewhere"), &[]);
     let strip = |mut refused: Value| {
         let object = refused.as_object_mut().expect("an object");
-        (object.remove("runId"), object.remove("sessionKey"));
+        object.remove("runId");
+        object.remove("sessionKey");
         refused
     };
     let known = strip(send(&far, "agent:echo:main", "x", 0));

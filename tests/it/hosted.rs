@@ -112,7 +112,8 @@ impl Obedient {
             json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call",
                 "params": { "name": tool, "arguments": arguments } }),
         ];
-        let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let input: String =
+            lines.iter().flat_map(|line| [line.to_string(), "\n".to_owned()]).collect();
         // The input stays open until the answer is there.
         let command = "{ cat; sleep 600.125 & echo $! >sleeper; wait; } | \"$SVC\" stdio | { while read -r line; do \
             echo \"$line\"; case $line in *'\"id\":2'*) kill $(cat sleeper); break;; esac; done; }";

@@ -161,14 +161,15 @@ fn the_words_that_models_get_are_these() {
         d.post(&inbox, &json!({ "text": text, "from_peer": from })).ok(200);
     }
     words.say("two_messages", &told());
-    // The session of the hooks is of the project in which their process runs.
-    let wish = json!({ "session": "s-7", "project": d.home.user() });
+    // The session of the hooks is of the project in which its client runs.
+    let project = d.get(&format!("/v1/peers/{to}")).ok(200)["path"].clone();
+    let wish = json!({ "session": "s-7", "project": project });
     let asker = d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"));
     let arguments = json!({ "sessionKey": "agent:claude:s-1", "message": "Is main green?", "timeoutSeconds": 0 });
     let params = json!({ "name": "sessions_send", "arguments": arguments });
     let ask = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
     let asked = asker.post("/mcp", &ask).ok(200)["result"]["structuredContent"].clone();
-    assert_eq!(asked["status"], "accepted", "{asked} {}", d.get("/v1/peers").ok(200));
+    assert_eq!(asked["status"], "accepted", "{asked}");
     words.say_message("question_of_a_session", &told(), "agent:mcp:s-7");
     d.post(&inbox, &json!({ "text": "bye", "type": "query", "from_peer": from })).ok(200);
     d.delete(&format!("/v1/peers/{from}"));
