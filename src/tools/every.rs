@@ -343,6 +343,8 @@ async fn every_fault_in_every_argument_is_named() {
                         "cursor",
                         "event",
                         "from_peer",
+                        "before",
+                        "sessionKey",
                         "family",
                         "since",
                         "agent",

@@ -74,7 +74,7 @@ pub struct SessionEntry {
     /// When it was last heard of.
     pub updated_at: Timestamp,
     /// True of the caller's own.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_you: bool,
     /// The last message between it and the caller.
     #[serde(skip_serializing_if = "Option::is_none")]
