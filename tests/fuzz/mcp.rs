@@ -69,7 +69,16 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         let identity =
             Identity { boot_id: "fuzz".to_owned(), pid: 1, started_at: Timestamp::from_millis(1) };
         let metrics = Metrics::default();
-        let app = App::new(Parts { services, tools, sources: None, metrics, identity, beat, stop });
+        let app = App::new(Parts {
+            services,
+            tools,
+            sources: None,
+            doctor: None,
+            metrics,
+            identity,
+            beat,
+            stop,
+        });
         edge.ready(app, mcp::router(mcp));
         open(&edge).await
     });
