@@ -158,6 +158,25 @@ impl Config {
         Self::from_sources(paths, env, flags, &file)
     }
 
+    /// Files and folders that hold secrets, or the rows of all callers. A caller's paths never lead to them.
+    pub fn private_paths(&self) -> Vec<PathBuf> {
+        let paths = &self.paths;
+        let mut private = vec![
+            paths.home.clone(),
+            self.token_file.value.clone(),
+            paths.config_file.clone(),
+            paths.agents.clone(),
+            paths.spool.clone(),
+        ];
+        // SQLite's files beside the database are named after it.
+        private.extend(["", "-wal", "-shm", "-journal"].map(|suffix| {
+            let mut db = paths.db.clone().into_os_string();
+            db.push(suffix);
+            db.into()
+        }));
+        private
+    }
+
     /// Resolves the configuration from a file that was read already. Does no I/O.
     pub fn from_sources(
         paths: Paths,

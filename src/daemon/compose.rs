@@ -113,6 +113,7 @@ impl ServingDaemon {
             metrics: source_metrics,
             max_result_bytes: usize::try_from(config.sources_max_result_bytes.value)
                 .unwrap_or(usize::MAX),
+            private: config.private_paths(),
         })
         .await?;
         tools.join(Arc::new(sources.clone()));

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fmt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, SystemTime},
 };
@@ -66,6 +66,8 @@ pub struct SourceManagerParts {
     pub metrics: SourceMetrics,
     /// Bytes above which a result is kept as a resource.
     pub max_result_bytes: usize,
+    /// Files and folders of the daemon itself, closed to the file tools of `core`.
+    pub private: Vec<PathBuf>,
 }
 
 /// All servers. Cheap to clone.
@@ -151,8 +153,15 @@ impl fmt::Debug for SourceManager {
 impl SourceManager {
     /// Reads what there is, and starts it. Nothing is waited for.
     pub async fn start(parts: SourceManagerParts) -> anyhow::Result<Self> {
-        let SourceManagerParts { services, files, env, catalogue, metrics, max_result_bytes } =
-            parts;
+        let SourceManagerParts {
+            services,
+            files,
+            env,
+            catalogue,
+            metrics,
+            max_result_bytes,
+            private,
+        } = parts;
         let lists = services.sources.lists().await?;
         let leftovers = services.sources.processes().await?;
         let clients = HttpClients::new()?;
@@ -161,7 +170,7 @@ impl SourceManager {
         let (events, calls) = mpsc::channel(EVENTS);
         let (moved, moves) = mpsc::channel(EVENTS);
         let manager = Self(Arc::new(ManagerState {
-            core: CoreServer::new(services.clone()),
+            core: CoreServer::new(services.clone(), private),
             results: KeptResults::new(&files.home, max_result_bytes),
             moved,
             resources_changed: watch::Sender::new(0),

@@ -43,6 +43,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
             services,
             tools: svc::tools::catalogue(),
             sources: None,
+            doctor: None,
             metrics: Metrics::default(),
             identity: Identity {
                 boot_id: "fuzz".to_owned(),

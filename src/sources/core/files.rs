@@ -369,7 +369,7 @@ mod tests {
     impl Desk {
         fn new() -> Self {
             let folder = tempfile::tempdir().expect("a folder");
-            let bounds = FolderBounds::new(Some(folder.path()), &[]).expect("bounds");
+            let bounds = FolderBounds::new(Some(folder.path()), &[], &[]).expect("bounds");
             Self { folder, bounds, seen: SeenFiles::default() }
         }
 

@@ -105,9 +105,11 @@ pub(super) struct GlobResult {
     truncated: bool,
 }
 
-/// A walk over files, in the order of their paths. Links are not followed.
-fn walk(root: &Path, respects_gitignore: bool, hidden: bool) -> WalkBuilder {
+/// A walk over files, in the order of their paths. Links are not followed, closed folders not entered.
+fn walk(bounds: &FolderBounds, root: &Path, respects_gitignore: bool, hidden: bool) -> WalkBuilder {
     let mut walk = WalkBuilder::new(root);
+    let bounds = bounds.clone();
+    walk.filter_entry(move |entry| !bounds.is_closed(entry.path()));
     walk.hidden(!hidden)
         .follow_links(false)
         .require_git(false)
@@ -139,7 +141,7 @@ pub(super) fn grep(
         .after_context(context)
         .binary_detection(BinaryDetection::quit(0))
         .build();
-    let mut walk = walk(&found.path, true, false);
+    let mut walk = walk(bounds, &found.path, true, false);
     if let Some(glob) = &input.glob {
         let wrong = |error: ignore::Error| ToolError::invalid("glob", format!("glob: {error}"));
         let mut globs = OverrideBuilder::new(&found.path);
@@ -284,7 +286,7 @@ pub(super) fn glob(
     let glob = GlobBuilder::new(pattern).literal_separator(true).build();
     let glob = glob.map_err(|error| wrong(error.to_string()))?.compile_matcher();
     let hidden = input.include_hidden.unwrap_or(false);
-    let walk = walk(&found.path, input.respect_gitignore, hidden);
+    let walk = walk(bounds, &found.path, input.respect_gitignore, hidden);
     let began = Instant::now();
     let (mut paths, mut truncated) = (Vec::new(), false);
     for entry in walk.build().flatten() {
@@ -333,7 +335,7 @@ mod tests {
         fs::write(folder.path().join("out.rs"), "fn one").expect("is written");
         symlink(folder.path().join("out.rs"), inside.join("leak.rs")).expect("is linked");
         symlink(folder.path(), inside.join("up")).expect("is linked");
-        let bounds = FolderBounds::new(Some(&inside), &[]).expect("bounds");
+        let bounds = FolderBounds::new(Some(&inside), &[], &[]).expect("bounds");
         (folder, bounds)
     }
 
@@ -382,6 +384,21 @@ mod tests {
             (json!({ "pattern": "a", "path": "leak.rs" }), "path"),
         ] {
             assert_eq!(grepped(&bounds, input.clone()), json!(field), "{input}");
+        }
+    }
+
+    #[test]
+    fn a_closed_folder_is_not_searched() {
+        let (folder, _) = tree();
+        let inside = folder.path().join("in");
+        let closed = [inside.join("sub"), inside.join("a.rs")];
+        let bounds = FolderBounds::new(Some(&inside), &[], &closed).expect("bounds");
+        assert_eq!(grepped(&bounds, json!({ "pattern": "fn one" }))["matches"], json!([]));
+        for pattern in ["sub/*", "**/c.rs", "a*"] {
+            let input = json!({ "pattern": pattern, "include_hidden": true });
+            let input = serde_json::from_value(input).expect("arguments");
+            let found = glob(&bounds, &input, &AtomicBool::new(false)).expect("is found");
+            assert_eq!(found.paths, [""; 0], "{pattern}");
         }
     }
 

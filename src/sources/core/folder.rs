@@ -1,4 +1,5 @@
-//! Where a caller's paths may lead: inside its folder, whatever links say, also links that change meanwhile.
+//! Where a caller's paths may lead: inside its folder, whatever links say, also links that change meanwhile. Closed paths,
+//! such as the daemon's own data, are never inside.
 
 use std::{
     ffi::OsString,
@@ -19,6 +20,8 @@ pub(super) struct FolderBounds {
     base: PathBuf,
     /// Resolved. A path is inside one of them.
     roots: Vec<PathBuf>,
+    /// Resolved. Neither these nor what is below them is inside, whatever the roots are.
+    closed: Vec<PathBuf>,
 }
 
 /// A file or folder inside the bounds: its path without links, and the root that it is in.
@@ -36,8 +39,13 @@ pub(super) struct HeldName {
 }
 
 impl FolderBounds {
-    /// Bounds of these roots, of which none may be a relative path. Relative paths begin at `folder`, else at the first root.
-    pub(super) fn new(folder: Option<&Path>, roots: &[PathBuf]) -> Result<Self, ToolError> {
+    /// Bounds of these roots, of which none may be a relative path, without the `closed` paths. Relative paths begin at
+    /// `folder`, else at the first root.
+    pub(super) fn new(
+        folder: Option<&Path>,
+        roots: &[PathBuf],
+        closed: &[PathBuf],
+    ) -> Result<Self, ToolError> {
         let resolve = |path: &Path| {
             path.canonicalize().map_err(|error| {
                 let text = format!("the folder {} cannot be used: {error}", path.display());
@@ -57,7 +65,9 @@ impl FolderBounds {
                 ToolError::new(ErrorType::Forbidden, text)
             })?,
         };
-        Ok(Self { base, roots })
+        // One that is not there yet may come: it counts by its text.
+        let closed = closed.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
+        Ok(Self { base, roots, closed: closed.collect() })
     }
 
     /// The folder that relative paths begin at, or that `cwd` names.
@@ -129,7 +139,15 @@ impl FolderBounds {
         Err(self.outside(field))
     }
 
+    /// Whether a resolved path is closed to every caller.
+    pub(super) fn is_closed(&self, path: &Path) -> bool {
+        self.closed.iter().any(|closed| path.starts_with(closed))
+    }
+
     fn bound(&self, path: PathBuf, field: &str) -> Result<BoundPath, ToolError> {
+        if self.is_closed(&path) {
+            return Err(self.outside(field));
+        }
         let root = self.roots.iter().find(|root| path.starts_with(root));
         match root {
             Some(root) => Ok(BoundPath { root: root.clone(), path }),
@@ -140,7 +158,7 @@ impl FolderBounds {
     /// By its text alone.
     fn seems_inside(&self, path: &Path) -> bool {
         let has_up = path.components().any(|part| part == Component::ParentDir);
-        !has_up && self.roots.iter().any(|root| path.starts_with(root))
+        !has_up && !self.is_closed(path) && self.roots.iter().any(|root| path.starts_with(root))
     }
 
     fn outside(&self, field: &str) -> ToolError {
@@ -291,7 +309,7 @@ mod tests {
         symlink(outside.join("secret"), inside.join("leak")).expect("is linked");
         symlink("a", inside.join("near")).expect("is linked");
         symlink(outside.join("none"), inside.join("dangling")).expect("is linked");
-        let bounds = FolderBounds::new(Some(&inside), &[]).expect("bounds");
+        let bounds = FolderBounds::new(Some(&inside), &[], &[]).expect("bounds");
         for (path, expected) in [
             ("a", Ok("a")),
             ("sub/../a", Ok("a")),
@@ -329,6 +347,36 @@ mod tests {
     }
 
     #[test]
+    fn a_closed_path_is_outside_whatever_the_roots_are() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let top = folder.path().canonicalize().expect("is there");
+        let data = top.join("data");
+        fs::create_dir_all(data.join("spool")).expect("is made");
+        fs::write(data.join("token"), "secret").expect("is written");
+        fs::write(top.join("other"), "x").expect("is written");
+        fs::write(top.join("database-wal"), "x").expect("is written");
+        symlink(data.join("token"), top.join("leak")).expect("is linked");
+        symlink(&data, top.join("alias")).expect("is linked");
+        let closed = [top.join("alias"), top.join("later"), top.join("database")];
+        for roots in [vec![], vec![top.clone()], vec![PathBuf::from("/")], vec![data.clone()]] {
+            let bounds = FolderBounds::new(Some(&top), &roots, &closed).expect("bounds");
+            for path in ["data", "data/token", "data/none", "alias/token", "leak", "data/spool"] {
+                let refused = bounds.find(None, path, "path").expect_err(path);
+                assert_eq!(refused.kind, ErrorType::Forbidden, "{path} in {roots:?}");
+                assert!(bounds.to_write(path, "path").is_err(), "{path} in {roots:?}");
+            }
+            for path in ["data/new", "data/deep/new", "later", "later/new"] {
+                assert!(bounds.to_write(path, "path").is_err(), "{path} in {roots:?}");
+            }
+            assert!(bounds.folder(Some("data")).is_err());
+            if roots != [data.clone()] {
+                bounds.find(None, "other", "path").expect("a neighbour is inside");
+                bounds.find(None, "database-wal", "path").expect("a longer name is another");
+            }
+        }
+    }
+
+    #[test]
     fn a_link_that_came_in_between_is_not_followed() {
         let folder = tempfile::tempdir().expect("a folder");
         let top = folder.path().canonicalize().expect("is there");
@@ -338,7 +386,7 @@ mod tests {
         for at in [inside.join("sub/a"), outside.join("a")] {
             fs::write(at, "x").expect("is written");
         }
-        let bounds = FolderBounds::new(Some(&inside), &[]).expect("bounds");
+        let bounds = FolderBounds::new(Some(&inside), &[], &[]).expect("bounds");
         let found = bounds.find(None, "sub/a", "path").expect("is inside");
         fs::remove_dir_all(inside.join("sub")).expect("is removed");
         symlink(&outside, inside.join("sub")).expect("is linked");
@@ -353,7 +401,7 @@ mod tests {
     #[test]
     fn what_is_there_already_is_told_from_what_is_new() {
         let folder = tempfile::tempdir().expect("a folder");
-        let bounds = FolderBounds::new(Some(folder.path()), &[]).expect("bounds");
+        let bounds = FolderBounds::new(Some(folder.path()), &[], &[]).expect("bounds");
         let path = bounds.to_write("a/b/c", "path").expect("is inside");
         assert!(path.hold(false).is_err(), "the folders are not there");
         let held = path.hold(true).expect("folders are made");
@@ -363,6 +411,6 @@ mod tests {
         assert_eq!(fs::read(&path.path).expect("is there"), b"one");
         let names = fs::read_dir(path.path.parent().expect("has one")).expect("a folder").count();
         assert_eq!(names, 1, "nothing is left beside it");
-        FolderBounds::new(None, &[]).expect_err("no folder at all");
+        FolderBounds::new(None, &[], &[]).expect_err("no folder at all");
     }
 }

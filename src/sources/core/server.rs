@@ -72,12 +72,15 @@ pub(in crate::sources) struct CoreServer(Arc<CoreState>);
 struct CoreState {
     shell: Shell,
     seen: SeenFiles,
+    /// What file tools keep closed, whatever the roots are: who reads the operator's token is the operator.
+    closed: Arc<[PathBuf]>,
 }
 
 /// As the person has configured it.
 #[derive(Debug)]
 struct CoreRules {
     roots: Vec<PathBuf>,
+    closed: Arc<[PathBuf]>,
     allow_private: bool,
     /// The environment of commands.
     env: Vec<(String, String)>,
@@ -114,8 +117,13 @@ fn owner_of(call: &Call) -> String {
 }
 
 impl CoreServer {
-    pub(in crate::sources) fn new(services: Services) -> Self {
-        Self(Arc::new(CoreState { shell: Shell::new(services), seen: SeenFiles::default() }))
+    /// `private` are the files and folders of the daemon itself, which its file tools keep closed.
+    pub(in crate::sources) fn new(services: Services, private: Vec<PathBuf>) -> Self {
+        let mut closed = private;
+        // Environment and memory of processes, the daemon's own among them.
+        closed.push(PathBuf::from("/proc"));
+        let (shell, seen) = (Shell::new(services), SeenFiles::default());
+        Self(Arc::new(CoreState { shell, seen, closed: closed.into() }))
     }
 
     /// Ends all commands, and waits until nothing of them is left.
@@ -130,6 +138,7 @@ impl CoreServer {
         };
         let rules = Arc::new(CoreRules {
             roots: roots.iter().map(PathBuf::from).collect(),
+            closed: Arc::clone(&self.0.closed),
             allow_private: *allow_private,
             env: entry.inherited_variables(env),
         });
@@ -254,8 +263,8 @@ impl CoreRules {
     /// Where the caller's paths may lead.
     async fn bounds(&self, call: &Call) -> Result<FolderBounds, Failure> {
         let folder = folder_of(call).await?;
-        let roots = self.roots.clone();
-        on_disk(move |_| FolderBounds::new(folder.as_deref().map(Path::new), &roots)).await
+        let (roots, closed) = (self.roots.clone(), Arc::clone(&self.closed));
+        on_disk(move |_| FolderBounds::new(folder.as_deref().map(Path::new), &roots, &closed)).await
     }
 }
 

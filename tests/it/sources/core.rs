@@ -176,6 +176,53 @@ fn files_are_read_written_edited_and_found_inside_the_project_alone() {
     assert_eq!(read["content"], "hush");
 }
 
+#[test]
+fn no_file_tool_reaches_the_daemons_own_files() {
+    let home = Home::new();
+    let everywhere = format!("{ALL}roots = [\"/\"]\n");
+    // The token may lie outside the data folder, too.
+    let elsewhere = home.user().join("elsewhere");
+    for config in [everywhere.clone(), format!("token_file = {elsewhere:?}\n{everywhere}")] {
+        let d = with_core(&home, &config);
+        // The project is the folder that everything is in, as a session in `$HOME` has it.
+        let agent = caller(&d, home.user(), &["read", "exec"]);
+        let mut private = vec![PathBuf::from("/proc/self/environ")];
+        for name in ["token", "svc.db", "svc.db-wal", "daemon.json", "config.toml", "none"] {
+            private.push(home.path(name));
+        }
+        if elsewhere.exists() {
+            private.push(elsewhere.clone());
+        }
+        let token = home.token().expect("a token");
+        for path in &private {
+            for (tool, arguments) in [
+                ("Read", json!({ "path": path })),
+                ("Grep", json!({ "pattern": ".", "path": path })),
+                ("Write", json!({ "path": path, "content": "x" })),
+                ("Edit", json!({ "path": path, "old_string": "a", "new_string": "b" })),
+            ] {
+                let error = failed(&call(&agent, tool, &arguments));
+                assert_eq!(error["type"], "forbidden", "{tool} {arguments}: {error}");
+            }
+        }
+        for (tool, arguments) in [
+            ("Glob", json!({ "pattern": "*", "path": home.dir() })),
+            ("Bash", json!({ "command": "true", "cwd": home.dir() })),
+        ] {
+            let error = failed(&call(&agent, tool, &arguments));
+            assert_eq!(error["type"], "forbidden", "{tool} {arguments}: {error}");
+        }
+        for name in ["token", "elsewhere"] {
+            let files = json!({ "pattern": format!("**/{name}"), "path": home.user() });
+            assert_eq!(done(&call(&agent, "Glob", &files))["count"], 0, "{name}");
+        }
+        let search = json!({ "pattern": token, "path": home.user() });
+        assert_eq!(done(&call(&agent, "Grep", &search))["count"], 0);
+        drop(d);
+        fs::copy(home.path("token"), &elsewhere).expect("can be copied");
+    }
+}
+
 /// Processes whose command line has a word.
 fn running(word: &str) -> usize {
     let entries = fs::read_dir("/proc").expect("Linux").flatten();
