@@ -16,6 +16,7 @@ mod follow;
 pub mod mcp;
 mod mcp_reply;
 mod sse;
+mod tls;
 mod token_source;
 mod url;
 
@@ -27,5 +28,6 @@ pub(crate) use follow::backoff;
 pub use follow::{FollowGap, FollowItem, Follower};
 pub use mcp_reply::{McpReply, one_line};
 pub use sse::{MAX_EVENT_BYTES, SseError, SseEvent, SseParser};
+pub use tls::choose_tls;
 pub use token_source::TokenSource;
 pub use url::{Url, encode, with_query};

@@ -7,6 +7,8 @@ use reqwest::{
     redirect::{Action, Attempt, Policy},
 };
 
+use crate::client::choose_tls;
+
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
 /// How many redirects within a server are followed.
@@ -22,8 +24,7 @@ pub(super) struct HttpClients {
 impl HttpClients {
     /// Makes them.
     pub(super) fn new() -> reqwest::Result<Self> {
-        // Another part of the process may have chosen one already, and that is as good.
-        rustls::crypto::ring::default_provider().install_default().ok();
+        choose_tls();
         let builder = || {
             Client::builder()
                 .connect_timeout(CONNECT)

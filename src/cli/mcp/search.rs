@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 use super::super::output::{self, Column, Listing};
 use super::super::{Context, tools};
 use super::project::ProjectClient;
+use crate::client::choose_tls;
 use crate::config::Flags;
 use crate::domain::{Clock as _, SystemClock};
 use crate::private_file;
@@ -151,8 +152,7 @@ fn cache_file(context: &Context, registry: &str) -> PathBuf {
 }
 
 async fn fetch(registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
-    // Whoever comes first chooses for the process; there is one choice.
-    rustls::crypto::ring::default_provider().install_default().ok();
+    choose_tls();
     let client = reqwest::Client::builder().timeout(PATIENCE).build()?;
     let (mut servers, mut cursor) = (Vec::new(), None::<String>);
     let mut seen = std::collections::HashSet::new();

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    client::choose_tls,
     runner::markdown_of,
     tools::{ErrorType, ToolError},
 };
@@ -132,8 +133,7 @@ async fn client_for(url: &Url, allow_private: bool) -> Result<Client, ToolError>
             ..ToolError::new(ErrorType::Forbidden, text)
         });
     }
-    // Whoever comes first chooses for the process; there is one choice.
-    rustls::crypto::ring::default_provider().install_default().ok();
+    choose_tls();
     let client = Client::builder()
         .no_proxy()
         .redirect(redirect::Policy::none())

@@ -1,0 +1,134 @@
+//! One running server, as callers have it.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    keeper::Keeper,
+    parts::{InstanceParts, InstanceStatus, WatchedResource, WatchedStreams},
+    start::Starter,
+};
+use crate::{
+    domain::{StreamName, source::SourceState},
+    service::sources::SourceStatus,
+    sources::{connection::Connection, spec::SourceSpec, stdio::ServerLog},
+};
+
+/// A server that is kept running.
+#[derive(Debug)]
+pub(in crate::sources) struct Instance {
+    pub(in crate::sources) spec: Arc<SourceSpec>,
+    status: watch::Receiver<InstanceStatus>,
+    pub(in crate::sources) log: Arc<ServerLog>,
+    wake: Arc<Notify>,
+    stop: CancellationToken,
+    task: Mutex<Option<JoinHandle<()>>>,
+    used: Mutex<Instant>,
+    watched: WatchedStreams,
+}
+
+impl Instance {
+    /// Starts to keep a server running.
+    pub(in crate::sources) fn keep(parts: InstanceParts) -> Arc<Self> {
+        let since = parts.services.now();
+        let status = SourceStatus::of(SourceState::Pending);
+        let (sender, status) =
+            watch::channel(InstanceStatus { status, since, pid: None, connection: None });
+        let (wake, stop, log) =
+            (Arc::new(Notify::new()), CancellationToken::new(), Arc::new(ServerLog::default()));
+        let spec = Arc::clone(&parts.spec);
+        let watched = WatchedStreams::default();
+        let starter = Starter {
+            parts,
+            watched: Arc::clone(&watched),
+            log: Arc::clone(&log),
+            stop: stop.clone(),
+        };
+        let keeper = Keeper { starter, status: sender, wake: Arc::clone(&wake) };
+        let task = tokio::spawn(keeper.run());
+        Arc::new(Self {
+            spec,
+            status,
+            log,
+            wake,
+            stop,
+            task: Mutex::new(Some(task)),
+            used: Mutex::new(Instant::now()),
+            watched,
+        })
+    }
+
+    /// What it is doing.
+    pub(in crate::sources) fn status(&self) -> InstanceStatus {
+        self.status.borrow().clone()
+    }
+
+    /// Its connection, if it works. One that is starting is waited for.
+    pub(in crate::sources) async fn connection(
+        &self,
+        patience: Duration,
+    ) -> Result<Arc<Connection>, SourceStatus> {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        let mut status = self.status.clone();
+        let settled = status.wait_for(|status| !status.status.state.is_starting());
+        let settled = tokio::time::timeout(patience, settled).await;
+        drop(settled);
+        let now = self.status();
+        match now.connection {
+            Some(connection) if !connection.closed.is_cancelled() => Ok(connection),
+            _ => Err(now.status),
+        }
+    }
+
+    /// Remembers that somebody watches a resource; `true` if nobody did before. `again` says that it may be one who did.
+    pub(in crate::sources) fn watch_resource(
+        &self,
+        uri: &str,
+        stream: StreamName,
+        again: bool,
+    ) -> bool {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = watched.get_mut(uri) {
+            known.watchers += usize::from(!again);
+            return false;
+        }
+        watched.insert(uri.to_owned(), WatchedResource { stream, watchers: 1 });
+        true
+    }
+
+    /// One watches it no more; `true` if nobody does.
+    pub(in crate::sources) fn forget_resource(&self, uri: &str) -> bool {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(known) = watched.get_mut(uri) else { return false };
+        known.watchers = known.watchers.saturating_sub(1);
+        known.watchers == 0 && watched.remove(uri).is_some()
+    }
+
+    /// How long nobody has called it.
+    pub(in crate::sources) fn silent_for(&self) -> Duration {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    /// Starts it anew, at once.
+    pub(in crate::sources) fn reconnect(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Ends it, and waits until nothing of it is left.
+    pub(in crate::sources) async fn end(&self) {
+        self.stop.cancel();
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(task) = task {
+            task.await.ok();
+        }
+    }
+}

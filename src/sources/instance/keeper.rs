@@ -1,0 +1,171 @@
+//! The task that keeps one server running: started, watched, started again when it ends.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+use super::{
+    parts::InstanceStatus,
+    start::{Running, StartFailure, Starter},
+};
+use crate::{
+    domain::source::{STARTS_BEFORE_FAILED, SourceState, restart_pause},
+    service::sources::SourceStatus,
+    sources::lists::fetch,
+    telemetry,
+};
+
+/// After so long a time of work the next pause is the shortest again.
+const STEADY: Duration = Duration::from_mins(1);
+
+/// The task that keeps one server running.
+pub(super) struct Keeper {
+    pub(super) starter: Starter,
+    pub(super) status: watch::Sender<InstanceStatus>,
+    /// Somebody wants it anew.
+    pub(super) wake: Arc<Notify>,
+}
+
+impl Keeper {
+    /// Keeps it running until it is to end.
+    pub(super) async fn run(self) {
+        let (mut failures, mut has_worked) = (0_u32, self.starter.parts.has_worked);
+        while !self.starter.stop.is_cancelled() {
+            let attempt = (failures > 0).then_some(failures);
+            self.show(SourceStatus { attempt, ..SourceStatus::of(SourceState::Connecting) }, None)
+                .await;
+            let began = Instant::now();
+            let failure = match self.starter.start().await {
+                Ok(running) => {
+                    has_worked = true;
+                    let failure = self.watch(running).await;
+                    if began.elapsed() >= STEADY {
+                        failures = 0;
+                    }
+                    failure
+                }
+                Err(failure) => Some(failure),
+            };
+            // Somebody wants it anew.
+            let Some(failure) = failure else {
+                failures = 0;
+                continue;
+            };
+            if self.starter.stop.is_cancelled() {
+                return;
+            }
+            failures += 1;
+            match failure {
+                StartFailure::Misconfigured(reason) => {
+                    let next = "correct the entry, or set the variable where the daemon is started";
+                    self.rest(SourceState::Misconfigured, reason, next).await;
+                    failures = 0;
+                }
+                StartFailure::NeedsAuth(reason) => {
+                    let next = format!("svc mcp login {}", self.starter.parts.spec.key.name);
+                    self.rest(SourceState::NeedsAuth, reason, &next).await;
+                    failures = 0;
+                }
+                StartFailure::Refused(reason) => {
+                    let next = "correct its entry, and reconnect it";
+                    self.rest(SourceState::Failed, reason, next).await;
+                    failures = 0;
+                }
+                StartFailure::Failed(reason) if !has_worked && failures >= STARTS_BEFORE_FAILED => {
+                    let next = "see what it says, correct its entry, and reconnect it";
+                    self.rest(SourceState::Failed, reason, next).await;
+                    failures = 0;
+                }
+                StartFailure::Failed(reason) => {
+                    if self.pause(reason, failures).await {
+                        failures = 0;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until somebody wants it anew.
+    async fn rest(&self, state: SourceState, reason: String, next_action: &str) {
+        let next_action = Some(next_action.to_owned());
+        let status = SourceStatus { reason: Some(reason), next_action, ..SourceStatus::of(state) };
+        self.show(status, None).await;
+        tokio::select! {
+            () = self.starter.stop.cancelled() => {}
+            () = self.wake.notified() => {}
+        }
+    }
+
+    /// Waits until it is time for the next start; `true` if somebody wants it earlier.
+    async fn pause(&self, reason: String, failures: u32) -> bool {
+        let pause = restart_pause(failures);
+        let next_at = self.starter.parts.services.now().plus(pause);
+        let status = SourceStatus {
+            reason: Some(reason),
+            next_action: Some("it is started again by itself".to_owned()),
+            attempt: Some(failures),
+            next_at: Some(next_at),
+            ..SourceStatus::of(SourceState::BackingOff)
+        };
+        self.show(status, None).await;
+        tokio::select! {
+            () = self.starter.stop.cancelled() => false,
+            () = self.wake.notified() => true,
+            () = tokio::time::sleep(pause) => false,
+        }
+    }
+
+    async fn show(&self, status: SourceStatus, running: Option<&Running>) {
+        let since = self.starter.parts.services.now();
+        let connection = running.map(|running| Arc::clone(&running.connection));
+        let pid = running.and_then(|running| running.link.pid());
+        self.status.send_replace(InstanceStatus { status: status.clone(), since, pid, connection });
+        if self.starter.parts.learned.is_some() {
+            let key = self.starter.parts.spec.key.clone();
+            if let Err(error) = self.starter.parts.services.sources.keep_status(key, status).await {
+                tracing::warn!(
+                    error = telemetry::chain(&error),
+                    "a server's state is not on record"
+                );
+            }
+        }
+    }
+
+    /// Watches a server that works until it ends, and says why it did; `None` if somebody wants it anew.
+    async fn watch(&self, mut running: Running) -> Option<StartFailure> {
+        // Who hears that it works may change its lists at once.
+        let mut changes = running.changes.clone();
+        self.show(SourceStatus::of(SourceState::Connected), Some(&running)).await;
+        let is_wanted_anew = loop {
+            tokio::select! {
+                () = self.starter.stop.cancelled() => break false,
+                () = self.wake.notified() => break true,
+                () = running.connection.closed.cancelled() => break false,
+                () = running.link.ended() => break false,
+                changed = changes.changed(), if self.starter.parts.learned.is_some() => {
+                    if changed.is_ok() {
+                        // The old lists stay if this fails.
+                        let bound = self.starter.parts.spec.entry.startup_timeout;
+                        let fetched = fetch(&running.connection, &running.capabilities);
+                        if let Ok(Ok(lists)) = tokio::time::timeout(bound, fetched).await {
+                            self.starter.teach(lists).await;
+                        }
+                    }
+                }
+            }
+        };
+        // Calls learn of it before the process is gone.
+        running.connection.close();
+        let connecting = SourceStatus::of(SourceState::Connecting);
+        if is_wanted_anew {
+            self.show(connecting, None).await;
+        }
+        let connection = Arc::clone(&running.connection);
+        let end = self.starter.end(running, false).await;
+        (!is_wanted_anew)
+            .then(|| StartFailure::of(&connection, || end.unwrap_or_else(|| "it ended".to_owned())))
+    }
+}

@@ -1,0 +1,138 @@
+//! All servers as people see them.
+
+use super::state::{ProjectPlan, SourceManager, Sources};
+use crate::{
+    config::sources::{PlannedSource, SourceStanding},
+    domain::{
+        Timestamp,
+        source::{SourceInstance, SourceState, SourceView},
+    },
+    service::sources::{SourceKey, SourceStatus},
+    sources::spec::SourceSpec,
+};
+
+impl SourceManager {
+    /// All servers that files name for callers of a project, also those that do not count.
+    pub fn views(&self, project: Option<&str>) -> Vec<SourceView> {
+        let project = project.unwrap_or_default();
+        self.refresh(project);
+        let state = self.state();
+        let Some(ProjectPlan { plan, .. }) = state.plans.get(project) else { return Vec::new() };
+        plan.sources.iter().map(|planned| self.view(&state, planned)).collect()
+    }
+
+    fn view(&self, state: &Sources, planned: &PlannedSource) -> SourceView {
+        let key = SourceKey {
+            name: planned.name.clone(),
+            project: planned.project.clone().unwrap_or_default(),
+        };
+        let is_in_force = planned.standing == SourceStanding::InForce;
+        let learner = state.instances.get(&(key.clone(), String::new())).filter(|_| is_in_force);
+        let now = learner.map(|learner| learner.status());
+        let since = now.as_ref().map_or_else(|| self.0.services.now(), |now| now.since);
+        let status =
+            now.as_ref().map_or_else(|| standing_status(planned), |now| now.status.clone());
+        let is_builtin = SourceSpec::of(planned).is_some_and(|spec| spec.is_builtin());
+        let status = if is_in_force && is_builtin {
+            SourceStatus::of(SourceState::Connected)
+        } else {
+            status
+        };
+        let lists = state.lists.get(&key).filter(|kept| kept.fingerprint == planned.fingerprint);
+        let lists = lists.filter(|_| is_in_force);
+        let own = state.tools.get(&key).filter(|_| is_in_force);
+        let mut warnings = planned.warnings.clone();
+        warnings.extend(own.into_iter().flat_map(|own| own.problems.iter().cloned()));
+        let mut instances: Vec<SourceInstance> = state
+            .instances
+            .iter()
+            .filter(|((of, serves), _)| is_in_force && *of == key && !serves.is_empty())
+            .map(|((_, serves), instance)| {
+                let status = instance.status();
+                SourceInstance { key: serves.clone(), pid: status.pid, state: status.status.state }
+            })
+            .collect();
+        instances.sort_by(|a, b| a.key.cmp(&b.key));
+        let entry = planned.entry.as_ref().ok();
+        SourceView {
+            name: planned.name.clone(),
+            project: planned.project.clone(),
+            state: status.state,
+            reason: status.reason,
+            next_action: status.next_action,
+            attempt: status.attempt,
+            next_at: status.next_at,
+            transport: entry.map(|entry| entry.transport_name().to_owned()),
+            sharing: entry.map(|entry| entry.sharing),
+            tools: own.map_or(0, |own| own.tools.len()),
+            resources: lists.map_or(0, |kept| kept.lists.resources.len()),
+            prompts: lists.map_or(0, |kept| kept.lists.prompts.len()),
+            pid: now.as_ref().and_then(|now| now.pid),
+            instances,
+            from: planned.from.clone(),
+            hidden_by: match &planned.standing {
+                SourceStanding::Hidden(by) => Some(by.clone()),
+                _ => None,
+            },
+            warnings,
+            since: Timestamp::clone(&since),
+        }
+    }
+
+    /// The server in force of a name.
+    pub fn find(&self, project: Option<&str>, name: &str) -> Option<SourceView> {
+        let mut views =
+            self.views(project).into_iter().filter(|view| view.name == name).collect::<Vec<_>>();
+        let best = views.iter().position(|view| {
+            !matches!(view.state, SourceState::Hidden | SourceState::PendingApproval)
+        });
+        (!views.is_empty()).then(|| views.swap_remove(best.unwrap_or(0)))
+    }
+
+    /// Starts all instances of a server anew; `false` if none of that name is to run.
+    pub fn reconnect(&self, project: Option<&str>, name: &str) -> bool {
+        let Some(view) = self.find(project, name) else { return false };
+        let key = SourceKey { name: view.name, project: view.project.unwrap_or_default() };
+        self.reconnect_all(&key)
+    }
+
+    /// The end of what a server wrote to its error output, of all its instances.
+    pub fn log(&self, project: Option<&str>, name: &str) -> Option<String> {
+        let view = self.find(project, name)?;
+        let key = SourceKey { name: view.name, project: view.project.unwrap_or_default() };
+        let state = self.state();
+        let mut own: Vec<_> = state.instances.iter().filter(|((of, _), _)| *of == key).collect();
+        own.sort_by(|((_, a), _), ((_, b), _)| a.cmp(b));
+        let logs = own.into_iter().map(|((_, serves), instance)| {
+            let text = instance.log.text();
+            if serves.is_empty() || text.is_empty() { text } else { format!("[{serves}]\n{text}") }
+        });
+        Some(logs.collect())
+    }
+}
+
+fn standing_status(planned: &PlannedSource) -> SourceStatus {
+    let (state, reason, next_action) = match &planned.standing {
+        SourceStanding::InForce => (SourceState::Pending, None, None),
+        SourceStanding::Disabled => (
+            SourceState::Disabled,
+            Some("it is turned off".to_owned()),
+            Some(format!("svc mcp enable {}", planned.name)),
+        ),
+        SourceStanding::PendingApproval => (
+            SourceState::PendingApproval,
+            Some(format!("{} is new or has changed", planned.from)),
+            Some(format!("look at it, then svc mcp approve {}", planned.from)),
+        ),
+        SourceStanding::Bad => {
+            let reason = planned.entry.as_ref().err().map(ToString::to_string);
+            (SourceState::Misconfigured, reason, Some(format!("correct it in {}", planned.from)))
+        }
+        SourceStanding::Hidden(by) => (
+            SourceState::Hidden,
+            Some(format!("the entry of {by} is used in its place")),
+            Some("remove or rename one of the two".to_owned()),
+        ),
+    };
+    SourceStatus { reason, next_action, ..SourceStatus::of(state) }
+}

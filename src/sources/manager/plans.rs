@@ -1,0 +1,197 @@
+//! Which servers there are for whom: read from the files, started and ended as they say.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    path::Path,
+    sync::Arc,
+};
+
+use super::state::{FileStamp, ProjectPlan, SourceManager, Sources, ToolMap};
+use crate::{
+    config::sources::{SourceChoices, SourceStanding},
+    domain::Caller,
+    service::sources::SourceKey,
+    sources::{
+        call::serves,
+        instance::Instance,
+        lists::{OfferedLists, OpenServer},
+        spec::SourceSpec,
+        view::tools_of,
+    },
+    tools::{Call, ForeignTools, Tool},
+};
+
+impl SourceManager {
+    /// Reads all files again: what is new starts, what is gone or has changed ends.
+    pub fn reload(&self) {
+        let projects: Vec<String> = self.state().plans.keys().cloned().collect();
+        for project in projects.into_iter().chain([String::new()]).collect::<HashSet<_>>() {
+            self.load(&project);
+        }
+    }
+
+    /// Reads the files for callers of one project (`""`: of none).
+    fn load(&self, project: &str) {
+        let stamp = self.stamp(project);
+        let plan = self.0.files.plan((!project.is_empty()).then(|| Path::new(project)));
+        for problem in &plan.problems {
+            tracing::warn!(problem, "servers of a file are missing");
+        }
+        let mut state = self.state();
+        let view = ToolMap::default();
+        state.plans.insert(project.to_owned(), ProjectPlan { plan, stamp, view });
+        self.settle(&mut state);
+        drop(state);
+        self.tell_catalogue();
+        self.0.resources_changed.send_modify(|count| *count += 1);
+        self.0.prompts_changed.send_modify(|count| *count += 1);
+    }
+
+    fn stamp(&self, project: &str) -> FileStamp {
+        let of = |path: &Path| {
+            let meta = std::fs::metadata(path).ok()?;
+            Some((meta.modified().ok()?, meta.len()))
+        };
+        let files = &self.0.files;
+        let own =
+            (!project.is_empty()).then(|| of(&Path::new(project).join(".mcp.json"))).flatten();
+        let mut stamp = vec![own, of(&SourceChoices::file(&files.home)), of(&files.config_file)];
+        stamp.extend(files.imports.iter().map(|file| of(file.path())));
+        stamp
+    }
+
+    /// Looks whether the files of a project have changed since they were read.
+    pub(super) fn refresh(&self, project: &str) {
+        let stamp = self.stamp(project);
+        let is_fresh = self.state().plans.get(project).is_some_and(|plan| plan.stamp == stamp);
+        if !is_fresh {
+            self.load(project);
+        }
+    }
+
+    /// Starts and ends instances as the plans say, and makes the views anew.
+    pub(super) fn settle(&self, state: &mut Sources) {
+        let mut wanted: HashMap<SourceKey, Arc<SourceSpec>> = HashMap::new();
+        let secrets = self.vault().stamps().unwrap_or_else(|error| {
+            tracing::warn!(error = %error, "secrets of servers cannot be read");
+            BTreeMap::new()
+        });
+        for ProjectPlan { plan, .. } in state.plans.values() {
+            let in_force = plan.sources.iter().filter(|it| it.standing == SourceStanding::InForce);
+            for mut spec in in_force.filter_map(SourceSpec::of) {
+                spec.secrets = secrets.get(&spec.key.name).cloned().unwrap_or_default();
+                wanted.insert(spec.key.clone(), Arc::new(spec));
+            }
+        }
+        let (kept, gone): (HashMap<_, _>, HashMap<_, _>) =
+            std::mem::take(&mut state.instances).into_iter().partition(|((key, _), instance)| {
+                wanted.get(key).is_some_and(|spec| **spec == *instance.spec)
+            });
+        state.instances = kept;
+        for instance in gone.into_values() {
+            self.0.ending.spawn(async move { instance.end().await });
+        }
+        for (key, spec) in wanted.iter().filter(|(_, spec)| !spec.is_builtin()) {
+            let learner = (key.clone(), String::new());
+            if !state.instances.contains_key(&learner) {
+                let instance = Instance::keep(self.parts(spec, String::new(), state));
+                state.instances.insert(learner, instance);
+            }
+        }
+        let none = OfferedLists::default();
+        state.tools = wanted
+            .iter()
+            .map(|(key, spec)| {
+                if spec.is_builtin() {
+                    return (key.clone(), self.core_tools(spec));
+                }
+                let lists =
+                    state.lists.get(key).filter(|kept| kept.fingerprint == spec.fingerprint);
+                let offered = tools_of(spec, lists.map_or(&none, |kept| &kept.lists));
+                (key.clone(), self.tools(spec, offered))
+            })
+            .collect();
+        let Sources { plans, tools, .. } = state;
+        for ProjectPlan { plan, view, .. } in plans.values_mut() {
+            let mut all = BTreeMap::new();
+            let in_force = plan.sources.iter().filter(|it| it.standing == SourceStanding::InForce);
+            for spec in in_force.filter_map(SourceSpec::of) {
+                let own =
+                    tools.get(&spec.key).map(|own| Arc::clone(&own.tools)).unwrap_or_default();
+                all.extend(own.iter().map(|(name, tool)| (name.clone(), Arc::clone(tool))));
+            }
+            *view = Arc::new(all);
+        }
+    }
+
+    /// The servers in force that a caller may use.
+    fn open_to(&self, caller: &Caller) -> Vec<SourceSpec> {
+        let project = caller.project().unwrap_or_default();
+        self.refresh(project);
+        let state = self.state();
+        let planned = state.plans.get(project).into_iter().flat_map(|plan| &plan.plan.sources);
+        let in_force = planned.filter(|it| it.standing == SourceStanding::InForce);
+        let is_open = |spec: &SourceSpec| {
+            spec.entry.scope.as_deref().is_none_or(|scope| caller.has_scope(scope))
+        };
+        in_force.filter_map(SourceSpec::of).filter(is_open).collect()
+    }
+
+    /// The servers that a caller may use, by name, with what each offers.
+    pub(in crate::sources) fn open_servers(&self, caller: &Caller) -> Vec<OpenServer> {
+        let specs = self.open_to(caller);
+        let state = self.state();
+        let servers = specs.into_iter().filter(|spec| !spec.is_builtin()).map(|spec| {
+            let lists = state.lists.get(&spec.key);
+            let lists = lists.filter(|kept| kept.fingerprint == spec.fingerprint);
+            let lists = lists.map(|kept| Arc::clone(&kept.lists)).unwrap_or_default();
+            (Arc::new(spec), lists)
+        });
+        servers.collect()
+    }
+
+    /// The resources of each server that a caller may use.
+    pub(in crate::sources) fn resources(
+        &self,
+        caller: &Caller,
+    ) -> Vec<(String, Vec<serde_json::Value>)> {
+        let servers = self.open_servers(caller).into_iter();
+        servers.map(|(spec, lists)| (spec.key.name.clone(), lists.resources.clone())).collect()
+    }
+
+    /// The instance of a server that serves a call; `None` if the caller has no server of that name.
+    pub(in crate::sources) fn instance_of(&self, call: &Call, name: &str) -> Option<Arc<Instance>> {
+        let spec = self.open_to(&call.caller).into_iter().find(|spec| spec.key.name == name)?;
+        let spec = Arc::new(spec);
+        self.instance(&spec, serves(&spec, call))
+    }
+
+    /// Turns a server on or off, for good.
+    pub fn switch(&self, name: &str, enabled: bool) -> std::io::Result<()> {
+        let mut choices = SourceChoices::load(&self.0.files.home)?;
+        choices.set_switch(name, enabled);
+        choices.save(&self.0.files.home)?;
+        self.reload();
+        Ok(())
+    }
+}
+
+impl ForeignTools for SourceManager {
+    fn of(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>> {
+        let project = caller.project().unwrap_or_default();
+        self.refresh(project);
+        let state = self.state();
+        state.plans.get(project).map(|plan| Arc::clone(&plan.view)).unwrap_or_default()
+    }
+
+    fn all(&self) -> Vec<Arc<Tool>> {
+        let state = self.state();
+        let mut all = BTreeMap::new();
+        for plan in state.plans.values() {
+            for (name, tool) in plan.view.iter() {
+                all.entry(name.clone()).or_insert_with(|| Arc::clone(tool));
+            }
+        }
+        all.into_values().collect()
+    }
+}

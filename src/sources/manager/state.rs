@@ -1,0 +1,265 @@
+//! What is known of all servers, and what every part of the manager asks of it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::SystemTime,
+};
+
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    config::{
+        Env,
+        sources::{SourceFiles, SourcePlan, SourceVault},
+    },
+    domain::source::Sharing,
+    service::{
+        Services,
+        sources::{CallEvent, SourceKey},
+    },
+    sources::{
+        auth::{LoginRun, SourceAuth},
+        containers::Containers,
+        core::CoreServer,
+        http_clients::HttpClients,
+        instance::{Instance, InstanceParts, Lesson, ResourceMove},
+        lists::OfferedLists,
+        metrics::SourceMetrics,
+        results::KeptResults,
+        spec::SourceSpec,
+    },
+    tools::{Catalogue, Tool},
+};
+
+/// All servers. Cheap to clone.
+#[derive(Clone)]
+pub struct SourceManager(pub(super) Arc<ManagerState>);
+
+/// All servers, as long as somebody keeps them.
+#[derive(Clone)]
+pub(in crate::sources) struct ManagerHandle(Weak<ManagerState>);
+
+impl ManagerHandle {
+    pub(in crate::sources) fn upgrade(&self) -> Option<SourceManager> {
+        self.0.upgrade().map(SourceManager)
+    }
+}
+
+pub(super) struct ManagerState {
+    pub(super) services: Services,
+    pub(super) files: SourceFiles,
+    pub(super) env: Arc<Env>,
+    pub(super) catalogue: Weak<Catalogue>,
+    pub(super) metrics: SourceMetrics,
+    pub(super) core: CoreServer,
+    pub(super) clients: HttpClients,
+    pub(super) results: KeptResults,
+    pub(super) moved: mpsc::Sender<ResourceMove>,
+    pub(super) resources_changed: watch::Sender<u64>,
+    pub(super) prompts_changed: watch::Sender<u64>,
+    pub(super) state: Mutex<Sources>,
+    pub(super) starts: Arc<Semaphore>,
+    pub(super) learned: mpsc::UnboundedSender<Lesson>,
+    pub(super) said: mpsc::Sender<(Arc<SourceSpec>, String)>,
+    pub(super) events: mpsc::Sender<(SourceKey, CallEvent)>,
+    pub(super) stop: CancellationToken,
+    pub(super) ending: TaskTracker,
+}
+
+pub(super) type ToolMap = Arc<BTreeMap<String, Arc<Tool>>>;
+/// A server, and whom the instance serves.
+pub(super) type InstanceKey = (SourceKey, String);
+
+#[derive(Default)]
+pub(super) struct Sources {
+    /// Plans of callers without a project (`""`) and of each project that has called.
+    pub(super) plans: HashMap<String, ProjectPlan>,
+    pub(super) lists: HashMap<SourceKey, LearnedLists>,
+    pub(super) instances: HashMap<InstanceKey, Arc<Instance>>,
+    /// Tools of each server that is to run.
+    pub(super) tools: HashMap<SourceKey, SourceTools>,
+    /// Logins, one for all instances of a server.
+    pub(super) auths: HashMap<SourceKey, Arc<SourceAuth>>,
+    /// Logins that wait for a person.
+    pub(super) logins: HashMap<SourceKey, Arc<LoginRun>>,
+}
+
+#[derive(PartialEq, Eq)]
+pub(super) struct LearnedLists {
+    pub(super) fingerprint: String,
+    pub(super) lists: Arc<OfferedLists>,
+}
+
+pub(super) struct SourceTools {
+    pub(super) tools: ToolMap,
+    pub(super) problems: Vec<String>,
+}
+
+pub(super) struct ProjectPlan {
+    pub(super) plan: SourcePlan,
+    /// Of the project's own file and of the person's decisions: when they were written.
+    pub(super) stamp: FileStamp,
+    pub(super) view: ToolMap,
+}
+
+/// When files were last written, and how long they are.
+pub(super) type FileStamp = Vec<Option<(SystemTime, u64)>>;
+
+impl fmt::Debug for SourceManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourceManager").finish_non_exhaustive()
+    }
+}
+
+impl SourceManager {
+    pub(super) fn state(&self) -> MutexGuard<'_, Sources> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn tell_catalogue(&self) {
+        if let Some(catalogue) = self.0.catalogue.upgrade() {
+            catalogue.foreign_changed();
+        }
+    }
+
+    pub(super) fn parts(
+        &self,
+        spec: &Arc<SourceSpec>,
+        serves: String,
+        state: &mut Sources,
+    ) -> InstanceParts {
+        let is_learner = serves.is_empty();
+        let by_project = spec.entry.sharing == Sharing::Project;
+        let root = if is_learner {
+            spec.key.project().map(str::to_owned)
+        } else {
+            by_project.then(|| serves.clone())
+        };
+        let known = state.lists.get(&spec.key);
+        InstanceParts {
+            services: self.0.services.clone(),
+            spec: Arc::clone(spec),
+            serves,
+            root,
+            env: Arc::clone(&self.0.env),
+            starts: Arc::clone(&self.0.starts),
+            learned: is_learner.then(|| self.0.learned.clone()),
+            containers: Containers::new(&self.0.files.home),
+            moved: self.0.moved.clone(),
+            said: self.0.said.clone(),
+            has_worked: known.is_some_and(|known| known.fingerprint == spec.fingerprint),
+            vault: self.vault(),
+            auth: self.auth(&spec.key, state),
+            clients: self.0.clients.clone(),
+        }
+    }
+
+    /// Secrets and logins.
+    pub(in crate::sources) fn vault(&self) -> SourceVault {
+        SourceVault::of(&self.0.files.home)
+    }
+
+    /// The daemon's environment.
+    pub(in crate::sources) fn env(&self) -> &Env {
+        &self.0.env
+    }
+
+    /// One that does not keep the servers.
+    pub(in crate::sources) fn downgrade(&self) -> ManagerHandle {
+        ManagerHandle(Arc::downgrade(&self.0))
+    }
+
+    /// The entry of a server that is to run.
+    pub(in crate::sources) fn spec(&self, key: &SourceKey) -> Option<Arc<SourceSpec>> {
+        let learner = (key.clone(), String::new());
+        self.state().instances.get(&learner).map(|learner| Arc::clone(&learner.spec))
+    }
+
+    /// The login of a server.
+    pub(in crate::sources) fn auth_of(&self, key: &SourceKey) -> Arc<SourceAuth> {
+        self.auth(key, &mut self.state())
+    }
+
+    /// The login to a server that waits for a person.
+    pub(in crate::sources) fn login_of(&self, key: &SourceKey) -> Option<Arc<LoginRun>> {
+        self.state().logins.get(key).cloned()
+    }
+
+    /// Ends a login that waits for a person.
+    pub(in crate::sources) fn end_login(&self, key: &SourceKey) {
+        self.state().logins.remove(key);
+    }
+
+    /// Keeps a login that waits for a person.
+    pub(in crate::sources) fn keep_login(&self, key: SourceKey, login: Arc<LoginRun>) {
+        self.state().logins.insert(key, login);
+    }
+
+    /// Starts all instances of a server anew; `false` if it is not to run.
+    pub(in crate::sources) fn reconnect_all(&self, key: &SourceKey) -> bool {
+        let instances: Vec<_> = {
+            let state = self.state();
+            let own = state.instances.iter().filter(|((of, _), _)| of == key);
+            own.map(|(_, instance)| Arc::clone(instance)).collect()
+        };
+        instances.iter().for_each(|instance| instance.reconnect());
+        !instances.is_empty()
+    }
+
+    pub(super) fn auth(&self, key: &SourceKey, state: &mut Sources) -> Arc<SourceAuth> {
+        let make = || {
+            let id = format!("{}\n{}", key.name, key.project);
+            SourceAuth::new(self.0.services.clone(), self.vault(), self.0.clients.clone(), id)
+        };
+        Arc::clone(state.auths.entry(key.clone()).or_insert_with(make))
+    }
+
+    /// The data folder.
+    pub(in crate::sources) fn home(&self) -> &Path {
+        &self.0.files.home
+    }
+
+    /// Where large results are.
+    pub(in crate::sources) fn results(&self) -> &KeptResults {
+        &self.0.results
+    }
+
+    /// What is on record of servers.
+    pub(in crate::sources) fn services(&self) -> &Services {
+        &self.0.services
+    }
+
+    /// Counts changes of the resources that servers offer.
+    pub fn resource_changes(&self) -> watch::Receiver<u64> {
+        self.0.resources_changed.subscribe()
+    }
+
+    /// Counts changes of the prompts that servers offer.
+    pub fn prompt_changes(&self) -> watch::Receiver<u64> {
+        self.0.prompts_changed.subscribe()
+    }
+
+    /// The instance that serves a project, a session, or everybody. It is started if need be.
+    pub(in crate::sources) fn instance(
+        &self,
+        spec: &Arc<SourceSpec>,
+        serves: String,
+    ) -> Option<Arc<Instance>> {
+        let mut state = self.state();
+        let learner = state.instances.get(&(spec.key.clone(), String::new()))?;
+        if *learner.spec != **spec {
+            return None;
+        }
+        let key = (spec.key.clone(), serves);
+        if let Some(instance) = state.instances.get(&key) {
+            return Some(Arc::clone(instance));
+        }
+        let instance = Instance::keep(self.parts(spec, key.1.clone(), &mut state));
+        state.instances.insert(key, Arc::clone(&instance));
+        Some(instance)
+    }
+}
