@@ -49,6 +49,12 @@ pub fn backup(context: &Context, args: &BackupArgs) -> anyhow::Result<ExitCode> 
         .and_then(|()| Ok(block_on(store::backup(from, to))??));
     copied.with_context(|| format!("cannot write {}", to.display()))?;
     let bytes = fs::metadata(to)?.len();
+    let path = fs::canonicalize(to)?;
+    let last = store::LastBackup { path, bytes, at: SystemClock.now() };
+    // The copy is good, whoever hears of it.
+    if let Err(error) = store::note_backup(from, &last) {
+        output::note(&format!("when this was is not noted: {error}"));
+    }
     if context.json {
         output::json(&json!({ "path": to, "bytes": bytes, "integrity": "ok" }))?;
     } else {

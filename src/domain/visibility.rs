@@ -11,10 +11,12 @@ use super::{Caller, Ownership, Principal, READ_ALL, StreamName};
 pub enum StreamVisibility {
     /// Every caller. Its events hold presence and no more.
     Team,
-    /// The operator, the owner, the sessions of the project, and who reads all.
+    /// The operator, the owner, the runner, the sessions of the project, and who reads all.
     Shared {
         /// Text form of the principal, or of none that we know.
         owner: Option<Arc<str>>,
+        /// Text form of the principal that runs it, of a task. It may be of another project.
+        runner: Option<Arc<str>>,
         /// Root of the project.
         project: Option<Arc<str>>,
     },
@@ -31,8 +33,12 @@ pub enum StreamVisibility {
 impl StreamVisibility {
     /// That of a stream of a thing.
     pub fn shared(thing: &Ownership) -> Self {
+        let text = |principal: &Option<Principal>| {
+            principal.as_ref().map(|principal| principal.to_string().into())
+        };
         Self::Shared {
-            owner: thing.owner.as_ref().map(|owner| owner.to_string().into()),
+            owner: text(&thing.owner),
+            runner: text(&thing.runner),
             project: thing.project.as_deref().map(Arc::from),
         }
     }
@@ -99,10 +105,11 @@ impl StreamReader {
             (Self::Session { owner, .. }, Private { owner: other }) => owner == other,
             (
                 Self::Session { owner, project, reads_all },
-                Shared { owner: other, project: of_stream },
+                Shared { owner: other, runner, project: of_stream },
             ) => {
                 *reads_all
                     || other.as_ref() == Some(owner)
+                    || runner.as_ref() == Some(owner)
                     || project.is_some() && project == of_stream
             }
         }
@@ -166,7 +173,12 @@ mod tests {
             StreamVisibility::shared(&Ownership::of_row(owner, project.to_owned()))
         };
         let private = StreamVisibility::private(&Principal::Session("a".into()));
+        let given = StreamVisibility::shared(&Ownership {
+            runner: Some(Principal::Session("c".into())),
+            ..Ownership::of_row("session:a", "/p".to_owned())
+        });
         for (visibility, expected) in [
+            (given, [true, true, true, true, true, true]),
             (StreamVisibility::Team, [true, true, true, true, true, true]),
             (shared("session:a", "/p"), [true, true, true, true, false, true]),
             (shared("session:a", ""), [true, true, true, false, false, true]),

@@ -30,7 +30,7 @@ use tracing::Instrument as _;
 use super::{
     App, Code, EntryRules, Problem,
     admission::{CountedBody, admit, held_body},
-    daemon_proof,
+    client_user, daemon_proof,
     listener::Transport,
     page::{self, BrowserToken},
     routes,
@@ -243,7 +243,7 @@ impl Edge {
             && !has_token
             && let Some(secret) = page::browser_secret(request)
         {
-            return identify_browser(app, request, secret).await;
+            return identify_browser(app, &self.0.rules, request, secret).await;
         }
         let refused = || {
             Problem::new(
@@ -279,8 +279,18 @@ impl Identified {
 }
 
 /// The operator, who signed this browser in; if the request is the page's own.
-async fn identify_browser(app: &App, request: &Parts, secret: &str) -> Result<Identified, Problem> {
+async fn identify_browser(
+    app: &App,
+    rules: &EntryRules,
+    request: &Parts,
+    secret: &str,
+) -> Result<Identified, Problem> {
     EntryRules::check_page(request)?;
+    // A proxy that the person has allowed may be another user's.
+    if !rules.is_proxied(request) && !client_user::may_use_cookie(&request.extensions) {
+        let why = "this cookie comes from a program of another user of this machine";
+        return Err(Problem::new(Code::Forbidden, why));
+    }
     let Some((caller, credential, id)) = app.services.access.authenticate_browser(secret).await?
     else {
         let why = "this browser is not signed in any more: `svc open` signs it in";

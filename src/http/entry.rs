@@ -101,6 +101,11 @@ impl EntryRules {
         (is_address || self.allows_host(named)).then(|| OwnAuthority(named.to_owned()))
     }
 
+    /// Whether a request came by a name that is allowed beside our own: by way of a proxy.
+    pub(super) fn is_proxied(&self, request: &Parts) -> bool {
+        named_host(&request.headers, &request.uri).is_some_and(|host| self.allows_host(host))
+    }
+
     fn allows_host(&self, host: &str) -> bool {
         let name = host.parse::<Authority>().ok();
         let name = name.as_ref().map_or(host, |authority| authority.host());

@@ -1,6 +1,6 @@
 //! `/metrics`: all counts, as Prometheus reads them.
 
-use std::{borrow::Cow, collections::HashSet, fmt::Write as _};
+use std::{borrow::Cow, collections::HashSet, fmt::Write as _, time::Duration};
 
 use axum::{
     extract::State,
@@ -11,7 +11,10 @@ use axum::{
 use super::{App, Code, Problem, api::Api, metrics::OPEN_METRICS_END, openapi::Operation};
 use crate::{
     domain::{Caller, READ_ALL},
-    service::Error,
+    service::{
+        Error,
+        log::{COMMIT_SECONDS, WriterStats},
+    },
     web::Accept,
 };
 
@@ -75,6 +78,7 @@ async fn push_store_metrics(app: &App, text: &mut String) -> Result<(), Error> {
         )
         .expect("writing to a string does not fail");
     }
+    push_commit_times(text, &stats);
     text.push_str("# HELP svc_budget_used What all principals hold, by kind.\n");
     text.push_str("# TYPE svc_budget_used gauge\n");
     for (kind, held) in app.services.budget_use().await? {
@@ -83,6 +87,25 @@ async fn push_store_metrics(app: &App, text: &mut String) -> Result<(), Error> {
             .expect("writing to a string does not fail");
     }
     Ok(())
+}
+
+/// How long commits took, as a histogram.
+fn push_commit_times(text: &mut String, stats: &WriterStats) {
+    let name = "svc_store_commit_seconds";
+    let bounds = COMMIT_SECONDS.iter().map(ToString::to_string);
+    let mut total = 0;
+    let mut lines = format!(
+        "# HELP {name} Time of a commit, with the wait for the disk.\n# TYPE {name} histogram\n"
+    );
+    for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(stats.commit_times) {
+        total += count;
+        writeln!(lines, "{name}_bucket{{le=\"{bound}\"}} {total}")
+            .expect("writing to a string does not fail");
+    }
+    let seconds = Duration::from_micros(stats.commit_micros).as_secs_f64();
+    writeln!(lines, "{name}_sum {seconds}\n{name}_count {total}")
+        .expect("writing to a string does not fail");
+    text.push_str(&lines);
 }
 
 /// OpenMetrics text in the older format: a counter's family has the name of its samples, and a unit is no line.
@@ -113,6 +136,23 @@ fn renamed<'a>(line: &'a str, counters: &HashSet<&str>) -> Cow<'a, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commits_are_counted_by_their_time() {
+        let mut stats = WriterStats { commit_micros: 1_500_000, ..WriterStats::default() };
+        (stats.commit_times[0], stats.commit_times[9]) = (3, 1);
+        let mut text = String::new();
+        push_commit_times(&mut text, &stats);
+        for line in [
+            "svc_store_commit_seconds_bucket{le=\"0.0005\"} 3",
+            "svc_store_commit_seconds_bucket{le=\"1\"} 3",
+            "svc_store_commit_seconds_bucket{le=\"+Inf\"} 4",
+            "svc_store_commit_seconds_sum 1.5",
+            "svc_store_commit_seconds_count 4",
+        ] {
+            assert!(text.lines().any(|own| own == line), "{line}: {text}");
+        }
+    }
 
     #[test]
     fn open_metrics_becomes_prometheus_text() {

@@ -81,6 +81,18 @@ struct StoreHealth {
     trimmed: i64,
     /// Write jobs that wait.
     queued: usize,
+    /// The last `svc backup`; without it none is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_backup: Option<Backup>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Backup {
+    at: Timestamp,
+    bytes: u64,
+    /// The copy, for the operator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
 }
 
 async fn show_health(State(app): State<App>, caller: Caller) -> Result<Json<Health>, Problem> {
@@ -103,6 +115,11 @@ async fn show_health(State(app): State<App>, caller: Caller) -> Result<Json<Heal
             head: log.head,
             trimmed: log.trimmed,
             queued: log.queued,
+            last_backup: log.backup.map(|last| Backup {
+                at: last.at,
+                bytes: last.bytes,
+                path: caller.is_operator().then(|| last.path.display().to_string()),
+            }),
         },
         uptime_seconds: app.services.now().since(app.identity.started_at).as_secs(),
     }))

@@ -22,8 +22,13 @@ pub trait Listener: Send + 'static {
 /// By which way a request came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// TCP, to this address of ours.
-    Tcp(SocketAddr),
+    /// TCP.
+    Tcp {
+        /// The address of ours.
+        to: SocketAddr,
+        /// The client's.
+        from: SocketAddr,
+    },
     /// The Unix socket, from this process.
     Local(LocalProcess),
 }
@@ -32,11 +37,18 @@ pub enum Transport {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LocalAddress(pub(super) SocketAddr);
 
+/// The address that a request over TCP came from: an extension of the request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ClientAddress(pub(super) SocketAddr);
+
 impl Transport {
-    /// Adds what handlers may ask for: [`LocalProcess`] or [`LocalAddress`].
+    /// Adds what handlers may ask for: [`LocalProcess`], or [`LocalAddress`] and [`ClientAddress`].
     pub(super) fn describe(self, extensions: &mut Extensions) {
         match self {
-            Self::Tcp(address) => drop(extensions.insert(LocalAddress(address))),
+            Self::Tcp { to, from } => {
+                extensions.insert(LocalAddress(to));
+                extensions.insert(ClientAddress(from));
+            }
             Self::Local(process) => drop(extensions.insert(process)),
         }
     }
@@ -47,14 +59,14 @@ impl Listener for TcpListener {
 
     async fn next(&mut self) -> io::Result<(TcpStream, Transport)> {
         loop {
-            let (stream, _) = self.accept().await?;
+            let (stream, from) = self.accept().await?;
             // A client that is gone already has no address.
-            let Ok(address) = stream.local_addr() else { continue };
+            let Ok(to) = stream.local_addr() else { continue };
             // An answer is written at once: with Nagle's algorithm a small one waits for the client's acknowledgement.
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(error = telemetry::chain(&error), "cannot set TCP_NODELAY");
             }
-            return Ok((stream, Transport::Tcp(address)));
+            return Ok((stream, Transport::Tcp { to, from }));
         }
     }
 }

@@ -8,6 +8,7 @@ mod admission;
 mod agents;
 mod api;
 mod body;
+mod client_user;
 mod conversations;
 mod daemon_proof;
 mod doctor;

@@ -68,8 +68,15 @@ fn with_uris(
     all
 }
 
-/// Whether a URI may have been made of a template (RFC 6570).
-fn matches_template(template: &str, uri: &str) -> bool {
+/// Longest URI that is compared with templates, and longest template, in bytes. The comparison takes as much time as the
+/// product of the two, and each is another's.
+const MAX_COMPARED: usize = 8 * 1024;
+
+/// Whether a URI may have been made of a template (RFC 6570); then how many of the template's characters stand in it as they are.
+fn matches_template(template: &str, uri: &str) -> Option<usize> {
+    if template.len() > MAX_COMPARED || uri.len() > MAX_COMPARED {
+        return None;
+    }
     let mut glob = String::new();
     let mut rest = template;
     while let Some((literal, expression)) = rest.split_once('{') {
@@ -78,7 +85,7 @@ fn matches_template(template: &str, uri: &str) -> bool {
         rest = expression.split_once('}').map_or("", |(_, rest)| rest);
     }
     glob.push_str(rest);
-    matches_glob(&glob, uri)
+    matches_glob(&glob, uri).then(|| glob.chars().filter(|c| *c != '*').count())
 }
 
 fn has_text(list: &[Value], member: &str, text: &str) -> bool {
@@ -108,10 +115,19 @@ fn server_of_resource<'a>(
 ) -> Option<(&'a Arc<SourceSpec>, String)> {
     let listed = server_of_uri(servers, uri, |lists, uri| has_text(&lists.resources, "uri", uri));
     listed.or_else(|| {
-        server_of_uri(servers, uri, |lists, uri| {
+        // The template that says most of the URI: one that says nothing takes none from another server.
+        let mut best = None;
+        for (spec, lists) in servers {
             let templates = lists.templates.iter().filter_map(|it| it.get("uriTemplate")?.as_str());
-            templates.into_iter().any(|template| matches_template(template, uri))
-        })
+            let said = templates.filter_map(|template| matches_template(template, uri)).max();
+            if let Some(said) = said
+                && best.is_none_or(|(most, _)| said > most)
+            {
+                best = Some((said, spec));
+            }
+        }
+        let (_, spec) = best.filter(|_| !uri.starts_with(OWN))?;
+        Some((spec, uri.to_owned()))
     })
 }
 
@@ -421,6 +437,27 @@ mod tests {
             named_prompts(&servers).into_iter().map(|(name, ..)| name).collect();
         assert_eq!(names[..4], ["a__p", "a__q_r", "b__p", "b__q_r"]);
         assert!(names[4].starts_with("b__q_r_") && names.len() == 5, "{names:?}");
+    }
+
+    #[test]
+    fn a_template_that_fits_everything_takes_nothing_from_another_server() {
+        let long = format!("{{x}}{}", "a{x}".repeat(MAX_COMPARED));
+        let servers = [
+            server("a", of(&[], &["{+x}", "f{+x}", &long], &[])),
+            server("b", of(&["mem://one"], &["file:///{path}"], &[])),
+        ];
+        let long = format!("mem://{}", "a".repeat(MAX_COMPARED));
+        for (uri, name) in [
+            ("file:///x", Some("b")),
+            ("mem://one", Some("b")),
+            ("mem://two", Some("a")),
+            ("svc://stream/team", None),
+            ("svc+b:mem://two", Some("b")),
+            (&long, None),
+        ] {
+            let found = server_of_resource(&servers, uri).map(|(spec, _)| spec.key.name.as_str());
+            assert_eq!(found, name, "{uri}");
+        }
     }
 
     #[test]

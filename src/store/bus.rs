@@ -118,6 +118,13 @@ impl Bus {
         }
     }
 
+    /// Notifies that who may read a stream is decided anew.
+    pub(in crate::store) fn tell_readers_changed(&self, stream: &str) {
+        if let Some(channel) = self.lock().get(stream) {
+            channel.level.send_modify(|level| level.readers += 1);
+        }
+    }
+
     /// How many listeners there are.
     pub fn listeners(&self) -> usize {
         let streams: usize =
@@ -170,6 +177,8 @@ struct StreamLevel {
     last: i64,
     /// Nothing follows it.
     closed: bool,
+    /// How often it was decided anew who may read it.
+    readers: u64,
 }
 
 #[derive(Debug)]
@@ -206,7 +215,9 @@ impl<T> Channel<T> {
             tail.bytes -= oldest.bytes;
         }
         drop(tail);
-        self.level.send_replace(StreamLevel { last: range.1, closed });
+        self.level.send_modify(|level| {
+            *level = StreamLevel { last: range.1, closed, ..*level };
+        });
     }
 
     fn tail(&self) -> MutexGuard<'_, Tail<T>> {
@@ -221,6 +232,8 @@ pub struct Listener<T> {
     channel: Arc<Channel<T>>,
     /// The bus that drops the channel with its last listener, and the key of the channel there.
     home: Option<(Arc<str>, Arc<Bus>)>,
+    /// The decision about readers that this one was asked after.
+    readers: u64,
 }
 
 /// What the tail has for a reader.
@@ -238,13 +251,30 @@ pub enum Heard<T> {
 
 impl<T: Send + Sync> Listener<T> {
     fn new(channel: Arc<Channel<T>>, home: Option<(Arc<str>, Arc<Bus>)>) -> Self {
-        Self { level: channel.level.subscribe(), channel, home }
+        let level = channel.level.subscribe();
+        let readers = level.borrow().readers;
+        Self { level, channel, home, readers }
+    }
+
+    /// Whether it was decided anew who may read the stream, since the listener began or this was last asked.
+    pub fn take_readers_changed(&mut self) -> bool {
+        let readers = self.level.borrow().readers;
+        std::mem::replace(&mut self.readers, readers) != readers
     }
 
     /// Waits until something follows `cursor`, or nothing will. Dropping the future loses nothing.
     pub async fn wait(&mut self, cursor: i64) {
         // The sender cannot be gone: the channel holds it, and we hold the channel.
         self.level.wait_for(|level| level.last > cursor || level.closed).await.ok();
+    }
+
+    /// The same, and until it was decided anew who may read.
+    pub async fn wait_as_reader(&mut self, cursor: i64) {
+        let readers = self.readers;
+        self.level
+            .wait_for(|level| level.last > cursor || level.closed || level.readers != readers)
+            .await
+            .ok();
     }
 
     /// Waits until nothing will follow any more, which only a commit that closes the stream after this listener came

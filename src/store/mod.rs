@@ -30,7 +30,9 @@ pub use rows::{
 #[cfg(test)]
 pub(crate) use sqlite::testing;
 pub use sqlite::{
-    DatabaseLock, LockError, SearchIndex, Store, WriteTx, Writer, backup, prepare_restore,
-    schema_difference,
+    DatabaseLock, LockError, SearchIndex, Store, WriteTx, Writer, backup, last_backup, note_backup,
+    prepare_restore, schema_difference,
 };
-pub use upkeep::{Migrations, OpenOptions, StoreSize, TrimOutcome, WriterStats};
+pub use upkeep::{
+    COMMIT_SECONDS, LastBackup, Migrations, OpenOptions, StoreSize, TrimOutcome, WriterStats,
+};

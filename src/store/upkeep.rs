@@ -2,6 +2,10 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
+use crate::domain::Timestamp;
+
 /// How to open a database.
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
@@ -53,4 +57,23 @@ pub struct WriterStats {
     pub jobs: u64,
     /// Commits that failed.
     pub failures: u64,
+    /// How long commits took, with the wait for the disk: how many each of [`COMMIT_SECONDS`] bounds and no smaller one does,
+    /// and last those beyond all.
+    pub commit_times: [u64; COMMIT_SECONDS.len() + 1],
+    /// All of that together, in microseconds.
+    pub commit_micros: u64,
 }
+
+/// The last backup of a database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastBackup {
+    /// The copy.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was whole.
+    pub at: Timestamp,
+}
+
+/// Bounds of the classes of commits by their time, in seconds.
+pub const COMMIT_SECONDS: [f64; 9] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0];

@@ -905,6 +905,22 @@ fn a_task_is_ended_by_who_made_it_who_runs_it_and_the_operator() {
         assert_eq!(runner.get(&format!("/v1/tasks/{id}")).status(), 200);
         runner.post(&events, &done()).ok(200);
     }
+    // Whoever runs it reads its log, too, by name and in a feed, also from another project; and nobody else there does.
+    let far = mint(&d, "far", Some("/q"), &[]);
+    let stranger = mint(&d, "stranger", Some("/q"), &[]);
+    let far_peer = peer(&far, "far");
+    for owner in [&maker, &*d] {
+        let id = task(owner, &far_peer);
+        far.post(&format!("/v1/tasks/{id}/events"), &done()).ok(200);
+        for selector in ["stream", "stream_prefix"] {
+            let events = format!("/v1/events?{selector}=task/{id}");
+            assert_eq!(far.get(&events).ok(200)["count"], 2, "{selector}");
+            assert_eq!(owner.get(&events).ok(200)["count"], 2, "{selector}");
+        }
+        problem(&stranger.get(&format!("/v1/events?stream=task/{id}")), 404, "not_found");
+        let feed = stranger.get(&format!("/v1/events?stream_prefix=task/{id}")).ok(200);
+        assert_eq!(feed["count"], 0);
+    }
     // A name is no proof: who is called as the agent runs nothing.
     let named = task(&maker, "mate");
     problem(&mate.post(&format!("/v1/tasks/{named}/events"), &done()), 403, "forbidden");

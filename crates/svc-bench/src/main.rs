@@ -26,6 +26,7 @@ mod mcp_call;
 mod mcp_memory;
 mod memory;
 mod mixed;
+mod neighbour;
 mod peers;
 mod progress;
 mod publisher;

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 
 use crate::{
     agents, append_http, append_inproc, bench::Bench, check_in, child_call, fanout, fanout_paced,
-    hook, mcp_call, mcp_memory, memory, mixed, peers, replay, search, startup,
+    hook, mcp_call, mcp_memory, memory, mixed, neighbour, peers, replay, search, startup,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -39,6 +39,8 @@ pub(crate) enum Scenario {
     McpMemory,
     /// From an agent's line to the spool and to a watcher, and what idle hosts cost, beside a bare pipe
     Agents,
+    /// A session's appends while another tries to exhaust what all share, beside a busy core
+    Neighbour,
     /// Appends, beside Redis
     PeersAppend,
     /// Producers and subscribers, beside Redis
@@ -72,6 +74,7 @@ impl Scenario {
             Self::Hook => hook::run(bench),
             Self::McpMemory => mcp_memory::run(bench),
             Self::Agents => agents::run(bench),
+            Self::Neighbour => neighbour::run(bench),
             Self::PeersAppend => peers::run_append(bench),
             Self::PeersMixed => peers::run_mixed(bench),
             Self::PeersReplay => peers::run_replay(bench),

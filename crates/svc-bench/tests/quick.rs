@@ -41,6 +41,7 @@ fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
         "mcp-call",
         "hook",
         "mcp-memory",
+        "neighbour",
     ] {
         let named =
             |result: &&Value| result["name"].as_str().is_some_and(|it| it.starts_with(scenario));

@@ -172,6 +172,16 @@ mod tests {
         assert!(!takes_gzip(&HeaderMap::new()));
     }
 
+    /// Of all files together, in bytes: over the network, and in the program.
+    #[test]
+    fn the_page_is_small() {
+        let sum = |of: fn(&Asset) -> usize| ASSETS.iter().map(of).sum::<usize>();
+        let (sent, held) =
+            (sum(|asset| asset.gzip.len()), sum(|asset| asset.gzip.len() + asset.plain.len()));
+        assert!(sent <= 250_000, "{sent}");
+        assert!(held <= 512 * 1024, "{held}");
+    }
+
     /// What a browser loads has to be of the files that are here, by the names that they have.
     #[test]
     fn what_files_name_is_there() {

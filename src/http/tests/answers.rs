@@ -509,7 +509,7 @@ async fn daemon_proof() -> Script {
         let request = request.header(header::CONTENT_TYPE, "application/json");
         let mut request = request.body(Body::from(body.to_string())).unwrap();
         let address = "127.0.0.1:6334".parse().unwrap();
-        Transport::Tcp(address).describe(request.extensions_mut());
+        Transport::Tcp { to: address, from: address }.describe(request.extensions_mut());
         script.send(request, shown).await
     };
     let host = "127.0.0.1:6334";

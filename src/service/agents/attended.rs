@@ -252,8 +252,10 @@ async fn asker(tx: &mut WriteTx, task: &TaskRow) -> Result<(Caller, String), Err
             };
             (caller, named.or(own).unwrap_or_else(|| key.to_string()))
         }
-        Some(Principal::Operator) | None => {
+        Some(Principal::Operator) => {
             (Caller::Operator, named.unwrap_or_else(|| PeerId::OPERATOR.to_owned()))
         }
+        // Whoever cannot be read is nobody, and not the operator.
+        None => return Err(Error::Forbidden("nobody knows whose this task is".to_owned())),
     })
 }

@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentId, AgentInstance, NewEvent, Ownership, PeerStatus, Principal, TaskId, TaskReport,
-        TaskStatus,
+        AgentId, AgentInstance, NewEvent, Ownership, PeerStatus, Principal, StreamVisibility,
+        TaskId, TaskReport, TaskStatus,
         agent::{AgentInput, SendInput, SendMode, StopAgent},
     },
     hosts::HostError,
@@ -159,6 +159,10 @@ impl Agents {
                     self.fail(tx, &mut dispatch, &mut task, why).await
                 }
             };
+        }
+        if task.owned.owner.is_none() {
+            let why = "nobody knows whose this task is".to_owned();
+            return self.fail(tx, &mut dispatch, &mut task, why).await;
         }
         if let Some(named) = dispatch.wish.peer_id.clone() {
             let row = tx.peer(&named).await?;
@@ -399,6 +403,8 @@ pub(super) async fn give_to(
 ) -> Result<(), Error> {
     task.owned =
         Ownership { runner: Some(Principal::Session(session.into())), ..task.owned.clone() };
+    let stream = tasks::stream_of(&task.task.task_id);
+    tx.set_visibility(&stream, &StreamVisibility::shared(&task.owned)).await?;
     let waited = task.task.reason.take().is_some();
     if waited {
         note(tx, task).await

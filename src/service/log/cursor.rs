@@ -14,6 +14,13 @@ pub enum Selector {
 }
 
 impl Selector {
+    /// The stream or the prefix.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Stream(name) | Self::Prefix(name) => name,
+        }
+    }
+
     /// The cursor behind an event.
     pub(super) fn cursor_of(&self, event: &Event) -> i64 {
         match self {

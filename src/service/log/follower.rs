@@ -22,7 +22,7 @@ pub struct StreamFollower {
 impl Log {
     /// Follows one stream event by event, from a cursor to its end.
     pub async fn follow(&self, name: StreamName, after: Seq) -> Result<StreamFollower, Error> {
-        let (source, bounds) = LogSource::stream(&self.core.store, name).await?;
+        let (source, bounds) = LogSource::stream(&self.core.store, name, None).await?;
         Ok(StreamFollower { source, cursor: after, was_closed: bounds.closed })
     }
 }
@@ -36,7 +36,7 @@ impl StreamFollower {
                     batches.iter().flat_map(|batch| batch.events.iter().cloned()).collect()
                 }
                 // The tail has only what was committed after this reader began to listen.
-                TailRead::Nothing | TailRead::Closed | TailRead::Behind => {
+                TailRead::Nothing | TailRead::Closed | TailRead::Behind | TailRead::Withdrawn => {
                     Box::pin(self.read_table()).await?
                 }
             };
@@ -47,7 +47,7 @@ impl StreamFollower {
                 TailRead::Closed => return Ok(None),
                 TailRead::Nothing if self.was_closed => return Ok(None),
                 TailRead::Nothing => self.source.wait(self.cursor).await,
-                TailRead::Batches(_) | TailRead::Behind => {}
+                TailRead::Batches(_) | TailRead::Behind | TailRead::Withdrawn => {}
             }
         }
     }

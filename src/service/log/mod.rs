@@ -23,3 +23,5 @@ pub use room::Log;
 pub use stream_moves::{StreamEnd, StreamMoves};
 pub use subscription::{Subscription, SubscriptionChunk};
 pub use upkeep::LogStatus;
+
+pub use crate::store::{COMMIT_SECONDS, WriterStats};

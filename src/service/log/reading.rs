@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     domain::{Caller, Event, StreamReader, limits},
-    service::{Error, check},
+    service::{Error, ResourceKind, check},
     store::{Batch, FeedScope, PageSize},
 };
 
@@ -48,7 +48,7 @@ impl Log {
         let (mut source, bounds) = match selector {
             Selector::Stream(name) => {
                 let (name, _) = self.readable(&reader, name).await?;
-                LogSource::stream(store, name).await?
+                LogSource::stream(store, name, Some(reader)).await?
             }
             Selector::Prefix(prefix) => {
                 LogSource::feed(store, FeedScope::prefix(prefix, reader)).await?
@@ -59,6 +59,9 @@ impl Log {
             // The head is read before the page, so that events which the kind leaves out were looked at.
             let bounds = source.bounds().await?;
             let page = source.events(cursor, i64::MAX, kind, size).await?;
+            if !source.is_readable_now().await? {
+                return Err(Error::not_found(ResourceKind::Stream, selector.name()));
+            }
             let last = page.events.last().map(|event| source.cursor_of(event));
             if let Some(last) = last.filter(|_| page.more) {
                 return Ok(EventReading {

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use super::cursor::{Gap, LogBounds, StartAfter};
 use crate::{
-    domain::{Event, Framing, GapReason, StreamName},
+    domain::{Event, Framing, GapReason, StreamName, StreamReader},
     service::{Error, ResourceKind},
     store::{
         Batch, Commit, FeedScope, FramePage, Heard, Listener, LogPage, PageSize, Store, StoreError,
+        StreamView,
     },
 };
 
@@ -23,8 +24,17 @@ pub(super) struct LogSource {
 
 #[derive(Debug)]
 enum Followed {
-    Stream { id: i64, name: StreamName, listener: Listener<Batch> },
-    Feed { scope: FeedScope, listener: Listener<Commit> },
+    Stream {
+        id: i64,
+        name: StreamName,
+        /// Who reads, if it is to be asked again whether it still may; `None` if the caller has checked whose the stream is.
+        reader: Option<StreamReader>,
+        listener: Listener<Batch>,
+    },
+    Feed {
+        scope: FeedScope,
+        listener: Listener<Commit>,
+    },
 }
 
 /// What the tail has behind a cursor.
@@ -39,20 +49,26 @@ pub(super) enum TailRead {
     Closed,
     /// Something follows that only the table has.
     Behind,
+    /// Something follows that the reader may not read any more.
+    Withdrawn,
 }
 
 impl LogSource {
-    /// Follows one stream.
+    /// Follows one stream: for a reader who may read it now, or for a caller who has checked whose it is.
     pub(super) async fn stream(
         store: &Store,
         name: StreamName,
+        reader: Option<StreamReader>,
     ) -> Result<(Self, LogBounds), Error> {
         // Listen first and look after, or what is committed in between is missed.
         let listener = store.bus().listen(&name);
         let unknown = || Error::not_found(ResourceKind::Stream, name.as_str());
-        let view = store.view(&name).await?.ok_or_else(unknown)?;
+        let view = store.view(&name).await?;
+        let is_readable =
+            |view: &StreamView| reader.as_ref().is_none_or(|it| it.may_read(&view.visibility));
+        let view = view.filter(is_readable).ok_or_else(unknown)?;
         let bounds = LogBounds { floor: view.floor, head: view.head, closed: view.closed };
-        let followed = Followed::Stream { id: view.id, name, listener };
+        let followed = Followed::Stream { id: view.id, name, reader, listener };
         Ok((Self { store: store.clone(), followed }, bounds))
     }
 
@@ -75,6 +91,35 @@ impl LogSource {
                 let (floor, head) = self.store.log_bounds().await?;
                 Ok(LogBounds { floor, head, closed: false })
             }
+        }
+    }
+
+    /// Whether the reader may still read the stream, after it was decided anew who may. Cheap when it was not.
+    pub(super) async fn is_readable(&mut self) -> Result<bool, StoreError> {
+        let has_changed = match &mut self.followed {
+            Followed::Stream { listener, .. } => listener.take_readers_changed(),
+            Followed::Feed { .. } => false,
+        };
+        if has_changed { self.is_readable_now().await } else { Ok(true) }
+    }
+
+    /// Whether the reader may read the stream, as the table has it: asked behind each page of the table, because a page
+    /// may be read between the commit that withdraws the stream and its notification.
+    pub(super) async fn is_readable_now(&mut self) -> Result<bool, StoreError> {
+        match &mut self.followed {
+            Followed::Stream {
+                reader: Some(reader @ StreamReader::Session { .. }),
+                name,
+                listener,
+                ..
+            } => {
+                // What is decided from here on wakes the reader again.
+                listener.take_readers_changed();
+                let view = self.store.view(name).await?;
+                Ok(view.is_some_and(|view| reader.may_read(&view.visibility)))
+            }
+            // The operator reads every stream, and the query of a feed asks for each event.
+            Followed::Stream { .. } | Followed::Feed { .. } => Ok(true),
         }
     }
 
@@ -147,9 +192,12 @@ impl LogSource {
         }
     }
 
-    /// Waits until something follows the cursor, or nothing will. Dropping the future loses nothing.
+    /// Waits until something follows the cursor, nothing will, or others may read. Dropping the future loses nothing.
     pub(super) async fn wait(&mut self, cursor: i64) {
         match &mut self.followed {
+            Followed::Stream { listener, reader: Some(_), .. } => {
+                listener.wait_as_reader(cursor).await;
+            }
             Followed::Stream { listener, .. } => listener.wait(cursor).await,
             Followed::Feed { listener, .. } => listener.wait(cursor).await,
         }
@@ -158,8 +206,14 @@ impl LogSource {
     /// What the last commits brought behind the cursor, up to about `budget` bytes of it.
     pub(super) fn tail(&self, cursor: &mut i64, budget: usize) -> TailRead {
         match &self.followed {
-            Followed::Stream { listener, .. } => match listener.hear(*cursor, budget) {
+            Followed::Stream { listener, reader, .. } => match listener.hear(*cursor, budget) {
                 Heard::Items(batches) => {
+                    let may_read = |batch: &Batch| {
+                        reader.as_ref().is_none_or(|it| it.may_read(&batch.visibility))
+                    };
+                    if !batches.iter().all(|batch| may_read(batch)) {
+                        return TailRead::Withdrawn;
+                    }
                     *cursor = batches.last().map_or(*cursor, |batch| batch.seqs.1);
                     TailRead::Batches(batches)
                 }

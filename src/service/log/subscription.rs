@@ -59,6 +59,8 @@ enum TailFrames {
     Closed,
     /// Something follows that only the table has.
     Behind,
+    /// Something follows that the subscriber may not read any more.
+    Withdrawn,
 }
 
 impl Log {
@@ -74,7 +76,8 @@ impl Log {
         let (framing, (source, bounds)) = match selector {
             Selector::Stream(name) => {
                 let (name, _) = self.readable(&reader, name).await?;
-                (Framing::ItemBySeq, LogSource::stream(&self.core.store, name).await?)
+                let source = LogSource::stream(&self.core.store, name, Some(reader)).await?;
+                (Framing::ItemBySeq, source)
             }
             Selector::Prefix(prefix) => {
                 let scope = FeedScope::prefix(prefix, reader);
@@ -95,7 +98,7 @@ impl Log {
     ) -> Result<Subscription, Error> {
         let unknown = || Error::not_found(ResourceKind::Stream, name);
         let name = StreamName::parse(name).ok_or_else(unknown)?;
-        let (source, bounds) = LogSource::stream(&self.core.store, name).await?;
+        let (source, bounds) = LogSource::stream(&self.core.store, name, None).await?;
         Subscription::start(source, bounds, after, framing, kind).await
     }
 }
@@ -133,16 +136,23 @@ impl Subscription {
         self.cursor
     }
 
-    /// Waits for what comes next; `None` at the end of a closed stream. Dropping the future loses nothing that was
-    /// not given.
+    /// Waits for what comes next; `None` at the end of a closed stream, and when the stream became another's, whom alone
+    /// it is for. Dropping the future loses nothing that was not given.
     pub async fn next(&mut self) -> Result<Option<SubscriptionChunk>, Error> {
         if let Some(gap) = self.gap.take() {
             return Ok(Some(SubscriptionChunk::Gap(gap)));
         }
         loop {
+            if !Box::pin(self.source.is_readable()).await? {
+                return Ok(None);
+            }
             if !self.live {
                 // Boxed: a subscriber that has caught up does not carry the room that queries take.
-                match Box::pin(self.read_table()).await? {
+                let frames = Box::pin(self.read_table()).await?;
+                if frames.is_some() && !Box::pin(self.source.is_readable_now()).await? {
+                    return Ok(None);
+                }
+                match frames {
                     Some(frames) if !frames.is_empty() => {
                         return Ok(Some(SubscriptionChunk::Frames(frames)));
                     }
@@ -154,6 +164,7 @@ impl Subscription {
                 TailFrames::Frames(frames) if frames.is_empty() => {}
                 TailFrames::Frames(frames) => return Ok(Some(SubscriptionChunk::Frames(frames))),
                 TailFrames::Behind => self.live = false,
+                TailFrames::Withdrawn => return Ok(None),
                 TailFrames::Closed | TailFrames::Nothing if self.closed && !self.endless => {
                     return Ok(None);
                 }
@@ -217,6 +228,7 @@ impl Subscription {
             TailRead::Nothing => TailFrames::Nothing,
             TailRead::Closed => TailFrames::Closed,
             TailRead::Behind => TailFrames::Behind,
+            TailRead::Withdrawn => TailFrames::Withdrawn,
         }
     }
 
@@ -395,6 +407,105 @@ mod tests {
                 let seen = ids(subscription.next().await.unwrap());
                 assert_eq!((seen.first(), seen.last()), (Some(first), Some(&10)));
             }
+        }
+    }
+
+    /// A session that reads its own streams, and those of no project.
+    fn session(key: &str) -> Caller {
+        Caller::Session {
+            key: key.into(),
+            token: TokenId::from("tok_1".to_owned()),
+            scopes: Arc::new([]),
+            project: None,
+            process: None,
+        }
+    }
+
+    async fn give(test: &TestStore, key: &str, said: Option<&'static str>) {
+        give_stream(test, name(), key, said).await;
+    }
+
+    async fn give_stream(
+        test: &TestStore,
+        name: StreamName,
+        key: &str,
+        said: Option<&'static str>,
+    ) {
+        let owner = crate::domain::Principal::Session(key.into());
+        let given: Result<(), StoreError> = test
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let visibility = crate::domain::StreamVisibility::private(&owner);
+                    tx.open_stream(&name, &visibility).await?;
+                    tx.set_visibility(&name, &visibility).await?;
+                    if let Some(kind) = said {
+                        tx.append(&name, vec![event(kind, "{}")]).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await;
+        given.unwrap();
+    }
+
+    /// Whoever took a stream over says more in it than the one before may know.
+    #[tokio::test]
+    async fn a_stream_that_becomes_anothers_ends_for_who_follows_it() {
+        for (kind, said) in [(None, None), (None, Some("b")), (Some("b"), Some("b"))] {
+            let test = TestStore::open().await;
+            let services = services(&test);
+            give(&test, "a", Some("b")).await;
+            let stream = Selector::Stream("task/t".to_owned());
+            let follow = async |after| {
+                let kind = kind.map(str::to_owned);
+                services
+                    .log
+                    .subscribe(&session("a"), &stream, StartAfter::Cursor(after), kind)
+                    .await
+                    .unwrap()
+            };
+            let mut waiting = follow(0).await;
+            assert_eq!(collect(&mut waiting, 1).await, [1]);
+            let mut before_the_table = follow(0).await;
+            let mut feed = services
+                .log
+                .subscribe(
+                    &session("a"),
+                    &Selector::Prefix(String::new()),
+                    StartAfter::Cursor(1),
+                    None,
+                )
+                .await
+                .unwrap();
+            let reading = {
+                let (services, stream) = (services.clone(), stream.clone());
+                let wait = std::time::Duration::from_mins(1);
+                async move {
+                    services.log.read_events(&session("a"), &stream, 1, None, None, wait).await
+                }
+            };
+            let ended = async {
+                let ended = tokio::join!(waiting.next(), reading);
+                (ended.0.unwrap().is_none(), ended.1.is_err())
+            };
+            let (ended, ()) = tokio::join!(
+                tokio::time::timeout(std::time::Duration::from_secs(20), ended),
+                give(&test, "c", said)
+            );
+            assert_eq!(ended.unwrap(), (true, true), "{said:?}");
+            assert!(before_the_table.next().await.unwrap().is_none(), "{said:?}");
+            let former = session("a");
+            let late = services.log.subscribe(&former, &stream, StartAfter::Latest, None).await;
+            assert!(late.is_err());
+            // The feed goes on, and has what is the reader's.
+            give(&test, "c", Some("c")).await;
+            give_stream(&test, StreamName::of("task", "u"), "a", Some("d")).await;
+            let Some(SubscriptionChunk::Frames(frames)) = feed.next().await.unwrap() else {
+                panic!("no frames")
+            };
+            let frames = std::str::from_utf8(&frames).unwrap();
+            assert!(frames.contains("event: d") && !frames.contains("event: c"), "{frames}");
         }
     }
 

@@ -8,7 +8,7 @@ use super::Log;
 use crate::{
     domain::{NewEvent, StreamName, StreamVisibility},
     service::Error,
-    store::{StoreSize, WriterStats},
+    store::{LastBackup, StoreSize, WriterStats, last_backup},
 };
 
 /// Size and counters of the log and its store.
@@ -28,6 +28,8 @@ pub struct LogStatus {
     pub queued: usize,
     /// Open subscriptions.
     pub subscribers: usize,
+    /// The last backup that `svc backup` made.
+    pub backup: Option<LastBackup>,
 }
 
 impl Log {
@@ -44,6 +46,7 @@ impl Log {
             writer: store.stats(),
             queued: store.queued(),
             subscribers: store.bus().listeners(),
+            backup: last_backup(store.path()),
         })
     }
 

@@ -8,9 +8,8 @@ use super::{Tasks, room::OwnedTask};
 use crate::{
     domain::{
         AccessLevel, BudgetKind, Caller, Frame, IdReference, NewEvent, NewTask, Ownership, PeerId,
-        Principal, ReplyKind, RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange,
-        TaskEvent, TaskEventBody, TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp,
-        limits,
+        ReplyKind, RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent,
+        TaskEventBody, TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
     },
     service::{
         Candidate, Error, Page, ResourceKind, check, core::Core, process, team::may_act_for,
@@ -343,7 +342,7 @@ pub(in crate::service) async fn make(
         last_id: 1,
     };
     let stream = stream_of(&task.task_id);
-    let id = tx.open_stream(&stream, &visibility_of(&owned)).await?.id;
+    let id = tx.open_stream(&stream, &StreamVisibility::shared(&owned)).await?.id;
     tx.insert_task(&task, &owned, id, input.idempotency_key.as_deref()).await?;
     tx.append(&stream, vec![NewEvent::new("task", &task)]).await?;
     Ok(Created { task, is_new: true })
@@ -506,13 +505,6 @@ async fn ownership(
         caller.project().map(str::to_owned)
     };
     Ok(Ownership { owner: Some(caller.principal()), runner, project })
-}
-
-/// Who may read a task's stream. What the operator gives to a session is that session's to read.
-fn visibility_of(owned: &Ownership) -> StreamVisibility {
-    let is_given = owned.owner == Some(Principal::Operator) && owned.runner.is_some();
-    let owner = if is_given { &owned.runner } else { &owned.owner };
-    StreamVisibility::shared(&Ownership { owner: owner.clone(), ..owned.clone() })
 }
 
 fn check_read(caller: &Caller, owned: &Ownership, id: &TaskId) -> Result<(), Error> {

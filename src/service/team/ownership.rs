@@ -4,10 +4,12 @@ use serde_json::json;
 
 use super::{
     Team,
-    session_stream::{stream_of, tell},
+    session_stream::{stream_of, tell, visibility_of},
 };
 use crate::{
-    domain::{Caller, KnownOwner, Ownership, Principal, SessionStanding},
+    domain::{
+        Caller, KnownOwner, Ownership, Principal, SessionStanding, StreamName, StreamVisibility,
+    },
     service::{Error, process},
     store::{StoreError, SubjectHolders, WriteTx},
 };
@@ -161,10 +163,95 @@ async fn adopt(tx: &mut WriteTx, caller: &Caller, session_id: &str) -> Result<()
         Some(Principal::Session(key)) => Some(&**key),
         _ => None,
     };
-    tx.adopt_session(session_id, &stream_of(session_id), from, to).await?;
+    let peers = tx.adopt_session(session_id, from, to).await?;
+    let visibility = visibility_of(tx, session_id).await?;
+    tx.set_visibility(&stream_of(session_id), &visibility).await?;
+    for peer in peers {
+        let visibility = StreamVisibility::private(&caller.principal());
+        tx.set_visibility(&StreamName::of("peer", &peer), &visibility).await?;
+    }
     let data = json!({
         "session_id": session_id, "from": row.owner.as_ref().map(ToString::to_string),
         "to": caller.principal().to_string(),
     });
     tell(tx, session_id, "session.adopted", &data).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        domain::{TokenId, journal::SessionSource},
+        service::{
+            log::{Selector, StartAfter, SubscriptionChunk},
+            team::NewSession,
+            testing::services,
+        },
+        store::testing::TestStore,
+    };
+
+    fn session(key: &str) -> Caller {
+        Caller::Session {
+            key: key.into(),
+            token: TokenId::from("tok_1".to_owned()),
+            scopes: Arc::new([]),
+            project: Some("/p".into()),
+            process: None,
+        }
+    }
+
+    /// What the former owner has open of a session's peer ends with the adoption, and what the new owner has open shows it: the
+    /// writer, which knows each stream, has to hear of it as well as the table.
+    #[tokio::test]
+    async fn an_adopted_peer_is_read_by_its_new_owner_alone() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let (former, heir) = (session("a"), session("b"));
+        let new = NewSession {
+            session_id: Some("s-a".to_owned()),
+            cwd: None,
+            source: SessionSource::Startup,
+            client: None,
+        };
+        services.team.start_session(&former, None, new).await.unwrap();
+        let input = json!({ "display_name": "a", "backend": "test", "session_id": "s-a" });
+        let input = serde_json::from_value(input).unwrap();
+        let peer = services.team.register_peer(&former, input).await.unwrap();
+        let stream = Selector::Stream(format!("peer/{}", peer.peer_id));
+        let note = async |text: &str| {
+            let message = serde_json::from_value(json!({ "text": text })).unwrap();
+            services
+                .team
+                .send_message(&Caller::Operator, peer.peer_id.as_str(), message)
+                .await
+                .unwrap();
+        };
+        note("before").await;
+        let follow = async |caller: &Caller, selector: &Selector| {
+            services.log.subscribe(caller, selector, StartAfter::Latest, None).await
+        };
+        let mut open = follow(&former, &stream).await.unwrap();
+        assert!(follow(&heir, &stream).await.is_err());
+        let everything = Selector::Prefix("peer/".to_owned());
+        let mut feed = follow(&heir, &everything).await.unwrap();
+        let mut former_feed = follow(&former, &everything).await.unwrap();
+
+        let caller = heir.clone();
+        let claimed = test
+            .store
+            .write(move |tx| Box::pin(async move { claim(tx, &caller, "s-a").await }))
+            .await;
+        claimed.unwrap();
+        assert!(open.next().await.unwrap().is_none(), "it ends");
+        assert!(follow(&former, &stream).await.is_err());
+        note("after").await;
+        let patience = std::time::Duration::from_secs(20);
+        let heard = tokio::time::timeout(patience, feed.next()).await.expect("in time").unwrap();
+        assert!(matches!(heard, Some(SubscriptionChunk::Frames(frames)) if !frames.is_empty()));
+        // It has looked at the same commits, and has nothing to show of them.
+        let silent = std::time::Duration::from_millis(50);
+        assert!(tokio::time::timeout(silent, former_feed.next()).await.is_err());
+    }
 }

@@ -1,6 +1,12 @@
 //! Where the browser comes back to after a login: a port of this machine, for as long as the login takes.
 
-use std::{convert::Infallible, io::ErrorKind, net::Ipv4Addr, time::Duration};
+use std::{
+    convert::Infallible,
+    io::{self, ErrorKind},
+    net::{Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -10,12 +16,20 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::mpsc,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    time::{sleep, timeout},
 };
 
 const PAGE: &str = "<!doctype html><meta charset=utf-8><title>svc</title><p>The login goes on in svc. This page can be closed.";
 /// Redirects that wait to be looked at.
 const WAITING: usize = 16;
+/// Connections at a time; more wait. Any web page and any user of this machine may connect.
+const CONNECTIONS: usize = 32;
+/// A browser is done within this time.
+const SERVED_WITHIN: Duration = Duration::from_secs(2);
+/// How often a port is tried that somebody has, and how long between.
+const TRIES: u32 = 20;
+const RETRY: Duration = Duration::from_millis(50);
 
 /// A port that waits for a redirect.
 #[derive(Debug)]
@@ -27,22 +41,18 @@ pub(in crate::sources) struct CallbackListener {
 impl CallbackListener {
     /// Binds a port, 0 for any. The error is for people.
     pub(in crate::sources) async fn bind(port: u16) -> Result<Self, String> {
-        let mut first = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
-        // A login that was given up a moment ago may still have it.
-        for _ in 0..20 {
-            if first.as_ref().err().map(std::io::Error::kind) != Some(ErrorKind::AddrInUse) {
-                break;
+        let mut tries = 1;
+        let bound = loop {
+            match bind_both(port).await {
+                // A login that was given up a moment ago may still have it.
+                Err(error) if error.kind() == ErrorKind::AddrInUse && tries < TRIES => {
+                    tries += 1;
+                    sleep(RETRY).await;
+                }
+                bound => break bound,
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            first = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
-        }
-        let first = first
-            .map_err(|error| format!("the port {port} of this machine cannot be used: {error}"))?;
-        let port = first.local_addr().map_err(|error| error.to_string())?.port();
-        let mut listeners = vec![first];
-        // `localhost` may be either.
-        listeners.extend(TcpListener::bind((std::net::Ipv6Addr::LOCALHOST, port)).await.ok());
-        Ok(Self { listeners, port })
+        };
+        bound.map_err(|error| format!("the port {port} of this machine cannot be used: {error}"))
     }
 
     /// The address that the issuer redirects to.
@@ -53,16 +63,22 @@ impl CallbackListener {
     /// Gives the query of each redirect that comes in, until nobody takes them any more.
     pub(in crate::sources) fn redirects(self) -> mpsc::Receiver<String> {
         let (redirects, taken) = mpsc::channel(WAITING);
+        let room = Arc::new(Semaphore::new(CONNECTIONS));
         for listener in self.listeners {
-            let redirects = redirects.clone();
+            let (redirects, room) = (redirects.clone(), Arc::clone(&room));
             tokio::spawn(async move {
                 loop {
-                    let stream = tokio::select! {
-                        () = redirects.closed() => return,
-                        accepted = listener.accept() => accepted,
+                    let next = async {
+                        let permit = Arc::clone(&room).acquire_owned().await;
+                        (permit, listener.accept().await)
                     };
-                    if let Ok((stream, _)) = stream {
-                        tokio::spawn(serve(stream, redirects.clone()));
+                    match tokio::select! { () = redirects.closed() => return, next = next => next }
+                    {
+                        (Ok(permit), Ok((stream, _))) => {
+                            tokio::spawn(serve(stream, redirects.clone(), permit));
+                        }
+                        // No descriptors are left, most likely.
+                        _ => sleep(RETRY).await,
                     }
                 }
             });
@@ -71,7 +87,21 @@ impl CallbackListener {
     }
 }
 
-async fn serve(stream: TcpStream, redirects: mpsc::Sender<String>) {
+/// Both addresses that `localhost` may be: a port of which another user has one is not used, or the browser might come to
+/// that one.
+async fn bind_both(port: u16) -> io::Result<CallbackListener> {
+    let first = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+    let port = first.local_addr()?.port();
+    let second = match TcpListener::bind((Ipv6Addr::LOCALHOST, port)).await {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => return Err(error),
+        // This machine has no such address.
+        bound => bound.ok(),
+    };
+    let listeners = std::iter::once(first).chain(second).collect();
+    Ok(CallbackListener { listeners, port })
+}
+
+async fn serve(stream: TcpStream, redirects: mpsc::Sender<String>, _permit: OwnedSemaphorePermit) {
     let closed = redirects.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let redirects = redirects.clone();
@@ -85,7 +115,8 @@ async fn serve(stream: TcpStream, redirects: mpsc::Sender<String>) {
             headers.insert("connection", http::HeaderValue::from_static("close"));
             if request.uri().path() == "/callback" {
                 let query = request.uri().query().unwrap_or_default().to_owned();
-                redirects.try_send(query).ok();
+                // Waits for its turn: a flood of others' does not make it lost.
+                redirects.send(query).await.ok();
             } else {
                 *response.status_mut() = StatusCode::NOT_FOUND;
             }
@@ -95,13 +126,60 @@ async fn serve(stream: TcpStream, redirects: mpsc::Sender<String>) {
     let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {
-        served = connection.as_mut() => {
+        served = timeout(SERVED_WITHIN, connection.as_mut()) => {
             served.ok();
         }
         () = closed.closed() => {
             // Its last answer goes out.
             connection.as_mut().graceful_shutdown();
-            connection.await.ok();
+            timeout(SERVED_WITHIN, connection).await.ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    async fn connect(port: u16) -> TcpStream {
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.expect("is there")
+    }
+
+    #[tokio::test]
+    async fn a_redirect_comes_through_a_crowd_that_says_nothing() {
+        let listener = CallbackListener::bind(0).await.expect("is bound");
+        let port = listener.port;
+        let mut redirects = listener.redirects();
+        let mut crowd = Vec::new();
+        for _ in 0..CONNECTIONS + 8 {
+            crowd.push(connect(port).await);
+        }
+        let mut browser = connect(port).await;
+        browser
+            .write_all(b"GET /callback?state=own HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .await
+            .expect("is sent");
+        let query = timeout(SERVED_WITHIN * 6, redirects.recv()).await;
+        assert_eq!(query.expect("in time").as_deref(), Some("state=own"));
+        drop(redirects);
+        let mut page = String::new();
+        browser.read_to_string(&mut page).await.expect("is read");
+        assert!(page.starts_with("HTTP/1.1 200") && page.contains("no-store"), "{page}");
+        drop(crowd);
+    }
+
+    #[tokio::test]
+    async fn a_port_of_which_another_has_one_address_is_not_used() {
+        let Ok(other) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await else {
+            // Without IPv6 there is one address.
+            assert!(CallbackListener::bind(0).await.is_ok());
+            return;
+        };
+        let port = other.local_addr().expect("has one").port();
+        let refused = CallbackListener::bind(port).await.expect_err("is taken");
+        assert!(refused.contains(&port.to_string()), "{refused}");
+        assert!(CallbackListener::bind(0).await.is_ok());
     }
 }

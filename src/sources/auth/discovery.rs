@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{
     super::http_clients::HttpClients,
     challenge::AuthChallenge,
-    oauth_http::{IssuerUnreachable, metadata, safe_url},
+    oauth_http::{IssuerUnreachable, metadata, safe_url, url_named_at},
 };
 
 /// What has to be known to log in.
@@ -41,7 +41,7 @@ pub(super) async fn discover(
     let Some(resource) = resource else {
         // Revision 2025-03-26: the server is its own issuer.
         let issuer = server.origin().ascii_serialization();
-        let (url, found) = issuer_metadata(clients, &issuer).await?.ok_or_else(|| {
+        let (url, found) = issuer_metadata(clients, server, &issuer).await?.ok_or_else(|| {
             "it tells nobody where to log in: it has no metadata of a protected resource".to_owned()
         })?;
         return read_issuer(&issuer, &url, &found, None, server.as_str());
@@ -62,7 +62,7 @@ pub(super) async fn discover(
         .get("scopes_supported")
         .and_then(Value::as_array)
         .map(|all| all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "));
-    let found = issuer_metadata(clients, &issuer).await?;
+    let found = issuer_metadata(clients, server, &issuer).await?;
     let (url, found) = found.ok_or_else(|| format!("the issuer {issuer} has no metadata"))?;
     let scopes = scopes.filter(|scopes| !scopes.is_empty());
     read_issuer(&issuer, &url, &found, scopes, named)
@@ -84,7 +84,7 @@ async fn resource_metadata(
 ) -> Result<Option<(Value, bool)>, String> {
     let of_host = well_known(server, "oauth-protected-resource", false);
     if let Some(named) = challenge.resource_metadata() {
-        let url = safe_url(named)?;
+        let url = url_named_at(named, server)?;
         let found = metadata(clients, &url).await.map_err(|error| error.to_string())?;
         let found = found.ok_or_else(|| format!("there are no metadata at {url}"))?;
         return Ok(Some((found, url == of_host)));
@@ -127,9 +127,10 @@ fn is_same_resource(named: &str, server: &Url) -> bool {
 /// The metadata of an issuer, and where they are.
 async fn issuer_metadata(
     clients: &HttpClients,
+    server: &Url,
     issuer: &str,
 ) -> Result<Option<(Url, Value)>, String> {
-    let base = safe_url(issuer)?;
+    let base = url_named_at(issuer, server)?;
     let path = base.path().trim_end_matches('/');
     let mut candidates = vec![well_known(&base, "oauth-authorization-server", true)];
     candidates.push(well_known(&base, "openid-configuration", true));
@@ -167,7 +168,7 @@ fn read_issuer(
             "the metadata at {at} are of the issuer {named:?}, and not of {issuer:?}"
         ));
     }
-    let endpoint = |name: &str| text(found, name).map(safe_url).transpose();
+    let endpoint = |name: &str| text(found, name).map(|named| url_named_at(named, at)).transpose();
     let needed =
         |name: &str| endpoint(name)?.ok_or_else(|| format!("the issuer {issuer} names no {name}"));
     let list = |name: &str| {
@@ -231,6 +232,27 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_server_elsewhere_names_no_address_of_this_machine() {
+        let clients = HttpClients::new().expect("has clients");
+        let (near, far) = (url("http://127.0.0.1:9/mcp"), url("https://h/mcp"));
+        for named in ["http://127.0.0.1:9/m", "http://localhost:9/m", "https://[::1]:9/m"] {
+            let mut headers = reqwest::header::HeaderMap::new();
+            let challenge = format!("Bearer resource_metadata=\"{named}\"");
+            headers.insert(
+                reqwest::header::WWW_AUTHENTICATE,
+                reqwest::header::HeaderValue::from_str(&challenge).expect("is a value"),
+            );
+            let challenge = AuthChallenge::of(&headers);
+            let refused = discover(&clients, &far, &challenge).await.expect_err(named);
+            assert!(refused.contains("on this machine"), "{refused}");
+            let refused = issuer_metadata(&clients, &far, named).await.expect_err(named);
+            assert!(refused.contains("on this machine"), "{refused}");
+            // A server of this machine may.
+            assert!(url_named_at(named, &near).is_ok(), "{named}");
+        }
+    }
+
     #[test]
     fn issuers_by_table() {
         let good = json!({
@@ -245,11 +267,13 @@ mod tests {
         assert!(
             read(&|_| {}).is_ok_and(|server| server.has_offline_access && !server.names_itself)
         );
-        let changes: [(&str, Value, &str); 5] = [
+        let changes: [(&str, Value, &str); 7] = [
             ("issuer", json!("https://other"), "not of"),
             ("issuer", json!("https://i/"), "not of"),
             ("code_challenge_methods_supported", json!(["plain"]), "S256"),
             ("token_endpoint", json!("http://i/t"), "only https"),
+            ("token_endpoint", json!("http://127.0.0.1:1/t"), "on this machine"),
+            ("registration_endpoint", json!("https://localhost/r"), "on this machine"),
             ("authorization_endpoint", Value::Null, "authorization_endpoint"),
         ];
         for (name, value, problem) in changes {

@@ -30,6 +30,16 @@ pub(super) fn safe_url(text: &str) -> Result<Url, String> {
     }
 }
 
+/// The same of an address that was read at `from`. Who is elsewhere sends this daemon to no program of this machine: those
+/// trust whoever reaches them.
+pub(super) fn url_named_at(text: &str, from: &Url) -> Result<Url, String> {
+    let url = safe_url(text)?;
+    if is_loopback(&url) && !is_loopback(from) {
+        return Err(format!("{text}: it is on this machine, and who names it is not"));
+    }
+    Ok(url)
+}
+
 /// Makes one request.
 async fn send(
     clients: &HttpClients,

@@ -72,6 +72,7 @@ impl Store {
             streams: std::collections::HashMap::new(),
             pending: Vec::new(),
             closing: Vec::new(),
+            reseen: Vec::new(),
             position: 0,
             undo: Vec::new(),
             tally: Tally::default(),

@@ -1,11 +1,17 @@
 //! Copies of the database file, and its check.
 
-use std::{io, path::Path};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
 use super::connect::reader_options;
-use crate::{private_file, store::StoreError};
+use crate::{
+    private_file,
+    store::{LastBackup, StoreError},
+};
 
 /// Copies the database at `from` to the new file `to`, while a daemon may be writing to it, and checks the copy.
 pub async fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
@@ -13,6 +19,28 @@ pub async fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
     vacuum_into(&mut conn, to).await?;
     conn.close().await?;
     Ok(())
+}
+
+/// Longest note of a backup, in bytes.
+const NOTE_BYTES: u64 = 64 * 1024;
+
+/// Where the last backup of the database at `db` is noted. Not in it: a copy would not say so of itself, and a command makes it
+/// that writes nothing there.
+fn backup_note(db: &Path) -> PathBuf {
+    let mut name = db.as_os_str().to_owned();
+    name.push(".last-backup");
+    PathBuf::from(name)
+}
+
+/// Notes the last backup of the database at `db`.
+pub fn note_backup(db: &Path, backup: &LastBackup) -> io::Result<()> {
+    private_file::replace(&backup_note(db), &serde_json::to_vec(backup)?)
+}
+
+/// The last backup of the database at `db`; `None` if there is none, or nobody can say.
+pub fn last_backup(db: &Path) -> Option<LastBackup> {
+    let note = private_file::read_secret_bytes(&backup_note(db), NOTE_BYTES).ok()??;
+    serde_json::from_slice(&note).ok()
 }
 
 /// The copy has its name only when it is whole and checked. It holds all that the database does, so nobody else may read it at

@@ -30,7 +30,7 @@ impl WriteTx {
         }
         let text = name.as_str();
         let row = sqlx::query!(
-            r#"select id, closed_at, visibility, owner, project,
+            r#"select id, closed_at, visibility, owner, runner, project,
                 (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
             from stream where name = ?"#,
             text
@@ -41,7 +41,12 @@ impl WriteTx {
             id: row.id,
             head: row.head,
             closed: row.closed_at.is_some(),
-            visibility: Arc::new(visibility_of(&row.visibility, row.owner, row.project)),
+            visibility: Arc::new(visibility_of(
+                &row.visibility,
+                row.owner,
+                row.runner,
+                row.project,
+            )),
         });
         if let Some(state) = &state {
             self.streams.insert(name.shared(), state.clone());
@@ -60,12 +65,13 @@ impl WriteTx {
         }
         let (text, columns) = (name.as_str(), VisibilityColumns::from(visibility));
         let id = sqlx::query_scalar!(
-            r#"insert into stream (name, created_at, visibility, owner, project) values (?, ?, ?, ?, ?)
+            r#"insert into stream (name, created_at, visibility, owner, runner, project) values (?, ?, ?, ?, ?, ?)
             returning id as "id!: i64""#,
             text,
             self.now,
             columns.visibility,
             columns.owner,
+            columns.runner,
             columns.project
         )
         .fetch_one(&mut self.conn)
@@ -236,12 +242,18 @@ impl WriteTx {
             Some(first)
         });
         let wanted = self.bus.wanted(firsts.map(|first| &*self.pending[first].stream));
+        // Who may read is what the last job of the group decided.
+        let lasts = groups.iter().scan(0, |end, (_, len)| {
+            *end += len;
+            Some(*end - 1)
+        });
+        let visibilities: Vec<Arc<StreamVisibility>> =
+            lasts.map(|last| Arc::clone(&self.pending[last].visibility)).collect();
         let mut batches = Vec::new();
         let mut pending = self.pending.drain(..);
-        for ((_, len), wanted) in groups.into_iter().zip(wanted) {
-            let mut group = pending.by_ref().take(len).peekable();
-            let visibility = group.peek().map(|first| Arc::clone(&first.visibility));
-            if let Some(visibility) = visibility.filter(|_| wanted) {
+        for (((_, len), wanted), visibility) in groups.into_iter().zip(wanted).zip(visibilities) {
+            let group = pending.by_ref().take(len);
+            if wanted {
                 let events: Vec<Event> = group
                     .map(|row| {
                         position += 1;
@@ -265,6 +277,9 @@ impl WriteTx {
         }
         drop(pending);
         self.bus.publish(batches);
+        for name in std::mem::take(&mut self.reseen) {
+            self.bus.tell_readers_changed(&name);
+        }
         // A stream may end without a last word, and its listeners must not wait for one.
         for name in std::mem::take(&mut self.closing) {
             if self.streams.get(&name).is_none_or(|state| state.closed) {

@@ -55,7 +55,7 @@ mod writer;
 mod writer_tests;
 
 pub use db::{Store, Writer};
-pub use files::backup;
+pub use files::{backup, last_backup, note_backup};
 pub use lock::{DatabaseLock, LockError};
 pub use restore::{prepare_restore, schema_difference};
 pub use search::SearchIndex;

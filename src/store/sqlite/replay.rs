@@ -38,7 +38,7 @@ impl Store {
     pub async fn view(&self, name: &StreamName) -> Result<Option<StreamView>, StoreError> {
         let text = name.as_str();
         let row = sqlx::query!(
-            r#"select id, closed_at, visibility, owner, project,
+            r#"select id, closed_at, visibility, owner, runner, project,
                 (select coalesce(min(seq), 1) - 1 from event where stream_id = stream.id) as "floor!: i64",
                 (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
             from stream where name = ?"#,
@@ -51,7 +51,7 @@ impl Store {
             floor: row.floor,
             head: row.head,
             closed: row.closed_at.is_some(),
-            visibility: visibility_of(&row.visibility, row.owner, row.project),
+            visibility: visibility_of(&row.visibility, row.owner, row.runner, row.project),
         }))
     }
 
@@ -116,7 +116,7 @@ impl Store {
             cross join stream s on s.id = e.stream_id
             where e.position > ?1 and s.name >= ?2 and s.name < ?3 and (?4 is null or e.kind = ?4)
                 and e.position <= ?6
-                and (?7 = 3 or s.visibility = 'team' or s.owner = ?8 or s.project = ?9
+                and (?7 = 3 or s.visibility = 'team' or s.owner = ?8 or s.runner = ?8 or s.project = ?9
                     or ?7 = 2 and coalesce(s.owner, s.project) is not null or ?7 = 1 and s.project is not null)
             order by e.position limit ?5"#,
             after,
@@ -255,7 +255,7 @@ impl Store {
                         (select min(position) from event where position > ?1 and length(data) > 8192),
                         9223372036854775807)
                     and s.name >= ?3 and s.name < ?4
-                    and (?5 = 3 or s.visibility = 'team' or s.owner = ?6 or s.project = ?7
+                    and (?5 = 3 or s.visibility = 'team' or s.owner = ?6 or s.runner = ?6 or s.project = ?7
                         or ?5 = 2 and coalesce(s.owner, s.project) is not null or ?5 = 1 and s.project is not null)
                 order by e.position limit 256
             )"#,
@@ -407,6 +407,10 @@ mod tests {
             shared("session:a", "/p"),
             shared("session:a", ""),
             shared("session:b", "/q"),
+            StreamVisibility::shared(&Ownership {
+                runner: Some(Principal::Session("d".into())),
+                ..Ownership::of_row("session:b", "/q".to_owned())
+            }),
             shared("nobody that we know", ""),
             StreamVisibility::private(&Principal::Operator),
             StreamVisibility::private(&Principal::Session("a".into())),

@@ -3,7 +3,7 @@
 use super::{columns::non_empty, db::Store, errors::changed, tx::WriteTx};
 use crate::{
     domain::{
-        Ownership, Principal, RowReader, StreamName, Timestamp,
+        Ownership, PeerId, Principal, RowReader, Timestamp,
         journal::{Session, SessionSource, ToolUse},
     },
     store::{SessionFilter, SessionStart, StoreError},
@@ -138,14 +138,14 @@ impl WriteTx {
     }
 
     /// Gives a session to another owner, and its peers that were the former owner's, whose key is `from` (`None`: the
-    /// operator); with their streams. `stream` is that of the session.
+    /// operator). Answers with those peers. Their streams and the session's have other readers from now on: the caller
+    /// says which ([`WriteTx::set_visibility`]).
     pub async fn adopt_session(
         &mut self,
         session_id: &str,
-        stream: &StreamName,
         from: Option<&str>,
         to: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<PeerId>, StoreError> {
         let owner = Principal::Session(to.into()).to_string();
         let done = sqlx::query!(
             "update session set created_by = ? where session_id = ?",
@@ -155,26 +155,16 @@ impl WriteTx {
         .execute(&mut self.conn)
         .await?;
         changed(done.rows_affected(), "session", session_id)?;
-        sqlx::query!(
-            "update peer set owner = ?1 where session_id = ?2 and session_id <> '' and owner is ?3",
+        let peers = sqlx::query_scalar!(
+            r#"update peer set owner = ?1 where session_id = ?2 and session_id <> '' and owner is ?3
+            returning peer_id as "peer_id!: String""#,
             to,
             session_id,
             from
         )
-        .execute(&mut self.conn)
+        .fetch_all(&mut self.conn)
         .await?;
-        let stream = stream.as_str();
-        sqlx::query!(
-            "update stream set owner = ?1 where name = ?2 or name in
-                (select 'peer/' || peer_id from peer where session_id = ?3 and owner = ?4)",
-            owner,
-            stream,
-            session_id,
-            to
-        )
-        .execute(&mut self.conn)
-        .await?;
-        Ok(())
+        Ok(peers.into_iter().map(PeerId::from).collect())
     }
 
     /// Ends a session.

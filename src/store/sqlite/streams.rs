@@ -13,24 +13,28 @@ use crate::{
     store::{StoreError, StreamState},
 };
 
-/// A visibility as columns of `stream`: `visibility`, `owner`, `project`.
+/// A visibility as columns of `stream`.
 pub(super) struct VisibilityColumns {
     pub(super) visibility: &'static str,
     pub(super) owner: Option<Arc<str>>,
+    pub(super) runner: Option<Arc<str>>,
     pub(super) project: Option<Arc<str>>,
 }
 
 impl From<&StreamVisibility> for VisibilityColumns {
     fn from(visibility: &StreamVisibility) -> Self {
-        let (visibility, owner, project) = match visibility {
-            StreamVisibility::Team => ("team", None, None),
-            StreamVisibility::Shared { owner, project } => {
-                ("operator", owner.clone(), Some(project.clone().unwrap_or_else(|| "".into())))
-            }
-            StreamVisibility::Private { owner } => ("operator", Some(Arc::clone(owner)), None),
-            StreamVisibility::Answers => ("operator", None, None),
-        };
-        Self { visibility, owner, project }
+        let none = Self { visibility: "operator", owner: None, runner: None, project: None };
+        match visibility {
+            StreamVisibility::Team => Self { visibility: "team", ..none },
+            StreamVisibility::Shared { owner, runner, project } => Self {
+                owner: owner.clone(),
+                runner: runner.clone(),
+                project: Some(project.clone().unwrap_or_else(|| "".into())),
+                ..none
+            },
+            StreamVisibility::Private { owner } => Self { owner: Some(Arc::clone(owner)), ..none },
+            StreamVisibility::Answers => none,
+        }
     }
 }
 
@@ -38,12 +42,14 @@ impl From<&StreamVisibility> for VisibilityColumns {
 pub(super) fn visibility_of(
     visibility: &str,
     owner: Option<String>,
+    runner: Option<String>,
     project: Option<String>,
 ) -> StreamVisibility {
     match (visibility, owner, project) {
         ("team", ..) => StreamVisibility::Team,
         ("operator", owner, Some(project)) => StreamVisibility::Shared {
             owner: owner.map(Arc::from),
+            runner: runner.map(Arc::from),
             project: (!project.is_empty()).then(|| project.into()),
         },
         ("operator", Some(owner), None) => StreamVisibility::Private { owner: owner.into() },
@@ -52,7 +58,7 @@ pub(super) fn visibility_of(
 }
 
 impl WriteTx {
-    /// Says who may read a stream from now on, if there is one of that name.
+    /// Says who may read a stream from now on, if there is one of that name. Whoever reads it is asked again.
     pub async fn set_visibility(
         &mut self,
         name: &StreamName,
@@ -64,9 +70,10 @@ impl WriteTx {
         }
         let columns = VisibilityColumns::from(visibility);
         let done = sqlx::query!(
-            "update stream set visibility = ?, owner = ?, project = ? where id = ?",
+            "update stream set visibility = ?, owner = ?, runner = ?, project = ? where id = ?",
             columns.visibility,
             columns.owner,
+            columns.runner,
             columns.project,
             before.id
         )
@@ -76,6 +83,7 @@ impl WriteTx {
         let after = StreamState { visibility: Arc::new(visibility.clone()), ..before.clone() };
         self.undo.push(Undo::Restore(name.shared(), before));
         self.streams.insert(name.shared(), after);
+        self.reseen.push(name.shared());
         Ok(())
     }
 }
@@ -95,7 +103,7 @@ impl Store {
                 select s.name, (select position from event e where e.stream_id = s.id order by seq desc limit 1) as head
                 from stream s
                 where s.name in (select value from json_each(?1))
-                    and (?3 = 3 or s.visibility = 'team' or s.owner = ?4 or s.project = ?5
+                    and (?3 = 3 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
                         or ?3 = 2 and coalesce(s.owner, s.project) is not null or ?3 = 1 and s.project is not null)
             ) where head > ?2 order by head"#,
             names,
@@ -119,7 +127,7 @@ impl Store {
         let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
         let rows = sqlx::query!(
             r#"select id, name from stream s
-            where id < ?1 and (?3 = 3 or s.visibility = 'team' or s.owner = ?4 or s.project = ?5
+            where id < ?1 and (?3 = 3 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
                 or ?3 = 2 and coalesce(s.owner, s.project) is not null or ?3 = 1 and s.project is not null)
             order by id desc limit ?2"#,
             before,
@@ -144,7 +152,7 @@ impl Store {
         let beyond = format!("{prefix}\x7f");
         let names = sqlx::query_scalar!(
             r#"select name from stream s
-            where name >= ?1 and name < ?2 and (?3 = 3 or s.visibility = 'team' or s.owner = ?4 or s.project = ?5
+            where name >= ?1 and name < ?2 and (?3 = 3 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
                 or ?3 = 2 and coalesce(s.owner, s.project) is not null or ?3 = 1 and s.project is not null)
             order by name limit ?6"#,
             prefix,

@@ -23,6 +23,8 @@ pub struct WriteTx {
     pub(super) pending: Vec<UncommittedEvent>,
     /// Streams closed since the last commit, with an event or without.
     pub(super) closing: Vec<Arc<str>>,
+    /// Streams whose readers are others than before this group of jobs.
+    pub(super) reseen: Vec<Arc<str>>,
     /// Highest position given out.
     pub(super) position: i64,
     /// How to take back what the present job did to `streams`.
@@ -80,6 +82,7 @@ impl WriteTx {
     pub(super) async fn reset(&mut self) -> Result<(), StoreError> {
         self.pending.clear();
         self.closing.clear();
+        self.reseen.clear();
         self.undo.clear();
         self.streams.clear();
         self.tally.forget();

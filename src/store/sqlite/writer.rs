@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     domain::{Clock, limits},
-    store::{AppendedSeqs, StoreError, ToolCall, ToolCallCount, WriterStats},
+    store::{AppendedSeqs, COMMIT_SECONDS, StoreError, ToolCall, ToolCallCount, WriterStats},
 };
 
 /// What the writer has done so far.
@@ -30,6 +30,8 @@ pub(super) struct WriterCounters {
     commits: AtomicU64,
     jobs: AtomicU64,
     failures: AtomicU64,
+    commit_times: [AtomicU64; COMMIT_SECONDS.len() + 1],
+    commit_micros: AtomicU64,
 }
 
 impl WriterCounters {
@@ -39,7 +41,16 @@ impl WriterCounters {
             commits: self.commits.load(Relaxed),
             jobs: self.jobs.load(Relaxed),
             failures: self.failures.load(Relaxed),
+            commit_times: std::array::from_fn(|class| self.commit_times[class].load(Relaxed)),
+            commit_micros: self.commit_micros.load(Relaxed),
         }
+    }
+
+    fn observe(&self, took: Duration) {
+        let class = COMMIT_SECONDS.partition_point(|bound| *bound < took.as_secs_f64());
+        self.commit_times[class].fetch_add(1, Relaxed);
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.commit_micros.fetch_add(micros, Relaxed);
     }
 }
 
@@ -86,7 +97,9 @@ pub(super) async fn run(
         counters.commits.fetch_add(1, Relaxed);
         counters.jobs.fetch_add(group.len() as u64, Relaxed);
         tx.now = clock.now();
+        let began = Instant::now();
         let work = commit(&mut tx, &mut group, &version).await;
+        counters.observe(began.elapsed());
         if work.is_none() {
             counters.failures.fetch_add(1, Relaxed);
         }

@@ -94,10 +94,11 @@ export function Health() {
   const value = read.value;
   const sample = (name) => value?.rows.find((row) => row.name === name)?.value;
   const number = (name) => (sample(name) === undefined ? undefined : sample(name).toLocaleString('en'));
-  const latency = (share) => {
-    const bound = value && quantile(value.rows, 'svc_http_request_duration_seconds', share);
+  const latency = (name, share) => {
+    const bound = value && quantile(value.rows, name, share);
     return bound ? (bound === Infinity ? 'beyond all buckets' : `≤ ${bound * 1000} ms`) : '';
   };
+  const backup = value?.health.store.last_backup;
   const held = value?.rows.filter((row) => row.name === 'svc_budget_used' && row.value > 0) ?? [];
   return html`<section aria-labelledby="rates"><header class="bar"><h2 id="rates">Now</h2></header><${Rates} /></section>
   <section aria-labelledby="daemon"><header class="bar"><h2 id="daemon">Daemon</h2><span class="muted">${value && html`read <${Time} at=${value.at} />`}</span><button onClick=${read.again}>Read again</button></header>
@@ -113,10 +114,11 @@ export function Health() {
       ['Failed commits', number('svc_store_failures_total')],
       ['Writes that wait', value.health.store.queued],
       ['Readers of streams', number('svc_subscribers')],
-      ['Request, median', latency(0.5)], ['Request, p99', latency(0.99)],
+      ['Commit, median', latency('svc_store_commit_seconds', 0.5)], ['Commit, p99', latency('svc_store_commit_seconds', 0.99)],
+      ['Request, median', latency('svc_http_request_duration_seconds', 0.5)], ['Request, p99', latency('svc_http_request_duration_seconds', 0.99)],
+      ['Last backup', backup ? html`<${Time} at=${backup.at} />, ${bytes(backup.bytes)}, <code>${line(backup.path, 200)}</code>` : html`none: <code>svc backup FILE</code> makes one while the daemon runs`],
     ]} />`}</section>
   ${held.length > 0 && html`<section aria-labelledby="held"><header class="bar"><h2 id="held">What sessions hold</h2></header><${Facts} of=${held.map((row) => [String(row.labels.kind ?? '').replaceAll('_', ' '), row.labels.kind?.includes('bytes') ? bytes(row.value) : row.value.toLocaleString('en')])} /></section>`}
-  <section aria-labelledby="doctor"><header class="bar"><h2 id="doctor">Installation</h2></header><${Installation} />
-    <p class="muted"><code>svc backup FILE</code> copies the database while the daemon runs; the daemon keeps no note of when that was.</p></section>
+  <section aria-labelledby="doctor"><header class="bar"><h2 id="doctor">Installation</h2></header><${Installation} /></section>
   <section aria-labelledby="tokens"><header class="bar"><h2 id="tokens">Who may come in</h2></header><${Browsers} /></section>`;
 }

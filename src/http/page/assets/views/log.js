@@ -1,6 +1,7 @@
 // Log: the feed of all events. A position is a link.
 import { html, useEffect, useMemo, useRef, useState } from '../lib.js';
 import { get, query } from '../api.js';
+import { nameOf } from '../attention.js';
 import { List } from '../list.js';
 import { go, path, setQuery } from '../router.js';
 import { useStore } from '../store.js';
@@ -11,13 +12,15 @@ import { Choice, Empty, Facts, Failure, Loading, Search, useRead } from '../ui.j
 const FAMILIES = [['', 'everything'], ['task/', 'tasks'], ['peer/', 'deliveries'], ['session/', 'sessions, journal'], ['team', 'team'], ['agent/', 'agents'], ['mcp/', 'MCP'], ['daemon', 'daemon']];
 
 /** What an event says, in a line. */
-function brief({ kind, data, cut }) {
+function brief(state, { kind, data, cut }) {
   if (cut) return line(cut, 200);
   if (!data || typeof data !== 'object') return line(JSON.stringify(data), 200);
   if (kind === 'frame') return line(data.line, 200);
   if (kind === 'task' || kind === 'terminal') return line(`${data.status} · ${data.title ?? data.prompt ?? ''}`, 200);
   if (kind.startsWith('peer.')) return line([data.display_name ?? data.peer_id, data.status, data.reason].filter(Boolean).join(' · '), 200);
-  if (kind.startsWith('message.')) return line([`${data.from_peer} → ${data.to_peer}`, data.reason].filter(Boolean).join(' · '), 200);
+  if (kind.startsWith('message.')) return line([`${nameOf(state, data.from_peer)} → ${nameOf(state, data.to_peer)}`, data.reason].filter(Boolean).join(' · '), 200);
+  if (kind.startsWith('session.')) return line([data.client, data.project, data.reason].filter(Boolean).join(' · ') || JSON.stringify(data), 200);
+  if (kind.startsWith('ghap.')) return line([data.status, data.goal].filter(Boolean).join(' · ') || JSON.stringify(data), 200);
   return line(JSON.stringify(data), 200);
 }
 
@@ -48,7 +51,7 @@ async function positionAt(moment, head) {
 }
 
 export function Log({ route }) {
-  const state = useStore('events');
+  const state = useStore('events', 'peers');
   const family = route.query.get('in') ?? '';
   const kind = route.query.get('kind') ?? '';
   const chosen = Number(route.id) || 0;
@@ -123,7 +126,7 @@ export function Log({ route }) {
           const event = rows[index];
           if (event.isMark) return html`<span class="gap">${event.text}</span>`;
           return html`<a class="position" href=${path('log', String(event.position), Object.fromEntries(route.query))}>${event.position}</a><span class="at" title=${exact(event.at)}>${clock(event.at)}</span>
-            <span class="stream">${line(event.stream, 60)}</span><span class="kind">${line(event.kind, 40)}</span><span class="brief"><bdi>${brief(event)}</bdi></span>`;
+            <span class="stream">${line(event.stream, 60)}</span><span class="kind">${line(event.kind, 40)}</span><span class="brief"><bdi>${brief(state, event)}</bdi></span>`;
         }} />`}</section>
     ${chosen ? html`<${Event} key=${chosen} position=${chosen} close=${path('log', '', Object.fromEntries(route.query))} />` : ''}</div>`;
 }

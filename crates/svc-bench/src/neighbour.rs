@@ -1,0 +1,198 @@
+//! `neighbour`: how long a session's appends take while another session tries to exhaust what all of them share.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use crate::{
+    bench::Bench,
+    caller::Caller,
+    daemon::{self, Daemon},
+    load::Protocol,
+    report::{Figure, Goal},
+    stats::{Slice, Summary},
+    target::Target,
+};
+
+/// Connections of each kind of the greedy session.
+const CONNECTIONS: usize = 2;
+/// Peers that each of its broadcasts reaches.
+const PEERS: usize = 100;
+/// Text of a broadcast, in bytes.
+const BROADCAST_BYTES: usize = 256 * 1024;
+/// Capabilities of an `initialize`, in bytes: more than a session may hold, again and again.
+const CAPABILITIES_BYTES: usize = 2_400_000;
+
+/// Threads that work until they are dropped.
+struct Crowd {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    /// Requests that were refused, and all.
+    answers: Arc<(AtomicU64, AtomicU64)>,
+}
+
+impl Crowd {
+    /// One thread that uses a core, and asks for nothing: what any other program of the machine costs.
+    fn busy_core() -> Self {
+        Self::of(vec![Box::new(|_: &(AtomicU64, AtomicU64)| std::hint::spin_loop())])
+    }
+
+    /// A session that broadcasts, opens sessions of MCP and makes tasks, all as fast as it can.
+    fn greedy(session: &Target) -> Self {
+        let broadcast = json!({ "text": "x".repeat(BROADCAST_BYTES) }).to_string();
+        let capabilities = json!({ "roots": { "x": "y".repeat(CAPABILITIES_BYTES) } });
+        let initialize = json!({
+            "jsonrpc": "2.0", "id": 1, "method": "initialize",
+            "params": { "protocolVersion": "2025-06-18", "capabilities": capabilities },
+        });
+        let requests = [
+            session.request("POST", "/v1/peers/broadcast", &broadcast),
+            session.request("POST", "/mcp", &initialize.to_string()),
+            session.request("POST", "/v1/tasks", r#"{"title":"x"}"#),
+        ];
+        let mut works: Vec<Work> = Vec::new();
+        for request in requests.iter().cycle().take(CONNECTIONS * requests.len()) {
+            let (address, request) = (session.address, request.clone());
+            let mut connection = None;
+            works.push(Box::new(move |answers| {
+                // Whoever floods comes again when it is turned away.
+                match ask(&mut connection, address, &request) {
+                    Some(status) => {
+                        answers.0.fetch_add(u64::from(status == *b"429"), Relaxed);
+                        answers.1.fetch_add(1, Relaxed);
+                    }
+                    None => connection = None,
+                }
+            }));
+        }
+        Self::of(works)
+    }
+
+    fn of(works: Vec<Work>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let answers = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let threads = works.into_iter().map(|mut work| {
+            let (stop, answers) = (Arc::clone(&stop), Arc::clone(&answers));
+            std::thread::spawn(move || {
+                while !stop.load(Relaxed) {
+                    work(&answers);
+                }
+            })
+        });
+        let threads = threads.collect();
+        Self { stop, threads, answers }
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            // It has nothing to say.
+            thread.join().ok();
+        }
+    }
+}
+
+type Work = Box<dyn FnMut(&(AtomicU64, AtomicU64)) + Send>;
+
+/// Asks, and gives the status of the answer; `None` if the connection is over.
+fn ask(connection: &mut Option<TcpStream>, address: SocketAddr, request: &[u8]) -> Option<[u8; 3]> {
+    if connection.is_none() {
+        let opened = TcpStream::connect(address).ok()?;
+        opened.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+        *connection = Some(opened);
+    }
+    let socket = connection.as_mut()?;
+    // One that is refused may be answered before all of it is taken.
+    let is_sent = socket.write_all(request).is_ok();
+    let mut answer = vec![0; 64 * 1024];
+    let got = socket.read(&mut answer).ok().filter(|got| *got >= 12)?;
+    let status = answer.get(9..12)?.try_into().ok()?;
+    if !is_sent || got == answer.len() {
+        *connection = None;
+    }
+    Some(status)
+}
+
+/// Runs it.
+pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    let daemon = Daemon::start(&bench.sandbox, "neighbour")?;
+    let (greedy, neighbour) = (session(&daemon, "greedy")?, session(&daemon, "neighbour")?);
+    let own = json!({ "display_name": "greedy", "backend": "bench", "session_id": "greedy" });
+    greedy.call("POST", "/v1/peers/register", &own.to_string())?;
+    for number in 0..PEERS {
+        let peer = json!({ "display_name": format!("p{number}"), "backend": "bench", "path": format!("/{number}") });
+        daemon.target.call("POST", "/v1/peers/register", &peer.to_string())?;
+    }
+    let task = neighbour.call("POST", "/v1/tasks", r#"{"title":"bench"}"#)?;
+    let task = task["task_id"].as_str().context("a task has an id")?;
+    let append = neighbour.request("POST", &format!("/v1/tasks/{task}/events"), &daemon::body(1));
+    let mut caller = Caller::open(neighbour.address, &Protocol::HTTP)?;
+    let count = if bench.quick { 30 } else { 1500 };
+    let mut slices: [Vec<Slice>; 3] = Default::default();
+    let (mut refused, mut asked) = (0, 0);
+    // What the greedy session may hold is soon full; what is measured is what comes then, too.
+    measure(&mut caller, &append, count)?;
+    for _ in 0..bench.rounds {
+        bench.begin_round("neighbour")?;
+        slices[0].push(measure(&mut caller, &append, count)?);
+        let busy = Crowd::busy_core();
+        slices[1].push(measure(&mut caller, &append, count)?);
+        drop(busy);
+        let crowd = Crowd::greedy(&greedy);
+        slices[2].push(measure(&mut caller, &append, count)?);
+        let answers = Arc::clone(&crowd.answers);
+        drop(crowd);
+        refused += answers.0.load(Relaxed);
+        asked += answers.1.load(Relaxed);
+    }
+    let [alone, busy, beside] = slices.map(|rounds| Summary::of(&rounds, 1));
+    let p99 = |summary: Summary| summary.p99_us.unwrap_or_default() / 1e3;
+    for (name, other, goal) in
+        [("a busy core", busy, Some(Goal::at_most(2.0))), ("nothing", alone, None)]
+    {
+        let times = p99(beside) / p99(other).max(1e-6);
+        let figure = Figure::new("neighbour/p99", "times", times)
+            .beside_value(format!("p99 beside {name}, ms"), p99(other))
+            .note(format!(
+                "p50 {:.2} ms, p99 {:.2} ms; {refused} of {asked} requests of the greedy session were refused",
+                beside.p50_us.unwrap_or_default() / 1e3,
+                p99(beside)
+            ));
+        bench.add(match goal {
+            Some(goal) => figure.goal(goal),
+            None => figure,
+        });
+    }
+    daemon.process.stop()
+}
+
+/// A session with a token of its own.
+fn session(daemon: &Daemon, name: &str) -> anyhow::Result<Target> {
+    let minted =
+        daemon.target.call("POST", "/v1/tokens", &json!({ "session": name }).to_string())?;
+    let token = minted["token"].as_str().context("a token")?.to_owned();
+    Ok(Target { address: daemon.target.address, token: Some(token) })
+}
+
+fn measure(caller: &mut Caller, append: &[u8], count: usize) -> anyhow::Result<Slice> {
+    let (mut slice, began) = (Slice::default(), Instant::now());
+    for _ in 0..count {
+        let asked = Instant::now();
+        caller.ask(append)?;
+        slice.add(asked.elapsed());
+    }
+    slice.length = began.elapsed();
+    Ok(slice)
+}
