@@ -138,7 +138,7 @@ pub const PROCESS_DEPTH: usize = 32;
 pub const PROCESSES_PER_PAGE: u32 = 200;
 
 /// Copies of a broadcast that one write job stores: six rows each, with states and event.
-pub const COPIES_PER_JOB: u32 = 50;
+pub const COPIES_PER_JOB: u32 = 10;
 /// Records that one write job imports: the index of words makes each costly.
 pub const IMPORTS_PER_JOB: usize = 16;
 /// Rows that one write job imports, unless one record has more: records, their former texts and notes.

@@ -106,21 +106,16 @@ impl LogSource {
     /// Whether the reader may read the stream, as the table has it: asked behind each page of the table, because a page
     /// may be read between the commit that withdraws the stream and its notification.
     pub(super) async fn is_readable_now(&mut self) -> Result<bool, StoreError> {
-        match &mut self.followed {
-            Followed::Stream {
-                reader: Some(reader @ StreamReader::Session { .. }),
-                name,
-                listener,
-                ..
-            } => {
-                // What is decided from here on wakes the reader again.
-                listener.take_readers_changed();
-                let view = self.store.view(name).await?;
-                Ok(view.is_some_and(|view| reader.may_read(&view.visibility)))
-            }
-            // The operator reads every stream, and the query of a feed asks for each event.
-            Followed::Stream { .. } | Followed::Feed { .. } => Ok(true),
-        }
+        let Followed::Stream { reader, name, listener, .. } = &mut self.followed else {
+            // The query of a feed asks for each event.
+            return Ok(true);
+        };
+        // What is decided from here on wakes the reader again.
+        listener.take_readers_changed();
+        // The operator reads every stream that it may begin with.
+        let Some(reader @ StreamReader::Session { .. }) = reader else { return Ok(true) };
+        let view = self.store.view(name).await?;
+        Ok(view.is_some_and(|view| reader.may_read(&view.visibility)))
     }
 
     /// The cursor to begin with, and what the log does not have.

@@ -483,7 +483,7 @@ mod tests {
     async fn a_broadcast_is_many_small_jobs_and_reaches_each_inbox_once() {
         let test = TestStore::open().await;
         let services = services(&test);
-        let count = limits::COPIES_PER_JOB * 2 + 20;
+        let count = limits::COPIES_PER_JOB * 2 + limits::COPIES_PER_JOB / 2;
         let mut peers = Vec::new();
         for number in 0..count {
             let input = json!({ "display_name": number.to_string(), "backend": "test", "path": number.to_string() });

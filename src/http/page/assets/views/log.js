@@ -20,7 +20,8 @@ function brief(state, { kind, data, cut }) {
   if (kind.startsWith('peer.')) return line([data.display_name ?? data.peer_id, data.status, data.reason].filter(Boolean).join(' · '), 200);
   if (kind.startsWith('message.')) return line([`${nameOf(state, data.from_peer)} → ${nameOf(state, data.to_peer)}`, data.reason].filter(Boolean).join(' · '), 200);
   if (kind.startsWith('session.')) return line([data.client, data.project, data.reason].filter(Boolean).join(' · ') || JSON.stringify(data), 200);
-  if (kind.startsWith('ghap.')) return line([data.status, data.goal].filter(Boolean).join(' · ') || JSON.stringify(data), 200);
+  if (kind.startsWith('ghap.')) return line([data.status, data.goal ?? state.ghap.get(data.id)?.goal ?? data.domain].filter(Boolean).join(' · ') || JSON.stringify(data), 200);
+  if (kind.startsWith('daemon.') && data.version) return line([data.version, data.pid && `pid ${data.pid}`].filter(Boolean).join(' · '), 200);
   return line(JSON.stringify(data), 200);
 }
 
@@ -51,7 +52,7 @@ async function positionAt(moment, head) {
 }
 
 export function Log({ route }) {
-  const state = useStore('events', 'peers');
+  const state = useStore('events', 'peers', 'ghap');
   const family = route.query.get('in') ?? '';
   const kind = route.query.get('kind') ?? '';
   const chosen = Number(route.id) || 0;
@@ -115,9 +116,9 @@ export function Log({ route }) {
       <${Choice} label="In" value=${family} set=${(value) => setQuery({ in: value })} options=${FAMILIES} />
       <${Choice} label="Kind" value=${kind} set=${(value) => setQuery({ kind: value })} options=${kinds.includes(kind) ? kinds : [...kinds, kind]} />
       <label class="choice"><span>From</span><input type="datetime-local" step="1" onChange=${jump} /></label>
-      ${oldest > 1 && html`<button onClick=${more}>Earlier</button>`}
+      <button onClick=${more} disabled=${oldest <= 1}>Earlier</button>
       ${follow ? html`<button onClick=${() => setFollow(false)}>Pause</button>` : html`<button onClick=${() => setFollow(true)}>Follow</button>`}
-      <span class="muted">${rows.length.toLocaleString('en')}</span></header>
+      <span class="muted total">${rows.length.toLocaleString('en')}</span></header>
     ${error && html`<${Failure} text=${error} />`}
     ${!rows.length ? html`<${Empty} title=${state.events.length ? 'No event here is like that.' : 'Nothing has happened yet.'} />`
       : html`<${List} kind="log" class="events" label="Events" count=${rows.length} height=${24} follow=${follow} onFollow=${setFollow} at=${at}
