@@ -3,12 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::{Map, Value, json, value::RawValue};
-use tokio::time::Instant;
+use tokio::time::{Instant, error::Elapsed};
 
 use super::{
-    connection::{OpenRequest, RequestLoss, ToolTraits},
+    child_task::{CallStop, ChildTask},
+    connection::{Connection, OpenRequest, RequestLoss, ToolTraits},
     instance::Instance,
-    message::{RawMembers, ServerError},
+    message::{RawMembers, Reply, ServerError},
 };
 use crate::{
     domain::source::SourceState,
@@ -51,7 +52,7 @@ impl CallOutcome {
 }
 
 /// Most rounds of questions of one call.
-const MAX_ROUNDS: usize = 16;
+pub(super) const MAX_ROUNDS: usize = 16;
 
 /// The tool that is called.
 #[derive(Debug, Clone, Copy)]
@@ -62,14 +63,14 @@ pub(super) struct CalledTool<'a> {
 }
 
 /// What a server wants to know before it goes on, and what it wants to be given back with the answers.
-struct WantedInput {
-    requests: Map<String, Value>,
-    state: Option<Value>,
+pub(super) struct WantedInput {
+    pub(super) requests: Map<String, Value>,
+    pub(super) state: Option<Value>,
 }
 
 impl WantedInput {
     /// Of a result that is no result yet.
-    fn of(result: &Value) -> Option<Self> {
+    pub(super) fn of(result: &Value) -> Option<Self> {
         let is_wanted = result.get("resultType").and_then(Value::as_str) == Some("input_required");
         is_wanted.then(|| Self {
             requests: result
@@ -81,7 +82,16 @@ impl WantedInput {
         })
     }
 
-    fn to_kept(&self) -> Value {
+    /// The same of a result as it is written. Nearly all are one, and are not read.
+    pub(super) fn of_result(result: &RawValue) -> Option<Self> {
+        if !result.get().contains("input_required") {
+            return None;
+        }
+        serde_json::from_str(result.get()).ok().as_ref().and_then(Self::of)
+    }
+
+    /// What is kept while the client is asked.
+    pub(super) fn to_kept(&self) -> Value {
         let mut kept = json!({ "resultType": "input_required", "inputRequests": self.requests });
         if let Some(state) = &self.state {
             kept["requestState"] = state.clone();
@@ -103,7 +113,12 @@ pub(super) async fn call_tool(
         Err(status) => return (CallOutcome::Unavailable, Err(unavailable(name, &status))),
     };
     // The client has been asked in an earlier run of this call.
-    let mut wanted = call.far_end.kept().as_ref().and_then(WantedInput::of);
+    let kept = call.far_end.kept();
+    if let Some(task) = kept.as_ref().and_then(ChildTask::of_kept) {
+        let end = tokio::time::timeout(instance.spec.entry.timeout, task.follow(&connection, call));
+        return outcome_of(instance, &connection, end.await);
+    }
+    let mut wanted = kept.as_ref().and_then(WantedInput::of);
     for _ in 0..MAX_ROUNDS {
         let answers = match &wanted {
             None => None,
@@ -117,14 +132,15 @@ pub(super) async fn call_tool(
         };
         let request = connection.open(Some(call.clone()));
         let mut params = params_of("name", tool.name, call, arguments, request.id);
+        if tool.traits.is_task && !connection.is_modern() {
+            params = as_task(&params);
+        }
         if let (Some(input), Some(answers)) = (&wanted, answers) {
             params = with_answers(&params, &answers, input.state.as_ref());
         }
         let (outcome, answer) = call_once(instance, request, tool, call, &params).await;
         wanted = match &answer {
-            Ok(Output::Verbatim(result)) if result.get().contains("input_required") => {
-                serde_json::from_str(result.get()).ok().as_ref().and_then(WantedInput::of)
-            }
+            Ok(Output::Verbatim(result)) => WantedInput::of_result(result),
             _ => None,
         };
         if wanted.is_none() {
@@ -135,7 +151,12 @@ pub(super) async fn call_tool(
     (CallOutcome::Error, Err(ToolError::new(ErrorType::Unavailable, text).into()))
 }
 
-fn with_answers(params: &str, answers: &Map<String, Value>, state: Option<&Value>) -> String {
+/// The params with the client's answers.
+pub(super) fn with_answers(
+    params: &str,
+    answers: &Map<String, Value>,
+    state: Option<&Value>,
+) -> String {
     let raw = |value: &Value| RawValue::from_string(value.to_string()).ok();
     let mut members = RawMembers::parse(params).map(|members| members.0).unwrap_or_default();
     let answers = raw(&Value::Object(answers.clone()));
@@ -151,24 +172,40 @@ async fn call_once(
     call: &Call,
     params: &str,
 ) -> (CallOutcome, Result<Output, Failure>) {
-    let name = &instance.spec.key.name;
     let connection = request.connection();
-    let bound = instance.spec.entry.timeout;
     let answer = async {
         request.send("tools/call", params, Some(Arc::clone(tool.traits))).await?;
-        request.answer_to(call).await
+        match request.answer_to(call).await? {
+            Ok(result) => match ChildTask::of(&result) {
+                Some(task) => task.follow(&connection, call).await,
+                None => Ok(Ok(result)),
+            },
+            refused => Ok(refused),
+        }
     };
-    match tokio::time::timeout(bound, answer).await {
+    let end = tokio::time::timeout(instance.spec.entry.timeout, answer).await;
+    outcome_of(instance, &connection, end)
+}
+
+/// What a server's answer, or the lack of one, means for the caller.
+fn outcome_of(
+    instance: &Instance,
+    connection: &Connection,
+    end: Result<Result<Reply, CallStop>, Elapsed>,
+) -> (CallOutcome, Result<Output, Failure>) {
+    let name = &instance.spec.key.name;
+    match end {
         Err(_) => {
-            let text =
-                format!("{name}: no answer within {} ms; it was told to stop", bound.as_millis());
+            let bound = instance.spec.entry.timeout.as_millis();
+            let text = format!("{name}: no answer within {bound} ms; it was told to stop");
             (CallOutcome::Timeout, Err(ToolError::new(ErrorType::Unavailable, text).into()))
         }
-        Ok(Err(RequestLoss::NotTaken(reason))) => {
+        Ok(Err(CallStop::Failed(failure))) => (CallOutcome::Error, Err(failure)),
+        Ok(Err(CallStop::Lost(RequestLoss::NotTaken(reason)))) => {
             let text = format!("{name}: {}", connection.hide(&reason));
             (CallOutcome::Unavailable, Err(ToolError::new(ErrorType::Unavailable, text).into()))
         }
-        Ok(Err(loss)) => {
+        Ok(Err(CallStop::Lost(loss))) => {
             let text = match loss {
                 RequestLoss::Unanswered(reason) => {
                     format!(
@@ -193,6 +230,14 @@ async fn call_once(
         }
         Ok(Ok(Err(error))) => (CallOutcome::Error, Err(refused(&connection.redactor(), error))),
     }
+}
+
+/// The params of a call of a tool that its server runs as a task and not otherwise.
+fn as_task(params: &str) -> String {
+    let mut members = RawMembers::parse(params).map(|members| members.0).unwrap_or_default();
+    let task = RawValue::from_string("{}".to_owned()).ok();
+    members.extend(task.map(|task| ("task".to_owned(), task)));
+    RawMembers(members).into_text()
 }
 
 /// An error of the server, without secrets.

@@ -80,6 +80,8 @@ pub(super) struct ToolTraits {
     pub(super) is_repeatable: bool,
     /// Its schema, if arguments are repeated in headers.
     pub(super) header_schema: Option<Value>,
+    /// Servers of revisions with sessions run it as a task and not otherwise.
+    pub(super) is_task: bool,
 }
 
 /// Why a transport has ended.
@@ -225,6 +227,15 @@ impl Connection {
         if let Some(waiting) = waiting {
             waiting.news.send(CallNews::Lost(loss)).await.ok();
         }
+    }
+
+    /// Makes a request whose answer nobody waits for. A server that reads nothing cannot be told.
+    pub(super) fn post(&self, method: &str, params: &Value) {
+        let (id, params) = (self.next_number(), params.to_string());
+        let params = if self.is_modern() { modern_params(&params) } else { params };
+        let text = request_text(id, method, &params);
+        let message = OutgoingMessage::Request { id, text, is_first: false, traits: None };
+        self.outgoing.try_send(message).ok();
     }
 
     /// A number for a request whose answer nobody waits for.

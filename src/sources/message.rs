@@ -8,7 +8,7 @@ use serde::{
 };
 use serde_json::{Map, Value, json, value::RawValue};
 
-use crate::domain::mcp::{Revision, meta};
+use crate::domain::mcp::{Revision, TASKS_EXTENSION, meta};
 
 /// A message of a server.
 #[derive(Debug)]
@@ -139,7 +139,10 @@ pub(super) fn modern_params(params: &str) -> String {
         (meta::CLIENT_INFO, own_info()),
         (
             meta::CLIENT_CAPABILITIES,
-            json!({ "roots": {}, "sampling": {}, "elicitation": { "form": {}, "url": {} } }),
+            json!({
+                "roots": {}, "sampling": {}, "elicitation": { "form": {}, "url": {} },
+                "extensions": { TASKS_EXTENSION: {} },
+            }),
         ),
     ];
     let raw = |value: &Value| RawValue::from_string(value.to_string()).ok();

@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json, value::RawValue};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    call::{params_of, refused, serves, unavailable},
+    call::{MAX_ROUNDS, WantedInput, params_of, refused, serves, unavailable, with_answers},
+    connection::OpenRequest,
     instance::Instance,
     lists::{OfferedLists, OpenServer},
     manager::SourceManager,
@@ -147,21 +148,53 @@ fn named_prompts(servers: &[OpenServer]) -> Vec<(String, &Arc<SourceSpec>, &str,
     all
 }
 
-/// Makes a request of a server, and gives its result as it is.
+/// Makes a request of a server, and gives its result as it is. The session's client answers what the server asks before it.
 async fn relay(
     instance: &Instance,
     method: &'static str,
     call: &Call,
-    params: impl FnOnce(u64) -> String,
+    params: impl Fn(u64) -> String,
 ) -> Result<Box<RawValue>, Failure> {
     let name = &instance.spec.key.name;
     let connection =
         instance.connection(PATIENCE).await.map_err(|status| unavailable(name, &status))?;
-    let mut request = connection.open(Some(call.clone()));
-    let params = params(request.id);
+    // The client has been asked in an earlier run of this request.
+    let mut wanted = call.far_end.kept().as_ref().and_then(WantedInput::of);
+    for _ in 0..MAX_ROUNDS {
+        let answers = match &wanted {
+            None => None,
+            Some(input) => {
+                call.far_end.keep(input.to_kept());
+                Some((connection.answer_inputs(call, &input.requests).await?, &input.state))
+            }
+        };
+        let request = connection.open(Some(call.clone()));
+        let mut params = params(request.id);
+        if let Some((answers, state)) = answers {
+            params = with_answers(&params, &answers, state.as_ref());
+        }
+        let result = relay_once(instance, request, method, call, &params).await?;
+        wanted = WantedInput::of_result(&result);
+        if wanted.is_none() {
+            return Ok(result);
+        }
+    }
+    let text = format!("{name} asked {MAX_ROUNDS} times and gave no result");
+    Err(ToolError::new(ErrorType::Unavailable, text).into())
+}
+
+async fn relay_once(
+    instance: &Instance,
+    mut request: OpenRequest,
+    method: &'static str,
+    call: &Call,
+    params: &str,
+) -> Result<Box<RawValue>, Failure> {
+    let name = &instance.spec.key.name;
+    let connection = request.connection();
     let bound = instance.spec.entry.timeout;
     let answer = async {
-        request.send(method, &params, None).await?;
+        request.send(method, params, None).await?;
         request.answer_to(call).await
     };
     let failed = |text: String| Failure::from(ToolError::new(ErrorType::Unavailable, text));
@@ -212,6 +245,16 @@ impl SourceManager {
             std::fs::read_to_string(path).ok()
         });
         read.await.ok().flatten()
+    }
+
+    /// Whether a server of the caller's has a resource.
+    pub fn has_resource(&self, caller: &Caller, uri: &str) -> bool {
+        server_of_resource(&self.open_servers(caller), uri).is_some()
+    }
+
+    /// Whether a server of the caller's has a prompt.
+    pub fn has_prompt(&self, caller: &Caller, name: &str) -> bool {
+        named_prompts(&self.open_servers(caller)).iter().any(|(shown, ..)| shown == name)
     }
 
     /// Reads a resource; `None` if no server of the caller's has it.
@@ -275,7 +318,7 @@ impl SourceManager {
         params["ref"][member] = json!(own);
         params.remove("_meta");
         let params = Value::Object(params).to_string();
-        Some(relay(&instance, "completion/complete", asked.call, |_| params).await)
+        Some(relay(&instance, "completion/complete", asked.call, |_| params.clone()).await)
     }
 
     /// Subscribes to a resource, and gives the stream that has an event for each of its changes; `None` if no server of the
@@ -301,7 +344,7 @@ impl SourceManager {
             return Some(Ok(stream));
         }
         let params = json!({ "uri": own }).to_string();
-        Some(match relay(&instance, "resources/subscribe", call, |_| params).await {
+        Some(match relay(&instance, "resources/subscribe", call, |_| params.clone()).await {
             Ok(_) => Ok(stream),
             Err(failure) => {
                 instance.forget_resource(&own);
@@ -317,7 +360,8 @@ impl SourceManager {
         let Some(instance) = self.instance(spec, serves(spec, call)) else { return };
         if instance.forget_resource(&own) {
             let params = json!({ "uri": own }).to_string();
-            if let Err(failure) = relay(&instance, "resources/unsubscribe", call, |_| params).await
+            if let Err(failure) =
+                relay(&instance, "resources/unsubscribe", call, |_| params.clone()).await
             {
                 tracing::debug!(?failure, "a server did not take back a subscription");
             }

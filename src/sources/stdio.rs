@@ -46,6 +46,9 @@ impl ServerLog {
     }
 }
 
+/// What waits is written at once up to so many bytes: a busy server is woken once for many calls.
+const AT_ONCE: usize = 64 * 1024;
+
 /// Writes what is to be sent until the connection or the server ends. Dropping the pipe ends the server's input.
 pub(super) async fn write(
     connection: Arc<Connection>,
@@ -59,12 +62,17 @@ pub(super) async fn write(
             message = messages.recv() => message,
         };
         let Some(message) = message else { return };
-        let mut message = message.into_text();
-        message.push('\n');
+        let mut text = message.into_text();
+        text.push('\n');
+        while text.len() < AT_ONCE {
+            let Ok(more) = messages.try_recv() else { break };
+            text.push_str(&more.into_text());
+            text.push('\n');
+        }
         let written = tokio::select! {
             biased;
             () = connection.closed.cancelled() => return,
-            written = stdin.write_all(message.as_bytes()) => written,
+            written = stdin.write_all(text.as_bytes()) => written,
         };
         if written.is_err() {
             return;

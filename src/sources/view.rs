@@ -58,6 +58,10 @@ pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools 
         if let Some(cut) = description.and_then(cut_description) {
             entry["description"] = json!(cut);
         }
+        if is_task_only(offered) {
+            // The daemon waits for the task, and clients call it as any other.
+            entry["execution"]["taskSupport"] = json!("forbidden");
+        }
         let declaration = ForeignDeclaration {
             source: spec.key.name.as_str().into(),
             entry,
@@ -70,6 +74,11 @@ pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools 
     all
 }
 
+/// Whether a tool is run as a task and not otherwise, by servers of the revision that has it so.
+fn is_task_only(tool: &Value) -> bool {
+    tool.pointer("/execution/taskSupport").and_then(Value::as_str) == Some("required")
+}
+
 fn traits_of(tool: &Value) -> ToolTraits {
     let hints = tool.get("annotations");
     let hint = |name| hints.and_then(|hints| hints.get(name)).and_then(Value::as_bool);
@@ -77,7 +86,7 @@ fn traits_of(tool: &Value) -> ToolTraits {
         ["readOnlyHint", "idempotentHint"].into_iter().any(|name| hint(name) == Some(true));
     let schema = tool.get("inputSchema");
     let header_schema = schema.filter(|schema| schema.to_string().contains(PARAM_ANNOTATION));
-    ToolTraits { is_repeatable, header_schema: header_schema.cloned() }
+    ToolTraits { is_repeatable, header_schema: header_schema.cloned(), is_task: is_task_only(tool) }
 }
 
 /// Headers are of servers at a URL alone.
@@ -115,7 +124,7 @@ mod tests {
             tools: vec![
                 json!({ "name": "keep", "inputSchema": schema, "x": 1, "annotations": { "readOnlyHint": true } }),
                 json!({ "name": "drop_it", "inputSchema": schema }),
-                json!({ "name": "a.b", "inputSchema": {} }),
+                json!({ "name": "a.b", "inputSchema": {}, "execution": { "taskSupport": "required", "x": 1 } }),
                 json!({ "name": "a_b", "inputSchema": {} }),
                 json!({ "name": "a_b", "inputSchema": {} }),
                 json!({ "name": "none" }),
@@ -135,6 +144,12 @@ mod tests {
         assert_eq!(keep.declaration.entry["x"], 1);
         assert_eq!(keep.declaration.entry["inputSchema"], schema);
         assert!(keep.declaration.is_listed);
-        assert_eq!(&*offered.tools["s__a_b"].own_name, "a.b");
+        let task = &offered.tools["s__a_b"];
+        assert_eq!(&*task.own_name, "a.b");
+        assert!(task.traits.is_task && !keep.traits.is_task);
+        assert_eq!(
+            task.declaration.entry["execution"],
+            json!({ "taskSupport": "forbidden", "x": 1 })
+        );
     }
 }

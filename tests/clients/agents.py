@@ -586,8 +586,48 @@ def slow(run, seconds=20, plain=True):
     says(saw[0], "status:done")
 
 
+def child(run, kind="http"):
+    """A tool of a child server is found and called, also after kill -9 of the daemon, which ends and starts the server."""
+    server = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "it", "sources", "toy_server.py")
+    subprocess.run([BIN, "mcp", "add", "toy", "--", "python3", server], env=run.daemon.env, check=True, capture_output=True)
+
+    def works():
+        """The server's processes: that which learns its lists, and those of projects."""
+        def pids():
+            source = run.daemon.rest("GET", "/v1/sources/toy")
+            return source["state"] == "connected" and {source["pid"], *(it["pid"] for it in source.get("instances", []))}
+
+        return wait_for(pids, "the server works", 60)
+
+    works()
+    pids = []
+
+    def meanwhile(model):
+        model.holding("x")
+        pids.append(works())
+        run.daemon.crash()
+        pids.append(works())
+        time.sleep(2.5)
+        model.release("x")
+
+    again = {**tool("toy__odd", value="2"), "hold": "x"}
+    saw = run.go([tool("ToolSearch", query="toy cwd"), tool("toy__cwd"), tool("toy__a_b", value="1"), again, tool("toy__cwd", value="3"), END], meanwhile, kind=kind)
+    says(saw[0], "name:toy__cwd")
+    for folder in (saw[1], saw[4]):
+        says(folder, "/[a-z]+")
+    says(saw[2], "called a.b")
+    # The text, or the number, which clients read as their language does.
+    assert re.search(r"\bA\b|1\.?2345678", saw[3]), saw[3]
+    before, after = pids
+    assert before and not before & after, pids
+    for pid in before:
+        assert not os.path.exists(f"/proc/{pid}"), f"{pid} of before the kill is left"
+
+
 CASES = {
     "base": base,
+    "child server": child,
+    "child server (stdio)": lambda run: child(run, "stdio"),
     "sse": lambda run: base(run, "sse"),
     "stdio": lambda run: base(run, "stdio"),
     "parallel": parallel,

@@ -12,7 +12,7 @@ use http::{HeaderMap, StatusCode};
 use super::{
     super::{
         McpServer,
-        call::CallReply,
+        call::{CallReply, PendingAnswer},
         era,
         introduction::introduction,
         metrics::{RequestEra, RequestOutcome},
@@ -30,6 +30,7 @@ use crate::{
     domain::{Caller, Seq, StreamName, mcp::Revision},
     service::{Error, mcp::NewMcpSession},
     store::McpTransport,
+    telemetry,
     web::{Code, Problem},
 };
 
@@ -173,12 +174,35 @@ impl McpServer {
         let acting_session = self.named_session(caller, headers, &origin).await?;
         let exposure = self.exposure(caller, headers)?;
         let context = RequestContext { caller: caller.clone(), origin, acting_session, exposure };
+        if let Some(pending) = self.conversation_with_server(&context, &request)? {
+            return Ok(Some(self.answer_with_messages(session, pending).await));
+        }
         if request.method != "tools/call" {
             return Ok(Some(self.answer(&context, &request).await?));
         }
         match self.call_tool(context, headers, request).await? {
             CallReply::Recorded(_) => Ok(None),
-            CallReply::Pending(pending) => Ok(Some(pending.answer.await.message)),
+            CallReply::Pending(pending) => {
+                Ok(Some(self.answer_with_messages(session, pending).await))
+            }
+        }
+    }
+
+    /// Waits for an answer, and puts what is said before it into the session's stream.
+    async fn answer_with_messages(&self, session: &McpSession, pending: PendingAnswer) -> String {
+        let PendingAnswer { mut answer, messages } = pending;
+        let stream = StreamName::of("mcp", &session.id);
+        let Some(mut messages) = messages else { return answer.await.message };
+        loop {
+            let message = tokio::select! {
+                biased;
+                Some(message) = messages.recv() => message,
+                answer = &mut answer => return answer.message,
+            };
+            if let Err(error) = self.services.mcp.say(&stream, message).await {
+                let error = telemetry::chain(&error);
+                tracing::warn!(error, "a message to a client is lost");
+            }
         }
     }
 }

@@ -133,6 +133,11 @@ impl McpServer {
         }
         let exposure = self.exposure(caller, headers)?;
         let context = RequestContext { caller: caller.clone(), origin, acting_session, exposure };
+        if let Some(pending) = self.conversation_with_server(&context, &request)? {
+            let (server, meter) = (self.clone(), meter.clone());
+            let done = move |answer: &CallAnswer| meter.count(&server.metrics, answer.outcome);
+            return Ok(Box::pin(pending_response(self, request.id, pending, forms, done)).await);
+        }
         if request.method != "tools/call" {
             let answer = Box::pin(self.answer(&context, &request)).await?;
             meter.count(&self.metrics, RequestOutcome::Result);

@@ -9,10 +9,11 @@ use super::{
         origin::{RequestContext, RequestOrigin},
         rpc::{
             AnswerEra, CacheHint, CacheScope, ClientRequest, Empty, EraResult, RpcError,
-            raw_in_era, result_message, result_message_with_room, text_param,
+            result_message, text_param,
         },
     },
     params::refuse_cursor,
+    relayed::as_it_is,
 };
 use crate::tools::LogLevel;
 
@@ -128,11 +129,6 @@ impl McpServer {
         }
         Ok(())
     }
-}
-
-/// The message of a server's own result.
-fn as_it_is(id: &RawValue, era: AnswerEra, result: &RawValue, cache: Option<CacheHint>) -> String {
-    result_message_with_room(id, &raw_in_era(result, era, cache), result.get().len() + 128)
 }
 
 /// The message of a result that a client of the stateless revisions may keep.

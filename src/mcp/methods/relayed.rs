@@ -2,22 +2,31 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use serde_json::{Value, json, value::RawValue};
+use tokio::sync::mpsc;
 
 use super::super::{
     McpServer,
-    call::rpc_error_of,
-    origin::RequestContext,
+    call::{CallAnswer, CallClient, ClientChannel, PendingAnswer, rpc_error_of},
+    metrics::RequestOutcome,
+    origin::{RequestContext, RequestOrigin},
     resources::{Resource, ResourceTemplate},
-    rpc::{ClientRequest, RpcError},
+    rpc::{
+        AnswerEra, CacheHint, CacheScope, ClientRequest, RpcError, raw_in_era, result_message,
+        result_message_with_room,
+    },
+    running::{CallRecord, MessageSink},
 };
 use crate::{
     domain::{Caller, StreamName},
     sources::{Relayed, SourceManager},
-    tools::Call,
+    tools::{Call, Failure},
 };
 
 const JSON: &str = "application/json";
+/// What a server's resource says may change with every read.
+const NOT_KEPT: CacheHint = CacheHint { ttl_ms: 0, cache_scope: CacheScope::Private };
 
 impl McpServer {
     /// A request as a call of its caller.
@@ -91,6 +100,75 @@ impl McpServer {
         answer.transpose().map_err(rpc_error_of)
     }
 
+    /// `prompts/get` or `resources/read` of a server, which may ask the caller's client on the way; `None` if it is about
+    /// nothing of a server's, or if the client cannot be asked.
+    pub(in crate::mcp) fn conversation_with_server(
+        &self,
+        context: &RequestContext,
+        request: &ClientRequest,
+    ) -> Result<Option<PendingAnswer>, RpcError> {
+        let Some(sources) = &self.sources else { return Ok(None) };
+        let text =
+            |name: &str| request.params.get(name).and_then(Value::as_str).unwrap_or_default();
+        let (subject, is_there) = match request.method.as_str() {
+            "prompts/get" => (text("name"), sources.has_prompt(&context.caller, text("name"))),
+            "resources/read" => (text("uri"), sources.has_resource(&context.caller, text("uri"))),
+            _ => return Ok(None),
+        };
+        let client = match &context.origin {
+            RequestOrigin::Legacy(session) => CallClient::Legacy(Arc::clone(session)),
+            RequestOrigin::Modern(client) => CallClient::Modern(client.clone()),
+            RequestOrigin::Bare => return Ok(None),
+        };
+        if !is_there {
+            return Ok(None);
+        }
+        let record = CallRecord {
+            rpc_id: request.id.clone(),
+            tool: subject.to_owned(),
+            params: request.params.clone(),
+            raw_params: request.raw_params.clone(),
+            acting_session: self.call_of(context, request).session,
+            credential: self.services.access.credential_name(&context.caller),
+            started_at: self.services.now(),
+            hold: None,
+        };
+        let (sender, messages) = mpsc::unbounded_channel();
+        let sink = MessageSink::Response(sender);
+        let channel = ClientChannel::new(self, &context.caller, client, record, sink);
+        channel.restore_round(&request.method)?;
+        let (sources, request) = (sources.clone(), request.clone());
+        let era = context.origin.answer_era();
+        let answer = async move {
+            let call = channel.call();
+            let asked = Relayed { call: &call, params: &request.params };
+            let subject = &channel.conversation.record.tool;
+            let (reply, cache) = match request.method.as_str() {
+                "prompts/get" => (sources.get_prompt(asked, subject).await, None),
+                _ => (sources.read_resource(asked, subject).await, Some(NOT_KEPT)),
+            };
+            let id = &request.id;
+            match reply {
+                Some(Ok(result)) => CallAnswer {
+                    message: as_it_is(id, era, &result, cache),
+                    status: 200,
+                    outcome: RequestOutcome::Result,
+                },
+                Some(Err(Failure::NeedsInput)) => CallAnswer {
+                    message: result_message(id, &channel.input_required(&request.method)),
+                    status: 200,
+                    outcome: RequestOutcome::InputRequired,
+                },
+                Some(Err(failure)) => CallAnswer::error(id, &rpc_error_of(failure)),
+                None => {
+                    let text = "the server that had it is turned off or gone";
+                    CallAnswer::error(id, &RpcError::invalid_params(text))
+                }
+            }
+        };
+        Ok(Some(PendingAnswer { answer: answer.boxed(), messages: Some(messages) }))
+    }
+
     /// Subscribes to a resource of a server; `None` if it is nothing of a server's.
     pub(in crate::mcp) async fn stream_of_server_resource(
         &self,
@@ -117,6 +195,16 @@ impl McpServer {
             watch_all(&sources, &call, &uris).await;
         }));
     }
+}
+
+/// The message of a server's own result.
+pub(super) fn as_it_is(
+    id: &RawValue,
+    era: AnswerEra,
+    result: &RawValue,
+    cache: Option<CacheHint>,
+) -> String {
+    result_message_with_room(id, &raw_in_era(result, era, cache), result.get().len() + 128)
 }
 
 async fn watch_all(sources: &SourceManager, call: &Call, uris: &[String]) {

@@ -25,6 +25,8 @@ use crate::{
 const SESSION_SILENCE: Duration = Duration::from_mins(10);
 /// Most events of one write.
 const EVENTS_AT_ONCE: usize = 256;
+/// How long events of calls wait for others.
+const GATHERING: Duration = Duration::from_millis(20);
 
 impl SourceManager {
     pub(super) async fn learn(self, mut lessons: mpsc::UnboundedReceiver<Lesson>) {
@@ -87,6 +89,15 @@ impl SourceManager {
     pub(super) async fn write_calls(self, mut calls: mpsc::Receiver<(SourceKey, CallEvent)>) {
         let mut some = Vec::new();
         while calls.recv_many(&mut some, EVENTS_AT_ONCE).await > 0 {
+            if some.len() < EVENTS_AT_ONCE {
+                // Calls come in crowds, and a commit for each would cost more than the call.
+                tokio::time::sleep(GATHERING).await;
+                while some.len() < EVENTS_AT_ONCE
+                    && let Ok(more) = calls.try_recv()
+                {
+                    some.push(more);
+                }
+            }
             let mut by_key: HashMap<SourceKey, Vec<_>> = HashMap::new();
             for (key, event) in some.drain(..) {
                 by_key.entry(key).or_default().push(event);

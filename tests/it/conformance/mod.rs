@@ -106,7 +106,22 @@ fn run(requirements: &str) {
     assert!(warnings.is_empty(), "warnings:\n{}", warnings.join("\n"));
 }
 
-/// Runs the client scenarios that a revision requires. The client is the daemon, with the suite's server as its child.
+/// Scenarios of extensions that no revision requires and that this client does not have: a login is a person's, with a token of
+/// the server's issuer that the bearer sends as it is.
+const NOT_APPLICABLE: [&str; 6] = [
+    // A program logs in by itself, and no person stands behind it.
+    "auth/client-credentials-basic",
+    "auth/client-credentials-jwt",
+    // Tokens that are bound to a key of the client.
+    "auth/dpop",
+    "auth/dpop-nonce",
+    // A company's issuer, and a workload's identity, are exchanged for a token.
+    "auth/enterprise-managed-authorization",
+    "auth/wif-jwt-bearer",
+];
+
+/// Runs the client scenarios of a revision: those required, and beside them those of extensions, which fail if they are not
+/// applicable. The client is the daemon, with the suite's server as its child.
 #[expect(clippy::print_stdout, reason = "the suite says what fails")]
 fn run_as_client(requirements: &str) {
     let Some(modules) = suite() else { return };
@@ -124,6 +139,11 @@ fn run_as_client(requirements: &str) {
     let text = String::from_utf8_lossy(&output.stdout);
     println!("{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "the suite's client scenarios of {requirements} fail");
+    let (_, rest) = text.split_once("Not scored for").expect("what is not scored is listed");
+    let failing = rest.lines().filter_map(|line| line.trim().strip_prefix("\u{2717} "));
+    let mut failing: Vec<&str> = failing.filter_map(|line| line.split(' ').next()).collect();
+    failing.sort_unstable();
+    assert_eq!(failing, NOT_APPLICABLE, "what is not scored and applies has to hold all the same");
 }
 
 /// What came out with this status, in the suite's own files.

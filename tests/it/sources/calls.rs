@@ -133,6 +133,19 @@ fn a_call_in_a_server_that_dies_is_never_repeated() {
 }
 
 #[test]
+fn a_server_that_dies_in_the_middle_of_its_answer_is_called_once() {
+    let home = Home::new();
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    let first = in_state(&d, "toy", "connected");
+    let file = home.user().join("calls");
+    let error = failed(&call(&d, "toy__die", &json!({ "value": file })));
+    assert_eq!(error["allowed"]["outcome"], "unknown", "{error}");
+    until(SOON, || Some(in_state(&d, "toy", "connected")).filter(|now| now["pid"] != first["pid"]));
+    assert_eq!(said(&call(&d, "toy__a_b", &json!({}))), "called a.b");
+    assert_eq!(std::fs::read_to_string(file).expect("is there"), "called\n");
+}
+
+#[test]
 fn a_server_that_is_down_is_told_at_once_and_one_that_hangs_delays_nobody() {
     let home = Home::new();
     let mut slow = entry(&home, &["hang"]);
@@ -144,6 +157,18 @@ fn a_server_that_is_down_is_told_at_once_and_one_that_hangs_delays_nobody() {
     let d = with_servers(&home, &servers);
     in_state(&d, "toy", "connected");
     assert_eq!(source(&d, "hangs")["state"], "connecting");
+    // Lists do not wait for it either.
+    for method in ["tools/list", "resources/list", "prompts/list"] {
+        let began = std::time::Instant::now();
+        let list = json!({ "jsonrpc": "2.0", "id": 1, "method": method });
+        let listed = d.request("POST", "/mcp").header("Svc-Expose", "all").json(&list).send();
+        assert!(body(&listed).contains("toy"), "{listed:?}");
+        assert!(
+            began.elapsed() < std::time::Duration::from_secs(2),
+            "{method}: {:?}",
+            began.elapsed()
+        );
+    }
     let quits = in_state(&d, "quits", "backing_off");
     assert!(quits["reason"].as_str().is_some_and(|text| text.contains("cannot start")), "{quits}");
     assert!(quits["next_at"].is_string() && quits["attempt"].is_u64(), "{quits}");

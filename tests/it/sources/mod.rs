@@ -1,5 +1,6 @@
 //! Child MCP servers: one for everybody, whatever dies.
 
+mod asking;
 mod calls;
 mod commands;
 mod core;

@@ -31,44 +31,100 @@ fn kill(pid: &serde_json::Value) {
     kill_process(Pid::from_raw(pid).expect("is one"), Signal::KILL).expect("it runs");
 }
 
+/// Children of a process that have ended and that it has not looked after.
+fn zombies_of(parent: u32) -> Vec<String> {
+    let entries = fs::read_dir("/proc").expect("there is /proc").flatten();
+    let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    let is_one = |stat: &String| {
+        let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        rest.starts_with(&format!("Z {parent} "))
+    };
+    stats.filter(is_one).collect()
+}
+
+/// Sockets of the file system that lie in a home.
+fn sockets_of(home: &Home) -> Vec<String> {
+    let all = fs::read_to_string("/proc/net/unix").expect("there is /proc");
+    let home = home.dir().display().to_string();
+    all.lines().filter(|line| line.contains(&home)).map(str::to_owned).collect()
+}
+
+/// Kills of the daemon, of servers and of both, at any moment, with calls under way. `SVC_CRASH_ROUNDS` says how many.
 #[test]
 fn kills_of_daemon_and_servers_leave_nothing() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|it| it.parse::<u64>().ok());
+    let rounds = number("SVC_CRASH_ROUNDS").unwrap_or(12);
+    let seed = number("SVC_CRASH_SEED")
+        .unwrap_or_else(|| getrandom::u64().expect("the system has chance to give"));
+    eprintln!("SVC_CRASH_SEED={seed} SVC_CRASH_ROUNDS={rounds}");
+    let mut state = seed;
+    // xorshift64: good enough to choose who dies, and the same for a seed.
+    let mut below = |bound: u64| {
+        state = state.max(1);
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % bound
+    };
     let home = Home::new();
-    let mut d = with_servers(&home, &json!({ "one": entry(&home, &[]), "two": entry(&home, &[]) }));
-    let rounds = std::env::var("SVC_CRASH_ROUNDS").ok().and_then(|it| it.parse().ok());
-    for round in 0..rounds.unwrap_or(12) {
-        let one = in_state(&d, "one", "connected");
-        in_state(&d, "two", "connected");
-        call(&d, "one__leave", &json!({}));
-        if round % 3 == 0 {
-            call(&d, "two__leave", &json!({}));
+    let boxed = boxed(&home);
+    let entries =
+        json!({ "one": entry(&home, &[]), "two": entry(&home, &[]), "boxed": boxed.entry });
+    let mut d = with_servers(&home, &entries);
+    let names = ["one", "two", "boxed"];
+    for _ in 0..rounds {
+        let servers = names.map(|name| in_state(&d, name, "connected"));
+        // What they leave behind, in their group and out of it.
+        for name in names {
+            if below(2) == 0 {
+                call(&d, &format!("{name}__leave"), &json!({}));
+            }
         }
-        if round % 2 == 0 {
-            // The server: what it has left goes, also what left its group, and a new one comes.
-            kill(&one["pid"]);
-            until(SOON, || {
-                let now = source(&d, "one");
-                (now["state"] == "connected" && now["pid"] != one["pid"]).then_some(())
-            });
-            until(SOON, || {
-                let left = marked(&home).iter().filter(|it| it.contains("sleep")).count();
-                (left <= if round % 3 == 0 { 2 } else { 0 }).then_some(())
-            });
-        } else {
+        let caller = d.with_token(&home.token().expect("a token"));
+        let under_way = std::thread::spawn(move || {
+            let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+                "name": "one__sleep", "arguments": { "value": "0.2" },
+            } });
+            // Whatever is killed, it ends.
+            caller.request("POST", "/mcp").json(&call).try_send().ok();
+        });
+        let victims = below(15) + 1;
+        for (bit, server) in servers.iter().enumerate() {
+            if victims & (1 << bit) != 0 {
+                kill(&server["pid"]);
+            }
+        }
+        if victims & 8 != 0 {
             d.kill9();
             d.restart();
         }
+        for (bit, (name, before)) in names.iter().zip(&servers).enumerate() {
+            if victims & (8 | 1 << bit) != 0 {
+                until(SOON, || {
+                    let now = source(&d, name);
+                    (now["state"] == "connected" && now["pid"] != before["pid"]).then_some(())
+                });
+            }
+        }
+        under_way.join().expect("the call ends");
+        let daemon = d.pid();
+        until(SOON, || zombies_of(daemon).is_empty().then_some(()));
+        until(SOON, || (boxed.running().len() == 1).then_some(()));
     }
-    in_state(&d, "one", "connected");
-    in_state(&d, "two", "connected");
-    // Of earlier rounds nothing is left but the two that run and what the last round left in the second.
+    d.kill9();
+    d.restart();
+    // Of all before nothing is left.
     until(SOON, || {
         let all = marked(&home);
         let servers = all.iter().filter(|it| it.contains("toy_server")).count();
-        (servers == 2).then_some(())
+        ((servers, all.len()) == (3, 3)).then_some(())
     });
     d.stop();
     until(SOON, || marked(&home).is_empty().then_some(()));
+    until(SOON, || sockets_of(&home).is_empty().then_some(()));
+    let removed = boxed.ids("removed");
+    assert!(boxed.ids("started").iter().all(|id| removed.contains(id)), "{removed:?}");
+    until(SOON, || boxed.running().is_empty().then_some(()));
 }
 
 #[test]
@@ -107,32 +163,55 @@ rm) echo "$3" >>"$here/removed" ;;
 esac
 "#;
 
-#[test]
-fn containers_are_stopped_by_their_ids_whoever_dies() {
+/// A server in a container of that runtime.
+struct Boxed {
+    entry: serde_json::Value,
+    folder: std::path::PathBuf,
+}
+
+fn boxed(home: &Home) -> Boxed {
     use std::os::unix::fs::PermissionsExt as _;
-    let home = Home::new();
     let runtime = home.user().join("docker");
     fs::write(&runtime, RUNTIME).expect("can be written");
     fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).expect("can be set");
-    let script = entry(&home, &[])["args"][0].clone();
-    let boxed = json!({ "command": runtime, "args": ["run", script] });
-    let mut d = with_servers(&home, &json!({ "boxed": boxed }));
-    let ids = |name: &str| {
-        let text = fs::read_to_string(home.user().join(name)).unwrap_or_default();
-        text.lines().map(str::to_owned).collect::<Vec<_>>()
-    };
-    let runs = |id: &String| fs::metadata(format!("/proc/{}", &id[1..])).is_ok();
+    let script = entry(home, &[])["args"][0].clone();
+    let entry = json!({ "command": runtime, "args": ["run", script] });
+    Boxed { entry, folder: home.user().to_owned() }
+}
+
+impl Boxed {
+    /// Ids of containers of which the runtime has written this down.
+    fn ids(&self, fate: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.folder.join(fate)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn running(&self) -> Vec<String> {
+        let runs = |id: &String| {
+            let command = fs::read(format!("/proc/{}/cmdline", &id[1..])).unwrap_or_default();
+            command.windows(3).any(|part| part == b"997")
+        };
+        self.ids("started").into_iter().filter(runs).collect()
+    }
+}
+
+#[test]
+fn containers_are_stopped_by_their_ids_whoever_dies() {
+    let home = Home::new();
+    let boxed = boxed(&home);
+    let mut d = with_servers(&home, &json!({ "boxed": boxed.entry }));
+    let counts = || (boxed.ids("started").len(), boxed.ids("removed").len());
     let first = in_state(&d, "boxed", "connected");
     kill(&first["pid"]);
-    until(SOON, || (ids("started").len() == 2 && ids("removed").len() == 1).then_some(()));
+    until(SOON, || (counts() == (2, 1)).then_some(()));
     in_state(&d, "boxed", "connected");
     d.kill9();
     d.restart();
-    until(SOON, || (ids("started").len() == 3 && ids("removed").len() == 2).then_some(()));
+    until(SOON, || (counts() == (3, 2)).then_some(()));
     in_state(&d, "boxed", "connected");
     d.stop();
-    assert_eq!(ids("removed"), ids("started"));
-    until(SOON, || (!ids("started").iter().any(runs)).then_some(()));
+    assert_eq!(boxed.ids("removed"), boxed.ids("started"));
+    until(SOON, || boxed.running().is_empty().then_some(()));
     let left = fs::read_dir(home.path("containers")).expect("a folder").count();
     assert_eq!(left, 0);
 }

@@ -51,6 +51,11 @@ pub(super) struct Toy {
     /// Answers that a resumed stream gives.
     later: Mutex<HashMap<String, String>>,
     to_all: broadcast::Sender<String>,
+    /// It has a prompt that asks, and a tool that becomes a task.
+    pub(super) asks: AtomicBool,
+    /// What a task was answered, and how many were cancelled.
+    told: Mutex<Option<Value>>,
+    pub(super) cancelled: AtomicU32,
     /// Nothing is answered any more.
     pub(super) hangs: AtomicBool,
     pub(super) issuer: Mutex<Issuer>,
@@ -100,6 +105,9 @@ impl ToyHttp {
             notes: Mutex::default(),
             later: Mutex::default(),
             to_all: broadcast::Sender::new(16),
+            asks: AtomicBool::new(false),
+            told: Mutex::default(),
+            cancelled: AtomicU32::new(0),
             hangs: AtomicBool::new(false),
             issuer: Mutex::default(),
             wants: Mutex::default(),
@@ -159,6 +167,23 @@ fn stream_of(taken: mpsc::UnboundedReceiver<String>) -> Response {
         Some((Ok::<_, Infallible>(Bytes::from(text)), taken))
     });
     respond(200, "text/event-stream", Body::from_stream(stream))
+}
+
+fn question() -> Value {
+    let schema = json!({ "type": "object", "properties": {} });
+    let params = json!({ "mode": "form", "message": "well?", "requestedSchema": schema });
+    json!({ "method": "elicitation/create", "params": params })
+}
+
+/// A prompt that is made of an answer.
+fn prompt_of(params: &Value) -> Value {
+    let answers = &params["inputResponses"];
+    if !answers.is_object() || params["requestState"] != "state-1" {
+        let requests = json!({ "who": question() });
+        return json!({ "resultType": "input_required", "inputRequests": requests, "requestState": "state-1" });
+    }
+    let content = json!({ "type": "text", "text": answers.to_string() });
+    json!({ "resultType": "complete", "messages": [{ "role": "user", "content": content }] })
 }
 
 fn event(message: &Value) -> String {
@@ -322,8 +347,23 @@ impl Toy {
         let reply = match method.as_str() {
             "server/discover" => result(json!({
                 "resultType": "complete", "supportedVersions": ["2026-07-28"], "ttlMs": 0, "cacheScope": "private",
-                "capabilities": { "tools": { "listChanged": true } },
+                "capabilities": { "tools": { "listChanged": true }, "prompts": {} },
             })),
+            "prompts/list" => {
+                let asks = self.asks.load(SeqCst).then(|| json!({ "name": "greet" }));
+                result(json!({ "prompts": Vec::from_iter(asks) }))
+            }
+            "prompts/get" => result(prompt_of(&message["params"])),
+            "tasks/get" => result(self.task_state()),
+            "tasks/update" => {
+                let told = message["params"]["inputResponses"].clone();
+                *self.told.lock().expect("a lock") = Some(told);
+                result(json!({ "resultType": "complete" }))
+            }
+            "tasks/cancel" => {
+                self.cancelled.fetch_add(1, SeqCst);
+                result(json!({ "resultType": "complete" }))
+            }
             "tools/list" => result(json!({ "tools": self.tools() })),
             "tools/call" => return self.call(&message, headers),
             _ => {
@@ -342,6 +382,29 @@ impl Toy {
         json_of(200, reply)
     }
 
+    fn task(&self, status: &str) -> Value {
+        let now = "2026-01-01T00:00:00Z";
+        let kind = if status == "working" { "task" } else { "complete" };
+        json!({
+            "resultType": kind, "taskId": "task-1", "status": status, "createdAt": now, "lastUpdatedAt": now,
+            "ttlMs": null, "pollIntervalMs": 20,
+        })
+    }
+
+    /// It wants to know something, and its result is what it was told.
+    fn task_state(&self) -> Value {
+        let told = self.told.lock().expect("a lock").clone();
+        let mut state = self.task(if told.is_some() { "completed" } else { "input_required" });
+        match told {
+            None => state["inputRequests"] = json!({ "who": question() }),
+            Some(told) => {
+                let content = json!([{ "type": "text", "text": told.to_string() }]);
+                state["result"] = json!({ "resultType": "complete", "content": content });
+            }
+        }
+        state
+    }
+
     fn tools(&self) -> Value {
         let tool = |name: &str| {
             json!({
@@ -357,6 +420,9 @@ impl Toy {
             let mut bad = tool("bad");
             bad["inputSchema"] = json!({ "type": "object", "properties": { "a": { "type": "object", "x-mcp-header": "A" } } });
             all.push(bad);
+        }
+        if self.asks.load(SeqCst) {
+            all.push(tool("dig"));
         }
         if self.grown.load(SeqCst) {
             all.push(tool("sprout"));
@@ -379,6 +445,13 @@ impl Toy {
             "echo" => {
                 self.echoed.fetch_add(1, SeqCst);
                 self.say(&reply(value))
+            }
+            "dig" => {
+                let extensions =
+                    &params["_meta"]["io.modelcontextprotocol/clientCapabilities"]["extensions"];
+                assert!(extensions["io.modelcontextprotocol/tasks"].is_object(), "{message}");
+                *self.told.lock().expect("a lock") = None;
+                self.say(&json!({ "jsonrpc": "2.0", "id": id, "result": self.task("working") }))
             }
             "bump" => {
                 self.bumped.fetch_add(1, SeqCst);

@@ -1,7 +1,7 @@
 """A small MCP server on standard input and output that does what tests need of one.
 
 Arguments: words that change what it does (`hang`: it never answers; `quit`: it ends at once; `deaf`: it reads nothing
-after it was introduced; `many`: it has more tools than a list takes).
+after it was introduced; `many`: it has more tools than a list takes; `tasks`: it has a tool that it runs as a task alone).
 """
 import json
 import os
@@ -19,6 +19,8 @@ GROWN = []
 PROMPTS = []
 HEARD = []
 WAITING = {}
+# What tasks are about, by their ids.
+DUG = {}
 NEXT = [0]
 
 
@@ -37,6 +39,8 @@ def text(value):
 
 
 def declare(name):
+    if name == "dig":
+        return {"name": name, "inputSchema": {"type": "object"}, "execution": {"taskSupport": "required"}}
     if name == "broken":
         return {"name": name, "inputSchema": {"type": "array"}}
     return {
@@ -58,6 +62,26 @@ def request(method, params):
     return WAITING.pop(ident)[1]
 
 
+def well():
+    question = {"message": "well?", "requestedSchema": {"type": "object", "properties": {}}}
+    return json.dumps(request("elicitation/create", question))
+
+
+def dig(ident, value):
+    """The result of the task: it asks before it is there, or never is."""
+    if value == "forever":
+        return
+    answer(ident, text("dug " + (well() if value == "ask" else "deep")))
+
+
+def get_prompt(ident):
+    answer(ident, {"messages": [{"role": "user", "content": {"type": "text", "text": well()}}]})
+
+
+def read_resource(ident, uri):
+    answer(ident, {"contents": [{"uri": uri, "text": well()}]})
+
+
 def call(ident, params, line):
     name, arguments = params["name"], params.get("arguments") or {}
     value = arguments.get("value", "")
@@ -69,6 +93,14 @@ def call(ident, params, line):
         answer(ident, text(json.dumps(dict(os.environ))))
     elif name == "pid":
         answer(ident, text(str(os.getpid())))
+    elif name == "dig":
+        if params.get("task") is None:
+            error = {"code": -32601, "message": "this tool is run as a task"}
+            send(json.dumps({"jsonrpc": "2.0", "id": ident, "error": error}))
+            return
+        DUG["task-1"] = value
+        task = {"taskId": "task-1", "status": "working", "pollInterval": 20, "ttl": None}
+        answer(ident, {"task": task})
     elif name == "heard":
         answer(ident, text(" ".join(HEARD)))
     elif name == "cwd":
@@ -79,6 +111,14 @@ def call(ident, params, line):
     elif name == "fail":
         error = {"code": -32099, "message": "no: " + os.environ.get("TOKEN", value), "data": {"x": 1}}
         send(json.dumps({"jsonrpc": "2.0", "id": ident, "error": error}))
+    elif name == "die" and value:
+        # In the middle of its answer.
+        with open(value, "a") as file:
+            file.write("called\n")
+        with LOCK:
+            sys.stdout.write('{"jsonrpc":"2.0","id":%s,"result":{"content":[' % json.dumps(ident))
+            sys.stdout.flush()
+        os._exit(3)
     elif name == "die":
         os._exit(3)
     elif name == "grow":
@@ -138,6 +178,8 @@ def main():
             answer(ident, {"protocolVersion": message["params"]["protocolVersion"], "capabilities": capabilities, "serverInfo": info})
         elif method == "tools/list":
             names = ["widget_%d" % n for n in range(1100)] if "many" in WORDS else TOOLS + GROWN
+            if "tasks" in WORDS:
+                names = names + ["dig"]
             # Two pages, and a cursor that comes again.
             if not (message.get("params") or {}).get("cursor"):
                 answer(ident, {"tools": [declare(name) for name in names[:5]], "nextCursor": "more"})
@@ -147,7 +189,9 @@ def main():
             answer(ident, {"resources": [{"uri": "toy://one", "name": "one"}]})
         elif method == "resources/read":
             uri = message["params"]["uri"]
-            if uri == "toy://item/7":
+            if uri == "toy://item/ask":
+                threading.Thread(target=read_resource, args=(ident, uri), daemon=True).start()
+            elif uri == "toy://item/7":
                 send('{"jsonrpc":"2.0","id":%s,"result":{"contents":[ {"uri":"toy://item/7","text":"\\u0041","x":1.0} ]}}' % json.dumps(ident))
             elif uri == "toy://one":
                 contents = [{"uri": uri, "mimeType": "text/plain", "text": "first"}, {"uri": uri, "blob": "AAEC"}]
@@ -164,6 +208,13 @@ def main():
                 send(json.dumps({"jsonrpc": "2.0", "id": ident, "error": {"code": -32002, "message": "no"}}))
         elif method == "prompts/list":
             answer(ident, {"prompts": [{"name": "greet", "x-own": 1}] + [{"name": name} for name in PROMPTS]})
+        elif method == "tasks/result":
+            threading.Thread(target=dig, args=(ident, DUG[message["params"]["taskId"]]), daemon=True).start()
+        elif method == "tasks/cancel":
+            HEARD.append(method)
+            answer(ident, {"taskId": message["params"]["taskId"], "status": "cancelled"})
+        elif method == "prompts/get" and "ask" in (message["params"].get("arguments") or {}):
+            threading.Thread(target=get_prompt, args=(ident,), daemon=True).start()
         elif method == "prompts/get":
             send('{"jsonrpc":"2.0","id":%s,"result":{"messages":[ ],"x":1.0,"y":%s}}' % (json.dumps(ident), json.dumps(line)))
         elif method == "completion/complete":
