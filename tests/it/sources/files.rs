@@ -79,7 +79,8 @@ fn one_server_for_all_of_a_project_and_one_for_each_session() {
     }
     let [a, b] = ["a", "b"].map(|name| {
         let folder = home.user().join(name);
-        fs::create_dir_all(&folder).expect("can be made");
+        // A project whatever the folders above it are.
+        fs::create_dir_all(folder.join(".git")).expect("can be made");
         folder.display().to_string()
     });
     let callers =
