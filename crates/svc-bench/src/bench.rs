@@ -50,18 +50,22 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    pub(crate) fn new(settings: Settings) -> anyhow::Result<Self> {
-        let svc = match settings.svc {
+    pub(crate) fn new(settings: &Settings) -> anyhow::Result<Self> {
+        let svc = match &settings.svc {
             // The processes that are started work elsewhere.
             Some(path) => std::path::absolute(path)?,
             None => find_svc()?,
         };
         anyhow::ensure!(svc.is_file(), "there is no program {}", svc.display());
+        Self::within(Sandbox::new(svc)?, settings)
+    }
+
+    /// The same in a folder that is there already, and with its program.
+    pub(crate) fn within(sandbox: Sandbox, settings: &Settings) -> anyhow::Result<Self> {
         let window_of =
             |warm, measure| (Duration::from_millis(warm), Duration::from_millis(measure));
         let (rounds, window_of) =
             if settings.quick { (3, window_of(20, 80)) } else { (5, window_of(200, 1000)) };
-        let sandbox = Sandbox::new(svc)?;
         let disk = Disk::look(&sandbox)?;
         Ok(Self {
             sandbox,
@@ -97,6 +101,12 @@ impl Bench {
         let home = BigHome::make(&self.sandbox, "big", events)?;
         self.big_home = Some(home.clone());
         Ok(home)
+    }
+
+    /// Removes what a scenario left, but for the home with very many events.
+    pub(crate) fn clear(&self) -> anyhow::Result<()> {
+        let kept = self.big_home.as_ref().map(|home| home.name);
+        self.sandbox.clear(kept)
     }
 
     pub(crate) fn add(&mut self, figure: Figure) {

@@ -5,7 +5,7 @@
 //! goals are ratios wherever there is something to compare with.
 //!
 //! Reading order: `scenario` lists what can be measured, `bench` is the state of a run, `stats` sums up rounds, `report`
-//! prints. `load`, `caller`, `subscribers` and `publisher` are the generator over the bytes of `wire`; `daemon` is svc
+//! prints. `compare` runs two programs in turns. `load`, `caller`, `subscribers` and `publisher` are the generator over the bytes of `wire`; `daemon` is svc
 //! under test, `server` and `ceiling` are what stands beside it. Then one file for each scenario.
 
 mod agents;
@@ -17,6 +17,7 @@ mod caller;
 mod ceiling;
 mod check_in;
 mod child_call;
+mod compare;
 mod daemon;
 mod fanout;
 mod fanout_paced;
@@ -66,6 +67,7 @@ use scenario::Scenario;
 Examples:
   svc-bench --only append-http --only fanout
   svc-bench --svc ~/.cargo/bin/svc --peers
+  svc-bench compare before/svc target/release/svc
 
 A miss of a goal is printed as one; the exit code is 0 all the same."
 )]
@@ -105,6 +107,14 @@ struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Two programs in turns: for each line whether the second is worse by more than 3 %
+    #[command(after_help = "\
+Examples:
+  svc-bench compare before/svc target/release/svc
+  svc-bench compare before/svc target/release/svc --only replay --turns 15
+
+The exit code is 0 whatever is worse.")]
+    Compare(compare::CompareArgs),
     /// A server that stands beside the daemon in a measurement
     #[command(hide = true, after_help = "Example:\n  svc-bench server noop")]
     Server(server::ServerArgs),
@@ -132,6 +142,7 @@ impl BenchArgs {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.command {
+        Some(Command::Compare(args)) => compare::run(&args),
         Some(Command::Server(args)) => server::run(&args),
         Some(Command::Lines) => agents::print_lines(),
         Some(Command::Child) => child_call::serve(),
@@ -149,7 +160,7 @@ fn main() -> ExitCode {
 
 /// Measures and prints.
 fn measure(args: &BenchArgs) -> anyhow::Result<()> {
-    let mut bench = Bench::new(Settings {
+    let mut bench = Bench::new(&Settings {
         svc: args.svc.clone(),
         quick: args.quick,
         large: args.large,
@@ -172,11 +183,5 @@ fn measure(args: &BenchArgs) -> anyhow::Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let results = std::mem::take(&mut bench.results);
     let report = Report { version, quick: args.quick, machine, results };
-    let text = if args.json { report.json()? } else { report.table() };
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // `svc-bench | head` is no failure.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    report::print(&if args.json { report.json()? } else { report.table() })
 }

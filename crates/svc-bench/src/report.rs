@@ -1,5 +1,7 @@
 //! What was measured, for people and for programs.
 
+use std::io::{self, Write as _};
+
 use serde::Serialize;
 
 use crate::stats::Summary;
@@ -267,11 +269,21 @@ impl Report {
     }
 }
 
+/// Writes a report to the standard output.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        // `svc-bench | head` is no failure.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
 const HEADERS: [&str; 9] =
     ["WHAT", "OURS", "P50/P99", "CPU/UNIT", "BESIDE", "", "RATIO", "GOAL", ""];
 
 /// Columns as wide as their widest cell.
-fn aligned<const N: usize>(rows: &[[String; N]]) -> impl Iterator<Item = String> {
+pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> impl Iterator<Item = String> {
     let widths: [usize; N] = std::array::from_fn(|column| {
         rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
     });
@@ -308,7 +320,7 @@ fn row(figure: &Figure) -> [String; 9] {
 }
 
 /// Three digits and a half are as many as mean anything.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value {
         value if value >= 1e6 => format!("{:.2} M", value / 1e6),
         value if value >= 1e4 => format!("{:.1} k", value / 1e3),

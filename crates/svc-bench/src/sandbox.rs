@@ -17,7 +17,10 @@ use tempfile::TempDir;
 /// The folder, which is removed with this, and the processes that still run.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
-    folder: TempDir,
+    /// Removed with the last sandbox in it.
+    root: Arc<TempDir>,
+    /// The folder, in the root or the root itself.
+    folder: PathBuf,
     svc: PathBuf,
     running: Running,
 }
@@ -27,10 +30,34 @@ type Running = Arc<Mutex<Vec<Pid>>>;
 impl Sandbox {
     /// A new temporary folder to measure the program `svc` in.
     pub(crate) fn new(svc: PathBuf) -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("svc-bench-").tempdir()?;
-        let sandbox = Self { folder, svc, running: Running::default() };
+        let root = Arc::new(tempfile::Builder::new().prefix("svc-bench-").tempdir()?);
+        let folder = root.path().to_owned();
+        let sandbox = Self { root, folder, svc, running: Running::default() };
         sandbox.listen_to_signals()?;
         Ok(sandbox)
+    }
+
+    /// A folder within this one, to measure another program in. Both end together.
+    pub(crate) fn sibling(&self, svc: PathBuf, name: &str) -> anyhow::Result<Self> {
+        let folder = self.root.path().join(name);
+        fs::create_dir(&folder)?;
+        Ok(Self { root: Arc::clone(&self.root), folder, svc, running: Arc::clone(&self.running) })
+    }
+
+    /// Removes what is in the folder, except `kept`.
+    pub(crate) fn clear(&self, kept: Option<&str>) -> anyhow::Result<()> {
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            if kept.is_some_and(|kept| entry.file_name() == *kept) {
+                continue;
+            }
+            if entry.file_type()?.is_dir() {
+                fs::remove_dir_all(entry.path())?;
+            } else {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     /// The program to measure.
@@ -40,7 +67,7 @@ impl Sandbox {
 
     /// The path of `name` in the folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.folder.join(name)
     }
 
     /// Starts a process that ends with its owner at the latest. Its standard error goes to a file that
@@ -62,7 +89,7 @@ impl Sandbox {
     fn listen_to_signals(&self) -> anyhow::Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (folder, running) = (self.folder.path().to_owned(), Arc::clone(&self.running));
+        let (folder, running) = (self.root.path().to_owned(), Arc::clone(&self.running));
         let (mut interrupt, mut terminate) = {
             let _guard = runtime.enter();
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)

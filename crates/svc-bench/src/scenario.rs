@@ -57,6 +57,22 @@ impl Scenario {
         matches!(self, Self::PeersAppend | Self::PeersMixed | Self::PeersReplay)
     }
 
+    /// Whether it stands beside somebody else's server.
+    pub(crate) fn is_of_peers(self) -> bool {
+        self.needs_peers() || self == Self::PeersMcp
+    }
+
+    /// Whether it measures what is linked into this program, and not a program of its own.
+    pub(crate) fn is_in_process(self) -> bool {
+        matches!(self, Self::AppendInproc | Self::CheckIn | Self::Retrieval)
+    }
+
+    /// The name on the command line.
+    pub(crate) fn name(self) -> String {
+        let name = self.to_possible_value().map(|value| value.get_name().to_owned());
+        name.unwrap_or_default()
+    }
+
     pub(crate) fn run(self, bench: &mut Bench) -> anyhow::Result<()> {
         match self {
             Self::AppendInproc => append_inproc::run(bench),

@@ -75,3 +75,44 @@ fn a_program_that_is_not_there_is_named() {
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert_eq!(complaint, "error: there is no program /nowhere/svc\n");
 }
+
+/// A program that begins 300 ms later is worse at its start, and a replay through it is compared, too.
+#[test]
+fn a_comparison_names_the_lines_that_are_worse() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let slow = folder.path().join("svc");
+    let script = format!("#!/bin/sh\nsleep 0.3\nexec '{}' \"$@\"\n", svc().display());
+    std::fs::write(&slow, script).expect("a script");
+    let runnable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&slow, runnable).expect("a program");
+    let work = folder.path().join("work");
+    std::fs::create_dir(&work).expect("a folder");
+    let output = Command::new(env!("CARGO_BIN_EXE_svc-bench"))
+        .args(["compare", "--quick", "--json"])
+        .args(["--only", "startup", "--only", "replay", "--only", "append-inproc"])
+        .args([svc(), slow])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("TMPDIR", &work)
+        .output()
+        .expect("it runs");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    let document: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    assert_eq!(document["turns"], 2, "{document}");
+    let lines = document["lines"].as_array().expect("a list");
+    let line = |name: &str| {
+        let named = lines.iter().find(|line| line["name"] == name);
+        named.unwrap_or_else(|| panic!("no line {name} in {document}"))
+    };
+    let start = line("startup/empty");
+    assert_eq!(start["verdict"], "worse", "{start}");
+    assert!(start["second"].as_f64() > start["first"].as_f64().map(|ms| ms + 200.0), "{start}");
+    assert!(line("replay/20000")["first"].as_f64() > Some(0.0), "{document}");
+    // What is measured within svc-bench cannot be seen through a program, and no svc-bench stands beside the script.
+    let left_out = document["left_out"].as_array().expect("a list");
+    assert_eq!(left_out.len(), 1, "{document}");
+    assert!(left_out[0].as_str().is_some_and(|why| why.starts_with("append-inproc: ")));
+    let left = std::fs::read_dir(&work).expect("the folder").count();
+    assert_eq!(left, 0, "something was left behind");
+}
