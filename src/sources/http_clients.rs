@@ -1,6 +1,9 @@
 //! HTTP clients for servers and issuers, and where they may be sent.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use reqwest::{
     Client, Url,
@@ -14,30 +17,35 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// How many redirects within a server are followed.
 const MAX_REDIRECTS: usize = 5;
 
-/// Clients for servers on this machine, which no proxy stands before, and for all others.
-#[derive(Debug, Clone)]
-pub(super) struct HttpClients {
-    near: Client,
-    far: Client,
+/// Clients for servers on this machine, which no proxy stands before, and for all others. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HttpClients(Arc<Made>);
+
+/// Each is made when it is first used: it reads all certificates of the system, which a start does not wait for, and most
+/// daemons need none.
+#[derive(Debug, Default)]
+struct Made {
+    near: OnceLock<Client>,
+    far: OnceLock<Client>,
 }
 
 impl HttpClients {
-    /// Makes them.
-    pub(super) fn new() -> reqwest::Result<Self> {
-        choose_tls();
-        let builder = || {
-            Client::builder()
-                .connect_timeout(CONNECT)
-                .tcp_nodelay(true)
-                .redirect(Policy::custom(within_server))
-                .user_agent(concat!("svc/", env!("CARGO_PKG_VERSION")))
-        };
-        Ok(Self { near: builder().no_proxy().build()?, far: builder().build()? })
-    }
-
     /// The client for a URL.
-    pub(super) fn of(&self, url: &Url) -> &Client {
-        if is_loopback(url) { &self.near } else { &self.far }
+    pub(super) fn of(&self, url: &Url) -> reqwest::Result<&Client> {
+        let (made, is_near) =
+            if is_loopback(url) { (&self.0.near, true) } else { (&self.0.far, false) };
+        if let Some(client) = made.get() {
+            return Ok(client);
+        }
+        choose_tls();
+        let builder = Client::builder()
+            .connect_timeout(CONNECT)
+            .tcp_nodelay(true)
+            .redirect(Policy::custom(within_server))
+            .user_agent(concat!("svc/", env!("CARGO_PKG_VERSION")));
+        let builder = if is_near { builder.no_proxy() } else { builder };
+        let client = builder.build()?;
+        Ok(made.get_or_init(|| client))
     }
 }
 

@@ -234,7 +234,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_elsewhere_names_no_address_of_this_machine() {
-        let clients = HttpClients::new().expect("has clients");
+        let clients = HttpClients::default();
         let (near, far) = (url("http://127.0.0.1:9/mcp"), url("https://h/mcp"));
         for named in ["http://127.0.0.1:9/m", "http://localhost:9/m", "https://[::1]:9/m"] {
             let mut headers = reqwest::header::HeaderMap::new();

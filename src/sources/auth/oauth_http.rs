@@ -49,8 +49,8 @@ async fn send(
     let host = url.host_str().unwrap_or_default().to_owned();
     let failed = |problem: String| IssuerUnreachable(format!("{host} cannot be asked: {problem}"));
     let (parts, body) = request.into_parts();
-    let sending =
-        clients.of(&url).request(parts.method, url.clone()).headers(parts.headers).body(body);
+    let client = clients.of(&url).map_err(|error| failed(problem_of(error)))?;
+    let sending = client.request(parts.method, url.clone()).headers(parts.headers).body(body);
     let answering = async {
         let mut response = sending.send().await.map_err(problem_of)?;
         let mut body = Vec::new();

@@ -62,7 +62,7 @@ impl SourceManager {
         } = parts;
         let lists = services.sources.lists().await?;
         let leftovers = services.sources.processes().await?;
-        let clients = HttpClients::new()?;
+        let clients = HttpClients::default();
         let (learned, lessons) = mpsc::unbounded_channel();
         let (said, lines) = mpsc::channel(EVENTS);
         let (events, calls) = mpsc::channel(EVENTS);

@@ -55,7 +55,7 @@ impl RemoteEndpoint {
         let mut is_renewed = false;
         loop {
             let (headers, credential) = self.headers(request).await?;
-            let client = self.clients.of(url);
+            let client = self.clients.of(url).map_err(|error| self.lost(error))?;
             let sending = client
                 .request(request.method.clone(), url.clone())
                 .headers(headers)

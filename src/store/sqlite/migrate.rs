@@ -5,7 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection, migrate::Migrator};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions as _, Connection as _, SqliteConnection,
+    migrate::{Migrate as _, Migrator},
+};
 
 use super::{
     connect::{reader_options, writer_options},
@@ -14,6 +17,9 @@ use super::{
 use crate::store::{MigrateError, Migrations, StoreError};
 
 pub(super) static MIGRATOR: Migrator = sqlx::migrate!();
+/// What the migrations up to the version in its first line make. A test below compares the two, and writes it anew with
+/// `INSTA_UPDATE=always`, as snapshots are.
+static SCHEMA: &str = include_str!("schema.sql");
 
 impl Migrations {
     /// What a file that does not exist yet would need.
@@ -91,10 +97,46 @@ pub(super) async fn apply_with_backup(
 async fn apply(conn: &mut SqliteConnection) -> Result<(), MigrateError> {
     // One commit for all steps: they apply together or not at all, and a first start waits for the disk once.
     let mut tx = conn.begin().await.map_err(StoreError::from)?;
+    let objects = sqlx::query_scalar::<_, i64>("select count(*) from sqlite_schema");
+    if objects.fetch_one(&mut *tx).await.map_err(StoreError::from)? == 0 {
+        make_schema(&mut tx).await?;
+    }
     let applied = MIGRATOR.run(&mut *tx).await;
     applied.map_err(|error| MigrateError::Failed(Arc::new(error)))?;
     tx.commit().await.map_err(StoreError::from)?;
     Ok(())
+}
+
+/// What the first migrations make of an empty database, in a fraction of their time. They count as applied.
+async fn make_schema(conn: &mut SqliteConnection) -> Result<(), MigrateError> {
+    let noted = conn.ensure_migrations_table(&MIGRATOR.table_name).await;
+    noted.map_err(|error| MigrateError::Failed(Arc::new(error)))?;
+    let rows: Vec<String> = MIGRATOR
+        .iter()
+        .filter(|step| step.version <= schema_version())
+        .map(|step| {
+            let description = step.description.replace('\'', "''");
+            format!(
+                "({}, '{description}', 1, x'{}', 0)",
+                step.version,
+                hex::encode(&*step.checksum)
+            )
+        })
+        .collect();
+    let note = format!(
+        "insert into {} (version, description, success, checksum, execution_time) values {}",
+        MIGRATOR.table_name,
+        rows.join(", ")
+    );
+    sqlx::raw_sql(SCHEMA).execute(&mut *conn).await.map_err(StoreError::from)?;
+    sqlx::raw_sql(AssertSqlSafe(note)).execute(conn).await.map_err(StoreError::from)?;
+    Ok(())
+}
+
+/// The migration up to which [`SCHEMA`] goes: the number in its first line.
+fn schema_version() -> i64 {
+    let line = SCHEMA.lines().next().unwrap_or_default();
+    line.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
 }
 
 async fn applied(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
@@ -110,4 +152,110 @@ async fn applied(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
         .fetch_one(conn)
         .await?;
     Ok(version.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rusqlite::Connection;
+
+    use super::*;
+
+    /// How many migrations may be newer than the schema: each makes the first start slower.
+    const NEWER: i64 = 5;
+
+    async fn connect(path: &Path) -> SqliteConnection {
+        writer_options(path).unwrap().connect().await.unwrap()
+    }
+
+    fn strings(conn: &Connection, sql: &str) -> Vec<Vec<String>> {
+        let mut statement = conn.prepare(sql).unwrap();
+        let columns = statement.column_count();
+        let mut rows = statement.query([]).unwrap();
+        let mut all = Vec::new();
+        while let Some(row) = rows.next().unwrap() {
+            let cell = |column| row.get::<_, Option<String>>(column).unwrap().unwrap_or_default();
+            all.push((0..columns).map(cell).collect());
+        }
+        all
+    }
+
+    /// The rows of each table, as values of SQL.
+    fn contents(conn: &Connection, kinds: &str) -> BTreeMap<String, Vec<String>> {
+        let tables = strings(
+            conn,
+            &format!(
+                "select name from pragma_table_list where schema = 'main' and type in ({kinds})
+                    and name <> '_sqlx_migrations' and name not like 'sqlite\\_%' escape '\\' order by name"
+            ),
+        );
+        let rows = |table: &str| {
+            let columns = strings(conn, &format!("select name from pragma_table_info('{table}')"));
+            let columns: Vec<String> =
+                columns.iter().map(|row| format!("quote(\"{}\")", row[0])).collect();
+            let sql = format!("select {} from \"{table}\"", columns.join(" || ', ' || "));
+            strings(conn, &sql).into_iter().map(|row| row.concat()).collect::<Vec<_>>()
+        };
+        tables.iter().map(|row| (row[0].clone(), rows(&row[0]))).collect()
+    }
+
+    /// The statements that make what is in the database.
+    fn written(conn: &Connection, version: i64) -> String {
+        let mut text = format!(
+            "-- What the migrations up to {version} make of an empty file, for a first start. Written by a test of migrate.rs.\n"
+        );
+        let objects = strings(
+            conn,
+            "select sql from sqlite_schema where sql is not null and tbl_name <> '_sqlx_migrations'
+                and name not in (select name from pragma_table_list where type = 'shadow')
+                and name not like 'sqlite\\_%' escape '\\' order by type <> 'table', rowid",
+        );
+        for object in objects {
+            text.push_str(&format!("{};\n", object[0]));
+        }
+        for (table, rows) in contents(conn, "'table'") {
+            for row in rows {
+                text.push_str(&format!("insert into {table} values ({row});\n"));
+            }
+        }
+        text
+    }
+
+    #[tokio::test]
+    async fn the_schema_is_what_the_migrations_make() {
+        let folder = tempfile::tempdir().unwrap();
+        let (stepwise, at_once) =
+            (folder.path().join("stepwise.db"), folder.path().join("once.db"));
+        let mut conn = connect(&stepwise).await;
+        MIGRATOR.run(&mut conn).await.unwrap();
+        conn.close().await.unwrap();
+        let stepwise = Connection::open(stepwise).unwrap();
+        let latest = after(0).latest;
+        if std::env::var_os("INSTA_UPDATE").is_some_and(|update| update == "always") {
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/sqlite/schema.sql");
+            std::fs::write(file, written(&stepwise, latest)).unwrap();
+        }
+        assert!(
+            latest - schema_version() <= NEWER && schema_version() <= latest,
+            "schema.sql is of version {}, the migrations of {latest}: INSTA_UPDATE=always writes it",
+            schema_version()
+        );
+
+        let mut conn = connect(&at_once).await;
+        apply(&mut conn).await.unwrap();
+        conn.close().await.unwrap();
+        let at_once = Connection::open(at_once).unwrap();
+        let objects = "select type || ' ' || name, tbl_name, sql from sqlite_schema order by 1";
+        assert_eq!(strings(&at_once, objects), strings(&stepwise, objects));
+        // The rows that migrations make, and those of the full-text indexes.
+        let kinds = "'table', 'shadow'";
+        assert_eq!(contents(&at_once, kinds), contents(&stepwise, kinds));
+        let steps =
+            "select cast(version as text), description, cast(success as text), hex(checksum)
+            from _sqlx_migrations order by version";
+        assert_eq!(strings(&at_once, steps), strings(&stepwise, steps));
+        let settings = "select cast(user_version as text) from pragma_user_version";
+        assert_eq!(strings(&at_once, settings), strings(&stepwise, settings));
+    }
 }
