@@ -36,7 +36,9 @@ use super::{
     routes,
 };
 use crate::{
-    domain::{BudgetKind, Caller, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, limits},
+    domain::{
+        BudgetKind, Caller, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, Timestamp, limits,
+    },
     service::{Credential, Services},
     store::WriteLane,
     web::{self, RouteName},
@@ -80,6 +82,12 @@ impl Edge {
     /// From here on new requests are answered 503: we are going down.
     pub fn drain(&self) {
         self.0.draining.store(true, Relaxed);
+    }
+
+    /// The time. Before there is anything to answer there is none.
+    pub(super) fn now(&self) -> Timestamp {
+        let app = self.0.app.get();
+        app.map_or(Timestamp::from_millis(0), |(app, _)| app.services.now())
     }
 
     /// Answers a request that came in by this way.
@@ -372,7 +380,8 @@ fn is_endless(response: &Response) -> bool {
     response.extensions().get::<web::Endless>().is_some()
 }
 
-fn is_event_stream(response: &Response) -> bool {
+/// Whether the answer is a stream of events.
+pub(super) fn is_event_stream(response: &Response) -> bool {
     let kind = response.headers().get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }

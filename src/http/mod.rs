@@ -1,6 +1,6 @@
 //! The HTTP face: REST, event streams, metrics. An adapter: it parses, calls a service, and renders.
 //!
-//! Reading order: `server` accepts connections, `edge` decides who may come in by `entry`'s rules, `routes` is the table
+//! Reading order: `server` accepts connections, `connection` reads requests from one and writes the answers, `edge` decides who may come in by `entry`'s rules, `routes` is the table
 //! of all handlers, then one file for each resource. Handlers know `state` (what they share), `api` (how a route and its
 //! description are declared) and `body`, and never the table. Status codes live in `web::problem`.
 
@@ -8,7 +8,9 @@ mod admission;
 mod agents;
 mod api;
 mod body;
+mod client_socket;
 mod client_user;
+mod connection;
 mod conversations;
 mod daemon_proof;
 mod doctor;
@@ -33,6 +35,7 @@ mod server;
 mod sources;
 mod sse;
 mod state;
+mod stream_writer;
 mod tasks;
 #[cfg(test)]
 mod tests;
