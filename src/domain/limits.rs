@@ -194,10 +194,13 @@ pub const AGENT_PAGE_BYTES: usize = 128 * 1024;
 /// Bytes of results of one kind of read that are kept for as long as nothing is written.
 pub const READS_BYTES: usize = 1024 * 1024;
 
-/// Rows in one page of a replay. The same number stands in the queries of `store/sqlite/replay.rs`.
+/// Bytes of text after which a page of a replay ends. One event goes alone, whatever its size. A replay holds two pages: one
+/// on its way to the client, one read ahead.
+pub const REPLAY_BYTES: usize = 128 * 1024;
+/// Page cache of a connection for replays, in KiB: it reads each page of the file once.
+pub const REPLAY_CACHE_KIB: i64 = 256;
+/// Events in one page where they are read one by one: with a filter, or by a program within the daemon.
 pub const REPLAY_ROWS: u32 = 256;
-/// Characters of `data` above which a row is replayed alone. The same number stands in `migrations/0001_log.sql`.
-pub const REPLAY_LARGE: u32 = 8192;
 /// Positions that one page of a feed over several streams looks at.
 pub const SCAN_POSITIONS: i64 = 8192;
 /// Bytes of frames that a stream's tail keeps in memory while somebody listens. Who is further behind reads the table.

@@ -1,36 +1,89 @@
 //! Server-sent events as text: how an event is framed (WHATWG HTML, 9.2 "Server-sent events").
 //!
-//! The store writes the very same text in SQL for replay (`store/replay.rs`); a test there holds the two together.
+//! Each stream of frames, live or replayed, is written here. It is the inner loop of a replay: nothing is formatted
+//! where it can be copied.
 
-use std::fmt::Write as _;
-
-use super::{Event, Framing};
+use super::{Event, Framing, Seq, Timestamp};
 
 /// A comment, which clients skip: it keeps the connection alive.
 pub const KEEP_ALIVE: &str = ": keep-alive\n\n";
 
+/// An event, borrowed from wherever it stands.
+#[derive(Debug, Clone, Copy)]
+pub struct EventParts<'a> {
+    /// Where it stands in the whole log.
+    pub position: i64,
+    /// The stream.
+    pub stream: &'a str,
+    /// Where it stands in its stream.
+    pub seq: Seq,
+    /// Its kind.
+    pub kind: &'a str,
+    /// One line of JSON.
+    pub data: &'a str,
+    /// When it was committed.
+    pub at: Timestamp,
+}
+
+impl<'a> From<&'a Event> for EventParts<'a> {
+    fn from(event: &'a Event) -> Self {
+        Self {
+            position: event.position,
+            stream: event.stream.as_str(),
+            seq: event.seq,
+            kind: &event.kind,
+            data: &event.data,
+            at: event.at,
+        }
+    }
+}
+
+impl EventParts<'_> {
+    /// The id of its frame: the cursor behind it.
+    pub fn id(&self, framing: Framing) -> i64 {
+        match framing {
+            Framing::Data | Framing::ItemBySeq => self.seq,
+            Framing::ItemByPosition => self.position,
+        }
+    }
+}
+
 /// Appends the frame of `event` to `out`.
-pub fn push_frame(out: &mut String, event: &Event, framing: Framing) {
-    let id = match framing {
-        Framing::Data | Framing::ItemBySeq => event.seq,
-        Framing::ItemByPosition => event.position,
-    };
-    push_head(out, id, &event.kind);
+pub fn push_frame<'a>(out: &mut String, event: impl Into<EventParts<'a>>, framing: Framing) {
+    let event = event.into();
+    let mut digits = itoa::Buffer::new();
+    for part in ["id: ", digits.format(event.id(framing)), "\nevent: ", event.kind, "\ndata: "] {
+        out.push_str(part);
+    }
     match framing {
-        Framing::Data => out.push_str(&event.data),
+        Framing::Data => out.push_str(event.data),
         Framing::ItemBySeq | Framing::ItemByPosition => push_item(out, event),
     }
     out.push_str("\n\n");
 }
 
 /// Appends the JSON item of `event`: `{position, stream, seq, kind, data, at}`.
-pub fn push_item(out: &mut String, event: &Event) {
+pub fn push_item<'a>(out: &mut String, event: impl Into<EventParts<'a>>) {
+    let event = event.into();
+    let (mut position, mut seq) = (itoa::Buffer::new(), itoa::Buffer::new());
     // A stream's name and a kind hold nothing that JSON escapes (`StreamName::parse`, our own kinds).
-    infallible(write!(
-        out,
-        r#"{{"position":{},"stream":"{}","seq":{},"kind":"{}","data":{},"at":"{}"}}"#,
-        event.position, event.stream, event.seq, event.kind, event.data, event.at
-    ));
+    for part in [
+        r#"{"position":"#,
+        position.format(event.position),
+        r#","stream":""#,
+        event.stream,
+        r#"","seq":"#,
+        seq.format(event.seq),
+        r#","kind":""#,
+        event.kind,
+        r#"","data":"#,
+        event.data,
+        r#","at":""#,
+    ] {
+        out.push_str(part);
+    }
+    event.at.push_to(out);
+    out.push_str(r#""}"#);
 }
 
 /// A frame that is not an event of the log and so has no id: the client's cursor stays where it is.
@@ -42,14 +95,6 @@ pub fn notice(kind: &str, data: &impl serde::Serialize) -> String {
 /// About how long the frame of `event` is, to reserve room.
 pub fn frame_len(event: &Event) -> usize {
     event.data.len() + event.kind.len() + event.stream.as_str().len() + 128
-}
-
-fn push_head(out: &mut String, id: i64, kind: &str) {
-    infallible(write!(out, "id: {id}\nevent: {kind}\ndata: "));
-}
-
-fn infallible(written: std::fmt::Result) {
-    written.expect("writing to a string does not fail");
 }
 
 #[cfg(test)]

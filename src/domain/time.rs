@@ -87,6 +87,13 @@ impl Timestamp {
     }
 }
 
+impl Timestamp {
+    /// Appends the text form to `out`.
+    pub fn push_to(self, out: &mut String) {
+        out.push_str(std::str::from_utf8(&self.written()).unwrap_or_default());
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(std::str::from_utf8(&self.written()).unwrap_or_default())

@@ -478,7 +478,7 @@ fn every_kind_of_event_is_in_the_reference() {
 }
 
 /// Bounds that nobody outside meets: sizes of batches, caches, and steps of the work.
-const INTERNAL: [&str; 22] = [
+const INTERNAL: [&str; 23] = [
     "CHUNK_BYTES",
     "EVENT_ROW_BYTES",
     "GIVEN_COMPARED",
@@ -493,7 +493,8 @@ const INTERNAL: [&str; 22] = [
     "MEMORY_IMPORTANT",
     "PROMPT_TYPOS",
     "READS_BYTES",
-    "REPLAY_LARGE",
+    "REPLAY_BYTES",
+    "REPLAY_CACHE_KIB",
     "REPLAY_ROWS",
     "SCAN_POSITIONS",
     "STREAMS_CACHED",

@@ -11,7 +11,7 @@ use crate::expect::{
     all_pages, append, dense, done, each, frame, instant, new_task, page, peer, problem, subscribe,
     text,
 };
-use crate::wire::{Block, Caller, Event, Sse};
+use crate::wire::{Block, Caller, Conn, Event, Sse};
 
 /// A task that ended: its making, `frames` lines and its end. Returns its id and last event id.
 #[track_caller]
@@ -600,4 +600,59 @@ fn a_feed_follows_over_a_crash_without_a_gap() {
         d.restart();
     }
     assert_eq!(page(&d.get(&target), "events"), seen);
+}
+
+/// Streams and other answers on one connection, in turn and all asked for at once: a stream's end leaves it as it was.
+#[test]
+fn a_connection_goes_on_after_a_stream() {
+    let d = Daemon::start();
+    let (task, last) = ended(&d, 3);
+    let kept = |target: &str| d.request("GET", target).without("Connection").bytes();
+    let (health, stream) = (kept("/health"), kept(&subscribe(&task)));
+    let asked = [&health, &stream, &health, &stream, &stream, &health];
+    for at_once in [false, true] {
+        let mut conn = Conn::open(d.addr).expect("a connection");
+        if at_once {
+            conn.write(&asked.map(Vec::as_slice).concat()).expect("it takes all");
+        }
+        for request in asked {
+            if !at_once {
+                conn.write(request).expect("it is still open");
+            }
+            let reply = conn.reply().expect("an answer");
+            assert_eq!(reply.status(), 200, "{reply:?}");
+            assert_eq!(reply.header("connection"), None, "{reply:?}");
+            assert!(reply.header("date").is_some_and(|date| date.ends_with(" GMT")), "{reply:?}");
+            let body = String::from_utf8_lossy(&reply.body);
+            if request == &stream {
+                assert_eq!(reply.header("transfer-encoding"), Some("chunked"), "{reply:?}");
+                assert!(body.contains(&format!("id: {last}\nevent: terminal\n")), "{body}");
+            } else {
+                assert!(body.starts_with('{'), "{body}");
+            }
+        }
+    }
+}
+
+/// A client that wants the connection to end with the stream is told that it does, and one that knows no chunks gets none.
+#[test]
+fn a_stream_ends_its_connection_where_the_client_wants_it() {
+    let d = Daemon::start();
+    let (task, last) = ended(&d, 3);
+    let target = subscribe(&task);
+    let closing = d.request("GET", &target).bytes();
+    let old = String::from_utf8(d.request("GET", &target).without("Connection").bytes());
+    let old = old.expect("text").replacen("HTTP/1.1", "HTTP/1.0", 1).into_bytes();
+    for (request, encoding) in [(closing, Some("chunked")), (old, None)] {
+        let mut conn = Conn::open(d.addr).expect("a connection");
+        conn.write(&request).expect("it is written");
+        let reply = conn.reply().expect("an answer");
+        assert_eq!(reply.header("transfer-encoding"), encoding, "{reply:?}");
+        if encoding.is_some() {
+            assert_eq!(reply.header("connection"), Some("close"), "{reply:?}");
+        }
+        let body = String::from_utf8_lossy(&reply.body);
+        assert!(body.contains(&format!("id: {last}\nevent: terminal\n")), "{body}");
+        assert!(conn.reply().is_err(), "nothing follows");
+    }
 }

@@ -12,14 +12,20 @@ use crate::{domain::limits, private_file, store::StoreError};
 /// Ends of the names of a database's files.
 const FILES: [&str; 4] = ["", "-wal", "-shm", "-journal"];
 
-/// Settings that writers and readers share. The engine follows links, so they are refused here.
-fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+/// Refuses links, which the engine would follow.
+pub(super) fn check_names(path: &Path) -> Result<(), StoreError> {
     for end in FILES {
         let mut name = OsString::from(path);
         name.push(end);
         private_file::check_one_name(Path::new(&name))
             .map_err(|untrusted| StoreError::Linked(untrusted.to_string()))?;
     }
+    Ok(())
+}
+
+/// Settings that writers and readers share.
+fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    check_names(path)?;
     Ok(SqliteConnectOptions::from_str("sqlite:")?
         .filename(path)
         .foreign_keys(true)

@@ -10,6 +10,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
     connect::{limit_size, reader_options, writer_options},
+    frame_readers::FrameReaders,
     migrate,
     tally::Tally,
     tx::WriteTx,
@@ -28,6 +29,7 @@ use crate::{
 pub struct Store {
     jobs: Arc<WriteQueueSender>,
     pub(super) readers: SqlitePool,
+    pub(super) frame_readers: Arc<FrameReaders>,
     bus: Arc<Bus>,
     counters: Arc<WriterCounters>,
     version: Arc<Version>,
@@ -91,7 +93,10 @@ impl Store {
         let jobs = Arc::new(jobs);
         let shared = (Arc::clone(&counters), Arc::clone(&version));
         let writer = tokio::spawn(writer::run(tx, queue, clock, shared));
-        Ok((Self { jobs, readers, bus, counters, version, path: path.into() }, Writer(writer)))
+        let path: Arc<Path> = path.into();
+        let frame_readers = FrameReaders::new(Arc::clone(&path));
+        let store = Self { jobs, readers, frame_readers, bus, counters, version, path };
+        Ok((store, Writer(writer)))
     }
 
     /// Runs `work` in a write transaction, and answers when it is on the disk.
@@ -167,12 +172,13 @@ impl Writer {
     /// Finishes what is queued, empties the write-ahead log into the database and closes both. All clones of the
     /// store are gone by then, or their writes answer [`StoreError::Stopped`].
     pub async fn close(self, store: Store) -> Result<(), StoreError> {
-        let Store { jobs, readers, .. } = store;
+        let Store { jobs, readers, frame_readers, .. } = store;
         // Clones of the store may still exist, so the writer gets a job that closes the channel.
         let (reply, closed) = oneshot::channel();
         jobs.send(WriterJob::Stop { reply }).await?;
         closed.await.map_err(|_| StoreError::Stopped)?;
         readers.close().await;
+        frame_readers.close().await;
         let mut tx = self.0.await.map_err(|_| StoreError::Panicked)?;
         // All is on the disk already, in the write-ahead log if not in the database. Where there is no room to move
         // it, the next start does.

@@ -2,24 +2,33 @@
 
 use std::sync::Arc;
 
-use crate::store::StoreError;
+use crate::store::{EngineError, StoreError};
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        // Primary result codes (sqlite.org/rescode.html); the low byte of the extended code.
         let code = error
             .as_database_error()
             .and_then(sqlx::error::DatabaseError::code)
-            .and_then(|code| code.parse::<i32>().ok())
-            .map(|code| code & 0xff);
-        let error = Arc::new(error);
-        match code {
-            Some(5 | 6) => Self::Busy(error),
-            Some(8 | 14) => Self::ReadOnly(error),
-            Some(11 | 26) => Self::Corrupt(error),
-            Some(10 | 13) => Self::Full(error),
-            _ => Self::Database(error),
-        }
+            .and_then(|code| code.parse::<i32>().ok());
+        of_code(code, Arc::new(error))
+    }
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        let code = error.sqlite_error().map(|error| error.extended_code);
+        of_code(code, Arc::new(error))
+    }
+}
+
+/// By the primary result code (sqlite.org/rescode.html): the low byte of the extended one.
+fn of_code(extended: Option<i32>, error: EngineError) -> StoreError {
+    match extended.map(|code| code & 0xff) {
+        Some(5 | 6) => StoreError::Busy(error),
+        Some(8 | 14) => StoreError::ReadOnly(error),
+        Some(11 | 26) => StoreError::Corrupt(error),
+        Some(10 | 13) => StoreError::Full(error),
+        _ => StoreError::Database(error),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The SQLite engine, and the only SQL in the program: one file, one writer, a few readers.
 //!
 //! Reading order: `db` opens the file, `writer` turns queued jobs into commits, `tx` is what a job sees, `log` appends
-//! and `replay` reads the log. One file for each family of tables holds the rest. `columns` says how values of the
+//! `replay` reads the log and `frames` its pages for a replay. One file for each family of tables holds the rest. `columns` says how values of the
 //! domain are stored.
 
 mod agent;
@@ -18,6 +18,8 @@ mod db;
 mod dispatch;
 mod errors;
 mod files;
+mod frame_readers;
+mod frames;
 mod hook;
 mod journal;
 mod json;

@@ -1,18 +1,13 @@
-//! Reading the log: pages of events, and pages of frames that SQLite itself writes.
-//!
-//! A replay's page is one row whose text is ready for the socket. To fetch the rows and frame them here would take two
-//! to three times as long, as handing over each row is the cost. The text is the same as that of
-//! [`crate::domain::sse`]; a test below holds the two together.
+//! Reading the log event by event. `frames` reads it as the text of a replay.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt as _};
 
 use super::{db::Store, streams::visibility_of};
 use crate::{
-    domain::{Event, Framing, Seq, StreamName, Timestamp, limits},
-    store::{FeedScope, FramePage, LogPage, PageSize, StoreError, StreamView, render},
+    domain::{Event, Seq, StreamName, Timestamp},
+    store::{FeedScope, LogPage, PageSize, StoreError, StreamView},
 };
 
 /// Takes rows until the page is full.
@@ -140,259 +135,15 @@ impl Store {
         });
         page_of(take, rows).await
     }
-
-    /// The next page of one stream after `after`, framed. `None` if there is nothing after it.
-    pub async fn frames(
-        &self,
-        stream: i64,
-        name: &StreamName,
-        after: Seq,
-        framing: Framing,
-    ) -> Result<Option<FramePage>, StoreError> {
-        let page = match framing {
-            Framing::Data => self.data_page(stream, after).await?,
-            Framing::ItemBySeq | Framing::ItemByPosition => {
-                self.item_page(stream, name, after).await?
-            }
-        };
-        if let Some(frames) = page {
-            return Ok(Some(frames));
-        }
-        // Nothing, or a row so large that it goes alone.
-        let events = self.events(stream, name, after, None, PageSize::rows(1)).await?.events;
-        Ok(events.last().map(|event| FramePage {
-            bytes: render(&events, framing),
-            cursor: event.seq,
-            more: true,
-        }))
-    }
-
-    // The limits stand in the text: for a bound one the statement would be prepared anew. A blob is handed over as it
-    // is, where a text is copied once more to be terminated and checked.
-    async fn data_page(&self, stream: i64, after: Seq) -> Result<Option<FramePage>, StoreError> {
-        let row = sqlx::query!(
-            r#"select max(seq) as "cursor: i64", count(*) as "rows!: i64", cast(group_concat(
-                'id: ' || seq || char(10) || 'event: ' || kind || char(10) || 'data: ' || data,
-                char(10, 10)) || char(10, 10) as blob) as "text: Vec<u8>",
-                (select min(seq) from event where stream_id = ?1 and seq > ?2 and length(data) > 8192)
-                as "large: Seq"
-            from (
-                select seq, kind, data from event
-                where stream_id = ?1 and seq > ?2 and seq < coalesce(
-                    (select min(seq) from event where stream_id = ?1 and seq > ?2 and length(data) > 8192),
-                    9223372036854775807)
-                order by seq limit 256
-            )"#,
-            stream,
-            after
-        )
-        .fetch_one(&self.readers)
-        .await?;
-        Ok(page(row.cursor, row.text, row.rows, row.large))
-    }
-
-    async fn item_page(
-        &self,
-        stream: i64,
-        name: &StreamName,
-        after: Seq,
-    ) -> Result<Option<FramePage>, StoreError> {
-        let name = name.as_str();
-        let row = sqlx::query!(
-            r#"select max(seq) as "cursor: i64", count(*) as "rows!: i64", cast(group_concat(
-                'id: ' || seq || char(10) || 'event: ' || kind || char(10)
-                || 'data: {"position":' || position || ',"stream":"' || ?3 || '","seq":' || seq
-                || ',"kind":"' || kind || '","data":' || data
-                || ',"at":"' || strftime('%Y-%m-%dT%H:%M:%fZ', at / 1000.0, 'unixepoch') || '"}',
-                char(10, 10)) || char(10, 10) as blob) as "text: Vec<u8>",
-                (select min(seq) from event where stream_id = ?1 and seq > ?2 and length(data) > 8192)
-                as "large: Seq"
-            from (
-                select position, seq, kind, data, at from event
-                where stream_id = ?1 and seq > ?2 and seq < coalesce(
-                    (select min(seq) from event where stream_id = ?1 and seq > ?2 and length(data) > 8192),
-                    9223372036854775807)
-                order by seq limit 256
-            )"#,
-            stream,
-            after,
-            name
-        )
-        .fetch_one(&self.readers)
-        .await?;
-        Ok(page(row.cursor, row.text, row.rows, row.large))
-    }
-
-    /// The next page of several streams after the position `after` and up to `head`, framed. It looks at a bounded
-    /// number of positions, so a page may be empty and still move the cursor. `None` if `after` is the head.
-    pub async fn feed_frames(
-        &self,
-        scope: &FeedScope,
-        after: i64,
-        head: i64,
-    ) -> Result<Option<FramePage>, StoreError> {
-        if after >= head {
-            return Ok(None);
-        }
-        let until = head.min(after.saturating_add(limits::SCAN_POSITIONS));
-        let (lowest, beyond) = (scope.lowest(), scope.beyond());
-        let reader = scope.reader();
-        let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
-        let row = sqlx::query!(
-            r#"select max(position) as "cursor: i64", count(*) as "rows!: i64", cast(group_concat(
-                'id: ' || position || char(10) || 'event: ' || kind || char(10)
-                || 'data: {"position":' || position || ',"stream":"' || name || '","seq":' || seq
-                || ',"kind":"' || kind || '","data":' || data
-                || ',"at":"' || strftime('%Y-%m-%dT%H:%M:%fZ', at / 1000.0, 'unixepoch') || '"}' || char(10, 10),
-                '') as blob) as "text: Vec<u8>",
-                (select min(position) from event where position > ?1 and length(data) > 8192) as "large: i64",
-                (select min(position) from event where position > ?1) as "next: i64"
-            from (
-                select e.position, s.name, e.seq, e.kind, e.data, e.at
-                from event e
-                cross join stream s on s.id = e.stream_id
-                where e.position > ?1 and e.position <= ?2 and e.position < coalesce(
-                        (select min(position) from event where position > ?1 and length(data) > 8192),
-                        9223372036854775807)
-                    and s.name >= ?3 and s.name < ?4
-                    and (?5 = 3 or s.visibility = 'team' or s.owner = ?6 or s.runner = ?6 or s.project = ?7
-                        or ?5 = 2 and coalesce(s.owner, s.project) is not null or ?5 = 1 and s.project is not null)
-                order by e.position limit 256
-            )"#,
-            after,
-            until,
-            lowest,
-            beyond,
-            level,
-            owner,
-            project
-        )
-        .fetch_one(&self.readers)
-        .await?;
-        if row.large.is_some_and(|large| Some(large) == row.next) {
-            return self.large_page(scope, row.large.unwrap_or(until)).await.map(Some);
-        }
-        let cursor = if row.rows >= i64::from(limits::REPLAY_ROWS) {
-            row.cursor.unwrap_or(until)
-        } else {
-            // All of the window was looked at, up to a large row; and where retention left a hole, all of the hole.
-            let before = |position: Option<i64>| position.map_or(i64::MAX, |at| at - 1);
-            until.max(before(row.next).min(head)).min(before(row.large))
-        };
-        let bytes = Bytes::from(row.text.unwrap_or_default());
-        Ok(Some(FramePage { bytes, cursor, more: cursor < head }))
-    }
-
-    async fn large_page(&self, scope: &FeedScope, position: i64) -> Result<FramePage, StoreError> {
-        let events =
-            self.feed_events(scope, position - 1, position, None, PageSize::rows(1)).await?.events;
-        let bytes = render(&events, Framing::ItemByPosition);
-        Ok(FramePage { bytes, cursor: position, more: true })
-    }
-}
-
-fn page(
-    cursor: Option<i64>,
-    text: Option<Vec<u8>>,
-    rows: i64,
-    large: Option<Seq>,
-) -> Option<FramePage> {
-    let more = rows >= i64::from(limits::REPLAY_ROWS) || large.is_some();
-    Some(FramePage { cursor: cursor?, bytes: Bytes::from(text?), more })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        domain::{NewEvent, Ownership, Principal, StreamReader, StreamVisibility, sse},
+        domain::{NewEvent, Ownership, Principal, StreamReader, StreamVisibility},
         store::testing::{TestStore, append, event},
     };
-
-    async fn replayed(store: &Store, name: &StreamName, after: Seq, framing: Framing) -> String {
-        let view = store.view(name).await.unwrap().unwrap();
-        let (mut text, mut cursor) = (String::new(), after);
-        while let Some(page) = store.frames(view.id, name, cursor, framing).await.unwrap() {
-            assert!(page.cursor > cursor, "a page moves the cursor");
-            cursor = page.cursor;
-            text.push_str(std::str::from_utf8(&page.bytes).unwrap());
-        }
-        text
-    }
-
-    async fn fed(store: &Store, prefix: &str, after: i64) -> String {
-        let (_, head) = store.log_bounds().await.unwrap();
-        let scope = FeedScope::prefix(prefix, StreamReader::Operator);
-        let (mut text, mut cursor) = (String::new(), after);
-        while let Some(page) = store.feed_frames(&scope, cursor, head).await.unwrap() {
-            assert!(page.cursor > cursor && page.cursor <= head, "a page moves the cursor");
-            cursor = page.cursor;
-            text.push_str(std::str::from_utf8(&page.bytes).unwrap());
-        }
-        assert_eq!(cursor, head);
-        text
-    }
-
-    fn framed<'a>(events: impl IntoIterator<Item = &'a Event>, framing: Framing) -> String {
-        let mut text = String::new();
-        for event in events {
-            sse::push_frame(&mut text, event, framing);
-        }
-        text
-    }
-
-    /// SQL and Rust write the same frames, for small rows, large rows, and around the ends of pages.
-    #[tokio::test]
-    async fn sql_frames_as_the_domain_does() {
-        let test = TestStore::open().await;
-        let (store, clock) = (&test.store, &test.clock);
-        let (one, two) = (StreamName::of("task", "one"), StreamName::of("peer", "two"));
-        let data = |n: usize| match n {
-            // Alone on a page, next to each other, and first and last of a page.
-            3 | 4 | 256 | 257 => format!(r#"{{"n":{n},"big":"{}"}}"#, "x".repeat(9000)),
-            _ => format!(r#"{{"n":{n},"text":"ünï \u2028 \"q\" 😀"}}"#),
-        };
-        for n in 0..700 {
-            clock.set(Timestamp::from_millis(1_795_181_760_000 + n * 7));
-            let events = vec![event("frame", &data(usize::try_from(n).unwrap()))];
-            append(store, if n % 3 == 0 { &two } else { &one }, events).await;
-        }
-        let all = store
-            .feed_events(
-                &FeedScope::prefix("", StreamReader::Operator),
-                0,
-                i64::MAX,
-                None,
-                PageSize::rows(1000),
-            )
-            .await
-            .unwrap()
-            .events;
-        assert_eq!(all.len(), 700);
-        assert!(all.iter().zip(1..).all(|(event, position)| event.position == position));
-        for name in [&one, &two] {
-            for framing in [Framing::Data, Framing::ItemBySeq] {
-                for after in [0, 1, 100, 400] {
-                    let expected =
-                        all.iter().filter(|event| event.stream == *name && event.seq > after);
-                    assert_eq!(
-                        replayed(store, name, after, framing).await,
-                        framed(expected, framing)
-                    );
-                }
-            }
-        }
-        for (prefix, name) in [("", None), ("task/", Some(&one)), ("peer", Some(&two))] {
-            for after in [0, 3, 255, 256, 699] {
-                let expected = all.iter().filter(|event| {
-                    event.position > after && name.is_none_or(|name| event.stream == *name)
-                });
-                let expected = framed(expected, Framing::ItemByPosition);
-                assert_eq!(fed(store, prefix, after).await, expected, "{prefix} after {after}");
-            }
-        }
-        assert_eq!(fed(store, "nobody/", 0).await, "");
-    }
 
     /// What a query says of who may read a stream is what the domain says.
     #[tokio::test]
@@ -495,7 +246,9 @@ mod tests {
         assert_eq!(store.log_bounds().await.unwrap(), (11, 21));
         let appended = store.append(two.clone(), vec![event("frame", "{}")]).await.unwrap();
         assert_eq!(appended.last, 2, "a seq is never used twice");
-        assert!(fed(store, "", 0).await.starts_with("id: 1\n"));
+        let feed = FeedScope::prefix("", StreamReader::Operator);
+        let frames = store.feed_frames(&feed, 0, 21).await.unwrap().unwrap();
+        assert!(frames.bytes.starts_with(b"id: 1\n"));
     }
 
     #[tokio::test]
