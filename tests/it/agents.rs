@@ -408,6 +408,26 @@ fn work_is_a_task_whose_frames_are_the_words_of_the_agent() {
 }
 
 #[test]
+fn a_task_whose_maker_cannot_be_read_is_not_the_operators() {
+    let mut d = world();
+    let body = json!({ "instance": "slow", "prompt": "x" });
+    let (first, second) = (dispatch(&d, body.clone()), dispatch(&d, body));
+    let task = |d: &Daemon, id: &str| d.get(&format!("/v1/tasks/{id}")).ok(200);
+    eventually(BOUND, || task(&d, &second)["reason"].is_string());
+    d.kill9();
+    let db = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database opens");
+    let changed = db.execute("update task set created_by = 'root' where task_id = ?1", [&second]);
+    assert_eq!(changed.expect("an update"), 1);
+    drop(db);
+    d.restart();
+    let end = over(&d, &second);
+    assert_eq!(end["status"], "failed", "{end}");
+    assert!(text(&end, "error").contains("nobody knows whose"), "{end}");
+    d.post(&format!("/v1/tasks/{first}/cancel"), &json!({})).ok(202);
+    over(&d, &first);
+}
+
+#[test]
 fn bounds_make_a_queue_and_cancelling_leaves_it() {
     let d = world();
     let [first, second, third] =
