@@ -92,7 +92,7 @@ async fn push_store_metrics(app: &App, text: &mut String) -> Result<(), Error> {
 /// How long commits took, as a histogram.
 fn push_commit_times(text: &mut String, stats: &WriterStats) {
     let name = "svc_store_commit_seconds";
-    let bounds = COMMIT_SECONDS.iter().map(ToString::to_string);
+    let bounds = COMMIT_SECONDS.iter().map(|bound| format!("{bound:?}"));
     let mut total = 0;
     let mut lines = format!(
         "# HELP {name} Time of a commit, with the wait for the disk.\n# TYPE {name} histogram\n"
@@ -145,7 +145,7 @@ mod tests {
         push_commit_times(&mut text, &stats);
         for line in [
             "svc_store_commit_seconds_bucket{le=\"0.0005\"} 3",
-            "svc_store_commit_seconds_bucket{le=\"1\"} 3",
+            "svc_store_commit_seconds_bucket{le=\"1.0\"} 3",
             "svc_store_commit_seconds_bucket{le=\"+Inf\"} 4",
             "svc_store_commit_seconds_sum 1.5",
             "svc_store_commit_seconds_count 4",
