@@ -150,6 +150,10 @@ impl Agents {
                 .await?;
             return Ok(Step::Nothing);
         }
+        if task.owned.owner.is_none() {
+            let why = "nobody knows whose this task is".to_owned();
+            return self.fail(tx, &mut dispatch, &mut task, why).await;
+        }
         if let Some(named) = dispatch.wish.agent_id.clone() {
             let row = tx.agent(&named).await?.filter(|row| row.ended_at.is_none());
             return match row {
@@ -159,10 +163,6 @@ impl Agents {
                     self.fail(tx, &mut dispatch, &mut task, why).await
                 }
             };
-        }
-        if task.owned.owner.is_none() {
-            let why = "nobody knows whose this task is".to_owned();
-            return self.fail(tx, &mut dispatch, &mut task, why).await;
         }
         if let Some(named) = dispatch.wish.peer_id.clone() {
             let row = tx.peer(&named).await?;
