@@ -54,10 +54,10 @@ fn find(list: &str, from: SocketAddr, to: SocketAddr) -> Option<ListedSocket> {
     list.lines().skip(1).find_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
         let is_it = address(fields.next()?)? == from && address(fields.next()?)? == to;
-        // Established, or half closed by either side.
-        let is_held = matches!(fields.next()?, "01" | "04" | "05" | "08");
-        // The queues, the timer and the retries stand between.
-        let user = fields.nth(3)?.parse().ok()?;
+        // The state, the queues, the timer and the retries stand between.
+        let user = fields.nth(4)?.parse().ok()?;
+        // After the timeout its file, which a socket that nobody holds has not.
+        let is_held = fields.nth(1)? != "0";
         is_it.then_some(ListedSocket { user, is_held })
     })
 }
@@ -90,7 +90,8 @@ mod tests {
    3: 0100007F:A0A1 0100007F:18BE 06 00000000:00000000 03:00000000 00000000     0        0 0 3 0
    4: 0100007F:A0A2 0100007F:18BE 08 00000000:00000000 00:00000000 00000000     0        0 4 1 0
    5: 0000000000000000FFFF00000100007F:A0A3 0000000000000000FFFF00000100007F:18BE 01 00000000:00000000 00:00000000 00000000  1000        0 5 1 0
-   6: broken";
+   6: 0100007F:A0A5 0100007F:18BE 05 00000000:00000000 00:00000000 00000000  1000        0 0 3 0
+   7: broken";
 
     #[cfg(target_endian = "little")]
     #[test]
@@ -101,6 +102,7 @@ mod tests {
             (0xA0A2, Some((0, true)), true),
             (0xA0A3, Some((1000, true)), true),
             (0xA0A4, None, false),
+            (0xA0A5, Some((1000, false)), false),
         ] {
             let of = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             let found = find(LIST, of(port), of(0x18BE));
