@@ -185,7 +185,7 @@ mod tests {
     use crate::{
         domain::{TokenId, journal::SessionSource},
         service::{
-            log::{Selector, StartAfter, SubscriptionChunk},
+            log::{Selector, StartAfter, Subscription, SubscriptionChunk},
             team::NewSession,
             testing::services,
         },
@@ -216,27 +216,35 @@ mod tests {
             client: None,
         };
         services.team.start_session(&former, None, new).await.unwrap();
-        let input = json!({ "display_name": "a", "backend": "test", "session_id": "s-a" });
-        let input = serde_json::from_value(input).unwrap();
-        let peer = services.team.register_peer(&former, input).await.unwrap();
-        let stream = Selector::Stream(format!("peer/{}", peer.peer_id));
-        let note = async |text: &str| {
-            let message = serde_json::from_value(json!({ "text": text })).unwrap();
-            services
-                .team
-                .send_message(&Caller::Operator, peer.peer_id.as_str(), message)
-                .await
-                .unwrap();
+        let register = async |caller: &Caller, more: serde_json::Value| {
+            let mut input = json!({ "display_name": "x", "backend": "test" });
+            input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let input = serde_json::from_value(input).unwrap();
+            services.team.register_peer(caller, input).await.unwrap().peer_id
         };
-        note("before").await;
+        let peer = register(&former, json!({ "session_id": "s-a" })).await;
+        let formers_own = register(&former, json!({ "path": "/p/a" })).await;
+        let heirs_own = register(&heir, json!({ "path": "/p/b" })).await;
+        let note = async |to: &crate::domain::PeerId| {
+            let message = serde_json::from_value(json!({ "text": "hello" })).unwrap();
+            services.team.send_message(&Caller::Operator, to.as_str(), message).await.unwrap();
+        };
         let follow = async |caller: &Caller, selector: &Selector| {
             services.log.subscribe(caller, selector, StartAfter::Latest, None).await
         };
+        let stream = Selector::Stream(format!("peer/{peer}"));
         let mut open = follow(&former, &stream).await.unwrap();
         assert!(follow(&heir, &stream).await.is_err());
         let everything = Selector::Prefix("peer/".to_owned());
         let mut feed = follow(&heir, &everything).await.unwrap();
         let mut former_feed = follow(&former, &everything).await.unwrap();
+        // From here on they take what commits bring, and not the table.
+        for to in [&formers_own, &heirs_own] {
+            note(to).await;
+        }
+        for feed in [&mut feed, &mut former_feed] {
+            next_frames(feed).await;
+        }
 
         let caller = heir.clone();
         let claimed = test
@@ -246,12 +254,19 @@ mod tests {
         claimed.unwrap();
         assert!(open.next().await.unwrap().is_none(), "it ends");
         assert!(follow(&former, &stream).await.is_err());
-        note("after").await;
+        for to in [&peer, &formers_own] {
+            note(to).await;
+        }
+        let shown = next_frames(&mut feed).await;
+        assert!(shown.contains(peer.as_str()), "{shown}");
+        let shown = next_frames(&mut former_feed).await;
+        assert!(shown.contains(formers_own.as_str()) && !shown.contains(peer.as_str()), "{shown}");
+    }
+
+    async fn next_frames(feed: &mut Subscription) -> String {
         let patience = std::time::Duration::from_secs(20);
-        let heard = tokio::time::timeout(patience, feed.next()).await.expect("in time").unwrap();
-        assert!(matches!(heard, Some(SubscriptionChunk::Frames(frames)) if !frames.is_empty()));
-        // It has looked at the same commits, and has nothing to show of them.
-        let silent = std::time::Duration::from_millis(50);
-        assert!(tokio::time::timeout(silent, former_feed.next()).await.is_err());
+        let next = tokio::time::timeout(patience, feed.next()).await.expect("in time");
+        let Some(SubscriptionChunk::Frames(frames)) = next.unwrap() else { panic!("no frames") };
+        String::from_utf8(frames.to_vec()).unwrap()
     }
 }
