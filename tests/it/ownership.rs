@@ -905,9 +905,9 @@ fn a_task_is_ended_by_who_made_it_who_runs_it_and_the_operator() {
         assert_eq!(runner.get(&format!("/v1/tasks/{id}")).status(), 200);
         runner.post(&events, &done()).ok(200);
     }
-    // Whoever runs it reads its log, too, by name and in a feed, also from another project; and nobody else there does.
+    // Whoever runs it reads its log, too, by name and in a feed, also from another project; and who does not work there does not.
     let far = mint(&d, "far", Some("/q"), &[]);
-    let stranger = mint(&d, "stranger", Some("/q"), &[]);
+    let stranger = mint(&d, "stranger", Some("/r"), &[]);
     let far_peer = peer(&far, "far");
     for owner in [&maker, &*d] {
         let id = task(owner, &far_peer);
