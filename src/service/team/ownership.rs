@@ -210,7 +210,7 @@ mod tests {
         let services = services(&test);
         let (former, heir) = (session("a"), session("b"));
         let new = NewSession {
-            session_id: Some("s-a".to_owned()),
+            session_id: Some("a".to_owned()),
             cwd: None,
             source: SessionSource::Startup,
             client: None,
@@ -222,7 +222,7 @@ mod tests {
             let input = serde_json::from_value(input).unwrap();
             services.team.register_peer(caller, input).await.unwrap().peer_id
         };
-        let peer = register(&former, json!({ "session_id": "s-a" })).await;
+        let peer = register(&former, json!({ "session_id": "a" })).await;
         let formers_own = register(&former, json!({ "path": "/p/a" })).await;
         let heirs_own = register(&heir, json!({ "path": "/p/b" })).await;
         let note = async |to: &crate::domain::PeerId| {
@@ -249,7 +249,7 @@ mod tests {
         let caller = heir.clone();
         let claimed = test
             .store
-            .write(move |tx| Box::pin(async move { claim(tx, &caller, "s-a").await }))
+            .write(move |tx| Box::pin(async move { claim(tx, &caller, "a").await }))
             .await;
         claimed.unwrap();
         assert!(open.next().await.unwrap().is_none(), "it ends");
