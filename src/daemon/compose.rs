@@ -144,7 +144,7 @@ impl ServingDaemon {
         });
         // Before the first answer: who is answered may want to know the URL.
         let url = daemon_file::write(&config.paths, &addresses, &boot_id, started_at)?;
-        edge.ready(app, mcp::router(mcp.clone()));
+        edge.ready(app, mcp::routes(mcp.clone()));
         sweeps::start(lifecycle, &services, &tools, config);
         tracing::info!(url, db.path = %config.paths.db.display(), "ready");
         Ok(Self { url, boot_id, edge, mcp, services, sources, store, writer, socket })

@@ -37,7 +37,7 @@ pub(super) fn admit(
     services: &Services,
     caller: &Caller,
     request: &Parts,
-    body: &Body,
+    body: &SizeHint,
 ) -> Result<Admission, Problem> {
     let admission = |request, stream| Ok(Admission { _request: request, stream });
     if caller.is_operator() {
@@ -53,12 +53,11 @@ pub(super) fn admit(
         }
         return admission(None, None);
     }
-    let hint = http_body::Body::size_hint(body);
-    if hint.exact() == Some(0) {
+    if body.exact() == Some(0) {
         return admission(None, None);
     }
     services.check_allowance(caller)?;
-    let bytes = hint.upper().unwrap_or(u64::MAX).min(limits::BODY_BYTES as u64);
+    let bytes = body.upper().unwrap_or(u64::MAX).min(limits::BODY_BYTES as u64);
     if bytes <= SMALL_BODY {
         return admission(None, None);
     }

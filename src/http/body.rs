@@ -1,14 +1,19 @@
 //! Extractors of request parts: JSON bodies and query strings, read with bounds and refused with the name of the field.
 
+use std::{fmt, marker::PhantomData};
+
 use axum::{
     body::Body,
     extract::{FromRequest, FromRequestParts},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{HeaderValue, Request, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Request, header, request::Parts};
 use http_body::Body as _;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
+};
 
 use super::{App, Code, Problem};
 pub(super) use crate::web::text_of;
@@ -38,15 +43,23 @@ impl FromRequest<App> for JsonBytes {
     type Rejection = Problem;
 
     async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
-        if !web::is_json(request.headers()) {
-            return Err(Problem::new(
-                Code::UnsupportedMediaType,
-                "the body must be JSON: Content-Type: application/json",
-            ));
-        }
-        let stall = app.services.tuning().body_stall;
-        web::read(request.into_body(), limits::V1_BODY_BYTES, stall).await.map(Self)
+        let (parts, body) = request.into_parts();
+        read_json(app, &parts.headers, body).await.map(Self)
     }
+}
+
+/// Reads a body that the headers say is JSON.
+pub(super) async fn read_json<B>(app: &App, headers: &HeaderMap, body: B) -> Result<Bytes, Problem>
+where
+    B: http_body::Body<Data = Bytes, Error: fmt::Display> + Unpin,
+{
+    if !web::is_json(headers) {
+        return Err(Problem::new(
+            Code::UnsupportedMediaType,
+            "the body must be JSON: Content-Type: application/json",
+        ));
+    }
+    web::read(body, limits::V1_BODY_BYTES, app.services.tuning().body_stall).await
 }
 
 impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
@@ -85,6 +98,29 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     }
 }
 
+/// A value that is a JSON object. By itself a parser would also take an array for a struct, field by field.
+pub(super) struct Object<T>(pub(super) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+
+        source.deserialize_map(ObjectVisitor(PhantomData)).map(Self)
+    }
+}
+
 /// Parses a JSON object. By itself a parser would also take an array for a struct, field by field.
 pub(super) fn parse_object<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Problem> {
     if text.trim_ascii_start().starts_with('{') {
@@ -111,7 +147,7 @@ fn explain<'de, T: Deserialize<'de>>(text: &'de str, error: &serde_json::Error) 
     }
 }
 
-fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
+fn field_of<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
     let path = error.path().to_string();
     if path != "." {
         return path;

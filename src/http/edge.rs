@@ -4,6 +4,7 @@
 //! we are ready at all, who is asking; then the route; then metrics and, for failures, the body.
 
 use std::{
+    panic::AssertUnwindSafe,
     pin::Pin,
     sync::{
         Arc,
@@ -20,8 +21,8 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts};
-use http_body::{Frame, SizeHint};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header, request::Parts};
+use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::{sync::SetOnce, time::timeout};
 use tower::ServiceExt as _;
@@ -32,8 +33,9 @@ use super::{
     admission::{CountedBody, admit, held_body},
     client_user, daemon_proof,
     listener::Transport,
+    metrics::APPEND,
     page::{self, BrowserToken},
-    routes,
+    routes, tasks,
 };
 use crate::{
     domain::{
@@ -41,7 +43,7 @@ use crate::{
     },
     service::{Credential, Services},
     store::WriteLane,
-    web::{self, RouteName},
+    web::{self, AdapterRoutes, DirectPost, MCP, RouteName},
 };
 
 /// Everything in front of the routes. Cheap to clone.
@@ -52,10 +54,18 @@ pub struct Edge(Arc<Inner>);
 struct Inner {
     rules: EntryRules,
     /// Set when the daemon is ready. Until then the answer is 503, never 404; MCP clients are let wait.
-    app: SetOnce<(App, Router)>,
+    serving: SetOnce<Serving>,
     draining: AtomicBool,
     boot: String,
     requests: AtomicU64,
+}
+
+/// What answers requests.
+#[derive(Debug)]
+struct Serving {
+    app: App,
+    router: Router,
+    post_mcp: Option<DirectPost>,
 }
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -65,7 +75,7 @@ impl Edge {
     pub fn new(rules: EntryRules, boot: &str) -> Self {
         Self(Arc::new(Inner {
             rules,
-            app: SetOnce::new(),
+            serving: SetOnce::new(),
             draining: AtomicBool::new(false),
             boot: boot.chars().rev().take(8).collect(),
             requests: AtomicU64::new(0),
@@ -73,10 +83,11 @@ impl Edge {
     }
 
     /// From here on requests reach the routes: ours, and those of `others`.
-    pub fn ready(&self, app: App, others: Router) {
-        let router = routes::router(app.clone(), others);
+    pub fn ready(&self, app: App, others: AdapterRoutes) {
+        let AdapterRoutes { table, post_mcp } = others;
+        let router = routes::router(app.clone(), table);
         // Called once, by whoever composes the program.
-        self.0.app.set((app, router)).ok();
+        self.0.serving.set(Serving { app, router, post_mcp }).ok();
     }
 
     /// From here on new requests are answered 503: we are going down.
@@ -98,49 +109,43 @@ impl Edge {
 
     /// Answers a request whose body may come from anywhere.
     pub async fn answer(&self, request: Request<Body>) -> Response {
-        let started = Instant::now();
-        let number = self.0.requests.fetch_add(1, Relaxed);
-        let id = format!("{}-{number:x}", self.0.boot);
-        let method = request.method().clone();
-        let uri = request.uri().clone();
-        let path = uri.path();
-        let span = tracing::debug_span!("request", %method, path, request_id = id);
-        let mut response = self.pass(request).instrument(span).await;
-        if let Some(problem) = response.extensions_mut().remove::<Problem>() {
-            let bare = std::mem::replace(&mut response, problem.render(path, &id));
-            if let Some(allow) = bare.headers().get(header::ALLOW) {
-                response.headers_mut().insert(header::ALLOW, allow.clone());
-            }
-            *response.extensions_mut() = bare.extensions().clone();
+        let exchange = Exchange::begin(self, &request);
+        let Exchange { id, method, uri, started } = &exchange;
+        let span = tracing::debug_span!("request", %method, path = uri.path(), request_id = id);
+        let (response, route) = self.pass(request).instrument(span).await;
+        let response = exchange.end(response);
+        if let Some(Serving { app, .. }) = self.0.serving.get() {
+            app.metrics.observe(method, route, response.status(), started.elapsed());
         }
-        if let Ok(id) = HeaderValue::from_str(&id) {
-            response.headers_mut().insert(REQUEST_ID.clone(), id);
-        }
-        if let Some((app, _)) = self.0.app.get() {
-            let route = RouteName::of(&response);
-            app.metrics.observe(&method, route, response.status(), started.elapsed());
-        }
-        tracing::debug!(
-            request_id = id,
-            %method,
-            path,
-            status = response.status().as_u16(),
-            elapsed_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
-            "answered"
-        );
+        exchange.log(&response);
         response
     }
 
-    async fn pass(&self, mut request: Request<Body>) -> Response {
-        if let Err(problem) = self.0.rules.check_origin(&request) {
-            return problem.into_response();
-        }
-        let Some((app, router)) = self.app_for(request.uri().path()).await else {
-            return Problem::new(Code::Unavailable, "the daemon is starting").into_response();
+    /// What answers this request, if anything does now.
+    async fn serving(&self, path: &str) -> Result<&Serving, Problem> {
+        let Some(serving) = self.serving_for(path).await else {
+            return Err(Problem::new(Code::Unavailable, "the daemon is starting"));
         };
         if self.0.draining.load(Relaxed) {
-            return Problem::new(Code::Unavailable, "the daemon is going down").into_response();
+            return Err(Problem::new(Code::Unavailable, "the daemon is going down"));
         }
+        Ok(serving)
+    }
+
+    /// The answer, and the name of its route.
+    async fn pass(&self, request: Request<Body>) -> (Response, &'static str) {
+        self.answer_by_route(request)
+            .await
+            .unwrap_or_else(|problem| (problem.into_response(), RouteName::NONE))
+    }
+
+    async fn answer_by_route(
+        &self,
+        mut request: Request<Body>,
+    ) -> Result<(Response, &'static str), Problem> {
+        self.0.rules.check_origin(&request)?;
+        let serving = self.serving(request.uri().path()).await?;
+        let Serving { app, .. } = serving;
         if request.uri().path() == daemon_proof::PATH
             && let Some(authority) = self.0.rules.own_authority(&request)
         {
@@ -148,43 +153,44 @@ impl Edge {
         }
         let (parts, mut body) = request.into_parts();
         let is_get = parts.method == Method::GET;
-        let identified = match self.identify(app, &parts).await {
-            Ok(identified) => identified,
-            Err(problem) => return problem.into_response(),
-        };
         let mut admission = None;
-        let Identified { caller, credential, browser } = identified;
+        let Identified { caller, credential, browser } = self.identify(app, &parts).await?;
         if let Some(caller) = &caller {
-            match admit(&app.services, caller, &parts, &body) {
-                Ok(admitted) => admission = Some(admitted),
-                Err(problem) => return problem.into_response(),
-            }
+            admission = Some(admit(&app.services, caller, &parts, &body.size_hint())?);
             body = CountedBody::of(body, caller, &app.services);
         }
-        request = Request::from_parts(parts, body);
-        if let Some(caller) = &caller {
-            request.extensions_mut().insert(caller.clone());
-        }
-        if let Some(browser) = browser {
-            request.extensions_mut().insert(browser);
-        }
         let lane = caller.as_ref().map(|caller| WriteLane::of(&caller.principal()));
-        let work = router.clone().oneshot(request);
-        let response = match lane.unwrap_or_default().scope(work).await {
-            Ok(response) => response,
-            Err(never) => match never {},
+        let lane = lane.unwrap_or_default();
+        let (response, route) = match (serving.direct_route(&parts), &caller) {
+            (Some(route), Some(caller)) => {
+                let work = lane.scope(serving.answer_direct(route, caller, parts, body));
+                let answer = AssertUnwindSafe(work).catch_unwind().await;
+                (answer.unwrap_or_else(routes::panicked), route.name())
+            }
+            _ => {
+                request = Request::from_parts(parts, body);
+                if let Some(caller) = &caller {
+                    request.extensions_mut().insert(caller.clone());
+                }
+                if let Some(browser) = browser {
+                    request.extensions_mut().insert(browser);
+                }
+                let response = match lane.scope(serving.router.clone().oneshot(request)).await {
+                    Ok(response) => response,
+                    Err(never) => match never {},
+                };
+                let route = RouteName::of(&response);
+                (response, route)
+            }
         };
         let mut stream = admission.and_then(|admission| admission.stream);
         if is_endless(&response)
             && stream.is_none()
             && let Some(caller) = &caller
         {
-            match app.services.hold(caller, BudgetKind::Streams, 1) {
-                Ok(hold) => stream = hold,
-                Err(error) => return Problem::from(error).into_response(),
-            }
+            stream = app.services.hold(caller, BudgetKind::Streams, 1)?;
         }
-        match credential {
+        let response = match credential {
             // An answer to a call is given, also if the call was the end of its session.
             Some(credential) if is_event_stream(&response) && (is_get || is_endless(&response)) => {
                 let services = app.services.clone();
@@ -194,16 +200,17 @@ impl Edge {
                 })
             }
             _ => response,
-        }
+        };
+        Ok((response, route))
     }
 
     /// What answers requests, if it is there. A client that comes back to a broken stream tries it twice and then waits
     /// for ever, so who speaks MCP to a daemon that starts is let wait for it.
-    async fn app_for(&self, path: &str) -> Option<&(App, Router)> {
-        let app = &self.0.app;
-        match app.get() {
+    async fn serving_for(&self, path: &str) -> Option<&Serving> {
+        let serving = &self.0.serving;
+        match serving.get() {
             None if matches!(path, "/mcp" | "/sse" | "/messages") => {
-                timeout(limits::START_PATIENCE, app.wait()).await.ok()
+                timeout(limits::START_PATIENCE, serving.wait()).await.ok()
             }
             known => known,
         }
@@ -267,6 +274,94 @@ impl Edge {
         let (caller, credential) =
             app.services.access.authenticate(token).await?.ok_or_else(refused)?;
         Ok(Identified::with(caller, credential))
+    }
+}
+
+/// A route that is answered past the table of routes. These two are most of what a busy daemon is asked; they need no
+/// extensions, no parameters of a path, and no future in a box for each layer. All checks come before.
+#[derive(Debug, Clone, Copy)]
+enum DirectRoute<'a> {
+    Append,
+    Mcp(&'a DirectPost),
+}
+
+impl DirectRoute<'_> {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Append => APPEND,
+            Self::Mcp(_) => MCP,
+        }
+    }
+}
+
+impl Serving {
+    fn direct_route(&self, request: &Parts) -> Option<DirectRoute<'_>> {
+        if request.method != Method::POST {
+            return None;
+        }
+        match request.uri.path() {
+            MCP => self.post_mcp.as_ref().map(DirectRoute::Mcp),
+            path => tasks::appended_task(path).map(|_| DirectRoute::Append),
+        }
+    }
+
+    async fn answer_direct(
+        &self,
+        route: DirectRoute<'_>,
+        caller: &Caller,
+        request: Parts,
+        body: Body,
+    ) -> Response {
+        match route {
+            DirectRoute::Append => tasks::append_directly(&self.app, caller, &request, body).await,
+            DirectRoute::Mcp(post) => post.answer(caller.clone(), request.headers, body).await,
+        }
+    }
+}
+
+/// A request and its answer, as both are recorded.
+struct Exchange {
+    id: String,
+    method: Method,
+    uri: Uri,
+    started: Instant,
+}
+
+impl Exchange {
+    fn begin<B>(edge: &Edge, request: &Request<B>) -> Self {
+        let number = edge.0.requests.fetch_add(1, Relaxed);
+        Self {
+            id: format!("{}-{number:x}", edge.0.boot),
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            started: Instant::now(),
+        }
+    }
+
+    /// The answer as it goes out: with the request's id, and a body if it is a failure.
+    fn end(&self, mut response: Response) -> Response {
+        if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+            let bare = std::mem::replace(&mut response, problem.render(self.uri.path(), &self.id));
+            if let Some(allow) = bare.headers().get(header::ALLOW) {
+                response.headers_mut().insert(header::ALLOW, allow.clone());
+            }
+            *response.extensions_mut() = bare.extensions().clone();
+        }
+        if let Ok(id) = HeaderValue::from_str(&self.id) {
+            response.headers_mut().insert(REQUEST_ID.clone(), id);
+        }
+        response
+    }
+
+    fn log(&self, response: &Response) {
+        tracing::debug!(
+            request_id = self.id,
+            method = %self.method,
+            path = self.uri.path(),
+            status = response.status().as_u16(),
+            elapsed_us = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX),
+            "answered"
+        );
     }
 }
 

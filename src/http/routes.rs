@@ -63,7 +63,7 @@ async fn show_document() -> Response {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the signature is tower-http's")]
-fn panicked(panic: Box<dyn Any + Send>) -> Response {
+pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let message = panic
         .downcast_ref::<String>()
         .map(String::as_str)

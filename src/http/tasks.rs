@@ -3,8 +3,9 @@
 use std::{borrow::Cow, sync::Arc};
 
 use axum::{
+    body::Body,
     extract::{Path, State},
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, StatusCode, request::Parts},
     response::{IntoResponse as _, Response},
 };
 use schemars::JsonSchema;
@@ -14,8 +15,9 @@ use serde_json::value::RawValue;
 use super::{
     App, Problem,
     api::Api,
-    body::{Json, JsonBytes, Query, parse, parse_object, text_of},
+    body::{Json, JsonBytes, Object, Query, parse, parse_object, read_json, text_of},
     list::List,
+    metrics::APPEND,
     openapi::Operation,
     sse,
 };
@@ -46,7 +48,7 @@ pub(super) fn routes(api: Api) -> Api {
     api.post("/v1/tasks", on_create, create)
         .get("/v1/tasks", on_list.answer::<List<Task>>(200, "A page of tasks"), list)
         .get("/v1/tasks/{id}", Operation::new("A task").answer::<Task>(200, "The task"), show)
-        .post("/v1/tasks/{id}/events", on_append, append)
+        .post(APPEND, on_append, append)
         .post("/v1/tasks/{id}/cancel", on_cancel, cancel)
         .get("/v1/biam/subscribe", on_watch, watch)
 }
@@ -140,9 +142,40 @@ async fn append(
     Path(id): Path<String>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Json<Appended>, Problem> {
-    let events = parse_events(&body)?;
-    let appended = app.services.tasks.append_task_events(&caller, &id, events).await?;
+    append_events(&app, &caller, &id, &body).await
+}
+
+async fn append_events(
+    app: &App,
+    caller: &Caller,
+    id: &str,
+    body: &[u8],
+) -> Result<Json<Appended>, Problem> {
+    let events = parse_events(body)?;
+    let appended = app.services.tasks.append_task_events(caller, id, events).await?;
     Ok(Json(Appended { first_id: appended.first, last_id: appended.last }))
+}
+
+/// The id of the task in a path to which events are posted; `None` for any other path, and for an id with characters that a
+/// path has encoded.
+pub(super) fn appended_task(path: &str) -> Option<&str> {
+    let id = path.strip_prefix("/v1/tasks/")?.strip_suffix("/events")?;
+    let is_plain = id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') && !id.is_empty();
+    is_plain.then_some(id)
+}
+
+/// Answers a request to append, past the table of routes.
+pub(super) async fn append_directly(
+    app: &App,
+    caller: &Caller,
+    request: &Parts,
+    body: Body,
+) -> Response {
+    let task = appended_task(request.uri.path()).unwrap_or_default();
+    match read_json(app, &request.headers, body).await {
+        Ok(body) => append_events(app, caller, task, &body).await.into_response(),
+        Err(problem) => problem.into_response(),
+    }
 }
 
 async fn cancel(
@@ -233,6 +266,42 @@ impl EventLocation {
 
 fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
     let text = text_of(body)?;
+    match parse_frames(text) {
+        Some(frames) => Ok(frames),
+        None => parse_any_events(text),
+    }
+}
+
+/// A `frame` event. Nearly all events are one, so a body is first read as nothing but frames, in one pass.
+#[derive(Deserialize)]
+struct FrameEvent<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    data: Object<RawFrame>,
+    id: Option<String>,
+}
+
+/// Reads a body that has nothing but frames; `None` if it is anything else, or has any fault.
+fn parse_frames(text: &str) -> Option<Vec<TaskEvent>> {
+    let frames: Vec<Object<FrameEvent<'_>>> = if text.trim_ascii_start().starts_with('[') {
+        serde_json::from_str(text).ok()?
+    } else {
+        vec![serde_json::from_str(text).ok()?]
+    };
+    let is_plain = (1..=limits::EVENTS_PER_REQUEST).contains(&frames.len())
+        && frames.iter().all(|Object(frame)| frame.kind == "frame");
+    is_plain.then(|| {
+        let frames =
+            frames.into_iter().map(|Object(FrameEvent { data: Object(data), id, .. })| {
+                let RawFrame { line, kind, ts } = data;
+                TaskEvent { producer_id: id, body: TaskEventBody::Frame { line, kind, ts } }
+            });
+        frames.collect()
+    })
+}
+
+/// Reads any body, and names what is wrong with it.
+fn parse_any_events(text: &str) -> Result<Vec<TaskEvent>, Problem> {
     if !text.trim_ascii_start().starts_with('[') {
         return Ok(vec![parse_event(parse_object(text)?, EventLocation::Alone)?]);
     }
@@ -290,4 +359,68 @@ fn parse_data<T: serde::de::DeserializeOwned>(
     location: EventLocation,
 ) -> Result<T, Problem> {
     parse_object(data.get()).map_err(|problem| problem.within(&location.of("data")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is read in one pass is what the careful reading makes of it, and what that refuses is not read in one pass.
+    #[test]
+    fn frames_are_read_alike_both_ways() {
+        for (body, is_frames) in [
+            (r#"{"kind":"frame","data":{"line":"a"}}"#, true),
+            (
+                r#" {"data":{"ts":"2026-01-31T12:00:00Z","kind":"stderr","line":"\u0041\n"},"id":"1","kind":"frame","x":[]}"#,
+                true,
+            ),
+            (
+                r#"[{"kind":"frame","data":{"line":"a","more":{}}},{"kind":"fr\u0061me","data":{"line":""}}]"#,
+                true,
+            ),
+            (r#"{"kind":"frame","data":{"line":"a"},"id":null}"#, true),
+            (r#"["frame",{"line":"a"},null]"#, false),
+            (r#"[["frame",{"line":"a"},null]]"#, false),
+            (r#"{"kind":"frame","data":["a","stdout",null]}"#, false),
+            (r#"{"kind":"frame","data":{"line":"a","kind":"pipe"}}"#, false),
+            (r#"{"kind":"frame","data":{"line":"a","line":"b"}}"#, false),
+            (r#"{"kind":"frame","data":{"line":"\ud800"}}"#, false),
+            (r#"{"kind":"frame","data":{"line":"a"}} x"#, false),
+            (r#"{"kind":"frame","data":null}"#, false),
+            (r#"{"kind":"frame"}"#, false),
+            (r#"{"kind":"other","data":{"line":"a"}}"#, false),
+            ("[]", false),
+            ("", false),
+            ("null", false),
+            (
+                r#"[{"kind":"frame","data":{"line":"a"}},{"kind":"task","data":{"status":"active"}}]"#,
+                false,
+            ),
+        ] {
+            let frames = parse_frames(body);
+            assert_eq!(frames.is_some(), is_frames, "{body}");
+            let Some(frames) = frames else { continue };
+            assert_eq!(parse_any_events(body).ok(), Some(frames), "{body}");
+        }
+        let many = |count: usize| {
+            format!("[{}]", vec![r#"{"kind":"frame","data":{"line":"a"}}"#; count].join(","))
+        };
+        assert_eq!(parse_frames(&many(1000)).map(|frames| frames.len()), Some(1000));
+        assert!(parse_frames(&many(1001)).is_none());
+    }
+
+    #[test]
+    fn only_a_plain_path_goes_past_the_table() {
+        for (path, id) in [
+            ("/v1/tasks/task_1/events", Some("task_1")),
+            ("/v1/tasks//events", None),
+            ("/v1/tasks/a/b/events", None),
+            ("/v1/tasks/a%2Fb/events", None),
+            ("/v1/tasks/task_1/cancel", None),
+            ("/v1/tasks/task_1/events/", None),
+            ("/v1/tasks/events", None),
+        ] {
+            assert_eq!(appended_task(path), id, "{path}");
+        }
+    }
 }

@@ -42,7 +42,7 @@ mod session_access;
 mod start;
 mod stream;
 
-pub use self::http::router;
+pub use self::http::routes;
 pub use metrics::McpMetrics;
 pub use prompts::{PromptArgument, PromptTemplate, builtin as builtin_prompts, servers_prompt};
 pub use resources::{Resource, ResourcePage, ResourceProvider, ResourceTemplate, StreamResources};

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, header};
-use http_body::Body as _;
 use http_body_util::BodyExt as _;
 
 use super::{Code, Problem};
@@ -48,7 +46,10 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// Reads a body up to `limit` bytes, given up if nothing comes for `stall`.
-pub(crate) async fn read(mut body: Body, limit: usize, stall: Duration) -> Result<Bytes, Problem> {
+pub(crate) async fn read<B>(mut body: B, limit: usize, stall: Duration) -> Result<Bytes, Problem>
+where
+    B: http_body::Body<Data = Bytes, Error: std::fmt::Display> + Unpin,
+{
     let announced = body.size_hint().lower();
     let too_large = || {
         Problem::new(

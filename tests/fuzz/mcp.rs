@@ -79,7 +79,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
             beat,
             stop,
         });
-        edge.ready(app, mcp::router(mcp));
+        edge.ready(app, mcp::routes(mcp));
         open(&edge).await
     });
     World { runtime, edge, session: Mutex::new(session), _folder: folder }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::{
+    append_inproc::{self, BATCH, Bare, produce},
     bench::{Bench, WindowOf},
     daemon::{self, Daemon},
     load::{self, Load, Protocol},
@@ -23,7 +24,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let levels: &[(usize, usize)] = if bench.quick {
         &[(1, 1), (64, 1), (64, 16)]
     } else {
-        &[(1, 1), (8, 1), (64, 1), (256, 1), (64, 16)]
+        &[(1, 1), (8, 1), (64, 1), (256, 1), (64, 16), (64, BATCH)]
     };
     for (connections, events) in levels.iter().copied() {
         let name = name("append-http", connections, events);
@@ -47,7 +48,33 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let is_goal = (connections, events) == (64, 1);
         bench.add(figure.goal_if(is_goal, Goal::ratio(0.5)));
     }
+    compare_batches(bench, &daemon, &tasks)?;
     daemon.process.stop()
+}
+
+/// Large batches over HTTP, beside as large ones through a bare loop in process.
+fn compare_batches(bench: &mut Bench, daemon: &Daemon, tasks: &[String]) -> anyhow::Result<()> {
+    const PRODUCERS: usize = 64;
+    let runtime = append_inproc::runtime()?;
+    let group = append_inproc::bare_loop(&runtime, bench, "append-http-bare")?;
+    let name = format!("{} in process", name("append-http", PRODUCERS, BATCH));
+    let (mut ours, mut beside) = (Vec::new(), Vec::new());
+    for _ in 0..bench.rounds {
+        bench.begin_round(&name)?;
+        ours.push(append(daemon, tasks, bench.window_of, PRODUCERS, BATCH)?);
+        let append =
+            Bare { appender: group.appender(), data: append_inproc::data(), events: BATCH };
+        beside.push(runtime.block_on(produce(PRODUCERS, bench.window(), append))?);
+    }
+    group.finish()?;
+    let weight = BATCH as u64;
+    let figure = Figure::summed(name, "events/s", Summary::of(&ours, weight)).beside(
+        "bare group commit",
+        Summary::of(&beside, weight),
+        stats::ratio(&ours, &beside),
+    );
+    bench.add(figure.goal(Goal::ratio(0.75)));
+    Ok(())
 }
 
 /// `append/64`, and `append/64x16` for sixteen events in each request.

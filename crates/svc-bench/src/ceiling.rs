@@ -22,6 +22,7 @@ pub(crate) struct GroupCommit {
 struct Job {
     stream: i64,
     data: Arc<str>,
+    events: usize,
     reply: oneshot::Sender<i64>,
 }
 
@@ -65,10 +66,15 @@ impl GroupCommit {
 pub(crate) struct Appender(mpsc::Sender<Job>);
 
 impl Appender {
-    /// Appends an event to a stream, and answers when it is on the disk.
-    pub(crate) async fn append(&self, stream: i64, data: Arc<str>) -> anyhow::Result<i64> {
+    /// Appends so many events to a stream, and answers when they are on the disk.
+    pub(crate) async fn append(
+        &self,
+        stream: i64,
+        data: Arc<str>,
+        events: usize,
+    ) -> anyhow::Result<i64> {
         let (reply, answer) = oneshot::channel();
-        let job = Job { stream, data, reply };
+        let job = Job { stream, data, events, reply };
         self.0.send(job).await.map_err(|_| anyhow::anyhow!("the bare loop is over"))?;
         Ok(answer.await?)
     }
@@ -89,10 +95,12 @@ fn write(
         let at = SystemClock.now().as_millis();
         begin.execute([])?;
         let mut next = Some(first);
-        while let Some(Job { stream, data, reply }) = next {
+        while let Some(Job { stream, data, events, reply }) = next {
             let head = &mut heads[usize::try_from(stream).unwrap_or(0)];
-            *head += 1;
-            insert.execute(params![at, stream, *head, "frame", &*data])?;
+            for _ in 0..events {
+                *head += 1;
+                insert.execute(params![at, stream, *head, "frame", &*data])?;
+            }
             replies.push((reply, *head));
             next =
                 if replies.len() < limits::JOBS_PER_COMMIT { queue.try_recv().ok() } else { None };

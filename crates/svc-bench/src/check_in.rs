@@ -42,8 +42,12 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
             bench.begin_round(&format!("check-in/{CALLERS} {name}"))?;
             let count = CheckIns { services: services.clone(), sessions };
             ours.push(runtime.block_on(append_inproc::produce(CALLERS, bench.window(), count))?);
-            let append =
-                Ours { store: store.clone(), names: Arc::clone(&names), event: event.clone() };
+            let append = Ours {
+                store: store.clone(),
+                names: Arc::clone(&names),
+                event: event.clone(),
+                events: 1,
+            };
             beside.push(runtime.block_on(append_inproc::produce(
                 CALLERS,
                 bench.window(),

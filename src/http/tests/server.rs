@@ -97,7 +97,7 @@ impl TestServer {
             beat,
             stop,
         });
-        self.edge.ready(app, mcp::router(mcp));
+        self.edge.ready(app, mcp::routes(mcp));
     }
 
     /// Makes rows of tasks say what no task can be.

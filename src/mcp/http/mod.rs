@@ -13,4 +13,4 @@ mod request;
 mod router;
 mod session;
 
-pub use router::router;
+pub use router::routes;

@@ -2,6 +2,7 @@
 
 use axum::{
     Extension,
+    body::Body,
     extract::{Request as HttpRequest, State},
     response::{IntoResponse as _, Response},
 };
@@ -33,27 +34,31 @@ pub(super) async fn post_message(
     request: HttpRequest,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    let headers = parts.headers;
-    let body = match read_body(&server, &headers, body).await {
-        Ok(body) => body,
-        Err(problem) => return problem.into_response(),
-    };
-    let forms = AnswerForms::of(&headers);
-    match parse_messages(&body) {
-        Err(unreadable) => refusal(unreadable.id.as_deref(), &unreadable.error, forms),
-        Ok(ClientBody::Single(ClientMessage::Request(request))) => {
-            server.answer_request(caller, headers, forms, request).await
-        }
-        Ok(ClientBody::Single(message)) => {
-            Box::pin(server.accept_one_way(&caller, &headers, forms, message)).await
-        }
-        Ok(ClientBody::Batch(batch)) => {
-            Box::pin(server.answer_batch(caller, headers, forms, batch)).await
-        }
-    }
+    server.post(caller, parts.headers, body).await
 }
 
 impl McpServer {
+    /// Answers a POST of one message, or of a batch.
+    pub(super) async fn post(&self, caller: Caller, headers: HeaderMap, body: Body) -> Response {
+        let body = match read_body(self, &headers, body).await {
+            Ok(body) => body,
+            Err(problem) => return problem.into_response(),
+        };
+        let forms = AnswerForms::of(&headers);
+        match parse_messages(&body) {
+            Err(unreadable) => refusal(unreadable.id.as_deref(), &unreadable.error, forms),
+            Ok(ClientBody::Single(ClientMessage::Request(request))) => {
+                self.answer_request(caller, headers, forms, request).await
+            }
+            Ok(ClientBody::Single(message)) => {
+                Box::pin(self.accept_one_way(&caller, &headers, forms, message)).await
+            }
+            Ok(ClientBody::Batch(batch)) => {
+                Box::pin(self.answer_batch(caller, headers, forms, batch)).await
+            }
+        }
+    }
+
     async fn answer_request(
         &self,
         caller: Caller,

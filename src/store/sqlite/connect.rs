@@ -40,6 +40,7 @@ pub(super) fn writer_options(path: &Path) -> Result<SqliteConnectOptions, StoreE
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
+        .pragma("wal_autocheckpoint", limits::WAL_PAGES.to_string())
         .pragma("journal_size_limit", limits::WAL_BYTES.to_string())
         .optimize_on_close(true, 400))
 }
@@ -58,11 +59,11 @@ pub(super) fn restore_options(path: &Path) -> Result<SqliteConnectOptions, Store
         .pragma("mmap_size", "0"))
 }
 
-/// Bounds the size of the file; writes beyond it fail as on a full disk.
-pub(super) async fn limit_size(conn: &mut SqliteConnection, bytes: u64) -> Result<(), StoreError> {
+/// Bounds the size of the file; writes beyond it fail as on a full disk. Answers the bound in pages.
+pub(super) async fn limit_size(conn: &mut SqliteConnection, bytes: u64) -> Result<i64, StoreError> {
     let page = sqlx::query_scalar::<_, i64>("pragma page_size").fetch_one(&mut *conn).await?;
     let pages = i64::try_from(bytes).unwrap_or(i64::MAX) / page.max(1);
     let statement = format!("pragma max_page_count = {pages}");
     sqlx::query(sqlx::AssertSqlSafe(statement)).execute(conn).await?;
-    Ok(())
+    Ok(pages)
 }

@@ -6,9 +6,10 @@ use futures_util::future::BoxFuture;
 use sqlx::{
     ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool, sqlite::SqlitePoolOptions,
 };
-use tokio::{sync::oneshot, task::JoinHandle};
+use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
+    append_connection::AppendConnection,
     connect::{limit_size, reader_options, writer_options},
     frame_readers::FrameReaders,
     migrate,
@@ -17,7 +18,7 @@ use super::{
     version::Version,
     write_job::{ClosureJob, WriterJob},
     write_queue::WriteQueueSender,
-    writer::{self, WriterCounters},
+    writer::{WriterCounters, WriterThread},
 };
 use crate::{
     domain::{Clock, NewEvent, StreamName, Timestamp, limits},
@@ -38,7 +39,7 @@ pub struct Store {
 
 /// The writer's end, which whoever closes the store waits for.
 #[derive(Debug)]
-pub struct Writer(JoinHandle<WriteTx>);
+pub struct Writer(oneshot::Receiver<WriteTx>);
 
 impl Store {
     /// Opens the file and, if asked, brings it to our version. The caller holds the database's lock.
@@ -54,15 +55,17 @@ impl Store {
             return Err(MigrateError::Pending(migrations.pending.len()));
         }
         migrate::apply_with_backup(&migrations, &mut conn, &options.path).await?;
-        if let Some(bytes) = options.max_bytes {
-            limit_size(&mut conn, bytes).await?;
-        }
-        Ok(Self::start(conn, &options.path, clock).await?)
+        let max_pages = match options.max_bytes {
+            Some(bytes) => Some(limit_size(&mut conn, bytes).await?),
+            None => None,
+        };
+        Ok(Self::start(conn, &options.path, max_pages, clock).await?)
     }
 
     async fn start(
         conn: SqliteConnection,
         path: &Path,
+        max_pages: Option<i64>,
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer), StoreError> {
         let bus = Bus::new();
@@ -91,12 +94,20 @@ impl Store {
             .connect_lazy_with(reader_options(path)?);
         let (jobs, queue) = WriteQueueSender::open();
         let jobs = Arc::new(jobs);
-        let shared = (Arc::clone(&counters), Arc::clone(&version));
-        let writer = tokio::spawn(writer::run(tx, queue, clock, shared));
+        let writer = WriterThread {
+            tx,
+            appends: AppendConnection::new(path.to_owned(), max_pages),
+            jobs: queue,
+            clock,
+            counters: Arc::clone(&counters),
+            version: Arc::clone(&version),
+            runtime: Handle::current(),
+        };
+        let ended = writer.spawn()?;
         let path: Arc<Path> = path.into();
         let frame_readers = FrameReaders::new(Arc::clone(&path));
         let store = Self { jobs, readers, frame_readers, bus, counters, version, path };
-        Ok((store, Writer(writer)))
+        Ok((store, Writer(ended)))
     }
 
     /// Runs `work` in a write transaction, and answers when it is on the disk.

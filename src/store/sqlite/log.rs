@@ -6,16 +6,18 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, LazyLock},
+    sync::Arc,
 };
 
 use sqlx::AssertSqlSafe;
 
 use super::{
+    append_connection::AppendConnection,
     errors::changed,
+    event_insert::{MAX_ROWS, insert_of},
     json::to_json,
-    streams::{VisibilityColumns, visibility_of},
     tx::{UncommittedEvent, Undo, WriteTx},
+    visibility::{VisibilityColumns, visibility_of},
 };
 use crate::{
     domain::{Event, NewEvent, Seq, StreamName, StreamVisibility},
@@ -97,7 +99,42 @@ impl WriteTx {
         events: Vec<NewEvent>,
     ) -> Result<AppendedSeqs, StoreError> {
         let known = self.known_producer_ids(name, &events).await?;
-        let mut state = self.stream(name).await?.ok_or(StoreError::NoStream)?;
+        let state = self.stream(name).await?.ok_or(StoreError::NoStream)?;
+        self.give_seqs(name, state, events, &known)
+    }
+
+    /// The same, for a commit of appends alone: what has to be read is read by the other connection.
+    pub(super) fn append_by(
+        &mut self,
+        connection: &mut AppendConnection,
+        name: &StreamName,
+        events: Vec<NewEvent>,
+    ) -> Result<AppendedSeqs, StoreError> {
+        let state = match self.streams.get(name.as_str()) {
+            Some(state) => state.clone(),
+            None => {
+                let state = connection.stream(name)?.ok_or(StoreError::NoStream)?;
+                self.streams.insert(name.shared(), state.clone());
+                state
+            }
+        };
+        let ids = producer_ids(&events);
+        let mut known = HashMap::new();
+        if !ids.is_empty() {
+            known = self.uncommitted_producer_ids(name, &ids);
+            known.extend(connection.known_producer_ids(state.id, &ids)?);
+        }
+        self.give_seqs(name, state, events, &known)
+    }
+
+    /// Gives events their seqs, but for those whose producer ids are known.
+    fn give_seqs(
+        &mut self,
+        name: &StreamName,
+        mut state: StreamState,
+        events: Vec<NewEvent>,
+        known: &HashMap<Arc<str>, Seq>,
+    ) -> Result<AppendedSeqs, StoreError> {
         let before = state.clone();
         let shared = name.shared();
         let mut seqs = AppendedSeqs { first: Seq::MAX, last: 0 };
@@ -160,17 +197,11 @@ impl WriteTx {
         name: &StreamName,
         events: &[NewEvent],
     ) -> Result<HashMap<Arc<str>, Seq>, StoreError> {
-        let ids: HashSet<&str> = events.iter().filter_map(|e| e.producer_id.as_deref()).collect();
+        let ids = producer_ids(events);
         if ids.is_empty() {
             return Ok(HashMap::new());
         }
-        let mut known: HashMap<Arc<str>, Seq> = self
-            .pending
-            .iter()
-            .filter(|pending| *pending.stream == *name.as_str())
-            .filter_map(|pending| Some((pending.producer_id.clone()?, pending.seq)))
-            .filter(|(id, _)| ids.contains(&**id))
-            .collect();
+        let mut known = self.uncommitted_producer_ids(name, &ids);
         let Some(state) = self.stream(name).await? else {
             return Ok(known);
         };
@@ -187,22 +218,53 @@ impl WriteTx {
         Ok(known)
     }
 
-    /// Writes the events of this commit. Stream by stream, so that positions are contiguous within a stream and a
-    /// feed over several streams sees them in the order of its ids.
+    /// The same for the events of this very commit.
+    fn uncommitted_producer_ids(
+        &self,
+        name: &StreamName,
+        ids: &HashSet<&str>,
+    ) -> HashMap<Arc<str>, Seq> {
+        self.pending
+            .iter()
+            .filter(|pending| *pending.stream == *name.as_str())
+            .filter_map(|pending| Some((pending.producer_id.clone()?, pending.seq)))
+            .filter(|(id, _)| ids.contains(&**id))
+            .collect()
+    }
+
+    /// Puts the events of this commit in the order of their positions. Stream by stream, so that positions are contiguous
+    /// within a stream and a feed over several streams sees them in the order of its ids.
+    fn sort_pending(&mut self) {
+        if self.pending.windows(2).any(|pair| pair[0].stream_id > pair[1].stream_id) {
+            self.pending.sort_by_key(|pending| pending.stream_id);
+        }
+    }
+
+    /// Commits the events, where there is nothing else to commit.
+    pub(super) fn commit_by(
+        &mut self,
+        connection: &mut AppendConnection,
+    ) -> Result<(), StoreError> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        self.sort_pending();
+        self.position = connection.commit(self.now, &self.pending)?;
+        Ok(())
+    }
+
+    /// Writes the events of this commit.
     pub(super) async fn flush(&mut self) -> Result<(), StoreError> {
         if self.pending.is_empty() {
             return Ok(());
         }
-        if self.pending.windows(2).any(|pair| pair[0].stream_id > pair[1].stream_id) {
-            self.pending.sort_by_key(|pending| pending.stream_id);
-        }
+        self.sort_pending();
         let mut written = 0;
         while written < self.pending.len() {
             let rows = &self.pending[written..];
             let rows = &rows[..rows.len().min(MAX_ROWS)];
-            let statement =
-                INSERTS[rows.len().next_power_of_two().trailing_zeros() as usize].clone();
-            let mut query = sqlx::query(AssertSqlSafe(statement)).bind(self.now);
+            let statement = insert_of(rows.len());
+            let mut query = sqlx::query(AssertSqlSafe(Arc::clone(statement))).bind(self.now);
             for row in rows {
                 query = query
                     .bind(row.stream_id)
@@ -294,22 +356,7 @@ impl WriteTx {
     }
 }
 
-/// Most rows in one statement: 5 parameters each, below SQLite's 32,766.
-const MAX_ROWS: usize = 1024;
-
-/// One statement for each power of two of rows. What is not bound is null and is left out by the `where`: eleven
-/// prepared statements serve every size.
-static INSERTS: LazyLock<Vec<Arc<str>>> = LazyLock::new(|| {
-    (0..=MAX_ROWS.trailing_zeros())
-        .map(|power| {
-            let rows = vec!["(?,?,?,?,?)"; 1 << power].join(",");
-            // The first parameter is the time, the same for all rows of a commit.
-            format!(
-                "insert into event (at, stream_id, seq, kind, data, producer_id) \
-                 select ?, column1, column2, column3, column4, column5 \
-                 from (values {rows}) where column1 is not null"
-            )
-            .into()
-        })
-        .collect()
-});
+/// The ids that producers gave their events.
+fn producer_ids(events: &[NewEvent]) -> HashSet<&str> {
+    events.iter().filter_map(|event| event.producer_id.as_deref()).collect()
+}

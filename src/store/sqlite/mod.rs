@@ -6,6 +6,7 @@
 
 mod agent;
 mod agent_request;
+mod append_connection;
 mod browser;
 mod budget;
 mod calibration;
@@ -17,6 +18,7 @@ mod count;
 mod db;
 mod dispatch;
 mod errors;
+mod event_insert;
 mod files;
 mod frame_readers;
 mod frames;
@@ -50,6 +52,7 @@ mod token;
 mod tx;
 mod values;
 mod version;
+mod visibility;
 mod write_job;
 mod write_queue;
 mod writer;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::{Stream, TryStreamExt as _};
 
-use super::{db::Store, streams::visibility_of};
+use super::{db::Store, visibility::visibility_of};
 use crate::{
     domain::{Event, Seq, StreamName, Timestamp},
     store::{FeedScope, LogPage, PageSize, StoreError, StreamView},

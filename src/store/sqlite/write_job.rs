@@ -81,12 +81,4 @@ impl WriterJob {
             Self::Count { .. } | Self::Stop { .. } => (0, 0),
         }
     }
-
-    /// Events that it appends.
-    pub(super) fn events(&self) -> usize {
-        match self {
-            Self::Append { events, .. } => events.len(),
-            Self::Count { .. } | Self::Run(_) | Self::Stop { .. } => 0,
-        }
-    }
 }

@@ -3,10 +3,10 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::write_job::WriterJob;
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Default)]
 pub(super) struct WriteQueue {
     state: Mutex<QueuedJobs>,
-    arrived: Notify,
+    arrived: Condvar,
 }
 
 /// The end of those who write. When the last is gone, the queue is closed.
@@ -45,6 +45,8 @@ struct QueuedJobs {
     /// The lanes that have jobs, in the order of their turns.
     turns: VecDeque<WriteLane>,
     is_closed: bool,
+    /// Whether the writer waits for a job.
+    is_awaited: bool,
 }
 
 struct Lane {
@@ -73,6 +75,43 @@ impl QueuedJobs {
         })
     }
 
+    /// The next job, if there is one.
+    fn next(&mut self) -> Option<WriterJob> {
+        let turn = self.turns.pop_front()?;
+        let lane = self.lanes.get_mut(&turn)?;
+        let job = lane.jobs.pop_front()?;
+        lane.room.add_permits(1);
+        if lane.jobs.is_empty() {
+            self.forget_if_unused(&turn);
+        } else {
+            self.turns.push_back(turn);
+        }
+        Some(job)
+    }
+
+    /// Takes room for a job in a lane, if it has any. It is given back when the job is taken.
+    fn take_room(&mut self, turn: &WriteLane) -> bool {
+        self.lane(turn).room.try_acquire().map(SemaphorePermit::forget).is_ok()
+    }
+
+    /// Puts a job at the end of its lane. Tells whether the writer has to be woken.
+    fn push(&mut self, turn: &WriteLane, job: WriterJob) -> bool {
+        let lane = self.lane(turn);
+        let is_first = lane.jobs.is_empty();
+        lane.jobs.push_back(job);
+        if is_first {
+            self.turns.push_back(turn.clone());
+        }
+        std::mem::take(&mut self.is_awaited)
+    }
+
+    fn close(&mut self) {
+        self.is_closed = true;
+        for lane in self.lanes.values() {
+            lane.room.close();
+        }
+    }
+
     /// Removes a lane without jobs that nobody is about to hand one over to.
     fn forget_if_unused(&mut self, turn: &WriteLane) {
         let is_unused = |lane: &Lane| lane.jobs.is_empty() && Arc::strong_count(&lane.room) == 1;
@@ -87,42 +126,33 @@ impl WriteQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next job; `None` once the queue is closed and empty.
-    pub(super) async fn next(&self) -> Option<WriterJob> {
-        loop {
-            if let Some(job) = self.try_next() {
-                return Some(job);
-            }
-            if self.lock().is_closed {
-                return None;
-            }
-            self.arrived.notified().await;
+    /// Waits for a job; `false` once the queue is closed and empty.
+    pub(super) fn wait(&self) -> bool {
+        let mut state = self.lock();
+        while state.turns.is_empty() && !state.is_closed {
+            state.is_awaited = true;
+            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        state.is_awaited = false;
+        !state.turns.is_empty()
     }
 
-    /// The next job, if there is one.
-    pub(super) fn try_next(&self) -> Option<WriterJob> {
+    /// Gives the jobs that are there, until `take` wants no more. A stop closes the queue.
+    pub(super) fn take(&self, mut take: impl FnMut(WriterJob) -> bool) {
         let mut state = self.lock();
-        let turn = state.turns.pop_front()?;
-        let lane = state.lanes.get_mut(&turn)?;
-        let job = lane.jobs.pop_front()?;
-        lane.room.add_permits(1);
-        if lane.jobs.is_empty() {
-            state.forget_if_unused(&turn);
-        } else {
-            state.turns.push_back(turn);
+        while let Some(job) = state.next() {
+            if let WriterJob::Stop { reply } = job {
+                state.close();
+                reply.send(()).ok();
+            } else if !take(job) {
+                break;
+            }
         }
-        Some(job)
     }
 
     /// Takes no more jobs. Those that queue are still given.
-    pub(super) fn close(&self) {
-        let mut state = self.lock();
-        state.is_closed = true;
-        for lane in state.lanes.values() {
-            lane.room.close();
-        }
-        drop(state);
+    fn close(&self) {
+        self.lock().close();
         self.arrived.notify_one();
     }
 }
@@ -142,27 +172,33 @@ impl WriteQueueSender {
             if state.is_closed {
                 return Err(StoreError::Stopped);
             }
+            if state.take_room(&turn) {
+                let is_awaited = state.push(&turn, job);
+                drop(state);
+                self.wake(is_awaited);
+                return Ok(());
+            }
             let room = Some(Arc::clone(&state.lane(&turn).room));
             WaitingSender { queue: &self.0, turn: &turn, room }
         };
         if let Some(room) = &waiting.room {
-            // It is given back when the job is taken.
             room.acquire().await.map_err(|_| StoreError::Stopped)?.forget();
         }
         let mut state = self.0.lock();
         if state.is_closed {
             return Err(StoreError::Stopped);
         }
-        let lane = state.lane(&turn);
-        let is_first = lane.jobs.is_empty();
-        lane.jobs.push_back(job);
-        if is_first {
-            state.turns.push_back(turn.clone());
-        }
+        let is_awaited = state.push(&turn, job);
         drop(state);
-        self.0.arrived.notify_one();
+        self.wake(is_awaited);
         drop(waiting);
         Ok(())
+    }
+
+    fn wake(&self, is_awaited: bool) {
+        if is_awaited {
+            self.0.arrived.notify_one();
+        }
     }
 
     /// Jobs that wait.
@@ -191,12 +227,12 @@ mod tests {
         join_all((0..limits::WRITE_LANE).map(|_| send())).await;
         let mut waiting = Box::pin(send());
         assert!(waiting.as_mut().now_or_never().is_none(), "the lane is full");
-        while queue.try_next().is_some() {}
+        while queue.lock().next().is_some() {}
         assert_eq!(queue.lock().lanes.len(), 1, "one is about to hand over its job");
         drop(waiting);
         assert!(queue.lock().lanes.is_empty());
         send().await.unwrap();
-        assert!(queue.try_next().is_some());
+        assert!(queue.lock().next().is_some());
         assert!(queue.lock().lanes.is_empty());
     }
 }

@@ -11,9 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::oneshot;
+use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
+    append_connection::AppendConnection,
     tx::WriteTx,
     version::Version,
     write_job::{WriteJob, WriterJob},
@@ -54,64 +55,113 @@ impl WriterCounters {
     }
 }
 
-/// Runs until a job stops it, or all senders are gone; then gives the connection back.
-///
-/// A commit is bounded in jobs, in bytes and in time, so that a job that comes now is not long behind those of others.
-pub(super) async fn run(
-    mut tx: WriteTx,
-    jobs: Arc<WriteQueue>,
-    clock: Arc<dyn Clock>,
-    (counters, version): (Arc<WriterCounters>, Arc<Version>),
-) -> WriteTx {
-    let mut group = Vec::with_capacity(limits::JOBS_PER_COMMIT);
-    let mut run_limit = limits::RUNS_PER_COMMIT;
-    while let Some(first) = jobs.next().await {
-        if let WriterJob::Stop { reply } = first {
-            // Closed, the queue still gives what is in it.
-            jobs.close();
-            reply.send(()).ok();
-            continue;
-        }
-        let (mut runs, mut bytes) = first.load();
-        group.push(first);
-        // Lets those that the last commit woke queue up again, so that they ride along: 60 % more with eight
-        // producers, and free with one.
-        tokio::task::yield_now().await;
-        while group.len() < limits::JOBS_PER_COMMIT
-            && runs < run_limit
-            && bytes < limits::COMMIT_BYTES
-        {
-            match jobs.try_next() {
-                Some(WriterJob::Stop { reply }) => {
-                    jobs.close();
-                    reply.send(()).ok();
-                }
-                Some(job) => {
-                    let (run, more) = job.load();
-                    (runs, bytes) = (runs + run, bytes + more);
-                    group.push(job);
-                }
-                None => break,
+/// The writer, on a thread of its own: SQLite waits for the disk, and the runtime's threads have better to do.
+pub(super) struct WriterThread {
+    pub(super) tx: WriteTx,
+    /// For commits of appends alone.
+    pub(super) appends: AppendConnection,
+    pub(super) jobs: Arc<WriteQueue>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) counters: Arc<WriterCounters>,
+    pub(super) version: Arc<Version>,
+    /// In which the futures of jobs run.
+    pub(super) runtime: Handle,
+}
+
+impl WriterThread {
+    /// Starts it. At its end it gives its connection back.
+    pub(super) fn spawn(self) -> Result<oneshot::Receiver<WriteTx>, StoreError> {
+        let (ended, end) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("svc-writer".to_owned());
+        thread.spawn(move || drop(ended.send(self.run()))).map_err(sqlx::Error::Io)?;
+        Ok(end)
+    }
+
+    /// Runs until a job stops it, or all senders are gone.
+    ///
+    /// A commit is bounded in jobs, in bytes and in time, so that a job that comes now is not long behind those of others.
+    fn run(mut self) -> WriteTx {
+        let mut group = Vec::with_capacity(limits::JOBS_PER_COMMIT);
+        let mut run_limit = limits::RUNS_PER_COMMIT;
+        while self.jobs.wait() {
+            // Lets those that the last commit woke queue up again, so that they ride along: 60 % more with eight
+            // producers, and free with one.
+            std::thread::yield_now();
+            let runs = self.gather(&mut group, run_limit);
+            if group.is_empty() {
+                continue;
+            }
+            self.counters.commits.fetch_add(1, Relaxed);
+            self.counters.jobs.fetch_add(group.len() as u64, Relaxed);
+            self.tx.now = self.clock.now();
+            let began = Instant::now();
+            let work = if group.iter().all(|job| matches!(job, WriterJob::Append { .. })) {
+                self.commit_appends(&mut group)
+            } else {
+                self.runtime.block_on(commit(&mut self.tx, &mut group, &self.version))
+            };
+            self.counters.observe(began.elapsed());
+            if work.is_none() {
+                self.counters.failures.fetch_add(1, Relaxed);
+            }
+            run_limit = next_run_limit(run_limit, runs, work.unwrap_or_default());
+            if self.tx.streams.len() > limits::STREAMS_CACHED {
+                self.tx.streams.clear();
+            }
+            if self.tx.tally.len() > limits::STREAMS_CACHED {
+                self.tx.tally.forget();
             }
         }
-        counters.commits.fetch_add(1, Relaxed);
-        counters.jobs.fetch_add(group.len() as u64, Relaxed);
-        tx.now = clock.now();
-        let began = Instant::now();
-        let work = commit(&mut tx, &mut group, &version).await;
-        counters.observe(began.elapsed());
-        if work.is_none() {
-            counters.failures.fetch_add(1, Relaxed);
-        }
-        run_limit = next_run_limit(run_limit, runs, work.unwrap_or_default());
-        if tx.streams.len() > limits::STREAMS_CACHED {
-            tx.streams.clear();
-        }
-        if tx.tally.len() > limits::STREAMS_CACHED {
-            tx.tally.forget();
-        }
+        self.tx
     }
-    tx
+
+    /// Takes the jobs of a commit from the queue. Tells how many of them have statements of their own.
+    fn gather(&self, group: &mut Vec<WriterJob>, run_limit: usize) -> usize {
+        let (mut runs, mut bytes) = (0, 0);
+        self.jobs.take(|job| {
+            let (run, more) = job.load();
+            (runs, bytes) = (runs + run, bytes + more);
+            group.push(job);
+            group.len() < limits::JOBS_PER_COMMIT
+                && runs < run_limit
+                && bytes < limits::COMMIT_BYTES
+        });
+        runs
+    }
+
+    /// Commits appends, with statements that this thread calls itself, and answers each.
+    fn commit_appends(&mut self, group: &mut Vec<WriterJob>) -> Option<Duration> {
+        let began = Instant::now();
+        let Self { tx, appends, version, .. } = self;
+        let mut done = Vec::with_capacity(group.len());
+        for job in group.drain(..) {
+            let WriterJob::Append { stream, events, reply } = job else { continue };
+            let mark = tx.mark();
+            match tx.append_by(appends, &stream, events) {
+                Ok(seqs) => done.push((reply, seqs)),
+                Err(error) => {
+                    tx.rewind(mark);
+                    reply.send(Err(error)).ok();
+                }
+            }
+        }
+        let work = began.elapsed();
+        version.begin();
+        let committed = tx.commit_by(appends);
+        version.end();
+        if let Err(error) = committed {
+            let done =
+                done.into_iter().map(|(reply, seqs)| FinishedJob::Append(reply, seqs)).collect();
+            self.runtime.block_on(fail(&mut self.tx, error, done, std::iter::empty()));
+            return None;
+        }
+        for (reply, seqs) in done {
+            // The caller may have gone away; the commit stands all the same.
+            reply.send(Ok(seqs)).ok();
+        }
+        tx.publish();
+        Some(work)
+    }
 }
 
 /// How many jobs with statements of their own the next commit may take, after one that took `runs` of them and worked that
@@ -148,24 +198,18 @@ impl FinishedJob {
 /// A tool call that waits to be counted.
 type ToCount = (ToolCall, oneshot::Sender<Result<ToolCallCount, StoreError>>);
 
-/// Runs the jobs of `group` in one transaction and answers each. Tells how long they worked, without the wait for the
-/// disk; `None` if nothing was committed.
+/// Runs the jobs of `group` in one transaction of sqlx's connection and answers each. Tells how long they worked, without the
+/// wait for the disk; `None` if nothing was committed.
 async fn commit(
     tx: &mut WriteTx,
     group: &mut Vec<WriterJob>,
     version: &Version,
 ) -> Option<Duration> {
     let began = Instant::now();
-    // Appends alone need no transaction of their own: they end up in one statement, which is one.
-    let events: usize = group.iter().map(WriterJob::events).sum();
-    let explicit =
-        events > 1024 || group.iter().any(|job| !matches!(job, WriterJob::Append { .. }));
     let alone = group.len() == 1;
     let mut done = Vec::with_capacity(group.len());
     let outcome = async {
-        if explicit {
-            execute(tx, "begin immediate").await?;
-        }
+        execute(tx, "begin immediate").await?;
         let mut calls = Vec::new();
         for job in group.drain(..) {
             match job {
@@ -184,7 +228,7 @@ async fn commit(
         version.begin();
         let flushed = async {
             tx.flush().await?;
-            if explicit { execute(tx, "commit").await } else { Ok(()) }
+            execute(tx, "commit").await
         };
         let flushed = flushed.await;
         version.end();
@@ -201,7 +245,9 @@ async fn commit(
             Some(work)
         }
         Err(error) => {
-            fail(tx, explicit, error, done, group.drain(..)).await;
+            // SQLite may have rolled back by itself (on a full disk it does); then this says so, harmlessly.
+            execute(tx, "rollback").await.ok();
+            fail(tx, error, done, group.drain(..)).await;
             None
         }
     }
@@ -242,7 +288,7 @@ async fn step(
             }
             settled?;
         }
-        // Calls are counted together, and the receiver's loop handles the stop.
+        // Calls are counted together, and the queue handles the stop.
         WriterJob::Count { .. } | WriterJob::Stop { .. } => {}
     }
     Ok(())
@@ -278,16 +324,11 @@ async fn count(
 /// Answers everybody that nothing was kept.
 async fn fail(
     tx: &mut WriteTx,
-    explicit: bool,
     error: StoreError,
     done: Vec<FinishedJob>,
     rest: impl Iterator<Item = WriterJob>,
 ) {
     tracing::error!(error = crate::telemetry::chain(&error), "a commit failed");
-    if explicit {
-        // SQLite may have rolled back by itself (on a full disk it does); then this says so, harmlessly.
-        execute(tx, "rollback").await.ok();
-    }
     if let Err(error) = tx.reset().await {
         tracing::error!(error = crate::telemetry::chain(&error), "cannot read the head of the log");
     }

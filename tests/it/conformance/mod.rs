@@ -76,7 +76,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
         beat,
         stop: stop.clone(),
     });
-    edge.ready(app, mcp::router(mcp));
+    edge.ready(app, mcp::routes(mcp));
     format!("http://{address}/mcp")
 }
 

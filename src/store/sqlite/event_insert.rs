@@ -1,0 +1,28 @@
+//! The statement that writes events, of both connections of the writer.
+
+use std::sync::{Arc, LazyLock};
+
+/// Most rows in one statement: 5 parameters each, below SQLite's 32,766.
+pub(super) const MAX_ROWS: usize = 1024;
+
+/// One statement for each power of two of rows. What is not bound is null and is left out by the `where`: eleven
+/// prepared statements serve every size.
+static INSERTS: LazyLock<Vec<Arc<str>>> = LazyLock::new(|| {
+    (0..=MAX_ROWS.trailing_zeros())
+        .map(|power| {
+            let rows = vec!["(?,?,?,?,?)"; 1 << power].join(",");
+            // The first parameter is the time, the same for all rows of a commit.
+            format!(
+                "insert into event (at, stream_id, seq, kind, data, producer_id) \
+                 select ?, column1, column2, column3, column4, column5 \
+                 from (values {rows}) where column1 is not null"
+            )
+            .into()
+        })
+        .collect()
+});
+
+/// The statement for so many rows, at most [`MAX_ROWS`].
+pub(super) fn insert_of(rows: usize) -> &'static Arc<str> {
+    &INSERTS[rows.next_power_of_two().trailing_zeros() as usize]
+}
