@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::{
-    append_inproc::{self, BATCH, Bare, produce},
+    append_inproc::{self, BATCH, Bare, name, produce},
     bench::{Bench, WindowOf},
     daemon::{self, Daemon},
     load::{self, Load, Protocol},
@@ -75,14 +75,6 @@ fn compare_batches(bench: &mut Bench, daemon: &Daemon, tasks: &[String]) -> anyh
     );
     bench.add(figure.goal(Goal::ratio(0.75)));
     Ok(())
-}
-
-/// `append/64`, and `append/64x16` for sixteen events in each request.
-pub(crate) fn name(what: &str, connections: usize, events: usize) -> String {
-    match events {
-        1 => format!("{what}/{connections}"),
-        _ => format!("{what}/{connections}x{events}"),
-    }
 }
 
 /// Tasks to append to.

@@ -14,7 +14,6 @@ use svc::{
 use tokio::{runtime::Runtime, task::JoinSet};
 
 use crate::{
-    append_http::name,
     bench::Bench,
     ceiling::{Appender, GroupCommit},
     daemon::DATA_BYTES,
@@ -69,6 +68,14 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     group.finish()?;
     runtime.block_on(writer.close(store))?;
     Ok(())
+}
+
+/// `append/64`, and `append/64x16` for sixteen events in each request.
+pub(crate) fn name(what: &str, connections: usize, events: usize) -> String {
+    match events {
+        1 => format!("{what}/{connections}"),
+        _ => format!("{what}/{connections}x{events}"),
+    }
 }
 
 /// A bare loop over the same tables.

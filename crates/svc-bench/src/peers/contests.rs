@@ -7,7 +7,7 @@ use super::{
     redis::Redis,
 };
 use crate::{
-    append_http,
+    append_http, append_inproc,
     bench::{Bench, WindowOf},
     daemon::Daemon,
     mixed::{self, Both, Crowd},
@@ -57,7 +57,7 @@ pub(crate) fn run_append(bench: &mut Bench) -> anyhow::Result<()> {
         .collect();
     contests.push((Contest::Batches, 64, 16));
     for (contest, producers, events) in contests {
-        let name = append_http::name("peers-append", producers, events);
+        let name = append_inproc::name("peers-append", producers, events);
         contend(
             bench,
             &name,
