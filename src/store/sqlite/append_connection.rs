@@ -25,7 +25,7 @@ const COMMIT: &str = "commit";
 const ROLLBACK: &str = "rollback";
 /// Prepared statements that are kept: these, and one for each size of an insert.
 const STATEMENTS: usize = 24;
-const STREAM: &str = "select id, closed_at is not null, visibility, owner, project, \
+const STREAM: &str = "select id, closed_at is not null, visibility, owner, runner, project, \
     (select coalesce(max(seq), 0) from event where stream_id = stream.id) from stream where name = ?";
 const KNOWN_IDS: &str = "select producer_id, seq from event \
     where stream_id = ? and producer_id in (select value from json_each(?))";
@@ -78,8 +78,13 @@ impl AppendConnection {
             Ok(StreamState {
                 id: row.get(0)?,
                 closed: row.get(1)?,
-                visibility: Arc::new(visibility_of(&visibility, row.get(3)?, row.get(4)?)),
-                head: row.get(5)?,
+                visibility: Arc::new(visibility_of(
+                    &visibility,
+                    row.get(3)?,
+                    row.get(4)?,
+                    row.get(5)?,
+                )),
+                head: row.get(6)?,
             })
         });
         Ok(state.optional()?)
@@ -147,7 +152,10 @@ fn insert(conn: &Connection, now: Timestamp, events: &[UncommittedEvent]) -> rus
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::testing::{TestStore, append, event};
+    use crate::{
+        domain::StreamVisibility,
+        store::testing::{TestStore, append, event},
+    };
 
     /// What sqlx checks of its queries when they are compiled.
     #[tokio::test]
@@ -161,7 +169,7 @@ mod tests {
             (ROLLBACK, 0, &[]),
             (&**insert_of(1), 6, &[]),
             (&**insert_of(MAX_ROWS), 1 + 5 * MAX_ROWS, &[]),
-            (STREAM, 1, &["id", "visibility", "owner", "project"]),
+            (STREAM, 1, &["id", "visibility", "owner", "runner", "project"]),
             (KNOWN_IDS, 2, &["producer_id", "seq"]),
         ] {
             let statement = conn.prepare(sql).unwrap();
@@ -185,6 +193,34 @@ mod tests {
         assert_eq!(pragma("max_page_count"), 256);
         let mode: String = conn.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
         assert_eq!(mode, "wal");
+    }
+
+    #[tokio::test]
+    async fn both_connections_read_the_same_of_a_stream() {
+        let test = TestStore::open().await;
+        let mut connection = AppendConnection::new(test.store.path().to_owned(), None);
+        let text = |text: &str| Some(Arc::from(text));
+        for (number, visibility) in [
+            StreamVisibility::Team,
+            StreamVisibility::Shared { owner: text("a"), runner: text("b"), project: text("/c") },
+            StreamVisibility::Shared { owner: None, runner: None, project: None },
+            StreamVisibility::Private { owner: "a".into() },
+            StreamVisibility::Answers,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let name = StreamName::of("task", number);
+            let opened = name.clone();
+            let state: Result<StreamState, StoreError> = test
+                .store
+                .write(move |tx| {
+                    Box::pin(async move { tx.open_stream(&opened, &visibility).await })
+                })
+                .await;
+            assert_eq!(connection.stream(&name).unwrap(), Some(state.unwrap()));
+        }
+        assert_eq!(connection.stream(&StreamName::of("task", "none")).unwrap(), None);
     }
 
     #[tokio::test]
