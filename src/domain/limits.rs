@@ -168,9 +168,6 @@ pub const STREAMS_CACHED: usize = 65_536;
 pub const READERS: u32 = 4;
 /// How long the store waits for a lock that another process holds, such as a backup or a database shell.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pages of the write-ahead log after which a commit moves them into the database, which takes some milliseconds. A commit of a
-/// hook has about ten, so fewer than one in a hundred of them waits for it.
-pub const WAL_PAGES: i64 = 4000;
 /// What the write-ahead log is cut back to after a checkpoint, in bytes.
 pub const WAL_BYTES: u64 = 64 * 1024 * 1024;
 /// Size of the write-ahead log at which maintenance empties it, in bytes.

@@ -62,7 +62,6 @@ impl AppendConnection {
         conn.pragma_update(None, "synchronous", "full")?;
         conn.pragma_update(None, "foreign_keys", true)?;
         conn.pragma_update(None, "temp_store", "memory")?;
-        conn.pragma_update(None, "wal_autocheckpoint", limits::WAL_PAGES)?;
         conn.pragma_update(None, "journal_size_limit", limits::WAL_BYTES.cast_signed())?;
         if let Some(pages) = self.max_pages {
             conn.pragma_update(None, "max_page_count", pages)?;
@@ -189,7 +188,6 @@ mod tests {
             |name: &str| -> i64 { conn.pragma_query_value(None, name, |row| row.get(0)).unwrap() };
         assert_eq!(pragma("synchronous"), 2, "full: an answer means that the disk has it");
         assert_eq!(pragma("foreign_keys"), 1);
-        assert_eq!(pragma("wal_autocheckpoint"), limits::WAL_PAGES);
         assert_eq!(pragma("max_page_count"), 256);
         let mode: String = conn.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
         assert_eq!(mode, "wal");

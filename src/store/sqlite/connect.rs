@@ -40,7 +40,6 @@ pub(super) fn writer_options(path: &Path) -> Result<SqliteConnectOptions, StoreE
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
-        .pragma("wal_autocheckpoint", limits::WAL_PAGES.to_string())
         .pragma("journal_size_limit", limits::WAL_BYTES.to_string())
         .optimize_on_close(true, 400))
 }
