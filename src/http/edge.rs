@@ -97,8 +97,8 @@ impl Edge {
 
     /// The time. Before there is anything to answer there is none.
     pub(super) fn now(&self) -> Timestamp {
-        let app = self.0.app.get();
-        app.map_or(Timestamp::from_millis(0), |(app, _)| app.services.now())
+        let serving = self.0.serving.get();
+        serving.map_or(Timestamp::from_millis(0), |serving| serving.app.services.now())
     }
 
     /// Answers a request that came in by this way.
