@@ -17,7 +17,7 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
 use super::find_program;
-use crate::process_list::ProcessEntry;
+use crate::process_list::{ProcessEntry, signal_marked};
 
 /// The first argument of this program when it starts a server.
 pub(crate) const LAUNCHER: &str = "launch-server";
@@ -171,7 +171,8 @@ async fn end_marked(mark: &str, first: Signal) {
     loop {
         let found = {
             let mark = mark.to_owned();
-            tokio::task::spawn_blocking(move || signal_marked(&mark, signal)).await.unwrap_or(0)
+            let signalled = move || signal_marked(MARK, &mark, signal);
+            tokio::task::spawn_blocking(signalled).await.unwrap_or(0)
         };
         if found == 0 {
             return;
@@ -183,41 +184,6 @@ async fn end_marked(mark: &str, first: Signal) {
         }
         tokio::time::sleep(POLL * 5).await;
     }
-}
-
-/// Sends a signal to each process that bears a mark, and says how many there are.
-fn signal_marked(mark: &str, signal: Signal) -> usize {
-    let wanted = format!("{MARK}={mark}");
-    let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
-    let pids =
-        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let mut count = 0;
-    for pid in pids {
-        let bears_it = || {
-            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
-        };
-        if bears_it() && kill_same(pid, signal, bears_it) {
-            count += 1;
-        }
-    }
-    count
-}
-
-/// Signals a process that is held by a descriptor while it is looked at, so a later one with its id gets nothing.
-#[cfg(target_os = "linux")]
-fn kill_same(pid: i32, signal: Signal, is_same: impl Fn() -> bool) -> bool {
-    use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
-
-    let Some(id) = Pid::from_raw(pid) else { return false };
-    let Ok(process) = pidfd_open(id, PidfdFlags::empty()) else { return false };
-    is_same() && pidfd_send_signal(process, signal).is_ok()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn kill_same(pid: i32, signal: Signal, is_same: impl Fn() -> bool) -> bool {
-    Pid::from_raw(pid)
-        .is_some_and(|id| is_same() && rustix::process::kill_process(id, signal).is_ok())
 }
 
 type SpawnRequest =

@@ -1,17 +1,25 @@
 #!/usr/bin/env python3
-"""Agents by others below `svc agent host`, against the scripted model: turns, a tool, a permission, an interrupt, and resuming.
+"""Agents by others below `svc agent host`, against the scripted model: turns, a tool, a permission, an interrupt, resuming, and a
+daemon that is killed in the middle of a turn.
 
-    python3 hosting.py SVC BIN [claude codex gemini opencode]      BIN: folders (a:b) with the agents' executables
+    python3 hosting.py SVC BIN [NAME...]      BIN: folders (a:b) with the agents' executables
 
-One line for each check; exit 1 if one failed.
+NAME is of claude, codex, gemini, opencode, the adapters claude-acp and codex-acp, or `one` (a hosted Claude Code that runs its hooks,
+too). One line for each check; exit 1 if one failed.
 """
-import json, os, shutil, socket, subprocess, sys, tempfile, time
+import glob, json, os, shutil, signal, socket, subprocess, sys, tempfile, time, urllib.error
+
+import daemon
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SVC, BIN = sys.argv[1:3]
-BACKENDS = sys.argv[3:] or ["claude", "codex", "gemini", "opencode"]
+daemon.BIN = SVC
+BACKENDS = sys.argv[3:] or ["claude", "codex", "gemini", "opencode", "claude-acp", "codex-acp"]
+# Adapters of the Agent Client Protocol: their programs, and whose tools their models have.
+ADAPTERS = {"claude-acp": ("claude-agent-acp", "claude"), "codex-acp": ("codex-acp", "codex")}
 FAILED = []
 SLEEP = "python3 -c 'import time; time.sleep(30.0471)'"
+LONG = "python3 -c 'import time; time.sleep(4.0471)'; echo TOOL-SAID-THIS"
 
 
 def check(name, right, seen=""):
@@ -25,18 +33,25 @@ class Model:
 
     def __init__(self, folder, steps):
         self.folder = tempfile.mkdtemp(dir=folder)
+        os.makedirs(os.path.join(self.folder, "bodies"))
         steps_file, ready = os.path.join(self.folder, "steps.json"), os.path.join(self.folder, "ready")
         with open(steps_file, "w") as file:
             json.dump(steps, file)
         self.log = os.path.join(self.folder, "log")
         self.process = subprocess.Popen([sys.executable, os.path.join(HERE, "mock_llm.py"), "--port", "0", "--steps", steps_file,
-                                         "--log", self.log, "--ready-file", ready], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                         "--log", self.log, "--ready-file", ready, "--bodies", os.path.join(self.folder, "bodies")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         until(lambda: os.path.exists(ready) and open(ready).read().strip(), "the model is ready")
         self.url = open(ready).read().strip().rstrip("/")
 
 
+def kind(backend):
+    """Whose tools it has."""
+    return ADAPTERS.get(backend, (None, backend))[1]
+
+
 def program(name):
     """The first of the folders that has it."""
+    name = ADAPTERS.get(name, (name,))[0]
     found = (os.path.join(folder, name) for folder in BIN.split(":"))
     return next((path for path in found if os.path.exists(path)), None)
 
@@ -52,6 +67,11 @@ def until(condition, what, seconds=60):
 
 def shell(command, backend):
     """A call of each agent's own tool for commands."""
+    if backend == "codex-acp":
+        # Its Codex runs in its sandbox, without a question, what does not want more.
+        more = {"sandbox_permissions": "require_escalated", "justification": "because"}
+        return {"tool": "exec_command", "args": {"cmd": command, "yield_time_ms": 60000, **more}}
+    backend = kind(backend)
     if backend == "codex":
         return {"tool": "exec_command", "args": {"cmd": command}}
     if backend == "gemini":
@@ -59,9 +79,24 @@ def shell(command, backend):
     return {"tool": "Bash" if backend == "claude" else "bash", "args": {"command": command, "description": "x"}}
 
 
+def told(words, entry):
+    """What the model answers to this prompt. What else it is asked, such as for a title, takes no step from it."""
+    return {"when": rf"\b{words}\s*$", **entry}
+
+
+# What it answers to the result of its call.
+SAID = {"when": "TOOL-SAID-THIS", "text": "second answer"}
+
+
 def environment(backend, home, model):
     common = {"HOME": home, "PATH": f"{BIN}:{os.environ['PATH']}", "LANG": "C.UTF-8", "TMPDIR": os.path.join(home, "tmp"),
               "NO_PROXY": "127.0.0.1,localhost", "NODE_NO_WARNINGS": "1"}
+    if backend == "codex-acp":
+        mock = {"name": "mock", "base_url": model.url + "/v1", "wire_api": "responses", "env_key": "OPENAI_API_KEY",
+                "request_max_retries": 0, "stream_max_retries": 0}
+        config = {"model_provider": "mock", "model": "gpt-6.1-sol", "check_for_update_on_startup": False, "model_providers": {"mock": mock}}
+        common |= {"CODEX_CONFIG": json.dumps(config), "MODEL_PROVIDER": "mock", "NO_BROWSER": "1", "INITIAL_AGENT_MODE": "workspace-write"}
+    backend = kind(backend)
     if backend == "claude":
         return {**common, "ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": "sk-ant-dummy", "IS_SANDBOX": "1",
                 "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1"}
@@ -80,6 +115,8 @@ def environment(backend, home, model):
 
 def command(backend, model):
     file = program(backend)
+    if backend in ADAPTERS:
+        return [file]
     if backend == "codex":
         provider = f'{{name="mock", base_url="{model.url}/v1", wire_api="responses", env_key="OPENAI_API_KEY", request_max_retries=0, stream_max_retries=0}}'
         return [file, "-c", "model_provider=mock", "-c", 'model="gpt-6.1-sol"', "-c", f"model_providers.mock={provider}",
@@ -89,22 +126,27 @@ def command(backend, model):
     return [file]
 
 
+def furnish(backend, home):
+    """The folders and files that a client wants in its home."""
+    os.makedirs(os.path.join(home, "tmp"), exist_ok=True)
+    os.makedirs(os.path.join(home, "work"), exist_ok=True)
+    if kind(backend) == "codex":
+        os.makedirs(os.path.join(home, ".codex"), exist_ok=True)
+    if backend == "gemini":
+        os.makedirs(os.path.join(home, ".gemini"), exist_ok=True)
+        with open(os.path.join(home, ".gemini/settings.json"), "w") as file:
+            json.dump({"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": False},
+                       "general": {"enableAutoUpdate": False}}, file)
+
+
 class Host:
     """A host, and one connection to it."""
 
     def __init__(self, folder, backend, model, home, **spec):
-        os.makedirs(os.path.join(home, "tmp"), exist_ok=True)
-        os.makedirs(os.path.join(home, "work"), exist_ok=True)
-        if backend == "codex":
-            os.makedirs(os.path.join(home, ".codex"), exist_ok=True)
-        if backend == "gemini":
-            os.makedirs(os.path.join(home, ".gemini"), exist_ok=True)
-            with open(os.path.join(home, ".gemini/settings.json"), "w") as file:
-                json.dump({"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": False},
-                           "general": {"enableAutoUpdate": False}}, file)
+        furnish(backend, home)
         self.id = f"ag_{os.urandom(6).hex()}"
         document = {"agent_id": self.id, "folder": os.path.join(folder, "agents"), "instance": backend, "session_key": f"agent:{backend}:main",
-                    "backend": backend, "command": command(backend, model), "cwd": os.path.join(home, "work"),
+                    "backend": "acp" if backend in ADAPTERS else backend, "command": command(backend, model), "cwd": os.path.join(home, "work"),
                     "env": environment(backend, home, model), "linger_ms": 500, **spec}
         started = subprocess.run([SVC, "agent", "host"], input=json.dumps(document).encode(), stdout=subprocess.PIPE, timeout=60)
         self.started = json.loads(started.stdout)
@@ -160,22 +202,22 @@ class Host:
         return self.ask("host.stop", timeout=10)["payload"]
 
 
-def sleepers():
+def sleepers(words=b"sleep(30.0471)"):
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             line = open(f"/proc/{pid}/cmdline", "rb").read()
         except OSError:
             continue
-        if b"sleep(30.0471)" in line and b"agent" not in line:
+        if words in line and b"agent" not in line and b"outlived" not in line:
             found.append(pid)
     return found
 
 
 def scenario(backend, folder):
     home = os.path.join(folder, "home")
-    model = Model(folder, [{"text": "first answer"}, shell("touch made-by-tool; echo TOOL-SAID-THIS", backend), {"text": "second answer"},
-                           shell(SLEEP, backend), {"text": "never said"}, {"text": "after the interrupt"}])
+    model = Model(folder, [told("one", {"text": "first answer"}), told("two", shell("touch made-by-tool; echo TOOL-SAID-THIS", backend)),
+                           told("three", shell(SLEEP, backend)), told("four", {"text": "after the interrupt"}), SAID])
     host = Host(folder, backend, model, home, prompt={"input": "one", "message_id": "msg_1"}, permission="ask")
     end = host.turn()
     check(f"{backend}: a turn ends with its text", end["turn"] == {"message_id": "msg_1", "outcome": "completed", "result": "first answer"}, end)
@@ -224,7 +266,7 @@ def scenario(backend, folder):
     offsets = [event["offset"] for event in host.events]
     check(f"{backend}: offsets are dense", offsets == list(range(1, len(offsets) + 1)))
     if backend != "gemini":
-        model = Model(folder, [{"text": "resumed answer"}])
+        model = Model(folder, [told("five", {"text": "resumed answer"})])
         host = Host(folder, backend, model, home, prompt={"input": "five"}, resume=session)
         end = host.turn()
         check(f"{backend}: a conversation is resumed", end["turn"].get("result") == "resumed answer", end)
@@ -232,7 +274,7 @@ def scenario(backend, folder):
         sent = open(model.log).read()
         check(f"{backend}: the model gets what was said before", "first answer" in sent or "TOOL-SAID" in sent, sent[-500:])
         host.stop()
-    model = Model(folder, [shell(SLEEP, backend), {"text": "x"}])
+    model = Model(folder, [told("six", shell(SLEEP, backend))])
     host = Host(folder, backend, model, home, prompt={"input": "six"}, permission="ask")
     request = host.wait(lambda event: event["type"] == "request")
     host.ask("host.answer", request_id=request["request_id"], option_id=next(it["option_id"] for it in request["options"] if it["kind"] == "allow_once"))
@@ -243,6 +285,82 @@ def scenario(backend, folder):
     except TimeoutError:
         pass
     check(f"{backend}: nothing is left when the host is killed", not sleepers() and not os.path.exists(f"/proc/{host.started['pid']}"))
+
+
+class Hosting(daemon.Daemon):
+    """A daemon with one instance, and its agents."""
+
+    def __init__(self, folder, backend, model):
+        super().__init__()
+        self.backend, self.user = backend, os.path.join(folder, "outlived")
+        furnish(backend, self.user)
+        os.makedirs(self.home)
+        os.chmod(self.home, 0o700)
+        with open(os.path.join(self.home, "config.toml"), "w") as file:
+            file.write(instance(backend, command(backend, model), environment(backend, self.user, model)))
+
+    def __exit__(self, *_):
+        self.kill9()
+        leave(self.dir)
+
+    def agent(self, at="agent:%s:main", way="", body=None):
+        path = "/v1/hosts/" + (at % self.backend if "%s" in at else at) + way
+        return self.rest("GET" if body is None else "POST", path, body)
+
+    def said(self, words, seconds=60):
+        return until(lambda: words in json.dumps(self.agent(way="/history?limit=0")), words, seconds)
+
+    def allow(self):
+        """Answers each request that is open; gives how many there were."""
+        open_ones = self.rest("GET", "/v1/requests?open=true")["requests"]
+        for request in open_ones:
+            once = next(it["option_id"] for it in request["options"] if it["kind"].startswith("allow"))
+            self.rest("POST", f"/v1/requests/{request['request_id']}/answer", {"option_id": once})
+        return len(open_ones)
+
+    def events(self, agent):
+        return self.rest("GET", f"/v1/events?stream=agent/{agent}&limit=500")["events"]
+
+
+def instance(name, words, variables, more=""):
+    """An entry of the configuration."""
+    table = ", ".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in variables.items())
+    backend = "acp" if name in ADAPTERS else name
+    return f'[agents.{name}]\nbackend = "{backend}"\ncommand = {json.dumps(words)}\nenv = {{ {table} }}\n{more}'
+
+
+def outlives(backend, folder):
+    """The daemon is killed while the agent is in a tool; the turn goes on, ends once, and its conversation can be gone on with."""
+    model = Model(folder, [told("one", {"text": "first answer"}), told("two", shell(LONG, backend)), told("three", {"text": "resumed answer"}), SAID])
+    with Hosting(folder, backend, model) as own:
+        started = own.rest("POST", "/v1/hosts", {"instance": backend, "name": "main", "cwd": os.path.join(own.user, "work"), "prompt": "one"})
+        own.said("first answer")
+        sent = own.agent(way="/send", body={"input": "two"})["message_id"]
+        until(own.allow, "a permission is asked for")
+        until(lambda: sleepers(b"sleep(4.0471)"), "the tool runs")
+        own.crash()
+        own.said("second answer")
+        after = own.agent()
+        check(f"{backend}: it works on while the daemon is killed", after["pid"] == started["pid"] and after["host_pid"] == started["host_pid"], after)
+        until(lambda: own.agent()["state"] == "idle", "it is idle")
+        events = own.events(started["id"])
+        check(f"{backend}: the log has each event once", [it["seq"] for it in events] == list(range(1, len(events) + 1)))
+        ends = [it["data"]["turn"]["outcome"] for it in events if it["kind"] == "state" and (it["data"].get("turn") or {}).get("message_id") == sent]
+        inputs = [it for it in events if it["kind"] == "input" and it["data"]["message_id"] == sent]
+        check(f"{backend}: the prompt has one turn and one end", ends == ["completed"] and len(inputs) == 1, (ends, inputs))
+        own.crash()
+        stopped = own.agent(way="/stop", body={"timeout": 10})
+        check(f"{backend}: the next daemon stops it", stopped["final_state"] == "done", stopped)
+        if backend == "gemini":
+            return
+        work = {"instance": backend, "prompt": "three", "opts": {"async": True, "session": f"agent:{backend}:main", "cwd": os.path.join(own.user, "work")}}
+        task = own.rest("POST", "/v1/send_message", work)["task_id"]
+        until(lambda: own.rest("GET", f"/v1/tasks/{task}").get("closed_at"), "the resumed turn ends")
+        task = own.rest("GET", f"/v1/tasks/{task}")
+        check(f"{backend}: a dispatch goes on with the conversation", task["status"] == "done" and task["result"] == "resumed answer", task)
+        asked = [line["n"] for line in map(json.loads, open(model.log)) if (line.get("answer") or {}).get("text") == "resumed answer"]
+        bodies = [open(path).read() for number in asked for path in glob.glob(os.path.join(model.folder, "bodies", f"{number:04d}-*"))]
+        check(f"{backend}: its model has what was said before", bodies and all("first answer" in body for body in bodies), asked)
 
 
 def one(folder):
@@ -294,8 +412,8 @@ def one(folder):
         inbox = svc("inbox")
         check("hooks and host: its tools send as its peer", peers[0]["peer_id"] in json.dumps(inbox) and "from the agent" in json.dumps(inbox), inbox)
         svc("agent", "stop", "agent:claude:main")
-        ended = svc("session", "list")["sessions"]
-        check("hooks and host: the session ends with it", len(ended) == 1 and ended[0].get("ended_at"), ended)
+        until(lambda: svc("session", "list")["sessions"][0].get("ended_at"), "the session ends with it", 10)
+        check("hooks and host: the session ends with it", len(svc("session", "list")["sessions"]) == 1)
     finally:
         subprocess.run([SVC, "stop"], env=own, capture_output=True)
 
@@ -316,26 +434,29 @@ def main():
             print(f"not run: {backend} (it is not in {BIN})")
             continue
         folder = tempfile.mkdtemp(prefix="svc-hosting-")
-        try:
-            scenario(backend, folder)
-        except (TimeoutError, RuntimeError, KeyError, StopIteration) as error:
-            check(f"{backend}: to the end", False, repr(error))
-        finally:
-            leave(folder)
+        for part in (scenario, outlives):
+            try:
+                part(backend, folder)
+            except (TimeoutError, RuntimeError, KeyError, StopIteration, urllib.error.HTTPError) as error:
+                said = error.read() if isinstance(error, urllib.error.HTTPError) else ""
+                check(f"{backend}: {part.__name__} to the end", False, f"{error!r} {said}")
+        leave(folder)
     return 1 if FAILED else 0
 
 
 def leave(folder):
-    """Ends what this began: hosts by their sockets, models by their processes."""
+    """Ends what this began: what works in the folder, or has a file of it open, as hosts have their spools."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             line = open(f"/proc/{pid}/cmdline", "rb").read()
-            cwd = os.readlink(f"/proc/{pid}/cwd")
+            places = [os.readlink(f"/proc/{pid}/cwd")]
+            places += [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
         except OSError:
             continue
-        if folder.encode() in line or cwd.startswith(folder):
+        if int(pid) != os.getpid() and (folder.encode() in line or any(it.startswith(folder) for it in places)):
             os.kill(int(pid), 9)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

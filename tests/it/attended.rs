@@ -135,3 +135,30 @@ fn a_session_of_another_project_is_not_asked() {
     problem(&asker.post("/v1/send_message", &work("coder")), 503, "unavailable");
     problem(&asker.post("/v1/send_message", &work("agent:claude:s-1")), 422, "invalid_request");
 }
+
+/// A session that was never heard of before asks, and has the answer in its task and in the inbox that it has from then on.
+#[test]
+fn whoever_asks_without_a_peer_gets_the_answer_of_a_turn() {
+    let d = with_config(CONFIG);
+    hook(&d, "s-1", "SessionStart", &json!({ "source": "startup" }));
+    let peer = peer_of(&d, "s-1");
+    let peers = d.get("/v1/peers").ok(200)["peers"].as_array().expect("a list").clone();
+    let project = peers.iter().find(|it| it["session_id"] == "s-1").expect("it")["path"].clone();
+    let wish = json!({ "session": "stranger", "project": project, "scopes": ["agents"] });
+    let stranger = d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"));
+    let work =
+        json!({ "instance": "coder", "prompt": "DO-THE-WORK", "opts": { "mode": "peer-only" } });
+    let task = dispatch(&stranger, work);
+    question(&d, &peer);
+    let given = hook(&d, "s-1", "PreToolUse", &using());
+    assert!(given.contains("DO-THE-WORK"), "{given}");
+    hook(&d, "s-1", "Stop", &json!({ "last_assistant_message": "said at the end" }));
+    let done = over(&d, &task);
+    assert_eq!(
+        (&done["status"], &done["result"]),
+        (&json!("done"), &json!("said at the end")),
+        "{done}"
+    );
+    let own = peer_of(&d, "stranger");
+    assert_eq!(question(&stranger, &own)["text"], "said at the end");
+}

@@ -1,6 +1,6 @@
 //! What sessions say to each other: hosted agents that are scripts, and sessions whose hooks are told of here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -41,6 +41,7 @@ fn config(more: &str) -> String {
     format!(
         "{more}\n[agents.echo]\nbackend = 'exec'\ncommand = ['sh', '-c', '''{ECHO}''']\nturn_end = 'END'\n\
          [agents.task]\nbackend = 'exec'\ncommand = ['sh', '-c', 'read line; echo did $line']\n\
+         [agents.late]\nbackend = 'exec'\ncommand = ['sh', '-c', 'read line; sleep 0.3; echo did $line']\n\
          [agents.stay]\nbackend = 'exec'\ncommand = ['sh', '-c', 'read line; sleep 600']\nmay_spawn = true\n"
     )
 }
@@ -290,7 +291,7 @@ fn nobody_waits_in_a_circle() {
     std::thread::scope(|scope| {
         for (from, to) in [(0, 1), (1, 2)] {
             let (caller, to) = (&callers[from], format!("agent:echo:{}", names[to]));
-            scope.spawn(move || send(caller, &to, "wait 4", 10));
+            scope.spawn(move || send(caller, &to, "wait 6", 20));
         }
         let waits = |key: &str| {
             let status = call(&d, "session_status", &json!({ "sessionKey": key }));
@@ -302,16 +303,21 @@ fn nobody_waits_in_a_circle() {
             ("agent:echo:a", "agent:echo:c -> agent:echo:a -> agent:echo:b -> agent:echo:c"),
             ("agent:echo:b", "agent:echo:c -> agent:echo:b -> agent:echo:c"),
         ] {
-            let began = Instant::now();
-            let refused = send(&callers[2], to, "and you", 10);
-            let took = began.elapsed();
-            assert_eq!(
-                (&refused["status"], &refused["reason"]),
-                (&json!("error"), &json!("wait_cycle")),
-                "{refused}"
-            );
-            assert!(text(&refused, "error").contains(path), "{refused}");
-            assert!(took < Duration::from_secs(3), "before it waits: {took:?}");
+            // Other tests have the processors, too: the quickest of some says how long it takes.
+            let refusals = (0..8).map(|_| {
+                let began = Instant::now();
+                let refused = send(&callers[2], to, "and you", 10);
+                let took = began.elapsed();
+                assert_eq!(
+                    (&refused["status"], &refused["reason"]),
+                    (&json!("error"), &json!("wait_cycle")),
+                    "{refused}"
+                );
+                assert!(text(&refused, "error").contains(path), "{refused}");
+                took
+            });
+            let took = refusals.min().expect("some");
+            assert!(took < Duration::from_millis(100), "{took:?}");
         }
         // Who does not wait closes nothing.
         assert_eq!(send(&callers[2], "agent:echo:a", "later", 0)["status"], "accepted");
@@ -402,6 +408,45 @@ fn a_pair_sends_so_often_within_a_minute() {
     assert_eq!(refused["reason"], "rate_limited", "the rows say so: {refused}");
     let other = mint(&d, "s-2", &agent["project"], &[]);
     assert_eq!(send(&other, "agent:echo:main", "mine", 20)["status"], "ok");
+}
+
+/// An answer by a call is a send; what a turn said last is none.
+#[test]
+fn answers_count_as_sends() {
+    let home = Home::new();
+    home.write("config.toml", &config(""));
+    let mut d = Daemon::with(|plan| plan.home(&home));
+    let project = json!("/nowhere/p");
+    let (asker, other) = (mint(&d, "s-asker", &project, &[]), mint(&d, "s-other", &project, &[]));
+    for (caller, session) in [(&asker, "s-asker"), (&other, "s-other")] {
+        hook(caller, session, "SessionStart", &json!({ "source": "startup" }));
+    }
+    let (to_asker, to_other) = ("agent:claude:s-asker", "agent:claude:s-other");
+    let ask = |number: u32| {
+        let question = json!({ "to": to_other, "text": format!("q{number}"), "type": "query" });
+        text(&call(&asker, "peer_send", &question), "id")
+    };
+    let answer = |question: &str| {
+        let words = json!({ "inReplyTo": question, "message": "yes", "idempotencyKey": question });
+        call(&other, "sessions_send", &words)
+    };
+    let first = ask(0);
+    let answered = answer(&first);
+    assert_eq!(answered["status"], "accepted", "{answered}");
+    for number in 1..10 {
+        assert_eq!(answer(&ask(number))["status"], "accepted");
+        assert_eq!(send(&other, to_asker, &format!("n{number}"), 0)["status"], "accepted");
+    }
+    assert_eq!(send(&other, to_asker, "the twentieth", 0)["status"], "accepted");
+    d.kill9();
+    d.restart();
+    let refused = answer(&ask(10));
+    assert_eq!(refused["reason"], "rate_limited", "{refused}");
+    assert_eq!(send(&other, to_asker, "more", 0)["reason"], "rate_limited");
+    // A repeat sends nothing again.
+    assert_eq!(answer(&first)["messageId"], answered["messageId"]);
+    // The other way is another pair.
+    assert_eq!(send(&asker, to_other, "mine", 0)["status"], "accepted");
 }
 
 #[test]
@@ -750,11 +795,11 @@ fn the_end_of_a_child_reaches_who_started_it() {
             &json!({ "task": "the dishes", "agentId": instance, "label": "kid" }),
         )
     };
-    let child = spawn(&parent, "task");
+    let child = spawn(&parent, "late");
     assert_eq!(child["status"], "accepted", "{child}");
     assert!(child["pid"].as_u64().is_some_and(|pid| pid > 0), "{child}");
     let key = text(&child, "childSessionKey");
-    assert!(key.starts_with("agent:task:"), "{child}");
+    assert!(key.starts_with("agent:late:"), "{child}");
     let told = until(SOON, || inbox(&parent).pop());
     assert_eq!(told["type"], "notification", "{told}");
     assert!(text(&told, "text").contains("did the dishes"), "{told}");
@@ -806,68 +851,179 @@ fn the_end_of_a_child_reaches_who_started_it() {
     assert_eq!(over["status"], "cancelled", "{over}");
 }
 
+/// What stands for Claude Code and for Codex: each says at the handshake whether it is logged in.
+const VENDORS: &str = r#"
+[agents.claude]
+backend = 'claude'
+command = ['sh', '-c', '''
+read line
+echo '{"type":"control_response","response":{"subtype":"success","request_id":"svc-initialize","response":{"account":{"tokenSource":"SOURCE","apiProvider":"firstParty"}}}}'
+read line
+echo '{"type":"system","subtype":"init","session_id":"s-1"}'
+echo '{"type":"rate_limit_event","rate_limit_info":{"status":"rejected"}}'
+sleep 600
+''']
+[agents.codex]
+backend = 'codex'
+command = ['sh', '-c', '''
+read line
+echo '{"id":1,"result":{}}'
+while read line; do
+  case "$line" in
+    *thread/start*) echo '{"id":2,"result":{"thread":{"id":"t-1"}}}' ;;
+    *account/read*) echo '{"id":0,"result":{"account":null,"requiresOpenaiAuth":WANTED}}' ;;
+  esac
+done
+''']
+"#;
+
+/// A child whose program is not logged in, or whose vendor refuses for usage, is refused with what to do.
+#[test]
+fn logins_and_limits_are_looked_at_before_a_child_is_promised() {
+    let of = |source: &str, wanted: &str| {
+        let home = Home::new();
+        let vendors = VENDORS.replace("SOURCE", source).replace("WANTED", wanted);
+        home.write("config.toml", &config(&vendors));
+        let d = Daemon::with(|plan| plan.home(&home));
+        let parent = mint(&d, "s-1", &json!("/nowhere/p"), &["agents"]);
+        (d, parent)
+    };
+    let spawn = |caller: &Caller, instance: &str| {
+        result(caller, "sessions_spawn", &json!({ "task": "the dishes", "agentId": instance }))
+    };
+    let (_out, parent) = of("none", "true");
+    for (instance, login) in [("claude", "log in with `claude`"), ("codex", "`codex login`")] {
+        let refused = spawn(&parent, instance);
+        assert_eq!(refused["isError"], true, "{refused}");
+        let error = text(&refused["structuredContent"]["error"], "message");
+        assert!(error.contains("not logged in") && error.contains(login), "{error}");
+    }
+    let (d, parent) = of("ANTHROPIC_AUTH_TOKEN", "false");
+    for instance in ["claude", "codex"] {
+        let child = spawn(&parent, instance);
+        assert_eq!(child["structuredContent"]["status"], "accepted", "{child}");
+    }
+    eventually(SOON, || {
+        let live = d.get("/v1/hosts?live=true&instance=claude").ok(200);
+        live["hosts"][0]["state"] == "limited"
+    });
+    let refused = spawn(&parent, "claude");
+    assert_eq!(refused["isError"], true, "{refused}");
+    let error = text(&refused["structuredContent"]["error"], "message");
+    assert!(error.contains("refuses") && error.contains("for usage"), "{error}");
+}
+
+/// What the hooks of Codex were recorded to say: its turn's end is the reply.
+#[test]
+fn the_end_of_a_turn_of_codex_is_the_reply() {
+    let d = world("");
+    let recorded = |name: &str| {
+        let file = format!("fixtures/hooks/codex/0.169.0/{name}.json");
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        let text = std::fs::read_to_string(file).expect("it was recorded");
+        serde_json::from_str::<Value>(&text).expect("JSON")["input"].clone()
+    };
+    let session = text(&recorded("Stop"), "session_id");
+    let project = json!("/home/user/work");
+    let codex = mint(&d, &session, &project, &[]);
+    let asker = mint(&d, "s-asker", &project, &[]);
+    let tell = |name: &str| {
+        let mut payload = recorded(name);
+        payload["session_id"] = json!(session);
+        let arguments = json!({ "client": "codex", "payload": payload });
+        let result = result(&codex, "hook_event", &arguments);
+        assert_ne!(result["isError"], true, "{result}");
+        result.to_string()
+    };
+    tell("SessionStart-startup");
+    let key = format!("agent:codex:{session}");
+    let waiting = {
+        let (asker, key) = (asker.clone(), key.clone());
+        std::thread::spawn(move || send(&asker, &key, "is main green?", 25))
+    };
+    eventually(SOON, || call(&d, "session_status", &json!({ "sessionKey": key }))["queued"] == 1);
+    let given = tell("UserPromptSubmit");
+    assert!(given.contains("is main green?"), "{given}");
+    tell("Stop");
+    let answer = waiting.join().expect("it answers");
+    assert_eq!(
+        (&answer["status"], &answer["reply"]),
+        (&json!("ok"), &json!("final words")),
+        "{answer}"
+    );
+}
+
 /// Messages go around between hosted agents while the daemon is killed again and again: each arrives once, and each answer
-/// once. `SVC_RING_MESSAGES` asks for more of them.
+/// once. All ask their neighbour, but for the last, who tells it: nobody waits in a circle. `SVC_RING_MESSAGES` asks for more.
 #[test]
 fn a_ring_loses_nothing_and_doubles_nothing_over_kills() {
     let asked = std::env::var("SVC_RING_MESSAGES").ok().and_then(|text| text.parse().ok());
-    let messages: usize = asked.unwrap_or(240);
+    let messages: usize = asked.unwrap_or(2_000);
     let mut d = world("");
     let members = 4;
     let agents: Vec<String> =
         (0..members).map(|number| text(&start(&d, &format!("r{number}")), "id")).collect();
-    let project = d.get("/v1/hosts/agent:echo:r0").ok(200)["project"].clone();
-    let caller = mint(&d, "driver", &project, &[]);
-    // By turns each has messages; a few are under way at a time, and a caller that is cut off asks again.
+    // A caller that is cut off asks again.
     let drive = |from: usize| {
-        let caller = caller.clone();
+        let caller = mint(&d, &format!("agent:echo:r{from}"), &json!(null), &[]);
         std::thread::spawn(move || {
-            let mut answers = BTreeMap::new();
+            let is_told = from == members - 1;
             for number in (from..messages).step_by(members) {
                 let arguments = json!({
-                    "sessionKey": format!("agent:echo:r{}", number % members), "message": format!("m{number}"),
-                    "timeoutSeconds": 60, "idempotencyKey": format!("k{number}"),
+                    "sessionKey": format!("agent:echo:r{}", (from + 1) % members), "message": format!("m{number}"),
+                    "mode": if is_told { "notify" } else { "followup" }, "timeoutSeconds": 60,
+                    "idempotencyKey": format!("k{number}"),
                 });
                 let params = json!({ "name": "sessions_send", "arguments": arguments });
                 let body =
                     json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+                let wanted = if is_told { "accepted" } else { "ok" };
                 let answer = until(Duration::from_secs(120), || {
                     let reply = caller.request("POST", "/mcp").json(&body).try_send().ok()?;
                     let result =
                         (reply.status() == 200).then(|| answer(&reply)["result"].clone())?;
-                    (result["structuredContent"]["status"] == "ok").then_some(result)
+                    let content = result["structuredContent"].clone();
+                    (content["status"] == wanted).then_some(content)
                 });
-                answers.insert(number, text(&answer["structuredContent"], "reply"));
+                if !is_told {
+                    assert_eq!(answer["reply"], format!("got m{number}"), "{answer}");
+                }
             }
-            answers
+            caller
         })
     };
     let drivers: Vec<_> = (0..members).map(drive).collect();
-    let mut pause: u64 = 0x2545_f491;
+    let mut kills = 0;
     while drivers.iter().any(|driver| !driver.is_finished()) {
-        // A pause that looks random, and is the same in each run.
-        pause =
-            pause.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let until_kill = Instant::now() + Duration::from_millis(400 + (pause >> 33) % 1_500);
-        eventually(Duration::from_secs(10), || Instant::now() > until_kill);
+        let pause = 400 + getrandom::u64().expect("chance") % 2_600;
+        let until_kill = Instant::now() + Duration::from_millis(pause);
+        eventually(Duration::from_secs(10), || {
+            Instant::now() > until_kill || drivers.iter().all(|driver| driver.is_finished())
+        });
         d.kill9();
         d.restart();
+        kills += 1;
     }
-    let mut answers = BTreeMap::new();
-    for driver in drivers {
-        answers.extend(driver.join().expect("it ends"));
+    assert!(kills > 0);
+    let callers: Vec<Caller> =
+        drivers.into_iter().map(|driver| driver.join().expect("it ends")).collect();
+    for (place, id) in agents.iter().enumerate() {
+        let from = (place + members - 1) % members;
+        let due: BTreeSet<String> =
+            (from..messages).step_by(members).map(|number| format!("m{number}")).collect();
+        let given = until(SOON, || {
+            let given = inputs(&d, id);
+            (given.len() >= due.len()).then_some(given)
+        });
+        let words = |input: &Value| {
+            let data = text(input, "data");
+            data.lines().find_map(|line| line.strip_prefix("> ")).unwrap_or_default().to_owned()
+        };
+        let seen: BTreeSet<String> = given.iter().map(words).collect();
+        assert_eq!(seen, due, "each arrived at {id}");
+        assert_eq!(given.len(), due.len(), "and once");
     }
-    assert_eq!(answers.len(), messages);
-    for (number, answer) in &answers {
-        assert_eq!(answer, &format!("got m{number}"));
+    for caller in &callers {
+        assert!(inbox(caller).is_empty(), "each answer was had once: {:?}", inbox(caller));
     }
-    assert!(inbox(&caller).is_empty(), "each answer was had once: {:?}", inbox(&caller));
-    let mut seen = BTreeSet::new();
-    for id in &agents {
-        for input in inputs(&d, id) {
-            let id = text(&input, "message_id");
-            assert!(seen.insert(id.clone()), "{id} came twice");
-        }
-    }
-    assert_eq!(seen.len(), messages, "each arrived");
 }

@@ -42,6 +42,8 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     watcher(bench, &daemon)?;
     bench.begin_round("agents/spool")?;
     spool(bench, &daemon)?;
+    bench.begin_round("agents/host")?;
+    host(bench)?;
     bench.begin_round("agents/idle")?;
     idle(bench, daemon)
 }
@@ -155,7 +157,7 @@ fn watcher(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
     for (name, share, most) in [("p50", 50, 3.0), ("p99", 99, 15.0)] {
         bench.add(
             Figure::new(format!("agents/line to watcher {name}"), "ms", at(&mut times, share))
-                .beside_value("bare pipe", at(&mut bare, share))
+                .over("bare pipe", at(&mut bare, share))
                 .goal(Goal::at_most(most))
                 .note(format!("{agents} agents, 200 lines/s each; host, daemon and SSE")),
         );
@@ -199,9 +201,57 @@ fn spool(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
     }
     bench.add(
         Figure::new("agents/lines to the spool", "lines/s", stats::median(rates))
-            .beside_value("bare pipe", stats::median(bare))
+            .over("bare pipe", stats::median(bare))
             .goal(Goal::at_least(50_000.0))
             .note("100 bytes each, to the end of the program, which a watcher of the host sees"),
+    );
+    Ok(())
+}
+
+/// How long a host takes until its program runs and its socket answers, and what it has in memory then.
+fn host(bench: &mut Bench) -> anyhow::Result<()> {
+    let folder = bench.sandbox.path("hosts");
+    let starts = if bench.quick { 3 } else { 25 };
+    let (mut ours, mut bare, mut memory) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 0..starts {
+        let spec = json!({
+            "agent_id": format!("ag_host{number}"), "folder": folder, "instance": "idle",
+            "session_key": format!("agent:idle:h{number}"), "backend": "exec", "command": ["cat"], "cwd": "/",
+            "linger_ms": 0,
+        });
+        let begun = Instant::now();
+        let mut starter = Command::new(bench.sandbox.svc())
+            .args(["agent", "host"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        starter.stdin.take().context("piped")?.write_all(spec.to_string().as_bytes())?;
+        let mut line = String::new();
+        BufReader::new(starter.stdout.take().context("piped")?).read_line(&mut line)?;
+        ours.push(begun.elapsed().as_secs_f64() * 1e3);
+        starter.wait()?;
+        let started: Value = serde_json::from_str(&line)?;
+        let pid = started["host_pid"].as_u64().with_context(|| format!("no host: {line}"))?;
+        memory.push(resident_mib(pid)?);
+        let mut stream = UnixStream::connect(started["socket_path"].as_str().context("a socket")?)?;
+        stream.write_all(b"{\"type\":\"host.stop\",\"payload\":{\"force\":true}}\n")?;
+        BufReader::new(stream).read_line(&mut line)?;
+        let begun = Instant::now();
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        bare.push(begun.elapsed().as_secs_f64() * 1e3);
+        drop(child.stdin.take());
+        child.wait()?;
+    }
+    bench.add(
+        Figure::new("agents/host ready", "ms", stats::median(ours))
+            .over("starting the program alone", stats::median(bare))
+            .goal(Goal::at_most(50.0))
+            .note("from the start of the host until its program runs and its socket answers"),
+    );
+    bench.add(
+        Figure::new("agents/host in memory", "MiB", stats::median(memory))
+            .goal(Goal::at_most(15.0)),
     );
     Ok(())
 }
@@ -210,12 +260,9 @@ fn spool(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
 fn idle(bench: &mut Bench, daemon: Daemon) -> anyhow::Result<()> {
     let agents: u32 = if bench.quick { 5 } else { 100 };
     let rest = Duration::from_secs(if bench.quick { 1 } else { 10 });
-    let share = |from: Option<Duration>| {
-        thread::sleep(rest);
-        let spent = daemon.process.cpu_since(from).unwrap_or_default();
-        100.0 * spent.as_secs_f64() / rest.as_secs_f64()
-    };
-    let without = share(daemon.process.cpu());
+    // What came before is taken in first.
+    while share_of(&daemon, Duration::from_secs(1)) > 1.0 {}
+    let without = share_of(&daemon, rest);
     let (mut ids, mut memory) = (Vec::new(), Vec::new());
     for number in 0..agents {
         let (id, view) = start(&daemon, "idle", &format!("i{number}"))?;
@@ -223,7 +270,7 @@ fn idle(bench: &mut Bench, daemon: Daemon) -> anyhow::Result<()> {
         memory.push(private_mib(pid)?);
         ids.push(id);
     }
-    let with = share(daemon.process.cpu());
+    let with = share_of(&daemon, rest);
     bench.add(
         Figure::new("agents/daemon at rest", "% of a core", with)
             .beside_value("no agents", without)
@@ -267,12 +314,29 @@ fn idle(bench: &mut Bench, daemon: Daemon) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
+/// Share of a core that the daemon uses for so long, in hundredths.
+fn share_of(daemon: &Daemon, time: Duration) -> f64 {
+    let before = daemon.process.cpu();
+    thread::sleep(time);
+    let spent = daemon.process.cpu_since(before).unwrap_or_default();
+    100.0 * spent.as_secs_f64() / time.as_secs_f64()
+}
+
 /// Memory that only this process has.
 fn private_mib(pid: u64) -> anyhow::Result<f64> {
+    mapped_mib(pid, "Private_")
+}
+
+/// Memory that this process has in use, shared or not.
+fn resident_mib(pid: u64) -> anyhow::Result<f64> {
+    mapped_mib(pid, "Rss:")
+}
+
+fn mapped_mib(pid: u64, name: &str) -> anyhow::Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let kib = text
         .lines()
-        .filter(|line| line.starts_with("Private_"))
+        .filter(|line| line.starts_with(name))
         .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
         .sum::<u64>();
     Ok(stats::float(kib) / 1024.0)

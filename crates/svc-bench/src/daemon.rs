@@ -37,8 +37,18 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts one and waits until it is ready. `name` is that of its home, which may exist.
     pub(crate) fn start(sandbox: &Sandbox, name: &str) -> anyhow::Result<Self> {
+        Self::start_with(sandbox, name, &[])
+    }
+
+    /// The same, with these variables.
+    pub(crate) fn start_with(
+        sandbox: &Sandbox,
+        name: &str,
+        env: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
         let home = sandbox.path(name);
-        let mut process = sandbox.start(name, &mut command(sandbox, name, "127.0.0.1:0"))?;
+        let mut command = command(sandbox, name, "127.0.0.1:0");
+        let mut process = sandbox.start(name, command.envs(env.iter().copied()))?;
         let line = process.first_line().context("the daemon")?;
         let address = line
             .trim()

@@ -37,6 +37,7 @@ mod sandbox;
 mod scenario;
 mod search;
 mod server;
+mod sessions;
 mod startup;
 mod stats;
 mod subscribers;
@@ -121,6 +122,9 @@ The exit code is 0 whatever is worse.")]
     /// The program of an agent that is measured
     #[command(hide = true, after_help = "Example:\n  echo 200 1000 | svc-bench lines")]
     Lines,
+    /// The program of an agent that answers each question
+    #[command(hide = true, after_help = "Example:\n  echo 'Answer: x' | svc-bench echo")]
+    Echo,
     /// A child MCP server, for the daemon in a measurement
     #[command(hide = true, after_help = "Example:\n  svc-bench child")]
     Child,
@@ -145,6 +149,7 @@ fn main() -> ExitCode {
         Some(Command::Compare(args)) => compare::run(&args),
         Some(Command::Server(args)) => server::run(&args),
         Some(Command::Lines) => agents::print_lines(),
+        Some(Command::Echo) => sessions::answer_questions(),
         Some(Command::Child) => child_call::serve(),
         None => measure(&cli.args),
     };

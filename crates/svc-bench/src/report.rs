@@ -74,6 +74,7 @@ pub(crate) struct Goal {
 enum Of {
     Ratio,
     Value,
+    P50Us,
     P99Us,
 }
 
@@ -93,6 +94,11 @@ impl Goal {
         Self { of: Of::Value, at_least: None, at_most: Some(value) }
     }
 
+    /// The median latency is to be at most this, in microseconds.
+    pub(crate) const fn p50_us(at_most: f64) -> Self {
+        Self { of: Of::P50Us, at_least: None, at_most: Some(at_most) }
+    }
+
     /// The 99th percentile is to be at most this, in microseconds.
     pub(crate) const fn p99_us(at_most: f64) -> Self {
         Self { of: Of::P99Us, at_least: None, at_most: Some(at_most) }
@@ -102,6 +108,7 @@ impl Goal {
         let value = match self.of {
             Of::Ratio => figure.ratio?,
             Of::Value => figure.value,
+            Of::P50Us => figure.p50_us?,
             Of::P99Us => figure.p99_us?,
         };
         Some(
@@ -118,6 +125,7 @@ impl Goal {
         match self.of {
             Of::Ratio => format!("{sign} {bound} ×"),
             Of::Value => format!("{sign} {}", number(bound)),
+            Of::P50Us => format!("p50 {sign} {} ms", bound / 1e3),
             Of::P99Us => format!("p99 {sign} {} ms", bound / 1e3),
         }
     }
@@ -167,6 +175,12 @@ impl Figure {
     pub(crate) fn beside_value(mut self, name: impl Into<String>, value: f64) -> Self {
         self.beside = Some(Beside { name: name.into(), value, p50_us: None, p99_us: None });
         self
+    }
+
+    /// Beside another figure, and divided by it.
+    pub(crate) fn over(self, name: impl Into<String>, value: f64) -> Self {
+        let ratio = (value > 0.0).then(|| self.value / value);
+        Self { ratio, ..self.beside_value(name, value) }
     }
 
     /// With a goal.

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 
 use crate::{
     agents, append_http, append_inproc, bench::Bench, check_in, child_call, fanout, fanout_paced,
-    hook, mcp_call, mcp_memory, memory, mixed, neighbour, peers, replay, search, startup,
+    hook, mcp_call, mcp_memory, memory, mixed, neighbour, peers, replay, search, sessions, startup,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -41,6 +41,8 @@ pub(crate) enum Scenario {
     Agents,
     /// A session's appends while another tries to exhaust what all share, beside a busy core
     Neighbour,
+    /// A question from agent to agent and its answer, beside pipes and synced files
+    Sessions,
     /// Appends, beside Redis
     PeersAppend,
     /// Producers and subscribers, beside Redis
@@ -91,6 +93,7 @@ impl Scenario {
             Self::McpMemory => mcp_memory::run(bench),
             Self::Agents => agents::run(bench),
             Self::Neighbour => neighbour::run(bench),
+            Self::Sessions => sessions::run(bench),
             Self::PeersAppend => peers::run_append(bench),
             Self::PeersMixed => peers::run_mixed(bench),
             Self::PeersReplay => peers::run_replay(bench),

@@ -42,6 +42,10 @@ fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
         "hook",
         "mcp-memory",
         "neighbour",
+        "agents/line to watcher",
+        "agents/lines to the spool",
+        "agents/host",
+        "sessions/round trip",
     ] {
         let named =
             |result: &&Value| result["name"].as_str().is_some_and(|it| it.starts_with(scenario));

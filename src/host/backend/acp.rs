@@ -19,6 +19,8 @@ use crate::domain::agent::{
 const AFTERMATH: Duration = Duration::from_millis(150);
 /// The code of an error that asks for a login.
 const AUTH_REQUIRED: i64 = -32000;
+/// Most that is kept of what a call's terminal showed, in bytes.
+const MAX_TERMINAL: usize = 1024 * 1024;
 
 /// What a call of ours was for.
 #[derive(Debug)]
@@ -62,6 +64,8 @@ struct ToolCall {
     title: Option<String>,
     input: Value,
     content: Value,
+    /// What its terminal showed, of an adapter that tells that beside the content.
+    terminal: String,
     is_told: bool,
 }
 
@@ -265,7 +269,8 @@ impl AcpProtocol {
         let Some(call) = self.calls.remove(id) else { return };
         let raw = &update["rawOutput"];
         let texts = [&update["content"], raw, &raw["output"], &call.content];
-        let text = texts.into_iter().find_map(text_of);
+        let shown = Some(call.terminal).filter(|shown| !shown.is_empty());
+        let text = shown.or_else(|| texts.into_iter().find_map(text_of));
         let other = || if raw.is_null() { String::new() } else { raw.to_string() };
         effects.push(Effect::Entry(HistoryEntry {
             tool_name: call.name.or(call.title),
@@ -289,6 +294,12 @@ impl AcpProtocol {
         // Before it runs, the content tells what it would do.
         if update["status"] == "in_progress" && update["content"].is_array() {
             call.content = update["content"].clone();
+        }
+        for part in ["terminal_output", "terminal_output_delta"] {
+            if let Some(shown) = update["_meta"][part]["data"].as_str() {
+                let room = MAX_TERMINAL.saturating_sub(call.terminal.len());
+                call.terminal.push_str(&shown[..shown.floor_char_boundary(room)]);
+            }
         }
     }
 

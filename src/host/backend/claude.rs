@@ -22,6 +22,8 @@ const INITIALIZE: &str = "svc-initialize";
 const ALLOW: &str = "allow";
 const ALLOW_ALWAYS: &str = "allow_always";
 const DENY: &str = "deny";
+/// What helps a program that nobody has logged in.
+const REMEDY: &str = "; log in with `claude`, or give a key in `env` of the instance";
 /// The tool by which the model asks the person.
 const QUESTION: &str = "AskUserQuestion";
 
@@ -245,8 +247,7 @@ impl ClaudeProtocol {
             let errors = text.clone().or_else(|| text_of(&message["errors"]));
             let error = errors.unwrap_or_else(|| "the turn failed".to_owned());
             let no_login = message["api_error_status"] == 401 || error.contains("Not logged in");
-            let remedy = "; log in with `claude`, or give a key in `env` of the instance";
-            let error = if no_login { format!("{error}{remedy}") } else { error };
+            let error = if no_login { format!("{error}{REMEDY}") } else { error };
             effects.push(Effect::Error(error.clone()));
             if last.as_ref() != Some(&error) {
                 effects.push(Effect::Entry(HistoryEntry::error(error.clone())));
@@ -318,10 +319,12 @@ impl AgentProtocol for ClaudeProtocol {
                     effects.push(Effect::RequestGone(key.to_owned()));
                 }
             }
-            Some("control_response") => {
-                if message["response"]["request_id"] == INITIALIZE {
-                    effects.push(Effect::Ready);
-                }
+            Some("control_response") if message["response"]["request_id"] == INITIALIZE => {
+                effects.push(if is_logged_out(&message["response"]["response"]["account"]) {
+                    Effect::Fatal(format!("Claude Code is not logged in{REMEDY}"))
+                } else {
+                    Effect::Ready
+                });
             }
             Some("result") => self.result(&message, effects),
             _ => {}
@@ -366,6 +369,13 @@ impl AgentProtocol for ClaudeProtocol {
     }
 
     fn end(&mut self, _exit_code: Option<i32>, _effects: &mut Effects) {}
+}
+
+/// Whether the program says that it has neither a login nor a key for the vendor's own service.
+fn is_logged_out(account: &Value) -> bool {
+    account["tokenSource"] == "none"
+        && account["apiKeySource"].as_str().is_none_or(|source| source == "none")
+        && account["apiProvider"] == "firstParty"
 }
 
 /// A UUID for each input, the same for the same: Claude runs none of them twice.

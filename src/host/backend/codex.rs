@@ -18,6 +18,8 @@ use crate::domain::agent::{
 const ACCEPT: &str = "accept";
 const ACCEPT_ALWAYS: &str = "acceptForSession";
 const DECLINE: &str = "decline";
+/// What helps a program that nobody has logged in.
+const REMEDY: &str = "; log in with `codex login`, with a key by `codex login --with-api-key`";
 /// Items that are no calls of tools.
 const NO_CALLS: [&str; 6] =
     ["userMessage", "agentMessage", "reasoning", "plan", "contextCompaction", "hookPrompt"];
@@ -38,6 +40,7 @@ const BOOKKEEPING: [&str; 9] = [
 #[derive(Debug)]
 enum Purpose {
     Initialize,
+    Account,
     Thread,
     Turn,
     Other,
@@ -51,6 +54,8 @@ pub(super) struct CodexProtocol {
     settings: Value,
     resume: Option<String>,
     thread: Option<String>,
+    /// Whether it has said that it is logged in, or cannot say it.
+    is_account_known: bool,
     turn: Option<String>,
     /// The turn is to be ended as soon as its id is known.
     interrupt_pending: bool,
@@ -99,6 +104,7 @@ impl CodexProtocol {
             settings,
             resume: spec.resume.clone(),
             thread: None,
+            is_account_known: false,
             turn: None,
             interrupt_pending: false,
             items: HashMap::new(),
@@ -128,12 +134,22 @@ impl CodexProtocol {
                     None => "thread/start",
                 };
                 self.rpc.call(Purpose::Thread, method, &settings, effects);
+                let cached = json!({ "refreshToken": false });
+                self.rpc.call_as(0, Purpose::Account, "account/read", &cached, effects);
+            }
+            (Purpose::Account, Ok(result)) if is_logged_out(&result) => {
+                effects.push(Effect::Fatal(format!("Codex is not logged in{REMEDY}")));
+            }
+            // A version that does not know the question is ready all the same.
+            (Purpose::Account, _) => {
+                self.is_account_known = true;
+                self.become_ready(effects);
             }
             (Purpose::Thread, Ok(result)) => {
                 let id = result["thread"]["id"].as_str().map(str::to_owned);
                 effects.extend(id.clone().map(Effect::Session));
                 self.thread = id;
-                effects.push(Effect::Ready);
+                self.become_ready(effects);
             }
             (Purpose::Initialize | Purpose::Thread, Err(failure)) => {
                 effects.push(Effect::Fatal(format!("Codex refused to begin: {}", failure.message)));
@@ -148,6 +164,13 @@ impl CodexProtocol {
                 self.fail(failure.message, TurnOutcome::Failed, effects);
             }
             (Purpose::Other, _) => {}
+        }
+    }
+
+    /// It is ready with a conversation and an account.
+    fn become_ready(&self, effects: &mut Effects) {
+        if self.thread.is_some() && self.is_account_known {
+            effects.push(Effect::Ready);
         }
     }
 
@@ -266,9 +289,10 @@ impl CodexProtocol {
                 let message = error["message"].as_str().unwrap_or("the turn failed");
                 let limited =
                     std::mem::take(&mut self.limited) || is_limit(&error["codexErrorInfo"]);
-                let no_login = error["codexErrorInfo"] == "unauthorized";
-                let remedy = "; log in with `codex login`, or give a key in `env` of the instance";
-                let remedy = if no_login { remedy } else { "" };
+                let info = &error["codexErrorInfo"];
+                let no_login = *info == "unauthorized"
+                    || info["httpConnectionFailed"]["httpStatusCode"] == 401;
+                let remedy = if no_login { REMEDY } else { "" };
                 let refused = limited || no_login;
                 let outcome = if refused { TurnOutcome::Refused } else { TurnOutcome::Failed };
                 self.fail(format!("{message}{remedy}"), outcome, effects);
@@ -410,6 +434,11 @@ impl AgentProtocol for CodexProtocol {
     }
 
     fn end(&mut self, _exit_code: Option<i32>, _effects: &mut Effects) {}
+}
+
+/// Whether it says that its model's service wants a login, and that it has none.
+fn is_logged_out(result: &Value) -> bool {
+    result["requiresOpenaiAuth"] == true && result["account"].is_null()
 }
 
 fn is_limit(info: &Value) -> bool {

@@ -250,3 +250,80 @@ fn what_is_unknown_is_answered_with_an_error() {
         assert!(String::from_utf8_lossy(line).contains("error"), "{backend}");
     }
 }
+
+/// What the programs of the fixtures answer at the handshake, with a login and without one.
+#[test]
+fn a_login_that_is_missing_is_told_before_the_first_prompt() {
+    let claude = |account: &str| {
+        let response = format!(r#"{{"commands":[],"account":{account},"pid":7}}"#);
+        let answer = format!(
+            r#"{{"subtype":"success","request_id":"svc-initialize","response":{response}}}"#
+        );
+        vec![format!(r#"{{"type":"control_response","response":{answer}}}"#)]
+    };
+    let codex = |account: &str| {
+        vec![
+            r#"{"id":1,"result":{"userAgent":"svc/0.169.0"}}"#.to_owned(),
+            format!(r#"{{"id":0,"result":{account}}}"#),
+            r#"{"id":2,"result":{"thread":{"id":"01a20468"}}}"#.to_owned(),
+        ]
+    };
+    for (backend, lines, is_ready) in [
+        (
+            AgentBackend::Claude,
+            claude(r#"{"tokenSource":"none","apiProvider":"firstParty"}"#),
+            false,
+        ),
+        (
+            AgentBackend::Claude,
+            claude(
+                r#"{"tokenSource":"none","apiKeySource":"ANTHROPIC_API_KEY","apiProvider":"firstParty"}"#,
+            ),
+            true,
+        ),
+        (
+            AgentBackend::Claude,
+            claude(r#"{"tokenSource":"CLAUDE_CODE_OAUTH_TOKEN","apiProvider":"firstParty"}"#),
+            true,
+        ),
+        // Of another service it says nothing, and an earlier version says nothing at all.
+        (AgentBackend::Claude, claude(r#"{"tokenSource":"none","apiProvider":"bedrock"}"#), true),
+        (AgentBackend::Claude, claude("null"), true),
+        (AgentBackend::Codex, codex(r#"{"account":null,"requiresOpenaiAuth":true}"#), false),
+        (AgentBackend::Codex, codex(r#"{"account":null,"requiresOpenaiAuth":false}"#), true),
+        (
+            AgentBackend::Codex,
+            codex(r#"{"account":{"type":"chatgpt"},"requiresOpenaiAuth":true}"#),
+            true,
+        ),
+    ] {
+        let spec = HostSpec { backend, ..super::super::testing::spec(&["program"]) };
+        let mut protocol = protocol_of(&spec);
+        let mut effects = Effects::new();
+        protocol.start(&mut effects);
+        for line in &lines {
+            protocol.line(line.as_bytes(), Instant::now(), &mut effects);
+        }
+        let ready = effects.iter().filter(|it| matches!(it, Effect::Ready)).count();
+        assert_eq!(ready, usize::from(is_ready), "{backend}: {lines:?}");
+        let told = effects.iter().any(
+            |it| matches!(it, Effect::Fatal(why) if why.contains("not logged in; log in with")),
+        );
+        assert_eq!(told, !is_ready, "{backend}: {lines:?}");
+    }
+}
+
+/// `codex-acp` tells what a command printed beside the content of its call.
+#[test]
+fn what_a_terminal_of_an_adapter_showed_is_the_result() {
+    let effects = replay(AgentBackend::Acp, "codex-terminal", RequestOptionKind::AllowOnce);
+    let results: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Entry(entry) => entry.tool_result.as_deref(),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(results, ["TOOL-SAID-THIS\n"]);
+    assert_eq!(last_result(&effects).as_deref(), Some("second answer"));
+}

@@ -46,8 +46,20 @@ impl<C> RpcPeer<C> {
     /// Calls a method.
     pub(super) fn call(&mut self, purpose: C, method: &str, params: &Value, effects: &mut Effects) {
         self.last += 1;
-        self.calls.insert(self.last, purpose);
-        self.write(json!({ "id": self.last, "method": method, "params": params }), effects);
+        self.call_as(self.last, purpose, method, params, effects);
+    }
+
+    /// Calls a method under an id that is no other call's. Numbered ones begin at 1.
+    pub(super) fn call_as(
+        &mut self,
+        id: u64,
+        purpose: C,
+        method: &str,
+        params: &Value,
+        effects: &mut Effects,
+    ) {
+        self.calls.insert(id, purpose);
+        self.write(json!({ "id": id, "method": method, "params": params }), effects);
     }
 
     /// Tells something.

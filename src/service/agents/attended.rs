@@ -17,7 +17,7 @@ use crate::{
         hook::HookClient,
         limits,
     },
-    service::{Error, tasks, team},
+    service::{Error, core::Core, tasks, team},
     store::{DispatchRow, DispatchState, MessageTerms, PeerRow, RunEnd, RunRow, TaskRow, WriteTx},
 };
 
@@ -81,7 +81,7 @@ impl Agents {
         task: &mut TaskRow,
         row: &PeerRow,
     ) -> Result<(), Error> {
-        let (caller, from) = asker(tx, task).await?;
+        let (caller, from) = asker(tx, &self.core, task).await?;
         let run_id = RunId::new(&self.core.ids, tx.now());
         let source = caller.session().map_or_else(|| PeerId::OPERATOR.to_owned(), str::to_owned);
         let own = PeerId::parse(&from).unwrap_or_else(PeerId::operator);
@@ -167,6 +167,15 @@ impl Agents {
             let text = (answer.kind == MessageType::Response).then_some(answer.text);
             return Ok(Some(Progress::Answered(text)));
         }
+        if let Some(run) =
+            store.run_of_message(&message.id).await?.filter(|it| it.ended_at.is_some())
+        {
+            // Nobody is left whom the answer would have reached.
+            return Ok(Some(match run.state {
+                RunState::Ok | RunState::NoReply => Progress::Answered(None),
+                _ => Progress::Gone("outcome unknown"),
+            }));
+        }
         let peer = store.peer(&message.to_peer).await?;
         let is_there = peer.is_some_and(|row| row.peer.status != PeerStatus::Offline);
         let is_given = matches!(message.state, DeliveryState::Injected | DeliveryState::Acked);
@@ -237,12 +246,11 @@ async fn take_back(tx: &mut WriteTx, message: Option<Message>) -> Result<(), Err
     Ok(())
 }
 
-/// Who asks, and the peer that it asks as: an answer comes back to that.
-async fn asker(tx: &mut WriteTx, task: &TaskRow) -> Result<(Caller, String), Error> {
+/// Who asks, and the peer that it asks as: an answer comes back to that. A session that has none gets one.
+async fn asker(tx: &mut WriteTx, core: &Core, task: &TaskRow) -> Result<(Caller, String), Error> {
     let named = task.task.from.clone();
     Ok(match &task.owned.owner {
         Some(Principal::Session(key)) => {
-            let own = tx.peer_of_session(key).await?.map(|own| own.peer.peer_id.to_string());
             let caller = Caller::Session {
                 key: Arc::clone(key),
                 token: TokenId::from("tok_of_agent".to_owned()),
@@ -250,7 +258,14 @@ async fn asker(tx: &mut WriteTx, task: &TaskRow) -> Result<(Caller, String), Err
                 project: task.owned.project.as_deref().map(Arc::from),
                 process: None,
             };
-            (caller, named.or(own).unwrap_or_else(|| key.to_string()))
+            let from = match named {
+                Some(named) => named,
+                None => {
+                    let own = team::peer_of_speaker(tx, core, &caller, key).await?;
+                    own.peer_id.to_string()
+                }
+            };
+            (caller, from)
         }
         Some(Principal::Operator) => {
             (Caller::Operator, named.unwrap_or_else(|| PeerId::OPERATOR.to_owned()))

@@ -1,7 +1,10 @@
 //! Looking at agents, and asking their hosts.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
 use super::{
     Agents,
@@ -21,6 +24,9 @@ use crate::{
     service::{Error, Page, check},
     store::{AgentFilter, AgentRow, PageSize},
 };
+
+/// How long the end of an agent that was stopped may take to be on record.
+const RECORD_WITHIN: Duration = Duration::from_secs(5);
 
 /// An agent, as the daemon shows it.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -127,7 +133,7 @@ impl Agents {
         Ok(self.view(row))
     }
 
-    /// Ends an agent.
+    /// Ends an agent. Whoever hears of that finds it on record, unless the disk takes its time.
     pub async fn stop_agent(
         &self,
         caller: &Caller,
@@ -138,7 +144,10 @@ impl Agents {
             return Err(Error::invalid("timeout", "must be from 0 to 3600 seconds"));
         }
         let row = self.to_steer(caller, named).await?;
-        self.host(&row.info.id).stop(stop).await.map_err(of_host)
+        let mut listener = self.core.store.bus().listen(&stream_of(&row.info.id));
+        let stopped = self.host(&row.info.id).stop(stop).await.map_err(of_host)?;
+        let _ = timeout(RECORD_WITHIN, listener.wait_closed()).await;
+        Ok(stopped)
     }
 
     /// What was said, also after the end.

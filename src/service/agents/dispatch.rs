@@ -216,11 +216,13 @@ impl Agents {
                             )));
                         }
                     }
-                    if is_at_once
-                        && let Ok(instance) = agents.callable(&row.instance)
-                        && let Some(why) = agents.full(tx, &instance).await?
-                    {
-                        return Err(Error::LimitReached(why));
+                    if is_at_once && let Ok(instance) = agents.callable(&row.instance) {
+                        if let Some(why) = agents.full(tx, &instance).await? {
+                            return Err(Error::LimitReached(why));
+                        }
+                        if let Some(why) = agents.limited(tx, &instance).await? {
+                            return Err(Error::NotNow(why));
+                        }
                     }
                     if let (None, Some(key)) = (&asker.agent, caller.session()) {
                         asker.agent = tx.live_agent(key).await?.map(|live| live.info.id);

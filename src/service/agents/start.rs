@@ -322,6 +322,20 @@ impl Agents {
         Ok(None)
     }
 
+    /// Why an agent that is to begin at once had better not: the vendor refuses another of its instance for usage.
+    pub(super) async fn limited(
+        &self,
+        tx: &mut WriteTx,
+        instance: &AgentInstance,
+    ) -> Result<Option<String>, Error> {
+        let name = &instance.name;
+        Ok(tx.limited_agent_of(name).await?.map(|key| {
+            format!(
+                "instance {name}: the vendor refuses {key} for usage, so it would refuse another"
+            )
+        }))
+    }
+
     /// Makes the row, the stream and the token of an agent.
     pub(super) async fn make_row(
         &self,

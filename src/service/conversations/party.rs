@@ -8,15 +8,12 @@ use crate::{
         is_agent_key, limits,
         stamp::address,
     },
-    service::Error,
+    service::{Error, team::UNKNOWN_CLIENT},
     store::{AgentRow, PeerRow, RunEnd},
 };
 
 /// The key of the person, who is no session.
 pub(super) const OPERATOR: &str = PeerId::OPERATOR;
-
-/// Kind of client of a session that no hook has told of.
-pub(super) const UNKNOWN_CLIENT: &str = "mcp";
 
 /// Who calls.
 #[derive(Debug, Clone)]

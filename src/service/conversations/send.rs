@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use super::{
     Conversations,
-    party::{NoSession, OPERATOR, Requester, SessionName, SessionRow, UNKNOWN_CLIENT},
+    party::{NoSession, OPERATOR, Requester, SessionName, SessionRow},
 };
 use crate::{
     domain::{
-        Caller, DeliveryState, Message, MessageId, MessageType, NewMessage, Peer, PeerId,
-        PeerStatus, RegisterInput, RunId, Timestamp,
+        Caller, DeliveryState, Message, MessageId, MessageType, NewMessage, PeerId, PeerStatus,
+        RunId, Timestamp,
         agent::AgentState,
         conversation::{RunMode, RunState, SendStatus, SourceTool, wait_circle},
         limits,
@@ -287,11 +287,21 @@ impl Conversations {
                 return Err(Error::invalid("inReplyTo", why));
             }
         }
-        let (core, caller) = (self.core.clone(), caller.clone());
+        let (core, caller, requester) = (self.core.clone(), caller.clone(), requester.clone());
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
+                    let is_known = match input.idempotency_key.as_deref() {
+                        Some(key) => {
+                            let from = question.to_peer.as_str();
+                            tx.message_by_key(from, &to, key).await?.is_some()
+                        }
+                        None => false,
+                    };
+                    if !is_known && let Some(refusal) = rate(tx, &core, &requester, &to).await? {
+                        return Ok(Sent::Refused(refusal));
+                    }
                     let receiver = if to.is_operator() {
                         team::operator_peer(tx).await?
                     } else {
@@ -331,6 +341,23 @@ impl Conversations {
         let last = states.into_iter().max_by_key(|delivery| delivery.state);
         Ok(last.map(|last| SendDelivery { state: last.state, at: last.at }))
     }
+}
+
+/// Why a session may not send to a peer for now: it has done so too often. Answers by a call are sends.
+async fn rate(
+    tx: &mut WriteTx,
+    core: &Core,
+    requester: &Requester,
+    target: &PeerId,
+) -> Result<Option<Refusal>, Error> {
+    let since = tx.now().minus(limits::SESSION_SENDS_WINDOW);
+    let most = core.tuning.session_sends;
+    let source = (requester.key.as_str(), requester.peer.as_ref());
+    if tx.sends_since(source, target, since).await? < u64::from(most) {
+        return Ok(None);
+    }
+    let error = format!("you have sent it {most} messages within a minute: wait a while");
+    Ok(Some(Refusal::error("rate_limited", error)))
 }
 
 /// One send, as one write job.
@@ -445,14 +472,7 @@ impl SendJob {
             );
             return Ok(Some(Refusal::error("wait_cycle", error)));
         }
-        let since = tx.now().minus(limits::SESSION_SENDS_WINDOW);
-        let most = self.core.tuning.session_sends;
-        if tx.sends_since(source, target, since).await? >= u64::from(most) {
-            let error =
-                format!("you have sent {most} messages to {target} within a minute: wait a while");
-            return Ok(Some(Refusal::error("rate_limited", error)));
-        }
-        Ok(None)
+        rate(tx, &self.core, &self.requester, &self.target.peer).await
     }
 
     /// The peer that the message is from. A session that speaks for the first time gets one.
@@ -461,19 +481,8 @@ impl SendJob {
             (Some(own), _) if own.is_operator() => Ok(team::operator_peer(tx).await?.peer.peer_id),
             (Some(own), _) => Ok(own.clone()),
             (None, session) => {
-                let name = session.clone().unwrap_or_default();
-                let input = RegisterInput {
-                    display_name: name,
-                    backend: UNKNOWN_CLIENT.to_owned(),
-                    path: None,
-                    circle: None,
-                    role: None,
-                    session_id: session.clone(),
-                    tmux_pane: None,
-                    pid: self.caller.process().map(|process| process.pid),
-                    metadata: None,
-                };
-                let own: Peer = team::peer_of_speaker(tx, &self.core, &self.caller, input).await?;
+                let session = session.as_deref().unwrap_or_default();
+                let own = team::peer_of_speaker(tx, &self.core, &self.caller, session).await?;
                 Ok(own.peer_id)
             }
         }

@@ -15,8 +15,8 @@ use crate::{
     store::TaskAsker,
 };
 
-/// How long a program may take to run.
-const RUNS_WITHIN: Duration = Duration::from_secs(20);
+/// How long an agent may take to take its task.
+const TAKEN_WITHIN: Duration = Duration::from_secs(20);
 
 /// Wish for a session.
 #[derive(Debug, Clone, Default)]
@@ -43,7 +43,7 @@ pub struct SpawnSession {
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SpawnedSession {
-    /// Its program runs.
+    /// Its program runs, is logged in, and has the task.
     #[schemars(extend("const" = "accepted"))]
     pub status: &'static str,
     /// Its key.
@@ -57,7 +57,7 @@ pub struct SpawnedSession {
 }
 
 impl Conversations {
-    /// Starts a session for a task, and answers once its program runs.
+    /// Starts a session for a task, and answers once it has taken it.
     ///
     /// # Errors
     /// [`Error::LimitReached`] if agents have started agents too often, or the caller has enough of them.
@@ -97,29 +97,36 @@ impl Conversations {
         Ok(SpawnedSession { status: "accepted", child_session_key, run_id, task_id: id, pid })
     }
 
-    /// The key and the process of the agent that has a task, once it runs.
+    /// The key and the process of the agent that has a task, once it has taken it: its program runs and is logged in. The
+    /// process is 0 if it has ended by then.
     async fn running(&self, id: &TaskId) -> Result<(String, u32), Error> {
         let store = &self.core.store;
-        let (team, end) = (crate::domain::StreamName::fixed("team"), Instant::now() + RUNS_WITHIN);
+        let (team, end) = (crate::domain::StreamName::fixed("team"), Instant::now() + TAKEN_WITHIN);
         let task_stream = crate::domain::StreamName::of("task", id);
-        // The commit that notes the process moves the agent's stream or the team's; the end of the task its own.
+        // The commit that notes the process moves the agent's stream or the team's; what becomes of the task its own.
         let mut of_team = store.bus().listen(&team);
         let mut of_task = store.bus().listen(&task_stream);
+        let mut running: Option<(String, u32)> = None;
         loop {
             let heads = [
                 store.view(&team).await?.map_or(0, |view| view.head),
                 store.view(&task_stream).await?.map_or(0, |view| view.head),
             ];
             let task = store.task(id).await?;
-            if let Some(task) = task.filter(|row| row.task.is_over()) {
-                let why = task.task.report.error.unwrap_or_else(|| "it has ended".to_owned());
-                let ran = self.agent_of(id).await?.filter(|(_, pid)| *pid != 0);
-                return ran.ok_or_else(|| {
-                    Error::NotNow(format!("the agent could not be started: {why}"))
-                });
+            let (agent, is_taken) = self.agent_of(id).await?;
+            let is_over = task.as_ref().is_some_and(|row| row.task.is_over());
+            running = match (running, agent) {
+                // Of one that has ended the last process is known.
+                (Some((known, pid)), Some((key, 0))) if known == key => Some((known, pid)),
+                (_, agent) => agent,
+            };
+            if is_over && !is_taken {
+                let why = task.and_then(|row| row.task.report.error);
+                let why = why.unwrap_or_else(|| "it has ended".to_owned());
+                return Err(Error::NotNow(format!("the agent could not be started: {why}")));
             }
-            if let Some(found) = self.agent_of(id).await?.filter(|(_, pid)| *pid != 0) {
-                return Ok(found);
+            if let Some(running) = running.clone().filter(|_| is_taken) {
+                return Ok(running);
             }
             let moved = async {
                 tokio::select! {
@@ -130,17 +137,22 @@ impl Conversations {
                 }
             };
             if timeout_at(end, moved).await.is_err() {
-                return Err(Error::NotNow("the agent's program does not run yet".to_owned()));
+                // One that is slow to begin is told of as it is.
+                return running.filter(|(_, pid)| *pid != 0).ok_or_else(|| {
+                    Error::NotNow("the agent's program does not run yet".to_owned())
+                });
             }
         }
     }
 
-    async fn agent_of(&self, id: &TaskId) -> Result<Option<(String, u32)>, Error> {
+    /// The agent that has a task, and whether it has taken it.
+    async fn agent_of(&self, id: &TaskId) -> Result<(Option<(String, u32)>, bool), Error> {
         let store = &self.core.store;
-        let agent = store.dispatch(id).await?.and_then(|row| row.agent_id);
-        let Some(agent) = agent else { return Ok(None) };
+        let Some(dispatch) = store.dispatch(id).await? else { return Ok((None, false)) };
+        let is_taken = dispatch.taken_at.is_some();
+        let Some(agent) = dispatch.agent_id else { return Ok((None, is_taken)) };
         let row = store.agent(&agent).await?;
-        Ok(row.map(|row| (row.info.session_key, row.info.pid)))
+        Ok((row.map(|row| (row.info.session_key, row.info.pid)), is_taken))
     }
 
     /// Whether the caller may start another: agents start agents only so deep, and each only so many at a time.

@@ -21,7 +21,7 @@ use crate::{
         stamp::{self, MessageSender, MessageStamp},
     },
     service::{Error, Page, ResourceKind, check},
-    store::{MessageFilter, MessageListRow, MessageRow, RunRow, StoreError, WriteTx},
+    store::{MessageFilter, MessageListRow, MessageRow, MessageTerms, RunRow, StoreError, WriteTx},
 };
 
 /// A message in a list: with the beginning of its text.
@@ -379,7 +379,10 @@ pub(in crate::service) async fn send_answer(
     if let Some(run) = &answered {
         outgoing.run_id = Some(run.run_id.clone());
     }
-    let terms = terms_of_reply(tx, answered.as_ref());
+    let terms = MessageTerms {
+        by_call: outgoing.tool == SourceTool::SessionsSend,
+        ..terms_of_reply(tx, answered.as_ref())
+    };
     let sent = deliver(tx, &outgoing, to, kind, terms).await?;
     if let Some(run) = &mut answered {
         run.state = RunState::Ok;

@@ -20,8 +20,8 @@ pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, foreign};
 pub(super) use peers::{create, may_act_for, set_status, update};
 pub(super) use runs::{
-    agent_ended, hosted_peer, mail_refused, open_run, peer_of_speaker, turn_began, turn_ended,
-    turn_said,
+    UNKNOWN_CLIENT, agent_ended, hosted_peer, mail_refused, open_run, peer_of_speaker, turn_began,
+    turn_ended, turn_said,
 };
 pub(super) use session_stream::tell;
 pub(super) use sessions::{begin, end, owns_session};

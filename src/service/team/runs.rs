@@ -20,6 +20,9 @@ use crate::{
     store::{AgentRow, MessageTerms, PeerRow, RunRow, StoreError, WriteTx},
 };
 
+/// Kind of client of a session that no hook has told of.
+pub(in crate::service) const UNKNOWN_CLIENT: &str = "mcp";
+
 /// How a turn ended that a message began.
 #[derive(Debug)]
 enum TurnWords {
@@ -35,6 +38,7 @@ pub(super) fn terms_of_reply(tx: &WriteTx, run: Option<&RunRow>) -> MessageTerms
     run.map_or_else(MessageTerms::default, |run| MessageTerms {
         turn: Some(1),
         held_until: run.waits_until.filter(|until| *until > now),
+        by_call: false,
     })
 }
 
@@ -266,7 +270,7 @@ async fn answer_reply(
     let Some(turn) = tx.turn_of_message(&received.id).await? else { return Ok(()) };
     let next = next_turn(turn, core.sessions().max_ping_pong, &words);
     if let (Some(next), TurnReply::Text(text)) = (next, words) {
-        let terms = MessageTerms { turn: Some(next), held_until: None };
+        let terms = MessageTerms { turn: Some(next), ..MessageTerms::default() };
         put_reply(tx, core, received, (MessageType::Response, text), terms).await?;
     }
     Ok(())
@@ -336,13 +340,23 @@ pub(in crate::service) async fn peer_of_speaker(
     tx: &mut WriteTx,
     core: &Core,
     caller: &Caller,
-    input: RegisterInput,
+    session: &str,
 ) -> Result<Peer, Error> {
-    let session = input.session_id.clone().unwrap_or_default();
-    if let Some(known) = tx.peer_of_session(&session).await? {
+    if let Some(known) = tx.peer_of_session(session).await? {
         return Ok(known.peer);
     }
     core.budget.check(tx, caller, crate::domain::BudgetKind::Peers, 1).await?;
+    let input = RegisterInput {
+        display_name: session.to_owned(),
+        backend: UNKNOWN_CLIENT.to_owned(),
+        path: None,
+        circle: None,
+        role: None,
+        session_id: Some(session.to_owned()),
+        tmux_pane: None,
+        pid: caller.process().map(|process| process.pid),
+        metadata: None,
+    };
     let id = PeerId::new(&core.ids, tx.now());
     let project = caller.project().map(str::to_owned);
     peers::create(tx, caller, id, input, project, caller.process().cloned()).await

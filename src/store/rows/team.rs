@@ -86,6 +86,8 @@ pub struct MessageTerms {
     pub turn: Option<u32>,
     /// A call waits for it until then, and nobody else is given it before.
     pub held_until: Option<Timestamp>,
+    /// A call answers with it, and no turn's end: it counts as a send.
+    pub by_call: bool,
 }
 
 /// A task with what only the daemon knows of it.

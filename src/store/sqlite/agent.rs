@@ -149,6 +149,18 @@ impl WriteTx {
         Ok(count.cast_unsigned())
     }
 
+    /// The session key of a live agent of an instance that its vendor refuses for usage.
+    pub async fn limited_agent_of(&mut self, instance: &str) -> Result<Option<String>, StoreError> {
+        let key = sqlx::query_scalar!(
+            r#"select session_key as "key!" from agent
+            where instance = ? and ended_at is null and state = 'limited' limit 1"#,
+            instance
+        )
+        .fetch_optional(&mut self.conn)
+        .await?;
+        Ok(key)
+    }
+
     /// When agents of an instance were started since then: how many, and the first of them.
     pub async fn starts_of(
         &mut self,

@@ -196,19 +196,23 @@ impl WriteTx {
         Ok(edges)
     }
 
-    /// How often one session has sent to another since then.
+    /// How often one session has sent to the peer of another since then, its answers by a call included.
     pub async fn sends_since(
         &mut self,
-        source: &str,
-        target: &str,
+        (source, own): (&str, Option<&PeerId>),
+        target: &PeerId,
         since: Timestamp,
     ) -> Result<u64, StoreError> {
+        let own = own.map(PeerId::as_str);
         let count = sqlx::query_scalar!(
-            r#"select count(*) as "count!: i64" from conversation_run
-            where source_session = ? and target_session = ? and created_at > ?"#,
+            r#"select (select count(*) from conversation_run
+                    where source_session = ?1 and target_peer = ?2 and created_at > ?3)
+                + (select count(*) from message
+                    where from_peer = ?4 and to_peer = ?2 and by_call = 1 and at > ?3) as "count!: i64""#,
             source,
             target,
-            since
+            since,
+            own
         )
         .fetch_one(&mut self.conn)
         .await?;
@@ -304,6 +308,12 @@ impl Store {
     /// A send by its id.
     pub async fn run(&self, id: &RunId) -> Result<Option<RunRow>, StoreError> {
         let raw = runs!("where r.run_id = ?", id).fetch_optional(&self.readers).await?;
+        Ok(raw.map(RunRow::from))
+    }
+
+    /// The send of a message.
+    pub async fn run_of_message(&self, id: &MessageId) -> Result<Option<RunRow>, StoreError> {
+        let raw = runs!("where r.message_id = ?", id).fetch_optional(&self.readers).await?;
         Ok(raw.map(RunRow::from))
     }
 

@@ -88,8 +88,8 @@ impl WriteTx {
         let run = provenance.map(|it| it.run_id.as_str());
         sqlx::query!(
             "insert into message (message_id, type, from_peer, to_peer, sent_by, text, bytes, correlation_id, \
-                idempotency_key, state, at, source_tool, source_session, run_id, turn, held_until) \
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                idempotency_key, state, at, source_tool, source_session, run_id, turn, held_until, by_call) \
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             message.kind,
             message.from_peer,
@@ -105,7 +105,8 @@ impl WriteTx {
             session,
             run,
             terms.turn,
-            terms.held_until
+            terms.held_until,
+            terms.by_call
         )
         .execute(&mut self.conn)
         .await?;

@@ -1,0 +1,222 @@
+//! `sessions`: a question from one hosted agent to another and its answer, through row, host, turn and reply. Beside pipes
+//! to the same program, question and answer each synced to a file.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead as _, BufReader, Write as _},
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::Barrier,
+    thread,
+    time::Instant,
+};
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use crate::{
+    bench::Bench,
+    caller::Caller,
+    daemon::Daemon,
+    load::Protocol,
+    report::{Figure, Goal},
+    stats::{Slice, Summary, Window, ratio},
+    target::Target,
+    wire,
+};
+
+/// What ends a turn.
+const TURN_END: &str = "END";
+/// What the last line of a question begins with.
+const ASKED: &str = "Answer: ";
+/// Pairs that ask at once.
+const PAIRS: usize = 200;
+
+/// Answers each question. What an agent of ours runs.
+pub(crate) fn answer_questions() -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    for line in std::io::stdin().lock().lines() {
+        if line?.starts_with(ASKED) {
+            writeln!(stdout, "an answer\n{TURN_END}")?;
+            stdout.flush()?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs it.
+pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    let own = std::env::current_exe()?;
+    let home = bench.sandbox.path("sessions");
+    fs::create_dir_all(&home)?;
+    let config = format!(
+        "[agents.pair]\nbackend = \"exec\"\ncommand = [{:?}, \"echo\"]\nturn_end = {TURN_END:?}\n",
+        own.display().to_string()
+    );
+    fs::write(home.join("config.toml"), config)?;
+    let env = [("SVC_SESSION_SENDS", "1000000000")];
+    let daemon = Daemon::start_with(&bench.sandbox, "sessions", &env)?;
+    let pairs = if bench.quick { 2 } else { PAIRS };
+    let asking: Vec<Asking> =
+        (0..pairs).map(|number| Asking::start(&daemon, number)).collect::<anyhow::Result<_>>()?;
+    let piped: Vec<Piped> = (0..pairs)
+        .map(|number| Piped::start(&own, &bench.sandbox.path(&format!("piped-{number}"))))
+        .collect::<anyhow::Result<_>>()?;
+    let (mut asking, mut piped) = (asking, piped);
+    for (count, goals) in [
+        (1, vec![Goal::p50_us(10_000.0), Goal::p99_us(40_000.0)]),
+        (pairs, vec![Goal::at_least(2_000.0)]),
+    ] {
+        let name = format!("sessions/round trip/{count}");
+        let (mut ours, mut beside) = (Vec::new(), Vec::new());
+        for _ in 0..bench.rounds {
+            bench.begin_round(&name)?;
+            let cpu = daemon.process.cpu();
+            let mut slice = at_once(bench, &mut asking[..count], Asking::ask)?;
+            slice.cpu = daemon.process.cpu_since(cpu);
+            ours.push(slice);
+            beside.push(at_once(bench, &mut piped[..count], Piped::ask)?);
+        }
+        let figure = Figure::summed(name, "round trips/s", Summary::of(&ours, 1)).beside(
+            "pipes, synced",
+            Summary::of(&beside, 1),
+            ratio(&ours, &beside),
+        );
+        for goal in goals {
+            bench.add(figure.clone().goal(goal));
+        }
+    }
+    for pair in piped {
+        pair.stop()?;
+    }
+    for pair in &asking {
+        pair.stop(&daemon)?;
+    }
+    daemon.process.stop()
+}
+
+/// All of them ask at once, one question after the other.
+fn at_once<T: Send>(
+    bench: &Bench,
+    all: &mut [T],
+    ask: impl Fn(&mut T) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<Slice> {
+    let (barrier, window) = (Barrier::new(all.len()), bench.window());
+    thread::scope(|scope| {
+        let askers: Vec<_> = all
+            .iter_mut()
+            .map(|one| {
+                let (barrier, ask) = (&barrier, &ask);
+                scope.spawn(move || {
+                    barrier.wait();
+                    ask_until(window, || ask(one))
+                })
+            })
+            .collect();
+        let mut slice = Slice::counted(0, window.length());
+        for asker in askers {
+            slice.join(asker.join().map_err(|_| anyhow::anyhow!("an asker failed"))??);
+        }
+        Ok(slice)
+    })
+}
+
+fn ask_until(window: Window, mut ask: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Slice> {
+    let mut slice = Slice::default();
+    loop {
+        let begun = Instant::now();
+        if begun >= window.until {
+            return Ok(slice);
+        }
+        ask()?;
+        let ended = Instant::now();
+        if begun >= window.from && ended <= window.until {
+            slice.add(ended - begun);
+        }
+    }
+}
+
+/// An agent that asks another one.
+struct Asking {
+    connection: Caller,
+    request: Vec<u8>,
+    agents: [String; 2],
+}
+
+impl Asking {
+    fn start(daemon: &Daemon, number: usize) -> anyhow::Result<Self> {
+        let start = |name: &str| {
+            let wish = json!({ "instance": "pair", "name": name, "cwd": "/" }).to_string();
+            let view = daemon.target.call("POST", "/v1/hosts", &wish)?;
+            anyhow::Ok(view["id"].as_str().context("an agent has an id")?.to_owned())
+        };
+        let agents = [start(&format!("asks-{number}"))?, start(&format!("answers-{number}"))?];
+        let wish = json!({ "session": format!("agent:pair:asks-{number}") }).to_string();
+        let token = daemon.target.call("POST", "/v1/tokens", &wish)?["token"].clone();
+        let token = Some(token.as_str().context("a token")?.to_owned());
+        let target = Target { address: daemon.target.address, token };
+        let arguments = json!({
+            "sessionKey": format!("agent:pair:answers-{number}"), "message": "a question", "timeoutSeconds": 30,
+        });
+        let params = json!({ "name": "sessions_send", "arguments": arguments });
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let connection = Caller::open(target.address, &Protocol::HTTP)?;
+        let request = target.request("POST", "/mcp", &body.to_string());
+        Ok(Self { connection, request, agents })
+    }
+
+    fn ask(&mut self) -> anyhow::Result<()> {
+        let answer = self.connection.ask(&self.request)?;
+        let body = String::from_utf8_lossy(wire::body(&answer));
+        anyhow::ensure!(body.contains("\"reply\":\"an answer\""), "no answer: {body}");
+        Ok(())
+    }
+
+    fn stop(&self, daemon: &Daemon) -> anyhow::Result<()> {
+        for id in &self.agents {
+            let path = format!("/v1/hosts/{id}/stop");
+            daemon.target.call("POST", &path, "{\"force\":true}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The same program at the end of two pipes.
+struct Piped {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    file: File,
+}
+
+impl Piped {
+    fn start(program: &Path, file: &Path) -> anyhow::Result<Self> {
+        let mut child = Command::new(program)
+            .arg("echo")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let input = child.stdin.take().context("piped")?;
+        let output = BufReader::new(child.stdout.take().context("piped")?);
+        Ok(Self { child, input, output, file: File::create(file)? })
+    }
+
+    fn ask(&mut self) -> anyhow::Result<()> {
+        let question = format!("{ASKED}a question\n");
+        self.file.write_all(question.as_bytes())?;
+        self.file.sync_data()?;
+        self.input.write_all(question.as_bytes())?;
+        let mut answer = String::new();
+        while !answer.ends_with(&format!("{TURN_END}\n")) {
+            anyhow::ensure!(self.output.read_line(&mut answer)? > 0, "it has ended");
+        }
+        self.file.write_all(answer.as_bytes())?;
+        Ok(self.file.sync_data()?)
+    }
+
+    fn stop(mut self) -> anyhow::Result<()> {
+        drop(self.input);
+        self.child.wait()?;
+        Ok(())
+    }
+}
