@@ -885,7 +885,7 @@ fn logins_and_limits_are_looked_at_before_a_child_is_promised() {
         let vendors = VENDORS.replace("SOURCE", source).replace("WANTED", wanted);
         home.write("config.toml", &config(&vendors));
         let d = Daemon::with(|plan| plan.home(&home));
-        let parent = mint(&d, "s-1", &json!("/nowhere/p"), &["agents"]);
+        let parent = mint(&d, "s-1", &json!(d.home.user()), &["agents"]);
         (d, parent)
     };
     let spawn = |caller: &Caller, instance: &str| {
