@@ -998,7 +998,7 @@ fn a_ring_loses_nothing_and_doubles_nothing_over_kills() {
         let pause = 400 + getrandom::u64().expect("chance") % 2_600;
         let until_kill = Instant::now() + Duration::from_millis(pause);
         eventually(Duration::from_secs(10), || {
-            Instant::now() > until_kill || drivers.iter().all(|driver| driver.is_finished())
+            Instant::now() > until_kill || drivers.iter().all(std::thread::JoinHandle::is_finished)
         });
         d.kill9();
         d.restart();

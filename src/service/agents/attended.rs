@@ -248,7 +248,8 @@ async fn take_back(tx: &mut WriteTx, message: Option<Message>) -> Result<(), Err
 
 /// Who asks, and the peer that it asks as: an answer comes back to that. A session that has none gets one.
 async fn asker(tx: &mut WriteTx, core: &Core, task: &TaskRow) -> Result<(Caller, String), Error> {
-    let named = task.task.from.clone();
+    // Without a peer it stands for the principal, whom no answer reaches.
+    let named = task.task.from.clone().filter(|from| PeerId::parse(from).is_some());
     Ok(match &task.owned.owner {
         Some(Principal::Session(key)) => {
             let caller = Caller::Session {
