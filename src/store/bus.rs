@@ -262,6 +262,12 @@ impl<T: Send + Sync> Listener<T> {
         std::mem::replace(&mut self.readers, readers) != readers
     }
 
+    /// The last that was published since somebody listens; 0 before anything was. Whoever looks after this was asked, and waits
+    /// for what follows it, misses nothing.
+    pub fn last(&self) -> i64 {
+        self.level.borrow().last
+    }
+
     /// Waits until something follows `cursor`, or nothing will. Dropping the future loses nothing.
     pub async fn wait(&mut self, cursor: i64) {
         // The sender cannot be gone: the channel holds it, and we hold the channel.

@@ -283,10 +283,8 @@ impl Agents {
     /// What follows from a commit.
     fn after(&self, id: &AgentId, taken: &TakenIn) {
         self.access.forget(&taken.revoked);
-        if !taken.is_dispatching {
-            self.live.dispatching().remove(id);
-        }
-        if taken.is_spent || taken.has_ended || !taken.is_dispatching {
+        let is_free = !taken.is_dispatching && self.live.dispatching().remove(id);
+        if taken.is_spent || taken.has_ended || is_free {
             self.core.work.notify_one();
         }
     }

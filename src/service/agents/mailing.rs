@@ -59,7 +59,7 @@ impl Agents {
         let mut listener = store.bus().listen(&stream);
         let mut with_host: HashSet<MessageId> = HashSet::new();
         loop {
-            let head = store.view(&stream).await?.map_or(0, |view| view.head);
+            let head = listener.last();
             let is_reached = self.look_for_mail(&agent, &peer, &mut with_host).await?;
             let held = store.next_held_mail(&peer).await?;
             let until = held.map(|at| Instant::now() + at.since(self.core.now()));

@@ -29,7 +29,7 @@ impl Conversations {
         let wait = run.waits_until.map(|until| until.since(self.core.now())).unwrap_or_default();
         let end = tokio::time::Instant::now() + wait;
         loop {
-            let head = store.view(&stream).await?.map_or(0, |view| view.head);
+            let head = listener.last();
             let known = store.run(&run.run_id).await?.ok_or(StoreError::NoStream)?;
             let is_there = known.answered.is_some()
                 || known.state.is_over()
