@@ -25,6 +25,7 @@ pub(super) fn tuning(env: &Env) -> anyhow::Result<Tuning> {
         ("SVC_BODY_TIMEOUT_MS", &mut tuning.body_stall),
         ("SVC_MCP_TASK_AFTER_MS", &mut tuning.mcp_task_after),
         ("SVC_LIST_CHANGED_MS", &mut tuning.list_changed_pause),
+        ("SVC_FIRST_HOOK_MS", &mut tuning.first_hook),
     ] {
         if let Some(millis) = number(name)? {
             *value = Duration::from_millis(millis.max(1));

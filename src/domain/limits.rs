@@ -236,6 +236,10 @@ pub const MCP_RESOURCES_PAGE: u32 = 100;
 pub const MCP_COMPLETIONS: u32 = 100;
 /// Between two notices that the list of resources has changed: every client reads it again.
 pub const LIST_CHANGED_PAUSE: Duration = Duration::from_secs(10);
+
+/// How long the answer to `initialize` waits for the first hook of a client that runs it as it starts, so that its model is told
+/// its name.
+pub const FIRST_HOOK: Duration = Duration::from_millis(400);
 /// Between two looks for MCP sessions that nobody uses any more.
 pub const MCP_SWEEP: Duration = Duration::from_hours(1);
 /// A text of a record, in characters.

@@ -41,6 +41,12 @@ pub(crate) fn introduction(
     Ok(NewMcpSession { transport, revision, client, capabilities })
 }
 
+/// The client's name of itself, in the params of `initialize` or in the metadata of a request without a session.
+pub(crate) fn client_name(params: &Map<String, Value>) -> Option<&str> {
+    let meta = || params.get("_meta")?.get("io.modelcontextprotocol/clientInfo");
+    params.get("clientInfo").or_else(meta)?.get("name")?.as_str()
+}
+
 /// The capabilities that the server may use. Of one that is large it is kept that the client has it.
 pub(crate) fn known_capabilities(capabilities: &Map<String, Value>) -> Map<String, Value> {
     let mut known = Map::new();

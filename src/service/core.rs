@@ -89,6 +89,8 @@ pub struct Tuning {
     pub mcp_task_after: Duration,
     /// [`limits::LIST_CHANGED_PAUSE`].
     pub list_changed_pause: Duration,
+    /// [`limits::FIRST_HOOK`].
+    pub first_hook: Duration,
     /// What one principal may hold, as configured.
     pub budget: BudgetBounds,
 }
@@ -106,6 +108,7 @@ impl Default for Tuning {
             body_stall: limits::BODY_STALL,
             mcp_task_after: limits::MCP_TASK_AFTER,
             list_changed_pause: limits::LIST_CHANGED_PAUSE,
+            first_hook: limits::FIRST_HOOK,
             budget: BudgetBounds::default(),
         }
     }

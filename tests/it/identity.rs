@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{ChildStdin, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -82,20 +82,24 @@ impl FakeClient {
         fs::read_to_string(path("out")).expect("what it printed")
     }
 
+    /// Sends a request.
+    fn send(&mut self, method: &str, params: &Value) -> u32 {
+        self.count += 1;
+        let request =
+            json!({ "jsonrpc": "2.0", "id": self.count, "method": method, "params": params });
+        let stdin = self.stdin.as_mut().expect("it is open");
+        writeln!(stdin, "{request}").expect("it reads");
+        self.count
+    }
+
     /// Sends a call of a tool.
     fn begin(&mut self, name: &str, arguments: &Value, meta: &Value) -> u32 {
-        self.count += 1;
         let mut all = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientCapabilities": {},
         });
         all.as_object_mut().expect("one").extend(meta.as_object().expect("one").clone());
-        let params = json!({ "name": name, "arguments": arguments, "_meta": all });
-        let call =
-            json!({ "jsonrpc": "2.0", "id": self.count, "method": "tools/call", "params": params });
-        let stdin = self.stdin.as_mut().expect("it is open");
-        writeln!(stdin, "{call}").expect("it reads");
-        self.count
+        self.send("tools/call", &json!({ "name": name, "arguments": arguments, "_meta": all }))
     }
 
     #[track_caller]
@@ -207,6 +211,33 @@ fn a_client_speaks_as_itself_alone() {
     // Hooks and connection of one client are one principal; the session is the one that its hooks told of.
     assert_eq!(a.ok("get_session", &json!({}))["session_id"], "s-a");
     assert_eq!(a.ok("peer_inbox", &json!({}))["messages"][0]["from_peer"], peer_b["peer_id"]);
+}
+
+#[test]
+fn a_model_is_told_its_name_although_its_client_connects_before_its_first_hook() {
+    let d = Daemon::with(|plan| plan.env("SVC_FIRST_HOOK_MS", "20000"));
+    let mut claude = FakeClient::start(&d.home, "claude", "p", "");
+    let client = json!({ "name": "claude-code", "version": "2.1.197" });
+    let params =
+        json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client });
+    let id = claude.send("initialize", &params);
+    claude.hook(&start("s-claude"));
+    let answer = claude.answer(id);
+    let instructions = answer["result"]["instructions"].as_str().expect("instructions");
+    let name = peer_of(&d, "s-claude")["display_name"].as_str().expect("a name").to_owned();
+    assert!(instructions.starts_with(&format!("You are {name}, already registered")), "{answer}");
+
+    // Who runs its first hook with its first prompt is not waited for.
+    let mut codex = FakeClient::start(&d.home, "codex", "p", "");
+    let client = json!({ "name": "codex-mcp-client", "version": "0.169.0" });
+    let params =
+        json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client });
+    let begun = Instant::now();
+    let id = codex.send("initialize", &params);
+    let answer = codex.answer(id);
+    assert!(begun.elapsed() < Duration::from_secs(15), "it waited");
+    let instructions = answer["result"]["instructions"].as_str().expect("instructions");
+    assert!(instructions.starts_with("svc connects the coding agents"), "{answer}");
 }
 
 #[test]

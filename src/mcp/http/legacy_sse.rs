@@ -14,7 +14,7 @@ use super::{
         McpServer,
         call::{CallReply, PendingAnswer},
         era,
-        introduction::introduction,
+        introduction::{client_name, introduction},
         metrics::{RequestEra, RequestOutcome},
         origin::{RequestContext, RequestOrigin},
         rpc::{
@@ -167,7 +167,8 @@ impl McpServer {
             let NewMcpSession { revision, client, capabilities, .. } =
                 introduction(&request.params, McpTransport::Sse)?;
             self.describe_session(session, revision, client, capabilities).await?;
-            let result = self.initialize_result(revision, caller).await?;
+            let client = client_name(&request.params);
+            let result = self.initialize_result(revision, caller, client).await?;
             return Ok(Some(result_message(&request.id, &result)));
         }
         let origin = RequestOrigin::Legacy(Arc::clone(session));

@@ -16,7 +16,7 @@ use super::{
         McpServer,
         call::{CallAnswer, CallReply, PendingAnswer, RecordedCall},
         era,
-        introduction::introduction,
+        introduction::{client_name, introduction},
         metrics::{RequestEra, RequestMeter, RequestOutcome},
         origin::{RequestContext, RequestOrigin},
         rpc::{
@@ -193,7 +193,8 @@ impl McpServer {
         let new = introduction(&request.params, McpTransport::Http)?;
         let revision = new.revision;
         let session = self.open_session(caller, new).await?;
-        let result = self.initialize_result(revision, caller).await?;
+        let client = client_name(&request.params);
+        let result = self.initialize_result(revision, caller, client).await?;
         let answer = result_message(&request.id, &result);
         let mut response = whole_response(answer, 200, forms);
         if let Ok(id) = HeaderValue::from_str(session.id.as_str()) {

@@ -1,5 +1,7 @@
 //! Who the server is, and what it can do.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use super::super::{
@@ -76,40 +78,56 @@ impl Serialize for Extensions {
 }
 
 impl McpServer {
-    /// The result of `initialize`.
+    /// The result of `initialize`. `client` is its name of itself.
     pub(crate) async fn initialize_result(
         &self,
         revision: Revision,
         caller: &Caller,
+        client: Option<&str>,
     ) -> Result<InitializeResult, RpcError> {
         Ok(InitializeResult {
             protocol_version: revision.as_str(),
             capabilities: self.capabilities(None),
             server_info: SERVER_INFO,
-            instructions: self.instructions(caller).await?,
+            instructions: self.instructions(caller, client).await?,
         })
     }
 
     /// The result of `server/discover`.
-    pub(super) async fn discovery(&self, caller: &Caller) -> Result<DiscoverMembers, RpcError> {
+    pub(super) async fn discovery(
+        &self,
+        caller: &Caller,
+        client: Option<&str>,
+    ) -> Result<DiscoverMembers, RpcError> {
         Ok(DiscoverMembers {
             supported_versions: Revision::MODERN.into_iter().map(Revision::as_str).collect(),
             capabilities: self.capabilities(Some(Extensions)),
-            instructions: self.instructions(caller).await?,
+            instructions: self.instructions(caller, client).await?,
         })
     }
 
     /// For clients' models. Some clients cut it after a few hundred characters, so the point comes first: who the model is, and
     /// what it need not do.
-    async fn instructions(&self, caller: &Caller) -> Result<ModelText, RpcError> {
-        let team = &self.services.team;
-        let mut text = match team.default_session(caller).await? {
-            None => model_text!(
+    async fn instructions(
+        &self,
+        caller: &Caller,
+        client: Option<&str>,
+    ) -> Result<ModelText, RpcError> {
+        let mut text = if caller.is_operator() {
+            model_text!(
                 "You speak as the operator of svc, which connects the coding agents of this machine."
-            ),
-            Some(session) => {
-                introduction_of(team.peer_of_session(&session).await?.as_ref(), caller)
-            }
+            )
+        } else {
+            // Claude Code connects and runs its first hook side by side. The others run theirs with the first prompt.
+            let is_claude = client == Some(HookClient::ClaudeCode.as_str());
+            let bound = match caller.process() {
+                Some(_) if is_claude => self.services.tuning().first_hook,
+                _ => Duration::ZERO,
+            };
+            introduction_of(
+                self.services.team.peer_of_caller(caller, bound).await?.as_ref(),
+                caller,
+            )
         };
         text.push(&TOOLS);
         Ok(text)

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, value::RawValue};
 use super::{
     super::{
         McpServer,
+        introduction::client_name,
         origin::{RequestContext, RequestOrigin},
         rpc::{
             AnswerEra, CacheHint, CacheScope, ClientRequest, Empty, EraResult, RpcError,
@@ -45,7 +46,8 @@ impl McpServer {
         let era = context.origin.answer_era();
         Ok(match (method, modern) {
             ("server/discover", Some(_)) => {
-                kept(id, era, self.discovery(&context.caller).await?, PRIVATE_LIST)
+                let client = client_name(params);
+                kept(id, era, self.discovery(&context.caller, client).await?, PRIVATE_LIST)
             }
             ("tasks/get" | "tasks/update" | "tasks/cancel", Some(client)) => {
                 self.task_method(context, client, request).await?

@@ -1,6 +1,9 @@
 //! Whose a client's session is: the rule is [`SessionStanding`], the facts are rows and processes.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     Team,
@@ -8,7 +11,8 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, KnownOwner, Ownership, Principal, SessionStanding, StreamName, StreamVisibility,
+        Caller, KnownOwner, Ownership, Peer, Principal, SessionStanding, StreamName,
+        StreamVisibility,
     },
     service::{Error, process},
     store::{StoreError, SubjectHolders, WriteTx},
@@ -53,6 +57,32 @@ impl Team {
         let Some(key) = caller.session() else { return Ok(None) };
         let latest = self.core.store.latest_session_of(&caller.principal()).await?;
         Ok(Some(latest.unwrap_or_else(|| key.to_owned())))
+    }
+
+    /// The peer that a caller with a token speaks as. If there is none yet, this waits for one that the first hook of its client
+    /// is about to register, for at most `bound`.
+    pub async fn peer_of_caller(
+        &self,
+        caller: &Caller,
+        bound: Duration,
+    ) -> Result<Option<Peer>, Error> {
+        let end = Instant::now() + bound;
+        let store = &self.core.store;
+        // Events of peers are in this stream. Listen before looking, or one that comes in between wakes nobody.
+        let stream = StreamName::fixed(StreamName::TEAM);
+        let mut listener = store.bus().listen(&stream);
+        loop {
+            let head = store.view(&stream).await?.map_or(0, |view| view.head);
+            let Some(session) = self.default_session(caller).await? else { return Ok(None) };
+            let peer = self.peer_of_session(&session).await?;
+            if peer.is_some() || Instant::now() >= end {
+                return Ok(peer);
+            }
+            tokio::select! {
+                () = listener.wait(head) => {}
+                () = sleep_until(end) => {}
+            }
+        }
     }
 }
 
