@@ -17,7 +17,7 @@ mod task;
 mod tools_call;
 
 pub(super) use answer::{CallAnswer, PendingAnswer, rpc_error_of};
-pub(super) use channel::{CallClient, ClientChannel, store_questions};
+pub(super) use channel::{CallClient, ClientChannel, store_questions, unauthorized};
 pub(super) use end::cancel_call;
 pub(super) use on_record::{RecordedCall, log_stream_of};
 pub(super) use recovery::recover_calls;

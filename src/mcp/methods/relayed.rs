@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::super::{
     McpServer,
-    call::{CallAnswer, CallClient, ClientChannel, PendingAnswer, rpc_error_of},
+    call::{CallAnswer, CallClient, ClientChannel, PendingAnswer, rpc_error_of, unauthorized},
     metrics::RequestOutcome,
     origin::{RequestContext, RequestOrigin},
     resources::{Resource, ResourceTemplate},
@@ -146,6 +146,12 @@ impl McpServer {
             let (reply, cache) = match request.method.as_str() {
                 "prompts/get" => (sources.get_prompt(asked, subject).await, None),
                 _ => (sources.read_resource(asked, subject).await, Some(NOT_KEPT)),
+            };
+            // The caller's token may have been taken back while the server was at work.
+            let (access, record) = (&call.services.access, &channel.conversation.record);
+            let reply = match access.check_credential(&channel.caller, &record.credential).await {
+                Ok(()) => reply,
+                Err(_) => Some(Err(unauthorized())),
             };
             let id = &request.id;
             match reply {

@@ -107,6 +107,28 @@ fn prompts_and_resources_ask_the_session_that_wants_them() {
 }
 
 #[test]
+fn who_loses_its_token_gets_no_prompt_that_it_waits_for() {
+    let home = Home::new();
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    in_state(&d, "toy", "connected");
+    let caller = d.session("s-1");
+    let id = session(&caller, &json!({}));
+    let file = home.user().join("go");
+    let prompt = json!({ "name": "toy__greet", "arguments": { "file": file } });
+    let request = json!({ "jsonrpc": "2.0", "id": 5, "method": "prompts/get", "params": prompt });
+    let waiting = std::thread::spawn({
+        let request = in_session(&caller, &id, &request);
+        move || body(&request.send())
+    });
+    until(SOON, || home.user().join("go.begun").exists().then_some(()));
+    let token = d.get("/v1/tokens").ok(200)["tokens"][0]["token_id"].clone();
+    d.delete(&format!("/v1/tokens/{}", token.as_str().expect("an id"))).ok(200);
+    std::fs::write(&file, "").expect("can be written");
+    let answer = waiting.join().expect("it ended");
+    assert!(answer.contains("unauthorized") && !answer.contains("a secret word"), "{answer}");
+}
+
+#[test]
 fn a_task_of_a_server_is_waited_for_and_cancelled() {
     let home = Home::new();
     let web = ToyHttp::start(ToyEra::Modern);

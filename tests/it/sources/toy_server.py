@@ -78,6 +78,14 @@ def get_prompt(ident):
     answer(ident, {"messages": [{"role": "user", "content": {"type": "text", "text": well()}}]})
 
 
+def wait_with_prompt(ident, file):
+    """The prompt comes when the file is there."""
+    open(file + ".begun", "w").close()
+    while not os.path.exists(file):
+        time.sleep(0.01)
+    answer(ident, {"messages": [{"role": "user", "content": {"type": "text", "text": "a secret word"}}]})
+
+
 def read_resource(ident, uri):
     answer(ident, {"contents": [{"uri": uri, "text": well()}]})
 
@@ -215,6 +223,9 @@ def main():
             answer(ident, {"taskId": message["params"]["taskId"], "status": "cancelled"})
         elif method == "prompts/get" and "ask" in (message["params"].get("arguments") or {}):
             threading.Thread(target=get_prompt, args=(ident,), daemon=True).start()
+        elif method == "prompts/get" and "file" in (message["params"].get("arguments") or {}):
+            file = message["params"]["arguments"]["file"]
+            threading.Thread(target=wait_with_prompt, args=(ident, file), daemon=True).start()
         elif method == "prompts/get":
             send('{"jsonrpc":"2.0","id":%s,"result":{"messages":[ ],"x":1.0,"y":%s}}' % (json.dumps(ident), json.dumps(line)))
         elif method == "completion/complete":
