@@ -1,12 +1,14 @@
 //! The tree of commands: parses the arguments and hands them to the command that they name.
 
 use std::ffi::OsString;
+use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use super::context::Context;
 use super::global_flags::GlobalFlags;
+use super::output::OutputClosed;
 use super::{
     ServeArgs, agent, backup, completions, config, daemon, doctor, events, exit, ghap, hook,
     install, mcp, mcp_config, message, migrate, open, package_files, peer, people, send, serve,
@@ -36,7 +38,7 @@ pub(super) struct Cli {
     #[command(flatten)]
     global: GlobalFlags,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -187,14 +189,25 @@ pub(super) fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
     arguments.take_while(|argument| argument != "--").any(|argument| argument == "--json")
 }
 
-/// `svc top`, which is what the program does without arguments on a terminal.
-pub(super) fn show_team() -> ExitCode {
-    exit::code(dispatch(Cli { global: GlobalFlags::default(), command: Command::Top }), false)
+/// The program without a command: a hook that lost its arguments is answered with silence, a person at a terminal is shown the
+/// team, and everybody else the help.
+pub(super) fn without_command(global: GlobalFlags) -> anyhow::Result<ExitCode> {
+    if hook::is_called_without_arguments(global.home.as_deref()) {
+        // A client that ignores a hook's arguments runs this, and an exit code other than 0 would be an order to it.
+        return Ok(ExitCode::SUCCESS);
+    }
+    if top::is_wanted() {
+        return on_runtime(client_command(Context::new(global)?, Command::Top));
+    }
+    printed(Cli::command().print_help())
 }
 
-/// Prints the help of the program, which is what it does without arguments.
-pub(super) fn print_help() -> ExitCode {
-    exit::code(Cli::command().print_help().map_err(Into::into).map(|()| ExitCode::SUCCESS), false)
+/// What came of printing a help. Nobody has to read it to its end.
+pub(super) fn printed(result: io::Result<()>) -> anyhow::Result<ExitCode> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(OutputClosed.into()),
+        result => Ok(result.map(|()| ExitCode::SUCCESS)?),
+    }
 }
 
 /// `svc help COMMAND WORD`, where WORD is no command but an argument of one, such as `wait` of `hook`: the help of the
@@ -220,14 +233,13 @@ pub(super) fn print_nested_help(arguments: impl Iterator<Item = OsString>) -> Op
     }
     let is_argument =
         known > 0 && known < words.len() && command.get_positionals().next().is_some();
-    is_argument.then(|| {
-        exit::code(command.print_long_help().map_err(Into::into).map(|()| ExitCode::SUCCESS), false)
-    })
+    is_argument.then(|| exit::code(printed(command.print_long_help()), false))
 }
 
 /// Does what the arguments say.
 pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     let Cli { global, command } = cli;
+    let Some(command) = command else { return without_command(global) };
     if let Command::Hook(args) = command {
         return Ok(hook::run(global, args, std::time::Instant::now()));
     }

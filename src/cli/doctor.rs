@@ -382,11 +382,15 @@ async fn neighbour(context: &Context, config: &Config) -> Option<Finding> {
         return None;
     }
     let who = theirs.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-    let detail = match ours {
-        Some(ours) => format!("there are two daemons: ours at {}, another{who} at {url}", ours.url),
-        None => format!("a daemon of another data folder{who} is at {url}"),
-    };
-    let advice = "stop one of them (`svc --home DIR stop`), or give each an address of its own";
+    if let Some(ours) = ours {
+        let detail = format!(
+            "there are two daemons, each at an address of its own: ours at {}, another{who} at {url}",
+            ours.url
+        );
+        return Some(ok(CHECK, detail));
+    }
+    let detail = format!("a daemon of another data folder{who} is at {url}");
+    let advice = "stop it (`svc --home DIR stop`), or choose another address with --listen or in config.toml";
     Some(warn(CHECK, detail, advice))
 }
 

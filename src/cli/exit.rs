@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::naming::AdvisedError;
 use super::output::{self, OutputClosed};
 use crate::client::{ClientError, ClientProblem};
 use crate::config::ConfigError;
@@ -33,11 +34,14 @@ pub(super) fn code(result: anyhow::Result<ExitCode>, is_json: bool) -> ExitCode 
     let is_usage = error.is::<UsageError>()
         || error.is::<ConfigError>()
         || client_error(&error).and_then(ClientError::problem).is_some_and(is_refused_value);
-    let text = format!("{error:#}");
+    let advised = error.downcast_ref::<AdvisedError>().map(ToString::to_string);
+    let has_lines = advised.is_some() || error.is::<ConfigError>();
+    let text = advised.unwrap_or_else(|| format!("{error:#}"));
     if is_json {
         document(&problem(&error, &text, is_usage));
-    } else if error.is::<ConfigError>() {
-        // Only a file of the person's own is quoted over several lines. What a daemon answers may quote others.
+    } else if has_lines {
+        // Only a file of the person's own is quoted over several lines, and what was made harmless line by line. What a daemon
+        // answers may quote others.
         output::notes(&format!("error: {text}"));
     } else {
         output::note(&format!("error: {text}"));

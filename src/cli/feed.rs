@@ -38,7 +38,12 @@ impl Feed {
         let kind = text(item, "kind").unwrap_or_default();
         let (style, sentence) = self.sentence(screen, stream, kind, data);
         let sentence = visible(&sentence);
-        if screen.is_for_people() {
+        if let Some(width) = screen.width {
+            // The time is as long as it is without its colour.
+            let time =
+                clock(&Screen { color: false, ..*screen }, text(item, "at").unwrap_or_default());
+            let room = usize::from(width).saturating_sub(time.chars().count() + 2);
+            let sentence = output::cut(sentence, room);
             let sentence = if screen.color { style.paint(&sentence) } else { sentence };
             return format!("{at}  {sentence}");
         }
@@ -136,7 +141,12 @@ impl Feed {
                 (Style::Good, format!("svc {} started (process {})", cell("version"), cell("pid")))
             }
             "daemon.stopped" => (Style::Dim, "svc stopped".to_owned()),
-            _ => (Style::Plain, format!("{stream} {kind} {data}")),
+            _ => match stream.split_once('/').map_or(stream, |(family, _)| family) {
+                "agent" => agent(screen, stream, kind, data),
+                "mcp" => (Style::Dim, call(screen, stream, data)),
+                "source" => (Style::Dim, source(stream, kind, data)),
+                _ => other(stream, kind, data),
+            },
         }
     }
 
@@ -177,6 +187,124 @@ impl Feed {
         let id = text(data, key).unwrap_or("somebody");
         let known = own.or_else(|| self.names.get(id).map(String::as_str));
         known.map_or_else(|| short(screen, id), str::to_owned)
+    }
+}
+
+/// What a hosted agent says, and what becomes of it.
+fn agent(screen: &Screen, stream: &str, kind: &str, data: &Value) -> (Style, String) {
+    let cell = |key: &str| output::cell(data, key);
+    let agent = short(screen, &after_slash(stream));
+    match kind {
+        "output" | "stderr" => (Style::Plain, format!("{agent} | {}", cell("data"))),
+        "state" => {
+            let state = if data["state"].is_string() { cell("state") } else { cell("to") };
+            (output::state_style(&state), format!("agent {agent} is {state}"))
+        }
+        "input" => (Style::Plain, format!("agent {agent} is told: {}", cell("data"))),
+        "chat_entry" => {
+            let entry = &data["chat_entry"];
+            let role = ["role", "type", "kind"].iter().find_map(|key| text(entry, key));
+            let words = ["text", "content", "title"].iter().find_map(|key| text(entry, key));
+            let words = words.map_or_else(|| facts(entry), str::to_owned);
+            (Style::Plain, format!("agent {agent}, {}: {words}", role.unwrap_or("entry")))
+        }
+        "request" => (Style::Waiting, format!("agent {agent} asks leave: {}", cell("title"))),
+        "answer" => (Style::Plain, format!("agent {agent} got its answer from {}", cell("by"))),
+        "exit" => (Style::Dim, format!("agent {agent} has ended ({})", facts(data))),
+        _ => (Style::Plain, format!("agent {agent}: {kind} ({})", facts(data))),
+    }
+}
+
+/// What has no sentence of its own.
+fn other(stream: &str, kind: &str, data: &Value) -> (Style, String) {
+    let cell = |key: &str| output::cell(data, key);
+    let style = output::state_style(text(data, "state").unwrap_or_default());
+    let sentence = match kind {
+        "session.adopted" => format!(
+            "session {} belongs to {} from now on; the process of {} is gone",
+            cell("session_id"),
+            cell("to"),
+            cell("from")
+        ),
+        "agent.started" => format!("agent {} began ({})", cell("session_key"), cell("backend")),
+        "agent.ended" => match data["exit_code"].as_i64() {
+            Some(code) => format!("agent {} has ended (exit code {code})", cell("session_key")),
+            None => format!("agent {} has ended", cell("session_key")),
+        },
+        "request.opened" => format!("agent {} asks leave", cell("session_key")),
+        "request.closed" => {
+            format!("what agent {} asked leave for is decided", cell("session_key"))
+        }
+        "run.queued" | "run.began" | "run.ended" => {
+            let now = match kind {
+                "run.queued" => "waits for its turn".to_owned(),
+                "run.began" => "is being worked on".to_owned(),
+                _ => format!("is over ({})", cell("state")),
+            };
+            format!("what {} sent to {} {now}", cell("source_session"), cell("target_session"))
+        }
+        "memory.stored" => {
+            format!("a memory was kept: {} (session {})", cell("category"), after_slash(stream))
+        }
+        "memory.deleted" => format!("a memory was deleted (session {})", after_slash(stream)),
+        "value.stored" => format!("a value was kept (session {})", after_slash(stream)),
+        "source.state" => format!("MCP server {} is {}", cell("name"), cell("state")),
+        // Of a later daemon.
+        _ => format!("{stream} {}: {}", kind.replace('.', " "), facts(data)),
+    };
+    (style, sentence)
+}
+
+/// The fields of an object in words; what lies deeper is only counted.
+fn facts(data: &Value) -> String {
+    let Some(fields) = data.as_object() else { return output::plain(data) };
+    let fact = |(key, value): (&String, &Value)| match value {
+        Value::Null => None,
+        Value::Object(inner) => Some(format!("{key} of {} fields", inner.len())),
+        Value::Array(items) => Some(format!("{} {key}", items.len())),
+        value => Some(format!("{} {}", key.replace('_', " "), output::plain(value))),
+    };
+    fields.iter().filter_map(fact).collect::<Vec<_>>().join(", ")
+}
+
+/// A message to the client of an MCP call.
+fn call(screen: &Screen, stream: &str, data: &Value) -> String {
+    let call = short(screen, &after_slash(stream));
+    let said = match text(data, "method") {
+        Some("notifications/progress") => {
+            let words = text(&data["params"], "message").unwrap_or("it goes on");
+            format!("progress: {words}")
+        }
+        Some("notifications/message") => {
+            format!("log: {}", output::plain(&data["params"]["data"]))
+        }
+        Some(method) => format!("the client is told {method}"),
+        None if data["error"].is_object() => {
+            format!("it failed: {}", output::cell(&data["error"], "message"))
+        }
+        None if data["result"]["isError"] == true => "it was answered with an error".to_owned(),
+        None if data.get("result").is_some() => "it was answered".to_owned(),
+        None => facts(data),
+    };
+    format!("call {call}: {said}")
+}
+
+/// What a child MCP server does.
+fn source(stream: &str, kind: &str, data: &Value) -> String {
+    let server = after_slash(stream);
+    let cell = |key: &str| output::cell(data, key);
+    match kind {
+        "call" => {
+            format!(
+                "{server}: {} was called, {} ({} ms)",
+                cell("tool"),
+                cell("outcome"),
+                cell("duration_ms")
+            )
+        }
+        "stderr" => format!("{server} | {}", cell("data")),
+        "resource.updated" => format!("{server}: {} has changed", cell("uri")),
+        _ => format!("{server} {kind}: {}", facts(data)),
     }
 }
 
@@ -257,6 +385,33 @@ mod tests {
             ),
             ("session/s-1", "outcome.recorded", json!({ "verdict": "fail" })),
             ("agent/x", "state", json!({ "from": "idle", "to": "running" })),
+            ("agent/x", "output", json!({ "data": "compiling" })),
+            ("agent/x", "request", json!({ "request_id": "r", "title": "rm -r target" })),
+            ("agent/x", "usage", json!({ "input_tokens": 7, "cost": { "usd": 1 } })),
+            (
+                "session/s-1",
+                "session.adopted",
+                json!({ "session_id": "s-1", "from": "process:1", "to": "process:2" }),
+            ),
+            (
+                "mcp/m-1",
+                "message",
+                json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": { "progress": 1, "message": "half" } }),
+            ),
+            (
+                "mcp/m-1",
+                "message",
+                json!({ "jsonrpc": "2.0", "id": 1, "result": { "content": [] } }),
+            ),
+            ("source/files", "call", json!({ "tool": "read", "duration_ms": 7, "outcome": "ok" })),
+            ("team", "source.state", json!({ "name": "files", "state": "ready" })),
+            (
+                "peer/x",
+                "run.ended",
+                json!({ "run_id": "run_1", "state": "replied", "source_session": "operator", "target_session": "agent:claude:s-1" }),
+            ),
+            ("session/s-1", "memory.stored", json!({ "id": "mem_1", "category": "decision" })),
+            ("session/s-1", "thing.of_later", json!({ "id": "x", "list": [1, 2] })),
         ];
         let mut feed = Feed::default();
         let items = events.into_iter().enumerate().map(|(n, (stream, kind, data))| {
@@ -268,6 +423,17 @@ mod tests {
     #[test]
     fn a_person_reads_sentences() {
         insta::assert_snapshot!(feed(Some(100)).join("\n"));
+    }
+
+    #[test]
+    fn a_line_is_no_wider_than_the_screen_and_has_no_json() {
+        for width in [40, 60, 100] {
+            for line in feed(Some(width)) {
+                assert!(line.chars().count() <= usize::from(width), "{width}: {line}");
+                assert!(!line.contains("{\""), "{line}");
+            }
+        }
+        assert!(feed(Some(60)).iter().any(|line| line.ends_with('…')));
     }
 
     #[test]

@@ -7,9 +7,13 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use super::Context;
+use super::naming::{message_found, peer_found};
 use super::output::{self, Column, Listing};
-use crate::client::{encode, with_query};
+use super::{Context, delivery, message_view};
+use crate::client::{Client, encode, with_query};
+
+/// How many of those whose inbox is full are named.
+const NAMED: usize = 10;
 
 const LIST: Listing = Listing {
     items: "messages",
@@ -28,17 +32,21 @@ const LIST: Listing = Listing {
 const ALL: Listing = Listing {
     items: "messages",
     columns: &[
-        Column::id("MESSAGE", "id").rank(4),
-        Column::time("TIME", "timestamp").rank(1),
-        Column::text("FROM", "from"),
-        Column::text("TO", "to"),
-        Column::text("TYPE", "type").rank(2),
-        Column::state("STATE", "state").rank(3),
+        Column::id("MESSAGE", "id"),
+        Column::time("TIME", "timestamp").rank(2),
+        Column::text("FROM", "from").least(8),
+        Column::text("TO", "to").least(8).rank(1),
+        Column::text("TYPE", "type").rank(3),
+        Column::state("STATE", "state"),
         Column::text("TEXT", "text"),
     ],
     empty: "no messages; `svc message send PEER TEXT` sends one",
     next: Some("--cursor"),
 };
+
+/// The same, where only some are asked for.
+const SOME: Listing = Listing { empty: "no such messages", ..ALL };
+const OPEN: Listing = Listing { empty: "no open questions", ..ALL };
 
 /// `svc message …`.
 #[derive(Debug, Subcommand)]
@@ -144,8 +152,8 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
     match command {
         MessageCommand::Send { peer, message } => {
             let body = message.body(None)?;
-            let sent: Value =
-                client.post(&format!("/v1/peers/{}/messages", encode(&peer)), &body).await?;
+            let sent = client.post(&format!("/v1/peers/{}/messages", encode(&peer)), &body).await;
+            let sent: Value = peer_found(&client, &peer, sent).await?;
             print(context, &sent)?;
         }
         MessageCommand::Broadcast { message, circle } => {
@@ -153,11 +161,7 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
             if context.json {
                 output::json(&answer)?;
             } else {
-                let cell = |key| output::cell(&answer, key);
-                let (all, now, later) = (cell("delivered_to"), cell("now"), cell("later"));
-                output::line(&format!(
-                    "delivered to {all}: {now} now, {later} when they are back"
-                ))?;
+                output::line(&reached(&client, &answer).await)?;
             }
         }
         MessageCommand::List { peer, kind, open, limit, cursor } => {
@@ -173,7 +177,15 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
             if !context.json {
                 name_both_ends(&mut page);
             }
-            ALL.print(context, &page)?;
+            if !context.json && context.screen.is_for_people() {
+                mark_questions(&mut page);
+            }
+            let listing = match (open, peer.is_some() || kind.is_some()) {
+                (true, _) => OPEN,
+                (false, true) => SOME,
+                (false, false) => ALL,
+            };
+            listing.print(context, &page)?;
         }
         MessageCommand::Inbox { peer, take, peek: _, limit, cursor } => {
             let limit = limit.map(|limit| limit.to_string());
@@ -182,14 +194,14 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
                 ("limit", limit.as_deref()),
                 ("cursor", cursor.as_deref()),
             ];
-            let page: Value = client
-                .get(&with_query(&format!("/v1/peers/{}/messages", encode(&peer)), &query))
-                .await?;
+            let path = with_query(&format!("/v1/peers/{}/messages", encode(&peer)), &query);
+            let page: Value = peer_found(&client, &peer, client.get(&path).await).await?;
             LIST.print(context, &page)?;
         }
         MessageCommand::Ack { peer, ids } => {
             let path = format!("/v1/peers/{}/messages/ack", encode(&peer));
-            let answer: Value = client.post(&path, &json!({ "ids": ids })).await?;
+            let answer = client.post(&path, &json!({ "ids": ids })).await;
+            let answer: Value = peer_found(&client, &peer, answer).await?;
             if context.json {
                 output::json(&answer)?;
             } else {
@@ -197,8 +209,9 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
             }
         }
         MessageCommand::Show { id } => {
-            let message: Value = client.get(&format!("/v1/messages/{}", encode(&id))).await?;
-            print(context, &message)?;
+            let message = client.get(&format!("/v1/messages/{}", encode(&id))).await;
+            let message: Value = message_found(&client, &id, message).await?;
+            message_view::show(context, &client, &message).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -211,6 +224,40 @@ fn name_both_ends(page: &mut Value) {
             message[end] = message.get(name).or(message.get(id)).cloned().unwrap_or_default();
         }
     }
+}
+
+/// On a screen the state of a question says whether it is open or answered, which a person wants to know first.
+fn mark_questions(page: &mut Value) {
+    for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
+        if delivery::is_open(message) {
+            message["state"] = "open".into();
+        } else if message["type"] == "query" && message["answered"] == true {
+            message["state"] = "answered".into();
+        }
+    }
+}
+
+/// Whom a broadcast reached, and who did not take it.
+async fn reached(client: &Client, answer: &Value) -> String {
+    let cell = |key| output::cell(answer, key);
+    let (all, now, later) = (cell("delivered_to"), cell("now"), cell("later"));
+    let mut text = format!("delivered to {all}: {now} now, {later} when they are back");
+    let full = output::items(answer, "refused_by");
+    if !full.is_empty() {
+        let mut names = Vec::new();
+        for id in full.iter().take(NAMED).map(output::plain) {
+            let peer: Option<Value> = client.get(&format!("/v1/peers/{}", encode(&id))).await.ok();
+            let name = peer.as_ref().and_then(|peer| peer["display_name"].as_str());
+            names.push(output::visible(name.unwrap_or(&id)));
+        }
+        let more = if full.len() > NAMED { ", …" } else { "" };
+        text.push_str(&format!(
+            "; not taken by {}, whose inbox is full: {}{more}",
+            full.len(),
+            names.join(", ")
+        ));
+    }
+    text
 }
 
 impl Compose {

@@ -14,6 +14,7 @@ mod config;
 mod context;
 mod daemon;
 mod database_lock;
+mod delivery;
 mod doctor;
 mod events;
 mod exit;
@@ -25,7 +26,9 @@ mod install;
 mod mcp;
 mod mcp_config;
 mod message;
+mod message_view;
 pub mod migrate;
+mod naming;
 mod open;
 mod output;
 mod package_files;
@@ -50,6 +53,8 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+use global_flags::GlobalFlags;
+
 use crate::runner;
 
 pub use context::Context;
@@ -65,10 +70,9 @@ pub fn run() -> ExitCode {
         // The daemon starts its servers so.
         Some(first) if first == runner::LAUNCHER => return runner::launch_server(arguments),
         Some(first) if first == runner::CONVERTER => return runner::convert_page(),
-        // A client that ignores a hook's arguments runs this, and an exit code other than 0 would be an order to it.
-        None if hook::is_called_without_arguments() => return ExitCode::SUCCESS,
-        None if top::is_wanted() => return commands::show_team(),
-        None => return commands::print_help(),
+        None => {
+            return exit::code(commands::without_command(GlobalFlags::default()), false);
+        }
         // The processes of a hosted agent are small, and so they begin before anything of the command line.
         Some(first) if first == "agent" => {
             if let Some(code) = crate::host::run_if_asked(arguments) {

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use http::Method;
 use serde_json::{Map, Value, json};
 
+use super::naming::peer_found;
 use super::output::{self, Column, Listing};
 use super::{Context, UsageError};
 use crate::client::{TokenSource, encode, with_query};
@@ -15,11 +15,11 @@ const LIST: Listing = Listing {
     items: "peers",
     columns: &[
         Column::id("PEER", "peer_id").rank(2),
-        Column::text("NAME", "display_name"),
+        Column::name("NAME", "display_name"),
         Column::state("STATUS", "status"),
         Column::text("BACKEND", "backend").rank(5),
-        Column::text("CIRCLE", "circle").rank(7),
-        Column::text("ROLE", "role").rank(6),
+        Column::text("CIRCLE", "circle").usual("default").rank(7),
+        Column::text("ROLE", "role").usual("agent").rank(6),
         Column::path("PATH", "path").rank(3),
         Column::time("LAST SEEN", "last_seen").rank(4),
     ],
@@ -130,17 +130,31 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Resu
             return Ok(ExitCode::SUCCESS);
         }
         PeerCommand::Register(args) => {
-            client.post("/v1/peers/register", &registration(*args)?).await?
+            let before: Option<Value> = client.get("/v1/peers?limit=500").await.ok();
+            let peer: Value = client.post("/v1/peers/register", &registration(*args)?).await?;
+            let former = before.as_ref().and_then(|page| former_name(page, &peer));
+            if let Some(former) = former.filter(|_| !context.json) {
+                output::note(&format!(
+                    "svc: this is the peer that was called {}: backend and session, or backend, folder and pane, are the \
+                     same; --session-id tells another one apart",
+                    output::visible(former)
+                ));
+            }
+            peer
         }
         PeerCommand::Heartbeat { peer, status } => {
             let body = status.map_or_else(|| json!({}), |status| json!({ "status": status }));
-            client.post(&format!("/v1/peers/{}/heartbeat", encode(&peer)), &body).await?
+            let path = format!("/v1/peers/{}/heartbeat", encode(&peer));
+            peer_found(&client, &peer, client.post(&path, &body).await).await?
         }
-        PeerCommand::Show { peer } => client.get(&format!("/v1/peers/{}", encode(&peer))).await?,
-        PeerCommand::Remove { peer } => client
-            .request(Method::DELETE, &format!("/v1/peers/{}", encode(&peer)), None)
-            .await?
-            .json()?,
+        PeerCommand::Show { peer } => {
+            let answer = client.get(&format!("/v1/peers/{}", encode(&peer))).await;
+            peer_found(&client, &peer, answer).await?
+        }
+        PeerCommand::Remove { peer } => {
+            let answer = client.delete(&format!("/v1/peers/{}", encode(&peer))).await;
+            peer_found(&client, &peer, answer).await?
+        }
     };
     if context.json {
         output::json(&peer)?;
@@ -160,6 +174,12 @@ fn mark_operator(page: &mut Value) {
     for peer in peers.into_iter().flatten().filter(|peer| peer["peer_id"] == PeerId::OPERATOR) {
         peer["display_name"] = format!("{} (you)", output::cell(peer, "display_name")).into();
     }
+}
+
+/// What a peer was called before, if that was something else.
+fn former_name<'a>(page: &'a Value, peer: &Value) -> Option<&'a str> {
+    let known = output::items(page, "peers").iter().find(|it| it["peer_id"] == peer["peer_id"])?;
+    known["display_name"].as_str().filter(|name| peer["display_name"] != *name)
 }
 
 /// Only what was given: a field that is left out keeps its value when the peer is known.

@@ -2,19 +2,22 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::Subcommand;
+use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::Context;
 use super::agent;
+use super::naming::{AdvisedError, peer_found};
 use super::output::{self, Column, Listing};
 use super::tools::structured;
-use crate::client::{Client, encode, with_query};
+use crate::client::{Client, ClientError, encode, with_query};
 
 const LIST: Listing = Listing {
     items: "sessions",
     columns: &[
-        Column::text("SESSION", "session_id"),
+        Column::name("SESSION", "session_id"),
         Column::text("CLIENT", "client"),
         Column::path("PROJECT", "project").rank(2),
         Column::text("SOURCE", "source").rank(5),
@@ -39,13 +42,16 @@ const TOOLS: Listing = Listing {
 };
 
 const TREE: &[Column] = &[
-    Column::text("SESSION", "key"),
+    Column::name("SESSION", "key"),
     Column::state("STATE", "state"),
     Column::text("NAME", "label").rank(1),
     Column::text("KIND", "kind").rank(3),
     Column::path("FOLDER", "cwd").rank(4),
     Column::time("HEARD", "updatedAt").rank(2),
 ];
+
+/// What `sessions_send` says of a key that no session has.
+const UNKNOWN: &str = "unknown_session";
 
 /// `svc session …`.
 #[derive(Debug, Subcommand)]
@@ -75,7 +81,7 @@ pub(super) enum SessionCommand {
   git diff | svc session send agent:reviewer:main - --timeout 600
   svc session send agent:claude:5f0c… 'main is frozen' --notify")]
     Send {
-        /// Its key; `svc session tree` lists them
+        /// Its key, which `svc session tree` lists, or the name of its peer
         #[arg(value_name = "KEY")]
         key: String,
         /// The text; - for standard input
@@ -96,7 +102,7 @@ pub(super) enum SessionCommand {
     /// Print what was said in a session, the oldest first
     #[command(after_help = "Example:\n  svc session history agent:reviewer:main --limit 20")]
     History {
-        /// Its key
+        /// Its key, or the name of its peer
         #[arg(value_name = "KEY")]
         key: String,
         /// How many of the last texts, 1 to 500
@@ -115,7 +121,7 @@ pub(super) enum SessionCommand {
     /// Show a session: when it was at work, which tools it called, what it is trying
     #[command(after_help = "Example:\n  svc session show 5f0c…")]
     Show {
-        /// The client's own id of the session
+        /// The client's own id of the session, or the name of its peer
         id: String,
     },
 }
@@ -157,8 +163,15 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
                 ("before", before.as_deref()),
                 ("include_tools", tools.then_some("true")),
             ];
-            let path = format!("/v1/sessions/{}/history", encode(&key));
-            let history: Value = client.get(&with_query(&path, &query)).await?;
+            let path =
+                |key: &str| with_query(&format!("/v1/sessions/{}/history", encode(key)), &query);
+            let history: Value = match client.get(&path(&key)).await {
+                Err(error) if is_unknown(&error) => {
+                    let peer = peer_of(&client, &key, error).await?;
+                    client.get(&path(&output::cell(&peer, "peer_id"))).await?
+                }
+                found => found?,
+            };
             if context.json {
                 output::json(&history)?;
             } else {
@@ -174,7 +187,17 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
             }
         }
         SessionCommand::Show { id } => {
-            let mut session: Value = client.get(&format!("/v1/sessions/{}", encode(&id))).await?;
+            let path = |id: &str| format!("/v1/sessions/{}", encode(id));
+            let mut session: Value = match client.get(&path(&id)).await {
+                Err(error) if is_unknown(&error) => {
+                    let peer = peer_of(&client, &id, error).await?;
+                    let Some(session) = peer["session_id"].as_str() else {
+                        bail!("{} has told of no session", output::visible(&id));
+                    };
+                    client.get(&path(session)).await?
+                }
+                found => found?,
+            };
             if context.json {
                 output::json(&session)?;
                 return Ok(ExitCode::SUCCESS);
@@ -195,9 +218,44 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether nothing has the name that was asked for.
+fn is_unknown(error: &ClientError) -> bool {
+    error.status() == Some(StatusCode::NOT_FOUND)
+}
+
+/// The peer of this name, where no session has it. `unknown` is what was said of the session.
+async fn peer_of(client: &Client, name: &str, unknown: ClientError) -> anyhow::Result<Value> {
+    match client.get(&format!("/v1/peers/{}", encode(name))).await {
+        Err(error) if is_unknown(&error) => {
+            let advice = "no peer is called so either: `svc session list` and `svc session tree` show the sessions";
+            Err(AdvisedError::new(unknown, advice).into())
+        }
+        result => peer_found(client, name, result).await,
+    }
+}
+
 /// Sends, and prints the answer alone: what is said of it goes to standard error.
-async fn send(context: &Context, client: &Client, arguments: Value) -> anyhow::Result<ExitCode> {
-    let sent = structured(client, "sessions_send", arguments).await?;
+async fn send(
+    context: &Context,
+    client: &Client,
+    mut arguments: Value,
+) -> anyhow::Result<ExitCode> {
+    let mut sent = structured(client, "sessions_send", arguments.clone()).await?;
+    if sent["reason"] == UNKNOWN {
+        let name = output::cell(&arguments, "sessionKey");
+        match client.get::<Value>(&format!("/v1/peers/{}", encode(&name))).await {
+            Ok(peer) => {
+                arguments["sessionKey"] = peer["peer_id"].clone();
+                sent = structured(client, "sessions_send", arguments).await?;
+            }
+            Err(error) if is_unknown(&error) => {
+                sent["error"] = "no session and no peer is called so: `svc session list` and `svc session tree` show the \
+                                 sessions"
+                    .into();
+            }
+            result => return peer_found(client, &name, result).await.map(|_| ExitCode::FAILURE),
+        }
+    }
     let status = output::cell(&sent, "status");
     let is_done = !matches!(status.as_str(), "error" | "forbidden" | "timeout");
     if context.json {

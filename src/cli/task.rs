@@ -41,7 +41,7 @@ pub(super) enum TaskCommand {
     /// Show one task
     #[command(after_help = "Example:\n  svc task show task_…")]
     Show {
-        /// The task's id
+        /// The task's id or the beginning of it, or `latest`
         id: String,
     },
     /// Ask the runner of a task to stop
@@ -56,7 +56,7 @@ pub(super) enum TaskCommand {
         Starts at the beginning, resumes by itself when the daemon restarts, and says on standard error what it missed."
     )]
     Watch {
-        /// The task's id
+        /// The task's id or the beginning of it, or `latest`
         id: String,
         /// Start after this event id
         #[arg(long, value_name = "N")]
@@ -65,7 +65,7 @@ pub(super) enum TaskCommand {
     /// Wait until a task has ended; exit code 0 if it ended well, else 1
     #[command(after_help = "Example:\n  svc task wait task_… --timeout 600")]
     Wait {
-        /// The task's id
+        /// The task's id or the beginning of it, or `latest`
         id: String,
         /// Give up after this many seconds
         #[arg(long, value_name = "SECONDS")]
@@ -150,7 +150,9 @@ pub(super) async fn run(context: &Context, command: TaskCommand) -> anyhow::Resu
         }
         TaskCommand::List(args) => list(context, &args).await,
         TaskCommand::Show { id } => {
-            print(context, &fetch(&context.client()?, &id).await?)?;
+            let client = context.client()?;
+            let id = identified(&client, id).await?;
+            print(context, &fetch(&client, &id).await?)?;
             Ok(ExitCode::SUCCESS)
         }
         TaskCommand::Cancel { id } => {
@@ -159,10 +161,28 @@ pub(super) async fn run(context: &Context, command: TaskCommand) -> anyhow::Resu
             print(context, &task)?;
             Ok(ExitCode::SUCCESS)
         }
-        TaskCommand::Watch { id, after } => watch(context, &id, after).await,
-        TaskCommand::Wait { id, timeout } => wait(context, &id, timeout).await,
+        TaskCommand::Watch { id, after } => {
+            let id = identified(&context.client()?, id).await?;
+            watch(context, &id, after).await
+        }
+        TaskCommand::Wait { id, timeout } => {
+            let id = identified(&context.client()?, id).await?;
+            wait(context, &id, timeout).await
+        }
         TaskCommand::Run(args) => task_run::run(context, args).await,
         TaskCommand::Resend { file, new } => task_run::resend(context, &file, new).await,
+    }
+}
+
+/// The id that names a task: `latest` is the one that was made last.
+async fn identified(client: &Client, id: String) -> anyhow::Result<String> {
+    if id != "latest" {
+        return Ok(id);
+    }
+    let page: Value = client.get("/v1/tasks?limit=1").await?;
+    match output::items(&page, "tasks") {
+        [task, ..] => Ok(output::cell(task, "task_id")),
+        [] => bail!("{}", LIST.empty),
     }
 }
 

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::client::{Token, encode, with_query};
 use crate::config::Flags;
+use crate::domain::Timestamp;
 use crate::private_file;
 
 /// `svc token …`.
@@ -38,9 +39,12 @@ pub(super) enum TokenCommand {
     },
     /// Tokens of sessions and of clients' processes, and browsers that are signed in, the latest first
     #[command(
-        after_help = "Example:\n  svc token list --limit 10\n\nIt shows no token: the daemon keeps only hashes."
+        after_help = "Examples:\n  svc token list --limit 10\n  svc token list --all\n\nIt shows no token: the daemon keeps only hashes."
     )]
     List {
+        /// Also those that were taken back or have ended
+        #[arg(long)]
+        all: bool,
         /// How many [default: 50]
         #[arg(long, value_name = "N")]
         limit: Option<u32>,
@@ -68,7 +72,7 @@ const LIST: Listing = Listing {
         Column::time("LAST USED", "last_used_at").rank(1),
         Column::time("REVOKED", "revoked_at"),
     ],
-    empty: "nobody holds a token but you",
+    empty: "nobody holds a token but you (--all shows those that were taken back or have ended)",
     next: Some("--cursor"),
 };
 
@@ -77,7 +81,9 @@ pub(super) async fn run(context: &Context, command: TokenCommand) -> anyhow::Res
         TokenCommand::Show => show(context),
         TokenCommand::Rotate => rotate(context).await,
         TokenCommand::Init { path } => init(context, &path),
-        TokenCommand::List { limit, cursor } => list(context, limit, cursor.as_deref()).await,
+        TokenCommand::List { all, limit, cursor } => {
+            list(context, all, limit.unwrap_or(50), cursor.as_deref()).await
+        }
         TokenCommand::Revoke { id } => revoke(context, &id).await,
     }
 }
@@ -151,14 +157,38 @@ fn init(context: &Context, path: &Path) -> anyhow::Result<ExitCode> {
 
 async fn list(
     context: &Context,
-    limit: Option<u32>,
+    all: bool,
+    limit: u32,
     cursor: Option<&str>,
 ) -> anyhow::Result<ExitCode> {
-    let limit = limit.map(|limit| limit.to_string());
-    let path = with_query("/v1/tokens", &[("limit", limit.as_deref()), ("cursor", cursor)]);
-    let page: Value = context.client()?.get(&path).await?;
+    let client = context.client()?;
+    let mut cursor = cursor.map(str::to_owned);
+    let mut tokens: Vec<Value> = Vec::new();
+    // A page may have none that is still good. No page is asked for more than is missing, so that none is passed over.
+    loop {
+        let missing = limit.saturating_sub(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
+        let missing = missing.to_string();
+        let query = [("limit", Some(&*missing)), ("cursor", cursor.as_deref())];
+        let page: Value = client.get(&with_query("/v1/tokens", &query)).await?;
+        let good = output::items(&page, "tokens").iter();
+        tokens.extend(good.filter(|token| all || is_good(token, context.screen.now)).cloned());
+        cursor = page["next_cursor"].as_str().map(str::to_owned);
+        if cursor.is_none() || u32::try_from(tokens.len()).is_ok_and(|count| count >= limit) {
+            break;
+        }
+    }
+    let mut page = json!({ "count": tokens.len(), "tokens": tokens });
+    if let Some(cursor) = cursor {
+        page["next_cursor"] = cursor.into();
+    }
     LIST.print(context, &page)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a token was neither taken back nor has ended.
+fn is_good(token: &Value, now: Timestamp) -> bool {
+    let end = token["expires_at"].as_str().and_then(Timestamp::parse);
+    token["revoked_at"].is_null() && end.is_none_or(|end| end > now)
 }
 
 async fn revoke(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
@@ -179,4 +209,20 @@ fn print(context: &Context, token: &str, path: &Path) -> anyhow::Result<ExitCode
         output::line(token)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_good_until_it_is_taken_back_or_ends() {
+        let now = Timestamp::parse("2026-03-31T12:00:00Z").expect("a time");
+        let good = json!({ "expires_at": "2026-03-31T12:00:01Z" });
+        assert!(is_good(&good, now));
+        assert!(!is_good(&json!({ "expires_at": "2026-03-31T12:00:00Z" }), now));
+        let revoked =
+            json!({ "expires_at": "2026-04-01T12:00:00Z", "revoked_at": "2026-03-31T11:00:00Z" });
+        assert!(!is_good(&revoked, now));
+    }
 }

@@ -230,6 +230,11 @@ impl ClientProblem {
             StatusCode::INSUFFICIENT_STORAGE => {
                 Some("free some disk space or raise store.max_bytes".to_owned())
             }
+            // Time alone makes no room in it.
+            StatusCode::TOO_MANY_REQUESTS if self.detail.starts_with("the inbox of ") => Some(
+                "nothing was sent: `svc message inbox NAME` shows what waits there, and `svc message ack NAME ID` makes room"
+                    .to_owned(),
+            ),
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
                 Some(match self.retry_after {
                     Some(wait) => format!("try again in {} s", wait.as_secs().max(1)),
@@ -289,6 +294,12 @@ mod tests {
             (500, r#"{"code":"internal","title":"Internal","request_id":"r1"}"#, "request r1"),
             (502, "<html>bad gateway</html>\nmore", "<html>bad gateway</html> (502 Bad Gateway)"),
             (409, "", "Conflict (409 Conflict)"),
+            (
+                429,
+                r#"{"code":"limit_reached","detail":"the inbox of ann holds 3 messages already"}"#,
+                "already; nothing was sent: `svc message inbox NAME`",
+            ),
+            (429, r#"{"code":"limit_reached","detail":"too fast"}"#, "too fast; try again"),
         ];
         for (status, body, expected) in cases {
             let status = StatusCode::from_u16(*status).expect("a status");

@@ -293,6 +293,15 @@ fn a_file_that_cannot_be_edited_is_left_alone_and_the_others_are_not() {
         assert_eq!(person.read(name), before[&person.path(name)].0);
     }
     assert!(person.read(".codex/config.toml").contains("[mcp_servers.svc]"));
+    // What the installer refuses is no advice: the person mends the file first.
+    let mend = format!("mend {} by hand", person.path(CLAUDE).display());
+    for args in [&["install", "status", "claude-code"][..], &["doctor"]] {
+        let ran = person.svc(args);
+        let place = ran.stdout.lines().find(|line| line.contains("is not valid JSON"));
+        assert!(place.is_some_and(|line| line.contains("line 1")), "{args:?}: {ran:?}");
+        assert!(ran.stdout.contains(&mend), "{args:?}: {ran:?}");
+        assert!(!ran.stdout.contains("-> svc install claude-code\n"), "{args:?}: {ran:?}");
+    }
     person.svc(&["uninstall"]).ok();
     assert_eq!(person.files(), before);
 }
@@ -513,6 +522,7 @@ done
     assert_eq!(status["version"], "0.169.0");
     let told = person.svc(&["install", "codex", "--trust-hooks"]);
     assert!(!told.ok().contains("nothing to do"), "{told:?}");
+    assert!(told.ok().matches("config.toml").count() <= 1, "a file is told of once: {told:?}");
     let config = person.read(".codex/config.toml");
     let trusted = format!("[hooks.state.\"{file}:stop:1:0\"]\ntrusted_hash = \"sha256:ours\"");
     assert!(config.contains(&trusted), "{config}");
@@ -596,7 +606,10 @@ fn doctor_knows_who_else_is_at_the_address() {
     person.svc(&["start", "--home", second, "--listen", &other]).ok();
     let doctor = person.svc(&["doctor", "--home", second]);
     person.svc(&["stop", "--home", second]).ok();
-    assert!(doctor.stdout.contains("there are two daemons"), "{doctor:?}");
+    let address = doctor.stdout.lines().find(|line| line.contains("there are two daemons"));
+    let address = address.unwrap_or_else(|| panic!("{doctor:?}"));
+    assert!(address.starts_with("ok ") && address.contains("each at an address of its own"));
+    assert!(!doctor.stdout.contains("give each an address"), "{doctor:?}");
 }
 
 /// Files elsewhere than the person's own are nobody's business.
@@ -656,8 +669,11 @@ fn trust_without_codex_is_a_failure_that_says_so() {
         person.write(".codex/config.toml", &config);
     }
     assert_eq!(person.status("codex")["problems"], json!([]));
+    let before = person.files();
     let other = person.svc(&["install", "gemini", "--trust-hooks"]);
-    assert_eq!(other.code, Some(1), "{other:?}");
+    assert_eq!(other.code, Some(2), "{other:?}");
+    assert!(other.stderr.contains("codex, which is not named"), "{other:?}");
+    assert_eq!(person.files(), before, "it is said before anything is written");
     assert!(other.stderr.contains("--trust-hooks is for codex"), "{other:?}");
 }
 
@@ -817,6 +833,9 @@ fn harmless_tools_are_allowed_on_demand_in_each_clients_own_way() {
     let shown = shown.ok();
     assert!(shown.contains("ask you each time: ToolSearch, "), "{shown}");
     assert!(shown.contains("svc install claude-code --allow-tools"), "{shown}");
+    assert!(shown.contains("--verbose") && !shown.contains("peer_inbox"), "{shown}");
+    let whole = person.svc(&["install", "status", "claude-code", "--verbose"]);
+    assert!(whole.ok().contains("peer_inbox"), "{whole:?}");
 
     let diff = person.svc(&["install", "--allow-tools", "--dry-run"]);
     let diff = diff.ok();

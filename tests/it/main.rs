@@ -26,6 +26,7 @@ mod disk;
 mod documents;
 mod errors;
 mod files;
+mod first_day;
 mod health;
 mod hook;
 #[cfg(target_os = "linux")]

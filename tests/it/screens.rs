@@ -11,14 +11,14 @@ use crate::expect::{new_task, peer, register, text};
 const SOON: Duration = Duration::from_secs(20);
 
 /// Runs a command with these variables.
-fn with(home: &Home, env: &[(&str, &str)], args: &[&str]) -> Ran {
+pub(crate) fn with(home: &Home, env: &[(&str, &str)], args: &[&str]) -> Ran {
     let mut command: Command = home.command(args);
     command.envs(env.iter().copied());
     Running::spawn(command).wait(SOON)
 }
 
 /// Two peers with a question between them, a task and a session.
-fn team(d: &Daemon) -> (String, String, String) {
+pub(crate) fn team(d: &Daemon) -> (String, String, String) {
     let member = |name: &str, session: &str| {
         let body = json!({
             "display_name": name, "backend": "claude", "session_id": session,

@@ -134,7 +134,14 @@ fn svc_alone_shows_the_team_and_goes_on_showing_it() {
     // The second of the lists, the question in it, all of it, and an answer.
     terminal.press("\t\r");
     terminal.shows("waits for an answer");
+    // Who was asked may answer it, and nobody else.
     terminal.press("a");
+    terminal.shows("only bob may answer that");
+    let question = json!({ "text": "and is it for you?", "type": "query", "from_peer": ann });
+    d.post("/v1/peers/operator/messages", &question).ok(200);
+    terminal.press("\r");
+    terminal.shows("ann waits for you");
+    terminal.press("ka");
     terminal.shows("answer to ann");
     terminal.press("yes\r");
     terminal.shows("sent");

@@ -106,6 +106,13 @@ impl ClientStatus {
     pub fn is_absent(&self) -> bool {
         self.servers.is_empty() && self.hooks.is_empty() && self.problems.is_empty()
     }
+
+    /// Notes a file that `svc install` would refuse, too: the person mends it first.
+    fn note_unreadable(&mut self, path: &Path, error: &dyn fmt::Display) {
+        let (path, client) = (path.display(), self.client.name());
+        self.problems.push(format!("{path} {error}"));
+        self.advice = format!("mend {path} by hand, then `svc install {client}`");
+    }
 }
 
 impl Expectation {
@@ -159,7 +166,7 @@ impl Expectation {
         let text = match ForeignFile::read(path) {
             Ok(ForeignFile { text: None, .. }) => return,
             Ok(file) => file.text.unwrap_or_default(),
-            Err(error) => return status.problems.push(format!("{} {error}", path.display())),
+            Err(error) => return status.note_unreadable(path, &error),
         };
         let format = apply::format_of(path);
         let changes =
@@ -170,7 +177,7 @@ impl Expectation {
         for edit in edits.filter(|edit| is_whole(edit) == is_own) {
             let state = match edit::find(&text, format, edit) {
                 Ok(state) => state,
-                Err(error) => return status.problems.push(format!("{} {error}", path.display())),
+                Err(error) => return status.note_unreadable(path, &error),
             };
             match edit {
                 Edit::Server { table, .. } => {

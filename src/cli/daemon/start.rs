@@ -1,6 +1,7 @@
 //! `svc start`: runs this program once more, as `svc serve`, in a session of its own.
 
 use std::io::{Read as _, Seek as _, SeekFrom};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
@@ -10,8 +11,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::super::{ALREADY_RUNNING, Context, ServeArgs, output, serve::NO_AUTH};
-use super::probe::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready};
-use crate::client::DaemonFile;
+use super::probe::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready, probe};
+use crate::client::{DaemonFile, Endpoint, Url};
 use crate::config::Origin;
 use crate::domain::agent::AGENT_MARK;
 use crate::private_file;
@@ -62,7 +63,7 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDa
     let log = args.log_file.as_deref().unwrap_or(&context.paths.log).to_path_buf();
     let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
     let mut daemon = StartingDaemon::spawn(context, args, log, token)?;
-    let ensured = daemon.wait(context).await;
+    let ensured = daemon.wait(context, &config.listen).await;
     // If this process outlives the daemon it has to collect it, or the daemon would seem to exist for ever.
     std::thread::spawn(move || daemon.child.wait());
     ensured
@@ -149,7 +150,11 @@ impl StartingDaemon {
         Ok(Self { child, log, log_start })
     }
 
-    async fn wait(&mut self, context: &Context) -> anyhow::Result<EnsuredDaemon> {
+    async fn wait(
+        &mut self,
+        context: &Context,
+        addresses: &[SocketAddr],
+    ) -> anyhow::Result<EnsuredDaemon> {
         let deadline = Instant::now() + PATIENCE;
         let mut ended: Option<ExitStatus> = None;
         loop {
@@ -165,6 +170,9 @@ impl StartingDaemon {
                 }
                 Some(status) => {
                     self.show_log();
+                    if let Some(other) = other_daemon(addresses).await {
+                        bail!("{other}");
+                    }
                     bail!("the daemon did not start ({status}); its log is {}", self.log.display());
                 }
                 None => {
@@ -195,6 +203,22 @@ impl StartingDaemon {
             output::note(&format!("  {}", output::visible(line)));
         }
     }
+}
+
+/// Who has the address that a daemon wanted, if it is the daemon of another data folder.
+async fn other_daemon(addresses: &[SocketAddr]) -> Option<String> {
+    for address in addresses.iter().filter(|address| address.port() != 0) {
+        let url = Url::of_listener(*address);
+        let Ok(health) = probe(Endpoint::Tcp(url.clone())).await else { continue };
+        if health.document.server == "svc" {
+            let who = health.document.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+            return Some(format!(
+                "the svc of another data folder{who} is at {url}: stop it (`svc --home DIR stop`), or choose another \
+                 address with --listen or in config.toml"
+            ));
+        }
+    }
+    None
 }
 
 fn report(context: &Context, daemon: &DaemonFile, started: bool) -> anyhow::Result<ExitCode> {

@@ -48,9 +48,11 @@ pub(super) enum PrintFormat {
 Example:
   svc hook wait < payload.json
 
-`svc install` puts this into the settings of Claude Code, which runs it when a session goes idle (asyncRewake).
-Reads the client's payload on standard input. Ends with exit code 2 and the message on standard error as soon as
-one comes, which wakes the session; with exit code 0 when there is nothing more to wait for."
+`svc install` puts this into the settings of Claude Code, which runs it when a session goes idle
+(asyncRewake).
+Reads the client's payload on standard input. As soon as a message comes, it ends with exit code 2
+and the message on standard error, which wakes the session; with exit code 0 when there is nothing
+more to wait for."
 )]
 pub(super) struct WaitHelp {
     #[command(flatten)]

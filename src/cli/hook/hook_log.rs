@@ -1,7 +1,7 @@
 //! `hooks.log`: what went wrong in hooks, whose standard error nobody reads. It never has a payload's text.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::cli::context::Context;
 use crate::config::{Env, Paths};
@@ -25,7 +25,12 @@ impl HookLog {
 
     /// The log in the data folder that the environment names, for a command line that cannot be read.
     pub(super) fn in_default_home() -> Self {
-        let paths = Paths::resolve(&Env::from_process(), None);
+        Self::in_home(None)
+    }
+
+    /// The log in this data folder, or in the one that the environment names.
+    pub(super) fn in_home(home: Option<&Path>) -> Self {
+        let paths = Paths::resolve(&Env::from_process(), home);
         Self(paths.ok().map(|paths| paths.home.join("hooks.log")))
     }
 

@@ -2,6 +2,7 @@
 //! has them apart from its command, as earlier versions of `svc install` wrote it.
 
 use std::io::IsTerminal as _;
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::payload;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Whether standard input has the payload of a hook. `hooks.log` then has a line that says what to do.
-pub(in crate::cli) fn is_called_without_arguments() -> bool {
+pub(in crate::cli) fn is_called_without_arguments(home: Option<&Path>) -> bool {
     if std::io::stdin().is_terminal() {
         return false;
     }
@@ -22,7 +23,7 @@ pub(in crate::cli) fn is_called_without_arguments() -> bool {
     if payload.get("hook_event_name").is_none() && payload.get("session_id").is_none() {
         return false;
     }
-    HookLog::in_default_home().note(
+    HookLog::in_home(home).note(
         "usage",
         "a client ran `svc` for a hook without its arguments; run `svc install` again",
     );

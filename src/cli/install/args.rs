@@ -52,6 +52,9 @@ pub(super) enum InstallCommand {
         /// The clients [default: all]
         #[arg(value_name = "CLIENT")]
         clients: Vec<KnownClient>,
+        /// Name all tools that ask you each time, and not only the first
+        #[arg(long)]
+        verbose: bool,
     },
 }
 

@@ -29,8 +29,8 @@ pub(in crate::cli) async fn install(
     context: &Context,
     args: &InstallArgs,
 ) -> anyhow::Result<ExitCode> {
-    if let Some(InstallCommand::Status { clients }) = &args.command {
-        return status(context, clients).await;
+    if let Some(InstallCommand::Status { clients, verbose }) = &args.command {
+        return status(context, clients, *verbose).await;
     }
     let parts = InstallParts { server: !args.no_mcp, hooks: !args.no_hooks };
     if !parts.server && !parts.hooks {
@@ -45,6 +45,15 @@ pub(in crate::cli) async fn install(
         return Err(UsageError(format!(
             "none of the clients is found here; name the one that you want: {}",
             here::names(KnownClient::all())
+        ))
+        .into());
+    }
+    if args.trust_hooks && !clients.contains(&KnownClient::Codex) {
+        // Before anything is written.
+        let why = if args.clients.is_empty() { "is not found here" } else { "is not named" };
+        return Err(UsageError(format!(
+            "--trust-hooks is for codex, which {why}; nothing was changed: `svc install codex --trust-hooks`, or leave the \
+             flag out"
         ))
         .into());
     }
@@ -79,10 +88,6 @@ pub(in crate::cli) async fn install(
                 Err(failure) => failures.push(failure),
             }
         }
-    }
-    if args.trust_hooks && !results.iter().any(|result| result.client == KnownClient::Codex) {
-        failures
-            .push("--trust-hooks is for codex, which is not found here and not named".to_owned());
     }
     if !args.dry_run && args.scope == InstallScope::User {
         notes.push(connection(context, &command).await);
@@ -146,7 +151,7 @@ async fn trust_hooks(
     let path = KnownClient::Codex.folder(locations).join("config.toml");
     let change = FileChange { path, format: FileFormat::Toml, edits: vec![Edit::Trust { hashes }] };
     let outcome = installer.install(KnownClient::Codex, InstallScope::User, &change);
-    codex.files.push((change.path, outcome));
+    codex.add(change.path, outcome);
     Ok(None)
 }
 

@@ -21,6 +21,15 @@ impl ClientChanges {
         self.files.iter().all(|(_, outcome)| outcome.is_ok())
     }
 
+    /// Adds what became of a file. One that was changed before is told of once.
+    pub(super) fn add(&mut self, path: PathBuf, outcome: Result<FileOutcome, ApplyError>) {
+        match self.files.iter_mut().find(|(known, _)| *known == path) {
+            Some((_, Ok(FileOutcome::Changed(_)))) if outcome.is_ok() => {}
+            Some((_, known)) => *known = outcome,
+            None => self.files.push((path, outcome)),
+        }
+    }
+
     /// Whether any file was changed, or would be.
     pub(super) fn is_changed(&self) -> bool {
         self.files.iter().any(|(_, outcome)| matches!(outcome, Ok(FileOutcome::Changed(_))))

@@ -7,13 +7,18 @@ use futures_util::stream::{FuturesOrdered, StreamExt as _};
 use serde_json::json;
 use svc_install::{
     ClientStatus, DaemonAddress, Expectation, InstallRecord, KnownClient, OperatorToken,
+    ToolApprovals,
 };
 
 use super::here;
+use crate::cli::output::Screen;
 use crate::cli::{Context, output};
 use crate::client::{Token, Url};
 use crate::config::Flags;
 use crate::domain::HARMLESS_TOOLS;
+
+/// How many tools are named unless all are wanted.
+const NAMED: usize = 3;
 
 /// Something that is no longer as it was installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +32,11 @@ pub(in crate::cli) struct Drift {
 }
 
 /// Prints what is installed; exit code 1 if anything is no longer right.
-pub(super) async fn status(context: &Context, clients: &[KnownClient]) -> anyhow::Result<ExitCode> {
+pub(super) async fn status(
+    context: &Context,
+    clients: &[KnownClient],
+    verbose: bool,
+) -> anyhow::Result<ExitCode> {
     let expectation = expectation(context)?;
     let clients_to_show = here::chosen(clients, |_| true);
     // All at once: the slowest client decides how long it takes.
@@ -41,7 +50,7 @@ pub(super) async fn status(context: &Context, clients: &[KnownClient]) -> anyhow
         }
         // Each as soon as it is known: a person sees how far it is.
         if !context.json {
-            print(&status)?;
+            print(&context.screen, &status, verbose)?;
         }
         statuses.push(status);
     }
@@ -92,7 +101,7 @@ fn expectation(context: &Context) -> anyhow::Result<Expectation> {
     })
 }
 
-fn print(status: &ClientStatus) -> anyhow::Result<()> {
+fn print(screen: &Screen, status: &ClientStatus, verbose: bool) -> anyhow::Result<()> {
     let version =
         status.version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
     output::line(&format!("{}{version}", status.client.name()))?;
@@ -106,24 +115,76 @@ fn print(status: &ClientStatus) -> anyhow::Result<()> {
         }
     }
     if let Some(approvals) = &status.approvals {
-        let all = approvals.allowed + approvals.missing.len();
-        let tools = if approvals.missing.is_empty() {
-            "called without a question".to_owned()
-        } else {
-            format!(
-                "{} of {all} harmless ones ask you each time: {}; svc install {} --allow-tools",
-                approvals.missing.len(),
-                approvals.missing.join(", "),
-                status.client.name()
-            )
-        };
-        output::line(&format!("  {:<7} {tools}", "tools"))?;
+        output::block(&tools(screen, status.client.name(), approvals, verbose))?;
     }
     for problem in &status.problems {
-        output::line(&format!("  !! {}", output::visible(problem)))?;
+        // A parser shows the line that it means below its words.
+        for (number, line) in problem.trim_end().lines().enumerate() {
+            let mark = if number == 0 { "!!" } else { "  " };
+            output::line(&format!("  {mark} {}", output::visible(line)))?;
+        }
     }
     if !status.problems.is_empty() {
         output::line(&format!("  -> {}", status.advice))?;
     }
     Ok(())
+}
+
+/// Which tools ask the person each time, on lines that fit the screen.
+fn tools(screen: &Screen, client: &str, approvals: &ToolApprovals, verbose: bool) -> String {
+    const LABEL: usize = 10;
+    let missing = &approvals.missing;
+    let text = if missing.is_empty() {
+        "called without a question".to_owned()
+    } else {
+        let shown = if verbose { missing.len() } else { missing.len().min(NAMED) };
+        let more = if shown < missing.len() { ", … (--verbose names all)" } else { "" };
+        format!(
+            "{} of {} harmless ones ask you each time: {}{more}\nsvc install {client} --allow-tools",
+            missing.len(),
+            approvals.allowed + missing.len(),
+            missing[..shown].join(", ")
+        )
+    };
+    let room = screen.width.map(|width| usize::from(width).saturating_sub(LABEL));
+    let mut label = "  tools";
+    let mut out = String::new();
+    for line in output::wrapped(&text, room).lines() {
+        out.push_str(&format!("{label:LABEL$}{line}\n"));
+        label = "";
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use time::UtcOffset;
+
+    use super::*;
+    use crate::domain::{Clock as _, SystemClock};
+
+    #[test]
+    fn tools_are_counted_and_named_on_demand_between_words() {
+        let names: Vec<&'static str> = HARMLESS_TOOLS.to_vec();
+        let count = names.len();
+        let approvals = ToolApprovals {
+            path: "/home/ann/.claude/settings.json".into(),
+            allowed: 0,
+            missing: names.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let now = SystemClock.now();
+        let screen =
+            Screen { width: Some(60), color: false, utc: false, now, offset: UtcOffset::UTC };
+        let few = tools(&screen, "claude-code", &approvals, false);
+        assert!(few.contains(&format!("{count} of {count} harmless ones")), "{few}");
+        assert!(few.contains(names[2]) && !few.contains(names[3]), "{few}");
+        assert!(few.contains("--verbose") && few.contains("svc install claude-code --allow-tools"));
+        let all = tools(&screen, "claude-code", &approvals, true);
+        for text in [&few, &all] {
+            assert!(text.lines().all(|line| line.len() <= 62), "{text}");
+        }
+        for name in &names {
+            assert!(all.split([' ', ',', '\n']).any(|word| word == *name), "{name} whole: {all}");
+        }
+    }
 }

@@ -18,12 +18,18 @@ pub(crate) struct Column {
     pub(super) kind: ColumnKind,
     /// 0 is always shown; where the screen is too narrow, the column of the highest rank goes first.
     pub(super) rank: u8,
+    /// Fewest columns of the screen for a cell that is cut.
+    pub(super) least: u16,
+    /// Where all rows have this value, it tells nobody anything.
+    pub(super) usual: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ColumnKind {
     /// Words; cut with `…` where the screen is too narrow.
     Text,
+    /// Words that a person types again, such as a name: cut after all others.
+    Name,
     /// An id; on a screen only as much of it as tells it apart.
     Id,
     /// A word with a colour.
@@ -40,11 +46,20 @@ pub(super) enum ColumnKind {
 const ID_DIGITS: usize = 12;
 /// Longest path on a screen, in characters.
 const PATH: usize = 32;
+/// Fewest columns of the screen for a cell that is cut, unless the column says otherwise.
+pub(super) const LEAST: u16 = 12;
+/// What a name gets before columns of a rank are shown beside it.
+const NAME: u16 = 40;
 
 impl Column {
     /// Words.
     pub(crate) const fn text(header: &'static str, field: &'static str) -> Self {
-        Self { header, field, kind: ColumnKind::Text, rank: 0 }
+        Self { header, field, kind: ColumnKind::Text, rank: 0, least: LEAST, usual: None }
+    }
+
+    /// What a person types again to name the thing of this row.
+    pub(crate) const fn name(header: &'static str, field: &'static str) -> Self {
+        Self { kind: ColumnKind::Name, ..Self::text(header, field) }
     }
 
     /// An id.
@@ -77,6 +92,16 @@ impl Column {
         Self { rank, ..self }
     }
 
+    /// The same, to be cut down to as few columns of the screen as these.
+    pub(crate) const fn least(self, least: u16) -> Self {
+        Self { least, ..self }
+    }
+
+    /// The same, to be left out on a screen if no row has another value than this one.
+    pub(crate) const fn usual(self, usual: &'static str) -> Self {
+        Self { usual: Some(usual), ..self }
+    }
+
     /// Its value in an item. `None` where there is none.
     pub(super) fn value(self, item: &Value) -> Option<String> {
         let value = if self.field.starts_with('/') {
@@ -89,7 +114,16 @@ impl Column {
 
     /// Whether its cells may be cut.
     pub(super) const fn is_flexible(self) -> bool {
-        matches!(self.kind, ColumnKind::Text | ColumnKind::Path)
+        matches!(self.kind, ColumnKind::Text | ColumnKind::Path | ColumnKind::Name)
+    }
+
+    /// How much of `width` it needs before a column of a rank is shown beside it.
+    pub(super) fn needed(self, width: u16) -> u16 {
+        match self.kind {
+            ColumnKind::Name => width.min(NAME),
+            ColumnKind::Text | ColumnKind::Path => width.min(self.least),
+            _ => width,
+        }
     }
 
     /// The value as it is shown, on one line and harmless.
@@ -117,7 +151,7 @@ impl Column {
         match self.kind {
             ColumnKind::State => state_style(value),
             ColumnKind::Time | ColumnKind::Path | ColumnKind::Id => Style::Dim,
-            ColumnKind::Text | ColumnKind::Number => Style::Plain,
+            ColumnKind::Text | ColumnKind::Name | ColumnKind::Number => Style::Plain,
         }
     }
 }

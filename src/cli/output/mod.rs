@@ -9,6 +9,7 @@
 //! - [`table`]: rows below each other, fitted to the screen.
 //! - [`listing`]: a page of a list as such a table, or as JSON; what to do if it is empty, and the command for the next page.
 //! - [`record`]: one object, a line for each field.
+//! - [`fitting`]: a text that is broken between words, or cut, to fit the screen.
 //!
 //! # A list, for people and for programs
 //!
@@ -30,12 +31,13 @@
 //! ```
 //!
 //! A column of rank 0 is always shown. Of the others the one of the highest rank goes first where the screen is too narrow,
-//! and one without any value is not shown on a screen. A program (a pipe) gets all columns, whole ids and exact times.
+//! and one without any value, or with the usual one in all rows, is not shown on a screen. A name is cut last. A program (a pipe) gets all columns, whole ids and exact times.
 //! Rows that are no JSON go through [`table`], one object through [`object`], and text that others wrote through
 //! [`visible`] wherever it becomes part of a sentence.
 
 mod clock;
 mod column;
+mod fitting;
 mod listing;
 mod record;
 mod relative_time;
@@ -46,8 +48,9 @@ mod write;
 
 pub(crate) use clock::clock;
 pub(crate) use column::{Column, short};
+pub(crate) use fitting::{cut, wrapped};
 pub(crate) use listing::Listing;
-pub(crate) use record::{fields, object};
+pub(crate) use record::{fields, object, wrapped_fields};
 pub(crate) use relative_time::relative;
 pub(crate) use screen::{ColorChoice, Screen};
 pub(crate) use style::{Style, state_style};

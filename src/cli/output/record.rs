@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::fitting::wrapped;
 use super::relative_time::relative;
 use super::screen::Screen;
 use super::write::{block, json, plain, visible};
@@ -12,6 +13,14 @@ use crate::domain::Timestamp;
 /// `key: value` lines for one object, with the keys padded; further lines of a value stand below its first.
 pub(crate) fn fields(pairs: &[(&str, String)]) -> anyhow::Result<()> {
     block(&layout(pairs))
+}
+
+/// The same, with lines that are no wider than the screen: broken between words.
+pub(crate) fn wrapped_fields(screen: &Screen, pairs: &[(&str, String)]) -> anyhow::Result<()> {
+    let room = screen.width.map(|width| usize::from(width).saturating_sub(label_width(pairs) + 1));
+    let pairs: Vec<(&str, String)> =
+        pairs.iter().map(|(key, value)| (*key, wrapped(value, room))).collect();
+    fields(&pairs)
 }
 
 /// The fields of a JSON object that are set, in the order given, and then all others. On a screen a time is followed by how
@@ -40,8 +49,12 @@ fn with_distance(screen: &Screen, key: &str, value: String) -> String {
     }
 }
 
+fn label_width(pairs: &[(&str, String)]) -> usize {
+    pairs.iter().map(|(key, _)| key.len()).max().unwrap_or(0) + 1
+}
+
 fn layout(pairs: &[(&str, String)]) -> String {
-    let width = pairs.iter().map(|(key, _)| key.len()).max().unwrap_or(0) + 1;
+    let width = label_width(pairs);
     let mut text = String::new();
     for (key, value) in pairs {
         let mut label = format!("{}:", visible(key));

@@ -42,13 +42,12 @@ impl Style {
 /// The style of a state of a peer, task, message, record or agent.
 pub(crate) fn state_style(state: &str) -> Style {
     match state {
-        "online" | "done" | "confirmed" | "acked" | "ready" | "callable" | "ok" | "gold" => {
-            Style::Good
-        }
+        "online" | "done" | "confirmed" | "acked" | "ready" | "callable" | "ok" | "gold"
+        | "answered" => Style::Good,
         "busy" | "active" | "working" | "running" | "starting" | "injected" | "silver" => {
             Style::Busy
         }
-        "idle" | "pending" | "queued" | "accepted" | "offered" | "waiting" | "query" => {
+        "idle" | "pending" | "queued" | "accepted" | "offered" | "waiting" | "query" | "open" => {
             Style::Waiting
         }
         "failed" | "falsified" | "expired" | "refused" | "undeliverable" | "error" | "limited"

@@ -13,8 +13,6 @@ use super::write::{line, styled};
 
 /// Columns of the screen between two cells.
 const GAP: u16 = 2;
-/// Fewest columns of the screen for a cell that is cut.
-const LEAST: u16 = 12;
 
 /// Prints a table; `empty` in place of one without rows. A value that is not there is `None`.
 pub(crate) fn table(
@@ -58,18 +56,24 @@ pub(super) fn layout(
         table.add_row(row);
     }
     let widths = table.column_max_content_widths();
-    let has_values = |index: usize| rows.iter().any(|row| row[index].is_some());
-    let hidden = hidden(screen, columns, &widths, has_values);
+    let says_nothing = |index: usize| {
+        let usual = columns[index].usual;
+        rows.iter().all(|row| row[index].is_none() || row[index].as_deref() == usual)
+    };
+    let hidden = hidden(screen, columns, &widths, says_nothing);
+    let fitted = fitted(screen, columns, &widths, &hidden);
     let last = (0..columns.len()).rev().find(|index| !hidden.contains(index));
     for (index, column) in columns.iter().enumerate() {
         let Some(laid_out) = table.column_mut(index) else { continue };
-        laid_out.set_padding((0, if Some(index) == last { 0 } else { GAP }));
+        let gap = if Some(index) == last { 0 } else { GAP };
+        laid_out.set_padding((0, gap));
         // No character of a text is this one, so a text is cut where its cell ends and not between words.
         laid_out.set_delimiter('\0');
         laid_out.set_constraint(if hidden.contains(&index) {
             ColumnConstraint::Hidden
-        } else if column.is_flexible() {
-            ColumnConstraint::LowerBoundary(Width::Fixed(widths[index].min(LEAST)))
+        } else if column.is_flexible() && screen.is_for_people() {
+            // The gap is part of it.
+            ColumnConstraint::Absolute(Width::Fixed(fitted[index].saturating_add(gap)))
         } else {
             ColumnConstraint::ContentWidth
         });
@@ -96,26 +100,50 @@ pub(super) fn layout(
     out
 }
 
-/// The columns that are left out: on a screen those without a value, and where it is too narrow those of the highest rank.
+/// How wide each column is: as wide as it has to be, or as much narrower as the screen is. The widest is cut first, and a name
+/// after all others.
+fn fitted(screen: &Screen, columns: &[Column], widths: &[u16], hidden: &[usize]) -> Vec<u16> {
+    let mut fitted = widths.to_vec();
+    let Some(width) = screen.width else { return fitted };
+    let shown: Vec<usize> = (0..columns.len()).filter(|index| !hidden.contains(index)).collect();
+    let wanted: usize =
+        shown.iter().map(|index| usize::from(widths[*index].saturating_add(GAP))).sum();
+    let mut excess = wanted.saturating_sub(usize::from(width + GAP));
+    for names in [false, true] {
+        while excess > 0 {
+            let may_be_cut = |index: &&usize| {
+                let column = columns[**index];
+                column.is_flexible()
+                    && (column.kind == ColumnKind::Name) == names
+                    && fitted[**index] > column.least
+            };
+            let widest = shown.iter().filter(may_be_cut).max_by_key(|index| fitted[**index]);
+            let Some(&widest) = widest else { break };
+            fitted[widest] -= 1;
+            excess -= 1;
+        }
+    }
+    fitted
+}
+
+/// The columns that are left out: on a screen those that tell nobody anything, and where it is too narrow those of the highest
+/// rank.
 fn hidden(
     screen: &Screen,
     columns: &[Column],
     widths: &[u16],
-    has_values: impl Fn(usize) -> bool,
+    says_nothing: impl Fn(usize) -> bool,
 ) -> Vec<usize> {
     let Some(width) = screen.width else { return Vec::new() };
     let mut hidden: Vec<usize> = (0..columns.len())
-        .filter(|index| columns[*index].rank > 0 && !has_values(*index))
+        .filter(|index| columns[*index].rank > 0 && says_nothing(*index))
         .collect();
     loop {
         let shown: Vec<usize> =
             (0..columns.len()).filter(|index| !hidden.contains(index)).collect();
         let needed: usize = shown
             .iter()
-            .map(|index| {
-                let least = if columns[*index].is_flexible() { LEAST } else { u16::MAX };
-                usize::from(widths[*index].min(least) + GAP)
-            })
+            .map(|index| usize::from(columns[*index].needed(widths[*index]).saturating_add(GAP)))
             .sum();
         if needed <= usize::from(width + GAP) {
             return hidden;
@@ -150,9 +178,9 @@ mod tests {
 
     const COLUMNS: &[Column] = &[
         Column::id("PEER", "peer_id"),
-        Column::text("NAME", "display_name"),
+        Column::name("NAME", "display_name"),
         Column::state("STATUS", "status"),
-        Column::text("CIRCLE", "circle").rank(3),
+        Column::text("CIRCLE", "circle").usual("default").rank(3),
         Column::path("PATH", "path").rank(2),
         Column::time("SEEN", "last_seen").rank(1),
     ];
@@ -209,6 +237,32 @@ mod tests {
     fn exact_times_are_shown_if_wanted() {
         let shown = text(&Screen { utc: true, ..screen(Some(120)) });
         assert!(shown.contains("2026-03-31T11:57:00Z") && !shown.contains("ago"), "{shown}");
+    }
+
+    #[test]
+    fn a_name_is_cut_last_and_what_says_nothing_goes_first() {
+        let row = |name: &str| -> Vec<Option<String>> {
+            let id = "peer_01kbpx6v5z7t2a4b6c8d9e0f1g";
+            let path = "/home/ann/src/a/project/with/a/long/path";
+            [id, name, "online", "default", path, "2026-03-31T11:57:00Z"]
+                .map(|cell| Some(cell.to_owned()))
+                .into()
+        };
+        let name = "claude-code@project-of-30-char";
+        let rows = [row(name), row("operator (you)")];
+        for width in [60, 80, 100] {
+            let shown = layout(&screen(Some(width)), COLUMNS, &rows, None);
+            assert!(shown.contains(name) && shown.contains("operator (you)"), "{width}: {shown}");
+            assert!(!shown.contains("CIRCLE") && !shown.contains("default"), "{width}: {shown}");
+        }
+        assert!(layout(&screen(None), COLUMNS, &rows, None).contains("default"), "a program");
+        let mut other = rows.to_vec();
+        other[0][3] = Some("blue".to_owned());
+        assert!(layout(&screen(Some(140)), COLUMNS, &other, None).contains("CIRCLE"));
+        // Nothing is cut where there is room.
+        let short = [row("ann"), row("operator (you)")];
+        let shown = layout(&screen(Some(60)), COLUMNS, &short, None);
+        assert!(shown.contains("operator (you)"), "{shown}");
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! `svc ask`: a question, and the wait for its answer.
 
-use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,7 +10,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use super::{inbox_path, name_of, peer, present, send};
+use crate::cli::delivery::{expected, when};
 use crate::cli::message::text_or_input;
+use crate::cli::naming::peer_found;
 use crate::cli::{Context, output};
 use crate::client::{ClientError, FollowItem, Follower, backoff, encode, with_query};
 use crate::domain::PeerId;
@@ -43,7 +44,8 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
     let mut interrupt = signal(SignalKind::interrupt())?;
     let client = context.client()?;
     let text = text_or_input(args.text)?;
-    let receiver: Value = client.get(&format!("/v1/peers/{}", encode(&args.name))).await?;
+    let receiver = client.get(&format!("/v1/peers/{}", encode(&args.name))).await;
+    let receiver: Value = peer_found(&client, &args.name, receiver).await?;
     let to = output::cell(&receiver, "peer_id");
     present(&client).await?;
     // From before the question, so that no answer is missed.
@@ -55,7 +57,8 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
     let id = output::cell(&question, "id");
     let name = output::visible(&name_of(&receiver));
     let wait = Wait { context, question: &question, name: &name };
-    let asked = format!("asked {name}, which is {}", output::cell(&receiver, "status"));
+    let asked =
+        format!("asked {name}, {}", expected(&question, &output::cell(&receiver, "status")));
     if args.timeout == Some(0) {
         if context.json {
             output::json(&question)?;
@@ -64,7 +67,7 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
         }
         return Ok(ExitCode::SUCCESS);
     }
-    wait.note(&asked);
+    wait.note(&format!("{asked}; waiting for the answer to {id}, which Ctrl-C leaves open"));
     let end = wait.end(&mut answers, &mut deliveries);
     let end = async {
         match args.timeout {
@@ -87,9 +90,11 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
         Some(AskEnd::Lost(state)) => bail!("{name} did not get the question {id}: it is {state}"),
         None => {
             let seconds = args.timeout.unwrap_or_default();
+            let present = peer(&client, &to).await;
+            let (status, when) = (output::cell(&present, "status"), when(&question));
             bail!(
-                "{name} has not answered within {seconds} s; the question {id} stays open, and the answer will be in `svc \
-                 inbox`"
+                "{name} has not answered within {seconds} s: it is {status}, and when it was asked, {when}. The question {id} \
+                 stays open, and the answer will be in `svc inbox`"
             )
         }
     }
@@ -250,9 +255,9 @@ impl Wait<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Tells a person who waits how far it is.
+    /// Tells who waits how far it is. Standard output has the answer alone.
     fn note(&self, text: &str) {
-        if io::stderr().is_terminal() {
+        if !self.context.json {
             output::note(&format!("svc: {text}"));
         }
     }

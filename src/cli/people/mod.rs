@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::delivery::expected;
 use super::message::text_or_input;
+use super::naming::{message_found, peer_found};
 use super::{Context, UsageError, output};
 use crate::client::{Client, ClientError, encode};
 use crate::domain::PeerId;
@@ -38,7 +40,8 @@ pub(super) struct ReplyArgs {
 pub(super) async fn tell(context: &Context, args: TellArgs) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     let text = text_or_input(args.text)?;
-    let sent = send(&client, &args.name, &json!({ "text": text, "type": "notification" })).await?;
+    let body = json!({ "text": text, "type": "notification" });
+    let sent = peer_found(&client, &args.name, send(&client, &args.name, &body).await).await?;
     report_sent(context, &client, &sent).await
 }
 
@@ -46,7 +49,8 @@ pub(super) async fn tell(context: &Context, args: TellArgs) -> anyhow::Result<Ex
 pub(super) async fn reply(context: &Context, args: ReplyArgs) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     present(&client).await?;
-    let answered: Value = client.get(&format!("/v1/messages/{}", encode(&args.message))).await?;
+    let answered = client.get(&format!("/v1/messages/{}", encode(&args.message))).await;
+    let answered: Value = message_found(&client, &args.message, answered).await?;
     let id = output::cell(&answered, "id");
     if answered["to_peer"] != PeerId::OPERATOR {
         let to = output::cell(&answered, "to_peer");
@@ -67,7 +71,7 @@ async fn send(client: &Client, to: &str, body: &Value) -> Result<Value, ClientEr
     client.post(&format!("/v1/peers/{}/messages", encode(to)), body).await
 }
 
-/// Says whom a message went to, and whether that one is here.
+/// Says whom a message went to, and when that one gets it.
 async fn report_sent(context: &Context, client: &Client, sent: &Value) -> anyhow::Result<ExitCode> {
     if context.json {
         output::json(sent)?;
@@ -76,8 +80,8 @@ async fn report_sent(context: &Context, client: &Client, sent: &Value) -> anyhow
     let receiver = peer(client, &output::cell(sent, "to_peer")).await;
     let name = output::visible(&name_of(&receiver));
     let status = output::cell(&receiver, "status");
-    let when = if status == "offline" { ", and gets it when it is back" } else { "" };
-    output::line(&format!("sent {} to {name}, which is {status}{when}", output::cell(sent, "id")))?;
+    let when = expected(sent, &status);
+    output::line(&format!("sent {} to {name}, {when}", output::cell(sent, "id")))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -105,6 +105,13 @@ fn message_lines(model: &Model, message: &TeamMessage) -> Vec<Line<'static>> {
         field("id", &message.id),
         Line::default(),
     ];
+    if message.is_open() && model.team.is_away(&message.to_peer) {
+        let note = format!(
+            " {} is offline and gets it when it is back; a message that was sent cannot be withdrawn",
+            message.to()
+        );
+        lines.extend([Line::styled(note, look(model, Style::Waiting)), Line::default()]);
+    }
     lines.extend(message.text.lines().map(|line| Line::raw(format!(" {line}"))));
     lines
 }

@@ -1,24 +1,30 @@
 //! One list of the page.
 
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Rect};
+use ratatui::layout::{Constraint, Flex, Layout, Rect};
 use ratatui::style::{Modifier, Style as Look};
-use ratatui::text::Line;
+use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row as TableRow, Table, TableState};
 
 use super::look::{look, when};
 use super::model::{Connection, Model, Pane, Row};
 use super::team::{OpenTask, TeamMessage, TeamPeer};
-use crate::cli::output::{Style, state_style};
+use crate::cli::output::{Style, cut, state_style};
 
 /// From this width on there is room for the columns that are good to have.
 const WIDE: u16 = 90;
+/// Columns of the screen between two cells.
+const GAP: u16 = 2;
+
+/// The text of a cell, and how it looks.
+type CellText = (String, Style);
 
 /// Draws a list.
 pub(super) fn draw(model: &Model, pane: Pane, area: Rect, frame: &mut Frame<'_>) {
     let is_active = model.pane == pane;
     let rows = model.rows(pane);
     let title = match pane {
+        Pane::People if model.shows_away => " here and away ".to_owned(),
         Pane::People => " here ".to_owned(),
         Pane::Requests => format!(" waiting ({}) ", rows.len()),
         Pane::Messages => " last said ".to_owned(),
@@ -34,94 +40,114 @@ pub(super) fn draw(model: &Model, pane: Pane, area: Rect, frame: &mut Frame<'_>)
         return;
     }
     let wide = area.width >= WIDE;
-    let lines = rows.iter().map(|row| match row {
-        Row::Peer(peer) => person(model, peer, wide),
-        Row::Question(question) => asked(model, question, wide),
-        Row::Task(task) => work(model, task, wide),
-        Row::Message(message) => said(model, message, wide),
+    let texts: Vec<Vec<CellText>> = rows
+        .iter()
+        .map(|row| match row {
+            Row::Peer(peer) => person(model, peer, wide),
+            Row::Question(question) => asked(model, question, wide),
+            Row::Task(task) => work(model, task, wide),
+            Row::Message(message) => said(model, message, wide),
+        })
+        .collect();
+    let constraints = widths(pane, wide, area.width, &texts);
+    // As the table will lay them out, so that what has no room ends with a sign.
+    let columns =
+        Layout::horizontal(constraints.clone()).flex(Flex::Start).spacing(GAP).split(area);
+    let lines = rows.iter().zip(texts).map(|(row, texts)| {
+        let cells = texts.into_iter().zip(columns.iter()).map(|((text, style), column)| {
+            Cell::from(cut(text, usize::from(column.width))).style(look(model, style))
+        });
+        let line = TableRow::new(cells);
+        let is_away = matches!(row, Row::Peer(peer) if peer.is_away());
+        if is_away { line.style(look(model, Style::Dim)) } else { line }
     });
     let marked = if is_active { Modifier::REVERSED } else { Modifier::empty() };
-    let table = Table::new(lines, widths(pane, wide))
+    let table = Table::new(lines, constraints)
         .block(block)
-        .column_spacing(2)
+        .column_spacing(GAP)
         .row_highlight_style(Look::new().add_modifier(marked));
     let mut state = TableState::new().with_selected(model.chosen_index(pane));
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-fn widths(pane: Pane, wide: bool) -> Vec<Constraint> {
+/// How wide the columns are. Names and who waits for whom take what they need, as far as something is left for the rest.
+fn widths(pane: Pane, wide: bool, room: u16, texts: &[Vec<CellText>]) -> Vec<Constraint> {
+    let longest = |column: usize, most: u16| {
+        let width = |text: &Vec<CellText>| Span::raw(text[column].0.as_str()).width();
+        let widest = texts.iter().map(width).max().unwrap_or(0);
+        Constraint::Length(u16::try_from(widest).unwrap_or(u16::MAX).min(most))
+    };
     match (pane, wide) {
         (Pane::People, true) => vec![
-            Constraint::Max(24),
+            longest(0, room * 2 / 5),
             Constraint::Length(8),
             Constraint::Fill(3),
             Constraint::Fill(2),
             Constraint::Length(12),
         ],
         (Pane::People, false) => {
-            vec![Constraint::Max(18), Constraint::Length(8), Constraint::Fill(1)]
+            vec![longest(0, room / 2), Constraint::Length(8), Constraint::Fill(1)]
         }
-        (_, true) => vec![Constraint::Length(12), Constraint::Max(40), Constraint::Fill(1)],
-        (_, false) => vec![Constraint::Max(26), Constraint::Fill(1)],
+        (_, true) => vec![Constraint::Length(12), longest(1, room * 3 / 5), Constraint::Fill(1)],
+        (_, false) => vec![longest(0, room * 3 / 5), Constraint::Fill(1)],
     }
 }
 
-fn person<'a>(model: &'a Model, peer: &'a TeamPeer, wide: bool) -> TableRow<'a> {
+fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
     let attempt = model.team.attempt_of(peer);
-    let tries = attempt.map_or("", |attempt| attempt.goal.as_str());
+    let tries = attempt.map_or_else(String::new, |attempt| attempt.goal.clone());
     let awaited = model.team.awaited_by(peer).join(", ");
     let waits = if awaited.is_empty() { String::new() } else { format!("waits for {awaited}") };
-    let name = Cell::from(format!(" {}", peer.display_name));
-    let status = Cell::from(peer.status.as_str()).style(look(model, state_style(&peer.status)));
-    let mut cells = vec![name, status];
+    let mut cells = vec![
+        (format!(" {}", peer.display_name), Style::Plain),
+        (peer.status.clone(), state_style(&peer.status)),
+    ];
     if wide {
-        cells.push(Cell::from(tries));
-        cells.push(Cell::from(waits).style(look(model, Style::Waiting)));
-        cells.push(Cell::from(when(model, peer.last_seen)).style(look(model, Style::Dim)));
+        cells.push((tries, Style::Plain));
+        cells.push((waits, Style::Waiting));
+        cells.push((when(model, peer.last_seen), Style::Dim));
     } else if waits.is_empty() || tries.is_empty() {
-        cells.push(Cell::from(format!("{waits}{tries}")));
+        cells.push((format!("{waits}{tries}"), Style::Plain));
     } else {
-        cells.push(Cell::from(format!("{waits} · {tries}")));
+        cells.push((format!("{waits} · {tries}"), Style::Plain));
     }
-    let row = TableRow::new(cells);
-    if peer.status == "offline" { row.style(look(model, Style::Dim)) } else { row }
+    cells
 }
 
-fn asked<'a>(model: &Model, question: &TeamMessage, wide: bool) -> TableRow<'a> {
+fn asked(model: &Model, question: &TeamMessage, wide: bool) -> Vec<CellText> {
     let (from, to) = (question.from(), question.to());
-    let who = if wide { format!(" {from} waits for {to}") } else { format!(" {from} → {to}?") };
-    let at = wide.then(|| when(model, question.timestamp));
-    line(model, at, who, Style::Waiting, question.line())
+    // Nobody answers it before that one is back.
+    let away = if model.team.is_away(&question.to_peer) { " (offline)" } else { "" };
+    let verb = if question.is_own() { "wait" } else { "waits" };
+    let who = if wide {
+        format!(" {from} {verb} for {to}{away}")
+    } else {
+        format!(" {from} → {to}{away}?")
+    };
+    let style = if away.is_empty() { Style::Waiting } else { Style::Dim };
+    line(wide.then(|| when(model, question.timestamp)), (who, style), question.line())
 }
 
-fn work<'a>(model: &Model, task: &OpenTask, wide: bool) -> TableRow<'a> {
+fn work(model: &Model, task: &OpenTask, wide: bool) -> Vec<CellText> {
     let agent = if task.agent.is_empty() { String::new() } else { format!(" for {}", task.agent) };
-    let what = format!(" task {}{agent}", task.status);
+    let what = (format!(" task {}{agent}", task.status), state_style(&task.status));
     let title = if task.title.is_empty() { &task.task_id } else { &task.title };
-    let at = wide.then(|| when(model, task.created_at));
-    line(model, at, what, state_style(&task.status), title.clone())
+    line(wide.then(|| when(model, task.created_at)), what, title.clone())
 }
 
-fn said<'a>(model: &Model, message: &TeamMessage, wide: bool) -> TableRow<'a> {
+fn said(model: &Model, message: &TeamMessage, wide: bool) -> Vec<CellText> {
     let who = format!(" {} → {}", message.from(), message.to());
     let style = if message.is_open() { Style::Waiting } else { Style::Plain };
-    let at = wide.then(|| when(model, message.timestamp));
-    line(model, at, who, style, message.line())
+    line(wide.then(|| when(model, message.timestamp)), (who, style), message.line())
 }
 
 /// When, if there is room for it, who and what.
-fn line<'a>(
-    model: &Model,
-    at: Option<String>,
-    who: String,
-    style: Style,
-    what: String,
-) -> TableRow<'a> {
-    let mut cells = vec![Cell::from(who).style(look(model, style)), Cell::from(what)];
+fn line(at: Option<String>, who: CellText, what: String) -> Vec<CellText> {
+    let mut cells = vec![who, (what, Style::Plain)];
     if let Some(at) = at {
-        cells.insert(0, Cell::from(format!(" {at}")).style(look(model, Style::Dim)));
+        cells.insert(0, (format!(" {at}"), Style::Dim));
     }
-    TableRow::new(cells)
+    cells
 }
 
 /// What is said where there is nothing, and what to do next.
@@ -131,6 +157,9 @@ fn empty(model: &Model, pane: Pane) -> &'static str {
             "no daemon answers; `svc start` in another terminal starts it, and this page goes on"
         }
         (Pane::People, Connection::Opening) => "…",
+        (Pane::People, Connection::Live) if model.team.presence().1 > 0 => {
+            "nobody is here now; o shows who is away"
+        }
         (Pane::People, Connection::Live) => {
             "nobody yet; `svc install` tells your coding agents of svc, `svc help` tells the rest"
         }

@@ -24,9 +24,8 @@ use super::model::{Draft, Model};
 use super::team::{TeamSnapshot, items};
 use super::update::{Effect, Input, Key, update};
 use super::view::draw;
-use crate::cli::terminal;
-use crate::cli::{Context, UsageError};
-use crate::client::{Client, ClientError, FollowItem, Follower, encode, with_query};
+use crate::cli::{Context, UsageError, delivery, terminal};
+use crate::client::{Client, FollowItem, Follower, encode, with_query};
 use crate::domain::{Clock as _, SystemClock};
 
 /// How long events are gathered before the lists are fetched.
@@ -257,15 +256,16 @@ async fn fetch(context: &Context) -> anyhow::Result<TeamSnapshot> {
     })
 }
 
-async fn send(context: &Context, draft: Draft) -> anyhow::Result<()> {
+/// Sends it; gives the words for when its receiver gets it.
+async fn send(context: &Context, draft: Draft) -> anyhow::Result<String> {
     let kind = if draft.answers.is_some() { "response" } else { "notification" };
     let mut body = json!({ "text": draft.text, "type": kind });
     if let Some(question) = draft.answers {
         body["correlation_id"] = json!(question);
     }
     let path = format!("/v1/peers/{}/messages", encode(&draft.to));
-    let sent: Result<Value, ClientError> = context.client()?.post(&path, &body).await;
-    sent.map(drop).map_err(Into::into)
+    let sent: Value = context.client()?.post(&path, &body).await?;
+    Ok(terminal::line(delivery::when(&sent)).into_owned())
 }
 
 fn harmless(error: &anyhow::Error) -> String {

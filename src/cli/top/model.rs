@@ -103,6 +103,8 @@ pub(super) struct Model {
     /// The chosen row of each list, by its id: lists move under it.
     pub(super) chosen: [Option<String>; 3],
     pub(super) overlay: Option<Overlay>,
+    /// Whether those that are offline are listed, too.
+    pub(super) shows_away: bool,
     /// What came of the last thing that was done.
     pub(super) notice: Option<String>,
     /// Time, colours.
@@ -117,6 +119,7 @@ impl Model {
             pane: Pane::People,
             chosen: [None, None, None],
             overlay: None,
+            shows_away: false,
             notice: None,
             screen,
         }
@@ -125,7 +128,10 @@ impl Model {
     /// The rows of a list.
     pub(super) fn rows(&self, pane: Pane) -> Vec<Row<'_>> {
         match pane {
-            Pane::People => self.team.peers.iter().map(Row::Peer).collect(),
+            Pane::People => {
+                let others = self.team.peers.iter().filter(|peer| !peer.is_own());
+                others.filter(|peer| self.shows_away || !peer.is_away()).map(Row::Peer).collect()
+            }
             Pane::Requests => {
                 let questions = self.team.questions.iter().map(Row::Question);
                 questions.chain(self.team.tasks.iter().map(Row::Task)).collect()

@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::cli::terminal;
-use crate::domain::Timestamp;
+use crate::domain::{PeerId, Timestamp};
 
 /// What was fetched, all at about the same time.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -93,7 +93,29 @@ pub(super) struct OpenTask {
     pub(super) created_at: Option<Timestamp>,
 }
 
+impl TeamPeer {
+    /// Whether it is the person's own at this terminal.
+    pub(super) fn is_own(&self) -> bool {
+        self.peer_id == PeerId::OPERATOR
+    }
+
+    /// Whether nothing was heard of it for a while, or it has ended.
+    pub(super) fn is_away(&self) -> bool {
+        self.status == "offline"
+    }
+}
+
 impl TeamMessage {
+    /// Whether the person at this terminal sent it.
+    pub(super) fn is_own(&self) -> bool {
+        self.from_peer == PeerId::OPERATOR
+    }
+
+    /// Whether it is to the person at this terminal, who alone may answer it here.
+    pub(super) fn is_to_us(&self) -> bool {
+        self.to_peer == PeerId::OPERATOR
+    }
+
     /// Name of the sender.
     pub(super) fn from(&self) -> &str {
         name_of(&self.from_peer, &self.from_name)
@@ -134,17 +156,24 @@ impl TeamSnapshot {
         names
     }
 
-    /// How many are here, and how many are not.
+    /// How many others are here, and how many are not.
     pub(super) fn presence(&self) -> (usize, usize) {
-        let away = self.peers.iter().filter(|peer| peer.status == "offline").count();
-        (self.peers.len() - away, away)
+        let others = || self.peers.iter().filter(|peer| !peer.is_own());
+        let away = others().filter(|peer| peer.is_away()).count();
+        (others().count() - away, away)
+    }
+
+    /// Whether a peer is known to be away. Who looks at this page is not.
+    pub(super) fn is_away(&self, peer_id: &str) -> bool {
+        let is_it = |peer: &&TeamPeer| peer.peer_id == peer_id;
+        self.peers.iter().find(is_it).is_some_and(|peer| !peer.is_own() && peer.is_away())
     }
 }
 
 /// The person at this terminal is the operator.
 fn name_of<'a>(id: &'a str, name: &'a str) -> &'a str {
     match (id, name) {
-        ("operator", _) => "you",
+        (PeerId::OPERATOR, _) => "you",
         (id, "") => id,
         (_, name) => name,
     }

@@ -130,8 +130,9 @@ fn a_question_is_answered() {
     assert_eq!((draft.to.as_str(), draft.answers.as_deref()), ("bob", Some("m-1")));
     assert_eq!(draft.text, "yes, delete it: q is no command here");
     assert_eq!(model.overlay, None);
-    update(&mut model, Input::Sent(Ok(())));
-    assert!(page(&model, 60, 20).ends_with(" sent\n"), "{}", page(&model, 60, 20));
+    update(&mut model, Input::Sent(Ok("it reads the message at its next turn".to_owned())));
+    let shown = page(&model, 60, 20);
+    assert!(shown.ends_with(" sent: it reads the message at its next turn\n"), "{shown}");
     update(&mut model, Input::Sent(Err("the inbox is full".to_owned())));
     assert!(page(&model, 60, 20).ends_with(" not sent: the inbox is full\n"));
 }
@@ -175,7 +176,9 @@ fn the_choice_stays_with_its_row_when_lists_move() {
     assert_eq!(model.chosen_row().expect("a row").id(), "bob");
     moved.peers.retain(|peer| peer.peer_id != "bob");
     update(&mut model, Input::Fetched(Box::new(moved)));
-    assert_eq!(model.chosen_row().expect("a row").id(), "eve", "the first, where it is gone");
+    assert_eq!(model.chosen_row().expect("a row").id(), "ann", "the first, where it is gone");
+    press(&mut model, &[Key::Char('o')]);
+    assert_eq!(model.chosen_row().expect("a row").id(), "eve", "of those that are away, too");
     for _ in 0..9 {
         press(&mut model, &[Key::Down]);
     }
@@ -184,7 +187,12 @@ fn the_choice_stays_with_its_row_when_lists_move() {
 
 #[test]
 fn it_is_left_by_its_keys() {
-    for key in [Key::Char('q'), Key::Escape, Key::Interrupt] {
+    assert_eq!(
+        press(&mut full(), &[Key::Escape]),
+        None,
+        "it goes back, and there is nothing behind"
+    );
+    for key in [Key::Char('q'), Key::Interrupt] {
         assert_eq!(press(&mut full(), &[key]), Some(Effect::Quit), "{key:?}");
     }
     let mut model = full();
@@ -192,6 +200,67 @@ fn it_is_left_by_its_keys() {
     assert_eq!(press(&mut model, &[Key::Char('q')]), None, "back to the lists first");
     press(&mut model, &[Key::Char('m')]);
     assert_eq!(press(&mut model, &[Key::Interrupt]), Some(Effect::Quit), "also while one writes");
+}
+
+#[test]
+fn the_living_are_listed_and_the_away_counted() {
+    let mut model = full();
+    let mut team = team();
+    let page_of = json!({ "peers": [peer("operator", "operator", "online")] });
+    team.peers.splice(0..0, items(&page_of, "peers"));
+    update(&mut model, Input::Fetched(Box::new(team)));
+    let shown = page(&model, 100, 30);
+    assert!(shown.contains("2 here, 1 away") && !shown.contains("error: all is lost"), "{shown}");
+    assert!(!shown.contains("operator"), "who looks is not in the list: {shown}");
+    assert_eq!(model.chosen_row().expect("a row").id(), "ann", "an agent comes first");
+    press(&mut model, &[Key::Char('o')]);
+    assert!(page(&model, 100, 30).contains("error: all is lost"));
+    press(&mut model, &[Key::Char('o')]);
+    assert!(!page(&model, 100, 30).contains("error: all is lost"));
+}
+
+#[test]
+fn a_question_to_one_who_is_away_is_marked_and_ours_is_in_the_second_person() {
+    let mut model = full();
+    let mut team = team();
+    let eve = ("eve", "gemini@old");
+    let ours = message("m-8", "query", OPERATOR, eve, "are you there?");
+    let theirs = message("m-9", "query", ANN, eve, "and for me?");
+    team.questions = items(&json!({ "messages": [ours, theirs] }), "messages");
+    update(&mut model, Input::Fetched(Box::new(team)));
+    let shown = page(&model, 100, 30);
+    assert!(shown.contains("you wait for gemini@old (offline)"), "{shown}");
+    assert!(shown.contains("claude@api waits for gemini@old (offline)"), "{shown}");
+    press(&mut model, &[Key::Tab, Key::Enter]);
+    assert!(page(&model, 100, 30).contains("cannot be withdrawn"), "{}", page(&model, 100, 30));
+}
+
+#[test]
+fn only_who_was_asked_may_answer() {
+    let mut model = full();
+    press(&mut model, &[Key::Tab, Key::Char('a')]);
+    assert_eq!(model.overlay, None);
+    let notice = model.notice.as_deref();
+    assert_eq!(notice, Some("only codex@web may answer that; m writes to claude@api"));
+}
+
+#[test]
+fn what_has_no_room_ends_with_a_sign() {
+    let mut model = full();
+    let mut team = team();
+    let long = "claude-code@a-project-with-a-very-long-name-that-nobody-could-type";
+    let named = json!({ "peers": [peer("ann", long, "busy")] });
+    team.peers = items(&named, "peers");
+    let told = message("m-3", "notification", ANN, BOB, &"word ".repeat(60));
+    team.messages = items(&json!({ "messages": [told] }), "messages");
+    update(&mut model, Input::Fetched(Box::new(team)));
+    for width in [60, 100] {
+        let shown = page(&model, width, 30);
+        let line = |words: &str| shown.lines().find(|line| line.contains(words)).expect("a line");
+        assert!(line("claude-code@a-pro").contains("…"), "{shown}");
+        assert!(line("word word").ends_with('…'), "{shown}");
+        assert!(!shown.contains(long), "{shown}");
+    }
 }
 
 #[test]
@@ -207,6 +276,7 @@ fn a_daemon_that_is_away_leaves_what_was() {
 #[test]
 fn nothing_of_others_reaches_the_terminal_and_every_size_is_drawn() {
     let mut model = full();
+    model.shows_away = true;
     for (width, height) in [(1, 1), (3, 2), (20, 5), (59, 7), (90, 12), (200, 60)] {
         for pane in Pane::ALL {
             model.pane = pane;

@@ -2,7 +2,7 @@
 
 use super::model::{Connection, Draft, Model, Overlay, Pane, Row};
 use super::team::TeamSnapshot;
-use crate::domain::Timestamp;
+use crate::domain::{PeerId, Timestamp};
 
 /// A key, as far as the page knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,8 +29,8 @@ pub(super) enum Input {
     Fetched(Box<TeamSnapshot>),
     /// The daemon does not answer.
     Away(String),
-    /// A message was stored, or why not.
-    Sent(Result<(), String>),
+    /// A message was stored and when its receiver gets it, or why not.
+    Sent(Result<String, String>),
     /// The time.
     Tick(Timestamp),
     /// The terminal has another size.
@@ -53,7 +53,8 @@ pub(super) fn update(model: &mut Model, input: Input) -> Option<Effect> {
             model.connection = Connection::Live;
         }
         Input::Away(problem) => model.connection = Connection::Away { problem },
-        Input::Sent(Ok(())) => model.notice = Some("sent".to_owned()),
+        Input::Sent(Ok(when)) if when.is_empty() => model.notice = Some("sent".to_owned()),
+        Input::Sent(Ok(when)) => model.notice = Some(format!("sent: {when}")),
         Input::Sent(Err(problem)) => model.notice = Some(format!("not sent: {problem}")),
         Input::Tick(now) => model.screen.now = now,
         Input::Resized => {}
@@ -75,7 +76,10 @@ fn press(model: &mut Model, key: Key) -> Option<Effect> {
 
 fn walk(model: &mut Model, key: Key) -> Option<Effect> {
     match key {
-        Key::Char('q') | Key::Escape => return Some(Effect::Quit),
+        Key::Char('q') => return Some(Effect::Quit),
+        // Who presses it once more than there is to go back from does not want to leave.
+        Key::Escape => model.notice = Some("this is the first page; q leaves it".to_owned()),
+        Key::Char('o') => model.shows_away = !model.shows_away,
         Key::Up | Key::Char('k') => step(model, -1),
         Key::Down | Key::Char('j') => step(model, 1),
         Key::Tab => turn(model, 1),
@@ -107,7 +111,7 @@ fn start(model: &mut Model, key: Key) {
     let row = model.chosen_row();
     let begun = match (key, row) {
         (Key::Char('a'), Some(Row::Question(message) | Row::Message(message)))
-            if message.is_open() =>
+            if message.is_open() && message.is_to_us() =>
         {
             Ok(Draft {
                 to: message.from_peer.clone(),
@@ -116,18 +120,25 @@ fn start(model: &mut Model, key: Key) {
                 text: String::new(),
             })
         }
-        (Key::Char('a'), _) => Err("choose a question to answer: `tab` goes to the next list"),
+        (Key::Char('a'), Some(Row::Question(message) | Row::Message(message)))
+            if message.is_open() =>
+        {
+            Err(format!("only {} may answer that; m writes to {}", message.to(), message.from()))
+        }
+        (Key::Char('a'), _) => {
+            Err("choose a question to answer: `tab` goes to the next list".to_owned())
+        }
         (Key::Char('m'), Some(row)) => match row.correspondent() {
-            Some((to, name)) if to != "operator" => Ok(Draft {
+            Some((to, name)) if to != PeerId::OPERATOR => Ok(Draft {
                 to: to.to_owned(),
                 name: name.to_owned(),
                 answers: None,
                 text: String::new(),
             }),
-            Some(_) => Err("that is from you"),
-            None => Err("choose somebody to write to"),
+            Some(_) => Err("that is from you".to_owned()),
+            None => Err("choose somebody to write to".to_owned()),
         },
-        (Key::Char('m'), None) => Err("there is nobody to write to"),
+        (Key::Char('m'), None) => Err("there is nobody to write to".to_owned()),
         _ => return,
     };
     match begun {
@@ -135,7 +146,7 @@ fn start(model: &mut Model, key: Key) {
             step(model, 0);
             model.overlay = Some(Overlay::Write(draft));
         }
-        Err(why) => model.notice = Some(why.to_owned()),
+        Err(why) => model.notice = Some(why),
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn draw(model: &Model, frame: &mut Frame<'_>) {
         }
         None => lists_of(model, body, frame),
     }
-    frame.render_widget(Paragraph::new(keys(model)), foot);
+    frame.render_widget(Paragraph::new(keys(model, foot.width)), foot);
 }
 
 fn lists_of(model: &Model, area: Rect, frame: &mut Frame<'_>) {
@@ -70,12 +70,13 @@ fn heading(model: &Model, width: u16) -> Line<'static> {
     ])
 }
 
-fn keys(model: &Model) -> Line<'static> {
+fn keys(model: &Model, width: u16) -> Line<'static> {
     if let Some(notice) = &model.notice {
         return Line::styled(format!(" {notice}"), look(model, Style::Waiting));
     }
     let text = match &model.overlay {
-        None => " ↑↓ walk  tab list  enter look  a answer  m write  q leave",
+        None if width < 66 => " tab list  enter look  a answer  m write  o away  q leave",
+        None => " ↑↓ walk  tab list  enter look  a answer  m write  o away  q leave",
         Some(Overlay::Detail { .. }) => " ↑↓ read  a answer  m write  esc back",
         Some(Overlay::Write(_)) => " enter send  esc back",
     };

@@ -108,8 +108,9 @@ pub(in crate::service) async fn deliver(
     }
     let bound = core.tuning.inbox_max;
     if tx.inbox_full(&to, bound).await? {
+        let name = tx.peer(&to).await?.map_or_else(|| to.to_string(), |row| row.peer.display_name);
         return Err(Error::LimitReached(format!(
-            "the inbox holds {bound} messages already; none was dropped to make room"
+            "the inbox of {name:?} holds {bound} messages already; none was dropped to make room"
         )));
     }
     core.budget.check_inbox(tx, caller, &to, outgoing.bytes()).await?;

@@ -65,7 +65,7 @@ pub struct MessageDetail {
 }
 
 /// Whom a broadcast reaches.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct BroadcastReach {
     /// How many inboxes took it.
     pub delivered_to: u64,
@@ -73,6 +73,9 @@ pub struct BroadcastReach {
     pub now: u64,
     /// Of those, the inboxes of peers that are offline: they get it when they are back.
     pub later: u64,
+    /// Peers whose inbox is full and did not take it. Absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused_by: Vec<PeerId>,
 }
 
 impl BroadcastReach {
@@ -166,7 +169,7 @@ impl Team {
         loop {
             let (core, caller) = (self.core.clone(), caller.clone());
             let (circle, input) = (Arc::clone(&circle), Arc::clone(&input));
-            let (took, text, last) = self
+            let (took, full, text, last) = self
                 .core
                 .store
                 .write(move |tx| {
@@ -187,11 +190,12 @@ impl Team {
                         let receivers = to.iter().map(|(peer, _)| peer.clone()).collect();
                         let full = deliver_copies(tx, &mut outgoing, receivers).await?;
                         to.retain(|(peer, _)| !full.contains(peer));
-                        Ok::<_, Error>((to, outgoing.text_id, last.map(|(peer, _)| peer)))
+                        Ok::<_, Error>((to, full, outgoing.text_id, last.map(|(peer, _)| peer)))
                     })
                 })
                 .await?;
             reach.add(&took);
+            reach.refused_by.extend(full);
             text_id = text;
             if last.is_none() {
                 return Ok(reach);

@@ -1,0 +1,97 @@
+//! When a message reaches its receiver, and what became of it, in words.
+
+use serde_json::Value;
+
+use super::output::cell;
+
+/// When a message that was just sent reaches its receiver: the daemon's word for it as a clause. Empty if an earlier daemon
+/// says nothing.
+pub(super) fn when(sent: &Value) -> &str {
+    match sent["delivery"].as_str().unwrap_or_default() {
+        "at once" => "the message wakes it now",
+        "in this turn" => "it gets the message within its present turn",
+        "at next turn" => "it reads the message at its next turn",
+        "when it is back" => "it gets the message when it is back",
+        "when it reads its inbox" => "it reads the message when it looks into its inbox",
+        // Of a later daemon.
+        other => other,
+    }
+}
+
+/// The same behind the state of the receiver, for a sentence about it.
+pub(super) fn expected(sent: &Value, status: &str) -> String {
+    match when(sent) {
+        "" => format!("which is {status}"),
+        when => format!("which is {status}: {when}"),
+    }
+}
+
+/// A state of a delivery in words.
+pub(super) fn state(state: &str) -> &str {
+    match state {
+        "accepted" => "taken by the daemon",
+        "queued" => "waits in the inbox",
+        "offered" => "was given to the receiver's client",
+        "injected" => "the receiver has it",
+        "acked" => "acknowledged",
+        "expired" => "waited too long and is gone",
+        "refused" => "not taken",
+        "undeliverable" => "cannot be delivered",
+        other => other,
+    }
+}
+
+/// Which call a message came by, in words.
+pub(super) fn source(provenance: &Value) -> Option<String> {
+    let call = match provenance.get("sourceTool").and_then(Value::as_str)? {
+        "peer_send" => "a message to one peer",
+        "peer_broadcast" => "a message to all",
+        "sessions_send" => "a message from session to session",
+        "sessions_spawn" => "the end of an agent that was started for it",
+        "SendMessage" => "the end of work that was asked for",
+        "agent_request" => "a request of an agent for leave",
+        other => other,
+    };
+    Some(match provenance.get("sourceSessionKey").and_then(Value::as_str) {
+        Some(session) => format!("{call}, from {session}"),
+        None => call.to_owned(),
+    })
+}
+
+/// Whether a message of a list asks something that nobody has answered.
+pub(super) fn is_open(message: &Value) -> bool {
+    message["type"] == "query"
+        && message["answered"] == false
+        && !matches!(&*cell(message, "state"), "expired" | "refused" | "undeliverable")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_of_delivery_has_words() {
+        for (delivery, words) in [
+            ("at once", "wakes it now"),
+            ("in this turn", "within its present turn"),
+            ("at next turn", "at its next turn"),
+            ("when it is back", "when it is back"),
+            ("when it reads its inbox", "looks into its inbox"),
+        ] {
+            let said = expected(&json!({ "delivery": delivery }), "idle");
+            assert!(said.starts_with("which is idle: ") && said.ends_with(words), "{said}");
+        }
+        assert_eq!(expected(&json!({}), "idle"), "which is idle", "of an earlier daemon");
+    }
+
+    #[test]
+    fn a_question_is_open_until_it_is_answered_or_lost() {
+        let message = |kind: &str, answered: bool, state: &str| json!({ "type": kind, "answered": answered, "state": state });
+        assert!(is_open(&message("query", false, "acked")));
+        assert!(!is_open(&message("query", true, "acked")));
+        assert!(!is_open(&message("query", false, "undeliverable")));
+        assert!(!is_open(&message("notification", false, "queued")));
+    }
+}

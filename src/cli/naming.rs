@@ -1,0 +1,214 @@
+//! What to say of a name that nothing has, or that several have: which names are near it, and who is meant.
+
+use std::fmt::Write as _;
+
+use http::StatusCode;
+use serde_json::Value;
+
+use super::output::{self, cell, items, visible};
+use crate::client::{Client, ClientError, with_query};
+
+/// Most names that are proposed, and most candidates that are listed.
+const NEAR: usize = 3;
+const CANDIDATES: usize = 20;
+
+/// An error of the daemon in words that help further. Its text may have several lines and is harmless.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub(super) struct AdvisedError {
+    text: String,
+    source: ClientError,
+}
+
+impl AdvisedError {
+    /// The daemon's own words, and what to do.
+    pub(super) fn new(source: ClientError, advice: &str) -> Self {
+        Self { text: format!("{}; {advice}", visible(&source.to_string())), source }
+    }
+}
+
+/// What a request for the peer `name` gave, or an error that says who may be meant.
+pub(super) async fn peer_found<T>(
+    client: &Client,
+    name: &str,
+    result: Result<T, ClientError>,
+) -> anyhow::Result<T> {
+    let error = match result {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
+    };
+    let is_several = is_several(&error);
+    if error.status() != Some(StatusCode::NOT_FOUND) && !is_several {
+        return Err(error.into());
+    }
+    let Ok(page) = client.get::<Value>("/v1/peers?limit=500").await else {
+        return Err(error.into());
+    };
+    let peers = items(&page, "peers");
+    if is_several {
+        let rows = peers.iter().filter(|peer| is_named(peer, "peer_id", name)).map(|peer| {
+            let words = ["peer_id", "display_name", "status", "backend", "path"];
+            words.map(|key| cell(peer, key)).join("  ")
+        });
+        return Err(choice(error, name, "peer", rows.collect()).into());
+    }
+    let near = near(name, peers);
+    let advice = match near.split_last() {
+        None => "`svc peer list` shows who is here".to_owned(),
+        Some((only, [])) => format!("did you mean {}?", visible(only)),
+        Some((last, others)) => {
+            format!("did you mean {} or {}?", visible(&others.join(", ")), visible(last))
+        }
+    };
+    Err(AdvisedError::new(error, &advice).into())
+}
+
+/// What a request for the message `name` gave, or an error that lists those that begin so.
+pub(super) async fn message_found<T>(
+    client: &Client,
+    name: &str,
+    result: Result<T, ClientError>,
+) -> anyhow::Result<T> {
+    let error = match result {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
+    };
+    if name == "latest" && error.status() == Some(StatusCode::NOT_FOUND) {
+        let advice = "nobody has written to you yet (`svc inbox` shows what waits for you)";
+        return Err(AdvisedError::new(error, advice).into());
+    }
+    if !is_several(&error) {
+        return Err(error.into());
+    }
+    let path = with_query("/v1/messages", &[("limit", Some("500"))]);
+    let Ok(page) = client.get::<Value>(&path).await else { return Err(error.into()) };
+    let messages = items(&page, "messages");
+    let rows = messages.iter().filter(|message| is_named(message, "id", name)).map(|message| {
+        let end = |name: &str, id: &str| {
+            output::plain(message.get(name).or(message.get(id)).unwrap_or(&Value::Null))
+        };
+        let text: String = cell(message, "text").chars().take(40).collect();
+        format!(
+            "{}  {} from {} to {}: {text}",
+            cell(message, "id"),
+            cell(message, "type"),
+            end("from_name", "from_peer"),
+            end("to_name", "to_peer")
+        )
+    });
+    Err(choice(error, name, "message", rows.collect()).into())
+}
+
+/// Whether the daemon found several things of a name.
+fn is_several(error: &ClientError) -> bool {
+    let is_ambiguous = |detail: &str| detail.contains(" names ") && detail.contains("by its id");
+    error.problem().is_some_and(|problem| is_ambiguous(&problem.detail))
+}
+
+/// Whether a thing has this name, or an id that begins so with or without its prefix.
+fn is_named(thing: &Value, id_field: &str, name: &str) -> bool {
+    let id = cell(thing, id_field);
+    let digits = id.split_once('_').map_or("", |(_, digits)| digits);
+    let own_name = thing.get("display_name").and_then(Value::as_str);
+    id.starts_with(name) || digits.starts_with(name) || own_name == Some(name)
+}
+
+/// One candidate a line. Where none can be listed the daemon's own words have to do.
+fn choice(source: ClientError, name: &str, kind: &str, rows: Vec<String>) -> AdvisedError {
+    if rows.is_empty() {
+        return AdvisedError { text: visible(&source.to_string()), source };
+    }
+    let name = visible(name);
+    let mut text = format!("{name:?} names {} {kind}s; name one by its id:", rows.len());
+    for row in rows.iter().take(CANDIDATES) {
+        write!(text, "\n  {}", visible(row)).expect("writing to a string does not fail");
+    }
+    if rows.len() > CANDIDATES {
+        text.push_str("\n  …");
+    }
+    AdvisedError { text, source }
+}
+
+/// Names of peers that are near this one, the living before the others, the nearest kind alone.
+fn near<'a>(name: &str, peers: &'a [Value]) -> Vec<&'a str> {
+    let wanted = name.to_lowercase();
+    let kinds: [&dyn Fn(&str) -> bool; 4] = [
+        &|known| known == wanted,
+        &|known| known.split('@').any(|part| part == wanted),
+        &|known| {
+            wanted.len() > 2
+                && (known.contains(&wanted) || known.len() > 2 && wanted.contains(known))
+        },
+        &|known| wanted.len() > 3 && distance(known, &wanted) <= 2,
+    ];
+    for is_living in [true, false] {
+        for is_near in kinds {
+            let mut names: Vec<&str> = peers
+                .iter()
+                .filter(|peer| (peer["status"] != "offline") == is_living)
+                .filter_map(|peer| peer["display_name"].as_str())
+                .filter(|known| is_near(&known.to_lowercase()))
+                .collect();
+            names.dedup();
+            names.truncate(NEAR);
+            if !names.is_empty() {
+                return names;
+            }
+        }
+    }
+    Vec::new()
+}
+
+/// How many characters have to be put in, taken out or changed.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (line, a) in one.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = line + 1;
+        for (index, b) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(a != *b);
+            diagonal = row[index + 1];
+            row[index + 1] = changed.min(diagonal + 1).min(row[index] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn near_names_are_found() {
+        let peer = |name: &str, status: &str| json!({ "display_name": name, "status": status });
+        let peers = [
+            peer("codex@mono", "idle"),
+            peer("codex@web", "busy"),
+            peer("reviewer", "idle"),
+            peer("gemini@mono", "offline"),
+        ];
+        for (name, is) in [
+            ("codex", &["codex@mono", "codex@web"][..]),
+            ("CODEX@mono", &["codex@mono"]),
+            ("reviwer", &["reviewer"]),
+            ("mono", &["codex@mono"]),
+            ("gemini", &["gemini@mono"]),
+            ("nobody", &[]),
+            ("x", &[]),
+        ] {
+            assert_eq!(near(name, &peers), is, "{name}");
+        }
+    }
+
+    #[test]
+    fn distances() {
+        for (one, other, is) in
+            [("", "", 0), ("ann", "ann", 0), ("ann", "anna", 1), ("bob", "rob", 1), ("abc", "", 3)]
+        {
+            assert_eq!((distance(one, other), distance(other, one)), (is, is), "{one} {other}");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What a stranger meets on the first day: names, near misses, words for what waits, and errors that say what to do.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, Home, Running, svc, svc_with_input};
+use crate::expect::{each, new_task, page, peer, register, text};
+use crate::screens::{team, with};
+
+const SOON: Duration = Duration::from_secs(20);
+
+#[test]
+fn names_are_whole_where_there_is_room_and_what_says_nothing_is_left_out() {
+    let d = Daemon::start();
+    let names = ["claude-code@web-frontend", "codex@web-frontend", "gemini@web-frontend"];
+    for name in names {
+        let body = json!({ "display_name": name, "backend": "claude-code", "session_id": name, "path": "/a/long/path/of/a/project" });
+        register(&d, &body);
+    }
+    d.post("/v1/peers/operator/heartbeat", &json!({})).ok(200);
+    for columns in ["60", "80", "100"] {
+        let ran = with(&d.home, &[("COLUMNS", columns)], &["peer", "list"]);
+        for name in names.iter().chain(&["operator (you)"]) {
+            assert!(ran.ok().contains(name), "{columns}: {ran:?}");
+        }
+        assert!(!ran.stdout.contains("CIRCLE"), "{columns}: {ran:?}");
+    }
+    assert!(svc(&d.home, &["peer", "list"]).stdout.contains("default"), "a program gets all");
+}
+
+#[test]
+fn open_questions_are_told_from_others_on_a_narrow_screen() {
+    let d = Daemon::start();
+    let none = svc(&d.home, &["message", "list", "--open"]);
+    assert_eq!(none.ok(), "no open questions\n");
+    let (_, _, asked) = team(&d);
+    let ran = with(&d.home, &[("COLUMNS", "60")], &["message", "list"]);
+    let row = ran.ok().lines().nth(1).expect("a row");
+    assert!(row.contains(&asked[..14]) && row.contains(" open "), "{ran:?}");
+    assert!(row.contains("ann") && row.contains("bob"), "{ran:?}");
+    assert!(
+        svc(&d.home, &["message", "list"]).stdout.contains("queued"),
+        "a program gets the state"
+    );
+}
+
+#[test]
+fn a_message_is_shown_in_words_and_with_names() {
+    let d = Daemon::start();
+    let (_, _, asked) = team(&d);
+    let ran = with(&d.home, &[("COLUMNS", "60")], &["message", "show", &asked]);
+    let shown = ran.ok();
+    for words in [
+        "(question)",
+        "ann (peer_",
+        "bob with a name",
+        "waits in the inbox",
+        "a message to one peer",
+    ] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    assert!(!shown.contains("{\"") && !shown.contains("inter_session"), "{shown}");
+    assert!(shown.lines().all(|line| line.chars().count() <= 60), "{shown}");
+    let whole: String = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        whole.contains("with all of its tests and examples, work for you on that machine?"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_near_miss_is_told_who_may_be_meant() {
+    let d = Daemon::start();
+    for name in ["codex@mono", "gemini@mono"] {
+        let body = json!({ "display_name": name, "backend": "codex", "session_id": name });
+        register(&d, &body);
+    }
+    for (args, words) in [
+        (&["tell", "codex", "hi"][..], "did you mean codex@mono?"),
+        (&["tell", "CODEX@mono", "hi"], "did you mean codex@mono?"),
+        (&["ask", "gemni@mono", "hi", "--timeout", "0"], "did you mean gemini@mono?"),
+        (&["message", "send", "mono", "hi"], "did you mean codex@mono or gemini@mono?"),
+        (&["tell", "nobody", "hi"], "`svc peer list` shows who is here"),
+        (&["reply", "latest", "yes"], "nobody has written to you yet"),
+    ] {
+        let ran = svc(&d.home, args);
+        assert!(ran.code == Some(1) && ran.stderr.contains(words), "{args:?}: {ran:?}");
+        let json = svc(&d.home, &[args, &["--json"]].concat());
+        let problem: Value = serde_json::from_str(&json.stderr).expect("JSON");
+        assert_eq!(problem["code"], "not_found", "{args:?}: {problem}");
+    }
+    // One candidate a line, with its name.
+    let ran = svc(&d.home, &["peer", "show", "peer_"]);
+    assert_eq!(ran.code, Some(1), "no digit of it: {ran:?}");
+    let ids: Vec<String> =
+        page(&d.get("/v1/peers"), "peers").iter().map(|peer| text(peer, "peer_id")).collect();
+    let common = ids[0].bytes().zip(ids[1].bytes()).take_while(|(a, b)| a == b).count();
+    let ran = svc(&d.home, &["peer", "show", &ids[0][..common]]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    for id in &ids {
+        let is_candidate =
+            |line: &str| line.trim().starts_with(id.as_str()) && line.contains("online");
+        let line = ran.stderr.lines().find(|line| is_candidate(line)).expect("a line of its own");
+        assert!(line.contains("@mono"), "{line}");
+    }
+}
+
+#[test]
+fn a_message_says_when_it_is_read_and_a_wait_why_it_ended() {
+    let d = Daemon::start();
+    let ann = peer(&d, "s-1");
+    let name = text(&d.get(&format!("/v1/peers/{ann}")).ok(200), "display_name");
+    let told = svc(&d.home, &["tell", &name, "hi"]);
+    assert!(told.ok().contains("which is online: it reads the message "), "{told:?}");
+    let away = json!({ "status": "offline" });
+    d.post(&format!("/v1/peers/{ann}/heartbeat"), &away).ok(200);
+    let told = svc(&d.home, &["tell", &name, "hi"]);
+    assert!(
+        told.ok().contains("which is offline: it gets the message when it is back"),
+        "{told:?}"
+    );
+    let asked = svc(&d.home, &["ask", &name, "hi?", "--timeout", "1"]);
+    assert_eq!((asked.code, &*asked.stdout), (Some(1), ""), "{asked:?}");
+    let waits = asked.stderr.lines().next().expect("what it waits for, in a pipe, too");
+    assert!(waits.contains("waiting for the answer to msg_"), "{asked:?}");
+    let why = asked.stderr.lines().last().expect("why it ended");
+    assert!(why.contains("it is offline") && why.contains("when it is back"), "{asked:?}");
+}
+
+#[test]
+fn a_full_inbox_is_named() {
+    let d = Daemon::with(|plan| plan.env("SVC_INBOX_MAX", "1"));
+    let ann = peer(&d, "s-1");
+    let name = text(&d.get(&format!("/v1/peers/{ann}")).ok(200), "display_name");
+    svc(&d.home, &["tell", &name, "first"]).ok();
+    let full = svc(&d.home, &["tell", &name, "second"]);
+    assert_eq!(full.code, Some(1), "{full:?}");
+    assert!(full.stderr.contains(&format!("the inbox of {name:?} holds 1 ")), "{full:?}");
+    assert!(
+        full.stderr.contains("svc message ack") && !full.stderr.contains("try again"),
+        "{full:?}"
+    );
+    let cast = svc(&d.home, &["message", "broadcast", "to all"]);
+    let said = format!(
+        "delivered to 0: 0 now, 0 when they are back; not taken by 1, whose inbox is full: {name}"
+    );
+    assert_eq!(cast.ok().trim(), said);
+    let cast = svc(&d.home, &["message", "broadcast", "to all", "--json"]).json();
+    assert_eq!(cast["refused_by"], json!([ann]));
+}
+
+#[test]
+fn a_hook_that_lost_its_arguments_is_no_error_whatever_options_stand_there() {
+    let home = Home::new();
+    let folder = home.dir();
+    let folder = folder.to_str().expect("text");
+    let payload = br#"{"hook_event_name":"Stop","session_id":"s-1"}"#;
+    for args in
+        [&[][..], &["--json"], &["--home", folder], &["--utc", "--color", "never", "--json"]]
+    {
+        let ran = svc_with_input(&home, args, payload);
+        assert_eq!((ran.code, &*ran.stdout, &*ran.stderr), (Some(0), "", ""), "{args:?}");
+    }
+    let help = svc_with_input(&home, &["--json"], b"");
+    assert!(help.ok().contains("Usage: svc [OPTIONS] [COMMAND]"), "{help:?}");
+    assert!(!help.stdout.contains("package-files"), "{help:?}");
+}
+
+#[test]
+fn help_into_a_closed_pipe_is_no_failure() {
+    let home = Home::new();
+    let program = env!("CARGO_BIN_EXE_svc");
+    for args in ["", "help task show task_x"] {
+        // The reader is gone before anything is written.
+        let script = format!("({program} {args} </dev/null; echo $? >\"$CODE\") | true");
+        let code = home.path("code");
+        std::fs::create_dir_all(home.dir()).expect("a folder");
+        for _ in 0..8 {
+            let mut again = Command::new("bash");
+            again.args(["-c", &script]).env("CODE", &code).env("HOME", home.user());
+            let ran = Running::spawn(again).wait(SOON);
+            assert_eq!(ran.stderr, "", "{args}: {ran:?}");
+            assert_eq!(String::from_utf8_lossy(&home.read("code")).trim(), "0", "{args}");
+        }
+    }
+}
+
+#[test]
+fn the_last_task_and_the_session_of_a_name_are_shown() {
+    let d = Daemon::start();
+    let none = svc(&d.home, &["task", "show", "latest"]);
+    assert!(none.code == Some(1) && none.stderr.contains("svc task run"), "{none:?}");
+    new_task(&d);
+    let last = new_task(&d);
+    assert_eq!(svc(&d.home, &["task", "show", "latest", "--json"]).json()["task_id"], json!(last));
+    team(&d);
+    let shown = svc(&d.home, &["session", "show", "ann", "--json"]).json();
+    assert_eq!(shown["session_id"], "s-1");
+    svc(&d.home, &["session", "history", "ann"]).ok();
+    let sent = svc(&d.home, &["session", "send", "ann", "main is frozen", "--notify"]);
+    assert_eq!(sent.code, Some(0), "{sent:?}");
+    for args in [
+        &["session", "show", "nobody"][..],
+        &["session", "history", "nobody"],
+        &["session", "send", "nobody", "hi"],
+    ] {
+        let ran = svc(&d.home, args);
+        assert!(
+            ran.code == Some(1) && ran.stderr.contains("svc session list"),
+            "{args:?}: {ran:?}"
+        );
+        assert!(!ran.stderr.contains("sessions_list"), "{args:?}: {ran:?}");
+    }
+}
+
+#[test]
+fn tokens_that_are_no_longer_good_are_shown_on_demand() {
+    let d = Daemon::start();
+    d.session("s-good");
+    d.session("s-gone");
+    let tokens = |args: &[&str]| {
+        let page = svc(&d.home, &[&["token", "list", "--json"], args].concat()).json();
+        each(page["tokens"].as_array().expect("rows"), "session")
+    };
+    let all = svc(&d.home, &["token", "list", "--json"]).json();
+    let gone =
+        all["tokens"].as_array().expect("rows").iter().find(|row| row["session"] == "s-gone");
+    svc(&d.home, &["token", "revoke", &text(gone.expect("it is there"), "token_id")]).ok();
+    assert_eq!(tokens(&[]), ["s-good"]);
+    assert_eq!(tokens(&["--limit", "1"]), ["s-good"], "what is passed over makes no page empty");
+    assert_eq!(tokens(&["--all"]).len(), 2);
+}
+
+#[test]
+fn a_registration_that_renames_says_so() {
+    let home = Daemon::start();
+    let register =
+        |name: &str| svc(&home.home, &["peer", "register", "--name", name, "--backend", "x"]);
+    assert_eq!(register("A").stderr, "");
+    let renamed = register("B");
+    assert!(renamed.ok().contains('B') && renamed.stderr.contains("was called A"), "{renamed:?}");
+    assert_eq!(register("B").stderr, "");
+}
+
+#[test]
+fn a_start_where_another_svc_is_says_so() {
+    let other = Daemon::start();
+    let home = Home::new();
+    let ran = svc(&home, &["start", "--listen", &format!("127.0.0.1:{}", other.port())]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains(&format!("another data folder (pid {})", other.pid())), "{ran:?}");
+    assert!(ran.stderr.contains("--listen"), "{ran:?}");
+}
