@@ -288,7 +288,7 @@ fn print_history(history: &Value) -> anyhow::Result<()> {
     for text in output::items(history, "messages") {
         let at = output::cell(text, "at");
         let (role, tool) = (output::cell(text, "role"), output::cell(text, "tool"));
-        let tool = if tool.is_empty() { String::new() } else { format!(" {tool}") };
+        let tool = if text["tool"].is_string() { format!(" {tool}") } else { String::new() };
         output::line(&output::visible(&format!("{at} {role}{tool}")))?;
         let words = output::cell(text, "text");
         let lines: Vec<String> =

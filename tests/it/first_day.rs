@@ -94,8 +94,9 @@ fn a_near_miss_is_told_who_may_be_meant() {
     // One candidate a line, with its name.
     let ran = svc(&d.home, &["peer", "show", "peer_"]);
     assert_eq!(ran.code, Some(1), "no digit of it: {ran:?}");
-    let ids: Vec<String> =
-        page(&d.get("/v1/peers"), "peers").iter().map(|peer| text(peer, "peer_id")).collect();
+    let mut ids = each(&page(&d.get("/v1/peers"), "peers"), "peer_id");
+    ids.retain(|id| id.starts_with("peer_"));
+    assert_eq!(ids.len(), 2, "{ids:?}");
     let common = ids[0].bytes().zip(ids[1].bytes()).take_while(|(a, b)| a == b).count();
     let ran = svc(&d.home, &["peer", "show", &ids[0][..common]]);
     assert_eq!(ran.code, Some(2), "{ran:?}");

@@ -93,7 +93,7 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
             let present = peer(&client, &to).await;
             let (status, when) = (output::cell(&present, "status"), when(&question));
             bail!(
-                "{name} has not answered within {seconds} s: it is {status}, and when it was asked, {when}. The question {id} \
+                "{name} has not answered within {seconds} s: it is {status} ({when}). The question {id} \
                  stays open, and the answer will be in `svc inbox`"
             )
         }
