@@ -63,7 +63,8 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
         if context.json {
             output::json(&question)?;
         } else {
-            output::line(&format!("{asked} ({id}); the answer will be in `svc inbox`"))?;
+            output::line(&asked)?;
+            output::line(&format!("the answer to {id} will be in `svc inbox`"))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
