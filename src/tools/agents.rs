@@ -76,7 +76,7 @@ struct SendMessageArguments {
 struct SendMessageResult {
     task_id: TaskId,
     /// You hear of the end later.
-    #[serde(rename = "async", skip_serializing_if = "std::ops::Not::not")]
+    #[serde(rename = "async", default, skip_serializing_if = "std::ops::Not::not")]
     is_async: bool,
     /// Who gets it.
     instance: String,
@@ -89,7 +89,7 @@ struct SendMessageResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
     /// It said more than that: the stream `task/<task_id>` has all of it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
     /// Why the task failed.
     #[serde(skip_serializing_if = "Option::is_none")]

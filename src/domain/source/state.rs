@@ -92,7 +92,7 @@ pub struct SourceView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// Further instances: those of projects and sessions.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<SourceInstance>,
     /// The file that names it.
     pub from: String,
@@ -100,7 +100,7 @@ pub struct SourceView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_by: Option<String>,
     /// What is odd about it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Since when it is in this state.
     pub since: Timestamp,

@@ -74,7 +74,7 @@ pub struct BroadcastReach {
     /// Of those, the inboxes of peers that are offline: they get it when they are back.
     pub later: u64,
     /// Peers whose inbox is full and did not take it. Absent if there are none.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_by: Vec<PeerId>,
 }
 

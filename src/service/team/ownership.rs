@@ -294,7 +294,7 @@ mod tests {
     }
 
     async fn next_frames(feed: &mut Subscription) -> String {
-        let patience = std::time::Duration::from_secs(20);
+        let patience = Duration::from_secs(20);
         let next = tokio::time::timeout(patience, feed.next()).await.expect("in time");
         let Some(SubscriptionChunk::Frames(frames)) = next.unwrap() else { panic!("no frames") };
         String::from_utf8(frames.to_vec()).unwrap()

@@ -50,7 +50,7 @@ pub(super) struct FetchResult {
     status: u16,
     /// Text as it is; HTML as markdown.
     content: String,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
 }
 

@@ -54,7 +54,7 @@ struct FileText {
     line_end: usize,
     /// How many lines the file has.
     total_lines: usize,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
 }
 

@@ -58,7 +58,7 @@ fn two_hundred() -> usize {
 pub(super) struct GrepResult {
     matches: Vec<GrepMatch>,
     count: usize,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
 }
 
@@ -68,9 +68,9 @@ struct GrepMatch {
     path: String,
     line: u64,
     text: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     before: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     after: Vec<String>,
 }
 
@@ -101,7 +101,7 @@ fn yes() -> bool {
 pub(super) struct GlobResult {
     paths: Vec<String>,
     count: usize,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
 }
 

@@ -168,7 +168,8 @@ mod tests {
             StreamVisibility::Answers,
         ]
         .into_iter()
-        .zip(1..)
+        // Two digits each, so that order by name is order by number.
+        .zip(10..)
         .map(|(visibility, number)| (StreamName::of("x", number), visibility))
         .collect();
         for (name, visibility) in streams.clone() {

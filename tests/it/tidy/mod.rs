@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use imports::{Arrow, Crate, circles, collect};
+use syn::visit::Visit;
 
 /// The floors from the lowest up. A room may name what stands on the floors below its own, and nothing beside it.
 const FLOORS: [&[&str]; 12] = [
@@ -262,6 +263,54 @@ fn what_is_printed_goes_through_the_door() {
         .map(|(file, line, text)| format!("{file}:{line}: {text}"))
         .collect();
     assert!(outside.is_empty(), "{}", outside.join("\n"));
+}
+
+/// Looks for fields that a result may leave out and that its schema requires all the same.
+#[derive(Default)]
+struct LeftOutFields {
+    file: String,
+    strays: Vec<String>,
+    seen: usize,
+}
+
+impl<'ast> Visit<'ast> for LeftOutFields {
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        let lists = |attributes: &[syn::Attribute], name: &str| -> Vec<String> {
+            let named = attributes.iter().filter(|attribute| attribute.path().is_ident(name));
+            let lists = named.filter_map(|attribute| attribute.meta.require_list().ok());
+            lists.map(|list| list.tokens.to_string()).collect()
+        };
+        if !lists(&item.attrs, "derive").iter().any(|derives| derives.contains("JsonSchema")) {
+            return;
+        }
+        for field in &item.fields {
+            for serde in lists(&field.attrs, "serde") {
+                // An `Option` is never required.
+                if !serde.contains("skip_serializing_if") || serde.contains("Option::is_none") {
+                    continue;
+                }
+                self.seen += 1;
+                if !serde.contains("default") {
+                    let name = field.ident.as_ref().map(ToString::to_string).unwrap_or_default();
+                    self.strays.push(format!("{}: {}.{name}", self.file, item.ident));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_result_may_leave_out_its_schema_does_not_require() {
+    let mut fields = LeftOutFields::default();
+    let mut files = BTreeMap::new();
+    collect(&root().join("src"), &root().join("src"), &mut files);
+    for (file, text) in files {
+        fields.file = format!("src/{file}");
+        fields.visit_file(&syn::parse_file(&text).expect("it compiles"));
+    }
+    assert!(fields.seen > 10, "fields are seen: {}", fields.seen);
+    let strays = fields.strays.join("\n");
+    assert!(strays.is_empty(), "clients refuse a result without these: say `default`:\n{strays}");
 }
 
 #[test]
