@@ -1,4 +1,4 @@
--- What the migrations up to 32 make of an empty file, for a first start. Written by a test of migrate.rs.
+-- What the migrations up to 33 make of an empty file, for a first start. Written by a test of migrate.rs.
 CREATE TABLE stream (
     id integer primary key,
     -- `task/<id>`, `peer/<id>`, `session/<id>`, `team`, `daemon`
@@ -66,7 +66,7 @@ CREATE TABLE message (
 , given_by text, text_id integer references message_text (id), sent_by text, bytes integer not null default 0, waits integer not null generated always as (
     state in ('accepted', 'queued', 'offered')
     or (state = 'injected' and (type = 'query' or given_by is null or coalesce(leased_until, 1) = 0))
-) virtual, source_tool text, source_session text, run_id text, turn integer, held_until integer) strict;
+) virtual, source_tool text, source_session text, run_id text, turn integer, held_until integer, by_call integer not null default 0 check (by_call in (0, 1))) strict;
 CREATE TABLE message_state (
     message_id text not null references message (message_id),
     state text not null,
@@ -933,7 +933,6 @@ end;
 CREATE INDEX message_run on message (run_id) where run_id is not null;
 CREATE UNIQUE INDEX conversation_run_key on conversation_run (source_session, idempotency_key)
     where idempotency_key is not null;
-CREATE INDEX conversation_run_pair on conversation_run (source_session, target_session, created_at);
 CREATE INDEX conversation_run_wait on conversation_run (waits_until)
     where waits_until is not null and ended_at is null;
 CREATE INDEX conversation_run_target on conversation_run (target_peer) where ended_at is null;
@@ -975,3 +974,5 @@ select
     strftime('%Y-%m-%dT%H:%M:%fZ', r.ended_at / 1000.0, 'unixepoch') as ended_at
 from conversation_run r
 order by r.id desc;
+CREATE INDEX message_by_call on message (from_peer, to_peer, at) where by_call = 1;
+CREATE INDEX conversation_run_pair on conversation_run (source_session, target_peer, created_at);
