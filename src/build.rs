@@ -13,8 +13,9 @@ use flate2::{Compression, write::GzEncoder};
 
 fn main() -> io::Result<()> {
     println!("cargo:rerun-if-changed=migrations");
-    println!("cargo:rerun-if-changed=src/http/page/assets");
     let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")?).join("src/http/page/assets");
+    // The whole path: a clone that used this target folder before may be gone.
+    println!("cargo:rerun-if-changed={}", root.display());
     let out = PathBuf::from(variable("OUT_DIR")?);
     let mut table = String::from("[\n");
     for (number, file) in files(&root)?.into_iter().enumerate() {

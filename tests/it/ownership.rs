@@ -227,6 +227,7 @@ fn each_route_answers_each_caller_by_the_rule() {
         format!("/v1/hosts/{}/stop", world.fresh_agent(&format!("spare-{}", made.get())))
     };
     let steer = [200, 403, 403, 404, 403];
+    let has_turn = std::cell::Cell::new(false);
     let rows: Vec<Row<'_>> = vec![
         reads("GET /v1/agents", "/v1/agents".into(), all),
         reads("GET /v1/hosts", "/v1/hosts".into(), all),
@@ -247,7 +248,17 @@ fn each_route_answers_each_caller_by_the_rule() {
             [404, 403, 403, 404, 403],
         ),
         posts("POST /v1/hosts/{id}/stop", || (another(), json!({ "timeout": 5 })), steer),
-        posts("POST /v1/hosts/{id}/interrupt", || (hosts("/interrupt"), json!({})), steer),
+        posts(
+            "POST /v1/hosts/{id}/interrupt",
+            || {
+                // Of an agent without a turn there is nothing to interrupt. The first one ends this one's program.
+                if !has_turn.replace(true) {
+                    world.d.post(&hosts("/send"), &json!({ "input": "x" })).ok(200);
+                }
+                (hosts("/interrupt"), json!({}))
+            },
+            steer,
+        ),
         posts(
             "POST /v1/requests/{id}/answer",
             || ("/v1/requests/req_none/answer".into(), json!({ "option_id": "a" })),
