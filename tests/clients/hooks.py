@@ -10,6 +10,7 @@ told is read from the requests that its model got.
 import contextlib
 import copy
 import glob
+import html
 import json
 import os
 import re
@@ -300,6 +301,8 @@ def message(agent, others):
         told = model.body(2)
         while "\\" in told:
             told = re.sub(r"\\(.)", lambda escaped: "\n" if escaped[1] == "n" else escaped[1], told)
+        # Gemini escapes what a hook says.
+        told = html.unescape(told)
         [(theirs, name)] = agent.query("select session_id, display_name from peer where peer_id = ?", sent[0][1])
         question, asker = sent[0]
         words = [
