@@ -47,7 +47,12 @@ pub(super) async fn connection(
         let requests = Box::pin(serve_requests(socket, transport, &edge, &stop));
         let Some(TakenStream { socket: taken, response, closes }) = requests.await else { return };
         let now = edge.now();
-        match StreamWriter::new(taken, response, now, closes).run().await {
+        let written = tokio::select! {
+            written = StreamWriter::new(taken, response, now, closes).run() => written,
+            // At the end each stream ends by itself. A client that does not read is not waited for.
+            () = after_stop(&stop) => return,
+        };
+        match written {
             Ok(next) if !closes && !stop.is_cancelled() => socket = next,
             Ok(_) => return,
             Err(error) => {
@@ -57,6 +62,12 @@ pub(super) async fn connection(
             }
         }
     }
+}
+
+/// Ends some time after the stop has begun: enough for a client that reads.
+async fn after_stop(stop: &CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(HALF_A_HEAD).await;
 }
 
 /// A stream of events, and the socket to write it to.

@@ -318,6 +318,22 @@ fn data_is_one_line_whatever_a_frame_holds() {
 }
 
 #[test]
+fn a_subscriber_that_does_not_read_holds_up_no_stop() {
+    let mut d = Daemon::start();
+    let task = new_task(&d);
+    let line = "x".repeat(9000);
+    let batch: Vec<_> = (0..60).map(|_| frame(&line)).collect();
+    // More than the system keeps for a socket at both ends.
+    for _ in 0..40 {
+        append(&d, &task, &json!(batch));
+    }
+    let stalled = d.follow(&subscribe(&task));
+    // Others are given up after ten seconds.
+    d.stop_within(Duration::from_secs(7));
+    drop(stalled);
+}
+
+#[test]
 fn two_hundred_subscribers_all_get_all() {
     let d = Daemon::start();
     let task = new_task(&d);
