@@ -2,6 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use futures_util::future;
+use tokio::sync::oneshot;
+
 use crate::{
     domain::{NewEvent, Principal, Seq, StreamName, StreamVisibility, limits},
     store::{
@@ -36,6 +39,15 @@ async fn spoil(tx: &mut WriteTx) -> Result<(), StoreError> {
 #[tokio::test]
 async fn who_writes_much_waits_behind_its_own_writes() {
     let test = TestStore::open().await;
+    // The writer has a job that waits until the others queue: it is a thread, and takes at once what it finds.
+    let (entered, busy) = oneshot::channel();
+    let (open, opened) = oneshot::channel();
+    let held = test.store.write(move |_| {
+        Box::pin(async move {
+            entered.send(()).unwrap();
+            opened.await.map_err(|_| StoreError::Stopped)
+        })
+    });
     let order = Arc::new(Mutex::new(Vec::new()));
     let write = |lane: WriteLane, name: &'static str| {
         let (store, order) = (test.store.clone(), Arc::clone(&order));
@@ -56,7 +68,13 @@ async fn who_writes_much_waits_behind_its_own_writes() {
     let others = [write(lane("other"), "other"), write(WriteLane::default(), "operator")];
     // More than a lane takes: the last of them wait for room in it.
     let writes = flood(10).chain(others).chain(flood(limits::WRITE_LANE));
-    futures_util::future::join_all(writes).await;
+    let queue_all = async {
+        busy.await.unwrap();
+        let release = async { open.send(()).unwrap() };
+        future::join(future::join_all(writes), release).await
+    };
+    let (released, _) = future::join(held, queue_all).await;
+    released.unwrap();
     let order = order.lock().unwrap();
     assert_eq!(order[..3], ["greedy", "other", "operator"], "one of each lane in turn");
     assert_eq!(order.len(), limits::WRITE_LANE + 12, "and all of them in the end");
@@ -97,7 +115,7 @@ async fn a_failing_job_undoes_only_itself() {
             }
         }
     });
-    let outcomes = futures_util::future::join_all(jobs).await;
+    let outcomes = future::join_all(jobs).await;
     assert!(outcomes.iter().all(|&as_expected| as_expected), "{outcomes:?}");
     let commits = store.stats().commits - before;
     assert!(commits < 30, "the jobs shared commits: {commits}");
@@ -135,7 +153,7 @@ async fn a_repeat_is_answered_with_the_first_seqs() {
     assert_eq!(appended(&["b", "c"]).await.unwrap(), (3, 4));
     assert_eq!(appended(&["d", "d"]).await.unwrap(), (5, 5));
     // At the same time, within one commit.
-    let same = futures_util::future::join_all((0..10).map(|_| appended(&["e"]))).await;
+    let same = future::join_all((0..10).map(|_| appended(&["e"]))).await;
     assert!(same.iter().all(|it| it.as_ref().unwrap() == &(6, 6)));
     let closed: Result<(), StoreError> =
         store.write(|tx| Box::pin(async move { tx.close_stream(&name()).await })).await;
@@ -155,7 +173,7 @@ async fn large_appends_take_several_statements_and_one_commit() {
     let many = |n: usize| (0..n).map(|_| event("frame", "{}")).collect::<Vec<_>>();
     let jobs = [1, 2, 3, 511, 512, 513, 1000, 1024, 1025, 2049]
         .map(|n| async move { store.append(name(), many(n)).await.unwrap() });
-    let appended = futures_util::future::join_all(jobs).await;
+    let appended = future::join_all(jobs).await;
     let mut end = 1;
     for seqs_of_job in appended {
         assert_eq!(seqs_of_job.first, end + 1, "appends of one producer stay in order");
