@@ -1,5 +1,6 @@
 //! Following an agent on the terminal, and talking with it.
 
+use std::fmt::Write as _;
 use std::io::BufRead as _;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -204,7 +205,8 @@ impl Printer {
         let options = output::items(request, "options");
         let mut text = format!("svc: it asks: {}\n", output::cell(request, "title"));
         for (number, option) in options.iter().enumerate() {
-            text.push_str(&format!("  {}: {}\n", number + 1, output::cell(option, "name")));
+            writeln!(text, "  {}: {}", number + 1, output::cell(option, "name"))
+                .expect("writing to a string does not fail");
         }
         output::notes(&text);
         let ids = options.iter().map(|option| output::cell(option, "option_id")).collect();

@@ -283,7 +283,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Session(command) => session::run(context, command).await,
         Command::Ghap(command) => ghap::run(context, command).await,
         Command::Message(command) => message::run(context, command).await,
-        Command::Ask(args) => people::ask(context, args).await,
+        Command::Ask(args) => Box::pin(people::ask(context, args)).await,
         Command::Tell(args) => people::tell(context, args).await,
         Command::Reply(args) => people::reply(context, args).await,
         Command::Inbox(args) => people::inbox(context, args).await,

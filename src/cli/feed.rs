@@ -18,7 +18,9 @@ impl Feed {
     pub(super) async fn with_names(client: &Client) -> Self {
         let mut feed = Self::default();
         if let Ok(page) = client.get::<Value>("/v1/peers?limit=500").await {
-            output::items(&page, "peers").iter().for_each(|peer| feed.learn(peer));
+            for peer in output::items(&page, "peers") {
+                feed.learn(peer);
+            }
         }
         feed
     }

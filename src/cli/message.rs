@@ -1,5 +1,6 @@
 //! `svc message`: what peers tell each other.
 
+use std::fmt::Write as _;
 use std::io::Read as _;
 use std::process::ExitCode;
 
@@ -251,11 +252,13 @@ async fn reached(client: &Client, answer: &Value) -> String {
             names.push(output::visible(name.unwrap_or(&id)));
         }
         let more = if full.len() > NAMED { ", …" } else { "" };
-        text.push_str(&format!(
+        write!(
+            text,
             "; not taken by {}, whose inbox is full: {}{more}",
             full.len(),
             names.join(", ")
-        ));
+        )
+        .expect("writing to a string does not fail");
     }
     text
 }

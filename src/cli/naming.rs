@@ -50,7 +50,7 @@ pub(super) async fn peer_found<T>(
             let words = ["peer_id", "display_name", "status", "backend", "path"];
             words.map(|key| cell(peer, key)).join("  ")
         });
-        return Err(choice(error, name, "peer", rows.collect()).into());
+        return Err(choice(error, name, "peer", &rows.collect::<Vec<_>>()).into());
     }
     let near = near(name, peers);
     let advice = match near.split_last() {
@@ -96,7 +96,7 @@ pub(super) async fn message_found<T>(
             end("to_name", "to_peer")
         )
     });
-    Err(choice(error, name, "message", rows.collect()).into())
+    Err(choice(error, name, "message", &rows.collect::<Vec<_>>()).into())
 }
 
 /// Whether the daemon found several things of a name.
@@ -114,7 +114,7 @@ fn is_named(thing: &Value, id_field: &str, name: &str) -> bool {
 }
 
 /// One candidate a line. Where none can be listed the daemon's own words have to do.
-fn choice(source: ClientError, name: &str, kind: &str, rows: Vec<String>) -> AdvisedError {
+fn choice(source: ClientError, name: &str, kind: &str, rows: &[String]) -> AdvisedError {
     if rows.is_empty() {
         return AdvisedError { text: visible(&source.to_string()), source };
     }

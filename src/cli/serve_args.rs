@@ -9,6 +9,7 @@ use crate::config::Flags;
 
 /// Flags of `svc serve`.
 #[derive(Debug, Clone, Default, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub struct ServeArgs {
     /// Address to listen on; repeatable [default: 127.0.0.1:6334]
     #[arg(long, value_name = "ADDR:PORT")]

@@ -241,8 +241,7 @@ fn read_instance(
         if variable.is_empty() || variable.contains(['=', '\0']) {
             return Err(wrong(&field, "is not the name of a variable".to_owned()));
         }
-        expand(text, &|_| Some(String::new()))
-            .map_err(|problem| wrong(&field, problem.to_string()))?;
+        expand(text, &|_| Some(String::new())).map_err(|problem| wrong(&field, problem.clone()))?;
     }
     let permission = match raw.permission {
         Some(text) => permission_mode(&text).map_err(|problem| wrong("permission", problem))?,
@@ -509,7 +508,7 @@ mod tests {
 
     #[test]
     fn times_and_folders() {
-        assert_eq!(duration("30m"), Ok(Duration::from_secs(1800)));
+        assert_eq!(duration("30m"), Ok(Duration::from_mins(30)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("0"), Ok(Duration::ZERO));
         for text in ["", "m", "30", "1.5s", "-1s", "99999999999999999999s"] {

@@ -117,7 +117,9 @@ impl ServingDaemon {
         })
         .await?;
         tools.join(Arc::new(sources.clone()));
-        resource_tools(&sources).into_iter().for_each(|tool| tools.add(tool));
+        for tool in resource_tools(&sources) {
+            tools.add(tool);
+        }
         let mut prompts = mcp::builtin_prompts();
         prompts.push(mcp::servers_prompt(sources.clone()));
         let mcp = McpServer::start(McpServerParts {

@@ -89,11 +89,11 @@ impl fmt::Debug for AgentInstance {
 
 impl AgentInstance {
     /// Time until an agent has to show a sign of life.
-    pub const START_TIMEOUT: Duration = Duration::from_secs(60);
+    pub const START_TIMEOUT: Duration = Duration::from_mins(1);
     /// Time until a request is denied.
-    pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
+    pub const REQUEST_TIMEOUT: Duration = Duration::from_mins(10);
     /// Time until an idle agent of a dispatch is ended.
-    pub const IDLE_TIMEOUT: Duration = Duration::from_secs(1800);
+    pub const IDLE_TIMEOUT: Duration = Duration::from_mins(30);
 
     /// The instance that a backend is without an entry; `None` if the backend has no program of its own.
     pub fn of_backend(backend: AgentBackend) -> Option<Self> {
@@ -181,10 +181,10 @@ mod tests {
     #[test]
     fn a_rate_is_a_number_and_a_unit() {
         let rate = |text: &str| text.parse::<StartRate>();
-        let minute = StartRate { starts: 30, window: Duration::from_secs(60) };
+        let minute = StartRate { starts: 30, window: Duration::from_mins(1) };
         assert_eq!(rate("30/m"), Ok(minute));
         assert_eq!(rate("5/s").unwrap().window, Duration::from_secs(1));
-        assert_eq!(rate("5/h").unwrap().window, Duration::from_secs(3600));
+        assert_eq!(rate("5/h").unwrap().window, Duration::from_hours(1));
         for text in ["", "30", "m", "0/m", "-1/s", "30/d", "30/m/s", "many/m"] {
             assert!(rate(text).is_err(), "{text}");
         }

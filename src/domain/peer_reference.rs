@@ -156,11 +156,12 @@ mod tests {
 
     #[test]
     fn a_key_names_a_session_whatever_its_case() {
+        use PeerStatus::Idle;
+
         let key = |text: &str| match PeerReference::parse(text) {
             Some(PeerReference::SessionKey(key)) => key,
             other => panic!("{text}: {other:?}"),
         };
-        use PeerStatus::Idle;
         for (text, backend, session, is_of) in [
             ("agent:codex:S-1", "codex", "s-1", true),
             ("Agent:Codex:s-1", "codex", "s-1", true),

@@ -3,6 +3,7 @@
 //! No input or output but the spool: what is to be done to the program is left in [`HostedAgent::take_actions`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -737,10 +738,11 @@ impl HostedAgent {
         for text in [&mut entry.content, &mut entry.tool_result].into_iter().flatten() {
             shorten(text, MAX_ENTRY_TEXT);
         }
-        if let Some(turn) = &mut self.turn {
-            if entry.role == HistoryRole::Assistant && entry.content.is_some() {
-                turn.last_text.clone_from(&entry.content);
-            }
+        if let Some(turn) = &mut self.turn
+            && entry.role == HistoryRole::Assistant
+            && entry.content.is_some()
+        {
+            turn.last_text.clone_from(&entry.content);
         }
         let (now, is_of_tool) = (entry.timestamp, entry.is_of_tool());
         let event = AgentEventBody::ChatEntry { chat_entry: entry };
@@ -795,12 +797,11 @@ impl<'a> OutputLine<'a> {
             }
             Err(error) => Err(error),
         };
-        match text {
-            Ok(text) => Self { kind, data: text.into(), encoding: None, truncated },
-            Err(_) => {
-                let data = base64::engine::general_purpose::STANDARD.encode(bytes).into();
-                Self { kind, data, encoding: Some("base64"), truncated }
-            }
+        if let Ok(text) = text {
+            Self { kind, data: text.into(), encoding: None, truncated }
+        } else {
+            let data = base64::engine::general_purpose::STANDARD.encode(bytes).into();
+            Self { kind, data, encoding: Some("base64"), truncated }
         }
     }
 }
@@ -809,6 +810,7 @@ fn shorten(text: &mut String, most: usize) {
     if text.len() > most {
         let dropped = text.len() - most;
         text.truncate(text.floor_char_boundary(most));
-        text.push_str(&format!("\n[{dropped} bytes more are in the stream]"));
+        write!(text, "\n[{dropped} bytes more are in the stream]")
+            .expect("writing to a string does not fail");
     }
 }

@@ -68,7 +68,7 @@ impl HostClient {
     /// The host and its agent. A host of another agent, or of another protocol, is foreign.
     pub(crate) async fn status(&self) -> Result<HostStatus, HostError> {
         let status: HostStatus =
-            self.request(HostRequestKind::Status, &None::<()>, ANSWER_WITHIN).await?;
+            self.request(HostRequestKind::Status, None::<&()>, ANSWER_WITHIN).await?;
         if status.agent.id != self.agent {
             let other = &status.agent.id;
             return Err(HostError::Foreign(format!("its socket is that of agent {other}")));
@@ -82,20 +82,20 @@ impl HostClient {
 
     /// Gives the agent input.
     pub(crate) async fn send(&self, input: &SendInput) -> Result<SendAnswer, HostError> {
-        self.request(HostRequestKind::Send, &Some(input), SEND_WITHIN).await
+        self.request(HostRequestKind::Send, Some(&input), SEND_WITHIN).await
     }
 
     /// Answers what the agent asked.
     pub(crate) async fn answer(&self, answer: &AnswerAgent) -> Result<(), HostError> {
         let _answer: Option<serde_json::Value> =
-            self.request(HostRequestKind::Answer, &Some(answer), SEND_WITHIN).await?;
+            self.request(HostRequestKind::Answer, Some(&answer), SEND_WITHIN).await?;
         Ok(())
     }
 
     /// Ends the turn that is under way.
     pub(crate) async fn interrupt(&self) -> Result<(), HostError> {
         let _answer: Option<serde_json::Value> =
-            self.request(HostRequestKind::Interrupt, &None::<()>, SEND_WITHIN).await?;
+            self.request(HostRequestKind::Interrupt, None::<&()>, SEND_WITHIN).await?;
         Ok(())
     }
 
@@ -103,7 +103,7 @@ impl HostClient {
     pub(crate) async fn withdraw(&self, message_id: &str) -> Result<(), HostError> {
         let interrupt = InterruptAgent { message_id: Some(message_id.to_owned()) };
         let _answer: Option<serde_json::Value> =
-            self.request(HostRequestKind::Interrupt, &Some(interrupt), SEND_WITHIN).await?;
+            self.request(HostRequestKind::Interrupt, Some(&interrupt), SEND_WITHIN).await?;
         Ok(())
     }
 
@@ -111,19 +111,20 @@ impl HostClient {
     pub(crate) async fn stop(&self, stop: &StopAgent) -> Result<StopAnswer, HostError> {
         let given = u64::try_from(stop.timeout).unwrap_or(0);
         let given = Duration::from_secs(if given == 0 { 30 } else { given });
-        self.request(HostRequestKind::Stop, &Some(stop), given + STOP_GRACE).await
+        self.request(HostRequestKind::Stop, Some(&stop), given + STOP_GRACE).await
     }
 
     /// What was said.
     pub(crate) async fn history(&self, query: &HistoryQuery) -> Result<HistoryPage, HostError> {
-        self.request(HostRequestKind::History, &Some(query), SEND_WITHIN).await
+        self.request(HostRequestKind::History, Some(&query), SEND_WITHIN).await
     }
 
     /// Follows the host's events after `offset`.
     pub(crate) async fn attach(&self, offset: i64) -> Result<HostFeed, HostError> {
         let mut connection = self.connect().await?;
         let attach = Some(AttachStream { offset });
-        let reply = connection.exchange(HostRequestKind::Attach, &attach, ANSWER_WITHIN).await?;
+        let reply =
+            connection.exchange(HostRequestKind::Attach, attach.as_ref(), ANSWER_WITHIN).await?;
         let answer: AttachAnswer = payload(reply)?;
         if answer.agent_id != self.agent {
             let other = answer.agent_id;
@@ -135,7 +136,7 @@ impl HostClient {
     async fn request<P: Serialize, A: DeserializeOwned>(
         &self,
         kind: HostRequestKind,
-        request: &Option<P>,
+        request: Option<&P>,
         within: Duration,
     ) -> Result<A, HostError> {
         let mut connection = self.connect().await?;
@@ -171,10 +172,10 @@ impl Connection {
     async fn exchange<P: Serialize>(
         &mut self,
         kind: HostRequestKind,
-        payload: &Option<P>,
+        payload: Option<&P>,
         within: Duration,
     ) -> Result<HostReply, HostError> {
-        let payload = payload.as_ref().map(serde_json::to_value).transpose();
+        let payload = payload.map(serde_json::to_value).transpose();
         let request = HostRequest {
             kind: kind.as_str().to_owned(),
             id: None,

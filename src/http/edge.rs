@@ -161,13 +161,12 @@ impl Edge {
         }
         let lane = caller.as_ref().map(|caller| WriteLane::of(&caller.principal()));
         let lane = lane.unwrap_or_default();
-        let (response, route) = match (serving.direct_route(&parts), &caller) {
-            (Some(route), Some(caller)) => {
+        let (response, route) =
+            if let (Some(route), Some(caller)) = (serving.direct_route(&parts), &caller) {
                 let work = lane.scope(serving.answer_direct(route, caller, parts, body));
                 let answer = AssertUnwindSafe(work).catch_unwind().await;
                 (answer.unwrap_or_else(routes::panicked), route.name())
-            }
-            _ => {
+            } else {
                 request = Request::from_parts(parts, body);
                 if let Some(caller) = &caller {
                     request.extensions_mut().insert(caller.clone());
@@ -181,8 +180,7 @@ impl Edge {
                 };
                 let route = RouteName::of(&response);
                 (response, route)
-            }
-        };
+            };
         let mut stream = admission.and_then(|admission| admission.stream);
         if is_endless(&response)
             && stream.is_none()

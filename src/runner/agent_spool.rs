@@ -213,7 +213,7 @@ impl AgentSpool {
             if let Some((end, _)) = ends.nth(wanted) {
                 return Ok(at + end as u64 + 1);
             }
-            left -= block[..read].iter().filter(|byte| **byte == b'\n').count() as u64;
+            left -= memchr::memchr_iter(b'\n', &block[..read]).count() as u64;
             at += read as u64;
         }
         Ok(at)

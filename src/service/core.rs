@@ -43,12 +43,12 @@ impl Core {
         store: Store,
         clock: Arc<dyn Clock>,
         ids: Ids,
-        tuning: Tuning,
+        tuning: &Tuning,
     ) -> Self {
         let budget = Budget::new(tuning.budget);
         let work = tokio::sync::Notify::new();
         let sessions = OnceLock::new();
-        Self(Arc::new(SharedMeans { store, clock, ids, tuning, budget, work, sessions }))
+        Self(Arc::new(SharedMeans { store, clock, ids, tuning: *tuning, budget, work, sessions }))
     }
 
     /// Sets whom sessions see and send to. Only the first call counts.

@@ -74,7 +74,7 @@ impl Services {
         tuning: Tuning,
         tokens: Tokens,
     ) -> Self {
-        let core = Core::new(store, clock, ids, tuning);
+        let core = Core::new(store, clock, ids, &tuning);
         let access = Access::new(core.clone(), tokens);
         let team = Team::new(core.clone(), access.clone());
         let search = Search::new(core.clone());

@@ -60,14 +60,13 @@ impl Containers {
     ) -> io::Result<Vec<String>> {
         let Some(at) = run_command(program, &args) else { return Ok(args) };
         private_file::create_folder(&self.0)?;
-        let cidfile = match own_cidfile(&args[at..]) {
-            Some(own) => own,
-            None => {
-                let cidfile = self.0.join(format!("{mark}.cid"));
-                let option = ["--cidfile".to_owned(), cidfile.display().to_string()];
-                args.splice(at..at, option);
-                cidfile
-            }
+        let cidfile = if let Some(own) = own_cidfile(&args[at..]) {
+            own
+        } else {
+            let cidfile = self.0.join(format!("{mark}.cid"));
+            let option = ["--cidfile".to_owned(), cidfile.display().to_string()];
+            args.splice(at..at, option);
+            cidfile
         };
         let env = env.iter().filter(|(name, _)| OF_RUNTIME.contains(&name.as_str())).cloned();
         let note = ContainerNote { program: program.to_owned(), env: env.collect(), cidfile };

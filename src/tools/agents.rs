@@ -41,7 +41,7 @@ struct SendMessageArguments {
     /// What is to be done: the agent knows no more than this.
     #[schemars(regex(pattern = NOT_BLANK))]
     prompt: String,
-    /// A session key, an agent's id, an instance (see AgentList), or a backend with one instance.
+    /// A session key, an agent's id, an instance (see `AgentList`), or a backend with one instance.
     #[schemars(regex(pattern = NOT_BLANK))]
     agent: Option<String>,
     /// Any instance with this tag.

@@ -201,7 +201,7 @@ acknowledges. A notification tells. `delivery` says when it arrives.";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PeerSendArguments {
-    /// The receiver: its peer_id, name or session key, or `operator`.
+    /// The receiver: its `peer_id`, name or session key, or `operator`.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     to: String,
     /// What you have to say.

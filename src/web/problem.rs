@@ -234,8 +234,7 @@ impl From<service::Error> for Problem {
             Error::Forbidden(_) => Code::Forbidden,
             Error::Unauthorized => Code::Unauthorized,
             Error::LimitReached(_) => Code::LimitReached,
-            Error::NotNow(_) => Code::Unavailable,
-            Error::Unavailable(_) => Code::Unavailable,
+            Error::NotNow(_) | Error::Unavailable(_) => Code::Unavailable,
             Error::StorageFull(_) => Code::StorageFull,
             Error::Internal(_) => Code::Internal,
         };

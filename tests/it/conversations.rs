@@ -978,7 +978,7 @@ fn a_ring_loses_nothing_and_doubles_nothing_over_kills() {
                 let body =
                     json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
                 let wanted = if is_told { "accepted" } else { "ok" };
-                let answer = until(Duration::from_secs(120), || {
+                let answer = until(Duration::from_mins(2), || {
                     let reply = caller.request("POST", "/mcp").json(&body).try_send().ok()?;
                     let result =
                         (reply.status() == 200).then(|| answer(&reply)["result"].clone())?;

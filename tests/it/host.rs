@@ -46,10 +46,10 @@ fn launch(home: &Home, spec: &Value) -> Value {
 
 impl Host {
     fn start(command: &[&str]) -> Self {
-        Self::with(command, json!({}))
+        Self::with(command, &json!({}))
     }
 
-    fn with(command: &[&str], more: Value) -> Self {
+    fn with(command: &[&str], more: &Value) -> Self {
         let home = Home::new();
         let mut document = spec(&home, "ag_one", command);
         for (name, value) in more.as_object().expect("an object") {
@@ -75,7 +75,7 @@ impl Host {
     }
 
     fn state(&self) -> Value {
-        self.client().ok("host.status", json!({}))["agent"].clone()
+        self.client().ok("host.status", &json!({}))["agent"].clone()
     }
 
     fn spool(&self) -> PathBuf {
@@ -116,7 +116,7 @@ impl Client {
         (size > 0).then(|| serde_json::from_slice(&line).expect("JSON"))
     }
 
-    fn ask(&mut self, kind: &str, payload: Value) -> Value {
+    fn ask(&mut self, kind: &str, payload: &Value) -> Value {
         self.write(
             format!("{}\n", json!({ "type": kind, "id": "7", "payload": payload })).as_bytes(),
         );
@@ -126,14 +126,14 @@ impl Client {
     }
 
     #[track_caller]
-    fn ok(&mut self, kind: &str, payload: Value) -> Value {
+    fn ok(&mut self, kind: &str, payload: &Value) -> Value {
         let reply = self.ask(kind, payload);
         assert_eq!(reply["success"], true, "{reply}");
         reply["payload"].clone()
     }
 
     #[track_caller]
-    fn refused(&mut self, kind: &str, payload: Value) -> String {
+    fn refused(&mut self, kind: &str, payload: &Value) -> String {
         let reply = self.ask(kind, payload);
         assert!(reply["success"] == false && reply.get("payload").is_none(), "{reply}");
         reply["error"].as_str().expect("a text").to_owned()
@@ -141,7 +141,7 @@ impl Client {
 
     /// Attaches, and takes events until one fits; all of them, checked to be dense.
     fn events_until(&mut self, after: u64, mut fits: impl FnMut(&Value) -> bool) -> Vec<Value> {
-        let attached = self.ok("host.attach", json!({ "offset": after }));
+        let attached = self.ok("host.attach", &json!({ "offset": after }));
         assert_eq!(attached["oldest_offset"], 1);
         let mut events = Vec::new();
         loop {
@@ -183,32 +183,32 @@ const ECHO: [&str; 3] = ["sh", "-c", "while read line; do echo \"got $line\"; do
 
 #[test]
 fn every_row_of_the_table_answers() {
-    let host = Host::with(&ECHO, json!({ "task": "t", "description": "d", "project": "p" }));
+    let host = Host::with(&ECHO, &json!({ "task": "t", "description": "d", "project": "p" }));
     let mut client = host.client();
-    let pong = client.ok("host.ping", json!({}));
+    let pong = client.ok("host.ping", &json!({}));
     assert_eq!(pong["protocol_version"], "1.1");
     assert!(pong["uptime"].as_str().is_some_and(|uptime| uptime.ends_with('s')), "{pong}");
     assert!(
         pong["version"].is_string()
             && pong["started_at"].as_str().is_some_and(|at| at.ends_with('Z'))
     );
-    client.ok("host.ping", json!({ "protocol_version": "1.7" }));
-    let wrong = client.refused("host.ping", json!({ "protocol_version": "2.0" }));
+    client.ok("host.ping", &json!({ "protocol_version": "1.7" }));
+    let wrong = client.refused("host.ping", &json!({ "protocol_version": "2.0" }));
     assert!(wrong.starts_with("unsupported protocol version: 2.0"), "{wrong}");
-    let status = client.ok("host.status", json!({}));
+    let status = client.ok("host.status", &json!({}));
     assert_eq!(status["host"]["pid"], host.pid);
     assert_eq!(status["host"]["socket_path"], host.socket.display().to_string());
     let agent = &status["agent"];
-    assert_eq!(client.ok("host.list", json!({})), json!({ "agents": [agent] }));
+    assert_eq!(client.ok("host.list", &json!({})), json!({ "agents": [agent] }));
     let expected = json!({
         "id": "ag_one", "project": "p", "state": "idle", "pid": host.agent_pid, "worktree": host.home.user(),
         "started_at": agent["started_at"], "task": "t", "description": "d", "backend": "exec", "instance": "worker",
         "session_key": "agent:worker:main",
     });
     assert_eq!(*agent, expected);
-    let reply = client.ask("host.detach", json!({}));
+    let reply = client.ask("host.detach", &json!({}));
     assert!(reply["success"] == true && reply.get("payload").is_none(), "{reply}");
-    let beyond = client.refused("host.attach", json!({ "offset": 4711 }));
+    let beyond = client.refused("host.attach", &json!({ "offset": 4711 }));
     assert!(beyond.contains("4711") && beyond.contains("which is 2"), "{beyond}");
     for (kind, payload, error) in [
         ("host.attach", json!({ "offset": "1" }), "invalid attach payload: "),
@@ -223,39 +223,39 @@ fn every_row_of_the_table_answers() {
         ("host.answer", json!({ "request_id": "req_x", "option_id": "a" }), "no such request"),
         ("host.nope", json!({}), "unknown message type: host.nope"),
     ] {
-        let refused = client.refused(kind, payload);
+        let refused = client.refused(kind, &payload);
         assert!(refused.starts_with(error), "{kind}: {refused}");
     }
     let send = json!({ "input": "one", "idempotency_key": "k" });
-    let sent = client.ok("host.send", send.clone());
-    assert_eq!(client.ok("host.send", send), sent, "a repeat is not sent again");
-    let conflict = client.refused("host.send", json!({ "input": "two", "idempotency_key": "k" }));
+    let sent = client.ok("host.send", &send);
+    assert_eq!(client.ok("host.send", &send), sent, "a repeat is not sent again");
+    let conflict = client.refused("host.send", &json!({ "input": "two", "idempotency_key": "k" }));
     assert!(conflict.starts_with("conflict"), "{conflict}");
     let events = host.client().events_until(0, |event| event.get("turn").is_some());
     assert_eq!(of_type(&events, "input").len(), 1);
     let turn =
         json!({ "message_id": sent["message_id"], "outcome": "completed", "result": "got one" });
     assert_eq!(events.last().expect("some")["turn"], turn);
-    let history = client.ok("host.history", json!({}));
+    let history = client.ok("host.history", &json!({}));
     assert_eq!((&history["agent_id"], &history["total"]), (&json!("ag_one"), &json!(2)));
     assert_eq!(history["offset"], events.len());
     let entries = history["entries"].as_array().expect("a list");
     let said: Vec<_> =
         entries.iter().map(|entry| (entry["role"].clone(), entry["content"].clone())).collect();
     assert_eq!(said, [(json!("user"), json!("one")), (json!("assistant"), json!("got one"))]);
-    let last = client.ok("host.history", json!({ "limit": 1 }));
+    let last = client.ok("host.history", &json!({ "limit": 1 }));
     assert_eq!((&last["entries"][0], &last["total"]), (&entries[1], &json!(2)));
     let before = of_type(&events, "chat_entry")[1]["offset"].clone();
-    assert_eq!(client.ok("host.history", json!({ "before": before }))["total"], 1);
-    let stopped = client.ok("host.stop", json!({ "reason": "enough" }));
+    assert_eq!(client.ok("host.history", &json!({ "before": before }))["total"], 1);
+    let stopped = client.ok("host.stop", &json!({ "reason": "enough" }));
     assert_eq!((&stopped["stopped"], &stopped["graceful"]), (&json!(true), &json!(true)));
     assert_eq!(stopped["final_state"], "done");
     // It is told by the end of its input and by a signal, and obeys whichever comes first.
     assert!(stopped["signal"] == 15 || stopped["exit_code"] == 0, "{stopped}");
-    assert_eq!(client.refused("host.send", json!({ "input": "x" })), "agent is not running");
-    assert_eq!(client.refused("host.interrupt", json!({})), "agent is not running");
-    assert_eq!(client.ok("host.stop", json!({}))["final_state"], "done");
-    assert_eq!(client.ok("host.status", json!({}))["agent"]["pid"], 0);
+    assert_eq!(client.refused("host.send", &json!({ "input": "x" })), "agent is not running");
+    assert_eq!(client.refused("host.interrupt", &json!({})), "agent is not running");
+    assert_eq!(client.ok("host.stop", &json!({}))["final_state"], "done");
+    assert_eq!(client.ok("host.status", &json!({}))["agent"]["pid"], 0);
     let events = client.all_events();
     assert!(events.iter().any(|event| event["state"] == "stopping" && event["reason"] == "enough"));
 }
@@ -277,7 +277,7 @@ fn what_is_no_request_is_told_and_the_connection_stays() {
             reply["success"] == false && error.starts_with("decode request: "),
             "{broken:?} {reply}"
         );
-        client.ok("host.ping", json!({}));
+        client.ok("host.ping", &json!({}));
     }
     client.write(b"null {}\n");
     for _ in 0..2 {
@@ -287,7 +287,7 @@ fn what_is_no_request_is_told_and_the_connection_stays() {
     client.write(format!("{large}\n").as_bytes());
     let reply = client.line().expect("an answer");
     assert!(reply["error"].as_str().expect("a text").contains("larger than 4194304"), "{reply}");
-    client.ok("host.ping", json!({}));
+    client.ok("host.ping", &json!({}));
 }
 
 #[test]
@@ -311,14 +311,14 @@ fn a_host_is_nobodys_child_and_leads_a_session() {
 #[test]
 fn attaches_at_any_moment_see_each_event_once_and_in_order() {
     let script = "read go; for p in 1 2 3 4; do (i=0; while [ $i -lt 1500 ]; do echo \"$p $i\"; i=$((i+1)); done) & done; wait";
-    let host = Host::with(&["sh", "-c", script], json!({ "prompt": { "input": "go" } }));
+    let host = Host::with(&["sh", "-c", script], &json!({ "prompt": { "input": "go" } }));
     let watchers: Vec<_> = (0..60_u64)
         .map(|number| {
             let mut client = host.client();
             thread::spawn(move || {
-                let end = client.ok("host.status", json!({}));
+                let end = client.ok("host.status", &json!({}));
                 assert_eq!(end["agent"]["id"], "ag_one");
-                let attached = client.ok("host.attach", json!({ "offset": 0 }));
+                let attached = client.ok("host.attach", &json!({ "offset": 0 }));
                 let offset =
                     attached["stream_offset"].as_u64().expect("a number") * (number % 3) / 2;
                 // The end of the program may be on record already: one event is left to come.
@@ -349,7 +349,7 @@ fn all_lines_are_replayed_whole() {
     let count: u64 =
         std::env::var("SVC_AGENT_LINES").ok().and_then(|it| it.parse().ok()).unwrap_or(60_000);
     let script = format!("read go; seq 1 {count}");
-    let host = Host::with(&["sh", "-c", &script], json!({ "prompt": { "input": "go" } }));
+    let host = Host::with(&["sh", "-c", &script], &json!({ "prompt": { "input": "go" } }));
     for round in 0..2 {
         let mut next = 1;
         let mut client = host.client();
@@ -374,7 +374,7 @@ fn all_lines_are_replayed_whole() {
 #[test]
 fn a_client_that_stalls_holds_up_nobody_and_misses_nothing() {
     let script = "read go; i=0; line=$(printf '%01000d' 0); while [ $i -lt 8000 ]; do echo $line; i=$((i+1)); done";
-    let host = Host::with(&["sh", "-c", script], json!({ "prompt": { "input": "go" } }));
+    let host = Host::with(&["sh", "-c", script], &json!({ "prompt": { "input": "go" } }));
     let mut stalled = host.client();
     stalled.write(b"{\"type\":\"host.attach\"}\n");
     let events = host.client().all_events();
@@ -383,7 +383,7 @@ fn a_client_that_stalls_holds_up_nobody_and_misses_nothing() {
     for event in &events {
         assert_eq!(stalled.line().as_ref(), Some(event));
     }
-    stalled.ok("host.ping", json!({}));
+    stalled.ok("host.ping", &json!({}));
 }
 
 #[test]
@@ -447,7 +447,7 @@ fn what_cannot_be_started_says_why() {
 #[test]
 fn an_agent_that_never_speaks_has_failed_in_time() {
     let command = ["sh", "-c", "echo 'please log in' >&2; exec sleep 600.25"];
-    let host = Host::with(&command, json!({ "backend": "claude", "start_timeout_ms": 400 }));
+    let host = Host::with(&command, &json!({ "backend": "claude", "start_timeout_ms": 400 }));
     let events = host.client().all_events();
     assert_eq!(events.last().expect("some")["final_state"], "error");
     let error = host.state()["error"].as_str().expect("a text").to_owned();
@@ -473,7 +473,7 @@ fn a_stop_tells_how_the_program_ended() {
         if command[2].contains("trap") {
             host.client().events_until(0, |event| event["type"] == "output");
         }
-        let stopped = host.client().ok("host.stop", stop);
+        let stopped = host.client().ok("host.stop", &stop);
         assert_eq!(stopped["graceful"], graceful, "{stopped}");
         assert_eq!(stopped.get("exit_code"), code.map(Value::from).as_ref(), "{stopped}");
         assert_eq!(stopped.get("signal"), signal.map(Value::from).as_ref(), "{stopped}");
@@ -570,14 +570,14 @@ fn a_folder_with_a_long_path_has_its_socket_elsewhere() {
     document["folder"] = json!(folder);
     let host = Host::of(home, &document);
     assert!(!host.socket.starts_with(&folder), "{}", host.socket.display());
-    let status = host.client().ok("host.status", json!({}));
+    let status = host.client().ok("host.status", &json!({}));
     assert_eq!(status["host"]["socket_path"], host.socket.display().to_string());
-    host.client().ok("host.stop", json!({ "force": true }));
+    host.client().ok("host.stop", &json!({ "force": true }));
 }
 
 #[test]
 fn a_host_ends_some_time_after_its_agent_and_takes_its_socket_along() {
-    let host = Host::with(&["true"], json!({ "linger_ms": 200 }));
+    let host = Host::with(&["true"], &json!({ "linger_ms": 200 }));
     eventually(WITHIN, || !host.socket.exists());
     eventually(WITHIN, || !Path::new(&format!("/proc/{}", host.pid)).exists());
     assert!(host.spool().exists(), "it is the daemon that removes the spool");
@@ -585,7 +585,7 @@ fn a_host_ends_some_time_after_its_agent_and_takes_its_socket_along() {
 
 #[test]
 fn only_named_variables_reach_the_agent() {
-    let host = Host::with(&["env"], json!({ "env": { "REVIEW": "1" } }));
+    let host = Host::with(&["env"], &json!({ "env": { "REVIEW": "1" } }));
     let events = host.client().all_events();
     let names: Vec<_> = of_type(&events, "output")
         .iter()
@@ -604,10 +604,12 @@ fn only_named_variables_reach_the_agent() {
 fn turns_follow_each_other_and_the_line_that_ends_one_is_kept() {
     let script =
         "while read line; do echo \"a $line\"; sleep 0.1; echo \"b $line\"; echo END; done";
-    let host = Host::with(&["sh", "-c", script], json!({ "turn_end": "END" }));
+    let host = Host::with(&["sh", "-c", script], &json!({ "turn_end": "END" }));
     let mut client = host.client();
     let sent: Vec<_> = (0..3)
-        .map(|number| client.ok("host.send", json!({ "input": format!("{number}"), "from": "me" })))
+        .map(|number| {
+            client.ok("host.send", &json!({ "input": format!("{number}"), "from": "me" }))
+        })
         .collect();
     let queued: Vec<_> =
         sent.iter().map(|answer| answer["queued"].as_bool().expect("a flag")).collect();
@@ -642,7 +644,7 @@ fn asking(file: &str, more: Value) -> Host {
     let mut document = more;
     document["backend"] = json!("claude");
     document["prompt"] = json!({ "input": "go" });
-    Host::with(&["sh", "-c", &script], document)
+    Host::with(&["sh", "-c", &script], &document)
 }
 
 #[test]
@@ -657,10 +659,10 @@ fn a_request_waits_and_is_answered_once() {
     let id = &request["request_id"];
     assert!(id.as_str().is_some_and(|id| id.starts_with("req_")), "{request}");
     let mut client = host.client();
-    let wrong = client.refused("host.answer", json!({ "request_id": id, "option_id": "maybe" }));
+    let wrong = client.refused("host.answer", &json!({ "request_id": id, "option_id": "maybe" }));
     assert!(wrong.contains("allow"), "{wrong}");
-    client.ok("host.answer", json!({ "request_id": id, "option_id": "allow", "by": "operator" }));
-    let again = client.refused("host.answer", json!({ "request_id": id, "option_id": "deny" }));
+    client.ok("host.answer", &json!({ "request_id": id, "option_id": "allow", "by": "operator" }));
+    let again = client.refused("host.answer", &json!({ "request_id": id, "option_id": "deny" }));
     assert_eq!(again, "already answered");
     let events = host.client().events_until(0, |event| event.get("turn").is_some());
     let answer = of_type(&events, "answer")[0];
@@ -697,7 +699,7 @@ fn settings_answer_for_people() {
 #[test]
 fn a_host_is_small() {
     let host = Host::start(&ECHO);
-    host.client().ok("host.ping", json!({}));
+    host.client().ok("host.ping", &json!({}));
     let status = fs::read_to_string(format!("/proc/{}/status", host.pid)).expect("it runs");
     let number = |name: &str| -> u64 {
         let line = status.lines().find(|line| line.starts_with(name)).expect("a line");
@@ -734,14 +736,14 @@ fn a_full_disk_holds_the_agent_up_and_loses_nothing() {
         socket: PathBuf::from(started["socket_path"].as_str().expect("a path")),
         home,
     };
-    host.client().ok("host.send", json!({ "input": "go" }));
+    host.client().ok("host.send", &json!({ "input": "go" }));
     let error = until(WITHIN, || host.state()["error"].as_str().map(str::to_owned));
     assert!(error.contains("cannot be written"), "{error}");
-    let attached = host.client().ok("host.attach", json!({}));
+    let attached = host.client().ok("host.attach", &json!({}));
     let shown = attached["stream_offset"].as_u64().expect("a number");
     let whole = fs::read(host.spool()).expect("is there");
-    let lines = whole.iter().filter(|byte| **byte == b'\n').count() as u64;
+    let lines = whole.split_inclusive(|byte| *byte == b'\n').count() as u64;
     assert!(lines >= shown && shown < 3000, "{lines} {shown}");
-    let stopped = host.client().ok("host.stop", json!({ "force": true }));
+    let stopped = host.client().ok("host.stop", &json!({ "force": true }));
     assert_eq!(stopped["final_state"], "done", "it can be stopped all the same");
 }

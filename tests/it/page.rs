@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::json;
@@ -285,6 +286,10 @@ fn unzipped(bytes: &[u8]) -> Vec<u8> {
     plain
 }
 
+fn is_script(path: &str) -> bool {
+    Path::new(path).extension().is_some_and(|extension| extension == "js")
+}
+
 /// Every file that the page's documents and modules lead to.
 fn files(d: &Daemon) -> BTreeMap<String, Reply> {
     let mut known = BTreeMap::new();
@@ -300,7 +305,7 @@ fn files(d: &Daemon) -> BTreeMap<String, Reply> {
         for named in text.split(['"', '\'', '`']) {
             if named.starts_with("/assets/") && named.contains('.') {
                 open.push(named.to_owned());
-            } else if let Some(name) = named.strip_prefix("./").filter(|_| path.ends_with(".js")) {
+            } else if let Some(name) = named.strip_prefix("./").filter(|_| is_script(&path)) {
                 open.push(format!("{folder}/{name}"));
             }
         }
@@ -335,7 +340,7 @@ fn all_that_a_browser_loads_is_small_and_comes_once() {
         let again = ask(Some(tag));
         assert_eq!((again.status(), again.body.len()), (304, 0), "{path}: {again:?}");
         assert_eq!(ask(Some("\"other\"")).status(), 200, "{path}");
-        let script = path.ends_with(".js");
+        let script = is_script(path);
         let kind = plain.header("content-type").expect("a type");
         assert_eq!(kind.starts_with("text/javascript"), script, "{path}: {kind}");
     }

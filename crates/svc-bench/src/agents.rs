@@ -302,7 +302,7 @@ fn idle(bench: &mut Bench, daemon: Daemon) -> anyhow::Result<()> {
     }
     let whole = begun.elapsed();
     bench.add(
-        Figure::new("agents/re-attached", "ms", (whole - ready).as_secs_f64() * 1e3)
+        Figure::new("agents/re-attached", "ms", whole.saturating_sub(ready).as_secs_f64() * 1e3)
             .goal(Goal::at_most(300.0))
             .note(format!(
                 "{agents} hosts, from the daemon's readiness until the log has a word to each"

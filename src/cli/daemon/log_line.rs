@@ -1,5 +1,7 @@
 //! A line of the daemon's log, for people: time, level, what happened, and its fields.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 use crate::cli::output::{Screen, Style, clock, plain, visible};
@@ -17,11 +19,13 @@ fn words(screen: &Screen, line: &str) -> Option<String> {
     let message = fields.get("message").map(plain).unwrap_or_default();
     let mut text = visible(&message);
     for (key, value) in fields.iter().filter(|(key, _)| *key != "message") {
-        text.push_str(&format!("  {}={}", visible(key), visible(&plain(value))));
+        write!(text, "  {}={}", visible(key), visible(&plain(value)))
+            .expect("writing to a string does not fail");
     }
     for span in entry.get("spans").and_then(Value::as_array).into_iter().flatten() {
         for (key, value) in span.as_object().into_iter().flatten() {
-            text.push_str(&format!("  {}={}", visible(key), visible(&plain(value))));
+            write!(text, "  {}={}", visible(key), visible(&plain(value)))
+                .expect("writing to a string does not fail");
         }
     }
     let style = match level {

@@ -1,5 +1,6 @@
 //! `svc status` for people and programs, `svc health` for container health checks.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -66,14 +67,14 @@ fn words(screen: &Screen, report: &Value) -> String {
         text.extend([", started ", &since]);
     }
     if let Some(pid) = number("pid") {
-        text.push_str(&format!(" (process {pid})"));
+        write!(text, " (process {pid})").expect("writing to a string does not fail");
     }
-    text.push_str(&format!("\n  address:  {}\n", cell("url")));
+    write!(text, "\n  address:  {}\n", cell("url")).expect("writing to a string does not fail");
     if report.get("db").is_some() {
-        text.push_str(&format!("  database: {}", cell("db")));
+        write!(text, "  database: {}", cell("db")).expect("writing to a string does not fail");
         if let Some(events) = number("tail") {
             let plural = if events == 1 { "" } else { "s" };
-            text.push_str(&format!(", {events} event{plural}"));
+            write!(text, ", {events} event{plural}").expect("writing to a string does not fail");
         }
         text.push('\n');
     }

@@ -5,7 +5,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use crate::private_file;
 /// How long the daemon is left to others, who may start it again: a service manager, or a person.
 const GRACE: Duration = Duration::from_secs(3);
 /// Time between two starts, of all waiters together: a daemon that dies at its start is not started all the time.
-const BETWEEN_STARTS: Duration = Duration::from_secs(60);
+const BETWEEN_STARTS: Duration = Duration::from_mins(1);
 
 /// What one waiter has seen of a daemon that is away.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ impl DaemonRevival {
         if self.away_since.get_or_insert_with(Instant::now).elapsed() < GRACE {
             return;
         }
-        let turn = match StartTurn::take(context.paths.home.join("revival.lock")) {
+        let turn = match StartTurn::take(&context.paths.home.join("revival.lock")) {
             Ok(Some(turn)) => turn,
             // Another waiter starts it, or has just tried.
             Ok(None) => return,
@@ -69,8 +69,8 @@ impl StartTurn {
         clippy::disallowed_methods,
         reason = "compared with the time of a file, which is the machine's"
     )]
-    fn take(path: PathBuf) -> io::Result<Option<Self>> {
-        let mut file = private_file::append(&path)?;
+    fn take(path: &Path) -> io::Result<Option<Self>> {
+        let mut file = private_file::append(path)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(None),
@@ -121,7 +121,7 @@ mod tests {
     fn one_waiter_starts_the_daemon_once_in_a_while() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("revival.lock");
-        let take = || StartTurn::take(path.clone()).expect("a file");
+        let take = || StartTurn::take(&path).expect("a file");
         let first = take().expect("the first");
         assert!(take().is_none(), "it is being started");
         drop(first);

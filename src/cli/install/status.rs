@@ -1,5 +1,6 @@
 //! `svc install status`: what is installed in each client, and what is no longer right.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use futures_util::future::join_all;
@@ -150,7 +151,7 @@ fn tools(screen: &Screen, client: &str, approvals: &ToolApprovals, verbose: bool
     let mut label = "  tools";
     let mut out = String::new();
     for line in output::wrapped(&text, room).lines() {
-        out.push_str(&format!("{label:LABEL$}{line}\n"));
+        writeln!(out, "{label:LABEL$}{line}").expect("writing to a string does not fail");
         label = "";
     }
     out

@@ -48,7 +48,7 @@ pub(super) struct StdioArgs {
     /// Speak with the operator token: for a person, not for an agent
     #[arg(long)]
     operator: bool,
-    /// Which tools the client lists: `search` (a few, the others found by ToolSearch) or `all`
+    /// Which tools the client lists: `search` (a few, the others found by `ToolSearch`) or `all`
     #[arg(long, value_name = "WHICH")]
     expose: Option<ToolExposure>,
 }

@@ -1,5 +1,7 @@
 //! Draws the page: a line above, three lists, a line of keys below.
 
+use std::fmt::Write as _;
+
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style as Look};
@@ -50,7 +52,7 @@ fn heading(model: &Model, width: u16) -> Line<'static> {
     let (here, away) = model.team.presence();
     let mut text = format!(" svc  {here} here");
     if away > 0 {
-        text.push_str(&format!(", {away} away"));
+        write!(text, ", {away} away").expect("writing to a string does not fail");
     }
     let (state, style) = match &model.connection {
         Connection::Opening => ("looking for the daemon".to_owned(), Style::Waiting),

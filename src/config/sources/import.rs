@@ -1,6 +1,7 @@
 //! Servers that coding agents have in files of their own, each in its client's form.
 
 use std::{
+    fmt::Write as _,
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -148,7 +149,7 @@ fn with_bare_variables(text: &str) -> String {
             after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
         let is_name = name > 0 && !after.starts_with(|c: char| c.is_ascii_digit());
         if is_name {
-            out.push_str(&format!("${{{}}}", &after[..name]));
+            write!(out, "${{{}}}", &after[..name]).expect("writing to a string does not fail");
             rest = &after[name..];
         } else {
             out.push('$');
@@ -166,15 +167,12 @@ fn with_braced_variables(text: &str) -> String {
     let mut rest = text.as_str();
     while let Some((before, after)) = rest.split_once("{env:") {
         out.push_str(before);
-        match after.split_once('}') {
-            Some((name, after)) => {
-                out.push_str(&format!("${{{name}}}"));
-                rest = after;
-            }
-            None => {
-                out.push_str("{env:");
-                rest = after;
-            }
+        if let Some((name, after)) = after.split_once('}') {
+            write!(out, "${{{name}}}").expect("writing to a string does not fail");
+            rest = after;
+        } else {
+            out.push_str("{env:");
+            rest = after;
         }
     }
     out.push_str(rest);

@@ -82,11 +82,12 @@ mod tests {
 
     #[test]
     fn the_form_on_the_wire() {
-        let key = Some("agent:reviewer:main".to_owned());
-        let run = RunId::from("run_1".to_owned());
         use SourceTool::{
             AgentRequest, PeerBroadcast, PeerSend, SendMessage, SessionsSend, SessionsSpawn,
         };
+
+        let key = Some("agent:reviewer:main".to_owned());
+        let run = RunId::from("run_1".to_owned());
         let provenance = Provenance::inter_session(key, SessionsSend, run);
         assert_eq!(
             serde_json::to_value(&provenance).unwrap(),

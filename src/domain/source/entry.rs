@@ -166,14 +166,12 @@ impl SourceEntry {
         }
         let transport = transport(&fields, trusted, &mut warnings)?;
         let sharing = match (fields.text("sharing")?.as_deref(), &transport) {
-            (Some("shared"), _) => Sharing::Shared,
-            (Some("project"), _) => Sharing::Project,
+            (Some("project"), _) | (None, SourceTransport::Stdio { .. }) => Sharing::Project,
             (Some("session"), _) => Sharing::Session,
+            (Some("shared") | None, _) => Sharing::Shared,
             (Some(_), _) => {
                 return Err(EntryProblem::new("sharing", "must be shared, project or session"));
             }
-            (None, SourceTransport::Stdio { .. }) => Sharing::Project,
-            (None, _) => Sharing::Shared,
         };
         let inherited = fields.texts("env_inherit")?.unwrap_or_default();
         let (env_inherit, barred): (Vec<_>, Vec<_>) =

@@ -429,15 +429,13 @@ impl AgentProtocol for AcpProtocol {
             Some(RpcMessage::Answer(purpose, answer)) => {
                 self.answered(purpose, answer, now, effects);
             }
-            Some(RpcMessage::Notice(method, params)) => {
-                if method == "session/update" {
-                    self.update(&params["update"], effects);
-                }
+            Some(RpcMessage::Notice(method, params)) if method == "session/update" => {
+                self.update(&params["update"], effects);
             }
             Some(RpcMessage::Call(id, method, params)) => {
                 self.asked(&id, &method, &params, effects);
             }
-            None => {}
+            Some(RpcMessage::Notice(..)) | None => {}
         }
     }
 

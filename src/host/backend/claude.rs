@@ -103,7 +103,7 @@ impl ClaudeProtocol {
         }))
     }
 
-    fn system(&mut self, message: &Value, effects: &mut Effects) {
+    fn system(message: &Value, effects: &mut Effects) {
         match message["subtype"].as_str() {
             Some("init") => {
                 if let Some(id) = message["session_id"].as_str() {
@@ -296,12 +296,10 @@ impl AgentProtocol for ClaudeProtocol {
     fn line(&mut self, line: &[u8], _now: Instant, effects: &mut Effects) {
         let Ok(message) = serde_json::from_slice::<Value>(line) else { return };
         match message["type"].as_str() {
-            Some("system") => self.system(&message, effects),
+            Some("system") => Self::system(&message, effects),
             Some("assistant") => self.assistant(&message, effects),
-            Some("stream_event") => {
-                if message["event"]["type"] == "message_start" {
-                    effects.push(Effect::Working);
-                }
+            Some("stream_event") if message["event"]["type"] == "message_start" => {
+                effects.push(Effect::Working);
             }
             Some("user") => self.user(&message, effects),
             Some("rate_limit_event") => {

@@ -161,7 +161,7 @@ impl CodexProtocol {
                 }
             }
             (Purpose::Turn, Err(failure)) => {
-                self.fail(failure.message, TurnOutcome::Failed, effects);
+                Self::fail(failure.message, TurnOutcome::Failed, effects);
             }
             (Purpose::Other, _) => {}
         }
@@ -295,7 +295,7 @@ impl CodexProtocol {
                 let remedy = if no_login { REMEDY } else { "" };
                 let refused = limited || no_login;
                 let outcome = if refused { TurnOutcome::Refused } else { TurnOutcome::Failed };
-                self.fail(format!("{message}{remedy}"), outcome, effects);
+                Self::fail(format!("{message}{remedy}"), outcome, effects);
             }
             _ => {
                 self.limited = false;
@@ -304,7 +304,7 @@ impl CodexProtocol {
         }
     }
 
-    fn fail(&mut self, error: String, outcome: TurnOutcome, effects: &mut Effects) {
+    fn fail(error: String, outcome: TurnOutcome, effects: &mut Effects) {
         effects.push(Effect::Entry(HistoryEntry::error(error.clone())));
         effects.push(Effect::TurnEnd(TurnResult { outcome, ..TurnResult::failed(error) }));
     }

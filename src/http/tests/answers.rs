@@ -276,7 +276,7 @@ async fn edge() -> Script {
 }
 
 async fn start_and_stop() -> Script {
-    let mut script = Script::over(TestServer::starting(Tuning::default()).await);
+    let mut script = Script::over(TestServer::starting(&Tuning::default()).await);
     script.get("/health").await;
     script.get("/v1/peers").await;
     script.server.ready().await;
@@ -339,7 +339,7 @@ async fn faults() -> Script {
 
 async fn bodies() -> Script {
     let stall = Duration::from_millis(1);
-    let mut script = Script::with(Tuning { body_stall: stall, ..Tuning::default() }).await;
+    let mut script = Script::with(&Tuning { body_stall: stall, ..Tuning::default() }).await;
     for (media_type, body) in [
         ("application/json", "{"),
         ("application/json", "[]"),
@@ -452,7 +452,7 @@ async fn messages() -> Script {
 }
 
 async fn full_inbox() -> Script {
-    let mut script = Script::with(Tuning { inbox_max: 1, ..Tuning::default() }).await;
+    let mut script = Script::with(&Tuning { inbox_max: 1, ..Tuning::default() }).await;
     let ada = peer(&mut script, "ada").await;
     let inbox = format!("/v1/peers/{ada}/messages");
     script.post(&inbox, json!({ "text": "the first" })).await;

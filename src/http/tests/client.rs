@@ -30,10 +30,10 @@ pub(super) struct Draft<'a> {
 
 impl Client {
     pub(super) fn start() -> Self {
-        Self::with(Tuning::default())
+        Self::with(&Tuning::default())
     }
 
-    pub(super) fn with(tuning: Tuning) -> Self {
+    pub(super) fn with(tuning: &Tuning) -> Self {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().build().unwrap();
         let server = runtime.block_on(TestServer::with(tuning));

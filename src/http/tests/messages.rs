@@ -159,7 +159,7 @@ fn the_sender_is_whoever_holds_the_token() {
 
 #[test]
 fn a_full_inbox_refuses_and_drops_nothing() {
-    let d = Client::with(Tuning { inbox_max: 3, ..Tuning::default() });
+    let d = Client::with(&Tuning { inbox_max: 3, ..Tuning::default() });
     let to = peer(&d, "s-1");
     let ids: Vec<_> = (0..3).map(|n| send(&d, &to, &n.to_string())).collect();
     let path = format!("/v1/peers/{to}/messages");
@@ -177,7 +177,7 @@ fn a_full_inbox_refuses_and_drops_nothing() {
 /// What a full inbox did not take is on record, and a repeat finds room once there is some.
 #[test]
 fn a_broadcast_that_finds_an_inbox_full_is_refused_there_and_not_lost() {
-    let d = Client::with(Tuning { inbox_max: 1, ..Tuning::default() });
+    let d = Client::with(&Tuning { inbox_max: 1, ..Tuning::default() });
     let (full, free) = (peer(&d, "s-1"), peer(&d, "s-2"));
     let waits = send(&d, &full, "first");
     let body = json!({ "text": "to all", "idempotency_key": "k" });

@@ -30,7 +30,7 @@ impl Script {
         Self::over(TestServer::start().await)
     }
 
-    pub(super) async fn with(tuning: Tuning) -> Self {
+    pub(super) async fn with(tuning: &Tuning) -> Self {
         Self::over(TestServer::with(tuning).await)
     }
 

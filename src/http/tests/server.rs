@@ -38,10 +38,10 @@ pub(crate) struct Reply {
 
 impl TestServer {
     pub(super) async fn start() -> Self {
-        Self::with(Tuning::default()).await
+        Self::with(&Tuning::default()).await
     }
 
-    pub(super) async fn with(tuning: Tuning) -> Self {
+    pub(super) async fn with(tuning: &Tuning) -> Self {
         let server = Self::starting(tuning).await;
         server.ready().await;
         server
@@ -50,21 +50,21 @@ impl TestServer {
     /// One whose database has at most so many bytes.
     pub(super) async fn of_size(max_bytes: u64) -> Self {
         let test = TestStore::of_size(Some(max_bytes)).await;
-        let server = Self::over(test, Tuning::default());
+        let server = Self::over(test, &Tuning::default());
         server.ready().await;
         server
     }
 
     /// One that is not ready yet.
-    pub(super) async fn starting(tuning: Tuning) -> Self {
+    pub(super) async fn starting(tuning: &Tuning) -> Self {
         Self::over(TestStore::open().await, tuning)
     }
 
-    fn over(test: TestStore, tuning: Tuning) -> Self {
+    fn over(test: TestStore, tuning: &Tuning) -> Self {
         let file = test.folder().join("token");
         let tokens = Tokens::open(&file).unwrap();
         let clock = Arc::clone(&test.clock) as _;
-        let services = Services::new(test.store.clone(), clock, Ids::counting(), tuning, tokens);
+        let services = Services::new(test.store.clone(), clock, Ids::counting(), *tuning, tokens);
         let operator = std::fs::read_to_string(file).unwrap().trim().to_owned();
         Self { edge: Edge::new(EntryRules::default(), "test"), services, operator, test }
     }

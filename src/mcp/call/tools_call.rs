@@ -88,10 +88,11 @@ impl McpServer {
             started_at,
             hold,
         };
-        if let CallClient::Modern(client) = &client {
-            if tool.is_task_only() && !client.has_tasks() {
-                return Err(rpc_error_of(Failure::needs_tasks()));
-            }
+        if let CallClient::Modern(client) = &client
+            && tool.is_task_only()
+            && !client.has_tasks()
+        {
+            return Err(rpc_error_of(Failure::needs_tasks()));
         }
         let (pace, client) = match (tool.pace(), client) {
             (Pace::Slow, CallClient::Legacy(session)) => {

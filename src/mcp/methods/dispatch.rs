@@ -83,13 +83,14 @@ impl McpServer {
                 Some(result) => as_it_is(id, era, &result, Some(NOT_KEPT)),
                 None => kept(id, era, self.read_resource(context, params).await?, NOT_KEPT),
             },
-            ("completion/complete", _) => match self.relayed(context, request).await? {
-                Some(result) => as_it_is(id, era, &result, None),
-                None => {
+            ("completion/complete", _) => {
+                if let Some(result) = self.relayed(context, request).await? {
+                    as_it_is(id, era, &result, None)
+                } else {
                     let completion = self.complete(&context.caller, params).await?;
                     result_message(id, &EraResult::complete(era, completion, None))
                 }
-            },
+            }
             _ => {
                 let status = if modern.is_some() { 404 } else { 200 };
                 return Err(RpcError::unknown_method(method).status(status));

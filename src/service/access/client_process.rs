@@ -174,7 +174,7 @@ mod tests {
         let earlier = connected.started.map(|started| started - 1);
         for started in [earlier, None] {
             let ended = LocalProcess { started, ..connected };
-            let refused = FoundClient::of(ended, Some(own)).err().expect("it is refused");
+            let refused = FoundClient::of(ended, Some(own)).map(drop).expect_err("it is refused");
             assert!(refused.to_string().contains("has ended"), "{refused}");
         }
         shell.kill().unwrap();

@@ -259,12 +259,11 @@ async fn asker(tx: &mut WriteTx, core: &Core, task: &TaskRow) -> Result<(Caller,
                 project: task.owned.project.as_deref().map(Arc::from),
                 process: None,
             };
-            let from = match named {
-                Some(named) => named,
-                None => {
-                    let own = team::peer_of_speaker(tx, core, &caller, key).await?;
-                    own.peer_id.to_string()
-                }
+            let from = if let Some(named) = named {
+                named
+            } else {
+                let own = team::peer_of_speaker(tx, core, &caller, key).await?;
+                own.peer_id.to_string()
             };
             (caller, from)
         }

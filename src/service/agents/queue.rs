@@ -156,25 +156,21 @@ impl Agents {
         }
         if let Some(named) = dispatch.wish.agent_id.clone() {
             let row = tx.agent(&named).await?.filter(|row| row.ended_at.is_none());
-            return match row {
-                Some(row) => self.assign(tx, &mut dispatch, &mut task, &row).await,
-                None => {
-                    let why = format!("agent {named} ended before it took the prompt");
-                    self.fail(tx, &mut dispatch, &mut task, why).await
-                }
+            return if let Some(row) = row {
+                self.assign(tx, &mut dispatch, &mut task, &row).await
+            } else {
+                let why = format!("agent {named} ended before it took the prompt");
+                self.fail(tx, &mut dispatch, &mut task, why).await
             };
         }
         if let Some(named) = dispatch.wish.peer_id.clone() {
             let row = tx.peer(&named).await?;
-            return match row.filter(|row| row.peer.status != PeerStatus::Offline) {
-                Some(row) => {
-                    self.ask_attended(tx, &mut dispatch, &mut task, &row).await?;
-                    Ok(Step::Nothing)
-                }
-                None => {
-                    let why = "the session ended before it took the prompt".to_owned();
-                    self.fail(tx, &mut dispatch, &mut task, why).await
-                }
+            return if let Some(row) = row.filter(|row| row.peer.status != PeerStatus::Offline) {
+                self.ask_attended(tx, &mut dispatch, &mut task, &row).await?;
+                Ok(Step::Nothing)
+            } else {
+                let why = "the session ended before it took the prompt".to_owned();
+                self.fail(tx, &mut dispatch, &mut task, why).await
             };
         }
         if dispatch.mode != DispatchMode::SpawnOnly {

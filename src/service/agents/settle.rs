@@ -1,6 +1,7 @@
 //! How work ends that an agent had: the terminal event of its task, the word to whoever asked, and the next attempt where
 //! nothing was said yet. All of this is part of a write job.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -280,7 +281,7 @@ async fn tell_asker(
 fn end_in_words(task: &Task, instance: &str) -> String {
     let mut text = format!("Task {} for {instance} is {}.", task.task_id, task.status().as_str());
     if let Some(error) = &task.report.error {
-        text.push_str(&format!("\nError: {error}"));
+        write!(text, "\nError: {error}").expect("writing to a string does not fail");
     }
     if let Some(result) = task.result.as_deref().filter(|result| !result.is_empty()) {
         text.push('\n');

@@ -227,37 +227,33 @@ impl Agents {
                 _ => Ok(chosen),
             };
         }
-        let name = match backend {
-            Some(backend) => {
-                if AgentBackend::parse(backend).is_none() {
+        let name = if let Some(backend) = backend {
+            if AgentBackend::parse(backend).is_none() {
+                return Err(format!(
+                    "{backend:?} is not claude, codex, gemini, opencode, acp or exec"
+                ));
+            }
+            let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == backend).collect();
+            match of_backend[..] {
+                [one] => one.view.instance.clone(),
+                [] => return Err(format!("no instance has backend {backend}")),
+                _ => {
                     return Err(format!(
-                        "{backend:?} is not claude, codex, gemini, opencode, acp or exec"
+                        "several instances have backend {backend}: name one of {}",
+                        of_backend
+                            .iter()
+                            .map(|it| it.view.instance.as_str())
+                            .collect::<Vec<_>>()
+                            .join(", ")
                     ));
                 }
-                let of_backend: Vec<_> =
-                    all.iter().filter(|it| it.view.backend == backend).collect();
-                match of_backend[..] {
-                    [one] => one.view.instance.clone(),
-                    [] => return Err(format!("no instance has backend {backend}")),
-                    _ => {
-                        return Err(format!(
-                            "several instances have backend {backend}: name one of {}",
-                            of_backend
-                                .iter()
-                                .map(|it| it.view.instance.as_str())
-                                .collect::<Vec<_>>()
-                                .join(", ")
-                        ));
-                    }
-                }
             }
-            None => {
-                let callable: Vec<_> = all.iter().filter(|it| it.view.callable).collect();
-                match (&self.settings.config.default_agent, &callable[..]) {
-                    (Some(name), _) => name.clone(),
-                    (None, [one]) => one.view.instance.clone(),
-                    (None, _) => return Err(format!("name one of: {}", names())),
-                }
+        } else {
+            let callable: Vec<_> = all.iter().filter(|it| it.view.callable).collect();
+            match (&self.settings.config.default_agent, &callable[..]) {
+                (Some(name), _) => name.clone(),
+                (None, [one]) => one.view.instance.clone(),
+                (None, _) => return Err(format!("name one of: {}", names())),
             }
         };
         self.callable(&name)

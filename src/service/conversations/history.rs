@@ -146,7 +146,7 @@ fn of_entry(entry: HistoryEntry) -> HistoryText {
         entry.content,
         entry.tool_summary,
         entry.tool_input.map(|input| input.to_string()),
-        entry.tool_result.map(|result| result.to_string()),
+        entry.tool_result,
     ];
     HistoryText {
         role: entry.role,

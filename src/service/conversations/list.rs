@@ -50,7 +50,7 @@ pub struct ListSessions {
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionEntry {
-    /// What sessions_send addresses.
+    /// What `sessions_send` addresses.
     pub key: String,
     /// Its instance, or the backend of one that a person started.
     pub agent_id: String,

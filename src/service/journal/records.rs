@@ -211,15 +211,13 @@ impl Journal {
     pub async fn ghap(&self, caller: &Caller, id: &str) -> Result<GhapDetail, Error> {
         let unknown = || Error::not_found(ResourceKind::GhapRecord, id);
         let (reader, store) = (RowReader::of(caller), &self.core.store);
-        let ghap = match IdReference::parse(id, GhapId::PREFIX) {
-            Some(IdReference::Prefix(prefix)) => {
-                let ghaps = store.ghaps_with_prefix(&reader, &prefix, limits::PAGE_DEFAULT).await?;
-                Error::only_one(ResourceKind::GhapRecord, id, ghaps, candidate)?
-            }
-            _ => {
-                let id = GhapId::parse(id).ok_or_else(unknown)?;
-                store.ghap(&reader, &id).await?.ok_or_else(unknown)?
-            }
+        let ghap = if let Some(IdReference::Prefix(prefix)) = IdReference::parse(id, GhapId::PREFIX)
+        {
+            let ghaps = store.ghaps_with_prefix(&reader, &prefix, limits::PAGE_DEFAULT).await?;
+            Error::only_one(ResourceKind::GhapRecord, id, ghaps, candidate)?
+        } else {
+            let id = GhapId::parse(id).ok_or_else(unknown)?;
+            store.ghap(&reader, &id).await?.ok_or_else(unknown)?
         };
         let history = store.iterations(&ghap.id).await?;
         let notes = store.notes(&ghap.id).await?;

@@ -543,7 +543,7 @@ mod tests {
             let tuning = Tuning { inbox_max: bound, ..*services.tuning() };
             let core = &services.team.core;
             let clock = Arc::clone(&core.clock);
-            let core = Core::new(test.store.clone(), clock, core.ids.clone(), tuning);
+            let core = Core::new(test.store.clone(), clock, core.ids.clone(), &tuning);
             let (input, from) = (Arc::new(text.clone()), "operator".to_owned());
             let caller = Caller::Operator;
             let tool = SourceTool::PeerBroadcast;

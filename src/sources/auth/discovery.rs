@@ -1,4 +1,4 @@
-//! Who lets people in to a server: its own metadata (RFC 9728), and those of its issuer (RFC 8414, OpenID Connect).
+//! Who lets people in to a server: its own metadata (RFC 9728), and those of its issuer (RFC 8414, `OpenID` Connect).
 
 use reqwest::Url;
 use serde_json::Value;

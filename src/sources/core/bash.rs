@@ -43,7 +43,7 @@ pub(super) struct BashArguments {
     #[serde(default = "two_minutes")]
     #[schemars(range(min = 1, max = 3_600_000))]
     timeout_ms: u64,
-    /// Return a task_id at once; BashOutput reads on, BashKill ends it.
+    /// Return a `task_id` at once; `BashOutput` reads on, `BashKill` ends it.
     pub(super) background: Option<bool>,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct BashResult {
 pub(super) struct BashOutputArguments {
     #[schemars(length(max = 64))]
     task_id: String,
-    /// The next_after of the last answer: only what follows it.
+    /// The `next_after` of the last answer: only what follows it.
     after: Option<u64>,
 }
 
@@ -272,17 +272,13 @@ impl Shell {
         }
         let ended = own.filter(|(_, command)| command.end.borrow().is_some());
         let oldest = ended.min_by_key(|(_, command)| command.number).map(|(id, _)| id.clone());
-        match oldest {
-            Some(id) => {
-                background.remove(&id);
-                Ok(())
-            }
-            None => {
-                let text = format!(
-                    "{MAX_BACKGROUND} commands run in the background: end one with BashKill"
-                );
-                Err(ToolError::new(ErrorType::Unavailable, text))
-            }
+        if let Some(id) = oldest {
+            background.remove(&id);
+            Ok(())
+        } else {
+            let text =
+                format!("{MAX_BACKGROUND} commands run in the background: end one with BashKill");
+            Err(ToolError::new(ErrorType::Unavailable, text))
         }
     }
 

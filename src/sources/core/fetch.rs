@@ -206,9 +206,8 @@ fn is_private_v6(address: Ipv6Addr) -> bool {
         is_private_v4(Ipv4Addr::new(a, b, c, d))
     };
     match parts {
-        // Translated by a gateway.
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => embedded(high, low),
-        [0x2002, high, low, ..] => embedded(high, low),
+        // Translated by a gateway, or by 6to4.
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
         // Everything else outside of 2000::/3, and what is set aside in it: 2001::/23 and documentation.
         [first, second, ..] => {
             first & 0xe000 != 0x2000

@@ -1,6 +1,6 @@
 //! `Read`, `Write` and `Edit`.
 
-use std::{io, io::Read as _, path::Path};
+use std::{fmt::Write as _, io, io::Read as _, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use schemars::JsonSchema;
@@ -220,7 +220,8 @@ impl LineRange {
                     continue;
                 }
                 if with_numbers {
-                    content.push_str(&format!("{total_lines:>6}\t"));
+                    write!(content, "{total_lines:>6}\t")
+                        .expect("writing to a string does not fail");
                 }
                 content.push_str(line);
                 line_end = total_lines;
@@ -331,7 +332,7 @@ pub(super) fn edit(
 
 /// The texts with the line ends of the file, if all of its lines end with a carriage return too.
 fn with_line_ends(content: &[u8], old: &str, new: &str) -> (String, String) {
-    let ends = content.iter().filter(|byte| **byte == b'\n').count();
+    let ends = memchr::memchr_iter(b'\n', content).count();
     let is_dos = ends > 0 && ends == content.windows(2).filter(|two| *two == b"\r\n").count();
     let convert = |text: &str| {
         if is_dos && !text.contains('\r') { text.replace('\n', "\r\n") } else { text.to_owned() }

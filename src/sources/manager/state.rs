@@ -206,7 +206,9 @@ impl SourceManager {
             let own = state.instances.iter().filter(|((of, _), _)| of == key);
             own.map(|(_, instance)| Arc::clone(instance)).collect()
         };
-        instances.iter().for_each(|instance| instance.reconnect());
+        for instance in &instances {
+            instance.reconnect();
+        }
         !instances.is_empty()
     }
 

@@ -110,13 +110,12 @@ impl WriteTx {
         name: &StreamName,
         events: Vec<NewEvent>,
     ) -> Result<AppendedSeqs, StoreError> {
-        let state = match self.streams.get(name.as_str()) {
-            Some(state) => state.clone(),
-            None => {
-                let state = connection.stream(name)?.ok_or(StoreError::NoStream)?;
-                self.streams.insert(name.shared(), state.clone());
-                state
-            }
+        let state = if let Some(state) = self.streams.get(name.as_str()) {
+            state.clone()
+        } else {
+            let state = connection.stream(name)?.ok_or(StoreError::NoStream)?;
+            self.streams.insert(name.shared(), state.clone());
+            state
         };
         let ids = producer_ids(&events);
         let mut known = HashMap::new();

@@ -156,7 +156,7 @@ async fn applied(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, fmt::Write as _};
 
     use rusqlite::Connection;
 
@@ -212,11 +212,12 @@ mod tests {
                 and name not like 'sqlite\\_%' escape '\\' order by type <> 'table', rowid",
         );
         for object in objects {
-            text.push_str(&format!("{};\n", object[0]));
+            writeln!(text, "{};", object[0]).expect("writing to a string does not fail");
         }
         for (table, rows) in contents(conn, "'table'") {
             for row in rows {
-                text.push_str(&format!("insert into {table} values ({row});\n"));
+                writeln!(text, "insert into {table} values ({row});")
+                    .expect("writing to a string does not fail");
             }
         }
         text

@@ -382,7 +382,7 @@ impl Toy {
         json_of(200, reply)
     }
 
-    fn task(&self, status: &str) -> Value {
+    fn task(status: &str) -> Value {
         let now = "2026-01-01T00:00:00Z";
         let kind = if status == "working" { "task" } else { "complete" };
         json!({
@@ -394,7 +394,7 @@ impl Toy {
     /// It wants to know something, and its result is what it was told.
     fn task_state(&self) -> Value {
         let told = self.told.lock().expect("a lock").clone();
-        let mut state = self.task(if told.is_some() { "completed" } else { "input_required" });
+        let mut state = Self::task(if told.is_some() { "completed" } else { "input_required" });
         match told {
             None => state["inputRequests"] = json!({ "who": question() }),
             Some(told) => {
@@ -451,7 +451,7 @@ impl Toy {
                     &params["_meta"]["io.modelcontextprotocol/clientCapabilities"]["extensions"];
                 assert!(extensions["io.modelcontextprotocol/tasks"].is_object(), "{message}");
                 *self.told.lock().expect("a lock") = None;
-                self.say(&json!({ "jsonrpc": "2.0", "id": id, "result": self.task("working") }))
+                self.say(&json!({ "jsonrpc": "2.0", "id": id, "result": Self::task("working") }))
             }
             "bump" => {
                 self.bumped.fetch_add(1, SeqCst);
@@ -556,21 +556,18 @@ impl Toy {
                     json_of(400, &json!({ "error": code, "error_description": "secret-of-issuer" }))
                 };
                 assert_eq!(form["resource"], format!("{base}/mcp"));
-                match form["grant_type"].as_str() {
-                    "authorization_code" => {
-                        let hash = URL_SAFE_NO_PAD.encode(Sha256::digest(&form["code_verifier"]));
-                        if hash != issuer.challenge || form["code"] != "code-1" {
-                            return refusal("invalid_grant");
-                        }
-                        let asked = issuer.asked.clone();
-                        issuer.granted = asked;
+                if form["grant_type"].as_str() == "authorization_code" {
+                    let hash = URL_SAFE_NO_PAD.encode(Sha256::digest(&form["code_verifier"]));
+                    if hash != issuer.challenge || form["code"] != "code-1" {
+                        return refusal("invalid_grant");
                     }
-                    _ => {
-                        if form["refresh_token"] != issuer.refresh {
-                            return refusal("invalid_grant");
-                        }
-                        issuer.refreshes += 1;
+                    let asked = issuer.asked.clone();
+                    issuer.granted = asked;
+                } else {
+                    if form["refresh_token"] != issuer.refresh {
+                        return refusal("invalid_grant");
                     }
+                    issuer.refreshes += 1;
                 }
                 issuer.serial += 1;
                 issuer.access = format!("access-secret-{}", issuer.serial);
