@@ -28,6 +28,7 @@ use super::{
     edge::{Edge, is_event_stream},
     listener::Transport,
     stream_writer::StreamWriter,
+    whole_requests::{AfterRequests, answer_whole_requests},
 };
 use crate::{domain::limits, telemetry};
 
@@ -43,9 +44,20 @@ pub(super) async fn connection(
 ) {
     let mut socket = ClientSocket::new(stream);
     loop {
-        // Boxed: a connection that streams does not carry the room that requests take.
-        let requests = Box::pin(serve_requests(socket, transport, &edge, &stop));
-        let Some(TakenStream { socket: taken, response, closes }) = requests.await else { return };
+        let requests = answer_whole_requests(socket, transport, &edge, &stop);
+        let taken = match requests.await {
+            AfterRequests::Closed => return,
+            AfterRequests::Stream(socket, response, closes) => {
+                TakenStream { socket, response, closes }
+            }
+            AfterRequests::Hyper(socket) => {
+                // Boxed: a connection that streams does not carry the room that requests take.
+                let requests = Box::pin(serve_requests(socket, transport, &edge, &stop));
+                let Some(taken) = requests.await else { return };
+                taken
+            }
+        };
+        let TakenStream { socket: taken, response, closes } = taken;
         let now = edge.now();
         let written = tokio::select! {
             written = StreamWriter::new(taken, response, now, closes).run() => written,

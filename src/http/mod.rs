@@ -29,6 +29,7 @@ mod openapi;
 mod page;
 mod peers;
 mod protocol;
+mod response_head;
 mod routes;
 mod send_message;
 mod server;
@@ -41,6 +42,7 @@ mod tasks;
 mod tests;
 mod tokens;
 mod tools;
+mod whole_requests;
 
 pub use crate::web::{Code, Problem};
 pub use doctor_process::Doctor;

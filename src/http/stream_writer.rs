@@ -14,12 +14,13 @@ use std::{
 
 use axum::{body::Body, response::Response};
 use bytes::{Buf as _, Bytes};
-use http::header;
 use http_body::Body as _;
-use time::{OffsetDateTime, macros::format_description};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::client_socket::ClientSocket;
+use super::{
+    client_socket::ClientSocket,
+    response_head::{BodyLength, response_head},
+};
 use crate::domain::Timestamp;
 
 /// Bytes that are gathered for one system call.
@@ -48,8 +49,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> StreamWriter<S> {
         now: Timestamp,
         closes: bool,
     ) -> Self {
-        let head = head(&response, now, closes);
-        let body = response.into_body();
+        let (parts, body) = response.into_parts();
+        let head = Bytes::from(response_head(&parts, now, BodyLength::Chunked, closes));
         let pending_bytes = head.len();
         Self { socket, body, pending: VecDeque::from([head]), pending_bytes, is_over: false }
     }
@@ -148,35 +149,4 @@ impl<S: AsyncRead + AsyncWrite + Unpin> StreamWriter<S> {
         }
         Poll::Ready(Ok(()))
     }
-}
-
-/// The head of the response (RFC 9112, 4 and 6.1).
-fn head(response: &Response, now: Timestamp, closes: bool) -> Bytes {
-    let status = response.status();
-    let reason = status.canonical_reason().unwrap_or_default();
-    let mut text = format!("HTTP/1.1 {} {reason}\r\n", status.as_u16()).into_bytes();
-    let mut push = |name: &str, value: &[u8]| {
-        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
-            text.extend_from_slice(part);
-        }
-    };
-    for (name, value) in response.headers() {
-        push(name.as_str(), value.as_bytes());
-    }
-    push(header::TRANSFER_ENCODING.as_str(), b"chunked");
-    if closes {
-        push(header::CONNECTION.as_str(), b"close");
-    }
-    push(header::DATE.as_str(), date(now).as_bytes());
-    text.extend_from_slice(b"\r\n");
-    Bytes::from(text)
-}
-
-/// RFC 9110, 5.6.7.
-fn date(now: Timestamp) -> String {
-    let format = format_description!(
-        "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"
-    );
-    let at = OffsetDateTime::from_unix_timestamp(now.as_millis().div_euclid(1000));
-    at.ok().and_then(|at| at.format(format).ok()).unwrap_or_default()
 }

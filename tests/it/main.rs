@@ -19,6 +19,7 @@ mod auth;
 mod budget;
 mod cli;
 mod conformance;
+mod connections;
 #[cfg(target_os = "linux")]
 mod conversations;
 mod crash;
