@@ -100,7 +100,10 @@ fn replay(c: &mut Criterion) {
     group.throughput(Throughput::Elements(256));
     group.bench_function("replay_page", |b| {
         let name = name();
-        b.to_async(&world.runtime).iter(|| world.store.frames(view.id, &name, 4096, Framing::Data));
+        b.to_async(&world.runtime).iter(async || {
+            let (pages, read) = tokio::sync::mpsc::channel(1);
+            world.store.frames(view.id, &name, 4096, Framing::Data, pages).await.map(|()| read)
+        });
     });
     group.finish();
     world.close();

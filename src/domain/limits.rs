@@ -194,9 +194,13 @@ pub const AGENT_PAGE_BYTES: usize = 128 * 1024;
 /// Bytes of results of one kind of read that are kept for as long as nothing is written.
 pub const READS_BYTES: usize = 1024 * 1024;
 
-/// Bytes of text after which a page of a replay ends. One event goes alone, whatever its size. A replay holds two pages: one
-/// on its way to the client, one read ahead.
-pub const REPLAY_BYTES: usize = 128 * 1024;
+/// Bytes of text after which a page of a replay ends. One event goes alone, whatever its size.
+pub const REPLAY_BYTES: usize = 64 * 1024;
+/// Pages of a replay that are read ahead of the one that is on its way to the client.
+pub const REPLAY_AHEAD: usize = 3;
+/// Pages that a reader of one stream reads with one statement: then other readers get the thread and the connection, and the
+/// write-ahead log may be cut.
+pub const REPLAY_RUN: usize = 32;
 /// Page cache of a connection for replays, in KiB: it reads each page of the file once.
 pub const REPLAY_CACHE_KIB: i64 = 256;
 /// Events in one page where they are read one by one: with a filter, or by a program within the daemon.

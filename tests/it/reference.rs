@@ -478,7 +478,7 @@ fn every_kind_of_event_is_in_the_reference() {
 }
 
 /// Bounds that nobody outside meets: sizes of batches, caches, and steps of the work.
-const INTERNAL: [&str; 23] = [
+const INTERNAL: [&str; 25] = [
     "CHUNK_BYTES",
     "EVENT_ROW_BYTES",
     "GIVEN_COMPARED",
@@ -493,9 +493,11 @@ const INTERNAL: [&str; 23] = [
     "MEMORY_IMPORTANT",
     "PROMPT_TYPOS",
     "READS_BYTES",
+    "REPLAY_AHEAD",
     "REPLAY_BYTES",
     "REPLAY_CACHE_KIB",
     "REPLAY_ROWS",
+    "REPLAY_RUN",
     "SCAN_POSITIONS",
     "STREAMS_CACHED",
     "TAIL_BYTES",

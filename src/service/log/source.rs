@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::mpsc;
+
 use super::cursor::{Gap, LogBounds, StartAfter};
 use crate::{
     domain::{Event, Framing, GapReason, StreamName, StreamReader},
@@ -165,12 +167,14 @@ impl LogSource {
         }
     }
 
-    /// A page of frames behind the cursor, from the table. The future stands alone, so that it may run ahead.
+    /// Sends pages of frames behind the cursor, from the table: one, if there is anything, and more while there is room. The
+    /// future stands alone, so that it may run ahead.
     pub(super) fn frames(
         &self,
         cursor: i64,
         framing: Framing,
-    ) -> impl Future<Output = Result<Option<FramePage>, StoreError>> + Send + use<> {
+        pages: mpsc::Sender<FramePage>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
         let store = self.store.clone();
         let followed = match &self.followed {
             Followed::Stream { id, name, .. } => Ok((*id, name.clone())),
@@ -178,10 +182,14 @@ impl LogSource {
         };
         async move {
             match followed {
-                Ok((id, name)) => store.frames(id, &name, cursor, framing).await,
+                Ok((id, name)) => store.frames(id, &name, cursor, framing, pages).await,
                 Err(scope) => {
                     let (_, head) = store.log_bounds().await?;
-                    store.feed_frames(&scope, cursor, head).await
+                    if let Some(page) = store.feed_frames(&scope, cursor, head).await? {
+                        // It is the first of its channel. An error says that nobody is there any more.
+                        pages.try_send(page).ok();
+                    }
+                    Ok(())
                 }
             }
         }

@@ -2,11 +2,12 @@
 //!
 //! A subscription is a cursor. It reads the table until it has caught up, then takes what the tail has of the last
 //! commits, and goes back to the table whenever it fell behind the tail. No producer waits for it, and it keeps nothing
-//! but its cursor and, while it reads the table, one page.
+//! but its cursor and, while it reads the table, a few pages.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -45,8 +46,38 @@ pub struct Subscription {
     head: i64,
     /// The table has been read to its end; from here on the tail is read.
     live: bool,
-    /// The next page of the table, read while the last one is on its way to the client.
-    ahead: Option<AbortOnDropHandle<Result<Option<FramePage>, StoreError>>>,
+    /// The next pages of the table, read while the last one is on its way to the client.
+    ahead: Option<PagesAhead>,
+}
+
+/// Pages that are being read.
+#[derive(Debug)]
+struct PagesAhead {
+    /// What they follow.
+    after: i64,
+    pages: mpsc::Receiver<FramePage>,
+    reader: AbortOnDropHandle<Result<(), StoreError>>,
+}
+
+impl PagesAhead {
+    fn read(source: &LogSource, after: i64, framing: Framing) -> Self {
+        let (sender, pages) = mpsc::channel(limits::REPLAY_AHEAD);
+        let reader = AbortOnDropHandle::new(tokio::spawn(source.frames(after, framing, sender)));
+        Self { after, pages, reader }
+    }
+
+    /// The next page; `None` once all are read. Dropping the future loses nothing.
+    async fn next(&mut self) -> Result<Option<FramePage>, StoreError> {
+        if let Some(page) = self.pages.recv().await {
+            return Ok(Some(page));
+        }
+        (&mut self.reader).await.map_err(|_| StoreError::Stopped)?.map(|()| None)
+    }
+
+    /// Whether there is no page any more, and none will come.
+    fn is_over(&self) -> bool {
+        self.pages.is_closed() && self.pages.is_empty()
+    }
 }
 
 /// What the tail has for a subscription.
@@ -180,21 +211,25 @@ impl Subscription {
         if let Some(kind) = self.kind.clone() {
             return self.read_table_by_kind(&kind).await;
         }
-        let page = match &mut self.ahead {
-            None => self.source.frames(self.cursor, self.framing).await?,
-            Some(ahead) => {
-                let page = ahead.await.map_err(|_| StoreError::Stopped);
-                self.ahead = None;
-                page??
+        let read_from = |cursor| PagesAhead::read(&self.source, cursor, self.framing);
+        let page = loop {
+            let ahead = self.ahead.get_or_insert_with(|| read_from(self.cursor));
+            match ahead.next().await? {
+                Some(page) => break page,
+                None if ahead.after == self.cursor => {
+                    self.ahead = None;
+                    return Ok(None);
+                }
+                // They ended for want of room, and not of events.
+                None => self.ahead = None,
             }
         };
-        let Some(page) = page else { return Ok(None) };
         self.cursor = page.cursor;
-        if page.more {
-            let next = self.source.frames(self.cursor, self.framing);
-            self.ahead = Some(AbortOnDropHandle::new(tokio::spawn(next)));
-        } else {
+        if !page.more {
+            self.ahead = None;
             self.live = true;
+        } else if self.ahead.as_ref().is_some_and(PagesAhead::is_over) {
+            self.ahead = Some(read_from(self.cursor));
         }
         Ok(Some(page.bytes))
     }

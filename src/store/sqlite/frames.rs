@@ -6,7 +6,8 @@
 //! The statements are not checked when the program is compiled; a test below prepares each against the migrated schema.
 
 use bytes::Bytes;
-use rusqlite::{Rows, params};
+use rusqlite::{Rows, fallible_streaming_iterator::FallibleStreamingIterator as _, params};
+use tokio::sync::mpsc;
 
 use super::db::Store;
 use crate::{
@@ -32,23 +33,37 @@ const FEED_ROWS: &str = "select e.position, e.seq, e.kind, e.data, e.at, s.name
 const NEXT_POSITION: &str = "select min(position) from event where position > ?1";
 
 impl Store {
-    /// The next page of one stream after `after`, framed. `None` if there is nothing after it.
+    /// Sends the pages of one stream that follow `after`, framed: one, if there is anything, and then as many as the channel
+    /// has room for, up to [`limits::REPLAY_RUN`]. They are of one statement, so that a page costs no hand-over between
+    /// threads. Nobody waits for the receiver.
     pub async fn frames(
         &self,
         stream: i64,
         name: &StreamName,
         after: Seq,
         framing: Framing,
-    ) -> Result<Option<FramePage>, StoreError> {
+        pages: mpsc::Sender<FramePage>,
+    ) -> Result<(), StoreError> {
         let name = name.clone();
-        let page = self.frame_readers.read(move |conn| {
-            let mut page = PageText::new(framing, after);
-            let mut rows = conn.prepare_cached(STREAM_ROWS)?;
-            page.fill(rows.query(params![stream, after])?, Some(name.as_str()))?;
-            Ok(page)
+        let run = self.frame_readers.read(move |conn| {
+            let mut statement = conn.prepare_cached(STREAM_ROWS)?;
+            let mut rows = statement.query(params![stream, after])?;
+            rows.advance()?;
+            let mut cursor = after;
+            for _ in 0..limits::REPLAY_RUN {
+                if rows.get().is_none() {
+                    break;
+                }
+                // An error says that there is no room, or nobody any more.
+                let Ok(room) = pages.try_reserve() else { break };
+                let mut page = PageText::new(framing, cursor);
+                page.fill(&mut rows, Some(name.as_str()))?;
+                cursor = page.cursor;
+                room.send(page.finish());
+            }
+            Ok(())
         });
-        let page = page.await?;
-        Ok((page.cursor > after).then(|| page.finish()))
+        run.await
     }
 
     /// The next page of several streams after the position `after` and up to `head`, framed. It looks at a bounded
@@ -70,8 +85,10 @@ impl Store {
             let (lowest, beyond) = (scope.lowest(), scope.beyond());
             let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
             let mut rows = conn.prepare_cached(FEED_ROWS)?;
-            let rows = rows.query(params![after, until, lowest, beyond, level, owner, project])?;
-            page.fill(rows, None)?;
+            let values = params![after, until, lowest, beyond, level, owner, project];
+            let mut rows = rows.query(values)?;
+            rows.advance()?;
+            page.fill(&mut rows, None)?;
             if !page.is_full {
                 // All of the window was looked at, and where it ends in a hole, all of the hole.
                 let mut next = conn.prepare_cached(NEXT_POSITION)?;
@@ -100,10 +117,11 @@ impl PageText {
         Self { text: String::with_capacity(limits::REPLAY_BYTES), framing, cursor, is_full: false }
     }
 
-    /// Takes rows until the page is full. One that is larger than a page goes alone. `stream` is the name of the one stream
-    /// that is read; of several each row has its own.
-    fn fill(&mut self, mut rows: Rows<'_>, stream: Option<&str>) -> rusqlite::Result<()> {
-        while let Some(row) = rows.next()? {
+    /// Takes rows, from the present one on, until the page is full. The present one is then the first of the next page. A row
+    /// that is larger than a page goes alone. `stream` is the name of the one stream that is read; of several each row has
+    /// its own.
+    fn fill(&mut self, rows: &mut Rows<'_>, stream: Option<&str>) -> rusqlite::Result<()> {
+        while let Some(row) = rows.get() {
             let event = EventParts {
                 position: row.get(0)?,
                 seq: row.get(1)?,
@@ -122,6 +140,7 @@ impl PageText {
             }
             self.cursor = event.id(self.framing);
             sse::push_frame(&mut self.text, event, self.framing);
+            rows.advance()?;
         }
         Ok(())
     }
@@ -145,14 +164,26 @@ mod tests {
     async fn replayed(store: &Store, name: &StreamName, after: Seq, framing: Framing) -> String {
         let view = store.view(name).await.unwrap().unwrap();
         let (mut text, mut cursor) = (String::new(), after);
-        while let Some(page) = store.frames(view.id, name, cursor, framing).await.unwrap() {
-            assert!(page.cursor > cursor, "a page moves the cursor");
-            assert_eq!(page.more, page.cursor < view.head, "a page knows whether it is the last");
-            check_size(&page);
-            cursor = page.cursor;
-            text.push_str(std::str::from_utf8(&page.bytes).unwrap());
+        loop {
+            // Runs of one page, three and five.
+            let room = 1 + 2 * (text.len() % 3);
+            let (sender, mut pages) = mpsc::channel(room);
+            store.frames(view.id, name, cursor, framing, sender).await.unwrap();
+            if pages.is_empty() {
+                return text;
+            }
+            while let Some(page) = pages.recv().await {
+                assert!(page.cursor > cursor, "a page moves the cursor");
+                assert_eq!(
+                    page.more,
+                    page.cursor < view.head,
+                    "a page knows whether it is the last"
+                );
+                check_size(&page);
+                cursor = page.cursor;
+                text.push_str(std::str::from_utf8(&page.bytes).unwrap());
+            }
         }
-        text
     }
 
     async fn fed(store: &Store, prefix: &str, after: i64) -> String {
@@ -280,15 +311,35 @@ mod tests {
         assert!(matches!(StoreError::from(error), StoreError::ReadOnly(_)), "it only reads");
     }
 
+    /// Who does not take its pages keeps no thread, and what was read for who is gone is read no further.
+    #[tokio::test]
+    async fn a_run_ends_where_nobody_takes_it() {
+        let test = TestStore::open().await;
+        let (store, name) = (&test.store, StreamName::of("task", "one"));
+        let data = format!(r#"{{"big":"{}"}}"#, "x".repeat(limits::REPLAY_BYTES));
+        let count = limits::REPLAY_RUN + 2;
+        append(store, &name, (0..count).map(|_| event("a", &data)).collect()).await;
+        for (room, read) in [(1, 1), (2, 2), (count, limits::REPLAY_RUN)] {
+            let (sender, pages) = mpsc::channel(room);
+            store.frames(1, &name, 0, Framing::Data, sender).await.unwrap();
+            assert_eq!(pages.len(), read, "{room}");
+        }
+        let (sender, pages) = mpsc::channel(1);
+        drop(pages);
+        store.frames(1, &name, 0, Framing::Data, sender).await.unwrap();
+    }
+
     #[tokio::test]
     async fn pages_end_with_the_store() {
         let test = TestStore::open().await;
         let name = StreamName::of("task", "one");
         append(&test.store, &name, vec![event("a", "{}")]).await;
         let store = test.store.clone();
-        assert!(store.frames(1, &name, 0, Framing::Data).await.unwrap().is_some());
+        let (sender, mut pages) = mpsc::channel(2);
+        store.frames(1, &name, 0, Framing::Data, sender.clone()).await.unwrap();
+        assert!(pages.try_recv().is_ok());
         store.frame_readers.close().await;
-        let after = store.frames(1, &name, 0, Framing::Data).await;
+        let after = store.frames(1, &name, 0, Framing::Data, sender).await;
         assert!(matches!(after, Err(StoreError::Stopped)), "{after:?}");
         assert!(store.frame_readers.idle().is_empty(), "no connection holds the file open");
     }

@@ -223,14 +223,18 @@ mod model {
                     let after = Seq::from(after);
                     let mut cursor = after;
                     let mut text = String::new();
-                    while let Some(page) = test
-                        .store
-                        .frames(view.id, &name(stream), cursor, Framing::Data)
-                        .await
-                        .unwrap()
-                    {
-                        cursor = page.cursor;
-                        text.push_str(std::str::from_utf8(&page.bytes).unwrap());
+                    loop {
+                        let (sender, mut pages) = tokio::sync::mpsc::channel(2);
+                        let name = name(stream);
+                        let read = test.store.frames(view.id, &name, cursor, Framing::Data, sender);
+                        read.await.unwrap();
+                        if pages.is_empty() {
+                            break;
+                        }
+                        while let Some(page) = pages.recv().await {
+                            cursor = page.cursor;
+                            text.push_str(std::str::from_utf8(&page.bytes).unwrap());
+                        }
                     }
                     let mut expected = String::new();
                     for (seq, _, data) in model.events.iter().filter(|(seq, ..)| *seq > after) {
