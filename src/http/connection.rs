@@ -44,14 +44,14 @@ pub(super) async fn connection(
 ) {
     let mut socket = ClientSocket::new(stream);
     loop {
-        let requests = answer_whole_requests(socket, transport, &edge, &stop);
+        // Both are boxed: a connection that streams does not carry the room that requests take.
+        let requests = Box::pin(answer_whole_requests(socket, transport, &edge, &stop));
         let taken = match requests.await {
             AfterRequests::Closed => return,
             AfterRequests::Stream(socket, response, closes) => {
                 TakenStream { socket, response, closes }
             }
             AfterRequests::Hyper(socket) => {
-                // Boxed: a connection that streams does not carry the room that requests take.
                 let requests = Box::pin(serve_requests(socket, transport, &edge, &stop));
                 let Some(taken) = requests.await else { return };
                 taken
