@@ -34,7 +34,7 @@ use super::{
 use crate::{domain::limits, web::MCP};
 
 /// Bytes that are read at once. A request that is longer goes to hyper.
-const READ_BYTES: usize = 32 * 1024;
+const READ_BYTES: usize = 16 * 1024;
 /// Header lines that a request has at most here.
 const HEADERS: usize = 32;
 /// Headers that say something of the connection or of how the body comes.
@@ -119,6 +119,10 @@ struct WholeRequest {
 
 /// What came in.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would be one more allocation for each request"
+)]
 enum Arrival {
     /// A request for here.
     Whole(WholeRequest),
@@ -139,17 +143,13 @@ fn poll_request<S: AsyncRead + AsyncWrite + Unpin>(
         return Poll::Ready(Ok(Arrival::End));
     }
     let bytes = Bytes::copy_from_slice(buffer.filled());
-    Poll::Ready(Ok(match parse(&bytes) {
-        Some(whole) => {
-            // What follows is the next request.
-            socket.put_back(&bytes[whole.length..]);
-            Arrival::Whole(whole)
-        }
-        None => {
-            socket.put_back(&bytes);
-            Arrival::Other
-        }
-    }))
+    let Some(whole) = parse(&bytes) else {
+        socket.put_back(&bytes);
+        return Poll::Ready(Ok(Arrival::Other));
+    };
+    // What follows is the next request.
+    socket.put_back(&bytes[whole.length..]);
+    Poll::Ready(Ok(Arrival::Whole(whole)))
 }
 
 /// The request at the beginning of `bytes`, if it is one for here and all of it is there.
