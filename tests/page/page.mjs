@@ -396,6 +396,115 @@ test('words go into a turn that is under way', async (daemon) => {
   assert.deepEqual(tab.problems, []);
 });
 
+/** What stands for Claude Code: this script answers each prompt, which is in `$line`. */
+async function configureClaude(daemon, answer) {
+  const ready = { type: 'control_response', response: { subtype: 'success', request_id: 'svc-initialize', response: {} } };
+  const begun = { type: 'system', subtype: 'init', session_id: 's-1' };
+  const program = path.join(daemon.home, 'claude.sh');
+  fs.writeFileSync(program, `read -r line\necho '${JSON.stringify(ready)}'\nread -r line\necho '${JSON.stringify(begun)}'\n${answer}\nwhile read -r line; do\n${answer}\ndone\n`);
+  await daemon.configure('[agents.claude]', 'backend = "claude"', `command = ["sh", ${JSON.stringify(program)}]`);
+}
+
+test('what was said in an agent is read back to its start, in order and once', async (daemon) => {
+  const count = `awk -v from=$2 -v to=$4 'BEGIN { for (n = from; n <= to; n++) printf "{\\"type\\":\\"assistant\\",\\"message\\":{\\"id\\":\\"m%d\\",\\"content\\":[{\\"type\\":\\"text\\",\\"text\\":\\"word %d.\\"}]}}\\n", n, n }'`;
+  await configureClaude(daemon, `set -- $(echo "$line" | grep -o 'from [0-9]* to [0-9]*'); ${count}; echo '{"type":"result","subtype":"success"}'`);
+  const agent = await daemon.post('/v1/hosts', { instance: 'claude', cwd: daemon.home, prompt: 'from 1 to 1000' });
+  const total = async () => (await daemon.get(`/v1/hosts/${agent.id}/history?limit=1`)).total;
+  await until(total, (said) => said >= 1000, 'all was said');
+  const tab = await Tab.signedIn(daemon);
+  await tab.view(`/ui/agents/${agent.id}`);
+  await tab.has('word 1000.');
+  // What comes meanwhile takes nothing of the past away.
+  await daemon.post(`/v1/hosts/${agent.id}/send`, { input: 'from 1001 to 1700' });
+  await tab.has('word 1700.');
+  const shown = () => tab.page.$$eval('.entry.assistant', (all) => all.flatMap((each) => each.innerText.match(/word \d+\./g) ?? []).map((word) => parseInt(word.slice(5), 10)));
+  const isThere = () => tab.page.evaluate(() => [...document.querySelectorAll('.history button')].some((each) => each.innerText.trim() === 'Earlier'));
+  for (let pages = 0; await isThere(); pages += 1) {
+    assert.ok(pages < 10, 'the history has a start');
+    const before = (await shown()).length;
+    await tab.click('Earlier');
+    await until(async () => (await shown()).length, (now) => now > before, 'more is shown');
+  }
+  assert.deepEqual(await shown(), Array.from({ length: 1700 }, (_, n) => n + 1));
+  await daemon.post(`/v1/hosts/${agent.id}/stop`);
+  assert.deepEqual(tab.problems, []);
+});
+
+test('the log is read back to position 1, and nothing is left out', async (daemon) => {
+  const task = await daemon.task('long', Array.from({ length: 2000 }, (_, n) => `line ${n}`));
+  // Pages of large events are shorter than what was asked for.
+  for (let n = 0; n < 12; n += 1) await daemon.print(task, [String(n).repeat(300_000)]);
+  await daemon.print(task, Array.from({ length: 3500 }, (_, n) => `late ${n}`));
+  const tab = await Tab.signedIn(daemon);
+  await tab.view('/ui/log');
+  await tab.has('late 3499');
+  const isEarlier = () => tab.page.evaluate(() => [...document.querySelectorAll('button')].some((each) => each.innerText === 'Earlier' && !each.disabled));
+  const count = () => tab.page.$eval('.total', (each) => Number(each.innerText.replaceAll(',', '')));
+  for (let pages = 0; await isEarlier(); pages += 1) {
+    assert.ok(pages < 60, 'the log has a start');
+    const before = await count();
+    await tab.click('Earlier');
+    await until(async () => (await count()) > before || !(await isEarlier()), Boolean, 'more is shown');
+  }
+  const seen = new Set();
+  const height = await tab.page.$eval('.events', (list) => list.scrollHeight);
+  for (let top = 0; top <= height; top += 400) {
+    const rows = await tab.page.$eval('.events', async (list, to) => {
+      list.scrollTop = to;
+      await new Promise((done) => { requestAnimationFrame(() => requestAnimationFrame(done)); });
+      return [...list.querySelectorAll('.row')].map((row) => [parseInt(row.style.top, 10), row.querySelector('.position')?.innerText]).filter(([, position]) => position);
+    }, top);
+    for (const [at, position] of rows) seen.add(`${String(at).padStart(9, '0')} ${position}`);
+  }
+  const positions = [...seen].sort().map((each) => Number(each.split(' ')[1]));
+  assert.deepEqual(positions, Array.from({ length: positions.length }, (_, n) => n + 1), 'in order, from 1, each once');
+  assert.ok(positions.length > 5512, `${positions.length}`);
+  assert.deepEqual(tab.problems, []);
+});
+
+test('a server that needs a login stands first, with what to do', async (daemon) => {
+  const guarded = http.createServer((_, reply) => {
+    reply.writeHead(401, { 'WWW-Authenticate': 'Bearer' });
+    reply.end();
+  });
+  await new Promise((done) => guarded.listen(0, '127.0.0.1', done));
+  await daemon.configure('[sources.web]', 'type = "http"', `url = "http://127.0.0.1:${guarded.address().port}/mcp"`);
+  const tab = await Tab.signedIn(daemon);
+  await tab.has('web needs a login');
+  await tab.has('svc mcp login web');
+  assert.equal(await tab.page.$$eval('.need .do a, .need .do button', (all) => all.length), 1);
+  await axe(tab, 'a server that needs a login');
+  await tab.click('Look');
+  await tab.page.waitForFunction(() => location.pathname === '/ui/servers' && location.search.includes('web'), { timeout: 5000 });
+  await tab.has('svc mcp login web');
+  assert.deepEqual(tab.problems, []);
+  guarded.close();
+  guarded.closeAllConnections();
+});
+
+test('an agent that its vendor refuses for usage stands first, with when it goes on', async (daemon) => {
+  const resetsAt = Math.floor(Date.now() / 1000) + 7200;
+  const limit = JSON.stringify({ type: 'rate_limit_event', rate_limit_info: { status: 'rejected', resetsAt } });
+  await configureClaude(daemon, `echo '${limit}'`);
+  const tab = await Tab.signedIn(daemon);
+  const agent = await daemon.post('/v1/hosts', { instance: 'claude', cwd: daemon.home, prompt: 'go' });
+  await until(() => daemon.get(`/v1/hosts/${agent.id}`), (host) => host.state === 'limited', 'limited');
+  // As it happens, and for who opens the page later.
+  for (const look of [() => {}, () => tab.view('/')]) {
+    await look();
+    await tab.has('claude: the vendor refuses for usage');
+    await tab.has(`goes on `);
+    await tab.has(new Date(resetsAt * 1000).toISOString());
+  }
+  assert.equal(await tab.page.$eval('.need .state', (each) => each.innerText.trim()), 'limited');
+  assert.equal(await tab.page.$$eval('.need .do a, .need .do button', (all) => all.length), 1);
+  await axe(tab, 'an agent at its limit');
+  await tab.click('Look');
+  await tab.page.waitForFunction((id) => location.pathname === `/ui/agents/${id}`, { timeout: 5000 }, agent.id);
+  await daemon.post(`/v1/hosts/${agent.id}/stop`);
+  assert.deepEqual(tab.problems, []);
+});
+
 test('the servers say what they do and what a person can do', async (daemon) => {
   const toy = path.join(import.meta.dirname, 'toy.mjs');
   const command = JSON.stringify(process.execPath);

@@ -1,6 +1,7 @@
 // What needs a person: each thing with its one action.
 import { isSeen } from './store.js';
 import { path } from './router.js';
+import { exact } from './time.js';
 
 const DAY = 86_400_000;
 /** Age after which a message that nobody acknowledged is old, in ms. */
@@ -25,7 +26,7 @@ export function attention(state) {
   }
   for (const host of state.hosts?.values() ?? []) {
     if (host.state === 'limited') {
-      found.push({ key: host.id, kind: 'limited', at: host.started_at, text: `${host.instance ?? host.backend}: the vendor refuses for usage`, to: path('agents', host.id), label: 'Look' });
+      found.push({ key: host.id, kind: 'limited', at: host.started_at, text: `${host.instance ?? host.backend}: the vendor refuses for usage`, detail: host.limited_until ? `goes on ${exact(new Date(host.limited_until).toISOString())}` : 'the vendor does not say until when; send it a prompt to try again', to: path('agents', host.id), label: 'Look' });
     }
   }
   for (const source of state.sources?.values() ?? []) {

@@ -84,13 +84,29 @@ function setConnection(status) {
 
 // Lists
 
+/** Adds to an agent that its vendor refuses for usage when it goes on: its last state says so. */
+async function addLimit(host) {
+  if (host.state !== 'limited') return;
+  for (let after = 0; ;) {
+    const { events } = await get(query('/v1/events', { stream: `agent/${host.id}`, kind: 'state', after, limit: 500 }));
+    if (!events.length) return;
+    const last = events[events.length - 1];
+    host.limited_until = last.data.until;
+    after = last.position;
+  }
+}
+
 const LISTS = {
   peers: () => all('/v1/peers', 'peers', 'peer_id', {}, 1000),
   sessions: () => all('/v1/sessions', 'sessions', 'session_id', { open: true }, 1000),
   ghap: () => all('/v1/ghap', 'ghap', 'id', { status: 'active' }, 1000),
   tasks: () => all('/v1/tasks', 'tasks', 'task_id', {}, 500),
   messages: () => all('/v1/messages', 'messages', 'id', {}, 500),
-  hosts: () => all('/v1/hosts', 'hosts', 'id', {}, 500),
+  hosts: async () => {
+    const hosts = await all('/v1/hosts', 'hosts', 'id', {}, 500);
+    for (const host of hosts.values()) await addLimit(host);
+    return hosts;
+  },
   requests: () => all('/v1/requests', 'requests', 'request_id', { open: true }, 500),
   instances: () => all('/v1/agents', 'agents', 'instance', {}, 500),
   sources: () => all('/v1/sources', 'sources', (source) => JSON.stringify([source.project ?? '', source.name, source.from]), {}, 500),
@@ -169,7 +185,9 @@ async function refetch() {
     }
     for (const id of ids) {
       try {
-        state[list].set(id, await get(ONE[list](id)));
+        const read = await get(ONE[list](id));
+        if (list === 'hosts') await addLimit(read);
+        state[list].set(id, read);
       } catch (error) {
         if (error.status === 404) state[list].delete(id);
       }

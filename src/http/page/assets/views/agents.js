@@ -10,6 +10,8 @@ import { Action, Answers, Choice, Dialog, Empty, Facts, Failure, Loading, State,
 const OVER = ['done', 'error', 'lost'];
 /** Entries that are kept of one agent. */
 const KEPT = 2000;
+/** Entries of the past that are read more at a time. */
+const PAGE = 400;
 
 const url = (id, act = '') => `/v1/hosts/${encodeURIComponent(id)}${act && `/${act}`}`;
 
@@ -38,41 +40,57 @@ function Entry({ entry }) {
   return html`<div class=${`entry ${entry.role ?? 'system'}`}><span class="role">${entry.role ?? 'system'}</span><div class="body"><${Text} value=${entry.content ?? ''} cut=${8000} /></div></div>`;
 }
 
-/** What was said, and what is said from now on. */
+/** What was said, and what is said from now on. Entries bear no position, so a longer past is read again up to where the first one ended. */
 function useHistory(id) {
   const [, show] = useState(0);
   const known = useRef({ entries: [], isLoading: true });
   useEffect(() => {
-    const history = { entries: [], isLoading: true, error: null };
+    const history = { entries: [], past: [], isLoading: true, error: null, hasEarlier: false };
     known.current = history;
+    const since = [];
     const waiting = [];
     let timer = null;
+    let isWhole = false;
+    const join = () => {
+      history.entries = [...history.past, ...since];
+    };
     const add = (event) => {
-      if (event.kind === 'chat_entry') history.entries.push({ ...event.data.chat_entry, offset: event.seq });
-      else if (event.kind === 'error') history.entries.push({ role: 'system', content: event.data.error, is_error: true, offset: event.seq });
+      if (event.kind === 'chat_entry') since.push({ ...event.data.chat_entry, offset: event.seq });
+      else if (event.kind === 'error') since.push({ role: 'system', content: event.data.error, is_error: true, offset: event.seq });
       else return;
-      if (history.entries.length > KEPT) history.entries.splice(0, 200);
+      // Who asked for what was earlier keeps it.
+      if (!isWhole && since.length > KEPT) {
+        history.hasEarlier = true;
+        history.past = [];
+        history.offset = since[199].offset;
+        since.splice(0, 200);
+      }
       timer ??= setTimeout(() => {
         timer = null;
+        join();
         show((n) => n + 1);
       }, 100);
     };
+    const take = (page) => {
+      history.past = (page.entries ?? []).map((entry, index, all) => ({ ...entry, key: `past ${page.total - all.length + index}` }));
+      history.hasEarlier = page.total > history.past.length;
+    };
     const leave = followStream(`agent/${id}`, (event) => (history.isLoading ? waiting.push(event) : add(event)));
-    get(query(url(id, 'history'), { limit: 400, include_tools: true })).then((page) => {
-      history.entries = page.entries ?? [];
-      history.total = page.total;
+    get(query(url(id, 'history'), { limit: PAGE, include_tools: true })).then((page) => {
       history.offset = page.offset;
+      take(page);
     }, (error) => {
       history.error = error;
     }).finally(() => {
       history.isLoading = false;
       waiting.filter((event) => !(event.seq <= history.offset)).forEach(add);
+      join();
       show((n) => n + 1);
     });
     history.earlier = async () => {
-      const first = history.entries[0]?.offset;
-      const page = await get(query(url(id, 'history'), { limit: 400, before: first, include_tools: true }));
-      history.entries = [...(page.entries ?? []), ...history.entries];
+      isWhole = true;
+      take(await get(query(url(id, 'history'), { limit: history.past.length + PAGE, before: history.offset + 1, include_tools: true })));
+      join();
       show((n) => n + 1);
     };
     return () => {
@@ -105,8 +123,8 @@ function Host({ id, host, requests }) {
     <${Facts} of=${[['Instance', host.instance ?? host.backend], ['Task', host.task && line(host.task, 200)], ['Folder', host.worktree && html`<code>${line(host.worktree, 200)}</code>`], ['Started', html`<${Time} at=${host.started_at} />`], ['Exit', host.exit_code ?? host.signal], ['Error', host.error && html`<${Text} value=${host.error} />`]]} />
     <div class="history" ref=${box} tabindex="0" role="log" aria-label="What was said" onScroll=${() => setFollow(box.current.scrollTop + box.current.clientHeight >= box.current.scrollHeight - 40)}>
       ${history.error ? html`<${Failure} text=${history.error.message} />` : history.isLoading ? html`<${Loading} of="what was said" />` : !history.entries.length ? html`<${Empty} title="Nothing was said yet." />` : ''}
-      ${history.total > history.entries.length && history.earlier && html`<${Action} run=${history.earlier}>Earlier<//>`}
-      ${history.entries.map((entry, index) => html`<${Entry} key=${entry.offset ?? index} entry=${entry} />`)}<div ref=${end}></div></div>
+      ${history.hasEarlier && html`<${Action} run=${history.earlier}>Earlier<//>`}
+      ${history.entries.map((entry, index) => html`<${Entry} key=${entry.key ?? entry.offset ?? index} entry=${entry} />`)}<div ref=${end}></div></div>
  ${requests.map((request) => html`<section class="need" key=${request.request_id} aria-label="What it asks"><${State} of="request" /><div class="what"><${Text} value=${request.title} cut=${300} /></div><${Time} at=${request.opened_at} /><div class="do"><${Answers} request=${request} /></div></section>`)}
     ${isLive && html`<form class="compose" onSubmit=${send}><textarea rows="2" aria-label="Prompt" placeholder="Tell the agent what to do" value=${text} onInput=${(event) => setText(event.target.value)}
       onKeyDown=${(event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && send(event)}></textarea><${Action} class="primary" run=${() => send()} title="Ctrl+Enter: after its turn">Send<//>

@@ -59,6 +59,7 @@ export function Log({ route }) {
   const [find, setFind] = useState('');
   const [follow, setFollow] = useState(!chosen);
   const [past, setPast] = useState([]);
+  const [start, setStart] = useState(1);
   const [error, setError] = useState('');
   const reading = useRef(false);
   // What is linked to, and is not here yet, is read with what stands around it.
@@ -90,8 +91,17 @@ export function Log({ route }) {
     reading.current = true;
     const first = past[0]?.position ?? state.events[0]?.position ?? 1;
     try {
-      const page = await get(query('/v1/events', { after: Math.max(0, first - 501), limit: 500 }));
-      const older = page.events.filter((event) => event.position < first);
+      const older = [];
+      // A page may be shorter than was asked for, and where retention was there may be none at all.
+      for (let reach = 500; first > 1 && !older.length; reach *= 2) {
+        for (let after = Math.max(0, first - 1 - reach); after < first - 1;) {
+          const { events } = await get(query('/v1/events', { after, limit: 500 }));
+          older.push(...events.filter((event) => event.position < first));
+          after = events.length ? events[events.length - 1].position : first;
+        }
+        if (reach >= first) break;
+      }
+      if (!older.length) setStart(first);
       setFollow(false);
       setPast((known) => [...older, ...known]);
     } catch (failure) {
@@ -116,7 +126,7 @@ export function Log({ route }) {
       <${Choice} label="In" value=${family} set=${(value) => setQuery({ in: value })} options=${FAMILIES} />
       <${Choice} label="Kind" value=${kind} set=${(value) => setQuery({ kind: value })} options=${kinds.includes(kind) ? kinds : [...kinds, kind]} />
       <label class="choice"><span>From</span><input type="datetime-local" step="1" onChange=${jump} /></label>
-      <button onClick=${more} disabled=${oldest <= 1}>Earlier</button>
+      <button onClick=${more} disabled=${oldest <= start}>Earlier</button>
       ${follow ? html`<button onClick=${() => setFollow(false)}>Pause</button>` : html`<button onClick=${() => setFollow(true)}>Follow</button>`}
       <span class="muted total">${rows.length.toLocaleString('en')}</span></header>
     ${error && html`<${Failure} text=${error} />`}
