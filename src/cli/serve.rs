@@ -41,6 +41,7 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
         Err(code) => return Ok(code),
     };
     raise_file_limit();
+    keep_no_core();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(daemon::worker_threads())
         .enable_all()
@@ -55,6 +56,16 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
         }
         Err(error) => Err(with_advice(error)),
         Ok(()) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Lets a crash leave no image of this process behind: all secrets that it uses are in its memory.
+fn keep_no_core() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Core);
+    limit.current = Some(0);
+    if let Err(error) = setrlimit(Resource::Core, limit) {
+        tracing::warn!(%error, "a crash of the daemon may leave a core file with its secrets");
     }
 }
 

@@ -119,10 +119,17 @@ pub(super) async fn read_log(
         rest.extend_from_slice(&buffer[..read]);
         // Only whole lines: a secret might be cut in two.
         let end = rest.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
-        let end = end.or_else(|| (rest.len() > LOG_BYTES).then_some(rest.len()));
         if let Some(end) = end {
             let whole: Vec<u8> = rest.drain(..end).collect();
             keep(&connection, &whole, &log, &lines);
+        }
+        if rest.len() > LOG_BYTES {
+            let text = String::from_utf8_lossy(&rest);
+            let text = connection.hide(&text);
+            // What may be the beginning of a secret waits for the rest of it.
+            let (whole, begun) = text.split_at(text.floor_char_boundary(text.len() - LOG_LINE));
+            keep(&connection, whole.as_bytes(), &log, &lines);
+            rest = begun.as_bytes().to_vec();
         }
     }
     if !rest.is_empty() {

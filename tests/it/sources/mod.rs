@@ -4,6 +4,7 @@ mod asking;
 mod calls;
 mod commands;
 mod core;
+mod crash;
 mod files;
 mod login;
 mod processes;
