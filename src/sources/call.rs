@@ -115,7 +115,8 @@ pub(super) async fn call_tool(
     // The client has been asked in an earlier run of this call.
     let kept = call.far_end.kept();
     if let Some(task) = kept.as_ref().and_then(ChildTask::of_kept) {
-        let end = tokio::time::timeout(instance.spec.entry.timeout, task.follow(&connection, call));
+        let end =
+            tokio::time::timeout(instance.spec.entry.timeout, task.follow(&connection, call, None));
         return outcome_of(instance, &connection, end.await);
     }
     let mut wanted = kept.as_ref().and_then(WantedInput::of);
@@ -172,12 +173,12 @@ async fn call_once(
     call: &Call,
     params: &str,
 ) -> (CallOutcome, Result<Output, Failure>) {
-    let connection = request.connection();
+    let (connection, token) = (request.connection(), request.id);
     let answer = async {
         request.send("tools/call", params, Some(Arc::clone(tool.traits))).await?;
         match request.answer_to(call).await? {
             Ok(result) => match ChildTask::of(&result) {
-                Some(task) => task.follow(&connection, call).await,
+                Some(task) => task.follow(&connection, call, Some(token)).await,
                 None => Ok(Ok(result)),
             },
             refused => Ok(refused),

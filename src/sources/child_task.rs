@@ -92,14 +92,17 @@ impl ChildTask {
         Some(Self { id: kept.get("task")?.as_str()?.to_owned(), poll: MIN_POLL })
     }
 
-    /// Waits for its end. A task that nobody waits for any more is cancelled.
+    /// Waits for its end. A task that nobody waits for any more is cancelled. `token` is that of the call's progress, which
+    /// goes on for as long as the task does.
     pub(super) async fn follow(
         self,
         connection: &Arc<Connection>,
         call: &Call,
+        token: Option<u64>,
     ) -> Result<Reply, CallStop> {
-        let mut watch =
-            TaskWatch { connection: Arc::clone(connection), task: self, is_over: false };
+        let connection = Arc::clone(connection);
+        let mut watch = TaskWatch { connection, task: self, token, is_over: false };
+        let connection = &watch.connection;
         let end =
             if connection.is_modern() { watch.poll(call).await } else { watch.wait(call).await };
         // One whose client cannot answer is of no use; one whose client is asked first goes on.
@@ -115,6 +118,7 @@ impl ChildTask {
 struct TaskWatch {
     connection: Arc<Connection>,
     task: ChildTask,
+    token: Option<u64>,
     is_over: bool,
 }
 
@@ -126,7 +130,13 @@ impl TaskWatch {
     }
 
     async fn wait(&self, call: &Call) -> Result<Reply, CallStop> {
-        Ok(self.ask("tasks/result", &json!({ "taskId": self.task.id }), call).await?)
+        let mut request = self.connection.open(Some(call.clone()));
+        if let Some(token) = self.token {
+            self.connection.pass_progress(token, request.id);
+        }
+        let params = json!({ "taskId": self.task.id });
+        request.send("tasks/result", &params.to_string(), None).await?;
+        Ok(request.answer_to(call).await?)
     }
 
     async fn poll(&self, call: &Call) -> Result<Reply, CallStop> {
@@ -176,6 +186,9 @@ impl TaskWatch {
 
 impl Drop for TaskWatch {
     fn drop(&mut self) {
+        if let Some(token) = self.token {
+            self.connection.forget_progress(token);
+        }
         if !self.is_over {
             self.connection.post("tasks/cancel", &json!({ "taskId": self.task.id }));
         }

@@ -37,6 +37,8 @@ pub(super) struct Connection {
     outgoing: mpsc::Sender<OutgoingMessage>,
     next_id: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiting>>,
+    /// Tokens of the progress of calls that were answered with a task, and the requests that wait for those tasks.
+    task_progress: Mutex<HashMap<u64, u64>>,
     /// It has ended.
     pub(super) closed: CancellationToken,
     /// Counts `list_changed`.
@@ -154,6 +156,7 @@ impl Connection {
             outgoing,
             next_id: AtomicU64::new(1),
             waiting: Mutex::default(),
+            task_progress: Mutex::default(),
             closed: CancellationToken::new(),
             list_changes: watch::Sender::new(0),
             redactor: RwLock::new(Arc::new(redactor)),
@@ -164,6 +167,20 @@ impl Connection {
             end: OnceLock::new(),
         };
         (Arc::new(connection), messages)
+    }
+
+    fn task_progress(&self) -> MutexGuard<'_, HashMap<u64, u64>> {
+        self.task_progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the progress of a call that was answered with a task come to the request that waits for the task's result.
+    pub(super) fn pass_progress(&self, token: u64, request: u64) {
+        self.task_progress().insert(token, request);
+    }
+
+    /// The task is over, or nobody waits for it.
+    pub(super) fn forget_progress(&self, token: u64) {
+        self.task_progress().remove(&token);
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
@@ -333,6 +350,7 @@ impl Connection {
             }
             "notifications/progress" => {
                 let Some(id) = params.get("progressToken").and_then(Value::as_u64) else { return };
+                let id = self.task_progress().get(&id).copied().unwrap_or(id);
                 let news = self.waiting().get(&id).map(|waiting| waiting.news.clone());
                 if let Some(news) = news {
                     // One that is not taken in time is no loss: the next one says more.

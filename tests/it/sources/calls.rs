@@ -234,21 +234,26 @@ fn questions_go_to_the_session_whose_call_it_is_and_to_nobody_else() {
 #[test]
 fn progress_reaches_the_caller_with_its_own_token() {
     let home = Home::new();
-    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &["tasks"]) }));
     in_state(&d, "toy", "connected");
     let id = session(&d, &json!({}));
-    let stepping = json!({ "jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {
-        "name": "toy__step", "_meta": { "progressToken": "mine" },
-    } });
-    let mut stream = in_session(&d, &id, &stepping).follow().expect("an answer").expect("a stream");
-    for step in [1, 2] {
-        let note = stream.event().data;
-        assert_eq!(
-            note["params"],
-            json!({ "progressToken": "mine", "progress": step, "total": 2, "x-own": "kept" })
-        );
+    // The progress of a call that is answered with a task goes on with the task.
+    for (tool, answer) in [("step", "stepped"), ("dig", "dug deep")] {
+        let stepping = json!({ "jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {
+            "name": format!("toy__{tool}"), "arguments": { "value": "step" }, "_meta": { "progressToken": "mine" },
+        } });
+        let stream = in_session(&d, &id, &stepping).follow().expect("an answer");
+        let mut stream = stream.expect("a stream");
+        for step in [1, 2] {
+            let note = stream.event().data;
+            assert_eq!(
+                note["params"],
+                json!({ "progressToken": "mine", "progress": step, "total": 2, "x-own": "kept" }),
+                "{tool}"
+            );
+        }
+        assert_eq!(said(&stream.event().data), answer);
     }
-    assert_eq!(said(&stream.event().data), "stepped");
 }
 
 #[test]

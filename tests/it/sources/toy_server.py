@@ -1,6 +1,6 @@
 """A small MCP server on standard input and output that does what tests need of one.
 
-Arguments: words that change what it does (`hang`: it never answers; `quit`: it ends at once; `deaf`: it reads nothing
+Arguments: words that change what it does (`hang`: it never answers; `quit`: it ends at once; `spill`: it prints its environment and crashes; `deaf`: it reads nothing
 after it was introduced; `many`: it has more tools than a list takes; `tasks`: it has a tool that it runs as a task alone).
 """
 import json
@@ -67,10 +67,18 @@ def well():
     return json.dumps(request("elicitation/create", question))
 
 
+def step(token):
+    for number in (1, 2):
+        note = {"progressToken": token, "progress": number, "total": 2, "x-own": "kept"}
+        send(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": note}))
+
+
 def dig(ident, value):
-    """The result of the task: it asks before it is there, or never is."""
+    """The result of the task: it asks before it is there, or says how far it is, or never is."""
     if value == "forever":
         return
+    if value.startswith("step "):
+        step(json.loads(value[len("step "):]))
     answer(ident, text("dug " + (well() if value == "ask" else "deep")))
 
 
@@ -106,7 +114,9 @@ def call(ident, params, line):
             error = {"code": -32601, "message": "this tool is run as a task"}
             send(json.dumps({"jsonrpc": "2.0", "id": ident, "error": error}))
             return
-        DUG["task-1"] = value
+        token = (params.get("_meta") or {}).get("progressToken")
+        # Steps are of the call, whose token stays while the task goes on.
+        DUG["task-1"] = "step " + json.dumps(token) if value == "step" else value
         task = {"taskId": "task-1", "status": "working", "pollInterval": 20, "ttl": None}
         answer(ident, {"task": task})
     elif name == "heard":
@@ -147,10 +157,7 @@ def call(ident, params, line):
     elif name == "ask":
         answer(ident, text(json.dumps(request(value, {"message": "well?", "requestedSchema": {"type": "object", "properties": {}}}))))
     elif name == "step":
-        token = (params.get("_meta") or {}).get("progressToken")
-        for step in (1, 2):
-            note = {"progressToken": token, "progress": step, "total": 2, "x-own": "kept"}
-            send(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": note}))
+        step((params.get("_meta") or {}).get("progressToken"))
         answer(ident, text("stepped"))
     elif name == "say":
         sys.stderr.write(value + " " + os.environ.get("TOKEN", "") + "\n")
@@ -166,6 +173,11 @@ def call(ident, params, line):
 
 
 def main():
+    if "spill" in WORDS:
+        # As a runtime that crashes may: all that it was given, and no end of the line.
+        sys.stderr.write("crash " + json.dumps(dict(os.environ)) + " " + repr(dict(os.environ)))
+        sys.stderr.flush()
+        os.abort()
     if "quit" in WORDS:
         sys.stderr.write("cannot start " + os.environ.get("TOKEN", "") + "\n")
         sys.exit(4)
