@@ -416,14 +416,30 @@ def saved():
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def gateways(port):
+    """The gateways of others that are installed, and how each passes on the calls of one server."""
+    port, child = str(port), [*OWN, "child"]
+    python = os.path.join(FOLDER, "gateways-venv", "bin", "mcp-proxy")
+    node = os.path.join(FOLDER, "gateways", "node_modules", ".bin", "mcp-proxy")
+    return {
+        "mcp-proxy (PyPI)": [python, "--port", port, "--stateless", "--", *child],
+        "mcp-proxy (npm)": [node, "--port", port, "--host", "127.0.0.1", "--server", "stream", "--stateless", "--", *child],
+    }
+
+
 def beside():
-    proxy_bin = os.path.join(FOLDER, "gateways-venv", "bin", "mcp-proxy")
-    if not os.access(proxy_bin, os.X_OK):
-        print("not run: mcp-proxy (its package is not there)")
-        return
-    port = free_port()
-    log = open(os.path.join(tempfile.gettempdir(), "mcp-proxy.log"), "w")
-    proxy = subprocess.Popen([proxy_bin, "--port", str(port), "--stateless", "--", *OWN, "child"], stdout=log, stderr=log)
+    for name in gateways(0):
+        port = free_port()
+        command = gateways(port)[name]
+        if not os.access(command[0], os.X_OK):
+            print(f"not run: {name} (its package is not there)")
+            continue
+        beside_one(name, command, port)
+
+
+def beside_one(name, command, port):
+    log = open(os.path.join(tempfile.gettempdir(), "gateway.log"), "w")
+    proxy = subprocess.Popen(command, stdout=log, stderr=log)
     address = ("127.0.0.1", port)
     request = post(address, "/mcp", tool_call("echo"), {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2025-11-25"})
     try:
@@ -432,13 +448,13 @@ def beside():
                 return b'"content"' in Http(address, request).ask()
             except (OSError, EOFError):
                 return False
-        wait_for(answers, "mcp-proxy answers", 60)
+        wait_for(answers, f"{name} answers", 60)
         with daemon_with({"pipe": command_of([*OWN, "child"])}) as daemon:
             connected(daemon, "pipe")
             for callers in (1, 16):
                 rounds = [(rate(address, request, callers), rate(*request_through(daemon, "pipe__echo"), callers)) for _ in range(1 if QUICK else 3)]
                 theirs, ours = (statistics.median(column) for column in zip(*rounds))
-                say(f"calls/s beside mcp-proxy, {callers} callers", f"{ours / theirs:.1f} × ({ours:.0f}/s)", "≥ 5 ×", ours / theirs >= 5, f"mcp-proxy {theirs:.0f}/s")
+                say(f"calls/s beside {name}, {callers} callers", f"{ours / theirs:.1f} × ({ours:.0f}/s)", "≥ 5 ×", ours / theirs >= 5, f"{theirs:.0f}/s")
     finally:
         proxy.kill()
         proxy.wait()

@@ -58,8 +58,47 @@ fn request(method: &str, params: &Value) -> String {
     json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string()
 }
 
-/// The server: one tool, which gives back what it is given.
-pub(crate) fn serve() -> anyhow::Result<()> {
+/// Tools of the server that has many.
+const MANY: usize = 1000;
+/// What its tools do, and with what.
+const WORDS: [&[&str]; 2] = [
+    &[
+        "create", "list", "delete", "update", "search", "export", "merge", "archive", "copy",
+        "share",
+    ],
+    &[
+        "issue",
+        "branch",
+        "invoice",
+        "calendar event",
+        "contact",
+        "file",
+        "ticket",
+        "channel",
+        "report",
+        "page",
+    ],
+];
+
+/// The server's tools: one, which gives back what it is given, or many with its form.
+fn tools(is_large: bool) -> Vec<Value> {
+    let schema = json!({ "type": "object" });
+    if !is_large {
+        return vec![json!({ "name": "echo", "inputSchema": schema })];
+    }
+    let tool = |number: usize| {
+        let [verb, noun] = [WORDS[0][number % 10], WORDS[1][number / 10 % 10]];
+        json!({
+            "name": format!("{verb}_{}_{number}", noun.replace(' ', "_")),
+            "description": format!("{verb} a {noun} of workspace {}, by its id or its title", number / 100),
+            "inputSchema": schema,
+        })
+    };
+    (0..MANY).map(tool).collect()
+}
+
+/// The server: its tools give back what they are given.
+pub(crate) fn serve(is_large: bool) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let message: Value = serde_json::from_str(&line?)?;
@@ -70,7 +109,7 @@ pub(crate) fn serve() -> anyhow::Result<()> {
                 "serverInfo": { "name": "bench", "version": "1" },
             }),
             Some("tools/list") => {
-                json!({ "tools": [{ "name": "echo", "inputSchema": { "type": "object" } }] })
+                json!({ "tools": tools(is_large) })
             }
             _ => {
                 json!({ "content": [{ "type": "text", "text": message["params"]["arguments"].to_string() }] })
@@ -86,17 +125,20 @@ pub(crate) fn serve() -> anyhow::Result<()> {
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let home = bench.sandbox.path("child-call");
     std::fs::create_dir_all(&home)?;
-    let program = std::env::current_exe()?;
+    let program = std::env::current_exe()?.display().to_string();
     let config = format!(
-        "[sources.echo]\ncommand = {:?}\nargs = [\"child\"]\nsharing = \"shared\"\n",
-        program.display().to_string()
+        "[sources.echo]\ncommand = {program:?}\nargs = [\"child\"]\nsharing = \"shared\"\n\
+        [sources.many]\ncommand = {program:?}\nargs = [\"child\", \"--large\"]\nsharing = \"shared\"\n",
     );
     std::fs::write(home.join("config.toml"), config)?;
     let daemon = Daemon::start(&bench.sandbox, "child-call")?;
     let began = Instant::now();
-    while daemon.target.call("GET", "/v1/sources/echo", "")?["state"] != "connected" {
-        anyhow::ensure!(began.elapsed() < Duration::from_secs(30), "the server does not start");
-        std::thread::sleep(Duration::from_millis(10));
+    for name in ["echo", "many"] {
+        let target = format!("/v1/sources/{name}");
+        while daemon.target.call("GET", &target, "")?["state"] != "connected" {
+            anyhow::ensure!(began.elapsed() < Duration::from_secs(30), "{name} does not start");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
     let arguments = json!({ "text": "x".repeat(200) });
     let through = request("tools/call", &json!({ "name": "echo__echo", "arguments": arguments }));
@@ -124,6 +166,21 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
                 .goal(Goal::at_most(most)),
         );
     }
+    let search = json!({ "query": "delete an invoice by its title", "detail": "name" });
+    let search = request("tools/call", &json!({ "name": "ToolSearch", "arguments": search }));
+    let search = daemon.target.request("POST", "/mcp", &search);
+    let mut times = Vec::new();
+    for _ in 0..if bench.quick { 200 } else { 2000 } {
+        times.push(timed(|| caller.ask(&search).map(drop))?);
+    }
+    times.sort_unstable();
+    let median = times[times.len() / 2].as_secs_f64() * 1e3;
+    bench.add(
+        Figure::new("child-call/tool-search", "ms, p50", median)
+            .beside_value("tools", f64::from(u32::try_from(MANY)?))
+            .goal(Goal::at_most(1.0))
+            .note("a whole call over HTTP: the search and its way".to_owned()),
+    );
     daemon.process.stop()
 }
 

@@ -127,7 +127,11 @@ The exit code is 0 whatever is worse.")]
     Echo,
     /// A child MCP server, for the daemon in a measurement
     #[command(hide = true, after_help = "Example:\n  svc-bench child")]
-    Child,
+    Child {
+        /// It has a thousand tools
+        #[arg(long)]
+        large: bool,
+    },
 }
 
 impl BenchArgs {
@@ -150,7 +154,7 @@ fn main() -> ExitCode {
         Some(Command::Server(args)) => server::run(&args),
         Some(Command::Lines) => agents::print_lines(),
         Some(Command::Echo) => sessions::answer_questions(),
-        Some(Command::Child) => child_call::serve(),
+        Some(Command::Child { large }) => child_call::serve(large),
         None => measure(&cli.args),
     };
     match done {
