@@ -3,6 +3,8 @@
 //! The operator has no budget: the machine is the operator's. What the daemon may hold for everybody together is in
 //! [`limits`](super::limits).
 
+use std::time::Duration;
+
 /// A kind of thing that principals hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BudgetKind {
@@ -214,6 +216,40 @@ impl HourlyAllowance {
     }
 }
 
+/// When one who was refused again and again is listened to next. It may ask on at once a few times, and then at a pace:
+/// to refuse takes time, too, which is its neighbours'.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RefusalPace {
+    /// The time at which all refusals so far are paid for, in Unix milliseconds.
+    paid_at: i64,
+}
+
+impl RefusalPace {
+    /// Between two refusals, in milliseconds.
+    const SPACING: i64 = 20;
+    /// Refusals that come at once.
+    const AT_ONCE: i64 = 25;
+    /// The longest wait, in milliseconds.
+    const LONGEST: i64 = 1000;
+
+    /// Counts a refusal.
+    pub fn refuse(&mut self, now: i64) {
+        let latest = now + Self::AT_ONCE * Self::SPACING + Self::LONGEST;
+        self.paid_at = (self.paid_at.max(now) + Self::SPACING).min(latest);
+    }
+
+    /// How long its next request waits.
+    pub fn wait(self, now: i64) -> Duration {
+        let wait = self.paid_at - now - Self::AT_ONCE * Self::SPACING;
+        Duration::from_millis(wait.clamp(0, Self::LONGEST).unsigned_abs())
+    }
+
+    /// Whether all is paid for.
+    pub const fn is_over(self, now: i64) -> bool {
+        self.paid_at <= now
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,5 +280,33 @@ mod tests {
         assert_eq!(allowance.left(3600, 101_000), 1);
         assert_eq!(allowance.left(3600, 50_000), 1, "the clock was set back");
         assert_eq!(allowance.left(3600, 100_000_000), 3600);
+    }
+
+    #[test]
+    fn who_is_refused_again_and_again_is_heard_at_a_pace() {
+        let (mut pace, mut now) = (RefusalPace::default(), 1_000_000);
+        for _ in 0..RefusalPace::AT_ONCE {
+            assert_eq!(pace.wait(now), Duration::ZERO);
+            pace.refuse(now);
+        }
+        let mut refused = 0;
+        let end = now + 10_000;
+        while now < end {
+            now += i64::try_from(pace.wait(now).as_millis()).unwrap();
+            pace.refuse(now);
+            refused += 1;
+        }
+        assert_eq!(refused, 10_000 / RefusalPace::SPACING + 1);
+        // Many at one time make the wait no longer than it may be.
+        for _ in 0..10_000 {
+            pace.refuse(now);
+        }
+        assert_eq!(pace.wait(now), Duration::from_secs(1));
+        assert!(!pace.is_over(now));
+        now += 1000;
+        assert_eq!(pace.wait(now), Duration::ZERO);
+        assert!(pace.is_over(now + 500));
+        // A clock that goes back makes nobody wait for long.
+        assert_eq!(pace.wait(0), Duration::from_secs(1));
     }
 }

@@ -5,20 +5,32 @@ const OBJECT: usize = 640;
 /// One value of a list or of an object. A list that grows has room for twice as many.
 const VALUE: usize = 64;
 
-/// About how many bytes a tree of this text takes. One look at each byte: nothing is built.
+/// About how many bytes a tree of this text takes. One look at each byte, and hardly that within texts: nothing is built.
 pub fn json_weight(text: &str) -> usize {
-    let (mut objects, mut values, mut in_text, mut escaped) = (0_usize, 0_usize, false, false);
-    for byte in text.bytes() {
-        match (in_text, byte) {
-            (true, _) if escaped => escaped = false,
-            (true, b'\\') => escaped = true,
-            (_, b'"') => in_text = !in_text,
-            (false, b'{') => objects += 1,
-            (false, b',' | b'[') => values += 1,
+    let (mut objects, mut values, mut rest) = (0_usize, 0_usize, text.as_bytes());
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        match byte {
+            b'"' => rest = after_text(rest),
+            b'{' => objects += 1,
+            b',' | b'[' => values += 1,
             _ => {}
         }
     }
     text.len() + objects * OBJECT + values * VALUE
+}
+
+/// What follows the text that has begun here.
+fn after_text(mut rest: &[u8]) -> &[u8] {
+    while let Some(at) = memchr::memchr2(b'"', b'\\', rest) {
+        let is_end = rest[at] == b'"';
+        // An escape takes one more byte at least, and none of what follows it is an end.
+        rest = rest.get(at + if is_end { 1 } else { 2 }..).unwrap_or_default();
+        if is_end {
+            return rest;
+        }
+    }
+    &[]
 }
 
 #[cfg(test)]
@@ -29,6 +41,9 @@ mod tests {
     fn objects_and_lists_weigh_and_texts_do_not() {
         for (text, weight) in [
             ("\"a, b {[\"", 9),
+            // Without an end, and with half an escape.
+            (r#""a,{"#, 4),
+            (r#"[",\"#, 4 + VALUE),
             (r#""\"{,""#, 6),
             ("[1,2]", 5 + 2 * VALUE),
             (r#"{"a":1}"#, 7 + OBJECT),

@@ -8,6 +8,8 @@ pub const V1_BODY_BYTES: usize = 1024 * 1024;
 pub const BODY_BYTES: usize = 4 * 1024 * 1024;
 /// What the values of one body may take in memory, in bytes: a text made for that takes eighty times its length.
 pub const JSON_WEIGHT_BYTES: usize = 64 * 1024 * 1024;
+/// A body up to this length is read into values by the thread that answers: it takes less time than a change of threads is worth.
+pub const BODY_AT_ONCE_BYTES: usize = 64 * 1024;
 /// A body up to this length is not weighed.
 pub const JSON_UNWEIGHED_BYTES: usize = 64 * 1024;
 /// Longest `params` of `initialize`, in bytes: a client says its name and what it can do.
@@ -138,7 +140,7 @@ pub const PROCESS_DEPTH: usize = 32;
 pub const PROCESSES_PER_PAGE: u32 = 200;
 
 /// Copies of a broadcast that one write job stores: six rows each, with states and event.
-pub const COPIES_PER_JOB: u32 = 10;
+pub const COPIES_PER_JOB: u32 = 5;
 /// Records that one write job imports: the index of words makes each costly.
 pub const IMPORTS_PER_JOB: usize = 16;
 /// Rows that one write job imports, unless one record has more: records, their former texts and notes.

@@ -62,16 +62,16 @@ where
     web::read(body, limits::V1_BODY_BYTES, app.services.tuning().body_stall).await
 }
 
-impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
         let JsonBytes(bytes) = JsonBytes::from_request(request, app).await?;
-        parse_object(text_of(&bytes)?).map(Self)
+        web::parse_body(bytes, |bytes| parse_object(text_of(bytes)?)).await.map(Self)
     }
 }
 
-impl<T: DeserializeOwned> FromRequest<App> for MaybeJson<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for MaybeJson<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
@@ -82,7 +82,8 @@ impl<T: DeserializeOwned> FromRequest<App> for MaybeJson<T> {
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self(None));
         }
-        parse_object(text_of(&bytes)?).map(|value| Self(Some(value)))
+        let parsed = web::parse_body(bytes, |bytes| parse_object(text_of(bytes)?)).await;
+        parsed.map(|value| Self(Some(value)))
     }
 }
 

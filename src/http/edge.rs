@@ -21,7 +21,9 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header, request::Parts};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, request::Parts,
+};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::{sync::SetOnce, time::timeout};
@@ -156,6 +158,7 @@ impl Edge {
         let mut admission = None;
         let Identified { caller, credential, browser } = self.identify(app, &parts).await?;
         if let Some(caller) = &caller {
+            pause(&app.services, caller, &parts.method).await;
             admission = Some(admit(&app.services, caller, &parts, &body.size_hint())?);
             body = CountedBody::of(body, caller, &app.services);
         }
@@ -181,6 +184,10 @@ impl Edge {
                 let route = RouteName::of(&response);
                 (response, route)
             };
+        let is_too_large = response.status() == StatusCode::PAYLOAD_TOO_LARGE;
+        if let Some(caller) = caller.as_ref().filter(|_| is_too_large) {
+            app.services.count_refusal(caller);
+        }
         let mut stream = admission.and_then(|admission| admission.stream);
         if is_endless(&response)
             && stream.is_none()
@@ -272,6 +279,17 @@ impl Edge {
         let (caller, credential) =
             app.services.access.authenticate(token).await?.ok_or_else(refused)?;
         Ok(Identified::with(caller, credential))
+    }
+}
+
+/// Lets a caller that was refused again and again wait before anything of its request is read. What it reads it gets.
+async fn pause(services: &Services, caller: &Caller, method: &Method) {
+    if *method == Method::GET {
+        return;
+    }
+    let wait = services.refusal_wait(caller);
+    if !wait.is_zero() {
+        tokio::time::sleep(wait).await;
     }
 }
 

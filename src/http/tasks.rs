@@ -8,6 +8,7 @@ use axum::{
     http::{HeaderMap, StatusCode, request::Parts},
     response::{IntoResponse as _, Response},
 };
+use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -28,6 +29,7 @@ use crate::{
     },
     service::log::StartAfter,
     store::TaskFilter,
+    web,
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -142,16 +144,16 @@ async fn append(
     Path(id): Path<String>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Json<Appended>, Problem> {
-    append_events(&app, &caller, &id, &body).await
+    append_events(&app, &caller, &id, body).await
 }
 
 async fn append_events(
     app: &App,
     caller: &Caller,
     id: &str,
-    body: &[u8],
+    body: Bytes,
 ) -> Result<Json<Appended>, Problem> {
-    let events = parse_events(body)?;
+    let events = web::parse_body(body, parse_events).await?;
     let appended = app.services.tasks.append_task_events(caller, id, events).await?;
     Ok(Json(Appended { first_id: appended.first, last_id: appended.last }))
 }
@@ -173,7 +175,7 @@ pub(super) async fn append_directly(
 ) -> Response {
     let task = appended_task(request.uri.path()).unwrap_or_default();
     match read_json(app, &request.headers, body).await {
-        Ok(body) => append_events(app, caller, task, &body).await.into_response(),
+        Ok(body) => append_events(app, caller, task, body).await.into_response(),
         Err(problem) => problem.into_response(),
     }
 }

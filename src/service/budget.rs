@@ -3,11 +3,15 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use super::Error;
 use crate::{
-    domain::{BudgetBounds, BudgetKind, Caller, HourlyAllowance, PeerId, Principal, Timestamp},
+    domain::{
+        BudgetBounds, BudgetKind, Caller, HourlyAllowance, PeerId, Principal, RefusalPace,
+        Timestamp,
+    },
     store::WriteTx,
 };
 
@@ -22,10 +26,14 @@ pub(in crate::service) struct Budget {
 struct Levels {
     held: HashMap<(Principal, BudgetKind), u64>,
     allowances: HashMap<Principal, HourlyAllowance>,
+    paces: HashMap<Principal, RefusalPace>,
 }
 
 /// With more principals than this, those whose allowance is whole are forgotten.
 const ALLOWANCES: usize = 10_000;
+
+/// With more principals than this, those that were not refused lately are forgotten.
+const PACES: usize = 1000;
 
 /// A part of a budget that is taken until this is dropped.
 #[derive(Debug)]
@@ -138,6 +146,28 @@ impl Budget {
         allowance.spend(bytes);
     }
 
+    /// Counts that something of the caller's was refused, for its size or because its budget is full.
+    pub(in crate::service) fn count_refusal(&self, caller: &Caller, now: Timestamp) {
+        if caller.is_operator() {
+            return;
+        }
+        let (mut levels, now) = (self.lock(), now.as_millis());
+        if levels.paces.len() >= PACES {
+            levels.paces.retain(|_, pace| !pace.is_over(now));
+        }
+        levels.paces.entry(caller.principal()).or_default().refuse(now);
+    }
+
+    /// How long the caller's next request waits before it is looked at.
+    pub(in crate::service) fn refusal_wait(&self, caller: &Caller, now: Timestamp) -> Duration {
+        let levels = self.lock();
+        if levels.paces.is_empty() || caller.is_operator() {
+            return Duration::ZERO;
+        }
+        let pace = levels.paces.get(&caller.principal());
+        pace.map_or(Duration::ZERO, |pace| pace.wait(now.as_millis()))
+    }
+
     /// Checks that the caller may store `more` of a kind that is counted from rows.
     pub(in crate::service) async fn check(
         &self,
@@ -152,6 +182,7 @@ impl Budget {
         let (used, bound) =
             (tx.budget_used(kind, &caller.principal()).await?, self.bounds.of(kind));
         if used.saturating_add(more) > bound {
+            self.count_refusal(caller, tx.now());
             return Err(Error::LimitReached(kind.refusal(used, bound)));
         }
         Ok(())
@@ -175,6 +206,7 @@ impl Budget {
         let kind = BudgetKind::InboxBytes;
         let (used, bound) = (tx.inbox_bytes(to).await?, self.inbox_bound(caller));
         if used.saturating_add(bytes) > bound {
+            self.count_refusal(caller, tx.now());
             return Err(Error::LimitReached(kind.refusal(used, bound)));
         }
         Ok(())
@@ -285,7 +317,7 @@ mod tests {
         budget.check_allowance(&other, now).unwrap();
         budget.spend(&Caller::Operator, 1 << 40, now);
         budget.check_allowance(&Caller::Operator, now).unwrap();
-        let later = now.plus(std::time::Duration::from_secs(401));
+        let later = now.plus(Duration::from_secs(401));
         budget.check_allowance(&greedy, later).unwrap();
         // Another token of the same session is the same principal.
         let again = agent_with("greedy", "another");

@@ -1,6 +1,6 @@
 //! All rooms together.
 
-use std::{ops::Deref, sync::Arc};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
 use super::{
     Error, Tokens, Tuning,
@@ -136,7 +136,8 @@ impl Services {
         kind: BudgetKind,
         amount: u64,
     ) -> Result<Option<BudgetHold>, Error> {
-        self.core.budget.hold(caller, kind, amount)
+        let held = self.core.budget.hold(caller, kind, amount);
+        held.inspect_err(|_| self.count_refusal(caller))
     }
 
     /// The same beyond the bound, for what began before this process did.
@@ -149,12 +150,24 @@ impl Services {
     /// # Errors
     /// [`Error::LimitReached`].
     pub fn check_allowance(&self, caller: &Caller) -> Result<(), Error> {
-        self.core.budget.check_allowance(caller, self.now())
+        let now = self.now();
+        let checked = self.core.budget.check_allowance(caller, now);
+        checked.inspect_err(|_| self.core.budget.count_refusal(caller, now))
     }
 
     /// Counts what the caller has sent.
     pub fn spend(&self, caller: &Caller, bytes: u64) {
         self.core.budget.spend(caller, bytes, self.now());
+    }
+
+    /// Counts that something of the caller's was refused, for its size or because its budget is full.
+    pub fn count_refusal(&self, caller: &Caller) {
+        self.core.budget.count_refusal(caller, self.now());
+    }
+
+    /// How long the caller's next request waits before it is looked at: not at all, unless it was refused again and again.
+    pub fn refusal_wait(&self, caller: &Caller) -> Duration {
+        self.core.budget.refusal_wait(caller, self.now())
     }
 
     /// What all principals hold together, by kind.

@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, header};
 use http_body_util::BodyExt as _;
+use tokio::sync::Semaphore;
 
 use super::{Code, Problem};
 use crate::domain::{json_weight, limits};
@@ -43,6 +44,24 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let essence = value.split(';').next().unwrap_or_default().trim();
     essence.eq_ignore_ascii_case("application/json")
         || (essence.len() > 5 && essence.to_ascii_lowercase().ends_with("+json"))
+}
+
+/// Bodies that are read into values at a time, past the threads that answer requests.
+static LARGE_BODIES: Semaphore = Semaphore::const_new(2);
+
+/// Reads a body into values. A large one is read on a thread of its own: a runtime of one thread answers nobody meanwhile.
+pub(crate) async fn parse_body<T: Send + 'static>(
+    body: Bytes,
+    parse: impl FnOnce(&[u8]) -> T + Send + 'static,
+) -> T {
+    if body.len() <= limits::BODY_AT_ONCE_BYTES {
+        return parse(&body);
+    }
+    let _turn = LARGE_BODIES.acquire().await.expect("is never closed");
+    match tokio::task::spawn_blocking(move || parse(&body)).await {
+        Ok(parsed) => parsed,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
 }
 
 /// Reads a body up to `limit` bytes, given up if nothing comes for `stall`.

@@ -8,7 +8,7 @@ mod route;
 
 pub(crate) use accept::Accept;
 pub use beat::{Beat, Pulse};
-pub(crate) use body::{TOO_HEAVY, is_json, is_too_heavy, read, text_of};
+pub(crate) use body::{TOO_HEAVY, is_json, is_too_heavy, parse_body, read, text_of};
 pub(crate) use problem::ProblemBody;
 pub use problem::{Code, Problem};
 pub use route::{AdapterRoutes, DirectPost, MCP, RouteName};

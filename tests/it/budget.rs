@@ -1,7 +1,7 @@
 //! What one principal may take of the machine: memory, disk, streams, calls; and that its neighbours do not notice.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -364,6 +364,31 @@ fn bytes_have_a_bound_while_they_are_worked_on_and_within_the_hour() {
     for _ in 0..3 {
         make(&d, 150_001).ok(201);
     }
+}
+
+/// To refuse takes time, which is the neighbours': one that asks on is heard at a pace, and nobody else is.
+#[test]
+fn who_is_refused_again_and_again_is_heard_at_a_pace() {
+    let d = narrow();
+    let (greedy, other) = (d.session("greedy"), d.session("other"));
+    let make = |caller: &Caller| caller.post("/v1/tasks", &json!({ "title": "t" }));
+    for _ in 0..2 {
+        make(&greedy).ok(201);
+    }
+    let began = Instant::now();
+    for _ in 0..75 {
+        refused(&make(&greedy), "tasks", "TaskCancel");
+    }
+    // Twenty-five come at once, and the others one each twenty milliseconds.
+    assert!(began.elapsed() >= Duration::from_millis(49 * 20), "{:?}", began.elapsed());
+    for _ in 0..2 {
+        make(&other).ok(201);
+    }
+    // What it frees it has at once.
+    let page = greedy.get("/v1/tasks").ok(200);
+    let task = page["tasks"][0]["task_id"].as_str().expect("a task").to_owned();
+    greedy.post(&format!("/v1/tasks/{task}/cancel"), &json!({})).ok(200);
+    make(&greedy).ok(201);
 }
 
 #[test]

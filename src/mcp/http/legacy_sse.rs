@@ -31,7 +31,7 @@ use crate::{
     service::{Error, mcp::NewMcpSession},
     store::McpTransport,
     telemetry,
-    web::{Code, Problem},
+    web::{self, Code, Problem},
 };
 
 /// `GET /sse`: opens a session, or comes back to one.
@@ -104,7 +104,7 @@ pub(super) async fn post_message(
         Ok(body) => body,
         Err(problem) => return problem.into_response(),
     };
-    let messages = match parse_messages(&body) {
+    let messages = match web::parse_body(body, parse_messages).await {
         Ok(ClientBody::Single(message)) => vec![Ok(message)],
         Ok(ClientBody::Batch(batch)) => batch,
         Err(UnreadableMessage { id, error }) => {

@@ -26,7 +26,7 @@ use super::{
     },
     request::{METHOD, NAME, SESSION_ID, echo, parse_messages, read_body, refusal},
 };
-use crate::{domain::Caller, store::McpTransport};
+use crate::{domain::Caller, store::McpTransport, web};
 
 pub(super) async fn post_message(
     State(server): State<McpServer>,
@@ -45,7 +45,7 @@ impl McpServer {
             Err(problem) => return problem.into_response(),
         };
         let forms = AnswerForms::of(&headers);
-        match parse_messages(&body) {
+        match web::parse_body(body, parse_messages).await {
             Err(unreadable) => refusal(unreadable.id.as_deref(), &unreadable.error, forms),
             Ok(ClientBody::Single(ClientMessage::Request(request))) => {
                 self.answer_request(caller, headers, forms, request).await
