@@ -18,7 +18,7 @@ const LIST: Listing = Listing {
     columns: &[
         Column::id("AGENT", "id"),
         Column::state("STATE", "state"),
-        Column::text("SESSION KEY", "session_key"),
+        Column::name("SESSION KEY", "session_key").least(64),
         Column::text("BACKEND", "backend").rank(3),
         Column::path("FOLDER", "worktree").rank(2),
         Column::number("PID", "pid").rank(4),

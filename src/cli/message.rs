@@ -35,8 +35,8 @@ const ALL: Listing = Listing {
     columns: &[
         Column::id("MESSAGE", "id"),
         Column::time("TIME", "timestamp").rank(2),
-        Column::text("FROM", "from").least(8),
-        Column::text("TO", "to").least(8).rank(1),
+        Column::name("FROM", "from"),
+        Column::name("TO", "to").rank(1),
         Column::text("TYPE", "type").rank(3),
         Column::state("STATE", "state"),
         Column::text("TEXT", "text"),
@@ -178,7 +178,7 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
             if !context.json {
                 name_both_ends(&mut page);
             }
-            if !context.json && context.screen.is_for_people() {
+            if !context.json {
                 mark_questions(&mut page);
             }
             let listing = match (open, peer.is_some() || kind.is_some()) {
@@ -227,7 +227,7 @@ fn name_both_ends(page: &mut Value) {
     }
 }
 
-/// On a screen the state of a question says whether it is open or answered, which a person wants to know first.
+/// In a table the state of a question says whether it is open or answered, which a person wants to know first.
 fn mark_questions(page: &mut Value) {
     for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
         if delivery::is_open(message) {

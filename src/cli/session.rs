@@ -42,7 +42,7 @@ const TOOLS: Listing = Listing {
 };
 
 const TREE: &[Column] = &[
-    Column::name("SESSION", "key"),
+    Column::name("SESSION", "key").least(64),
     Column::state("STATE", "state"),
     Column::text("NAME", "label").rank(1),
     Column::text("KIND", "kind").rank(3),

@@ -120,7 +120,7 @@ impl Column {
     /// How much of `width` it needs before a column of a rank is shown beside it.
     pub(super) fn needed(self, width: u16) -> u16 {
         match self.kind {
-            ColumnKind::Name => width.min(NAME),
+            ColumnKind::Name => width.min(if self.least > NAME { self.least } else { NAME }),
             ColumnKind::Text | ColumnKind::Path => width.min(self.least),
             _ => width,
         }

@@ -6,7 +6,7 @@ use comfy_table::{
 };
 use crossterm::style::force_color_output;
 
-use super::column::{Column, ColumnKind, id_digits};
+use super::column::{Column, ColumnKind, LEAST, id_digits};
 use super::screen::Screen;
 use super::style::Style;
 use super::write::{line, styled};
@@ -109,13 +109,14 @@ fn fitted(screen: &Screen, columns: &[Column], widths: &[u16], hidden: &[usize])
     let wanted: usize =
         shown.iter().map(|index| usize::from(widths[*index].saturating_add(GAP))).sum();
     let mut excess = wanted.saturating_sub(usize::from(width + GAP));
-    for names in [false, true] {
+    // A name is cut below its own bound only where everything else was cut.
+    for (names, floor) in [(false, 0), (true, 0), (true, LEAST)] {
         while excess > 0 {
             let may_be_cut = |index: &&usize| {
                 let column = columns[**index];
                 column.is_flexible()
                     && (column.kind == ColumnKind::Name) == names
-                    && fitted[**index] > column.least
+                    && fitted[**index] > if floor > 0 { floor } else { column.least }
             };
             let widest = shown.iter().filter(may_be_cut).max_by_key(|index| fitted[**index]);
             let Some(&widest) = widest else { break };
@@ -263,6 +264,25 @@ mod tests {
         let short = [row("ann"), row("operator (you)")];
         let shown = layout(&screen(Some(60)), COLUMNS, &short, None);
         assert!(shown.contains("operator (you)"), "{shown}");
+    }
+
+    #[test]
+    fn a_key_that_one_types_is_whole_beside_columns_that_are_good_to_have() {
+        const KEYS: &[Column] = &[
+            Column::name("SESSION", "key").least(64),
+            Column::state("STATE", "state"),
+            Column::text("NAME", "label").rank(1),
+            Column::path("FOLDER", "cwd").rank(4),
+        ];
+        let key = "agent:claude-code:5f0c2d1e-9a6b-4a6b-8f4e-b43996ebb001";
+        let row = [key, "idle", "claude-code@web-and-more", "/srv/shop/web"];
+        let rows = [row.map(|cell| Some(cell.to_owned())).to_vec()];
+        for width in [62, 80, 100] {
+            let shown = layout(&screen(Some(width)), KEYS, &rows, None);
+            assert!(shown.contains(key), "{width}: {shown}");
+        }
+        let narrow = layout(&screen(Some(40)), KEYS, &rows, None);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
     }
 
     #[test]

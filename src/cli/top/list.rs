@@ -23,11 +23,19 @@ type CellText = (String, Style);
 pub(super) fn draw(model: &Model, pane: Pane, area: Rect, frame: &mut Frame<'_>) {
     let is_active = model.pane == pane;
     let rows = model.rows(pane);
+    // A list that the keys are not for shows what is newest, whichever row of it was chosen before.
+    let chosen = model.chosen_index(pane).filter(|_| is_active);
+    let above = scrolled(chosen, area);
     let title = match pane {
-        Pane::People if model.shows_away => " here and away ".to_owned(),
-        Pane::People => " here ".to_owned(),
-        Pane::Requests => format!(" waiting ({}) ", rows.len()),
-        Pane::Messages => " last said ".to_owned(),
+        Pane::People if model.shows_away => "here and away".to_owned(),
+        Pane::People => "here".to_owned(),
+        Pane::Requests => format!("waiting ({})", rows.len()),
+        Pane::Messages => "last said".to_owned(),
+    };
+    let title = match (above, pane) {
+        (0, _) => format!(" {title} "),
+        (above, Pane::Messages) => format!(" {title}: {above} newer above "),
+        (above, _) => format!(" {title}: {above} more above "),
     };
     let style =
         if is_active { Look::new().add_modifier(Modifier::BOLD) } else { look(model, Style::Dim) };
@@ -66,25 +74,38 @@ pub(super) fn draw(model: &Model, pane: Pane, area: Rect, frame: &mut Frame<'_>)
         .block(block)
         .column_spacing(GAP)
         .row_highlight_style(Look::new().add_modifier(marked));
-    let mut state = TableState::new().with_selected(model.chosen_index(pane));
+    let mut state = TableState::new().with_offset(above).with_selected(chosen);
     frame.render_stateful_widget(table, area, &mut state);
+}
+
+/// How many rows stand above the list's area where the chosen one is in it: its title takes a line.
+fn scrolled(chosen: Option<usize>, area: Rect) -> usize {
+    let height = usize::from(area.height.saturating_sub(1)).max(1);
+    chosen.map_or(0, |index| (index + 1).saturating_sub(height))
 }
 
 /// How wide the columns are. Names and who waits for whom take what they need, as far as something is left for the rest.
 fn widths(pane: Pane, wide: bool, room: u16, texts: &[Vec<CellText>]) -> Vec<Constraint> {
-    let longest = |column: usize, most: u16| {
+    let widest = |column: usize| {
         let width = |text: &Vec<CellText>| Span::raw(text[column].0.as_str()).width();
-        let widest = texts.iter().map(width).max().unwrap_or(0);
-        Constraint::Length(u16::try_from(widest).unwrap_or(u16::MAX).min(most))
+        u16::try_from(texts.iter().map(width).max().unwrap_or(0)).unwrap_or(u16::MAX)
     };
+    let longest = |column: usize, most: u16| Constraint::Length(widest(column).min(most));
     match (pane, wide) {
-        (Pane::People, true) => vec![
-            longest(0, room * 2 / 5),
-            Constraint::Length(8),
-            Constraint::Fill(3),
-            Constraint::Fill(2),
-            Constraint::Length(12),
-        ],
+        (Pane::People, true) => {
+            let name = widest(0).min(room * 2 / 5);
+            let (status, seen) = (8, 12);
+            let left = room.saturating_sub(name + status + seen + 4 * GAP);
+            // What is tried and who is waited for share what is left; what one of them does not need the other has.
+            let waits = widest(3).min(left.saturating_sub(widest(2)).max(left * 2 / 5));
+            vec![
+                Constraint::Length(name),
+                Constraint::Length(status),
+                Constraint::Fill(1),
+                Constraint::Length(waits),
+                Constraint::Length(seen),
+            ]
+        }
         (Pane::People, false) => {
             vec![longest(0, room / 2), Constraint::Length(8), Constraint::Fill(1)]
         }
@@ -161,7 +182,7 @@ fn empty(model: &Model, pane: Pane) -> &'static str {
             "nobody is here now; o shows who is away"
         }
         (Pane::People, Connection::Live) => {
-            "nobody yet; `svc install` tells your coding agents of svc, `svc help` tells the rest"
+            "nobody yet: open a coding agent; `svc install status` says which of them know svc"
         }
         (Pane::Requests, _) => "nobody waits for anybody",
         (Pane::Messages, _) => "nothing was said yet",

@@ -25,13 +25,15 @@ use super::team::{TeamSnapshot, items};
 use super::update::{Effect, Input, Key, update};
 use super::view::draw;
 use crate::cli::{Context, UsageError, delivery, terminal};
-use crate::client::{Client, FollowItem, Follower, encode, with_query};
+use crate::client::{Client, ClientError, FollowItem, Follower, encode, with_query};
 use crate::domain::{Clock as _, SystemClock};
 
 /// How long events are gathered before the lists are fetched.
 const GATHER: Duration = Duration::from_millis(80);
 /// How long to wait before the next look for a daemon that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
+/// What is said while no daemon answers.
+const WAITING: &str = "the daemon is away; this page waits for it";
 /// How often relative times are counted anew.
 const TICK: Duration = Duration::from_secs(5);
 /// The feeds that say that something of the page may have changed, by prefix and kind: no output of tasks.
@@ -166,7 +168,7 @@ async fn follow(context: Context, inputs: mpsc::Sender<Input>) {
         match position(&context).await {
             Ok(position) => break position,
             Err(error) => {
-                inputs.send(Input::Away(harmless(&error))).await.ok();
+                inputs.send(Input::Away(away(&error))).await.ok();
                 sleep(RETRY).await;
             }
         }
@@ -182,8 +184,7 @@ async fn follow(context: Context, inputs: mpsc::Sender<Input>) {
             Ok(team) => Input::Fetched(Box::new(team)),
             Err(error) => {
                 // The feeds tell when the daemon is back, unless it was back before they looked.
-                let (sent, ()) =
-                    tokio::join!(inputs.send(Input::Away(harmless(&error))), sleep(RETRY));
+                let (sent, ()) = tokio::join!(inputs.send(Input::Away(away(&error))), sleep(RETRY));
                 if sent.is_err() {
                     return;
                 }
@@ -211,15 +212,15 @@ async fn follow_feed(
         let mut follower = Follower::new(discovery, path.clone()).after(position).patient();
         let error = loop {
             match follower.next().await {
-                Ok(Some(FollowItem::Disconnected { problem })) => {
-                    inputs.send(Input::Away(terminal::line(&problem).into_owned())).await.ok();
+                Ok(Some(FollowItem::Disconnected { .. })) => {
+                    inputs.send(Input::Away(WAITING.to_owned())).await.ok();
                 }
                 Ok(Some(_)) => changed.notify_one(),
                 Ok(None) => return,
                 Err(error) => break error,
             }
         };
-        inputs.send(Input::Away(harmless(&error.into()))).await.ok();
+        inputs.send(Input::Away(away(&error.into()))).await.ok();
         sleep(RETRY).await;
         changed.notify_one();
     }
@@ -268,6 +269,28 @@ async fn send(context: &Context, draft: Draft) -> anyhow::Result<String> {
     Ok(terminal::line(delivery::when(&sent)).into_owned())
 }
 
+/// Why the daemon does not answer, as far as a person has to do something: that it is away is waited for.
+fn away(error: &anyhow::Error) -> String {
+    let is_away = error.chain().filter_map(|cause| cause.downcast_ref::<ClientError>());
+    if is_away.into_iter().any(ClientError::is_transient) {
+        return WAITING.to_owned();
+    }
+    harmless(error)
+}
+
 fn harmless(error: &anyhow::Error) -> String {
     terminal::line(&format!("{error:#}")).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_is_away_is_waited_for_and_a_refusal_is_told() {
+        let absent = ClientError::NotRunning { url: "http://127.0.0.1:1".to_owned() };
+        assert_eq!(away(&absent.into()), WAITING);
+        let folder = ClientError::DataFolder("others can write /srv".to_owned());
+        assert_eq!(away(&folder.into()), "others can write /srv");
+    }
 }

@@ -107,6 +107,8 @@ pub(super) struct Model {
     pub(super) shows_away: bool,
     /// What came of the last thing that was done.
     pub(super) notice: Option<String>,
+    /// How many ticks the notice is still shown; `None`: until a key is pressed.
+    pub(super) notice_ticks: Option<u8>,
     /// Time, colours.
     pub(super) screen: Screen,
 }
@@ -121,6 +123,7 @@ impl Model {
             overlay: None,
             shows_away: false,
             notice: None,
+            notice_ticks: None,
             screen,
         }
     }

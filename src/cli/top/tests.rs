@@ -288,3 +288,71 @@ fn nothing_of_others_reaches_the_terminal_and_every_size_is_drawn() {
         }
     }
 }
+
+#[test]
+fn a_list_without_the_focus_shows_the_newest_and_a_scrolled_one_says_how_many_are_above() {
+    let mut model = full();
+    press(&mut model, &[Key::Tab, Key::Tab, Key::Enter, Key::Escape, Key::Tab]);
+    let notes = (1..=12).rev().map(|n| {
+        message(&format!("n-{n}"), "notification", ANN, BOB, &format!("note number {n}."))
+    });
+    let old = message("m-3", "notification", OPERATOR, ANN, "main is frozen until noon");
+    let mut team = team();
+    let all: Vec<Value> = notes.chain([old]).collect();
+    team.messages = items(&json!({ "messages": all }), "messages");
+    update(&mut model, Input::Fetched(Box::new(team)));
+    assert_eq!(model.pane, Pane::People);
+    let shown = page(&model, 100, 30);
+    assert!(shown.contains("note number 12.") && !shown.contains("frozen"), "{shown}");
+    press(&mut model, &[Key::BackTab]);
+    let shown = page(&model, 100, 30);
+    assert!(shown.contains("frozen") && shown.contains("newer above"), "{shown}");
+    let rows = shown.lines().filter(|line| line.contains("note number")).count() + 1;
+    assert!(shown.contains(&format!("last said: {} newer above", 13 - rows)), "{shown}");
+}
+
+#[test]
+fn who_is_waited_for_has_the_room_that_an_empty_column_leaves() {
+    let mut model = full();
+    let mut team = team();
+    team.attempts = Vec::new();
+    let asked = ("bob", "claude-code@web-and-more-of-it");
+    let named = json!({ "peers": [peer("ann", "claude-code@shop-front", "busy"), peer("bob", asked.1, "idle")] });
+    team.peers = items(&named, "peers");
+    let asks = message("m-2", "query", ANN, asked, "does it work?");
+    team.questions = items(&json!({ "messages": [asks] }), "messages");
+    update(&mut model, Input::Fetched(Box::new(team)));
+    let shown = page(&model, 100, 30);
+    let line = shown.lines().find(|line| line.contains("claude-code@shop-front")).expect("a line");
+    assert!(line.contains("waits for claude-code@web-and-more-of-it"), "{shown}");
+}
+
+#[test]
+fn a_notice_gives_way_to_the_help_and_one_that_something_is_lost_does_not() {
+    let mut model = full();
+    press(&mut model, &[Key::Char('a')]);
+    let now = model.screen.now;
+    for _ in 0..2 {
+        update(&mut model, Input::Tick(now));
+        assert!(model.notice.is_some());
+    }
+    update(&mut model, Input::Tick(now));
+    assert_eq!(model.notice, None);
+    assert!(page(&model, 100, 30).contains("tab list"));
+    update(&mut model, Input::Sent(Err("the inbox is full".to_owned())));
+    for _ in 0..9 {
+        update(&mut model, Input::Tick(now));
+    }
+    assert!(page(&model, 100, 30).contains("not sent: the inbox is full"));
+}
+
+#[test]
+fn ones_own_question_is_answered_by_the_other() {
+    let mut model = full();
+    let mut team = team();
+    let ours = message("m-8", "query", OPERATOR, BOB, "are you there?");
+    team.questions = items(&json!({ "messages": [ours] }), "messages");
+    update(&mut model, Input::Fetched(Box::new(team)));
+    press(&mut model, &[Key::Tab, Key::Char('a')]);
+    assert_eq!(model.notice.as_deref(), Some("that is your own question: codex@web answers it"));
+}

@@ -44,22 +44,46 @@ pub(super) enum Effect {
     Send(Draft),
 }
 
+/// How many ticks a notice is shown.
+const NOTICE_TICKS: u8 = 2;
+
 /// Takes in what came.
 pub(super) fn update(model: &mut Model, input: Input) -> Option<Effect> {
     match input {
-        Input::Key(key) => return press(model, key),
+        Input::Key(key) => {
+            let effect = press(model, key);
+            model.notice_ticks = Some(NOTICE_TICKS);
+            return effect;
+        }
         Input::Fetched(team) => {
             model.team = *team;
             model.connection = Connection::Live;
         }
         Input::Away(problem) => model.connection = Connection::Away { problem },
-        Input::Sent(Ok(when)) if when.is_empty() => model.notice = Some("sent".to_owned()),
-        Input::Sent(Ok(when)) => model.notice = Some(format!("sent: {when}")),
-        Input::Sent(Err(problem)) => model.notice = Some(format!("not sent: {problem}")),
-        Input::Tick(now) => model.screen.now = now,
+        Input::Sent(Ok(when)) => {
+            let words = if when.is_empty() { "sent".to_owned() } else { format!("sent: {when}") };
+            (model.notice, model.notice_ticks) = (Some(words), Some(NOTICE_TICKS));
+        }
+        // That something is lost has to be seen.
+        Input::Sent(Err(problem)) => {
+            (model.notice, model.notice_ticks) = (Some(format!("not sent: {problem}")), None);
+        }
+        Input::Tick(now) => {
+            model.screen.now = now;
+            fade(model);
+        }
         Input::Resized => {}
     }
     None
+}
+
+/// Takes the notice away when it was shown for long enough: the help for keys stands where it does.
+fn fade(model: &mut Model) {
+    match model.notice_ticks {
+        Some(0) => model.notice = None,
+        Some(left) => model.notice_ticks = Some(left - 1),
+        None => {}
+    }
 }
 
 fn press(model: &mut Model, key: Key) -> Option<Effect> {
@@ -119,6 +143,11 @@ fn start(model: &mut Model, key: Key) {
                 answers: Some(message.id.clone()),
                 text: String::new(),
             })
+        }
+        (Key::Char('a'), Some(Row::Question(message) | Row::Message(message)))
+            if message.is_open() && message.is_own() =>
+        {
+            Err(format!("that is your own question: {} answers it", message.to()))
         }
         (Key::Char('a'), Some(Row::Question(message) | Row::Message(message)))
             if message.is_open() =>
