@@ -72,10 +72,7 @@ pub fn restore(context: &Context, args: &RestoreArgs) -> anyhow::Result<ExitCode
     private_file::prepare_home(&context.paths.home)?;
     let is_link = fs::symlink_metadata(to).is_ok_and(|meta| meta.is_symlink());
     anyhow::ensure!(!is_link, "{} is a symbolic link: remove it first", to.display());
-    let _lock = match lock_database(&context.paths, Some("`svc stop` first"))? {
-        Ok(lock) => lock,
-        Err(code) => return Ok(code),
-    };
+    let _lock = lock_database(&context.paths, Some("`svc stop` first"))?;
     let prepared = prepare(from, source, to)
         .with_context(|| format!("{} was not restored, nothing is changed", from.display()))?;
     let kept = put_aside(to)?;

@@ -1,9 +1,7 @@
 //! The lock of the database, and the words for the person when another process has it.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{ALREADY_RUNNING, output};
 use crate::config::Paths;
 use crate::daemon;
 use crate::store::{DatabaseLock, LockError};
@@ -11,24 +9,25 @@ use crate::store::{DatabaseLock, LockError};
 /// How long a daemon that has the lock may take to say who it is, before it is called a process.
 const INTRODUCTION: Duration = Duration::from_secs(2);
 
-/// Takes the lock. If another process has it, prints which one and `advice`, and gives the exit code.
-pub(super) fn lock_database(
-    paths: &Paths,
-    advice: Option<&str>,
-) -> anyhow::Result<Result<DatabaseLock, ExitCode>> {
+/// Another process has the database. Exit code 3.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct DatabaseInUse(String);
+
+/// Takes the lock. If another process has it, the error says which one, and `advice`.
+pub(super) fn lock_database(paths: &Paths, advice: Option<&str>) -> anyhow::Result<DatabaseLock> {
     match DatabaseLock::acquire(&paths.lock) {
-        Ok(lock) => return Ok(Ok(lock)),
+        Ok(lock) => return Ok(lock),
         Err(LockError::Held) => {}
         Err(error) => return Err(error.into()),
     }
     let db = paths.db.display();
     let mut text = match daemon::lock_holder(paths, INTRODUCTION) {
         Some(file) => {
-            format!("error: a daemon already runs on {db}: pid {}, {}", file.pid, file.url)
+            format!("a daemon already runs on {db}: pid {}, {}", file.pid, file.url)
         }
-        None => format!("error: another svc process is at work on {db}"),
+        None => format!("another svc process is at work on {db}"),
     };
     text.extend(advice.into_iter().flat_map(|advice| ["; ", advice]));
-    output::note(&text);
-    Ok(Err(ExitCode::from(ALREADY_RUNNING)))
+    Err(DatabaseInUse(text).into())
 }

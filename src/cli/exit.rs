@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::database_lock::DatabaseInUse;
 use super::naming::AdvisedError;
 use super::output::{self, OutputClosed};
 use crate::client::{ClientError, ClientProblem};
@@ -46,7 +47,20 @@ pub(super) fn code(result: anyhow::Result<ExitCode>, is_json: bool) -> ExitCode 
     } else {
         output::note(&format!("error: {text}"));
     }
-    if is_usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+    match () {
+        () if is_usage => ExitCode::from(USAGE),
+        () if error.is::<DatabaseInUse>() => ExitCode::from(ALREADY_RUNNING),
+        () => ExitCode::FAILURE,
+    }
+}
+
+/// Says what a command has to say that exits with a code of its own.
+pub(super) fn note_failure(text: &str, is_json: bool) {
+    if is_json {
+        document(&problem_of("failed", "Error", text, false));
+    } else {
+        output::note(&format!("svc: {text}"));
+    }
 }
 
 /// What the parser of arguments has to say: help and the version are no errors.
@@ -89,6 +103,9 @@ fn problem(error: &anyhow::Error, text: &str, is_usage: bool) -> Value {
     }
     match client {
         _ if is_usage => problem_of("usage", "Usage error", text, false),
+        _ if error.is::<DatabaseInUse>() => {
+            problem_of("already_running", "The database is in use", text, false)
+        }
         Some(client) if client.is_transient() => {
             problem_of("unavailable", "No daemon answers", text, true)
         }

@@ -26,6 +26,9 @@ pub(super) struct McpConfigArgs {
     /// The session that the token stands for
     #[arg(long, value_name = "KEY")]
     session: String,
+    /// The folder that its session works in: it reads the things of this folder's project [default: the present one]
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
     /// Put a placeholder for this variable into the document, and NAME=token on standard error
     #[arg(long, value_name = "NAME")]
     env: Option<String>,
@@ -57,7 +60,11 @@ pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> anyhow::Resu
     }
     let client = context.client()?;
     let url = daemon_url(context).await?;
-    let mut request = json!({ "session": args.session });
+    let given = args.cwd.as_deref().unwrap_or(Path::new("."));
+    let cwd = given
+        .canonicalize()
+        .map_err(|error| UsageError(format!("--cwd {}: {error}", given.display())))?;
+    let mut request = json!({ "session": args.session, "project": cwd });
     if let Some(ttl) = args.ttl {
         request["ttl_seconds"] = json!(ttl);
     }

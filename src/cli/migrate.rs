@@ -32,10 +32,7 @@ pub fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     }
     private_file::prepare_home(&context.paths.home)?;
     let advice = "`svc stop` first (it migrates by itself when it starts)";
-    let _lock = match lock_database(&context.paths, Some(advice))? {
-        Ok(lock) => lock,
-        Err(code) => return Ok(code),
-    };
+    let _lock = lock_database(&context.paths, Some(advice))?;
     let migrations = runtime
         .block_on(Migrations::apply_file(path))
         .map_err(|error| with_advice(error.into()))?;

@@ -36,10 +36,7 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
         tracing::warn!("{NO_AUTH}");
         output::note(&format!("warning: {NO_AUTH}"));
     }
-    let _lock = match lock_database(paths, None)? {
-        Ok(lock) => lock,
-        Err(code) => return Ok(code),
-    };
+    let _lock = lock_database(paths, None)?;
     raise_file_limit();
     keep_no_core();
     let runtime = tokio::runtime::Builder::new_multi_thread()

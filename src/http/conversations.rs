@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::{
     App, Problem,
     api::Api,
-    body::{Json, Query},
+    body::{OthersJson, Query},
     openapi::Operation,
 };
 use crate::{
@@ -38,12 +38,13 @@ async fn history(
     caller: Caller,
     Path(id): Path<String>,
     Query(query): Query<HistoryOfSession>,
-) -> Result<Json<SessionHistory>, Problem> {
+) -> Result<OthersJson<SessionHistory>, Problem> {
     let query = SessionHistoryQuery {
         limit: query.limit,
         before: query.before,
         with_tools: query.include_tools.unwrap_or(false),
     };
     let own = app.services.team.default_session(&caller).await?;
-    Ok(Json(app.services.conversations.history(&caller, own.as_deref(), &id, &query).await?))
+    let history = app.services.conversations.history(&caller, own.as_deref(), &id, &query).await?;
+    Ok(OthersJson::new(&caller, history))
 }

@@ -42,6 +42,9 @@ struct Read {
     /// 1 to 500, by default 50. Only for pages.
     #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
+    /// Of other lists. Here a page continues with `after`.
+    #[schemars(skip)]
+    cursor: Option<String>,
 }
 
 /// A page as it is described. It is written by hand, because the data of events is JSON already.
@@ -80,6 +83,9 @@ async fn show(
         (Some(stream), None) => Selector::Stream(stream),
         (None, prefix) => Selector::Prefix(prefix.unwrap_or_default()),
     };
+    if query.cursor.is_some() {
+        return Err(Problem::invalid("cursor", "goes into `after` here"));
+    }
     let after = after(query.after.as_deref())?;
     let kind = query.kind.filter(|kind| !kind.is_empty());
     if Accept::of(&headers).prefers("text/event-stream", "application/json") {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     App, Problem,
     api::Api,
-    body::{Json, Query},
+    body::{Json, OthersJson, Query},
     list::List,
     openapi::Operation,
 };
@@ -72,7 +72,7 @@ async fn inbox(
     caller: Caller,
     Path(id): Path<String>,
     Query(query): Query<Look>,
-) -> Result<Json<List<Message>>, Problem> {
+) -> Result<OthersJson<List<Message>>, Problem> {
     let page = if query.peek {
         app.services.team.peek_messages(&caller, &id, query.cursor.as_deref(), query.limit).await?
     } else if query.cursor.is_some() {
@@ -80,7 +80,7 @@ async fn inbox(
     } else {
         app.services.team.take_messages(&caller, &id, query.limit).await?
     };
-    Ok(Json(page.into()))
+    Ok(OthersJson::new(&caller, page.into()))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -105,11 +105,11 @@ async fn list(
     State(app): State<App>,
     caller: Caller,
     Query(query): Query<ListMessages>,
-) -> Result<Json<List<ListedMessage>>, Problem> {
+) -> Result<OthersJson<List<ListedMessage>>, Problem> {
     let ListMessages { peer, state, kind, open, limit, cursor } = query;
     let filter = MessageFilter { peer, state, kind, open };
     let page = app.services.team.messages(&caller, filter, cursor.as_deref(), limit).await?;
-    Ok(Json(page.into()))
+    Ok(OthersJson::new(&caller, page.into()))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -174,7 +174,8 @@ async fn show(
     State(app): State<App>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<Json<Detail>, Problem> {
+) -> Result<OthersJson<Detail>, Problem> {
     let detail = app.services.team.message(&caller, &id).await?;
-    Ok(Json(Detail { message: detail.message, states: detail.states }))
+    let detail = Detail { message: detail.message, states: detail.states };
+    Ok(OthersJson::new(&caller, detail))
 }

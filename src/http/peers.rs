@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     App, Problem,
     api::Api,
-    body::{Json, MaybeJson, Query},
+    body::{Json, MaybeJson, OthersJson, Query},
     openapi::Operation,
 };
 use crate::{
@@ -67,7 +67,7 @@ async fn list(
     State(app): State<App>,
     caller: Caller,
     Query(query): Query<ListPeers>,
-) -> Result<Json<Peers>, Problem> {
+) -> Result<OthersJson<Peers>, Problem> {
     let filter = PeerFilter {
         status: query.status,
         backend: query.backend,
@@ -79,7 +79,8 @@ async fn list(
     let page =
         app.services.team.peers(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
     let next_cursor = page.next_cursor.clone();
-    Ok(Json(Peers { count: page.items.len(), peers: page, as_of, next_cursor }))
+    let peers = Peers { count: page.items.len(), peers: page, as_of, next_cursor };
+    Ok(OthersJson::new(&caller, peers))
 }
 
 async fn register(
@@ -110,8 +111,9 @@ async fn show(
     State(app): State<App>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<Json<Peer>, Problem> {
-    Ok(Json(app.services.team.peer(&caller, &id).await?))
+) -> Result<OthersJson<Peer>, Problem> {
+    let peer = app.services.team.peer(&caller, &id).await?;
+    Ok(OthersJson::new(&caller, peer))
 }
 
 async fn remove(

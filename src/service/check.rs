@@ -1,11 +1,11 @@
 //! Rules for texts that callers give, one message each.
 
 use super::Error;
-use crate::domain::limits;
+use crate::domain::{limits, quote};
 
 /// A text that has to say something.
 pub(super) fn not_blank(field: &'static str, text: &str) -> Result<(), Error> {
-    if text.trim().is_empty() {
+    if text.chars().all(|c| c.is_whitespace() || c.is_control() || quote::is_invisible(c)) {
         return Err(Error::invalid(field, "must not be blank"));
     }
     Ok(())

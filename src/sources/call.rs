@@ -1,6 +1,6 @@
 //! One call of a server's tool: the request as the caller gave it, the answer as the server gave it.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value, json, value::RawValue};
 use tokio::time::{Instant, error::Elapsed};
@@ -222,8 +222,10 @@ fn outcome_of(
         }
         Ok(Ok(Ok(result))) if result.get().starts_with('{') => {
             let output = Output::Verbatim(result);
-            let outcome = if output.is_error() { CallOutcome::Error } else { CallOutcome::Ok };
-            (outcome, Ok(output))
+            if output.is_error() {
+                return (CallOutcome::Error, Ok(without_secrets(connection, output)));
+            }
+            (CallOutcome::Ok, Ok(output))
         }
         Ok(Ok(Ok(_))) => {
             let text = format!("{name}: the result of the tool is no object");
@@ -241,13 +243,22 @@ fn as_task(params: &str) -> String {
     RawMembers(members).into_text()
 }
 
+/// An error that a tool gives as its result, without secrets. Without any it passes byte for byte.
+fn without_secrets(connection: &Connection, output: Output) -> Output {
+    let Output::Verbatim(result) = &output else { return output };
+    match connection.hide(result.get()) {
+        Cow::Borrowed(_) => output,
+        Cow::Owned(text) => RawValue::from_string(text).map_or(output, Output::Verbatim),
+    }
+}
+
 /// An error of the server, without secrets.
 pub(super) fn refused(redactor: &crate::domain::source::Redactor, error: ServerError) -> Failure {
     let ServerError { code, message, data } = error;
     let message = redactor.hide(&message).into_owned();
     let data = data.map(|data| match redactor.hide(&data.to_string()) {
-        std::borrow::Cow::Borrowed(_) => data,
-        std::borrow::Cow::Owned(text) => serde_json::from_str(&text).unwrap_or(Value::Null),
+        Cow::Borrowed(_) => data,
+        Cow::Owned(text) => serde_json::from_str(&text).unwrap_or(Value::Null),
     });
     Failure::Protocol { code, message: message.into(), data }
 }

@@ -28,6 +28,12 @@ impl<'a> Accept<'a> {
         self.closest(media_type).map(|(_, weight)| weight)
     }
 
+    /// Whether the client accepts `media_type` and not by `*/*` alone.
+    pub(crate) fn names(self, media_type: &str) -> bool {
+        self.closest(media_type)
+            .is_some_and(|(closeness, weight)| closeness > Closeness::Anything && weight > 0.0)
+    }
+
     /// Whether the client names `media_type` itself, not by a wildcard, and likes it no less than `default`.
     pub(crate) fn prefers(self, media_type: &str, default: &str) -> bool {
         match self.closest(media_type) {

@@ -685,3 +685,20 @@ fn a_command_that_never_speaks_is_seen_to_run() {
     running.wait(SOON).ok();
     assert_eq!(only_task(&d)["status"], "done");
 }
+
+/// What exits with a code of its own is a problem for programs all the same.
+#[test]
+fn every_error_is_json_for_who_wants_it() {
+    let d = Daemon::start();
+    for (args, code, problem) in [
+        (&["migrate", "--json"][..], 3, "already_running"),
+        (&["serve", "--json"], 3, "already_running"),
+        (&["task", "run", "--json", "--", "/there/is/none"], 127, "failed"),
+    ] {
+        let ran = svc(&d.home, args);
+        assert_eq!(ran.code, Some(code), "{args:?}: {ran:?}");
+        let last = ran.stderr.lines().last().unwrap_or_default();
+        let told: Value = serde_json::from_str(last).expect("a line of JSON");
+        assert_eq!(told["code"], problem, "{args:?}: {told}");
+    }
+}

@@ -530,6 +530,32 @@ fn what_is_seen_is_as_configured() {
     assert_eq!(list["sessions"][0]["parentSessionKey"], "agent:mcp:s-near", "{list}");
 }
 
+/// The folder of a session that no client's process tells is the one in which its token was made.
+#[test]
+fn sessions_whose_tokens_were_made_in_one_folder_talk() {
+    let d = world("");
+    let folder = d.home.user().join("shop");
+    std::fs::create_dir_all(folder.join(".git")).expect("a repository");
+    let made = |session: &str, cwd: &std::path::Path| {
+        let args = ["mcp-config", "--session", session, "--cwd", &cwd.display().to_string()];
+        let shown = svc(&d.home, &args).json();
+        let header = text(&shown["mcpServers"]["svc"]["headers"], "Authorization");
+        let caller = d.with_token(header.trim_start_matches("Bearer "));
+        let names = json!({ "display_name": session, "backend": "claude", "path": cwd });
+        call(&caller, "peer_register", &names);
+        caller
+    };
+    let one = made("s-1", &folder);
+    made("s-2", &folder.join(".git"));
+    made("s-3", &d.home.user());
+    for (other, status) in [("s-2", "accepted"), ("s-3", "forbidden")] {
+        let sent = send(&one, &format!("agent:claude:{other}"), "well?", 0);
+        assert_eq!(sent["status"], status, "{sent}");
+    }
+    let args = ["mcp-config", "--session", "s-4", "--cwd", "/there/is/none"];
+    assert_eq!(svc(&d.home, &args).code, Some(2));
+}
+
 #[test]
 fn two_agents_of_one_machine_do_not_read_each_other() {
     let d = world("");

@@ -15,7 +15,7 @@ use super::args::{AddArgs, EntryScope, EntryTransport};
 use crate::client::ClientError;
 use crate::config::FileConfig;
 use crate::config::sources::{SourceChoices, SourceDocument, project_root};
-use crate::domain::source::{SourceEntry, source_name};
+use crate::domain::source::{BUILTIN_CORE, SourceEntry, source_name};
 use crate::private_file;
 
 /// A file that names servers.
@@ -189,6 +189,11 @@ async fn put(
             "{name:?}: use letters, digits, _ and -, such as {normal}"
         ))
         .into());
+    }
+    if name == BUILTIN_CORE && entry.get("type").and_then(Value::as_str) != Some("builtin") {
+        return Err(
+            UsageError(format!("{name:?} is the built-in server's name: choose another")).into()
+        );
     }
     let is_user = scope == EntryScope::User;
     let (_, warnings) = SourceEntry::parse(entry, is_user)

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::super::{Context, UsageError, output};
+use super::super::{Context, UsageError, exit, output};
 use super::claim::{STARTING, check_reachable, claim};
 use super::printer::{PrintMode, RunPrinter};
 use crate::runner::{
@@ -71,7 +71,7 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
         let path = context.env.os("PATH").unwrap_or_default();
         if let Err(error) = find_program(&args.command[0], path) {
             run.discard();
-            return Ok(not_started(&args, &error));
+            return Ok(not_started(context, &args, &error));
         }
         // Only one run of a key may start its command, so the task comes first.
         match claim(&discovery, &header).await {
@@ -93,11 +93,11 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
         Err(error) if has_key => {
             let outcome = run.record_failed_start(&error, CANNOT_START, STARTING).await?;
             note_unrecorded(&outcome);
-            return Ok(not_started(&args, &error));
+            return Ok(not_started(context, &args, &error));
         }
         Err(error) => {
             run.discard();
-            return Ok(not_started(&args, &error));
+            return Ok(not_started(context, &args, &error));
         }
     };
     conclude(run.attend(child, signals, patience).await?)
@@ -112,8 +112,9 @@ fn print_mode(context: &Context, args: &RunArgs) -> PrintMode {
 }
 
 /// Says that the command cannot be started.
-fn not_started(args: &RunArgs, error: &io::Error) -> ExitCode {
-    output::note(&format!("svc: cannot start {}: {error}", args.command[0].display()));
+fn not_started(context: &Context, args: &RunArgs, error: &io::Error) -> ExitCode {
+    let text = format!("cannot start {}: {error}", args.command[0].display());
+    exit::note_failure(&text, context.json);
     ExitCode::from(CANNOT_START)
 }
 

@@ -646,6 +646,7 @@ async fn events() -> Script {
     script.get("/v1/events?limit=0").await;
     script.get("/v1/events?stream=nothing").await;
     script.get("/v1/events?stream=a&stream_prefix=b").await;
+    script.get("/v1/events?cursor=x").await;
     script.follow("/v1/events", 5).await;
     script.follow("/v1/events?after=latest", 2).await;
     // The log is younger than this reader.

@@ -116,8 +116,14 @@ fn parse_message(text: &str) -> Result<ClientMessage, UnreadableMessage> {
             let params = match envelope.params.map(|raw| serde_json::from_str(raw.get())) {
                 None => Map::new(),
                 Some(Ok(params)) => params,
-                Some(Err(_)) => {
-                    let error = RpcError::invalid_params("params: must be an object");
+                Some(Err(error)) => {
+                    // Too deep, or half of a surrogate pair: that is an object, and unreadable.
+                    let text = if error.is_data() {
+                        "params: must be an object".to_owned()
+                    } else {
+                        format!("params: {error}")
+                    };
+                    let error = RpcError::invalid_params(text);
                     return unreadable(error.status(400));
                 }
             };
@@ -223,6 +229,20 @@ mod tests {
             assert_eq!(error.code, code, "{body}: {error:?}");
             assert_eq!(named.as_deref().map(RawValue::get), id, "{body}");
             assert_eq!(error.status, 400, "{body}");
+        }
+    }
+
+    #[test]
+    fn params_that_cannot_be_read_are_not_called_something_else() {
+        let deep = format!("{}1{}", "[".repeat(3000), "]".repeat(3000));
+        for (params, word) in [
+            (r#"{"a":"\ud800"}"#.to_owned(), "hex escape"),
+            (format!(r#"{{"a":{deep}}}"#), "recursion"),
+            ("[1]".to_owned(), "must be an object"),
+        ] {
+            let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{params}}}"#);
+            let UnreadableMessage { error, .. } = parse_body(&body).unwrap_err();
+            assert!(error.message.contains(word), "{error:?}");
         }
     }
 

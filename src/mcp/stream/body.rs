@@ -27,16 +27,19 @@ pub(crate) struct AnswerForms {
 }
 
 impl AnswerForms {
-    /// Every client is served, whatever the headers say.
+    /// Every client is served, whatever the headers say. Events come only to who names them, or excludes JSON: what takes
+    /// anything, as `curl` does, gets JSON however long the answer takes.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let accept = Accept::of(headers);
         let [json, events] =
             [JSON, EVENTS].map(|form| accept.weight(form).map(|weight| weight > 0.0));
         if json == Some(true) || events == Some(true) {
-            return Self { json: json == Some(true), events: events == Some(true) };
+            let json = json == Some(true);
+            return Self { json, events: events == Some(true) && (accept.names(EVENTS) || !json) };
         }
         // A list with neither form counts as no list, but for the forms that it excludes.
-        Self { json: json.is_none() || events.is_some(), events: events.is_none() }
+        let json = json.is_none() || events.is_some();
+        Self { json, events: !json }
     }
 
     /// Whether an answer that takes time may come as a stream of events.
@@ -174,14 +177,15 @@ mod tests {
     #[test]
     fn every_client_is_served_in_a_form_that_it_does_not_exclude() {
         for (accept, json, events) in [
-            (None, true, true),
-            (Some("*/*"), true, true),
+            (None, true, false),
+            (Some("*/*"), true, false),
+            (Some("text/*, application/json"), true, true),
             (Some("application/json"), true, false),
             (Some("text/event-stream"), false, true),
             (Some("application/json, text/event-stream"), true, true),
             (Some("application/json, text/event-stream;q=0"), true, false),
             (Some("application/json;q=0, */*"), false, true),
-            (Some("text/html"), true, true),
+            (Some("text/html"), true, false),
             (Some("application/json;q=0"), false, true),
             (Some("text/event-stream;q=0"), true, false),
             (Some("*/*;q=0"), true, false),

@@ -41,6 +41,7 @@ fn a_server_is_added_called_turned_off_and_removed_without_a_restart() {
     assert!(text.starts_with("# mine\nlog_level = \"info\" # so\n"), "{text}");
     fails(&home, &here, &["add", "toy", "--", "python3"], 1);
     fails(&home, &here, &["add", "a__b", "--", "python3"], 2);
+    fails(&home, &here, &["add", "core", "--", "python3"], 2);
     fails(&home, &here, &["add-json", "other", "{"], 2);
     fails(&home, &here, &["add-json", "other", "{\"args\":[]}"], 2);
     let list: Value = serde_json::from_str(&ok(&home, &here, &["list", "--json"])).expect("JSON");

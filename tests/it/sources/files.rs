@@ -130,6 +130,13 @@ fn secrets_are_told_to_nobody() {
         (&error["code"], &error["message"], &error["data"]),
         (&json!(-32099), &json!("no: ***"), &json!({ "x": 1 }))
     );
+    // The same where the error is the result.
+    let error = call(&d, "keeps__fail", &json!({ "value": "as a result" }))["result"].clone();
+    assert_eq!(
+        (&error["isError"], &error["content"][0]["text"]),
+        (&json!(true), &json!("no: ***")),
+        "{error}"
+    );
     call(&d, "keeps__say", &json!({ "value": "hello" }));
     let log = until(SOON, || {
         let log =

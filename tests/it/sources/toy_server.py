@@ -126,6 +126,8 @@ def call(ident, params, line):
     elif name == "sleep":
         time.sleep(float(value))
         answer(ident, text("slept"))
+    elif name == "fail" and value == "as a result":
+        answer(ident, {"content": [{"type": "text", "text": "no: " + os.environ.get("TOKEN", value)}], "isError": True})
     elif name == "fail":
         error = {"code": -32099, "message": "no: " + os.environ.get("TOKEN", value), "data": {"x": 1}}
         send(json.dumps({"jsonrpc": "2.0", "id": ident, "error": error}))
