@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, Running, eventually, until};
-use crate::expect::problem;
+use crate::expect::{page, problem};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -532,7 +532,6 @@ fn name_and_status(d: &Daemon, session: &str) -> (String, String) {
     (crate::expect::text(&peer, "display_name"), crate::expect::text(&peer, "status"))
 }
 
-/// The journal's session stays open: nobody was there to end it.
 #[test]
 fn a_session_whose_process_is_gone_is_offline_and_its_name_stays_its_own() {
     let d = Daemon::with(|plan| plan.env("SVC_PEER_TIMEOUT_MS", "2000"));
@@ -575,4 +574,39 @@ fn a_session_whose_process_is_gone_is_offline_and_its_name_stays_its_own() {
     assert_eq!(peer_of(&d, "s-1")["pid"], json!(third.pid()));
     third.kill();
     eventually(SOON, || status("s-1") == "offline" && status("s-4") == "offline");
+}
+
+/// Nobody was there to end it, so the sweep does, and what it left is offered as ever.
+#[test]
+fn the_journals_session_of_a_killed_client_is_over_and_its_record_is_offered() {
+    let d = Daemon::with(|plan| plan.env("SVC_PEER_TIMEOUT_MS", "2000"));
+    let open = |session: &str| {
+        let sessions = page(&d.get("/v1/sessions?open=true"), "sessions");
+        sessions.iter().any(|each| each["session_id"] == *session)
+    };
+    let mut first = FakeClient::start(&d.home, "first", "web", "");
+    let mut second = FakeClient::start(&d.home, "second", "web", "");
+    first.hook(&start("s-1"));
+    second.hook(&start("s-2"));
+    let ghap = json!({
+        "session_id": "s-1", "domain": "debugging", "strategy": "read-the-error", "goal": "Left half done",
+        "hypothesis": "It is", "action": "Look", "prediction": "It is seen",
+    });
+    let started = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "start_ghap", "arguments": ghap } });
+    let started = d.post("/mcp", &started).ok(200);
+    assert_ne!(started["result"]["isError"], true, "{started}");
+    assert!(open("s-1") && open("s-2"));
+    first.kill();
+    eventually(SOON, || !open("s-1"));
+    assert!(open("s-2"), "its process lives");
+    let ended = d.get("/v1/sessions/s-1").ok(200);
+    assert_eq!(ended["end_reason"], "its process is gone", "{ended}");
+    let orphans = page(&d.get("/v1/events?stream=session/s-1&kind=session.ended"), "events");
+    assert_eq!(orphans.len(), 1, "{orphans:?}");
+    assert!(orphans[0]["data"]["orphan"].is_string(), "{orphans:?}");
+    // Who comes back begins it again.
+    second.hook(&start("s-1"));
+    assert!(open("s-1"));
+    second.kill();
+    eventually(SOON, || !open("s-1") && !open("s-2"));
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 
-use super::{Team, delivery::give_up, ownership::foreign};
+use super::{Team, delivery::give_up, ownership::foreign, sessions::end_left};
 use crate::{
     domain::{
         BudgetKind, Caller, ClientProcess, NewEvent, Peer, PeerId, PeerPresence, PeerRole,
@@ -15,6 +15,9 @@ use crate::{
     store::{PeerFilter, PeerRow, StoreError, WriteTx},
     telemetry::chain,
 };
+
+/// The reason that an event gives for a peer or a session whose process the sweep did not find.
+const PROCESS_GONE: &str = "its process is gone";
 
 impl Team {
     /// Registers a peer, or updates the one with the same identity.
@@ -245,7 +248,8 @@ impl Team {
 }
 
 impl Team {
-    /// Notes that the process of a peer is gone. Whoever speaks for the peer from then on is another.
+    /// Notes that the process of a peer is gone: the peer is offline, and the journal's session that it spoke for is over, as
+    /// nobody is there to end it. Its open record is an orphan from then on. Whoever speaks for the peer from then on is another.
     async fn process_ended(&self, peer_id: PeerId, gone: ClientProcess) -> Result<(), Error> {
         let write = self.core.store.write(move |tx| {
             Box::pin(async move {
@@ -254,7 +258,11 @@ impl Team {
                     return Ok(());
                 }
                 tx.forget_process(&peer_id).await?;
-                set_status(tx, &mut row.peer, PeerStatus::Offline, "its process is gone").await
+                set_status(tx, &mut row.peer, PeerStatus::Offline, PROCESS_GONE).await?;
+                match given(row.peer.session_id.as_deref()) {
+                    Some(session) => end_left(tx, &peer_id, session, PROCESS_GONE).await,
+                    None => Ok(()),
+                }
             })
         });
         Ok(write.await?)

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     domain::{
-        AccessLevel, BudgetKind, Caller, GhapId, IMPLICIT_SESSION, Principal, RowReader,
+        AccessLevel, BudgetKind, Caller, GhapId, IMPLICIT_SESSION, PeerId, Principal, RowReader,
         SessionStanding, Timestamp, TokenId,
         journal::{Ghap, Session, SessionSource, ToolUse},
         limits,
@@ -342,13 +342,39 @@ pub(in crate::service) async fn end(
     id: &str,
     reason: Option<&str>,
 ) -> Result<Left, StoreError> {
-    tx.end_session(id, reason).await?;
     let tokens = tx.revoke_tokens_of(id).await?;
+    let record = close(tx, id, reason).await?;
+    Ok(Left { record, tokens })
+}
+
+/// Ends the session of a peer whose process is gone, if it is open and the peer is the one that speaks for it. Its tokens
+/// stay: those of the process ended with it, and any other was made by somebody who can take it back.
+pub(super) async fn end_left(
+    tx: &mut WriteTx,
+    peer: &PeerId,
+    id: &str,
+    reason: &str,
+) -> Result<(), StoreError> {
+    let speaker = tx.peer_of_session(id).await?;
+    let is_open = tx.session(id).await?.is_some_and(|session| session.ended_at.is_none());
+    if is_open && speaker.is_some_and(|row| row.peer.peer_id == *peer) {
+        close(tx, id, Some(reason)).await?;
+    }
+    Ok(())
+}
+
+/// Writes the end of a session and says so in its stream; answers the record that it leaves open.
+async fn close(
+    tx: &mut WriteTx,
+    id: &str,
+    reason: Option<&str>,
+) -> Result<Option<GhapId>, StoreError> {
+    tx.end_session(id, reason).await?;
     tx.reset_tool_count(id, "").await?;
     let record = tx.active_ghap(id).await?.map(|ghap| ghap.id);
     let data = json!({ "session_id": id, "reason": reason, "orphan": record });
     tell(tx, id, "session.ended", &data).await?;
-    Ok(Left { record, tokens })
+    Ok(record)
 }
 
 /// Begins a session, or begins it again, and says so in its stream.
