@@ -274,7 +274,9 @@ impl Agents {
         let taken = self
             .core
             .store
-            .write(move |tx| Box::pin(async move { take_in(tx, &core, &key, events).await }))
+            .write_directly(move |tx| {
+                Box::pin(async move { take_in(tx, &core, &key, events).await })
+            })
             .await?;
         self.after(id, &taken);
         Ok(taken)

@@ -16,12 +16,31 @@ use crate::{
     },
     hosts::HostError,
     service::{Error, team},
-    store::{AgentMail, AgentRow},
+    store::{AgentMail, AgentRow, Batch, Heard, Listener},
     telemetry::chain,
 };
 
 /// The wait before another attempt to reach a host that does not answer.
 const HOST_PAUSE: Duration = Duration::from_millis(200);
+/// Bytes of events that are looked at together.
+const EVENTS_BYTES: usize = 64 * 1024;
+
+/// Waits until an event after `cursor` may stand for mail. What became of mail that was handed over, and of sends, is none.
+async fn wait_for_mail(listener: &mut Listener<Batch>, mut cursor: i64) {
+    loop {
+        listener.wait(cursor).await;
+        let Heard::Items(batches) = listener.hear(cursor, EVENTS_BYTES) else { return };
+        let mut events = batches.iter().flat_map(|batch| &batch.events);
+        if events.any(|event| !is_of_known_mail(&event.kind)) {
+            return;
+        }
+        cursor = batches.last().map_or(cursor, |last| last.seqs.1);
+    }
+}
+
+fn is_of_known_mail(kind: &str) -> bool {
+    kind.starts_with("run.") || matches!(kind, "message.injected" | "message.acked")
+}
 
 /// What came of handing a message to a host.
 enum Handed {
@@ -66,7 +85,7 @@ impl Agents {
             let retry = (!is_reached).then(|| Instant::now() + HOST_PAUSE);
             let next = [until, retry].into_iter().flatten().min();
             tokio::select! {
-                () = listener.wait(head) => {}
+                () = wait_for_mail(&mut listener, head) => {}
                 () = async { match next {
                     Some(at) => sleep_until(at).await,
                     None => std::future::pending().await,

@@ -1,14 +1,20 @@
 //! Waiting for what comes of a send.
 
-use super::{Conversations, send::SessionReply};
+use super::{
+    Conversations,
+    send::{SendDelivery, SessionReply, last_delivery},
+};
 use crate::{
     domain::{
         DeliveryState, RunId, StreamName,
         conversation::{RunMode, RunState, SendStatus},
     },
     service::{Error, team},
-    store::{RunRow, StoreError, WriteTx},
+    store::{Batch, Heard, Listener, RunRow, StoreError, WriteTx},
 };
+
+/// Bytes of events that are looked at together.
+const EVENTS_BYTES: usize = 64 * 1024;
 
 /// What a call does with the send that it waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,53 +45,88 @@ impl Conversations {
             if (is_there || patience == Patience::Over)
                 && let Some(settled) = self.settle(&run.run_id, patience).await?
             {
-                return self.told(settled).await;
+                return Ok(settled.into_reply());
             }
             tokio::select! {
-                () = listener.wait(head) => {}
+                () = wait_for_step(&mut listener, head) => {}
                 () = tokio::time::sleep_until(end) => {}
             }
         }
     }
 
     /// Takes the reply, or goes on without it; `None` if there is neither.
-    async fn settle(&self, id: &RunId, patience: Patience) -> Result<Option<RunRow>, Error> {
+    async fn settle(&self, id: &RunId, patience: Patience) -> Result<Option<SettledRun>, Error> {
         let id = id.clone();
         self.core
             .store
-            .write(move |tx| Box::pin(async move { settle(tx, &id, patience).await }))
+            .write_directly(move |tx| Box::pin(async move { settle(tx, &id, patience).await }))
             .await
     }
+}
 
-    async fn told(&self, run: RunRow) -> Result<SessionReply, Error> {
-        let answered = run.answered.unwrap_or(run.state);
-        let reply = match (&run.reply_id, answered) {
-            (Some(id), RunState::Ok) => self.core.store.message(id).await?.map(|it| it.text),
+/// Waits until a send of the stream's peer has begun or ended, after `cursor`. Nothing else is a step of a send.
+async fn wait_for_step(listener: &mut Listener<Batch>, mut cursor: i64) {
+    loop {
+        listener.wait(cursor).await;
+        let Heard::Items(batches) = listener.hear(cursor, EVENTS_BYTES) else { return };
+        let mut events = batches.iter().flat_map(|batch| &batch.events);
+        if events.any(|event| matches!(&*event.kind, "run.began" | "run.ended")) {
+            return;
+        }
+        cursor = batches.last().map_or(cursor, |last| last.seqs.1);
+    }
+}
+
+/// A send that its call has done with, and what the call is told of it.
+#[derive(Debug)]
+struct SettledRun {
+    run: RunRow,
+    /// The reply's text, if the call has it.
+    reply: Option<String>,
+    delivery: Option<SendDelivery>,
+}
+
+impl SettledRun {
+    async fn read(tx: &mut WriteTx, run: RunRow) -> Result<Self, StoreError> {
+        let reply = match (&run.reply_id, run.answered.unwrap_or(run.state)) {
+            (Some(id), RunState::Ok) => tx.message(id).await?.map(|it| it.text),
             _ => None,
         };
+        let states = tx.deliveries(&run.message_id).await?;
+        let delivery = last_delivery(states);
+        Ok(Self { run, reply, delivery })
+    }
+
+    fn into_reply(self) -> SessionReply {
+        let Self { run, reply, delivery } = self;
+        let answered = run.answered.unwrap_or(run.state);
         let status = match (SendStatus::from(answered), &reply) {
             // It asked for no answer, and the session has it.
             (SendStatus::Ok, None) => SendStatus::Accepted,
             (status, _) => status,
         };
         let is_failed = status == SendStatus::Error || status == SendStatus::Timeout;
-        Ok(SessionReply {
+        SessionReply {
             status,
-            delivery: self.delivery_of(&run.message_id).await?,
+            delivery,
             error: run.error.filter(|_| is_failed),
             reason: run.reason.filter(|_| is_failed),
             run_id: run.run_id,
             session_key: run.target.session,
             message_id: Some(run.message_id),
             reply,
-        })
+        }
     }
 }
 
-async fn settle(tx: &mut WriteTx, id: &RunId, patience: Patience) -> Result<Option<RunRow>, Error> {
+async fn settle(
+    tx: &mut WriteTx,
+    id: &RunId,
+    patience: Patience,
+) -> Result<Option<SettledRun>, Error> {
     let mut run = tx.run(id).await?.ok_or(StoreError::NoStream)?;
     if run.answered.is_some() {
-        return Ok(Some(run));
+        return Ok(Some(SettledRun::read(tx, run).await?));
     }
     if !run.state.is_over() && patience == Patience::Left {
         return Ok(None);
@@ -101,5 +142,5 @@ async fn settle(tx: &mut WriteTx, id: &RunId, patience: Patience) -> Result<Opti
         let had = std::slice::from_mut(&mut reply);
         team::advance(tx, &to, had, DeliveryState::Acked, Some("the call had it")).await?;
     }
-    Ok(Some(run))
+    Ok(Some(SettledRun::read(tx, run).await?))
 }

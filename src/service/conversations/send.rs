@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, DeliveryState, Message, MessageId, MessageType, NewMessage, PeerId, PeerStatus,
-        RunId, Timestamp,
+        Caller, Delivery, DeliveryState, Message, MessageId, MessageType, NewMessage, PeerId,
+        PeerStatus, RunId, Timestamp,
         agent::AgentState,
         conversation::{RunMode, RunState, SendStatus, SourceTool, wait_circle},
         limits,
@@ -262,7 +262,7 @@ impl Conversations {
             target: target.end(peer),
             input,
         };
-        self.core.store.write(move |tx| Box::pin(job.run(tx))).await
+        self.core.store.write_directly(move |tx| Box::pin(job.run(tx))).await
     }
 
     /// Answers a message that the caller was sent.
@@ -337,10 +337,14 @@ impl Conversations {
 
     /// The last state of a message's delivery.
     pub(super) async fn delivery_of(&self, id: &MessageId) -> Result<Option<SendDelivery>, Error> {
-        let states = self.core.store.deliveries(id).await?;
-        let last = states.into_iter().max_by_key(|delivery| delivery.state);
-        Ok(last.map(|last| SendDelivery { state: last.state, at: last.at }))
+        Ok(last_delivery(self.core.store.deliveries(id).await?))
     }
+}
+
+/// The last of the states that a message went through.
+pub(super) fn last_delivery(states: Vec<Delivery>) -> Option<SendDelivery> {
+    let last = states.into_iter().max_by_key(|delivery| delivery.state);
+    last.map(|last| SendDelivery { state: last.state, at: last.at })
 }
 
 /// Why a session may not send to a peer for now: it has done so too often. Answers by a call are sends.
@@ -353,7 +357,8 @@ async fn rate(
     let since = tx.now().minus(limits::SESSION_SENDS_WINDOW);
     let most = core.tuning.session_sends;
     let source = (requester.key.as_str(), requester.peer.as_ref());
-    if tx.sends_since(source, target, since).await? < u64::from(most) {
+    // The largest number is no bound, and needs no count.
+    if most == u32::MAX || tx.sends_since(source, target, since).await? < u64::from(most) {
         return Ok(None);
     }
     let error = format!("you have sent it {most} messages within a minute: wait a while");
@@ -361,6 +366,7 @@ async fn rate(
 }
 
 /// One send, as one write job.
+#[derive(Clone)]
 struct SendJob {
     core: Core,
     caller: Caller,
@@ -465,7 +471,7 @@ impl SendJob {
                 return Ok(Some(Refusal::error("not_running", format!("{target} has ended"))));
             }
         }
-        if waits && let Some(path) = wait_circle(&tx.waits().await?, source, target) {
+        if waits && let Some(path) = wait_circle(&tx.waits_from(target).await?, source, target) {
             let path = path.join(" -> ");
             let error = format!(
                 "it would never end: {path}; end your turn with what you have, or send with timeoutSeconds 0"

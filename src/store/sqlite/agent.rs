@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use super::{db::Store, errors::changed, tx::WriteTx};
+use super::{
+    db::Store,
+    errors::changed,
+    statement::{change, direct_row, select_checked, select_one, select_value},
+    tx::WriteTx,
+};
 use crate::{
     domain::{
         AgentId, Ownership, Principal, RowReader, TaskId, Timestamp, TokenId,
@@ -87,36 +92,64 @@ impl TryFrom<RawAgent> for AgentRow {
     }
 }
 
-/// Runs a query whose rows are agents.
+/// The columns of such a row, for the macros of `statement`.
 macro_rules! agents {
-    ($tail:literal $(, $arg:expr)*) => {
-        sqlx::query_as!(
-            RawAgent,
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
             r#"select a.agent_id as "agent_id!", a.instance as "instance!", a.backend as "backend!",
                 a.session_key as "session_key!", a.project as "project!", a.cwd as "cwd!", a.task, a.description,
                 a.created_by as "created_by!", a.state as "state!: AgentState", a.host_pid, a.host_started,
                 a.pid as "pid!", a.vendor_session, a.exit_code, a.signal, a.error, a.token_id, a.task_id,
                 a.request_timeout as "request_timeout!", a.started_at as "started_at!: Timestamp",
                 a.ended_at as "ended_at: Timestamp"
-            from agent a "# + $tail
-            $(, $arg)*
+            from agent a "#,
+            RawAgent,
+            $($rest)*
         )
     };
 }
+
+direct_row!(RawAgent {
+    agent_id,
+    instance,
+    backend,
+    session_key,
+    project,
+    cwd,
+    task,
+    description,
+    created_by,
+    state,
+    host_pid,
+    host_started,
+    pid,
+    vendor_session,
+    exit_code,
+    signal,
+    error,
+    token_id,
+    task_id,
+    request_timeout,
+    started_at,
+    ended_at
+});
 
 impl WriteTx {
     /// An agent by its id.
     pub async fn agent(&mut self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
         let id = id.as_str();
-        let raw = agents!("where a.agent_id = ?", id).fetch_optional(&mut self.conn).await?;
+        let raw = agents!(select_one, self, "where a.agent_id = ?", id);
         raw.map(AgentRow::try_from).transpose()
     }
 
     /// The live agent with this session key.
     pub async fn live_agent(&mut self, session_key: &str) -> Result<Option<AgentRow>, StoreError> {
-        let raw = agents!("where a.session_key = ? and a.ended_at is null", session_key)
-            .fetch_optional(&mut self.conn)
-            .await?;
+        let raw = agents!(
+            select_one,
+            self,
+            "where a.session_key = ? and a.ended_at is null",
+            session_key
+        );
         raw.map(AgentRow::try_from).transpose()
     }
 
@@ -131,7 +164,7 @@ impl WriteTx {
             created_by,
             key
         )
-        .fetch_optional(&mut self.conn)
+        .fetch_optional(self.checked()?)
         .await?;
         let Some(found) = wish else { return Ok(None) };
         let row = self.agent(&AgentId::from(found.agent_id)).await?;
@@ -140,12 +173,11 @@ impl WriteTx {
 
     /// How many agents of an instance live.
     pub async fn live_agents_of(&mut self, instance: &str) -> Result<u64, StoreError> {
-        let count = sqlx::query_scalar!(
+        let count = select_value!(
+            self,
             r#"select count(*) as "count!: i64" from agent where instance = ? and ended_at is null"#,
             instance
-        )
-        .fetch_one(&mut self.conn)
-        .await?;
+        );
         Ok(count.cast_unsigned())
     }
 
@@ -156,7 +188,7 @@ impl WriteTx {
             where instance = ? and ended_at is null and state = 'limited' limit 1"#,
             instance
         )
-        .fetch_optional(&mut self.conn)
+        .fetch_optional(self.checked()?)
         .await?;
         Ok(key)
     }
@@ -173,7 +205,7 @@ impl WriteTx {
             instance,
             since
         )
-        .fetch_one(&mut self.conn)
+        .fetch_one(self.checked()?)
         .await?;
         Ok((row.count.cast_unsigned(), row.first))
     }
@@ -182,13 +214,13 @@ impl WriteTx {
     /// were started for a task of their own are left alone.
     pub async fn free_agent_of(&mut self, instance: &str) -> Result<Option<AgentRow>, StoreError> {
         let raw = agents!(
+            select_one,
+            self,
             "where a.instance = ? and a.ended_at is null and a.task_id is null
                 and a.state <> 'stopping'
             order by a.state <> 'idle', a.started_at, a.agent_id limit 1",
             instance
-        )
-        .fetch_optional(&mut self.conn)
-        .await?;
+        );
         raw.map(AgentRow::try_from).transpose()
     }
 
@@ -207,7 +239,8 @@ impl WriteTx {
         let task_id = row.task_id.as_ref().map(TaskId::as_str);
         let timeout = i64::try_from(row.request_timeout.as_millis()).unwrap_or(i64::MAX);
         let pid = i64::from(info.pid);
-        sqlx::query!(
+        change!(
+            self,
             "insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, task, description, \
                 created_by, state, pid, vendor_session, token_id, task_id, request_timeout, idempotency_key, wish, \
                 started_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -230,9 +263,7 @@ impl WriteTx {
             idempotency_key,
             wish,
             info.started_at
-        )
-        .execute(&mut self.conn)
-        .await?;
+        );
         Ok(())
     }
 
@@ -243,7 +274,8 @@ impl WriteTx {
         let host_pid = row.host.map(|host| i64::from(host.pid));
         let host_started = row.host.map(|host| host.started.cast_signed());
         let pid = i64::from(info.pid);
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update agent set state = ?, task = ?, description = ?, host_pid = ?, host_started = ?, pid = ?, \
                 vendor_session = ?, exit_code = ?, signal = ?, error = ?, ended_at = ? where agent_id = ?",
             info.state,
@@ -258,10 +290,8 @@ impl WriteTx {
             info.error,
             row.ended_at,
             id
-        )
-        .execute(&mut self.conn)
-        .await?;
-        changed(done.rows_affected(), "agent", id)
+        );
+        changed(done, "agent", id)
     }
 }
 
@@ -269,13 +299,15 @@ impl Store {
     /// An agent by its id.
     pub async fn agent(&self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
         let id = id.as_str();
-        let raw = agents!("where a.agent_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw = agents!(select_checked, "where a.agent_id = ?", id)
+            .fetch_optional(&self.readers)
+            .await?;
         raw.map(AgentRow::try_from).transpose()
     }
 
     /// The agent with this session key: the live one, else the latest.
     pub async fn agent_of_key(&self, session_key: &str) -> Result<Option<AgentRow>, StoreError> {
-        let raw = agents!(
+        let raw = agents!(select_checked,
             "where a.session_key = ? order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 1",
             session_key
         )
@@ -291,6 +323,7 @@ impl Store {
             return Ok(Vec::new());
         }
         let rows = agents!(
+            select_checked,
             "where length(?1) >= 6 and substr(a.agent_id, 1, length(?1)) = ?1
                 or a.session_key in ('agent:' || ?1, 'agent:' || ?1 || ':main')
             order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 20",
@@ -303,9 +336,10 @@ impl Store {
 
     /// All agents that have not ended, the oldest first.
     pub async fn live_agents(&self) -> Result<Vec<AgentRow>, StoreError> {
-        let rows = agents!("where a.ended_at is null order by a.started_at, a.agent_id")
-            .fetch_all(&self.readers)
-            .await?;
+        let rows =
+            agents!(select_checked, "where a.ended_at is null order by a.started_at, a.agent_id")
+                .fetch_all(&self.readers)
+                .await?;
         rows.into_iter().map(AgentRow::try_from).collect()
     }
 
@@ -334,7 +368,7 @@ impl Store {
             Some((at, id)) => (Some(*at), Some(id.as_str())),
             None => (None, None),
         };
-        let rows = agents!(
+        let rows = agents!(select_checked,
             "where (?1 is null or a.project <> '' and a.project = ?2 or a.created_by = ?3 or a.session_key = ?1)
                 and (?4 is null or a.state = ?4) and (?5 is null or a.instance = ?5)
                 and (?6 is null or a.backend = ?6) and (?7 is null or a.project = ?7)
@@ -361,6 +395,7 @@ impl Store {
     pub async fn agent_of_host(&self, host: HostProcess) -> Result<Option<AgentRow>, StoreError> {
         let (pid, started) = (i64::from(host.pid), host.started.cast_signed());
         let raw = agents!(
+            select_checked,
             "where a.ended_at is null and a.host_pid = ? and a.host_started = ?",
             pid,
             started

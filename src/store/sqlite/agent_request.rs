@@ -77,7 +77,7 @@ impl WriteTx {
         id: &AgentRequestId,
     ) -> Result<Option<RequestRow>, StoreError> {
         let id = id.as_str();
-        let raw = requests!("where r.request_id = ?", id).fetch_optional(&mut self.conn).await?;
+        let raw = requests!("where r.request_id = ?", id).fetch_optional(self.checked()?).await?;
         raw.map(RequestRow::try_from).transpose()
     }
 
@@ -89,7 +89,7 @@ impl WriteTx {
         let id = agent.as_str();
         let rows =
             requests!("where r.agent_id = ? and r.closed_at is null order by r.opened_at", id)
-                .fetch_all(&mut self.conn)
+                .fetch_all(self.checked()?)
                 .await?;
         rows.into_iter().map(RequestRow::try_from).collect()
     }
@@ -114,7 +114,7 @@ impl WriteTx {
             row.opened_at,
             row.deadline
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(done.rows_affected() > 0)
     }
@@ -134,7 +134,7 @@ impl WriteTx {
             answer.by,
             key
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         changed(done.rows_affected(), "agent_request", key)
     }

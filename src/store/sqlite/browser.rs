@@ -42,7 +42,7 @@ impl WriteTx {
             operator_credential,
             expires_at
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -53,7 +53,7 @@ impl WriteTx {
         hash: &TokenHash,
     ) -> Result<Option<LoginCodeRow>, StoreError> {
         let hash = hash.as_slice();
-        Ok(login_codes!(hash).fetch_optional(&mut self.conn).await?)
+        Ok(login_codes!(hash).fetch_optional(self.checked()?).await?)
     }
 
     /// A code is used from now on.
@@ -64,7 +64,7 @@ impl WriteTx {
             self.now,
             key
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         changed(done.rows_affected(), "login_code", "of a browser")
     }
@@ -81,7 +81,7 @@ impl WriteTx {
             before,
             limit
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -95,7 +95,7 @@ impl WriteTx {
             before,
             limit
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -109,7 +109,7 @@ impl WriteTx {
             self.now,
             TokenEnd::Revoked
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         Ok(ids.into_iter().map(TokenId::from).collect())
     }

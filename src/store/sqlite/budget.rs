@@ -1,6 +1,6 @@
 //! What principals hold, counted from rows. Each count is a look at an index that is as long as the bound.
 
-use super::{db::Store, tx::WriteTx};
+use super::{db::Store, statement::select_value, tx::WriteTx};
 use crate::{
     domain::{BudgetKind, PeerId, Principal},
     store::StoreError,
@@ -19,100 +19,88 @@ impl WriteTx {
             Principal::Operator => None,
             Principal::Session(key) => Some(key.to_string()),
         };
-        let conn = &mut self.conn;
         let used = match kind {
             BudgetKind::McpSessions => {
-                sqlx::query_scalar!(
+                select_value!(
+                    self,
                     r#"select count(*) as "used!: i64" from mcp_session where principal = ? and closed_at is null"#,
                     name
                 )
-                .fetch_one(conn)
-                .await?
             }
             BudgetKind::Subscriptions => {
-                sqlx::query_scalar!(
+                select_value!(
+                    self,
                     r#"select count(*) as "used!: i64" from mcp_session join mcp_subscription using (session_id)
                     where principal = ? and closed_at is null"#,
                     name
                 )
-                .fetch_one(conn)
-                .await?
             }
             BudgetKind::Peers => {
-                sqlx::query_scalar!(
+                select_value!(
+                    self,
                     r#"select count(*) as "used!: i64" from peer where owner = ?"#,
                     owner
                 )
-                .fetch_one(conn)
-                .await?
             }
             BudgetKind::Sessions => {
-                sqlx::query_scalar!(
+                select_value!(
+                    self,
                     r#"select count(*) as "used!: i64" from session where created_by = ? and ended_at is null"#,
                     name
                 )
-                .fetch_one(conn)
-                .await?
             }
             BudgetKind::Tasks => {
-                sqlx::query_scalar!(
+                select_value!(
+                    self,
                     r#"select count(*) as "used!: i64" from task where created_by = ? and closed_at is null"#,
                     name
                 )
-                .fetch_one(conn)
-                .await?
             }
             BudgetKind::TaskBytes => {
-                sqlx::query_scalar!(
+                select_value!(
+                    self,
                     r#"select coalesce(sum(coalesce(octet_length(prompt), 0) + coalesce(octet_length(metadata), 0)), 0)
                         as "used!: i64"
                     from task where created_by = ? and closed_at is null"#,
                     name
                 )
-                .fetch_one(conn)
-                .await?
             }
             BudgetKind::Messages => {
-                sqlx::query_scalar!(
+                select_value!(
+                    self,
                     r#"select coalesce(max(messages), 0) as "used!: i64" from message_use where holder = ?"#,
                     holder
                 )
-                .fetch_one(conn)
-                .await?
             }
             BudgetKind::MessageBytes => {
-                sqlx::query_scalar!(
+                select_value!(
+                    self,
                     r#"select coalesce(max(bytes), 0) as "used!: i64" from message_use where holder = ?"#,
                     holder
                 )
-                .fetch_one(conn)
-                .await?
             }
             BudgetKind::Records => {
-                sqlx::query_scalar!(
+                select_value!(
+                    self,
                     r#"select count(*) as "used!: i64" from session join ghap using (session_id)
                     where created_by = ?"#,
                     name
                 )
-                .fetch_one(conn)
-                .await?
             }
             BudgetKind::Memories => {
-                sqlx::query_scalar!(
+                select_value!(
+                    self,
                     r#"select count(*) as "used!: i64" from session join memory using (session_id)
                     where created_by = ?"#,
                     name
                 )
-                .fetch_one(conn)
-                .await?
             }
             BudgetKind::LostReplies => {
-                sqlx::query_scalar!(
+                select_value!(
+                    self,
                     r#"select count(*) as "used!: i64" from hook_lost where created_by = ?"#,
                     name
                 )
-                .fetch_one(conn)
-                .await?
             }
             BudgetKind::Streams
             | BudgetKind::Calls
@@ -126,12 +114,11 @@ impl WriteTx {
     /// Bytes of the texts that wait in an inbox.
     pub async fn inbox_bytes(&mut self, to: &PeerId) -> Result<u64, StoreError> {
         let holder = format!("to:{to}");
-        let bytes = sqlx::query_scalar!(
+        let bytes = select_value!(
+            self,
             r#"select coalesce(max(bytes), 0) as "bytes!: i64" from message_use where holder = ?"#,
             holder
-        )
-        .fetch_one(&mut self.conn)
-        .await?;
+        );
         Ok(u64::try_from(bytes).unwrap_or(0))
     }
 }

@@ -5,6 +5,10 @@
 
 use std::fmt;
 
+use rusqlite::{
+    ToSql,
+    types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef},
+};
 use serde::{
     Deserialize, Serialize,
     de::{IntoDeserializer as _, value::Error as WordError},
@@ -71,6 +75,20 @@ macro_rules! column {
             fn decode(value: SqliteValueRef<'r>) -> Result<Self, BoxDynError> {
                 let decode: fn($stored) -> Result<Self, BoxDynError> = $decode;
                 decode(<$stored as Decode<Sqlite>>::decode(value)?)
+            }
+        }
+
+        impl ToSql for $name {
+            fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+                let encode: fn(&Self) -> $stored = $encode;
+                Ok(encode(self).into())
+            }
+        }
+
+        impl FromSql for $name {
+            fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+                let decode: fn($stored) -> Result<Self, BoxDynError> = $decode;
+                decode(<$stored as FromSql>::column_result(value)?).map_err(FromSqlError::Other)
             }
         }
     };

@@ -9,7 +9,7 @@ use crate::{
 impl WriteTx {
     /// How many records can be found, and in how many each term stands; those that stand in none are left out.
     pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
-        frequencies(&mut self.conn, terms).await
+        frequencies(self.checked()?, terms).await
     }
 
     /// What a session was given of other sessions' records and memories, the latest first.
@@ -39,7 +39,7 @@ impl WriteTx {
             session_id,
             limit
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         Ok(given)
     }
@@ -77,7 +77,7 @@ impl WriteTx {
             key,
             project
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }

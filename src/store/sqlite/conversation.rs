@@ -1,6 +1,11 @@
 //! Rows of sends between sessions, and what mail there is for hosted agents.
 
-use super::{db::Store, errors::changed, tx::WriteTx};
+use super::{
+    db::Store,
+    errors::changed,
+    statement::{change, direct_row, select_all, select_checked, select_one, select_value},
+    tx::WriteTx,
+};
 use crate::{
     domain::{
         AgentId, DeliveryState, Message, MessageId, MessageType, PeerId, Principal, RunId,
@@ -62,11 +67,10 @@ impl From<RawRun> for RunRow {
     }
 }
 
-/// Runs a query whose rows are sends.
+/// The columns of such a row, for the macros of `statement`.
 macro_rules! runs {
-    ($tail:literal $(, $arg:expr)*) => {
-        sqlx::query_as!(
-            RawRun,
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
             r#"select r.run_id as "run_id!: RunId", r.message_id as "message_id!: MessageId",
                 r.mode as "mode!: RunMode", r.source_session as "source_session!",
                 r.source_peer as "source_peer!: PeerId", r.source_agent, r.target_session as "target_session!",
@@ -74,11 +78,36 @@ macro_rules! runs {
                 r.error, r.reply_id, r.waits_until as "waits_until: Timestamp", r.answered as "answered: RunState",
                 r.idempotency_key, r.created_at as "created_at!: Timestamp", r.begun_at as "begun_at: Timestamp",
                 r.ended_at as "ended_at: Timestamp"
-            from conversation_run r "# + $tail
-            $(, $arg)*
+            from conversation_run r "#,
+            RawRun,
+            $($rest)*
         )
     };
 }
+
+direct_row!(WaitEdge { waiter, awaited });
+
+direct_row!(RawRun {
+    run_id,
+    message_id,
+    mode,
+    source_session,
+    source_peer,
+    source_agent,
+    target_session,
+    target_peer,
+    target_agent,
+    state,
+    reason,
+    error,
+    reply_id,
+    waits_until,
+    answered,
+    idempotency_key,
+    created_at,
+    begun_at,
+    ended_at
+});
 
 impl WriteTx {
     /// Stores a send. Its message is stored already.
@@ -87,7 +116,8 @@ impl WriteTx {
             row.source.agent.as_ref().map(AgentId::as_str),
             row.target.agent.as_ref().map(AgentId::as_str),
         );
-        sqlx::query!(
+        change!(
+            self,
             "insert into conversation_run (run_id, message_id, mode, source_session, source_peer, source_agent, \
                 target_session, target_peer, target_agent, state, waits_until, idempotency_key, created_at) \
             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -104,15 +134,14 @@ impl WriteTx {
             row.waits_until,
             row.idempotency_key,
             row.created_at
-        )
-        .execute(&mut self.conn)
-        .await?;
+        );
         Ok(())
     }
 
     /// Stores what changed of a send.
     pub async fn update_run(&mut self, row: &RunRow) -> Result<(), StoreError> {
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update conversation_run set state = ?, reason = ?, error = ?, reply_id = ?, waits_until = ?, answered = ?, \
                 begun_at = ?, ended_at = ? where run_id = ?",
             row.state,
@@ -124,21 +153,19 @@ impl WriteTx {
             row.begun_at,
             row.ended_at,
             row.run_id
-        )
-        .execute(&mut self.conn)
-        .await?;
-        changed(done.rows_affected(), "conversation_run", row.run_id.as_str())
+        );
+        changed(done, "conversation_run", row.run_id.as_str())
     }
 
     /// A send by its id.
     pub async fn run(&mut self, id: &RunId) -> Result<Option<RunRow>, StoreError> {
-        let raw = runs!("where r.run_id = ?", id).fetch_optional(&mut self.conn).await?;
+        let raw = runs!(select_one, self, "where r.run_id = ?", id);
         Ok(raw.map(RunRow::from))
     }
 
     /// The send of a message.
     pub async fn run_of_message(&mut self, id: &MessageId) -> Result<Option<RunRow>, StoreError> {
-        let raw = runs!("where r.message_id = ?", id).fetch_optional(&mut self.conn).await?;
+        let raw = runs!(select_one, self, "where r.message_id = ?", id);
         Ok(raw.map(RunRow::from))
     }
 
@@ -148,9 +175,13 @@ impl WriteTx {
         source: &str,
         key: &str,
     ) -> Result<Option<RunRow>, StoreError> {
-        let raw = runs!("where r.source_session = ? and r.idempotency_key = ?", source, key)
-            .fetch_optional(&mut self.conn)
-            .await?;
+        let raw = runs!(
+            select_one,
+            self,
+            "where r.source_session = ? and r.idempotency_key = ?",
+            source,
+            key
+        );
         Ok(raw.map(RunRow::from))
     }
 
@@ -162,37 +193,42 @@ impl WriteTx {
     ) -> Result<Vec<RunRow>, StoreError> {
         let agent = agent.as_str();
         let rows = runs!(
+            select_all,
+            self,
             "where r.target_peer = ? and r.ended_at is null and r.target_agent = ? order by r.id",
             peer,
             agent
-        )
-        .fetch_all(&mut self.conn)
-        .await?;
+        );
         Ok(rows.into_iter().map(RunRow::from).collect())
     }
 
     /// The open sends to a peer whose messages it has before its eyes, in order.
     pub async fn seen_runs_of_peer(&mut self, peer: &PeerId) -> Result<Vec<RunRow>, StoreError> {
-        let rows = runs!(
-            "join message m on m.message_id = r.message_id
+        let rows = runs!(select_all, self, "join message m on m.message_id = r.message_id
             where r.target_peer = ? and r.ended_at is null and m.state in ('injected', 'acked') order by r.id",
-            peer
-        )
-        .fetch_all(&mut self.conn)
-        .await?;
+            peer);
         Ok(rows.into_iter().map(RunRow::from).collect())
     }
 
-    /// Who waits for whom now.
-    pub async fn waits(&mut self) -> Result<Vec<WaitEdge>, StoreError> {
-        let edges = sqlx::query_as!(
+    /// For whom a session waits now, for whom those wait, and so on. What others wait for is not looked at: a send costs the
+    /// same however many wait.
+    pub async fn waits_from(&mut self, session: &str) -> Result<Vec<WaitEdge>, StoreError> {
+        let edges = select_all!(
+            r#"with recursive waiter(session) as (
+                select ?1
+                union
+                select r.target_session from waiter cross join conversation_run r on r.source_session = waiter.session
+                where r.waits_until > ?2 and r.ended_at is null
+            )
+            select r.source_session as "waiter!", r.target_session as "awaited!"
+            from waiter cross join conversation_run r on r.source_session = waiter.session
+            where r.waits_until > ?2 and r.ended_at is null"#,
             WaitEdge,
-            r#"select source_session as "waiter!", target_session as "awaited!" from conversation_run
-            where waits_until > ? and waits_until is not null and ended_at is null"#,
+            self,
+            "",
+            session,
             self.now
-        )
-        .fetch_all(&mut self.conn)
-        .await?;
+        );
         Ok(edges)
     }
 
@@ -204,7 +240,8 @@ impl WriteTx {
         since: Timestamp,
     ) -> Result<u64, StoreError> {
         let own = own.map(PeerId::as_str);
-        let count = sqlx::query_scalar!(
+        let count = select_value!(
+            self,
             r#"select (select count(*) from conversation_run
                     where source_session = ?1 and target_peer = ?2 and created_at > ?3)
                 + (select count(*) from message
@@ -213,46 +250,41 @@ impl WriteTx {
             target,
             since,
             own
-        )
-        .fetch_one(&mut self.conn)
-        .await?;
+        );
         Ok(count.cast_unsigned())
     }
 
     /// Whether a peer is that of a live hosted agent, whose messages become its turns.
     pub async fn is_hosted(&mut self, peer: &PeerId) -> Result<bool, StoreError> {
-        let is = sqlx::query_scalar!(
+        let is = select_value!(
+            self,
             r#"select exists (
                 select 1 from peer p join agent a on a.session_key = p.owner and a.ended_at is null
                 where p.peer_id = ? and p.owner like 'agent:%'
             ) as "is!: bool""#,
             peer
-        )
-        .fetch_one(&mut self.conn)
-        .await?;
+        );
         Ok(is)
     }
 
     /// Whether an agent of this key was ever run.
     pub async fn was_agent(&mut self, session_key: &str) -> Result<bool, StoreError> {
-        let was = sqlx::query_scalar!(
+        let was = select_value!(
+            self,
             r#"select exists (select 1 from agent where session_key = ?) as "was!: bool""#,
             session_key
-        )
-        .fetch_one(&mut self.conn)
-        .await?;
+        );
         Ok(was)
     }
 
     /// The number of the turn that a message begins, if it is a reply that answers a reply.
     pub async fn turn_of_message(&mut self, id: &MessageId) -> Result<Option<u32>, StoreError> {
-        let turn = sqlx::query_scalar!(
-            r#"select turn as "turn: u32" from message where message_id = ?"#,
+        let turn = select_value!(
+            self,
+            r#"select max(turn) as "turn: u32" from message where message_id = ?"#,
             id
-        )
-        .fetch_optional(&mut self.conn)
-        .await?;
-        Ok(turn.flatten())
+        );
+        Ok(turn)
     }
 
     /// Notes the incarnation that started an agent.
@@ -262,26 +294,24 @@ impl WriteTx {
         parent: &AgentId,
     ) -> Result<(), StoreError> {
         let (id, parent) = (agent.as_str(), parent.as_str());
-        let done = sqlx::query!("update agent set parent_agent = ? where agent_id = ?", parent, id)
-            .execute(&mut self.conn)
-            .await?;
-        changed(done.rows_affected(), "agent", id)
+        let done =
+            change!(self, "update agent set parent_agent = ? where agent_id = ?", parent, id);
+        changed(done, "agent", id)
     }
 
     /// Notes who asked for a dispatched task.
     pub async fn note_asker(&mut self, task: &TaskId, asker: &TaskAsker) -> Result<(), StoreError> {
         let (id, agent) = (task.as_str(), asker.agent.as_ref().map(AgentId::as_str));
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update dispatch set asker_agent = ?, source_tool = ?, removes_peer = ?, deadline = ? where task_id = ?",
             agent,
             asker.tool,
             asker.removes_peer,
             asker.deadline,
             id
-        )
-        .execute(&mut self.conn)
-        .await?;
-        changed(done.rows_affected(), "dispatch", id)
+        );
+        changed(done, "dispatch", id)
     }
 
     /// Who asked for a dispatched task.
@@ -293,7 +323,7 @@ impl WriteTx {
             from dispatch where task_id = ?"#,
             id
         )
-        .fetch_optional(&mut self.conn)
+        .fetch_optional(self.checked()?)
         .await?;
         Ok(row.map_or_else(TaskAsker::default, |row| TaskAsker {
             agent: row.asker_agent.map(AgentId::from),
@@ -307,13 +337,16 @@ impl WriteTx {
 impl Store {
     /// A send by its id.
     pub async fn run(&self, id: &RunId) -> Result<Option<RunRow>, StoreError> {
-        let raw = runs!("where r.run_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw =
+            runs!(select_checked, "where r.run_id = ?", id).fetch_optional(&self.readers).await?;
         Ok(raw.map(RunRow::from))
     }
 
     /// The send of a message.
     pub async fn run_of_message(&self, id: &MessageId) -> Result<Option<RunRow>, StoreError> {
-        let raw = runs!("where r.message_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw = runs!(select_checked, "where r.message_id = ?", id)
+            .fetch_optional(&self.readers)
+            .await?;
         Ok(raw.map(RunRow::from))
     }
 

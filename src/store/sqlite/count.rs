@@ -124,7 +124,7 @@ impl WriteTx {
             session_id,
             agent_id
         )
-        .fetch_one(&mut self.conn)
+        .fetch_one(self.checked()?)
         .await?;
         Ok(since)
     }
@@ -144,7 +144,7 @@ impl WriteTx {
             ids,
             self.now
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         let now = self.now;
         self.tally.seen.extend(sessions.into_keys().map(|id| (id.to_owned(), now)));
@@ -160,7 +160,7 @@ impl WriteTx {
                 on c.session_id = j.value ->> 'session_id' and c.agent_id = j.value ->> 'agent_id'"#,
             counters
         )
-        .fetch_one(&mut self.conn)
+        .fetch_one(self.checked()?)
         .await?;
         from_json(&counts)
     }
@@ -173,7 +173,7 @@ impl WriteTx {
             on conflict (session_id, agent_id) do update set total = total + excluded.total, since = excluded.since",
             counters
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -188,7 +188,7 @@ impl WriteTx {
             tools,
             at
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }

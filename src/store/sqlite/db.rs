@@ -9,12 +9,12 @@ use sqlx::{
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
-    append_connection::AppendConnection,
     connect::{limit_size, reader_options, writer_options},
+    direct_connection::DirectConnection,
     frame_readers::FrameReaders,
     migrate,
     tally::Tally,
-    tx::WriteTx,
+    tx::{WriteRoute, WriteTx},
     version::Version,
     write_job::{ClosureJob, WriterJob},
     write_queue::WriteQueueSender,
@@ -73,6 +73,9 @@ impl Store {
             (Arc::new(WriterCounters::default()), Arc::new(Version::default()));
         let mut tx = WriteTx {
             conn,
+            direct: DirectConnection::new(path.to_owned(), max_pages),
+            route: WriteRoute::Checked,
+            is_misrouted: false,
             bus: Arc::clone(&bus),
             streams: std::collections::HashMap::new(),
             pending: Vec::new(),
@@ -96,7 +99,6 @@ impl Store {
         let jobs = Arc::new(jobs);
         let writer = WriterThread {
             tx,
-            appends: AppendConnection::new(path.to_owned(), max_pages),
             jobs: queue,
             clock,
             counters: Arc::clone(&counters),
@@ -120,9 +122,32 @@ impl Store {
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
+        self.run_job(work, None).await
+    }
+
+    /// The same, for work that mostly comes to statements of the writer's direct connection alone: where all jobs of a commit
+    /// do, it needs no other thread. Work that comes to another statement is taken back and runs once more.
+    pub async fn write_directly<T, E, F>(&self, work: F) -> Result<T, E>
+    where
+        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>>
+            + Clone
+            + Send
+            + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        self.run_job(work, Some(F::clone)).await
+    }
+
+    async fn run_job<T, E, F>(&self, work: F, copy: Option<fn(&F) -> F>) -> Result<T, E>
+    where
+        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
         let (reply, answer) = oneshot::channel();
-        let job = WriterJob::Run(Box::new(ClosureJob { work: Some(work), outcome: None, reply }));
-        self.jobs.send(job).await?;
+        let job = ClosureJob { work: Some(work), copy, outcome: None, reply };
+        self.jobs.send(WriterJob::Run(Box::new(job))).await?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 

@@ -1,6 +1,12 @@
 //! Rows of the work that was given to agents.
 
-use super::{db::Store, errors::changed, json::to_json, tx::WriteTx};
+use super::{
+    db::Store,
+    errors::changed,
+    json::to_json,
+    statement::{change, direct_row, select_all, select_checked, select_one},
+    tx::WriteTx,
+};
 use crate::{
     domain::{AgentId, TaskId, agent::TurnEnd},
     store::{DispatchMode, DispatchRow, DispatchState, DispatchWish, StoreError},
@@ -58,26 +64,43 @@ impl TryFrom<RawDispatch> for DispatchRow {
     }
 }
 
-/// Runs a query whose rows are dispatches.
+/// The columns of such a row, for the macros of `statement`.
 macro_rules! dispatches {
-    ($tail:literal $(, $arg:expr)*) => {
-        sqlx::query_as!(
-            RawDispatch,
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
             r#"select id as "id!", task_id as "task_id!", instance as "instance!", backend as "backend!",
                 mode as "mode!: DispatchMode", wish as "wish!", failover as "failover!", attempt as "attempt!",
                 state as "state!: DispatchState", agent_id, is_spawned as "is_spawned!", taken_at,
                 has_words as "has_words!", turn
-            from dispatch "# + $tail
-            $(, $arg)*
+            from dispatch "#,
+            RawDispatch,
+            $($rest)*
         )
     };
 }
+
+direct_row!(RawDispatch {
+    id,
+    task_id,
+    instance,
+    backend,
+    mode,
+    wish,
+    failover,
+    attempt,
+    state,
+    agent_id,
+    is_spawned,
+    taken_at,
+    has_words,
+    turn
+});
 
 impl WriteTx {
     /// The dispatch of a task.
     pub async fn dispatch(&mut self, task: &TaskId) -> Result<Option<DispatchRow>, StoreError> {
         let id = task.as_str();
-        let raw = dispatches!("where task_id = ?", id).fetch_optional(&mut self.conn).await?;
+        let raw = dispatches!(select_one, self, "where task_id = ?", id);
         raw.map(DispatchRow::try_from).transpose()
     }
 
@@ -87,9 +110,8 @@ impl WriteTx {
         agent: &AgentId,
     ) -> Result<Vec<DispatchRow>, StoreError> {
         let id = agent.as_str();
-        let rows = dispatches!("where agent_id = ? and state <> 'over' order by id", id)
-            .fetch_all(&mut self.conn)
-            .await?;
+        let rows =
+            dispatches!(select_all, self, "where agent_id = ? and state <> 'over' order by id", id);
         rows.into_iter().map(DispatchRow::try_from).collect()
     }
 
@@ -97,7 +119,8 @@ impl WriteTx {
     pub async fn insert_dispatch(&mut self, row: &DispatchRow) -> Result<(), StoreError> {
         let (task, wish, failover) =
             (row.task_id.as_str(), to_json(&row.wish), to_json(&row.failover));
-        sqlx::query!(
+        change!(
+            self,
             "insert into dispatch (task_id, instance, backend, mode, wish, failover, state) \
             values (?, ?, ?, ?, ?, ?, ?)",
             task,
@@ -107,9 +130,7 @@ impl WriteTx {
             wish,
             failover,
             row.state
-        )
-        .execute(&mut self.conn)
-        .await?;
+        );
         Ok(())
     }
 
@@ -119,7 +140,8 @@ impl WriteTx {
         let wish = to_json(&row.wish);
         let agent = row.agent_id.as_ref().map(AgentId::as_str);
         let (attempt, turn) = (i64::from(row.attempt), row.turn.as_ref().map(to_json));
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update dispatch set instance = ?, backend = ?, wish = ?, failover = ?, attempt = ?, state = ?, agent_id = ?, \
                 is_spawned = ?, taken_at = ?, has_words = ?, turn = ? where task_id = ?",
             row.instance,
@@ -134,10 +156,8 @@ impl WriteTx {
             row.has_words,
             turn,
             task
-        )
-        .execute(&mut self.conn)
-        .await?;
-        changed(done.rows_affected(), "dispatch", task)
+        );
+        changed(done, "dispatch", task)
     }
 }
 
@@ -145,13 +165,15 @@ impl Store {
     /// The dispatch of a task.
     pub async fn dispatch(&self, task: &TaskId) -> Result<Option<DispatchRow>, StoreError> {
         let id = task.as_str();
-        let raw = dispatches!("where task_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw = dispatches!(select_checked, "where task_id = ?", id)
+            .fetch_optional(&self.readers)
+            .await?;
         raw.map(DispatchRow::try_from).transpose()
     }
 
     /// The dispatches that have an agent and are to be cancelled.
     pub async fn cancelled_dispatches(&self) -> Result<Vec<DispatchRow>, StoreError> {
-        let rows = dispatches!(
+        let rows = dispatches!(select_checked,
             "where state in ('starting', 'sent') and exists (
                 select 1 from task t where t.task_id = dispatch.task_id and t.cancel_requested_at is not null
                     and t.closed_at is null
@@ -164,7 +186,7 @@ impl Store {
 
     /// The dispatches that are in this state, in the order in which they came.
     pub async fn dispatches(&self, state: DispatchState) -> Result<Vec<DispatchRow>, StoreError> {
-        let rows = dispatches!("where state = ? order by id limit 2000", state)
+        let rows = dispatches!(select_checked, "where state = ? order by id limit 2000", state)
             .fetch_all(&self.readers)
             .await?;
         rows.into_iter().map(DispatchRow::try_from).collect()

@@ -14,7 +14,7 @@ impl WriteTx {
             id,
             self.now
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(done.rows_affected() == 1)
     }
@@ -33,7 +33,7 @@ impl WriteTx {
             by,
             calls
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -44,7 +44,7 @@ impl WriteTx {
             r#"select exists (select 1 from hook_lost where hook_id = ?) as "lost!: bool""#,
             call
         )
-        .fetch_one(&mut self.conn)
+        .fetch_one(self.checked()?)
         .await?;
         Ok(is_lost)
     }
@@ -62,7 +62,7 @@ impl WriteTx {
             after,
             call
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         changed(done.rows_affected(), "hook_seen", call)
     }
@@ -83,14 +83,14 @@ impl WriteTx {
             session_id,
             calls
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         sqlx::query!(
             "update hook_seen set reminded_agent = null, reminded_after = null
             where hook_id in (select value from json_each(?)) and reminded_after is not null",
             calls
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -107,7 +107,7 @@ impl WriteTx {
             client_session,
             id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         changed(done.rows_affected(), "mcp_session", id)
     }

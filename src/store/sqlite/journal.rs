@@ -197,7 +197,7 @@ impl WriteTx {
             ghap.updated_at,
             end.resolved_at
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         self.index_ghap(ghap).await
     }
@@ -234,7 +234,7 @@ impl WriteTx {
             end.resolved_at,
             id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         changed(done.rows_affected(), "ghap", id)?;
         self.index_ghap(ghap).await
@@ -257,7 +257,7 @@ impl WriteTx {
             before.prediction,
             before.at
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -271,7 +271,7 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let id = id.as_str();
         sqlx::query!("insert into ghap_note (ghap_id, note, at) values (?, ?, ?)", id, note, at)
-            .execute(&mut self.conn)
+            .execute(self.checked()?)
             .await?;
         Ok(())
     }
@@ -281,7 +281,7 @@ impl WriteTx {
         let id = id.as_str();
         let notes =
             sqlx::query_scalar!("select note from ghap_note where ghap_id = ? order by id", id)
-                .fetch_all(&mut self.conn)
+                .fetch_all(self.checked()?)
                 .await?;
         Ok(notes)
     }
@@ -289,7 +289,7 @@ impl WriteTx {
     /// The active record of a session.
     pub async fn active_ghap(&mut self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
         let raw = ghaps!("where g.session_id = ? and g.status = 'active'", session_id)
-            .fetch_optional(&mut self.conn)
+            .fetch_optional(self.checked()?)
             .await?;
         raw.map(Ghap::try_from).transpose()
     }
@@ -297,7 +297,7 @@ impl WriteTx {
     /// A record by its id.
     pub async fn ghap(&mut self, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
         let id = id.as_str();
-        let raw = ghaps!("where g.ghap_id = ?", id).fetch_optional(&mut self.conn).await?;
+        let raw = ghaps!("where g.ghap_id = ?", id).fetch_optional(self.checked()?).await?;
         raw.map(Ghap::try_from).transpose()
     }
 
@@ -307,7 +307,7 @@ impl WriteTx {
             r#"select exists (select 1 from ghap where imported_from = ?) as "known!: bool""#,
             from
         )
-        .fetch_one(&mut self.conn)
+        .fetch_one(self.checked()?)
         .await?;
         Ok(known)
     }
@@ -552,7 +552,7 @@ mod tests {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut tx.conn).await?;
+                    sqlx::query(sqlx::AssertSqlSafe(sql)).execute(tx.checked()?).await?;
                     Ok(())
                 })
             })

@@ -12,11 +12,10 @@ use std::{
 use sqlx::AssertSqlSafe;
 
 use super::{
-    append_connection::AppendConnection,
     errors::changed,
     event_insert::{MAX_ROWS, insert_of},
     json::to_json,
-    tx::{UncommittedEvent, Undo, WriteTx},
+    tx::{UncommittedEvent, Undo, WriteRoute, WriteTx},
     visibility::{VisibilityColumns, visibility_of},
 };
 use crate::{
@@ -30,6 +29,17 @@ impl WriteTx {
         if let Some(state) = self.streams.get(name.as_str()) {
             return Ok(Some(state.clone()));
         }
+        let state = match self.route {
+            WriteRoute::Direct => self.direct.stream(name)?,
+            WriteRoute::Checked => self.read_stream(name).await?,
+        };
+        if let Some(state) = &state {
+            self.streams.insert(name.shared(), state.clone());
+        }
+        Ok(state)
+    }
+
+    async fn read_stream(&mut self, name: &StreamName) -> Result<Option<StreamState>, StoreError> {
         let text = name.as_str();
         let row = sqlx::query!(
             r#"select id, closed_at, visibility, owner, runner, project,
@@ -37,9 +47,9 @@ impl WriteTx {
             from stream where name = ?"#,
             text
         )
-        .fetch_optional(&mut self.conn)
+        .fetch_optional(self.checked()?)
         .await?;
-        let state = row.map(|row| StreamState {
+        Ok(row.map(|row| StreamState {
             id: row.id,
             head: row.head,
             closed: row.closed_at.is_some(),
@@ -49,11 +59,7 @@ impl WriteTx {
                 row.runner,
                 row.project,
             )),
-        });
-        if let Some(state) = &state {
-            self.streams.insert(name.shared(), state.clone());
-        }
-        Ok(state)
+        }))
     }
 
     /// What stands at `name`, which is made if it is new: then for these readers.
@@ -76,7 +82,7 @@ impl WriteTx {
             columns.runner,
             columns.project
         )
-        .fetch_one(&mut self.conn)
+        .fetch_one(self.checked()?)
         .await?;
         let visibility = Arc::new(visibility.clone());
         let state = StreamState { id, head: 0, closed: false, visibility };
@@ -100,29 +106,6 @@ impl WriteTx {
     ) -> Result<AppendedSeqs, StoreError> {
         let known = self.known_producer_ids(name, &events).await?;
         let state = self.stream(name).await?.ok_or(StoreError::NoStream)?;
-        self.give_seqs(name, state, events, &known)
-    }
-
-    /// The same, for a commit of appends alone: what has to be read is read by the other connection.
-    pub(super) fn append_by(
-        &mut self,
-        connection: &mut AppendConnection,
-        name: &StreamName,
-        events: Vec<NewEvent>,
-    ) -> Result<AppendedSeqs, StoreError> {
-        let state = if let Some(state) = self.streams.get(name.as_str()) {
-            state.clone()
-        } else {
-            let state = connection.stream(name)?.ok_or(StoreError::NoStream)?;
-            self.streams.insert(name.shared(), state.clone());
-            state
-        };
-        let ids = producer_ids(&events);
-        let mut known = HashMap::new();
-        if !ids.is_empty() {
-            known = self.uncommitted_producer_ids(name, &ids);
-            known.extend(connection.known_producer_ids(state.id, &ids)?);
-        }
         self.give_seqs(name, state, events, &known)
     }
 
@@ -181,7 +164,7 @@ impl WriteTx {
         let before = self.stream(name).await?.ok_or(StoreError::NoStream)?;
         let done =
             sqlx::query!("update stream set closed_at = ? where id = ?", self.now, before.id)
-                .execute(&mut self.conn)
+                .execute(self.checked()?)
                 .await?;
         changed(done.rows_affected(), "stream", text)?;
         let after = StreamState { closed: true, ..before.clone() };
@@ -204,6 +187,10 @@ impl WriteTx {
         let Some(state) = self.stream(name).await? else {
             return Ok(known);
         };
+        if self.route == WriteRoute::Direct {
+            known.extend(self.direct.known_producer_ids(state.id, &ids)?);
+            return Ok(known);
+        }
         let ids = to_json(&ids);
         let rows = sqlx::query!(
             r#"select producer_id as "producer_id!", seq from event
@@ -211,7 +198,7 @@ impl WriteTx {
             state.id,
             ids
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         known.extend(rows.into_iter().map(|row| (row.producer_id.into(), row.seq)));
         Ok(known)
@@ -239,16 +226,13 @@ impl WriteTx {
         }
     }
 
-    /// Commits the events, where there is nothing else to commit.
-    pub(super) fn commit_by(
-        &mut self,
-        connection: &mut AppendConnection,
-    ) -> Result<(), StoreError> {
+    /// Commits the events directly, where there is nothing else to commit.
+    pub(super) fn commit_appends(&mut self) -> Result<(), StoreError> {
         if self.pending.is_empty() {
             return Ok(());
         }
         self.sort_pending();
-        self.position = connection.commit(self.now, &self.pending)?;
+        self.position = self.direct.commit(self.now, &self.pending)?;
         Ok(())
     }
 
@@ -258,6 +242,10 @@ impl WriteTx {
             return Ok(());
         }
         self.sort_pending();
+        if self.route == WriteRoute::Direct {
+            self.position = self.direct.insert(self.now, &self.pending)?;
+            return Ok(());
+        }
         let mut written = 0;
         while written < self.pending.len() {
             let rows = &self.pending[written..];

@@ -153,7 +153,7 @@ impl Store {
 
 impl WriteTx {
     async fn merge(&mut self, statement: &'static str) -> Result<(), StoreError> {
-        sqlx::query(statement).bind(limits::INDEX_MERGE_PAGES).execute(&mut self.conn).await?;
+        sqlx::query(statement).bind(limits::INDEX_MERGE_PAGES).execute(self.checked()?).await?;
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl WriteTx {
             "delete from event where position in (select value from json_each(?))",
             positions
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?
         .rows_affected();
         sqlx::query!(
@@ -171,7 +171,7 @@ impl WriteTx {
             on conflict (name) do update set value = max(value, ?1)",
             last
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(removed)
     }

@@ -110,7 +110,7 @@ impl WriteTx {
             self.now,
             self.now
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -123,7 +123,7 @@ impl WriteTx {
             self.now,
             id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         changed(done.rows_affected(), "mcp_session", id)
     }
@@ -144,7 +144,7 @@ impl WriteTx {
             capabilities,
             id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         changed(done.rows_affected(), "mcp_session", id)
     }
@@ -158,7 +158,7 @@ impl WriteTx {
         let id = id.as_str();
         let done =
             sqlx::query!("update mcp_session set log_level = ? where session_id = ?", level, id)
-                .execute(&mut self.conn)
+                .execute(self.checked()?)
                 .await?;
         changed(done.rows_affected(), "mcp_session", id)
     }
@@ -167,7 +167,7 @@ impl WriteTx {
     pub async fn set_mcp_tools(&mut self, id: &McpSessionId, tools: i64) -> Result<(), StoreError> {
         let id = id.as_str();
         let done = sqlx::query!("update mcp_session set tools = ? where session_id = ?", tools, id)
-            .execute(&mut self.conn)
+            .execute(self.checked()?)
             .await?;
         changed(done.rows_affected(), "mcp_session", id)
     }
@@ -180,7 +180,7 @@ impl WriteTx {
             self.now,
             id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(done.rows_affected() > 0)
     }
@@ -199,7 +199,7 @@ impl WriteTx {
             uri,
             stream
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -212,7 +212,7 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let id = id.as_str();
         sqlx::query!("delete from mcp_subscription where session_id = ? and uri = ?", id, uri)
-            .execute(&mut self.conn)
+            .execute(self.checked()?)
             .await?;
         Ok(())
     }
@@ -243,7 +243,7 @@ impl WriteTx {
             row.started_at,
             self.now
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -251,7 +251,7 @@ impl WriteTx {
     /// A call by its id.
     pub async fn call(&mut self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
         let id = id.as_str();
-        let raw = calls!("where call_id = ?", id).fetch_optional(&mut self.conn).await?;
+        let raw = calls!("where call_id = ?", id).fetch_optional(self.checked()?).await?;
         Ok(raw.map(CallRow::from))
     }
 
@@ -274,7 +274,7 @@ impl WriteTx {
             ended,
             id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         changed(done.rows_affected(), "mcp_call", id)
     }
@@ -286,10 +286,10 @@ impl WriteTx {
             name,
             fresh
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         let value = sqlx::query_scalar!("select value from secret where name = ?", name)
-            .fetch_one(&mut self.conn)
+            .fetch_one(self.checked()?)
             .await?;
         Ok(value)
     }

@@ -70,7 +70,7 @@ impl WriteTx {
             shared,
             session_id
         )
-        .fetch_optional(&mut self.conn)
+        .fetch_optional(self.checked()?)
         .await?;
         if let Some(known) = known {
             return Ok(Some(known.into()));
@@ -93,7 +93,7 @@ impl WriteTx {
             memory.created_at,
             shared
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(None)
     }
@@ -113,7 +113,7 @@ impl WriteTx {
             key,
             project
         )
-        .fetch_optional(&mut self.conn)
+        .fetch_optional(self.checked()?)
         .await?;
         Ok(row.map(|row| (row.session_id, row.is_readable)))
     }
@@ -122,7 +122,7 @@ impl WriteTx {
     pub async fn delete_memory(&mut self, id: &MemoryId) -> Result<bool, StoreError> {
         let id = id.as_str();
         let done = sqlx::query!("delete from memory where memory_id = ?", id)
-            .execute(&mut self.conn)
+            .execute(self.checked()?)
             .await?;
         Ok(done.rows_affected() > 0)
     }

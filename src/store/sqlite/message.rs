@@ -1,6 +1,12 @@
 //! Rows of messages and of the states of their delivery.
 
-use super::{db::Store, errors::all_changed, json::to_json, tx::WriteTx};
+use super::{
+    db::Store,
+    errors::all_changed,
+    json::to_json,
+    statement::{change, direct_row, select_all, select_checked, select_one, select_value},
+    tx::WriteTx,
+};
 use crate::{
     domain::{
         Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, RunId, Timestamp,
@@ -46,19 +52,37 @@ impl From<RawMessage> for MessageRow {
     }
 }
 
+/// The columns of such a row, for the macros of `statement`.
 macro_rules! messages {
-    ($tail:literal $(, $arg:expr)*) => {
-        sqlx::query_as!(
-            RawMessage,
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
                 coalesce((select shared.text from message_text shared where shared.id = text_id), text) as "text!",
                 correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
                 source_tool as "source_tool: SourceTool", source_session, run_id
-            from message "# + $tail
-            $(, $arg)*
+            from message "#,
+            RawMessage,
+            $($rest)*
         )
     };
 }
+
+direct_row!(Delivery { state, at, reason });
+
+direct_row!(RawMessage {
+    id,
+    message_id,
+    kind,
+    from_peer,
+    to_peer,
+    text,
+    correlation_id,
+    state,
+    at,
+    source_tool,
+    source_session,
+    run_id
+});
 
 /// The first characters of a text, of which these bytes are the beginning: the last character may be cut.
 fn beginning(bytes: &[u8], characters: u32) -> String {
@@ -86,7 +110,8 @@ impl WriteTx {
         let tool = provenance.map(|it| it.source_tool);
         let session = provenance.and_then(|it| it.source_session_key.as_deref());
         let run = provenance.map(|it| it.run_id.as_str());
-        sqlx::query!(
+        change!(
+            self,
             "insert into message (message_id, type, from_peer, to_peer, sent_by, text, bytes, correlation_id, \
                 idempotency_key, state, at, source_tool, source_session, run_id, turn, held_until, by_call) \
             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -107,20 +132,17 @@ impl WriteTx {
             terms.turn,
             terms.held_until,
             terms.by_call
-        )
-        .execute(&mut self.conn)
-        .await?;
+        );
         Ok(())
     }
 
     /// Stores a text that several messages share; answers its id. It goes with the last of them.
     pub async fn insert_shared_text(&mut self, text: &str) -> Result<i64, StoreError> {
-        let id = sqlx::query_scalar!(
+        let id = select_value!(
+            self,
             r#"insert into message_text (text) values (?) returning id as "id!""#,
             text
-        )
-        .fetch_one(&mut self.conn)
-        .await?;
+        );
         Ok(id)
     }
 
@@ -137,8 +159,7 @@ impl WriteTx {
         let provenance = message.provenance.as_ref();
         let tool = provenance.map(|it| it.source_tool);
         let session = provenance.and_then(|it| it.source_session_key.as_deref());
-        sqlx::query!(
-            "insert into message (message_id, type, from_peer, to_peer, sent_by, text, text_id, bytes, \
+        change!(self, "insert into message (message_id, type, from_peer, to_peer, sent_by, text, text_id, bytes, \
                 correlation_id, idempotency_key, state, at, source_tool, source_session, run_id)
             select value ->> 0, ?, ?, value ->> 1, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, 'run_' || substr(value ->> 0, 5)
             from json_each(?)",
@@ -153,10 +174,7 @@ impl WriteTx {
             message.timestamp,
             tool,
             session,
-            list
-        )
-        .execute(&mut self.conn)
-        .await?;
+            list);
         Ok(())
     }
 
@@ -170,24 +188,22 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let Some(last) = states.last().copied() else { return Ok(()) };
         let (list, states) = (to_json(ids), to_json(states));
-        sqlx::query!(
+        change!(
+            self,
             "insert into message_state (message_id, state, at, reason)
             select message.value, state.value, ?, ? from json_each(?) message, json_each(?) state",
             self.now,
             reason,
             list,
             states
-        )
-        .execute(&mut self.conn)
-        .await?;
-        let done = sqlx::query!(
+        );
+        let done = change!(
+            self,
             "update message set state = ? where message_id in (select value from json_each(?))",
             last,
             list
-        )
-        .execute(&mut self.conn)
-        .await?;
-        all_changed(done.rows_affected(), ids.len(), "message")
+        );
+        all_changed(done, ids.len(), "message")
     }
 
     /// Says until when whoever took messages has to acknowledge them, and which call of a hook gave them; `None` if a
@@ -199,22 +215,34 @@ impl WriteTx {
         given_by: Option<&str>,
     ) -> Result<(), StoreError> {
         let list = to_json(ids);
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update message set leased_until = ?, given_by = ? where message_id in (select value from json_each(?))",
             until,
             given_by,
             list
-        )
-        .execute(&mut self.conn)
-        .await?;
-        all_changed(done.rows_affected(), ids.len(), "message")
+        );
+        all_changed(done, ids.len(), "message")
     }
 
     /// A message by its id.
     pub async fn message(&mut self, id: &MessageId) -> Result<Option<Message>, StoreError> {
         let id = id.as_str();
-        let raw = messages!("where message_id = ?", id).fetch_optional(&mut self.conn).await?;
+        let raw = messages!(select_one, self, "where message_id = ?", id);
         Ok(raw.map(|raw| MessageRow::from(raw).message))
+    }
+
+    /// The states that a delivery went through.
+    pub async fn deliveries(&mut self, id: &MessageId) -> Result<Vec<Delivery>, StoreError> {
+        let id = id.as_str();
+        Ok(select_all!(
+            r#"select state as "state: DeliveryState", at as "at: Timestamp", reason
+            from message_state where message_id = ?"#,
+            Delivery,
+            self,
+            "",
+            id
+        ))
     }
 
     /// Those of `ids` that are messages for this receiver, in the order of arrival.
@@ -225,12 +253,12 @@ impl WriteTx {
     ) -> Result<Vec<Message>, StoreError> {
         let (to, ids) = (to.as_str(), to_json(ids));
         let rows = messages!(
+            select_all,
+            self,
             "where to_peer = ? and message_id in (select value from json_each(?)) order by id",
             to,
             ids
-        )
-        .fetch_all(&mut self.conn)
-        .await?;
+        );
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
@@ -244,26 +272,26 @@ impl WriteTx {
     ) -> Result<Option<Message>, StoreError> {
         let (to, asker) = (to.as_str(), to_json(asker));
         let by_id = messages!(
+            select_one,
+            self,
             "where message_id = ? and to_peer = ? and from_peer in (select value from json_each(?))",
             correlation_id,
             to,
             asker
-        )
-        .fetch_optional(&mut self.conn)
-        .await?;
+        );
         if let Some(raw) = by_id {
             return Ok(Some(MessageRow::from(raw).message));
         }
         let raw = messages!(
+            select_one,
+            self,
             "where to_peer = ? and type = 'query' and correlation_id = ?
                 and from_peer in (select value from json_each(?))
             order by id desc limit 1",
             to,
             correlation_id,
             asker
-        )
-        .fetch_optional(&mut self.conn)
-        .await?;
+        );
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
@@ -275,10 +303,14 @@ impl WriteTx {
         key: &str,
     ) -> Result<Option<Message>, StoreError> {
         let to = to.as_str();
-        let raw =
-            messages!("where from_peer = ? and to_peer = ? and idempotency_key = ?", from, to, key)
-                .fetch_optional(&mut self.conn)
-                .await?;
+        let raw = messages!(
+            select_one,
+            self,
+            "where from_peer = ? and to_peer = ? and idempotency_key = ?",
+            from,
+            to,
+            key
+        );
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
@@ -297,7 +329,7 @@ impl WriteTx {
             receivers,
             key
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         Ok(known)
     }
@@ -322,7 +354,7 @@ impl WriteTx {
             last,
             bytes
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         Ok(full)
     }
@@ -330,16 +362,15 @@ impl WriteTx {
     /// Whether at least `bound` messages wait in an inbox.
     pub async fn inbox_full(&mut self, to: &PeerId, bound: u32) -> Result<bool, StoreError> {
         let (to, last) = (to.as_str(), bound.saturating_sub(1));
-        let full = sqlx::query_scalar!(
-            r#"select id as "id!" from message
-            where to_peer = ? and waits = 1
-            order by id limit 1 offset ?"#,
+        let full = select_value!(
+            self,
+            r#"select exists (
+                select 1 from message where to_peer = ? and waits = 1 order by id limit 1 offset ?
+            ) as "full!: bool""#,
             to,
             last
-        )
-        .fetch_optional(&mut self.conn)
-        .await?;
-        Ok(full.is_some())
+        );
+        Ok(full)
     }
 
     /// Waiting messages that nobody has on lease, in order, at most `limit`; not those that a hook gave and the receiver
@@ -352,6 +383,8 @@ impl WriteTx {
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
         let rows = messages!(
+            select_all,
+            self,
             "where to_peer = ?1 and waits = 1 and (state <> 'injected' or given_by is null)
                 and (leased_until is null or leased_until <= ?2 or leased_until > ?3)
                 and (held_until is null or held_until <= ?2)
@@ -360,9 +393,7 @@ impl WriteTx {
             self.now,
             longest,
             limit
-        )
-        .fetch_all(&mut self.conn)
-        .await?;
+        );
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
@@ -375,8 +406,7 @@ impl WriteTx {
         limit: u32,
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
-        let rows = messages!(
-            "where to_peer = ?1 and waits = 1
+        let rows = messages!(select_all, self, "where to_peer = ?1 and waits = 1
                 and (state in ('accepted', 'queued') or (state = 'offered' and (?2 or leased_until <= ?3))
                     or (state = 'injected' and leased_until = 0))
                 and (held_until is null or held_until <= ?3)
@@ -384,10 +414,7 @@ impl WriteTx {
             to,
             all,
             self.now,
-            limit
-        )
-        .fetch_all(&mut self.conn)
-        .await?;
+            limit);
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
@@ -398,16 +425,12 @@ impl WriteTx {
         before: Timestamp,
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
-        let rows = messages!(
-            "where to_peer = ? and waits = 1 and state = 'offered'
+        let rows = messages!(select_all, self, "where to_peer = ? and waits = 1 and state = 'offered'
                 and given_by is not null
                 and not exists (select 1 from hook_seen where hook_id = given_by and hook_seen.at > ?)
             order by id",
             to,
-            before
-        )
-        .fetch_all(&mut self.conn)
-        .await?;
+            before);
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
@@ -419,26 +442,21 @@ impl WriteTx {
         calls: &[String],
     ) -> Result<Vec<Message>, StoreError> {
         let (to, calls) = (to.as_str(), to_json(calls));
-        let rows = messages!(
-            "where to_peer = ? and given_by in (select value from json_each(?)) and state in ('offered', 'injected')
+        let rows = messages!(select_all, self, "where to_peer = ? and given_by in (select value from json_each(?)) and state in ('offered', 'injected')
                 and substr(given_by, 1, 3) <> 'ag_'
             order by id",
             to,
-            calls
-        )
-        .fetch_all(&mut self.conn)
-        .await?;
+            calls);
         let messages: Vec<Message> =
             rows.into_iter().map(|raw| MessageRow::from(raw).message).collect();
         let ids: Vec<&MessageId> = messages.iter().map(|message| &message.id).collect();
         let ids = to_json(&ids);
-        sqlx::query!(
+        change!(
+            self,
             "update message set leased_until = 0, given_by = null
             where message_id in (select value from json_each(?))",
             ids
-        )
-        .execute(&mut self.conn)
-        .await?;
+        );
         Ok(messages)
     }
 
@@ -459,7 +477,7 @@ impl WriteTx {
             to,
             limit
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
@@ -469,7 +487,9 @@ impl Store {
     /// A message by its id.
     pub async fn message(&self, id: &MessageId) -> Result<Option<Message>, StoreError> {
         let id = id.as_str();
-        let raw = messages!("where message_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw = messages!(select_checked, "where message_id = ?", id)
+            .fetch_optional(&self.readers)
+            .await?;
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
@@ -481,6 +501,7 @@ impl Store {
     ) -> Result<Option<Message>, StoreError> {
         let (question, from) = (question.as_str(), from.as_str());
         let raw = messages!(
+            select_checked,
             "where correlation_id = ? and from_peer = ? and type in ('response', 'notification') order by id limit 1",
             question,
             from
@@ -496,6 +517,7 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<Message>, StoreError> {
         let rows = messages!(
+            select_checked,
             "where message_id >= ?1 and message_id < ?1 || '~' order by id desc limit ?2",
             prefix,
             limit
@@ -610,7 +632,7 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<MessageRow>, StoreError> {
         let peer = peer.as_str();
-        let rows = messages!(
+        let rows = messages!(select_checked,
             "where (to_peer = ?1 or from_peer = ?1) and (?2 is null or id < ?2) order by id desc limit ?3",
             peer,
             before,
@@ -631,6 +653,7 @@ impl Store {
     ) -> Result<Vec<MessageRow>, StoreError> {
         let (one, other) = (one.as_str(), other.as_str());
         let rows = messages!(
+            select_checked,
             "where (to_peer = ?1 and from_peer = ?2 or to_peer = ?2 and from_peer = ?1)
                 and (?3 is null or id < ?3) order by id desc limit ?4",
             one,
@@ -673,6 +696,7 @@ impl Store {
     ) -> Result<Vec<MessageRow>, StoreError> {
         let to = to.as_str();
         let rows = messages!(
+            select_checked,
             "where to_peer = ? and id > ? and waits = 1
             order by id limit ?",
             to,

@@ -6,7 +6,6 @@
 
 mod agent;
 mod agent_request;
-mod append_connection;
 mod browser;
 mod budget;
 mod calibration;
@@ -16,6 +15,9 @@ mod connect;
 mod conversation;
 mod count;
 mod db;
+mod direct_connection;
+#[cfg(test)]
+mod direct_tests;
 mod dispatch;
 mod errors;
 mod event_insert;
@@ -42,6 +44,7 @@ mod search;
 mod seen;
 mod session;
 mod source;
+mod statement;
 mod streams;
 mod sweep;
 mod tally;

@@ -44,7 +44,7 @@ impl WriteTx {
             session_id,
             limit
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         Ok(rows.into_iter().map(|row| (row.verdict, row.at)).collect())
     }
@@ -66,7 +66,7 @@ impl WriteTx {
                 outcome.session_id,
                 tool_use_id
             )
-            .fetch_optional(&mut self.conn)
+            .fetch_optional(self.checked()?)
             .await?;
             if let Some(known) = known {
                 return Ok(known.into());
@@ -86,7 +86,7 @@ impl WriteTx {
             outcome.summary,
             self.now
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(Outcome { at: self.now, ..outcome.clone() })
     }
@@ -95,7 +95,7 @@ impl WriteTx {
     pub async fn outcome_session(&mut self, id: &str) -> Result<Option<String>, StoreError> {
         let session =
             sqlx::query_scalar!("select session_id from outcome where outcome_id = ?", id)
-                .fetch_optional(&mut self.conn)
+                .fetch_optional(self.checked()?)
                 .await?;
         Ok(session)
     }

@@ -2,7 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{db::Store, errors::changed, tx::WriteTx};
+use super::{
+    db::Store,
+    errors::changed,
+    statement::{change, direct_row, select_all, select_checked, select_one},
+    tx::WriteTx,
+};
 use crate::{
     domain::{Peer, PeerId, PeerRole, PeerStatus, RowReader, Timestamp},
     store::{PeerFilter, PeerRow, StoreError},
@@ -65,25 +70,44 @@ impl TryFrom<RawPeer> for PeerRow {
     }
 }
 
-/// Runs a query whose rows are peers. The columns have to be spelt out for the query to be checked.
+/// The columns of such a row, for the macros of `statement`.
 macro_rules! peers {
-    ($tail:literal $(, $arg:expr)*) => {
-        sqlx::query_as!(
-            RawPeer,
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
             r#"select peer_id as "peer_id!", display_name, path, backend, circle, role as "role: PeerRole",
                 status as "status: PeerStatus", session_id, tmux_pane, pid, metadata, owner as "owner?", project as "project!", process_started,
                 registered_at as "registered_at!: Timestamp", last_seen as "last_seen!: Timestamp"
-            from peer "# + $tail
-            $(, $arg)*
+            from peer "#,
+            RawPeer,
+            $($rest)*
         )
     };
 }
+
+direct_row!(RawPeer {
+    peer_id,
+    display_name,
+    path,
+    backend,
+    circle,
+    role,
+    status,
+    session_id,
+    tmux_pane,
+    pid,
+    metadata,
+    owner,
+    project,
+    process_started,
+    registered_at,
+    last_seen
+});
 
 impl WriteTx {
     /// A peer by its id.
     pub async fn peer(&mut self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
         let id = id.as_str();
-        let raw = peers!("where peer_id = ?", id).fetch_optional(&mut self.conn).await?;
+        let raw = peers!(select_one, self, "where peer_id = ?", id);
         raw.map(PeerRow::try_from).transpose()
     }
 
@@ -99,21 +123,21 @@ impl WriteTx {
     ) -> Result<Option<PeerRow>, StoreError> {
         let owner = owner.unwrap_or_default();
         let raw = if session_id.is_empty() {
-            peers!(
-                "where backend = ?1 and path = ?2 and tmux_pane = ?3 and session_id = '' and peer_id <> 'operator'
+            peers!(select_one, self, "where backend = ?1 and path = ?2 and tmux_pane = ?3 and session_id = '' and peer_id <> 'operator'
                     and coalesce(owner, '') in (?4, iif(?4 = '', '', coalesce(owner, '')))
                 order by coalesce(owner, '') = ?4 desc limit 1",
                 backend,
                 path,
                 tmux_pane,
-                owner
-            )
-            .fetch_optional(&mut self.conn)
-            .await?
+                owner)
         } else {
-            peers!("where backend = ? and session_id = ? and session_id <> ''", backend, session_id)
-                .fetch_optional(&mut self.conn)
-                .await?
+            peers!(
+                select_one,
+                self,
+                "where backend = ? and session_id = ? and session_id <> ''",
+                backend,
+                session_id
+            )
         };
         raw.map(PeerRow::try_from).transpose()
     }
@@ -122,11 +146,11 @@ impl WriteTx {
     /// there are several.
     pub async fn peer_of_session(&mut self, session: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
-            "where owner = ?1 or session_id = ?1 order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            select_one,
+            self,
+            "where owner = ?1 or session_id = ?1 collate nocase and session_id = ?1 order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
             session
-        )
-        .fetch_optional(&mut self.conn)
-        .await?;
+        );
         raw.map(PeerRow::try_from).transpose()
     }
 
@@ -137,16 +161,12 @@ impl WriteTx {
         backend: &str,
         limit: u32,
     ) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(
-            "where backend = ? and session_id <> '' and status <> 'offline'
+        let rows = peers!(select_all, self, "where backend = ? and session_id <> '' and status <> 'offline'
                 and coalesce(owner, '') not in (select session_key from agent)
                 and exists (select 1 from session s where s.session_id = peer.session_id and s.ended_at is null)
             order by status = 'busy', last_seen desc, peer_id limit ?",
             backend,
-            limit
-        )
-        .fetch_all(&mut self.conn)
-        .await?;
+            limit);
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
@@ -157,7 +177,7 @@ impl WriteTx {
             order by last_seen desc limit ?"#,
             limit
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         Ok(ids.into_iter().map(PeerId::from).collect())
     }
@@ -174,7 +194,8 @@ impl WriteTx {
             .metadata
             .as_ref()
             .map(|map| serde_json::to_string(map).expect("strings have a JSON form"));
-        sqlx::query!(
+        change!(
+            self,
             "insert into peer (peer_id, display_name, path, backend, circle, role, status, session_id, tmux_pane, \
                 pid, metadata, owner, registered_at, last_seen, project, process_started) \
             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16) \
@@ -198,9 +219,7 @@ impl WriteTx {
             peer.last_seen,
             project,
             row.process_started
-        )
-        .execute(&mut self.conn)
-        .await?;
+        );
         Ok(())
     }
 
@@ -212,35 +231,32 @@ impl WriteTx {
         last_seen: Timestamp,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update peer set status = ?, last_seen = ? where peer_id = ?",
             status,
             last_seen,
             id
-        )
-        .execute(&mut self.conn)
-        .await?;
-        changed(done.rows_affected(), "peer", id)
+        );
+        changed(done, "peer", id)
     }
 
     /// Forgets the process of a peer, which is gone.
     pub async fn forget_process(&mut self, id: &PeerId) -> Result<(), StoreError> {
         let id = id.as_str();
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update peer set pid = null, process_started = null where peer_id = ?",
             id
-        )
-        .execute(&mut self.conn)
-        .await?;
-        changed(done.rows_affected(), "peer", id)
+        );
+        changed(done, "peer", id)
     }
 
     /// Removes the row.
     pub async fn delete_peer(&mut self, id: &PeerId) -> Result<(), StoreError> {
         let id = id.as_str();
-        let done =
-            sqlx::query!("delete from peer where peer_id = ?", id).execute(&mut self.conn).await?;
-        changed(done.rows_affected(), "peer", id)
+        let done = change!(self, "delete from peer where peer_id = ?", id);
+        changed(done, "peer", id)
     }
 
     /// Ids of peers, or of those in `circle`, in their order, each with its status: those after `after`, at most `limit`.
@@ -259,7 +275,7 @@ impl WriteTx {
             after,
             limit
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         Ok(rows.into_iter().map(|row| (PeerId::from(row.peer_id), row.status)).collect())
     }
@@ -269,14 +285,15 @@ impl Store {
     /// A peer by its id.
     pub async fn peer(&self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
         let id = id.as_str();
-        let raw = peers!("where peer_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw =
+            peers!(select_checked, "where peer_id = ?", id).fetch_optional(&self.readers).await?;
         raw.map(PeerRow::try_from).transpose()
     }
 
     /// The peer that a session's token speaks for.
     pub async fn peer_of_session(&self, session: &str) -> Result<Option<PeerRow>, StoreError> {
-        let raw = peers!(
-            "where owner = ?1 or session_id = ?1 order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+        let raw = peers!(select_checked,
+            "where owner = ?1 or session_id = ?1 collate nocase and session_id = ?1 order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
             session
         )
         .fetch_optional(&self.readers)
@@ -298,6 +315,7 @@ impl Store {
     /// Peers with exactly this name in the order of lists, at most `limit`.
     pub async fn peers_named(&self, name: &str, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
+            select_checked,
             "where display_name = ? order by status_rank, display_name, peer_id limit ?",
             name,
             limit
@@ -310,6 +328,7 @@ impl Store {
     /// Peers that stand for sessions which the daemon does not run, those heard of last first, at most `limit`.
     pub async fn session_peers(&self, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
+            select_checked,
             "where role <> 'human' and (session_id <> '' or owner is not null)
                 and not exists (select 1 from agent a where a.session_key = peer.owner)
             order by last_seen desc limit ?",
@@ -326,7 +345,7 @@ impl Store {
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(
+        let rows = peers!(select_checked,
             "where peer_id >= ?1 and peer_id < ?1 || '~' order by status_rank, display_name, peer_id limit ?2",
             prefix,
             limit
@@ -343,7 +362,7 @@ impl Store {
         session_id: &str,
         limit: u32,
     ) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(
+        let rows = peers!(select_checked,
             "where session_id = ?1 collate nocase or (session_id = '' and peer_id = ?1 collate nocase)
             order by status_rank, display_name, peer_id limit ?2",
             session_id,
@@ -368,7 +387,7 @@ impl Store {
             None => (-1, "", ""),
         };
         let (key, project) = (reader.key(), reader.project());
-        let rows = peers!(
+        let rows = peers!(select_checked,
             "where (?1 is null or status = ?1) and (?2 is null or backend = ?2) and (?3 is null or circle = ?3)
                 and (?4 is null or path = ?4 and (?9 is null or owner = ?9 or session_id = ?9 or project = ?10))
                 and (status_rank, display_name, peer_id) > (?5, ?6, ?7) and (not ?11 or status <> 'offline')
@@ -397,7 +416,7 @@ impl Store {
         before: Timestamp,
         now: Timestamp,
     ) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(
+        let rows = peers!(select_checked,
             "where status <> 'offline' and (last_seen <= ?1 or last_seen > ?2 or process_started is not null)",
             before,
             now

@@ -1,4 +1,4 @@
--- What the migrations up to 33 make of an empty file, for a first start. Written by a test of migrate.rs.
+-- What the migrations up to 34 make of an empty file, for a first start. Written by a test of migrate.rs.
 CREATE TABLE stream (
     id integer primary key,
     -- `task/<id>`, `peer/<id>`, `session/<id>`, `team`, `daemon`
@@ -976,3 +976,5 @@ from conversation_run r
 order by r.id desc;
 CREATE INDEX message_by_call on message (from_peer, to_peer, at) where by_call = 1;
 CREATE INDEX conversation_run_pair on conversation_run (source_session, target_peer, created_at);
+CREATE INDEX peer_session_key on peer (session_id collate nocase);
+CREATE INDEX peer_key on peer (peer_id collate nocase);

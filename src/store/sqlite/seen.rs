@@ -26,7 +26,7 @@ impl WriteTx {
             self.now,
             hook_id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(done.rows_affected() > 0)
     }
@@ -47,7 +47,7 @@ impl WriteTx {
             item.version,
             self.now
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -59,7 +59,7 @@ impl WriteTx {
             "update seen set may_repeat = 1 where session_id = ? and may_repeat = 0",
             session_id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -87,7 +87,7 @@ impl WriteTx {
             hook_id,
             self.now
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(done.rows_affected() > 0)
     }
@@ -104,7 +104,7 @@ impl WriteTx {
             session_id,
             calls
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -121,7 +121,7 @@ impl WriteTx {
             calls,
             session_id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }

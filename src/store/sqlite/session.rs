@@ -80,7 +80,7 @@ impl WriteTx {
             start.created_by,
             self.now
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -99,7 +99,7 @@ impl WriteTx {
             created_by,
             self.now
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -107,7 +107,7 @@ impl WriteTx {
     /// A session by its id.
     pub async fn session(&mut self, session_id: &str) -> Result<Option<Session>, StoreError> {
         let raw =
-            sessions!("where s.session_id = ?", session_id).fetch_optional(&mut self.conn).await?;
+            sessions!("where s.session_id = ?", session_id).fetch_optional(self.checked()?).await?;
         Ok(raw.map(Session::from))
     }
 
@@ -116,7 +116,7 @@ impl WriteTx {
         &mut self,
         session_id: &str,
     ) -> Result<Option<Ownership>, StoreError> {
-        Ok(owner_of!(session_id, &mut self.conn))
+        Ok(owner_of!(session_id, self.checked()?))
     }
 
     /// The open sessions of this owner, those heard of last first, at most `limit`.
@@ -132,7 +132,7 @@ impl WriteTx {
             owner,
             limit
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         Ok(ids)
     }
@@ -152,7 +152,7 @@ impl WriteTx {
             owner,
             session_id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         changed(done.rows_affected(), "session", session_id)?;
         let peers = sqlx::query_scalar!(
@@ -162,7 +162,7 @@ impl WriteTx {
             session_id,
             from
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         Ok(peers.into_iter().map(PeerId::from).collect())
     }
@@ -180,7 +180,7 @@ impl WriteTx {
             self.now,
             session_id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         changed(done.rows_affected(), "session", session_id)
     }
@@ -200,7 +200,7 @@ impl WriteTx {
             at,
             is_new
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         changed(done.rows_affected(), "session", session_id)
     }
@@ -216,7 +216,7 @@ impl WriteTx {
             session_id,
             agent_id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -224,7 +224,7 @@ impl WriteTx {
     /// A setting of the daemon.
     pub async fn setting(&mut self, name: &str) -> Result<Option<String>, StoreError> {
         let value = sqlx::query_scalar!("select value from setting where name = ?", name)
-            .fetch_optional(&mut self.conn)
+            .fetch_optional(self.checked()?)
             .await?;
         Ok(value)
     }
@@ -236,7 +236,7 @@ impl WriteTx {
             name,
             value
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }

@@ -21,7 +21,7 @@ impl WriteTx {
             row.prompts,
             self.now
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -43,7 +43,7 @@ impl WriteTx {
             row.next_at,
             self.now
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -63,7 +63,7 @@ impl WriteTx {
             row.instance,
             self.now
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -71,7 +71,7 @@ impl WriteTx {
     /// Forgets a process of which nothing is left.
     pub async fn delete_source_process(&mut self, mark: &str) -> Result<(), StoreError> {
         sqlx::query!("delete from source_process where mark = ?", mark)
-            .execute(&mut self.conn)
+            .execute(self.checked()?)
             .await?;
         Ok(())
     }

@@ -34,7 +34,7 @@ impl WriteTx {
             columns.project,
             before.id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         changed(done.rows_affected(), "stream", name.as_str())?;
         let after = StreamState { visibility: Arc::new(visibility.clone()), ..before.clone() };

@@ -108,7 +108,7 @@ impl WriteTx {
             before,
             limits::SWEPT_ROWS_PER_JOB
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?
         .rows_affected();
         let left = i64::from(limits::SWEPT_ROWS_PER_JOB) - i64::try_from(seen).unwrap_or(i64::MAX);
@@ -117,7 +117,7 @@ impl WriteTx {
             before,
             left
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?
         .rows_affected();
         Ok(seen + lost)
@@ -139,7 +139,7 @@ impl WriteTx {
             before,
             limits::SWEPT_ROWS_PER_JOB
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(done.rows_affected())
     }
@@ -153,7 +153,7 @@ impl WriteTx {
             before,
             limits::SWEPT_ROWS_PER_JOB
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(done.rows_affected())
     }
@@ -167,7 +167,7 @@ impl WriteTx {
             sessions,
             limits::SWEPT_ROWS_PER_JOB
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(done.rows_affected())
     }

@@ -115,7 +115,7 @@ impl WriteTx {
     /// A task by its id. Its last id is that of the stream in this commit so far.
     pub async fn task(&mut self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
         let id = id.as_str();
-        let raw = tasks!("where t.task_id = ?", id).fetch_optional(&mut self.conn).await?;
+        let raw = tasks!("where t.task_id = ?", id).fetch_optional(self.checked()?).await?;
         self.with_head(raw).await
     }
 
@@ -126,7 +126,7 @@ impl WriteTx {
         key: &str,
     ) -> Result<Option<TaskRow>, StoreError> {
         let raw = tasks!("where t.created_by = ? and t.idempotency_key = ?", created_by, key)
-            .fetch_optional(&mut self.conn)
+            .fetch_optional(self.checked()?)
             .await?;
         self.with_head(raw).await
     }
@@ -177,7 +177,7 @@ impl WriteTx {
             idempotency_key,
             task.created_at
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -203,7 +203,7 @@ impl WriteTx {
             task.result,
             id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         changed(done.rows_affected(), "task", id)
     }

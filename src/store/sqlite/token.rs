@@ -106,7 +106,7 @@ impl WriteTx {
             row.cwd,
             row.operator_credential
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -120,9 +120,9 @@ impl WriteTx {
             TokenEnd::Revoked,
             id
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
-        let raw = tokens!("where token_id = ?", id).fetch_optional(&mut self.conn).await?;
+        let raw = tokens!("where token_id = ?", id).fetch_optional(self.checked()?).await?;
         raw.map(TokenRow::try_from).transpose()
     }
 
@@ -136,7 +136,7 @@ impl WriteTx {
             TokenEnd::Ended,
             session
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
@@ -158,7 +158,7 @@ impl WriteTx {
             process.started,
             limit
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
@@ -182,7 +182,7 @@ impl WriteTx {
             kept,
             limit
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
@@ -200,7 +200,7 @@ impl WriteTx {
             before,
             limit
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(done.rows_affected())
     }
@@ -218,7 +218,7 @@ impl WriteTx {
             process.pid,
             process.started
         )
-        .fetch_optional(&mut self.conn)
+        .fetch_optional(self.checked()?)
         .await?;
         let Some(row) = row else { return Ok(None) };
         let scopes = scopes_of(&row.token_id, &row.scopes)?;
@@ -244,7 +244,7 @@ impl WriteTx {
             process.started,
             self.now
         )
-        .fetch_optional(&mut self.conn)
+        .fetch_optional(self.checked()?)
         .await?;
         raw.map(TokenRow::try_from).transpose()
     }
@@ -255,7 +255,7 @@ impl WriteTx {
             r#"select exists (select 1 from token where session = ?) as "is_subject!: bool""#,
             session
         )
-        .fetch_one(&mut self.conn)
+        .fetch_one(self.checked()?)
         .await?;
         Ok(is_subject)
     }
@@ -268,14 +268,14 @@ impl WriteTx {
             session,
             self.now
         )
-        .fetch_one(&mut self.conn)
+        .fetch_one(self.checked()?)
         .await?;
         let rows = sqlx::query!(
             r#"select distinct client_pid as "client_pid!", client_started as "client_started!"
             from token where session = ? and client_pid is not null and client_started is not null"#,
             session
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         let processes = rows
             .into_iter()
@@ -286,7 +286,7 @@ impl WriteTx {
             "select distinct project from token where session = ? and project <> ''",
             session
         )
-        .fetch_all(&mut self.conn)
+        .fetch_all(self.checked()?)
         .await?;
         Ok(SubjectHolders { has_minted, processes, projects })
     }
@@ -296,7 +296,7 @@ impl WriteTx {
         let id = id.as_str();
         let done =
             sqlx::query!("update token set last_used_at = ? where token_id = ?", self.now, id)
-                .execute(&mut self.conn)
+                .execute(self.checked()?)
                 .await?;
         changed(done.rows_affected(), "token", id)
     }

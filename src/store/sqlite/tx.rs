@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use sqlx::SqliteConnection;
 
-use super::tally::Tally;
+use super::{direct_connection::DirectConnection, tally::Tally};
 use crate::{
     domain::{EventKind, Seq, StreamVisibility, Timestamp},
     store::{Bus, StoreError, StreamState},
@@ -15,7 +15,14 @@ use crate::{
 /// A job never awaits anything but its own statements: while it runs, nobody else writes.
 #[derive(Debug)]
 pub struct WriteTx {
+    /// Of statements that are checked when they are compiled. Each is a hand-over to its thread and back.
     pub(super) conn: SqliteConnection,
+    /// Called on the writer's own thread.
+    pub(super) direct: DirectConnection,
+    /// The connection of the present commit. The writer uses one at a time.
+    pub(super) route: WriteRoute,
+    /// The present job came to a statement that only the other connection has.
+    pub(super) is_misrouted: bool,
     pub(super) bus: Arc<Bus>,
     /// Heads of the streams that were touched lately. The writer is the only one who moves them.
     pub(super) streams: HashMap<Arc<str>, StreamState>,
@@ -32,6 +39,15 @@ pub struct WriteTx {
     /// Counters that were written lately.
     pub(super) tally: Tally,
     pub(super) now: Timestamp,
+}
+
+/// Which connection a commit goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WriteRoute {
+    /// [`WriteTx::conn`], which has every statement.
+    Checked,
+    /// [`WriteTx::direct`], which has those of the macros in `statement`.
+    Direct,
 }
 
 /// An event with its seq, not yet written.
@@ -59,6 +75,18 @@ impl WriteTx {
     /// The time of this commit. All that one commit writes happened at one time.
     pub fn now(&self) -> Timestamp {
         self.now
+    }
+
+    /// The connection for a statement that is not written for both. In a direct commit there is none: the writer takes back
+    /// what the job did and runs it again in a checked one.
+    pub(super) fn checked(&mut self) -> Result<&mut SqliteConnection, StoreError> {
+        match self.route {
+            WriteRoute::Checked => Ok(&mut self.conn),
+            WriteRoute::Direct => {
+                self.is_misrouted = true;
+                Err(StoreError::Database(Arc::new(rusqlite::Error::InvalidQuery)))
+            }
+        }
     }
 
     /// Where a job begins, to return to if it fails.

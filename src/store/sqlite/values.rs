@@ -67,16 +67,16 @@ impl WriteTx {
             from cluster c join cluster_member m on m.cluster_id = c.cluster_id where c.axis = ?"#,
             axis
         )
-        .fetch_one(&mut self.conn)
+        .fetch_one(self.checked()?)
         .await?;
         let former: Vec<(GhapId, i64)> = from_json(&former)?;
         let former: HashMap<GhapId, i64> = former.into_iter().collect();
         let next = sqlx::query_scalar!("select next_label from clustering where axis = ?", axis)
-            .fetch_optional(&mut self.conn)
+            .fetch_optional(self.checked()?)
             .await?;
         let (labels, next) = name(groups, &former, next.unwrap_or(0));
 
-        sqlx::query!("delete from cluster where axis = ?", axis).execute(&mut self.conn).await?;
+        sqlx::query!("delete from cluster where axis = ?", axis).execute(self.checked()?).await?;
         sqlx::query!(
             "insert into clustering (axis, state, records, noise, next_label, at) values (?1, ?2, ?3, ?4, ?5, ?6)
             on conflict (axis) do update set state = ?2, records = ?3, noise = ?4, next_label = ?5, at = ?6",
@@ -87,7 +87,7 @@ impl WriteTx {
             next,
             self.now
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         let clusters: Vec<(String, i64, f64)> = groups
             .iter()
@@ -108,7 +108,7 @@ impl WriteTx {
             axis,
             clusters
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         // A record that is gone by now is left out.
         sqlx::query!(
@@ -117,7 +117,7 @@ impl WriteTx {
             from json_each(?) j cross join ghap g on g.ghap_id = j.value ->> 1",
             members
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(())
     }
@@ -138,7 +138,7 @@ impl WriteTx {
             project,
             session_id
         )
-        .fetch_optional(&mut self.conn)
+        .fetch_optional(self.checked()?)
         .await?;
         if let Some(known) = known {
             return Ok(Some(known.into()));
@@ -158,7 +158,7 @@ impl WriteTx {
             session_id,
             value.validated_at
         )
-        .execute(&mut self.conn)
+        .execute(self.checked()?)
         .await?;
         Ok(None)
     }

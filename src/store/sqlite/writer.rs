@@ -4,6 +4,7 @@
 //! share one wait for the disk. No timer is involved: while one commit is under way the next ones queue up.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -14,8 +15,7 @@ use std::{
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
-    append_connection::AppendConnection,
-    tx::WriteTx,
+    tx::{WriteRoute, WriteTx},
     version::Version,
     write_job::{WriteJob, WriterJob},
     write_queue::WriteQueue,
@@ -58,8 +58,6 @@ impl WriterCounters {
 /// The writer, on a thread of its own: SQLite waits for the disk, and the runtime's threads have better to do.
 pub(super) struct WriterThread {
     pub(super) tx: WriteTx,
-    /// For commits of appends alone.
-    pub(super) appends: AppendConnection,
     pub(super) jobs: Arc<WriteQueue>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) counters: Arc<WriterCounters>,
@@ -81,7 +79,7 @@ impl WriterThread {
     ///
     /// A commit is bounded in jobs, in bytes and in time, so that a job that comes now is not long behind those of others.
     fn run(mut self) -> WriteTx {
-        let mut group = Vec::with_capacity(limits::JOBS_PER_COMMIT);
+        let mut group = VecDeque::with_capacity(limits::JOBS_PER_COMMIT);
         let mut run_limit = limits::RUNS_PER_COMMIT;
         while self.jobs.wait() {
             // Lets those that the last commit woke queue up again, so that they ride along: 60 % more with eight
@@ -95,11 +93,7 @@ impl WriterThread {
             self.counters.jobs.fetch_add(group.len() as u64, Relaxed);
             self.tx.now = self.clock.now();
             let began = Instant::now();
-            let work = if group.iter().all(|job| matches!(job, WriterJob::Append { .. })) {
-                self.commit_appends(&mut group)
-            } else {
-                self.runtime.block_on(commit(&mut self.tx, &mut group, &self.version))
-            };
+            let work = self.runtime.block_on(write(&mut self.tx, &mut group, &self.version));
             self.counters.observe(began.elapsed());
             if work.is_none() {
                 self.counters.failures.fetch_add(1, Relaxed);
@@ -116,52 +110,76 @@ impl WriterThread {
     }
 
     /// Takes the jobs of a commit from the queue. Tells how many of them have statements of their own.
-    fn gather(&self, group: &mut Vec<WriterJob>, run_limit: usize) -> usize {
+    fn gather(&self, group: &mut VecDeque<WriterJob>, run_limit: usize) -> usize {
         let (mut runs, mut bytes) = (0, 0);
         self.jobs.take(|job| {
             let (run, more) = job.load();
             (runs, bytes) = (runs + run, bytes + more);
-            group.push(job);
+            group.push_back(job);
             group.len() < limits::JOBS_PER_COMMIT
                 && runs < run_limit
                 && bytes < limits::COMMIT_BYTES
         });
         runs
     }
+}
 
-    /// Commits appends, with statements that this thread calls itself, and answers each.
-    fn commit_appends(&mut self, group: &mut Vec<WriterJob>) -> Option<Duration> {
-        let began = Instant::now();
-        let Self { tx, appends, version, .. } = self;
-        let mut done = Vec::with_capacity(group.len());
-        for job in group.drain(..) {
-            let WriterJob::Append { stream, events, reply } = job else { continue };
-            let mark = tx.mark();
-            match tx.append_by(appends, &stream, events) {
-                Ok(seqs) => done.push((reply, seqs)),
-                Err(error) => {
-                    tx.rewind(mark);
-                    reply.send(Err(error)).ok();
-                }
+/// Commits the jobs of `group`, directly if all of them can be. What a direct commit leaves over goes through the checked
+/// connection.
+async fn write(
+    tx: &mut WriteTx,
+    group: &mut VecDeque<WriterJob>,
+    version: &Version,
+) -> Option<Duration> {
+    if group.iter().all(|job| matches!(job, WriterJob::Append { .. })) {
+        tx.route = WriteRoute::Direct;
+        return commit_appends(tx, group, version).await;
+    }
+    let is_direct = group.iter().all(WriterJob::is_direct);
+    tx.route = if is_direct { WriteRoute::Direct } else { WriteRoute::Checked };
+    let mut work = commit(tx, group, version).await;
+    if !group.is_empty() {
+        tx.route = WriteRoute::Checked;
+        let more = commit(tx, group, version).await;
+        work = work.zip(more).map(|(work, more)| work + more);
+    }
+    work
+}
+
+/// Commits appends, which are one statement together, and answers each.
+async fn commit_appends(
+    tx: &mut WriteTx,
+    group: &mut VecDeque<WriterJob>,
+    version: &Version,
+) -> Option<Duration> {
+    let began = Instant::now();
+    let mut done = Vec::with_capacity(group.len());
+    for job in group.drain(..) {
+        let WriterJob::Append { stream, events, reply } = job else { continue };
+        let mark = tx.mark();
+        match tx.append(&stream, events).await {
+            Ok(seqs) => done.push((reply, seqs)),
+            Err(error) => {
+                tx.rewind(mark);
+                reply.send(Err(error)).ok();
             }
         }
-        let work = began.elapsed();
-        version.begin();
-        let committed = tx.commit_by(appends);
-        version.end();
-        if let Err(error) = committed {
-            let done =
-                done.into_iter().map(|(reply, seqs)| FinishedJob::Append(reply, seqs)).collect();
-            self.runtime.block_on(fail(&mut self.tx, error, done, std::iter::empty()));
-            return None;
-        }
-        for (reply, seqs) in done {
-            // The caller may have gone away; the commit stands all the same.
-            reply.send(Ok(seqs)).ok();
-        }
-        tx.publish();
-        Some(work)
     }
+    let work = began.elapsed();
+    version.begin();
+    let committed = tx.commit_appends();
+    version.end();
+    if let Err(error) = committed {
+        let done = done.into_iter().map(|(reply, seqs)| FinishedJob::Append(reply, seqs)).collect();
+        fail(tx, error, done, std::iter::empty()).await;
+        return None;
+    }
+    for (reply, seqs) in done {
+        // The caller may have gone away; the commit stands all the same.
+        reply.send(Ok(seqs)).ok();
+    }
+    tx.publish();
+    Some(work)
 }
 
 /// How many jobs with statements of their own the next commit may take, after one that took `runs` of them and worked that
@@ -198,11 +216,12 @@ impl FinishedJob {
 /// A tool call that waits to be counted.
 type ToCount = (ToolCall, oneshot::Sender<Result<ToolCallCount, StoreError>>);
 
-/// Runs the jobs of `group` in one transaction of sqlx's connection and answers each. Tells how long they worked, without the
-/// wait for the disk; `None` if nothing was committed.
+/// Runs the jobs of `group` in one transaction and answers each. A job that needs the checked connection ends a direct one: it
+/// stays in `group`, with those behind it. Tells how long they worked, without the wait for the disk; `None` if nothing was
+/// committed.
 async fn commit(
     tx: &mut WriteTx,
-    group: &mut Vec<WriterJob>,
+    group: &mut VecDeque<WriterJob>,
     version: &Version,
 ) -> Option<Duration> {
     let began = Instant::now();
@@ -211,16 +230,20 @@ async fn commit(
     let outcome = async {
         execute(tx, "begin immediate").await?;
         let mut calls = Vec::new();
-        for job in group.drain(..) {
+        while let Some(job) = group.pop_front() {
             match job {
                 WriterJob::Count { call, reply } => calls.push((call, reply)),
                 // It may ask for what was counted before it, and change it.
                 WriterJob::Run(_) => {
                     count(tx, &mut calls, &mut done).await?;
-                    step(tx, job, alone, &mut done).await?;
+                    let misrouted = step(tx, job, alone, &mut done).await?;
                     tx.tally.forget();
+                    if let Some(job) = misrouted {
+                        group.push_front(job);
+                        break;
+                    }
                 }
-                _ => step(tx, job, alone, &mut done).await?,
+                _ => drop(step(tx, job, alone, &mut done).await?),
             }
         }
         count(tx, &mut calls, &mut done).await?;
@@ -253,13 +276,14 @@ async fn commit(
     }
 }
 
-/// Runs one job. Its own failure undoes only itself; an error here is the transaction's.
+/// Runs one job. Its own failure undoes only itself; an error here is the transaction's. A job that needs the checked
+/// connection is undone and given back.
 async fn step(
     tx: &mut WriteTx,
     job: WriterJob,
     alone: bool,
     done: &mut Vec<FinishedJob>,
-) -> Result<(), StoreError> {
+) -> Result<Option<WriterJob>, StoreError> {
     let mark = tx.mark();
     match job {
         WriterJob::Append { stream, events, reply } => match tx.append(&stream, events).await {
@@ -273,7 +297,9 @@ async fn step(
             if !alone {
                 execute(tx, "savepoint job").await?;
             }
-            let keep = job.run(tx).await;
+            tx.is_misrouted = false;
+            // What a job makes of a statement that was not run does not count.
+            let keep = job.run(tx).await && !tx.is_misrouted;
             let settled = match (keep, alone) {
                 (true, true) => Ok(()),
                 (true, false) => execute(tx, "release job").await,
@@ -284,6 +310,10 @@ async fn step(
                 done.push(FinishedJob::Run(job));
             } else {
                 tx.rewind(mark);
+                if tx.is_misrouted {
+                    settled?;
+                    return Ok(Some(WriterJob::Run(job)));
+                }
                 job.answer(Ok(()));
             }
             settled?;
@@ -291,7 +321,7 @@ async fn step(
         // Calls are counted together, and the queue handles the stop.
         WriterJob::Count { .. } | WriterJob::Stop { .. } => {}
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Counts the calls that have gathered. An error here is the transaction's, for there is nothing in a call to fail by.
@@ -350,8 +380,13 @@ async fn fail(
 }
 
 async fn execute(tx: &mut WriteTx, statement: &'static str) -> Result<(), StoreError> {
-    sqlx::query(statement).execute(&mut tx.conn).await?;
-    Ok(())
+    match tx.route {
+        WriteRoute::Direct => tx.direct.execute(statement),
+        WriteRoute::Checked => {
+            sqlx::query(statement).execute(&mut tx.conn).await?;
+            Ok(())
+        }
+    }
 }
 
 #[cfg(test)]

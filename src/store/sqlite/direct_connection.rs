@@ -1,17 +1,19 @@
-//! The writer's second connection, for commits that have nothing but appends. The writer calls it on its own thread.
+//! The writer's second connection, for commits of appends and of jobs that need no other statements than those of
+//! `statement`. The writer calls it on its own thread.
 //!
-//! A statement through sqlx is a hand-over to another thread and back, and a commit takes three of them. That is most of what
-//! an append costs beside the disk. These statements leave sqlx's check at compile time, so a test prepares each against the
-//! migrated schema. Both connections are the writer's: it uses one at a time, so there is one writer all the same.
+//! A statement through sqlx is a hand-over to another thread and back, which is most of what it costs beside the disk. The statements of
+//! this file leave sqlx's check at compile time, so a test prepares each against the migrated schema. Both connections are the
+//! writer's: it uses one at a time, so there is one writer all the same.
 
 use std::{path::PathBuf, sync::Arc};
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, ToSql, params, types::FromSql};
 
 use super::{
     connect::check_names,
     event_insert::{MAX_ROWS, insert_of},
     json::to_json,
+    statement::DirectRow,
     tx::UncommittedEvent,
     visibility::visibility_of,
 };
@@ -23,8 +25,8 @@ use crate::{
 const BEGIN: &str = "begin immediate";
 const COMMIT: &str = "commit";
 const ROLLBACK: &str = "rollback";
-/// Prepared statements that are kept: these, and one for each size of an insert.
-const STATEMENTS: usize = 24;
+/// Prepared statements that are kept: these, one for each size of an insert, and those of the jobs.
+const STATEMENTS: usize = 128;
 const STREAM: &str = "select id, closed_at is not null, visibility, owner, runner, project, \
     (select coalesce(max(seq), 0) from event where stream_id = stream.id) from stream where name = ?";
 const KNOWN_IDS: &str = "select producer_id, seq from event \
@@ -32,14 +34,14 @@ const KNOWN_IDS: &str = "select producer_id, seq from event \
 
 /// The connection. It opens with the first commit that needs it, so that a daemon at rest does not hold a second schema.
 #[derive(Debug)]
-pub(super) struct AppendConnection {
+pub(super) struct DirectConnection {
     path: PathBuf,
     /// Bound of the file's size, in pages.
     max_pages: Option<i64>,
     open: Option<Connection>,
 }
 
-impl AppendConnection {
+impl DirectConnection {
     /// One to a database that is open already, and has its schema.
     pub(super) fn new(path: PathBuf, max_pages: Option<i64>) -> Self {
         Self { path, max_pages, open: None }
@@ -67,6 +69,46 @@ impl AppendConnection {
             conn.pragma_update(None, "max_page_count", pages)?;
         }
         Ok(conn)
+    }
+
+    /// Runs statements without parameters that answer nothing.
+    pub(super) fn execute(&mut self, statements: &str) -> Result<(), StoreError> {
+        Ok(self.get()?.execute_batch(statements)?)
+    }
+
+    /// Changes rows; how many.
+    pub(super) fn change(&mut self, sql: &str, values: &[&dyn ToSql]) -> Result<u64, StoreError> {
+        let changed = self.get()?.prepare_cached(sql)?.execute(values)?;
+        Ok(u64::try_from(changed).unwrap_or(u64::MAX))
+    }
+
+    /// The one value of the one row of a query.
+    pub(super) fn value<T: FromSql>(
+        &mut self,
+        sql: &str,
+        values: &[&dyn ToSql],
+    ) -> Result<T, StoreError> {
+        Ok(self.get()?.prepare_cached(sql)?.query_row(values, |row| row.get(0))?)
+    }
+
+    /// The one row of a query, if it has one.
+    pub(super) fn one<T: DirectRow>(
+        &mut self,
+        sql: &str,
+        values: &[&dyn ToSql],
+    ) -> Result<Option<T>, StoreError> {
+        Ok(self.get()?.prepare_cached(sql)?.query_row(values, T::read).optional()?)
+    }
+
+    /// The rows of a query.
+    pub(super) fn all<T: DirectRow>(
+        &mut self,
+        sql: &str,
+        values: &[&dyn ToSql],
+    ) -> Result<Vec<T>, StoreError> {
+        let mut statement = self.get()?.prepare_cached(sql)?;
+        let rows = statement.query_map(values, T::read)?;
+        Ok(rows.collect::<Result<_, _>>()?)
     }
 
     /// What stands at `name`; `None` if there is no such stream.
@@ -103,7 +145,16 @@ impl AppendConnection {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Writes events in one commit, in their order, and answers the position of the last.
+    /// Writes events within the present commit, in their order, and answers the position of the last.
+    pub(super) fn insert(
+        &mut self,
+        now: Timestamp,
+        events: &[UncommittedEvent],
+    ) -> Result<i64, StoreError> {
+        Ok(insert(self.get()?, now, events)?)
+    }
+
+    /// The same in a commit of their own.
     pub(super) fn commit(
         &mut self,
         now: Timestamp,
@@ -160,7 +211,7 @@ mod tests {
     #[tokio::test]
     async fn each_statement_fits_the_migrated_schema() {
         let test = TestStore::open().await;
-        let mut connection = AppendConnection::new(test.store.path().to_owned(), None);
+        let mut connection = DirectConnection::new(test.store.path().to_owned(), None);
         let conn = connection.get().unwrap();
         for (sql, parameters, columns) in [
             (BEGIN, 0, &[][..]),
@@ -182,7 +233,7 @@ mod tests {
     async fn it_keeps_what_the_other_connection_of_the_writer_keeps() {
         let test = TestStore::of_size(Some(1024 * 1024)).await;
         append(&test.store, &StreamName::of("task", "t"), vec![event("frame", "{}")]).await;
-        let mut connection = AppendConnection::new(test.store.path().to_owned(), Some(256));
+        let mut connection = DirectConnection::new(test.store.path().to_owned(), Some(256));
         let conn = connection.get().unwrap();
         let pragma =
             |name: &str| -> i64 { conn.pragma_query_value(None, name, |row| row.get(0)).unwrap() };
@@ -196,7 +247,7 @@ mod tests {
     #[tokio::test]
     async fn both_connections_read_the_same_of_a_stream() {
         let test = TestStore::open().await;
-        let mut connection = AppendConnection::new(test.store.path().to_owned(), None);
+        let mut connection = DirectConnection::new(test.store.path().to_owned(), None);
         let text = |text: &str| Some(Arc::from(text));
         for (number, visibility) in [
             StreamVisibility::Team,
@@ -226,7 +277,7 @@ mod tests {
         let test = TestStore::open().await;
         let name = StreamName::of("task", "t");
         append(&test.store, &name, vec![event("frame", "{}")]).await;
-        let mut connection = AppendConnection::new(test.store.path().to_owned(), None);
+        let mut connection = DirectConnection::new(test.store.path().to_owned(), None);
         let stream = connection.stream(&name).unwrap().unwrap();
         let row = |seq| UncommittedEvent {
             stream: name.shared(),

@@ -1,0 +1,93 @@
+//! Statements of write jobs that run through either connection of the writer.
+//!
+//! sqlx checks each when it is compiled; of a commit that the writer makes on its own thread, the direct connection runs the
+//! same text. A statement of a hundred microseconds in another thread is one of five here. Whatever is not written with these macros
+//! is for the checked connection alone: a job that comes to such a statement is run again there.
+
+use rusqlite::Row;
+
+/// A row as the direct connection reads it: the columns in the order of the fields.
+pub(super) trait DirectRow: Sized {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self>;
+}
+
+/// Says which fields a row has, in the order of its columns.
+macro_rules! direct_row {
+    ($raw:ty { $($field:ident),+ $(,)? }) => {
+        impl $crate::store::sqlite::statement::DirectRow for $raw {
+            fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
+                let mut columns = 0..;
+                Ok(Self { $($field: row.get(columns.next().unwrap_or_default())?),+ })
+            }
+        }
+    };
+}
+
+/// Runs a statement that changes rows; how many it changed.
+macro_rules! change {
+    ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {
+        match $tx.route {
+            $crate::store::sqlite::tx::WriteRoute::Direct => {
+                $tx.direct.change($sql, rusqlite::params![$($argument),*])?
+            }
+            $crate::store::sqlite::tx::WriteRoute::Checked => {
+                sqlx::query!($sql $(, $argument)*).execute(&mut $tx.conn).await?.rows_affected()
+            }
+        }
+    };
+}
+
+/// The one value of the one row of a query.
+macro_rules! select_value {
+    ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {
+        match $tx.route {
+            $crate::store::sqlite::tx::WriteRoute::Direct => {
+                $tx.direct.value($sql, rusqlite::params![$($argument),*])?
+            }
+            $crate::store::sqlite::tx::WriteRoute::Checked => {
+                sqlx::query_scalar!($sql $(, $argument)*).fetch_one(&mut $tx.conn).await?
+            }
+        }
+    };
+}
+
+/// The one row of a query, if it has one. `$columns` is what stands before the query's own part.
+macro_rules! select_one {
+    ($columns:literal, $raw:ty, $tx:expr, $tail:literal $(, $argument:expr)* $(,)?) => {
+        match $tx.route {
+            $crate::store::sqlite::tx::WriteRoute::Direct => {
+                $tx.direct.one::<$raw>(concat!($columns, $tail), rusqlite::params![$($argument),*])?
+            }
+            $crate::store::sqlite::tx::WriteRoute::Checked => {
+                sqlx::query_as!($raw, $columns + $tail $(, $argument)*)
+                    .fetch_optional(&mut $tx.conn)
+                    .await?
+            }
+        }
+    };
+}
+
+/// The rows of a query.
+macro_rules! select_all {
+    ($columns:literal, $raw:ty, $tx:expr, $tail:literal $(, $argument:expr)* $(,)?) => {
+        match $tx.route {
+            $crate::store::sqlite::tx::WriteRoute::Direct => {
+                $tx.direct.all::<$raw>(concat!($columns, $tail), rusqlite::params![$($argument),*])?
+            }
+            $crate::store::sqlite::tx::WriteRoute::Checked => {
+                sqlx::query_as!($raw, $columns + $tail $(, $argument)*)
+                    .fetch_all(&mut $tx.conn)
+                    .await?
+            }
+        }
+    };
+}
+
+/// A query for readers, which the checked driver runs.
+macro_rules! select_checked {
+    ($columns:literal, $raw:ty, $tail:literal $(, $argument:expr)* $(,)?) => {
+        sqlx::query_as!($raw, $columns + $tail $(, $argument)*)
+    };
+}
+
+pub(super) use {change, direct_row, select_all, select_checked, select_one, select_value};
