@@ -7,14 +7,12 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, ToSql, params, types::FromSql};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ToSql, params, types::FromSql};
 
 use super::{
     connect::check_names,
-    event_insert::{MAX_ROWS, insert_of},
+    event_insert::{MAX_ROWS, UncommittedEvent, insert_of},
     json::to_json,
-    statement::DirectRow,
-    tx::UncommittedEvent,
     visibility::visibility_of,
 };
 use crate::{
@@ -31,6 +29,11 @@ const STREAM: &str = "select id, closed_at is not null, visibility, owner, runne
     (select coalesce(max(seq), 0) from event where stream_id = stream.id) from stream where name = ?";
 const KNOWN_IDS: &str = "select producer_id, seq from event \
     where stream_id = ? and producer_id in (select value from json_each(?))";
+
+/// A row as this connection reads it: the columns in the order of the fields.
+pub(super) trait DirectRow: Sized {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self>;
+}
 
 /// The connection. It opens with the first commit that needs it, so that a daemon at rest does not hold a second schema.
 #[derive(Debug)]

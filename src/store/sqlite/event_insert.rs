@@ -2,6 +2,20 @@
 
 use std::sync::{Arc, LazyLock};
 
+use crate::domain::{EventKind, Seq, StreamVisibility};
+
+/// An event with its seq, not yet written.
+#[derive(Debug)]
+pub(super) struct UncommittedEvent {
+    pub(super) stream: Arc<str>,
+    pub(super) stream_id: i64,
+    pub(super) visibility: Arc<StreamVisibility>,
+    pub(super) seq: Seq,
+    pub(super) kind: EventKind,
+    pub(super) data: Arc<str>,
+    pub(super) producer_id: Option<Arc<str>>,
+}
+
 /// Most rows in one statement: 5 parameters each, below SQLite's 32,766.
 pub(super) const MAX_ROWS: usize = 1024;
 

@@ -13,9 +13,9 @@ use sqlx::AssertSqlSafe;
 
 use super::{
     errors::changed,
-    event_insert::{MAX_ROWS, insert_of},
+    event_insert::{MAX_ROWS, UncommittedEvent, insert_of},
     json::to_json,
-    tx::{UncommittedEvent, Undo, WriteRoute, WriteTx},
+    tx::{Undo, WriteRoute, WriteTx},
     visibility::{VisibilityColumns, visibility_of},
 };
 use crate::{

@@ -1,20 +1,13 @@
 //! Statements of write jobs that run through either connection of the writer.
 //!
-//! sqlx checks each when it is compiled; of a commit that the writer makes on its own thread, the direct connection runs the
-//! same text. A statement of a hundred microseconds in another thread is one of five here. Whatever is not written with these macros
-//! is for the checked connection alone: a job that comes to such a statement is run again there.
-
-use rusqlite::Row;
-
-/// A row as the direct connection reads it: the columns in the order of the fields.
-pub(super) trait DirectRow: Sized {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self>;
-}
+//! sqlx checks each when it is compiled; in a direct commit the direct connection runs the same text, on the writer's own
+//! thread. Whatever is not written with these macros is for the checked connection alone: a job that comes to such a statement
+//! is run again there.
 
 /// Says which fields a row has, in the order of its columns.
 macro_rules! direct_row {
     ($raw:ty { $($field:ident),+ $(,)? }) => {
-        impl $crate::store::sqlite::statement::DirectRow for $raw {
+        impl $crate::store::sqlite::direct_connection::DirectRow for $raw {
             fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
                 let mut columns = 0..;
                 Ok(Self { $($field: row.get(columns.next().unwrap_or_default())?),+ })

@@ -4,9 +4,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use sqlx::SqliteConnection;
 
-use super::{direct_connection::DirectConnection, tally::Tally};
+use super::{direct_connection::DirectConnection, event_insert::UncommittedEvent, tally::Tally};
 use crate::{
-    domain::{EventKind, Seq, StreamVisibility, Timestamp},
+    domain::Timestamp,
     store::{Bus, StoreError, StreamState},
 };
 
@@ -48,18 +48,6 @@ pub(super) enum WriteRoute {
     Checked,
     /// [`WriteTx::direct`], which has those of the macros in `statement`.
     Direct,
-}
-
-/// An event with its seq, not yet written.
-#[derive(Debug)]
-pub(super) struct UncommittedEvent {
-    pub(super) stream: Arc<str>,
-    pub(super) stream_id: i64,
-    pub(super) visibility: Arc<StreamVisibility>,
-    pub(super) seq: Seq,
-    pub(super) kind: EventKind,
-    pub(super) data: Arc<str>,
-    pub(super) producer_id: Option<Arc<str>>,
 }
 
 /// One step back for a stream's state in memory.

@@ -310,8 +310,7 @@ async fn step(
                 done.push(FinishedJob::Run(job));
             } else {
                 tx.rewind(mark);
-                if tx.is_misrouted {
-                    settled?;
+                if tx.is_misrouted && settled.is_ok() {
                     return Ok(Some(WriterJob::Run(job)));
                 }
                 job.answer(Ok(()));
