@@ -426,13 +426,17 @@ impl SendJob {
             error: None,
             reply_id: None,
             waits_until,
-            answered: None,
+            // Who does not wait has its answer now, however soon the turn is over.
+            answered: waits_until.is_none().then_some(RunState::Queued),
             idempotency_key: self.input.idempotency_key,
             created_at: now,
             begun_at: None,
             ended_at: None,
         };
         team::open_run(tx, &row).await?;
+        if row.answered.is_some() {
+            tx.update_run(&row).await?;
+        }
         Ok(Sent::Run(Box::new(row)))
     }
 
