@@ -72,7 +72,8 @@ impl WriteTx {
             WriteRoute::Checked => Ok(&mut self.conn),
             WriteRoute::Direct => {
                 self.is_misrouted = true;
-                Err(StoreError::Database(Arc::new(rusqlite::Error::InvalidQuery)))
+                let error = std::io::Error::other("a statement of the checked connection");
+                Err(StoreError::Database(Arc::new(error)))
             }
         }
     }
