@@ -181,7 +181,7 @@ fn what_passes_for_our_words_reaches_the_person_alone() {
         let body = json!({ "text": blank });
         invalid(&one.post(&format!("/v1/peers/{other}/messages"), &body), "text");
         let body = json!({ "display_name": blank, "backend": "x", "path": "/p" });
-        invalid(&one.post("/v1/peers", &body), "display_name");
+        invalid(&one.post("/v1/peers/register", &body), "display_name");
     }
     assert_ne!(mine, other);
 }
