@@ -9,9 +9,10 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::agent_attach::host;
+use super::naming::{self, AdvisedError};
 use super::output::{self, Column, Listing};
 use super::{Context, agent_attach};
-use crate::client::with_query;
+use crate::client::{ClientError, with_query};
 
 const LIST: Listing = Listing {
     items: "hosts",
@@ -190,7 +191,7 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Res
         AgentCommand::List(args) => list(context, &args).await,
         AgentCommand::Status { agent } => {
             let view: Value = context.client()?.get(&host(&agent, "")).await?;
-            print(context, &view, &AGENT_FIELDS)
+            print_agent(context, view)
         }
         AgentCommand::Send { agent, input, steer } => {
             let body =
@@ -206,7 +207,7 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Res
         AgentCommand::Interrupt { agent } => {
             let path = host(&agent, "/interrupt");
             let view: Value = context.client()?.post(&path, &json!({})).await?;
-            print(context, &view, &AGENT_FIELDS)
+            print_agent(context, view)
         }
         AgentCommand::Stop { agent, force, timeout, reason } => {
             let mut body = json!({ "force": force });
@@ -227,7 +228,35 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Res
     }
 }
 
-const AGENT_FIELDS: [&str; 6] = ["id", "state", "session_key", "backend", "worktree", "pid"];
+const AGENT_FIELDS: [&str; 6] = ["agent", "state", "session key", "backend", "folder", "pid"];
+
+fn print_agent(context: &Context, agent: Value) -> anyhow::Result<ExitCode> {
+    if context.json {
+        output::json(&agent)?;
+    } else {
+        output::object(&context.screen, &labelled(agent), &AGENT_FIELDS)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An agent with words for a person in place of the names of fields, and without a process that is no more.
+fn labelled(agent: Value) -> Value {
+    let Value::Object(fields) = agent else { return agent };
+    let fields = fields.into_iter().filter(|(key, value)| key != "pid" || *value != 0);
+    let fields = fields.map(|(key, value)| {
+        let label = match key.as_str() {
+            "id" => "agent".to_owned(),
+            "worktree" => "folder".to_owned(),
+            "host_pid" => "host's pid".to_owned(),
+            "socket_path" => "socket".to_owned(),
+            // A time is known by its name.
+            other if other.ends_with("_at") => key,
+            other => other.replace('_', " "),
+        };
+        (label, value)
+    });
+    fields.collect::<Map<String, Value>>().into()
+}
 
 async fn start(context: &Context, args: StartArgs) -> anyhow::Result<ExitCode> {
     let cwd = match args.cwd {
@@ -257,8 +286,36 @@ async fn start(context: &Context, args: StartArgs) -> anyhow::Result<ExitCode> {
         let here = std::env::current_dir().context("cannot tell the working folder")?;
         body.insert("default_cwd".to_owned(), here.to_string_lossy().into());
     }
-    let started: Value = context.client()?.post("/v1/hosts", &body).await?;
-    print(context, &started, &AGENT_FIELDS)
+    let instance = body.get("instance").and_then(Value::as_str).map(str::to_owned);
+    let started = context.client()?.post("/v1/hosts", &body).await;
+    let started: Value = started.map_err(|error| unread(context, instance.as_deref(), error))?;
+    print_agent(context, started)
+}
+
+/// What the daemon says of an instance that it does not know; one that config.toml has by now counts after a restart.
+pub(super) fn unread(
+    context: &Context,
+    instance: Option<&str>,
+    error: ClientError,
+) -> anyhow::Error {
+    let is_missing = error.problem().is_some_and(naming::is_about_a_name);
+    let text = std::fs::read_to_string(&context.paths.config_file).unwrap_or_default();
+    match instance.filter(|name| is_missing && has_instance(&text, name)) {
+        Some(_) => AdvisedError::new(
+            error,
+            "config.toml has it, and the daemon reads that when it starts: `svc restart`",
+        )
+        .into(),
+        None => error.into(),
+    }
+}
+
+/// Whether a configuration has `[agents.<name>]`.
+fn has_instance(config: &str, name: &str) -> bool {
+    let document: Option<toml::Table> = config.parse().ok();
+    document.is_some_and(|document| {
+        document.get("agents").and_then(|agents| agents.get(name)).is_some()
+    })
 }
 
 async fn list(context: &Context, args: &ListArgs) -> anyhow::Result<ExitCode> {
@@ -318,4 +375,28 @@ pub(super) fn text(given: String) -> anyhow::Result<String> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_is_shown_in_words_and_without_a_process_that_is_gone() {
+        let shown = labelled(json!({
+            "id": "ag_1", "worktree": "/srv", "pid": 0, "host_pid": 7, "started_at": "x", "exit_code": 1,
+        }));
+        let wanted = json!({
+            "agent": "ag_1", "folder": "/srv", "host's pid": 7, "started_at": "x", "exit code": 1,
+        });
+        assert_eq!(shown, wanted);
+        assert_eq!(labelled(json!({ "pid": 5 })), json!({ "pid": 5 }));
+    }
+
+    #[test]
+    fn an_instance_of_the_configuration_is_known() {
+        let config = "[agents.lines]\ncommand = \"x\"\n";
+        assert!(has_instance(config, "lines") && !has_instance(config, "other"));
+        assert!(!has_instance("", "lines") && !has_instance("not [toml", "lines"));
+    }
 }

@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use serde_json::{Value, json};
 
 use super::database_lock::DatabaseInUse;
-use super::naming::AdvisedError;
+use super::naming::{self, AdvisedError};
 use super::output::{self, OutputClosed};
 use crate::client::{ClientError, ClientProblem};
 use crate::config::ConfigError;
@@ -36,6 +37,8 @@ pub(super) fn code(result: anyhow::Result<ExitCode>, is_json: bool) -> ExitCode 
         || error.is::<ConfigError>()
         || client_error(&error).and_then(ClientError::problem).is_some_and(is_refused_value);
     let advised = error.downcast_ref::<AdvisedError>().map(ToString::to_string);
+    let several = client_error(&error).filter(|_| !is_json).and_then(naming::candidates);
+    let advised = advised.or(several);
     let has_lines = advised.is_some() || error.is::<ConfigError>();
     let text = advised.unwrap_or_else(|| format!("{error:#}"));
     if is_json {
@@ -64,21 +67,42 @@ pub(super) fn note_failure(text: &str, is_json: bool) {
 }
 
 /// What the parser of arguments has to say: help and the version are no errors.
-pub(super) fn usage(error: &clap::Error, is_json: bool) -> ExitCode {
+pub(super) fn usage(mut error: clap::Error, is_json: bool) -> ExitCode {
+    suggest_no_hook(&mut error);
     if !error.use_stderr() || !is_json {
         // A closed output is no failure.
         error.print().ok();
         return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
     }
     let text = error.render().to_string();
-    let text = text.trim_end().strip_prefix("error: ").unwrap_or(&text);
-    document(&problem_of("usage", "Usage error", text, false));
+    document(&problem_of("usage", "Usage error", &sentence(&text), false));
     ExitCode::from(USAGE)
 }
 
-/// A refused value of an argument: the daemon alone knows which values there are.
+/// `svc hook` is for the settings of coding agents; no person means it.
+fn suggest_no_hook(error: &mut clap::Error) {
+    let Some(ContextValue::Strings(names)) = error.remove(ContextKind::SuggestedSubcommand) else {
+        return;
+    };
+    let names: Vec<String> = names.into_iter().filter(|name| name != "hook").collect();
+    if !names.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+    }
+}
+
+/// The first paragraph of what the parser says, on one line: tips and usage are for people.
+fn sentence(text: &str) -> String {
+    let text = text.trim().strip_prefix("error: ").unwrap_or(text);
+    let first = text.split("\n\n").next().unwrap_or_default();
+    first.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A refused value of an argument: the daemon alone knows which values there are. A name is no such value: whether something
+/// has it, or several have it, is not the command line's.
 fn is_refused_value(problem: &ClientProblem) -> bool {
-    matches!(problem.status.as_u16(), 400 | 422) && problem.code == "invalid_request"
+    matches!(problem.status.as_u16(), 400 | 422)
+        && problem.code == "invalid_request"
+        && !naming::is_about_a_name(problem)
 }
 
 fn client_error(error: &anyhow::Error) -> Option<&ClientError> {
@@ -129,6 +153,52 @@ mod tests {
     use anyhow::Context as _;
 
     use super::*;
+
+    #[test]
+    fn what_the_parser_says_is_a_sentence_for_programs() {
+        let text = "error: unrecognized subcommand 'foo'\n\n  tip: a similar one exists\n\nUsage: svc [OPTIONS]\n";
+        assert_eq!(sentence(text), "unrecognized subcommand 'foo'");
+        let missing =
+            "error: the following required arguments were not provided:\n  <ID>\n\nUsage: x";
+        assert_eq!(sentence(missing), "the following required arguments were not provided: <ID>");
+    }
+
+    #[test]
+    fn nobody_is_told_to_run_a_hook() {
+        let command = clap::Command::new("svc")
+            .subcommand_required(true)
+            .subcommand(clap::Command::new("hook"))
+            .subcommand(clap::Command::new("peer"));
+        let shown = |word: &str| {
+            let parsed = command.clone().try_get_matches_from(["svc", word]);
+            let mut error = parsed.expect_err("no such command");
+            suggest_no_hook(&mut error);
+            error.render().to_string()
+        };
+        let (foo, per) = (shown("hok"), shown("per"));
+        assert!(foo.contains("hok") && !foo.contains("hook"), "{foo}");
+        assert!(per.contains("'peer'"), "{per}");
+    }
+
+    #[test]
+    fn a_name_that_nothing_has_or_several_have_is_no_usage_error() {
+        let problem = |status: u16, detail: &str| ClientProblem {
+            status: http::StatusCode::from_u16(status).expect("a status"),
+            code: "invalid_request".to_owned(),
+            detail: detail.to_owned(),
+            field: None,
+            request_id: None,
+            retry_after: None,
+            token: crate::client::TokenSource::Withheld,
+        };
+        for (detail, is_usage) in [
+            ("status: \"lost\" is not online, busy, idle or offline", true),
+            ("\"01m8\" names 2 tasks: a (x), b (y); name one by its id", false),
+            ("instance: there is no instance \"nobody\"; there are: claude", false),
+        ] {
+            assert_eq!(is_refused_value(&problem(422, detail)), is_usage, "{detail}");
+        }
+    }
 
     #[test]
     fn an_error_is_a_problem_for_programs() {

@@ -89,6 +89,6 @@ pub fn run() -> ExitCode {
             let is_json = cli.is_json();
             exit::code(commands::dispatch(cli), is_json)
         }
-        Err(error) => exit::usage(&error, commands::wants_json(std::env::args_os())),
+        Err(error) => exit::usage(error, commands::wants_json(std::env::args_os())),
     }
 }

@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::output::{self, cell, items, visible};
-use crate::client::{Client, ClientError, with_query};
+use crate::client::{Client, ClientError, ClientProblem, with_query};
 
 /// Most names that are proposed, and most candidates that are listed.
 const NEAR: usize = 3;
@@ -101,8 +101,60 @@ pub(super) async fn message_found<T>(
 
 /// Whether the daemon found several things of a name.
 fn is_several(error: &ClientError) -> bool {
-    let is_ambiguous = |detail: &str| detail.contains(" names ") && detail.contains("by its id");
     error.problem().is_some_and(|problem| is_ambiguous(&problem.detail))
+}
+
+fn is_ambiguous(detail: &str) -> bool {
+    detail.contains(" names ") && detail.contains("by its id")
+}
+
+/// Whether the daemon says that nothing has a name, or that several have it.
+pub(super) fn is_about_a_name(problem: &ClientProblem) -> bool {
+    let field = problem.detail.split_once(": ").map_or("", |(_, rest)| rest);
+    let is_missing = [&*problem.detail, field].iter().any(|text| text.starts_with("there is no "));
+    is_missing || is_ambiguous(&problem.detail)
+}
+
+/// What the daemon says of several things of one name, each on a line of its own.
+pub(super) fn candidates(error: &ClientError) -> Option<String> {
+    let detail = &error.problem().filter(|problem| is_ambiguous(&problem.detail))?.detail;
+    let (head, rest) = detail.split_once(": ")?;
+    let (list, advice) = rest.rsplit_once("; ")?;
+    let mut text = format!("{}; {}:", visible(head), visible(advice));
+    // What stands in brackets may have commas, too. Behind one that ends an entry an id follows.
+    let is_id = |text: &str| {
+        let word = text.split(' ').next().unwrap_or_default();
+        text.contains(" (") && word.len() > 4 && !word.contains([',', '(', ')'])
+    };
+    let mut entries: Vec<String> = Vec::new();
+    for part in list.split("), ") {
+        match entries.last_mut() {
+            Some(last) if !is_id(part) => last.extend(["), ", part]),
+            _ => entries.push(part.to_owned()),
+        }
+    }
+    let last = entries.len().saturating_sub(1);
+    for (index, entry) in entries.iter().enumerate() {
+        let end = if index < last { ")" } else { "" };
+        write!(text, "\n  {}{end}", visible(entry)).expect("writing to a string does not fail");
+    }
+    Some(text)
+}
+
+/// What the daemon says of a server that it does not know, and which it knows that are near.
+pub(super) fn source_missing(source: ClientError, name: &str, known: &[&str]) -> AdvisedError {
+    let near: Vec<&str> = known
+        .iter()
+        .filter(|known| known.contains(name) || distance(known, name) <= 2)
+        .take(NEAR)
+        .copied()
+        .collect();
+    let advice = match near[..] {
+        [] => "`svc mcp list` shows which there are".to_owned(),
+        _ => format!("did you mean {}?", visible(&near.join(" or "))),
+    };
+    let text = format!("there is no server {:?}; {advice}", visible(name));
+    AdvisedError { text, source }
 }
 
 /// Whether a thing has this name, or an id that begins so with or without its prefix.
@@ -201,6 +253,46 @@ mod tests {
         ] {
             assert_eq!(near(name, &peers), is, "{name}");
         }
+    }
+
+    fn answer(status: u16, detail: &str) -> ClientError {
+        ClientError::Problem(Box::new(ClientProblem {
+            status: StatusCode::from_u16(status).expect("a status"),
+            code: String::new(),
+            detail: detail.to_owned(),
+            field: None,
+            request_id: None,
+            retry_after: None,
+            token: crate::client::TokenSource::Withheld,
+        }))
+    }
+
+    #[test]
+    fn each_of_several_is_on_a_line_of_its_own() {
+        let detail = "\"01m8\" names 3 tasks: task_01m8a (a title (b), c), task_01m8b (done), \
+                      task_01m8c (failed); name one by its id";
+        let text = candidates(&answer(422, detail)).expect("candidates");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "\"01m8\" names 3 tasks; name one by its id:",
+                "  task_01m8a (a title (b), c)",
+                "  task_01m8b (done)",
+                "  task_01m8c (failed)"
+            ]
+        );
+        assert_eq!(candidates(&answer(404, "there is no task \"x\"")), None);
+    }
+
+    #[test]
+    fn a_server_that_nobody_knows_is_told_with_its_neighbours() {
+        let error = |name: &str| {
+            let known = ["toy", "files"];
+            source_missing(answer(404, "there is no server"), name, &known).to_string()
+        };
+        assert_eq!(error("to"), "there is no server \"to\"; did you mean toy?");
+        assert!(error("nope").ends_with("`svc mcp list` shows which there are"));
     }
 
     #[test]

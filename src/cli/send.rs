@@ -66,7 +66,9 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> anyhow::Result<Exi
             body[name] = value.into();
         }
     }
-    let sent: Value = context.client()?.post("/v1/send_message", &body).await?;
+    let sent = context.client()?.post("/v1/send_message", &body).await;
+    let instance = body["instance"].as_str();
+    let sent: Value = sent.map_err(|error| agent::unread(context, instance, error))?;
     if args.is_async {
         if context.json {
             output::json(&sent)?;

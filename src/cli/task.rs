@@ -29,6 +29,10 @@ const LIST: Listing = Listing {
     next: Some("--cursor"),
 };
 
+/// How much of a prompt stands where a task has no title.
+const TITLE_WORDS: usize = 12;
+const TITLE_CHARS: usize = 80;
+
 /// `svc task …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum TaskCommand {
@@ -197,6 +201,10 @@ async fn list(context: &Context, args: &ListArgs) -> anyhow::Result<ExitCode> {
         ("cursor", args.cursor.as_deref()),
     ];
     let page: Value = context.client()?.get(&with_query("/v1/tasks", &query)).await?;
+    let mut page = page;
+    if !context.json {
+        title_by_prompt(&mut page);
+    }
     LIST.print(context, &page)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -304,6 +312,19 @@ fn print(context: &Context, task: &Value) -> anyhow::Result<()> {
     )
 }
 
+/// Gives each task of a table that has no title the first words of its prompt, which tell it from the others.
+fn title_by_prompt(page: &mut Value) {
+    for task in page.get_mut("tasks").and_then(Value::as_array_mut).into_iter().flatten() {
+        if task["title"].is_null()
+            && let Some(prompt) = task["prompt"].as_str()
+        {
+            let words: Vec<&str> = prompt.split_whitespace().take(TITLE_WORDS).collect();
+            let title: String = words.join(" ").chars().take(TITLE_CHARS).collect();
+            task["title"] = title.into();
+        }
+    }
+}
+
 /// A reply to a task, which is no output of it.
 fn reply_text(reply: &Value) -> String {
     let cell = |key| output::cell(reply, key);
@@ -316,7 +337,9 @@ fn reply_text(reply: &Value) -> String {
 fn ending(task: &Value) -> String {
     let mut text = format!("task {}", output::visible(&output::cell(task, "status")));
     for (key, label) in [("exit_code", "exit code"), ("signal", "signal"), ("error", "error")] {
-        if task.get(key).is_some_and(|value| !value.is_null()) {
+        // The error says why it ended; the signal may be the daemon's own, which ends what cannot go on.
+        let is_explained = key == "signal" && task["error"].is_string();
+        if !is_explained && task.get(key).is_some_and(|value| !value.is_null()) {
             let value = output::visible(&output::cell(task, key));
             text.extend([", ", label, " ", &value]);
         }
@@ -354,4 +377,30 @@ fn creation(args: CreateArgs) -> anyhow::Result<Value> {
         .collect();
     body.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
     Ok(Value::Object(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_task_without_a_title_is_known_by_its_prompt() {
+        let mut page = json!({ "tasks": [
+            { "prompt": "look at\nthe last   commit" }, { "title": "own", "prompt": "x" }, {},
+        ] });
+        title_by_prompt(&mut page);
+        assert_eq!(page["tasks"][0]["title"], "look at the last commit");
+        assert_eq!(page["tasks"][1]["title"], "own");
+        assert!(page["tasks"][2]["title"].is_null());
+    }
+
+    #[test]
+    fn a_signal_is_named_where_no_error_says_why() {
+        let failed = json!({ "status": "failed", "signal": "SIGKILL", "error": "not logged in" });
+        assert_eq!(ending(&failed), "task failed, error not logged in");
+        let killed = json!({ "status": "failed", "signal": "SIGKILL" });
+        assert_eq!(ending(&killed), "task failed, signal SIGKILL");
+    }
 }

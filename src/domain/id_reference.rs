@@ -1,7 +1,7 @@
 //! The beginning of an id in place of the whole.
 
 /// Characters of an id that are enough to name it, behind what all ids of its kind begin with.
-const PREFIX_CHARS: usize = 4;
+pub const PREFIX_CHARS: usize = 4;
 /// Characters of a whole id, behind what all ids of its kind begin with.
 const ID_CHARS: usize = 26;
 
@@ -15,6 +15,13 @@ pub enum IdReference {
 }
 
 impl IdReference {
+    /// Whether a text is the beginning of an id that is too short to name anything: `kind` and a few characters.
+    pub fn is_too_short(text: &str, kind: &str) -> bool {
+        let is_digit = |c: char| c.is_ascii_digit() || c.is_ascii_lowercase();
+        text.strip_prefix(kind)
+            .is_some_and(|rest| rest.len() < PREFIX_CHARS && rest.chars().all(is_digit))
+    }
+
     /// Reads what a caller wrote; `kind` is what all ids of the kind begin with, and may be left out. `None` if the text is too
     /// short, or is the beginning of no id.
     pub fn parse(text: &str, kind: &str) -> Option<Self> {
@@ -33,6 +40,20 @@ impl IdReference {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_beginning_that_is_too_short_is_known() {
+        for (text, is) in [
+            ("peer_", true),
+            ("peer_01k", true),
+            ("peer_01k9", false),
+            ("peer_a b", false),
+            ("msg_01", false),
+            ("01k", false),
+        ] {
+            assert_eq!(IdReference::is_too_short(text, "peer_"), is, "{text}");
+        }
+    }
 
     #[test]
     fn four_characters_of_an_id_may_name_it() {

@@ -52,7 +52,7 @@ pub use id::{
     AgentId, AgentRequestId, CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId,
     PeerId, RunId, TaskId, TokenId, ValueId, new_secret,
 };
-pub use id_reference::IdReference;
+pub use id_reference::{IdReference, PREFIX_CHARS as ID_PREFIX_CHARS};
 pub use instance::{AgentInstance, InstanceStatus, InstanceView, StartRate, is_instance_name};
 pub use json_weight::json_weight;
 pub use message::{

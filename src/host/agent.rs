@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use super::ansi::without_ansi;
 use super::backend::{
     AgentProtocol, Decision, Effect, Effects, PromptInput, TurnResult, VendorRequest, protocol_of,
 };
@@ -228,7 +229,7 @@ impl HostedAgent {
             self.stderr.pop_front();
         }
         let text = String::from_utf8_lossy(&line.bytes[..line.bytes.len().min(4 * STDERR_WIDTH)]);
-        self.stderr.push_back(text.chars().take(STDERR_WIDTH).collect());
+        self.stderr.push_back(without_ansi(&text).chars().take(STDERR_WIDTH).collect());
     }
 
     /// Takes input, now or after the turns before it.

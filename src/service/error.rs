@@ -2,13 +2,16 @@
 
 use std::fmt;
 
-use crate::{domain::GhapId, store::StoreError};
+use crate::{
+    domain::{AgentId, GhapId, ID_PREFIX_CHARS, IdReference, MessageId, PeerId, TaskId, TokenId},
+    store::StoreError,
+};
 
 /// Failure of a service call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nothing has that id.
-    #[error("there is no {kind} {id:?}")]
+    #[error("there is no {kind} {id:?}{}", .kind.too_short(.id))]
     NotFound {
         /// Each adapter chooses its hint by this.
         kind: ResourceKind,
@@ -149,6 +152,27 @@ pub enum ResourceKind {
     AgentRequest,
 }
 
+impl ResourceKind {
+    /// What else is to be said where a text is the beginning of an id and too short to name one.
+    fn too_short(self, text: &str) -> String {
+        let prefix = match self {
+            Self::Peer => PeerId::PREFIX,
+            Self::Task => TaskId::PREFIX,
+            Self::Message => MessageId::PREFIX,
+            Self::GhapRecord => GhapId::PREFIX,
+            Self::Token => TokenId::PREFIX,
+            Self::Agent => AgentId::PREFIX,
+            _ => return String::new(),
+        };
+        if !IdReference::is_too_short(text, prefix) {
+            return String::new();
+        }
+        format!(
+            "; the beginning of an id has at least {ID_PREFIX_CHARS} characters behind {prefix:?}"
+        )
+    }
+}
+
 impl fmt::Display for ResourceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -212,5 +236,26 @@ impl From<StoreError> for Error {
             }
             _ => Self::Internal(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_beginning_of_an_id_that_is_too_short_is_told_of() {
+        for (kind, text) in [
+            (ResourceKind::Peer, "peer_01m"),
+            (ResourceKind::Task, "task_01"),
+            (ResourceKind::Message, "msg_01"),
+            (ResourceKind::Agent, "ag_01"),
+            (ResourceKind::Token, "tok_01m"),
+        ] {
+            let error = Error::not_found(kind, text).to_string();
+            assert!(error.contains("at least 4 characters"), "{error}");
+        }
+        let whole = Error::not_found(ResourceKind::Peer, "peer_01kbpx6v5z7t2a4b6c8d9e0f1g");
+        assert!(!whole.to_string().contains("at least"), "{whole}");
     }
 }

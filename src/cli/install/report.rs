@@ -116,10 +116,12 @@ fn print_file(
     outcome: &Result<FileOutcome, ApplyError>,
     dry_run: bool,
 ) -> anyhow::Result<()> {
+    // A file that was svc's alone goes with it.
+    let verb = if path.exists() { "changed" } else { "removed" };
     let path = output::visible(&path.display().to_string());
     match outcome {
         Ok(FileOutcome::Changed(diff)) if dry_run => output::block(diff),
-        Ok(FileOutcome::Changed(_)) => output::line(&format!("{}: changed {path}", client.name())),
+        Ok(FileOutcome::Changed(_)) => output::line(&format!("{}: {verb} {path}", client.name())),
         Ok(FileOutcome::Unchanged) => {
             output::line(&format!("{}: {path} is as it should be", client.name()))
         }

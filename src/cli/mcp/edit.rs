@@ -1,5 +1,6 @@
 //! What changes files: entries, approvals, switches.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -164,7 +165,30 @@ pub(super) async fn add(context: &Context, args: AddArgs) -> anyhow::Result<Exit
     if !headers.is_empty() {
         entry["headers"] = Value::Object(headers);
     }
-    put(context, &args.name, &entry, args.scope).await
+    let added = put(context, &args.name, &entry, args.scope).await?;
+    if kind.is_none()
+        && let Some(warning) = missing_program(command, context.env.os("PATH"))
+    {
+        output::note(&format!("warning: {warning}"));
+    }
+    Ok(added)
+}
+
+/// What to say of a program that is not there now. It may come later, so it is no error. One with a variable in it is only known
+/// where it is started.
+fn missing_program(command: &str, paths: Option<&OsStr>) -> Option<String> {
+    if command.contains('$') || command.starts_with('~') {
+        return None;
+    }
+    if command.contains('/') {
+        return (!Path::new(command).is_file()).then(|| {
+            format!("there is no program {command}: the server cannot start before there is one")
+        });
+    }
+    let is_there = std::env::split_paths(paths?).any(|folder| folder.join(command).is_file());
+    (!is_there).then(|| {
+        format!("there is no {command} on the PATH: the server cannot start before there is one")
+    })
 }
 
 pub(super) async fn add_json(
@@ -297,4 +321,23 @@ fn done(context: &Context, name: &str, told: &str, file: &Path) -> anyhow::Resul
         output::line(told)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_not_there_is_told_of() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("toy"), "").expect("writes");
+        let paths = Some(folder.path().as_os_str());
+        assert_eq!(missing_program("toy", paths), None);
+        assert_eq!(missing_program(&folder.path().join("toy").display().to_string(), None), None);
+        assert_eq!(missing_program("${HOME}/bin/x", paths), None, "known where it is started");
+        for absent in ["nope", "/no/such"] {
+            let warning = missing_program(absent, paths).expect("a warning");
+            assert!(warning.contains(absent), "{warning}");
+        }
+    }
 }

@@ -2,9 +2,11 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use http::StatusCode;
 use serde_json::{Value, json};
 
+use super::super::naming::source_missing;
 use super::super::output::{self, Column, Listing};
 use super::super::{Context, tools};
 use super::project::ProjectClient;
@@ -22,6 +24,7 @@ const LIST: Listing = Listing {
         Column::number("TOOLS", "tools").rank(1),
         Column::path("FROM", "from").rank(3),
         Column::path("HIDDEN BY", "hidden_by").rank(6),
+        Column::text("REASON", "reason").rank(2),
         Column::text("NEXT", "next_action").rank(2),
     ],
     empty: "no servers; `svc mcp add` names one",
@@ -54,12 +57,13 @@ pub(super) async fn list(context: &Context) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) async fn get(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
+    let name = &known_name(context, name).await?;
     let mut source: Value = context.client()?.get(&path_of(name, "")?).await?;
     let from = source.get("from").and_then(Value::as_str).unwrap_or_default().to_owned();
     let files = context.config(&Flags::default())?.sources;
     let here = std::env::current_dir().context("cannot tell the present folder")?;
     let plan = files.plan(Some(&here));
-    let planned = plan.sources.into_iter().find(|it| it.name == name && it.from == from);
+    let planned = plan.sources.into_iter().find(|it| it.name == *name && it.from == from);
     // Where the entry came with a flag, only the daemon has it.
     if let Some(planned) = planned {
         source["entry"] = masked(planned.written);
@@ -94,7 +98,7 @@ fn masked(mut entry: Value) -> Value {
 
 pub(super) async fn tools(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
     // Unknown names are an error, and no empty list.
-    context.client()?.get::<Value>(&path_of(name, "")?).await.map(drop)?;
+    let name = &known_name(context, name).await?;
     let caller = caller_of(context, name).await?;
     let own = tools::of_source(&caller.client, name).await;
     caller.end().await;
@@ -104,6 +108,7 @@ pub(super) async fn tools(context: &Context, name: &str) -> anyhow::Result<ExitC
 }
 
 pub(super) async fn reconnect(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
+    let name = &known_name(context, name).await?;
     let source: Value = context.client()?.post(&path_of(name, "/reconnect")?, &json!({})).await?;
     if context.json {
         output::json(&source)?;
@@ -114,6 +119,7 @@ pub(super) async fn reconnect(context: &Context, name: &str) -> anyhow::Result<E
 }
 
 pub(super) async fn logs(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
+    let name = &known_name(context, name).await?;
     let log: Value = context.client()?.get(&path_of(name, "/log")?).await?;
     if context.json {
         output::json(&log)?;
@@ -132,6 +138,7 @@ pub(super) async fn call(
     tool: &str,
     arguments: Vec<String>,
 ) -> anyhow::Result<ExitCode> {
+    let name = &known_name(context, name).await?;
     let caller = caller_of(context, name).await?;
     let done = call_as(context, &caller, name, tool, arguments).await;
     caller.end().await;
@@ -158,15 +165,89 @@ async fn call_as(
     let names = own.iter().filter_map(|tool| tool.get("name").and_then(Value::as_str));
     let plain = format!("{name}__{tool}");
     let found = names.clone().find(|known| *known == tool || *known == plain);
-    let found = found
-        .with_context(|| format!("{name} has no tool {tool:?}; see `svc mcp tools {name}`"))?
-        .to_owned();
+    let Some(found) = found.map(str::to_owned) else {
+        let source: Value = context.client()?.get(&path_of(name, "")?).await?;
+        bail!("{}", missing_tool(&source, name, tool));
+    };
     tools::call_by_name(context, &caller.client, found, arguments).await
+}
+
+/// Why a server has no such tool: one that is not connected has told of none.
+fn missing_tool(source: &Value, name: &str, tool: &str) -> String {
+    let state = source["state"].as_str().unwrap_or_default();
+    if matches!(state, "connected" | "") {
+        return format!("{name} has no tool {tool:?}; see `svc mcp tools {name}`");
+    }
+    let cell = |key: &str| source[key].as_str().filter(|text| !text.is_empty());
+    let state = output::visible(&state.replace('_', " "));
+    let mut text = format!("{name} is {state}, so its tools are not known yet");
+    for part in [cell("reason"), cell("next_action")].into_iter().flatten() {
+        text.extend(["; ", &output::visible(part)]);
+    }
+    text
+}
+
+/// The name of the server that is meant: this one, or the only one that begins so.
+async fn known_name(context: &Context, name: &str) -> anyhow::Result<String> {
+    let client = context.client()?;
+    let page: Value = client.get(&path("/v1/sources")?).await?;
+    let names = output::items(&page, "sources").iter().filter_map(|source| source["name"].as_str());
+    let names: Vec<&str> = names.collect();
+    if let Some(meant) = meant(&names, name) {
+        return Ok(meant.to_owned());
+    }
+    match client.get::<Value>(&path_of(name, "")?).await {
+        Ok(_) => Ok(name.to_owned()),
+        Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {
+            Err(source_missing(error, name, &names).into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The name itself, or the only one that begins so.
+fn meant<'a>(names: &[&'a str], name: &str) -> Option<&'a str> {
+    if let Some(known) = names.iter().find(|known| **known == name) {
+        return Some(known);
+    }
+    let mut near: Vec<&str> =
+        names.iter().filter(|known| !name.is_empty() && known.starts_with(name)).copied().collect();
+    near.dedup();
+    match near[..] {
+        [only] => Some(only),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_is_named_by_its_beginning_if_that_is_of_one_alone() {
+        let names = ["toy", "toy-two", "files"];
+        for (name, is) in
+            [("toy", Some("toy")), ("fi", Some("files")), ("to", None), ("", None), ("x", None)]
+        {
+            assert_eq!(meant(&names, name), is, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_not_connected_has_no_tools_yet() {
+        let source = json!({ "state": "connecting" });
+        assert_eq!(
+            missing_tool(&source, "toy", "echo"),
+            "toy is connecting, so its tools are not known yet"
+        );
+        let source = json!({ "state": "backing_off", "reason": "no such file", "next_action": "it is started again" });
+        assert_eq!(
+            missing_tool(&source, "toy", "echo"),
+            "toy is backing off, so its tools are not known yet; no such file; it is started again"
+        );
+        let source = json!({ "state": "connected" });
+        assert!(missing_tool(&source, "toy", "echo").starts_with("toy has no tool"));
+    }
 
     #[test]
     fn values_that_may_be_secrets_are_not_shown() {
