@@ -140,6 +140,16 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Resu
                     output::visible(former)
                 ));
             }
+            if !context.json
+                && let Some(other) = before.as_ref().and_then(|page| living_namesake(page, &peer))
+            {
+                output::note(&format!(
+                    "svc: {} is also the name of {}, which is {}: one of the two is meant by its id alone, not by its name",
+                    output::visible(&output::cell(&peer, "display_name")),
+                    output::visible(&output::cell(other, "peer_id")),
+                    output::visible(&output::cell(other, "status")),
+                ));
+            }
             peer
         }
         PeerCommand::Heartbeat { peer, status } => {
@@ -180,6 +190,15 @@ fn mark_operator(page: &mut Value) {
 fn former_name<'a>(page: &'a Value, peer: &Value) -> Option<&'a str> {
     let known = output::items(page, "peers").iter().find(|it| it["peer_id"] == peer["peer_id"])?;
     known["display_name"].as_str().filter(|name| peer["display_name"] != *name)
+}
+
+/// Another peer of this name that is here.
+fn living_namesake<'a>(page: &'a Value, peer: &Value) -> Option<&'a Value> {
+    output::items(page, "peers").iter().find(|it| {
+        it["peer_id"] != peer["peer_id"]
+            && it["display_name"] == peer["display_name"]
+            && it["status"] != "offline"
+    })
 }
 
 /// Only what was given: a field that is left out keeps its value when the peer is known.

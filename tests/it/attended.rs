@@ -162,3 +162,50 @@ fn whoever_asks_without_a_peer_gets_the_answer_of_a_turn() {
     let own = peer_of(&d, "stranger");
     assert_eq!(question(&stranger, &own)["text"], "said at the end");
 }
+
+/// A person who asks a session has what its turn said last, as a session has that asks one.
+#[test]
+fn the_last_words_of_a_turn_answer_what_a_person_asked() {
+    let d = with_config(CONFIG);
+    hook(&d, "s-1", "SessionStart", &json!({ "source": "startup" }));
+    let peer = peer_of(&d, "s-1");
+    let ask = |words: &str| {
+        let asked = d.post(
+            &format!("/v1/peers/{peer}/messages"),
+            &json!({ "text": words, "type": "query" }),
+        );
+        asked.ok(200)
+    };
+    let said = |words: &str| {
+        hook(&d, "s-1", "Stop", &json!({ "last_assistant_message": words }));
+    };
+    let asked = ask("is the branch ready?");
+    let given = hook(&d, "s-1", "PreToolUse", &using());
+    assert!(given.contains("is the branch ready?"), "{given}");
+    hook(&d, "s-1", "PostToolUse", &using());
+    said("Yes: all 12 tests pass.");
+    let answers = || {
+        let inbox = d.get("/v1/peers/operator/messages?peek=true").ok(200);
+        inbox["messages"].as_array().expect("messages").clone()
+    };
+    let answer = answers().pop().expect("an answer");
+    assert_eq!(
+        (&answer["text"], &answer["type"], &answer["correlation_id"], &answer["from_peer"]),
+        (&json!("Yes: all 12 tests pass."), &json!("response"), &asked["id"], &json!(peer))
+    );
+    let state = |asked: &Value| {
+        d.get(&format!("/v1/messages/{}", text(asked, "id"))).ok(200)["state"].clone()
+    };
+    assert_eq!(state(&asked), "acked");
+
+    // An answer by a call is the answer, and one turn answers once.
+    let asked = ask("and now?");
+    hook(&d, "s-1", "PreToolUse", &using());
+    hook(&d, "s-1", "PostToolUse", &using());
+    let body = json!({ "from_peer": peer, "type": "response", "correlation_id": asked["id"], "text": "by a call" });
+    d.post("/v1/peers/operator/messages", &body).ok(200);
+    said("I have answered.");
+    said("I have answered, I said.");
+    let texts: Vec<Value> = answers().iter().map(|it| it["text"].clone()).collect();
+    assert_eq!(texts, ["Yes: all 12 tests pass.", "by a call"]);
+}

@@ -40,10 +40,10 @@ fn open_questions_are_told_from_others_on_a_narrow_screen() {
     let row = ran.ok().lines().nth(1).expect("a row");
     assert!(row.contains(&asked[..14]) && row.contains(" open "), "{ran:?}");
     assert!(row.contains("ann") && row.contains("bob"), "{ran:?}");
-    assert!(
-        svc(&d.home, &["message", "list"]).stdout.contains("queued"),
-        "a program gets the state"
-    );
+    let piped = svc(&d.home, &["message", "list"]);
+    assert!(piped.ok().contains("open") && !piped.stdout.contains("queued"), "{piped:?}");
+    let raw = svc(&d.home, &["message", "list", "--json"]);
+    assert!(raw.stdout.contains("queued"), "a program gets the state");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_near_miss_is_told_who_may_be_meant() {
         (&["ask", "gemni@mono", "hi", "--timeout", "0"], "did you mean gemini@mono?"),
         (&["message", "send", "mono", "hi"], "did you mean codex@mono or gemini@mono?"),
         (&["tell", "nobody", "hi"], "`svc peer list` shows who is here"),
-        (&["reply", "latest", "yes"], "nobody has written to you yet"),
+        (&["reply", "latest", "yes"], "no question to you is open; `svc tell NAME …`"),
     ] {
         let ran = svc(&d.home, args);
         assert!(ran.code == Some(1) && ran.stderr.contains(words), "{args:?}: {ran:?}");

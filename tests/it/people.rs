@@ -304,3 +304,82 @@ fn a_person_tells_and_answers() {
     let several = svc(&d.home, &["message", "show", &first[..8]]);
     assert!(several.code == Some(1) && several.stderr.contains("names"), "{several:?}");
 }
+
+#[test]
+fn the_latest_is_the_last_open_question_and_the_reply_says_what_it_answers() {
+    let d = Daemon::start();
+    let ann = agent(&d, "ann");
+    let say = |kind: &str, words: &str| {
+        let body = json!({ "text": words, "type": kind });
+        text(&d.session("ann").post("/v1/peers/operator/messages", &body).ok(200), "id")
+    };
+    let (first, second) = (say("query", "Which\ncolour?"), say("query", &"long ".repeat(40)));
+    say("notification", "build 12 is green");
+    svc(&d.home, &["ask", "ann", "my own question", "--timeout", "0"]).ok();
+
+    let ran = svc(&d.home, &["reply", "latest", "short"]);
+    let told = ran.ok();
+    assert!(told.contains("it answers what ann asked: long long ") && told.contains('…'), "{told}");
+    let ran = svc(&d.home, &["reply", "latest", "blue"]);
+    assert!(ran.ok().contains("it answers what ann asked: Which colour?\n"), "{ran:?}");
+    let had = read(&d, &ann);
+    assert_eq!(each(&had, "text"), ["my own question", "short", "blue"]);
+    assert_eq!(each(&had[1..], "correlation_id"), [second, first]);
+
+    for _ in 0..2 {
+        let none = svc(&d.home, &["reply", "latest", "hi"]);
+        assert_eq!((none.code, &*none.stdout), (Some(1), ""), "{none:?}");
+        assert!(none.stderr.contains("no question to you is open; `svc tell NAME …`"), "{none:?}");
+    }
+    assert_eq!(read(&d, &ann).len(), 0, "nothing was sent");
+}
+
+#[test]
+fn an_open_question_stays_in_the_inbox_until_it_is_answered() {
+    let d = Daemon::start();
+    agent(&d, "ann");
+    for (kind, words) in [("notification", "fyi"), ("query", "Shall I merge?")] {
+        let body = json!({ "text": words, "type": kind });
+        d.session("ann").post("/v1/peers/operator/messages", &body).ok(200);
+    }
+    for _ in 0..2 {
+        let ran = svc(&d.home, &["inbox", "--ack"]);
+        assert!(ran.ok().contains("Shall I merge?"), "{ran:?}");
+        assert!(ran.stderr.contains("1 open question stays in the inbox"), "{ran:?}");
+    }
+    assert_eq!(each(&peek(&d, "operator"), "text"), ["Shall I merge?"]);
+    svc(&d.home, &["reply", "latest", "yes"]).ok();
+    assert!(svc(&d.home, &["inbox"]).ok().contains("nothing waits for you"));
+}
+
+#[test]
+fn whoever_takes_the_name_of_one_who_is_here_is_told() {
+    let d = Daemon::start();
+    let ann = agent(&d, "ann");
+    let take = |path: &str| {
+        let args = ["peer", "register", "--display-name", "ann", "--backend", "x", "--path", path];
+        svc(&d.home, &args)
+    };
+    let ran = take("/tmp/a");
+    ran.ok();
+    assert!(
+        ran.stderr.contains("svc: ann is also the name of ") && ran.stderr.contains(&ann),
+        "{ran:?}"
+    );
+    for peer in each(&page(&d.get("/v1/peers"), "peers"), "peer_id") {
+        d.post(&format!("/v1/peers/{peer}/heartbeat"), &json!({ "status": "offline" })).ok(200);
+    }
+    let ran = take("/tmp/b");
+    assert!(ran.ok().contains("ann") && ran.stderr.is_empty(), "the name is free: {ran:?}");
+}
+
+#[test]
+fn a_question_has_one_state_in_the_table_wherever_that_goes() {
+    let d = Daemon::start();
+    agent(&d, "ann");
+    svc(&d.home, &["ask", "ann", "which?", "--timeout", "0"]).ok();
+    let piped = svc(&d.home, &["message", "list"]);
+    assert!(piped.ok().split_whitespace().any(|word| word == "open"), "{piped:?}");
+    let raw = svc(&d.home, &["message", "list", "--json"]).json();
+    assert_eq!(raw["messages"][0]["state"], "queued");
+}

@@ -160,3 +160,34 @@ fn no_column_needs_quotation_marks_and_a_status_says_whose_it_is() {
         }
     }
 }
+
+#[test]
+fn who_waits_is_who_is_in_the_inbox() {
+    let d = Daemon::start();
+    let hook = |name: &str, more: &Value| {
+        let mut payload =
+            json!({ "session_id": "s-1", "cwd": "/nowhere/p", "hook_event_name": name });
+        payload.as_object_mut().expect("one").extend(more.as_object().expect("one").clone());
+        call(&d, "hook_event", &json!({ "client": "claude-code", "payload": payload }));
+    };
+    hook("SessionStart", &json!({ "source": "startup" }));
+    let peers = d.get("/v1/peers").ok(200);
+    let own = text(&peers["peers"][0], "peer_id");
+    for (kind, words) in [("notification", "fyi"), ("query", "which?")] {
+        let body = json!({ "text": words, "type": kind });
+        d.post(&format!("/v1/peers/{own}/messages"), &body).ok(200);
+    }
+    let waiting = || {
+        let file = Connection::open(d.home.path("svc.db")).expect("opens");
+        let sql = format!("select waiting from peers_now where peer_id = '{own}'");
+        let inbox = d.get(&format!("/v1/peers/{own}/messages?peek=true")).ok(200);
+        (rows(&file, &sql)[0][0].clone(), inbox["count"].clone())
+    };
+    assert_eq!(waiting(), (json!(2), json!(2)));
+    hook("UserPromptSubmit", &json!({ "prompt": "go on" }));
+    hook(
+        "PreToolUse",
+        &json!({ "tool_name": "Bash", "tool_use_id": "t", "tool_input": { "command": "ls" } }),
+    );
+    assert_eq!(waiting(), (json!(1), json!(1)), "what a hook gave and asks nothing waits no more");
+}

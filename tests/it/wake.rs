@@ -108,6 +108,37 @@ fn a_session_is_woken_before_its_first_prompt() {
     assert_eq!(shown, Value::Null);
 }
 
+/// Somebody waits for the answer to a question, and a session that was just opened may have no prompt for hours.
+#[test]
+fn a_question_that_waited_wakes_the_session_that_opens_and_news_does_not() {
+    let d = Daemon::start();
+    let inbox = begin(&d, "claude", "s");
+    hook(&d.home, "claude", &event("s", "SessionEnd", &json!({ "reason": "exit" })));
+    let news = json!({ "text": "main is frozen", "type": "notification" });
+    let (asked, told) = (send(&d, &inbox, "is it green?"), d.post(&inbox, &news).ok(200));
+    let resume = event("s", "SessionStart", &json!({ "source": "resume" }));
+    let given = hook(&d.home, "claude", &resume);
+    let given = given["hookSpecificOutput"]["additionalContext"].as_str().expect("context");
+    assert!(given.contains("is it green?") && given.contains("main is frozen"), "{given}");
+    assert_eq!((state(&d, &asked), state(&d, &told)), (json!("offered"), json!("offered")));
+
+    let ran = waiter(&d.home, "s", "SessionStart", &[]).wait(SOON);
+    woken(&ran, "is it green?");
+    assert!(!ran.stderr.contains("main is frozen"), "{ran:?}");
+    assert_eq!(state(&d, &asked), "offered", "no turn began");
+    let prompt = json!({ "prompt": ran.stderr });
+    hook(&d.home, "claude", &event("s", "UserPromptSubmit", &prompt));
+    assert_eq!((state(&d, &asked), state(&d, &told)), (json!("injected"), json!("injected")));
+    // Once: it is no question of the start any more.
+    hook(&d.home, "claude", &event("s", "Stop", &json!({})));
+    let waiting = waiter(&d.home, "s", "Stop", &[]);
+    let woke_by = |words: &str| send(&d, &inbox, words);
+    eventually(SOON, || woke_by("and now?")["delivery"] == "at once");
+    let ran = waiting.wait(SOON);
+    woken(&ran, "and now?");
+    assert!(!ran.stderr.contains("is it green?"), "{ran:?}");
+}
+
 /// Nothing in the line moves the cursor, ends the line or turns its direction.
 #[test]
 fn the_line_that_a_person_sees_is_one_line_of_text() {

@@ -18,8 +18,10 @@ use crate::private_file;
 
 /// How long the daemon is left to others, who may start it again: a service manager, or a person.
 const GRACE: Duration = Duration::from_secs(3);
-/// Time between two starts, of all waiters together: a daemon that dies at its start is not started all the time.
-const BETWEEN_STARTS: Duration = Duration::from_mins(1);
+/// Most starts of all waiters together within [`STARTS_WINDOW`]: a daemon that dies at its start is not started all the time,
+/// and one that is killed again comes back.
+const STARTS: usize = 3;
+const STARTS_WINDOW: Duration = Duration::from_mins(1);
 
 /// What one waiter has seen of a daemon that is away.
 #[derive(Debug, Default)]
@@ -44,48 +46,72 @@ impl DaemonRevival {
         if self.away_since.get_or_insert_with(Instant::now).elapsed() < GRACE {
             return;
         }
-        let turn = match StartTurn::take(&context.paths.home.join("revival.lock")) {
+        let mut turn = match StartTurn::take(&context.paths.home.join("revival.lock")) {
             Ok(Some(turn)) => turn,
-            // Another waiter starts it, or has just tried.
+            // Another waiter starts it, or it was started too often.
             Ok(None) => return,
             Err(error) => return log.note("wait", &format!("revival.lock: {error}")),
         };
-        if was_killed(&context.paths)
-            && let Err(error) = daemon::ensure_apart(context).await
-        {
+        // Another waiter may have started it between.
+        if !was_killed(&context.paths) {
+            return;
+        }
+        if let Err(error) = turn.note_start() {
+            return log.note("wait", &format!("revival.lock: {error}"));
+        }
+        if let Err(error) = daemon::ensure_apart(context).await {
             let problem = format!("the daemon was killed and could not be started: {error:#}");
             log.note("wait", &problem);
         }
+        // The next time that it is killed others have time again.
+        self.away_since = None;
         drop(turn);
     }
 }
 
-/// The right to start the daemon, which one waiter has at a time, once in [`BETWEEN_STARTS`].
+/// The right to start the daemon, which one waiter has at a time, at most [`STARTS`] times within [`STARTS_WINDOW`].
 #[derive(Debug)]
-struct StartTurn(#[expect(dead_code, reason = "its lock is given back when it is closed")] File);
+struct StartTurn {
+    /// Its lock is given back when it is closed.
+    file: File,
+    /// When the daemon was started within the window, in milliseconds of the machine's clock.
+    starts: Vec<u64>,
+}
 
 impl StartTurn {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "compared with the time of a file, which is the machine's"
-    )]
     fn take(path: &Path) -> io::Result<Option<Self>> {
-        let mut file = private_file::append(path)?;
+        let file = private_file::append(path)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        let (now, meta) = (SystemTime::now(), file.metadata()?);
-        let since = now.duration_since(meta.modified()?);
-        // The file that was made just now is empty.
-        if meta.len() > 0 && since.is_ok_and(|since| since < BETWEEN_STARTS) {
-            return Ok(None);
-        }
-        file.set_len(0)?;
-        file.write_all(b"a waiter has started the daemon\n")?;
-        Ok(Some(Self(file)))
+        let now = milliseconds();
+        let window = u64::try_from(STARTS_WINDOW.as_millis()).unwrap_or(u64::MAX);
+        // Of an earlier version there may be words, and after the clock was set back a time to come.
+        let starts: Vec<u64> = std::fs::read_to_string(path)?
+            .lines()
+            .filter_map(|line| line.parse().ok())
+            .filter(|at| now.checked_sub(*at).is_some_and(|since| since < window))
+            .collect();
+        Ok((starts.len() < STARTS).then_some(Self { file, starts }))
     }
+
+    fn note_start(&mut self) -> io::Result<()> {
+        self.starts.push(milliseconds());
+        self.file.set_len(0)?;
+        let lines: String = self.starts.iter().map(|at| format!("{at}\n")).collect();
+        self.file.write_all(lines.as_bytes())
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "compared with what other processes wrote, by the machine's clock"
+)]
+fn milliseconds() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -116,19 +142,27 @@ mod tests {
         assert!(!folder.path().join("revival.lock").exists(), "nothing was started");
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the time of a file is the machine's")]
     #[test]
-    fn one_waiter_starts_the_daemon_once_in_a_while() {
+    fn one_waiter_starts_the_daemon_a_few_times_a_minute() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("revival.lock");
+        std::fs::write(&path, "a waiter has started the daemon\n").expect("of an earlier version");
         let take = || StartTurn::take(&path).expect("a file");
         let first = take().expect("the first");
         assert!(take().is_none(), "it is being started");
         drop(first);
-        assert!(take().is_none(), "it was started just now");
-        let file = File::options().append(true).open(&path).expect("it is there");
-        file.set_modified(SystemTime::now() - BETWEEN_STARTS).expect("its owner");
-        assert!(take().is_some());
+        for _ in 0..STARTS {
+            drop(take().expect("who starts nothing uses up nothing"));
+            take().expect("it was killed again").note_start().expect("writes");
+        }
+        assert!(take().is_none(), "it dies at its start");
+        let starts = std::fs::read_to_string(&path).expect("text");
+        assert_eq!(starts.lines().count(), STARTS);
+        let oldest: u64 = starts.lines().next().expect("one").parse().expect("a time");
+        let window = u64::try_from(STARTS_WINDOW.as_millis()).expect("small");
+        let earlier = starts.replacen(&oldest.to_string(), &(oldest - window).to_string(), 1);
+        std::fs::write(&path, earlier).expect("writes");
+        take().expect("the first is long ago").note_start().expect("writes");
         assert!(take().is_none());
     }
 }

@@ -26,7 +26,7 @@ const WAKE: u8 = 2;
 const MAX_UNANSWERED: usize = 500;
 /// How often the waiter looks whether its client still runs.
 const PARENT_POLL: Duration = Duration::from_secs(2);
-/// How long a waiter lets the hook of the same start go first: what waits already goes with that, and wakes nobody.
+/// How long a waiter lets the hook of the same start go first: what waits already goes with that, and only a question wakes.
 const AFTER_START: Duration = Duration::from_millis(500);
 
 /// The daemon's answer to one request.

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{inbox_path, name_of, peer, present};
+use super::{inbox_path, name_of, open_questions, peer, present};
 use crate::cli::{Context, output};
-use crate::client::with_query;
+use crate::client::{Client, with_query};
 
 /// Arguments of `svc inbox`.
 #[derive(Debug, Args)]
@@ -17,7 +17,7 @@ pub(in crate::cli) struct InboxArgs {
     /// Take them: they come again in 60 s unless acknowledged
     #[arg(long, conflicts_with = "cursor")]
     take: bool,
-    /// Acknowledge what is shown, so that it does not come again
+    /// Acknowledge what is shown, so that it does not come again; a question waits for its answer
     #[arg(long)]
     ack: bool,
     /// How many, 1 to 500
@@ -60,10 +60,32 @@ pub(in crate::cli) async fn inbox(context: &Context, args: InboxArgs) -> anyhow:
         }
     }
     if args.ack && !messages.is_empty() {
-        let ids: Vec<&Value> = messages.iter().map(|message| &message["id"]).collect();
-        client.post::<Value>(&inbox_path("/messages/ack"), &json!({ "ids": ids })).await?;
+        acknowledge(&client, messages).await?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Acknowledges messages but the questions that nobody has answered.
+async fn acknowledge(client: &Client, messages: &[Value]) -> anyhow::Result<()> {
+    let open = if messages.iter().any(|message| message["type"] == "query") {
+        open_questions(client, usize::MAX).await?
+    } else {
+        Vec::new()
+    };
+    let is_open = |id: &Value| open.iter().any(|question| question["id"] == *id);
+    let (left, ids): (Vec<&Value>, Vec<&Value>) =
+        messages.iter().map(|message| &message["id"]).partition(|id| is_open(id));
+    if !ids.is_empty() {
+        client.post::<Value>(&inbox_path("/messages/ack"), &json!({ "ids": ids })).await?;
+    }
+    if !left.is_empty() {
+        let (count, stay) =
+            if left.len() == 1 { (1, "question stays") } else { (left.len(), "questions stay") };
+        output::note(&format!(
+            "svc: {count} open {stay} in the inbox until answered: `svc reply ID …`; `svc message ack operator ID` gives one up"
+        ));
+    }
+    Ok(())
 }
 
 /// A message as a person reads it: who says what, and what may be done about it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{
     domain::{
-        DeliveryState, Message, Peer, PeerId, Timestamp,
+        DeliveryState, Message, MessageType, Peer, PeerId, Timestamp,
         hook::{MailDigest, MailOffer, headline},
         quote::ModelText,
         stamp::{self, MessageSender},
@@ -78,8 +78,33 @@ pub(super) async fn hand_over(
         MailOffer::New => false,
         MailOffer::NewAndGiven => true,
     };
+    let messages = tx.undelivered_messages(&peer.peer_id, with_given, BATCH).await?;
+    give(tx, peer, hook_id, messages, lease).await
+}
+
+/// Hands over the questions that the hook of the session's start gave: nothing shows that the model has them, and no turn
+/// began. `None` if there are none.
+pub(super) async fn hand_over_questions_of_start(
+    tx: &mut WriteTx,
+    peer: &Peer,
+    hook_id: &str,
+    lease: Duration,
+) -> Result<Option<HandedMail>, Error> {
+    let mut messages = tx.given_messages(&peer.peer_id, tx.now()).await?;
+    messages.retain(|message| message.kind == MessageType::Query);
+    give(tx, peer, hook_id, messages, lease).await
+}
+
+/// Gives these messages with the reply to `hook_id`, as many as one reply holds.
+async fn give(
+    tx: &mut WriteTx,
+    peer: &Peer,
+    hook_id: &str,
+    messages: Vec<Message>,
+    lease: Duration,
+) -> Result<Option<HandedMail>, Error> {
     let mut digest = MailDigest::default();
-    for message in tx.undelivered_messages(&peer.peer_id, with_given, BATCH).await? {
+    for message in messages {
         let sender = sender(tx, &message.from_peer).await?;
         let stamp = stamp::stamp(&message, &sender);
         if !digest.add(message, &stamp) {

@@ -10,7 +10,9 @@ use super::{
     unseen,
 };
 use crate::{
-    domain::{Caller, Peer, SessionStanding, StreamName, hook::MailOffer, is_agent_key},
+    domain::{
+        Caller, Peer, PeerStatus, SessionStanding, StreamName, hook::MailOffer, is_agent_key,
+    },
     service::{Error, ResourceKind, check, team},
 };
 
@@ -122,7 +124,14 @@ impl Hooks {
                         return Ok(None);
                     }
                     tx.remember_hook(&waiter).await?;
-                    mail::hand_over(tx, &peer, &waiter, MailOffer::New, lease).await
+                    let new = mail::hand_over(tx, &peer, &waiter, MailOffer::New, lease).await?;
+                    let now = tx.peer(&peer.peer_id).await?;
+                    let had_no_turn = now.is_some_and(|row| row.peer.status == PeerStatus::Online);
+                    if new.is_some() || !had_no_turn {
+                        return Ok(new);
+                    }
+                    // Somebody waits for the answer, and a session that was just opened may have no turn for hours.
+                    mail::hand_over_questions_of_start(tx, &peer, &waiter, lease).await
                 })
             })
             .await

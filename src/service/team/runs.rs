@@ -152,6 +152,14 @@ pub(in crate::service) async fn turn_said(
             reply(tx, core, question, TurnWords::Said(TurnReply::of(words))).await?;
         }
     }
+    // A person waits as a session does. What a model asks with `peer_send` it has the answer to when somebody answers.
+    for question in tx.waiting_messages(peer, limits::PAGE_MAX).await? {
+        let is_seen = question.state == DeliveryState::Injected;
+        let is_of_person = question.from_peer == PeerId::OPERATOR;
+        if is_seen && is_of_person && question.kind == MessageType::Query {
+            reply(tx, core, question, TurnWords::Said(TurnReply::of(words))).await?;
+        }
+    }
     Ok(())
 }
 

@@ -1,4 +1,4 @@
--- What the migrations up to 34 make of an empty file, for a first start. Written by a test of migrate.rs.
+-- What the migrations up to 35 make of an empty file, for a first start. Written by a test of migrate.rs.
 CREATE TABLE stream (
     id integer primary key,
     -- `task/<id>`, `peer/<id>`, `session/<id>`, `team`, `daemon`
@@ -553,25 +553,6 @@ select
     e.data
 from event e
 join stream s on s.id = e.stream_id;
-CREATE VIEW peers_now as
-select
-    peer_id,
-    display_name,
-    backend,
-    status,
-    role,
-    circle,
-    nullif(path, '') as path,
-    nullif(session_id, '') as session_id,
-    nullif(tmux_pane, '') as tmux_pane,
-    pid,
-    strftime('%Y-%m-%dT%H:%M:%fZ', registered_at / 1000.0, 'unixepoch') as registered_at,
-    strftime('%Y-%m-%dT%H:%M:%fZ', last_seen / 1000.0, 'unixepoch') as last_seen,
-    (select count(*) from message m
-      where m.to_peer = peer.peer_id
-        and m.state in ('accepted', 'queued', 'offered', 'injected')) as waiting
-from peer
-order by status_rank, display_name;
 CREATE INDEX mcp_session_idle on mcp_session (last_seen_at) where closed_at is null;
 CREATE INDEX mcp_call_open on mcp_call (state, call_id) where state in ('working', 'input_required');
 CREATE INDEX mcp_call_session on mcp_call (session_id, rpc_id) where session_id is not null;
@@ -978,3 +959,22 @@ CREATE INDEX message_by_call on message (from_peer, to_peer, at) where by_call =
 CREATE INDEX conversation_run_pair on conversation_run (source_session, target_peer, created_at);
 CREATE INDEX peer_session_key on peer (session_id collate nocase);
 CREATE INDEX peer_key on peer (peer_id collate nocase);
+CREATE VIEW peers_now as
+select
+    peer_id,
+    display_name,
+    backend,
+    status,
+    role,
+    circle,
+    nullif(path, '') as path,
+    nullif(session_id, '') as session_id,
+    nullif(tmux_pane, '') as tmux_pane,
+    pid,
+    strftime('%Y-%m-%dT%H:%M:%fZ', registered_at / 1000.0, 'unixepoch') as registered_at,
+    strftime('%Y-%m-%dT%H:%M:%fZ', last_seen / 1000.0, 'unixepoch') as last_seen,
+    (select count(*) from message m
+      where m.to_peer = peer.peer_id
+        and m.waits = 1) as waiting
+from peer
+order by status_rank, display_name;
