@@ -12,6 +12,7 @@ pub(super) fn when(sent: &Value) -> &str {
         "in this turn" => "it gets the message within its present turn",
         "at next turn" => "it reads the message at its next turn",
         "when it is back" => "it gets the message when it is back",
+        "never" => "its agent has ended, and nobody gets the message",
         "when it reads its inbox" => "it reads the message when it looks into its inbox",
         // Of a later daemon.
         other => other,
@@ -79,6 +80,7 @@ mod tests {
             ("at next turn", "at its next turn"),
             ("when it is back", "when it is back"),
             ("when it reads its inbox", "looks into its inbox"),
+            ("never", "its agent has ended, and nobody gets the message"),
         ] {
             let said = expected(&json!({ "delivery": delivery }), "idle");
             assert!(said.starts_with("which is idle: ") && said.ends_with(words), "{said}");

@@ -166,6 +166,9 @@ pub enum ExpectedDelivery {
     /// When it looks into its inbox: no hooks tell of its session.
     #[serde(rename = "when it reads its inbox")]
     WhenItReads,
+    /// Not at all: its agent has ended.
+    #[serde(rename = "never")]
+    Never,
 }
 
 impl ExpectedDelivery {

@@ -1053,3 +1053,33 @@ fn a_ring_loses_nothing_and_doubles_nothing_over_kills() {
         assert!(inbox(caller).is_empty(), "each answer was had once: {:?}", inbox(caller));
     }
 }
+
+/// What waits for an agent that has ended reaches no later agent of its name, so nothing is kept for it.
+#[test]
+fn an_agent_that_has_ended_gets_no_message() {
+    let d = world("");
+    let agent = start(&d, "gone");
+    let to = format!("/v1/peers/{}/messages", text(&agent, "session_key"));
+    let tell = |words: &str| d.post(&to, &json!({ "text": words })).ok(200);
+    let all = || d.post("/v1/peers/broadcast", &json!({ "text": "all hands" })).ok(200);
+    let before = all()["delivered_to"].as_u64().expect("a number");
+    assert_ne!(tell("still here?")["delivery"], "never");
+    d.post(&format!("/v1/hosts/{}/stop", text(&agent, "id")), &json!({ "timeout": 5 })).ok(200);
+    until(SOON, || d.get("/v1/hosts/agent:echo:gone").ok(200)["ended_at"].as_str().map(drop));
+
+    let told = tell("hello?");
+    assert_eq!(
+        (&told["state"], &told["delivery"]),
+        (&json!("undeliverable"), &json!("never")),
+        "{told}"
+    );
+    assert_eq!(d.get(&format!("{to}?peek=true")).ok(200)["count"], 0);
+    let said = crate::daemon::svc(&d.home, &["tell", "agent:echo:gone", "hello?"]);
+    assert!(said.ok().contains("its agent has ended, and nobody gets the message"), "{said:?}");
+    assert_eq!(all()["delivered_to"], before - 1, "it is no receiver");
+
+    // One of its name that lives is one again, and has nothing of before.
+    start(&d, "gone");
+    assert_eq!(all()["delivered_to"], before);
+    assert_ne!(tell("and you?")["delivery"], "never");
+}

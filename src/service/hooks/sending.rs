@@ -37,8 +37,11 @@ impl Hooks {
         let Some(row) = store.peer(to).await? else { return Ok(None) };
         let hosted = row.owner.as_deref().filter(|owner| is_agent_key(owner));
         if let Some(key) = hosted
-            && let Some(agent) = store.agent_of_key(key).await?.filter(|it| it.ended_at.is_none())
+            && let Some(agent) = store.agent_of_key(key).await?
         {
+            if agent.ended_at.is_some() {
+                return Ok(Some(ExpectedDelivery::Never));
+            }
             let is_free = agent.info.state == AgentState::Idle;
             return Ok(Some(if is_free {
                 ExpectedDelivery::AtOnce

@@ -9,7 +9,7 @@ use super::{
     Team,
     delivery::{OutgoingMessage, advance, deliver, deliver_copies, store_run},
     peers::{may_act_for, own_peer},
-    runs::terms_of_reply,
+    runs::{has_ended, terms_of_reply},
 };
 use crate::{
     domain::{
@@ -108,8 +108,9 @@ impl Team {
                 Box::pin(async move {
                     let receiver = tx.peer(&to).await?;
                     let receiver = receiver
-                        .ok_or_else(|| Error::not_found(ResourceKind::Peer, to.as_str()))?
-                        .peer;
+                        .ok_or_else(|| Error::not_found(ResourceKind::Peer, to.as_str()))?;
+                    let is_gone = has_ended(tx, &receiver).await?;
+                    let receiver = receiver.peer;
                     let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
                     // A script of the operator's leaves the operator word.
                     if from == to.as_str() && !to.is_operator() {
@@ -127,7 +128,14 @@ impl Team {
                         tool: SourceTool::PeerSend,
                         run_id: None,
                     };
-                    send_answer(tx, outgoing, &receiver, kind).await
+                    let mut sent = send_answer(tx, outgoing, &receiver, kind).await?;
+                    if is_gone {
+                        // A later agent of its name gets nothing that was for this one.
+                        let (sent, why) =
+                            (std::slice::from_mut(&mut sent), Some("its agent has ended"));
+                        advance(tx, &to, sent, DeliveryState::Undeliverable, why).await?;
+                    }
+                    Ok(sent)
                 })
             })
             .await

@@ -328,6 +328,14 @@ async fn put_reply(
     Ok(Some(id))
 }
 
+/// Whether a peer is that of a hosted agent which has ended, and no agent of its name lives.
+pub(super) async fn has_ended(tx: &mut WriteTx, row: &PeerRow) -> Result<bool, StoreError> {
+    let Some(key) = row.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
+        return Ok(false);
+    };
+    Ok(tx.live_agent(key).await?.is_none() && tx.was_agent(key).await?)
+}
+
 /// Whether the hosted agent that sent a message has ended, although one of its name may live.
 async fn is_namesake(
     tx: &mut WriteTx,

@@ -259,7 +259,8 @@ impl WriteTx {
         changed(done, "peer", id)
     }
 
-    /// Ids of peers, or of those in `circle`, in their order, each with its status: those after `after`, at most `limit`.
+    /// Ids of peers, or of those in `circle`, in their order, each with its status: those after `after`, at most `limit`. Peers of
+    /// agents that have ended are left out: what waits for one reaches no later agent of its name.
     pub async fn peer_ids(
         &mut self,
         circle: Option<&str>,
@@ -270,6 +271,12 @@ impl WriteTx {
         let rows = sqlx::query!(
             r#"select peer_id as "peer_id!", status as "status: PeerStatus" from peer
             where (?1 is null or circle = ?1) and peer_id > ?2
+                and not (
+                    owner like 'agent:%' and exists (select 1 from agent ended where ended.session_key = owner)
+                    and not exists (
+                        select 1 from agent living where living.session_key = owner and living.ended_at is null
+                    )
+                )
             order by peer_id limit ?3"#,
             circle,
             after,
