@@ -100,8 +100,8 @@ impl StartTurn {
     fn note_start(&mut self) -> io::Result<()> {
         self.starts.push(milliseconds());
         self.file.set_len(0)?;
-        let lines: String = self.starts.iter().map(|at| format!("{at}\n")).collect();
-        self.file.write_all(lines.as_bytes())
+        let lines: Vec<String> = self.starts.iter().map(u64::to_string).collect();
+        self.file.write_all(lines.join("\n").as_bytes())
     }
 }
 
