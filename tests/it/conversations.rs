@@ -1074,7 +1074,7 @@ fn an_agent_that_has_ended_gets_no_message() {
         "{told}"
     );
     assert_eq!(d.get(&format!("{to}?peek=true")).ok(200)["count"], 0);
-    let said = crate::daemon::svc(&d.home, &["tell", "agent:echo:gone", "hello?"]);
+    let said = svc(&d.home, &["tell", "agent:echo:gone", "hello?"]);
     assert!(said.ok().contains("its agent has ended, and nobody gets the message"), "{said:?}");
     assert_eq!(all()["delivered_to"], before - 1, "it is no receiver");
 
