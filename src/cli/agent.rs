@@ -51,7 +51,7 @@ pub(super) enum AgentCommand {
     Start(Box<StartArgs>),
     /// List agents, newest first, or the configured ways to run them
     #[command(after_help = "Example:\n  svc agent list --live")]
-    List(ListArgs),
+    List(AgentListArgs),
     /// Show one agent
     #[command(after_help = "Example:\n  svc agent status agent:claude:main")]
     Status {
@@ -161,7 +161,7 @@ pub(super) struct StartArgs {
 
 /// Arguments of `svc agent list`.
 #[derive(Debug, Clone, Args)]
-pub(super) struct ListArgs {
+pub(super) struct AgentListArgs {
     /// The configured ways to run agents, and whether each can be started
     #[arg(long, conflicts_with_all = ["state", "instance", "backend", "live", "limit", "cursor"])]
     instances: bool,
@@ -318,7 +318,7 @@ fn has_instance(config: &str, name: &str) -> bool {
     })
 }
 
-async fn list(context: &Context, args: &ListArgs) -> anyhow::Result<ExitCode> {
+async fn list(context: &Context, args: &AgentListArgs) -> anyhow::Result<ExitCode> {
     if args.instances {
         let all: Value = context.client()?.get("/v1/agents").await?;
         INSTANCES.print(context, &all)?;

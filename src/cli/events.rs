@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::feed::Feed;
+use super::feed::TerminalFeed;
 use super::output::{self, Column, Listing};
 use super::{Context, UsageError};
 use crate::client::{FollowItem, Follower, with_query};
@@ -105,9 +105,9 @@ pub(super) async fn run(context: &Context, command: EventsCommand) -> anyhow::Re
 }
 
 async fn tail(context: &Context, select: &Select) -> anyhow::Result<ExitCode> {
-    let mut feed = Feed::default();
+    let mut feed = TerminalFeed::default();
     if !context.json {
-        feed = Feed::with_names(&context.client()?).await;
+        feed = TerminalFeed::with_names(&context.client()?).await;
     }
     let mut follower = Follower::new(context.discovery()?, select.path(None));
     while let Some(item) = follower.next().await? {

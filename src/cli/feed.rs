@@ -9,11 +9,11 @@ use crate::client::Client;
 
 /// Turns events into sentences. Knows the names of peers, which events of messages do not have.
 #[derive(Debug, Default)]
-pub(super) struct Feed {
+pub(super) struct TerminalFeed {
     names: HashMap<String, String>,
 }
 
-impl Feed {
+impl TerminalFeed {
     /// With the names of the peers that there are; without any if the daemon does not say.
     pub(super) async fn with_names(client: &Client) -> Self {
         let mut feed = Self::default();
@@ -417,7 +417,7 @@ mod tests {
             ("session/s-1", "memory.stored", json!({ "id": "mem_1", "category": "decision" })),
             ("session/s-1", "thing.of_later", json!({ "id": "x", "list": [1, 2] })),
         ];
-        let mut feed = Feed::default();
+        let mut feed = TerminalFeed::default();
         let items = events.into_iter().enumerate().map(|(n, (stream, kind, data))| {
             json!({ "stream": stream, "seq": n, "kind": kind, "data": data, "at": "2026-03-31T11:57:01.123Z" })
         });

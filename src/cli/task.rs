@@ -41,7 +41,7 @@ pub(super) enum TaskCommand {
     Create(Box<CreateArgs>),
     /// List tasks, newest first
     #[command(after_help = "Example:\n  svc task list --status active")]
-    List(ListArgs),
+    List(TaskListArgs),
     /// Show one task
     #[command(after_help = "Example:\n  svc task show task_…")]
     Show {
@@ -115,7 +115,7 @@ pub(super) struct CreateArgs {
 
 /// Arguments of `svc task list`.
 #[derive(Debug, Clone, Args)]
-pub(super) struct ListArgs {
+pub(super) struct TaskListArgs {
     /// Only this status: pending, active, done, failed, cancelled or expired
     #[arg(long)]
     status: Option<String>,
@@ -190,7 +190,7 @@ async fn identified(client: &Client, id: String) -> anyhow::Result<String> {
     }
 }
 
-async fn list(context: &Context, args: &ListArgs) -> anyhow::Result<ExitCode> {
+async fn list(context: &Context, args: &TaskListArgs) -> anyhow::Result<ExitCode> {
     let limit = args.limit.map(|limit| limit.to_string());
     let query = [
         ("status", args.status.as_deref()),

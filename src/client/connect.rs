@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::discover::{Target, Token};
+use super::discover::{DaemonTarget, Token};
 use super::endpoint::Endpoint;
 use super::error::{ClientError, ClientProblem};
 use super::url::Url;
@@ -41,7 +41,7 @@ pub(super) struct Connected {
 }
 
 /// A connection to the target, which may carry the target's token.
-pub(super) async fn connect(target: &Target) -> Result<Connected, ClientError> {
+pub(super) async fn connect(target: &DaemonTarget) -> Result<Connected, ClientError> {
     match &target.endpoint {
         Endpoint::Socket(path) => {
             let stream = in_time(target, local_socket::connect(path)).await?;
@@ -70,7 +70,7 @@ pub(super) async fn connect(target: &Target) -> Result<Connected, ClientError> {
 }
 
 async fn open(
-    target: &Target,
+    target: &DaemonTarget,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Result<Sender, ClientError> {
     let (sender, connection) =
@@ -81,13 +81,13 @@ async fn open(
 }
 
 #[derive(Deserialize)]
-struct ProofAnswer {
+struct ProofReply {
     proof: String,
 }
 
 /// Demands the proof that the other end knows the token. The question tells nothing of it.
 async fn prove(
-    target: &Target,
+    target: &DaemonTarget,
     url: &Url,
     address: SocketAddr,
     token: &Token,
@@ -141,7 +141,7 @@ async fn prove(
             return Err(unproven(problem, false));
         }
     }
-    let answer: Option<ProofAnswer> = serde_json::from_slice(&body).ok();
+    let answer: Option<ProofReply> = serde_json::from_slice(&body).ok();
     if answer.is_some_and(|answer| question.accepts(&hash, &answer.proof)) {
         return sender.ready().await.map_err(|error| broken(target, &error));
     }
@@ -149,14 +149,17 @@ async fn prove(
     Err(unproven(problem.to_owned(), false))
 }
 
-async fn in_time<T>(target: &Target, work: impl Future<Output = T>) -> Result<T, ClientError> {
+async fn in_time<T>(
+    target: &DaemonTarget,
+    work: impl Future<Output = T>,
+) -> Result<T, ClientError> {
     timeout(CONNECT, work).await.map_err(|_| ClientError::Timeout {
         url: target.endpoint.to_string(),
         seconds: CONNECT.as_secs(),
     })
 }
 
-fn refused(target: &Target, error: ConnectError) -> ClientError {
+fn refused(target: &DaemonTarget, error: ConnectError) -> ClientError {
     let url = target.endpoint.to_string();
     match error {
         ConnectError::Absent(_) => ClientError::NotRunning { url },
@@ -167,7 +170,7 @@ fn refused(target: &Target, error: ConnectError) -> ClientError {
     }
 }
 
-fn broken(target: &Target, error: &(dyn std::error::Error + '_)) -> ClientError {
+fn broken(target: &DaemonTarget, error: &(dyn std::error::Error + '_)) -> ClientError {
     ClientError::Connection {
         url: target.endpoint.to_string(),
         problem: error.to_string(),

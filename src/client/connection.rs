@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::connect::{Sender, connect};
-use super::discover::Target;
+use super::discover::DaemonTarget;
 use super::error::{ClientError, ClientProblem};
 use super::mcp::McpRequest;
 use crate::domain::PROCESS_HEADER;
@@ -28,7 +28,7 @@ const MAX_ANSWER: usize = 64 * 1024 * 1024;
 /// Talks to one daemon. Cheap to clone; clones share one kept-alive connection and take turns on it.
 #[derive(Debug, Clone)]
 pub struct Client {
-    target: Arc<Target>,
+    target: Arc<DaemonTarget>,
     idle: Arc<Mutex<Option<Sender>>>,
     /// Of the daemon, as the kernel knows it; 0 if it is unknown.
     pid: Arc<AtomicI32>,
@@ -43,7 +43,7 @@ pub struct HttpReply {
     pub headers: HeaderMap,
     /// The whole body.
     pub body: Bytes,
-    target: Arc<Target>,
+    target: Arc<DaemonTarget>,
 }
 
 /// An answer whose body is still arriving.
@@ -54,17 +54,17 @@ pub struct StreamingReply {
     /// The headers.
     pub headers: HeaderMap,
     body: Incoming,
-    target: Arc<Target>,
+    target: Arc<DaemonTarget>,
 }
 
 impl Client {
     /// A client for this target; connects at the first request.
-    pub fn new(target: Target) -> Self {
+    pub fn new(target: DaemonTarget) -> Self {
         Self { target: Arc::new(target), idle: Arc::default(), pid: Arc::default() }
     }
 
     /// Where the daemon is, and where the token came from.
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> &DaemonTarget {
         &self.target
     }
 

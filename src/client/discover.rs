@@ -24,7 +24,7 @@ pub struct Discovery {
 
 /// Where the daemon is, and the credential for it.
 #[derive(Debug, Clone)]
-pub struct Target {
+pub struct DaemonTarget {
     /// Where the daemon listens.
     pub endpoint: Endpoint,
     /// The credential, if there is one.
@@ -88,7 +88,7 @@ impl Discovery {
     /// Reads the token.
     ///
     /// Fails with [`ClientError::TokenFile`] if the token file exists but cannot be used.
-    pub fn target(&self) -> Result<Target, ClientError> {
+    pub fn target(&self) -> Result<DaemonTarget, ClientError> {
         if self.fixed().is_none() || self.token.is_none() {
             self.check_home()?;
         }
@@ -99,7 +99,7 @@ impl Discovery {
                 None => (None, TokenSource::Missing(self.token_file.clone())),
             },
         };
-        Ok(Target { endpoint: self.endpoint.clone(), token, token_source, process: None })
+        Ok(DaemonTarget { endpoint: self.endpoint.clone(), token, token_source, process: None })
     }
 
     /// Whether `SVC_TOKEN` gives the token.
@@ -111,23 +111,23 @@ impl Discovery {
     /// the daemon sees that this process belongs to the client's.
     ///
     /// Fails with [`ClientError::NoAgentToken`] if there is a URL and no token.
-    pub fn agent_target(&self, client: u32) -> Result<Target, ClientError> {
+    pub fn agent_target(&self, client: u32) -> Result<DaemonTarget, ClientError> {
         if self.has_token() {
             return self.target();
         }
         let open = self.open_target()?;
-        Ok(Target { token_source: TokenSource::Process, process: Some(client), ..open })
+        Ok(DaemonTarget { token_source: TokenSource::Process, process: Some(client), ..open })
     }
 
     /// The socket, for a request without a credential.
     ///
     /// Fails with [`ClientError::NoAgentToken`] if there is a URL.
-    pub fn open_target(&self) -> Result<Target, ClientError> {
+    pub fn open_target(&self) -> Result<DaemonTarget, ClientError> {
         if let Some(url) = self.fixed() {
             return Err(ClientError::NoAgentToken { url: url.to_string() });
         }
         self.check_home()?;
-        Ok(Target::without_token(self.endpoint.clone()))
+        Ok(DaemonTarget::without_token(self.endpoint.clone()))
     }
 
     /// Whoever can write the data folder could put a socket or a token of their own there.
@@ -137,7 +137,7 @@ impl Discovery {
     }
 }
 
-impl Target {
+impl DaemonTarget {
     /// A target for requests that need no credential.
     pub fn without_token(endpoint: Endpoint) -> Self {
         Self { endpoint, token: None, token_source: TokenSource::Withheld, process: None }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use super::{Discovery, Target};
+use super::{DaemonTarget, Discovery};
 use crate::config::{Config, Env, Flags, Paths};
 use crate::local_socket;
 
@@ -45,7 +45,7 @@ pub(super) fn discovery(home: &Path) -> Discovery {
     Discovery::new(&config, &env, None).expect("is valid")
 }
 
-pub(super) fn target(home: &Path) -> Target {
+pub(super) fn target(home: &Path) -> DaemonTarget {
     discovery(home).target().expect("is valid")
 }
 

@@ -21,7 +21,7 @@ mod token_source;
 mod url;
 
 pub use connection::{Client, HttpReply, StreamingReply};
-pub use discover::{DaemonFile, Discovery, Target, Token};
+pub use discover::{DaemonFile, DaemonTarget, Discovery, Token};
 pub use endpoint::Endpoint;
 pub use error::{ClientError, ClientProblem};
 pub(crate) use follow::backoff;

@@ -30,12 +30,12 @@ pub struct AgentEntry {
     /// The backend as written, for lists; empty if there is none.
     backend: String,
     /// The instance, or what is wrong with the entry.
-    instance: Result<AgentInstance, EntryProblem>,
+    instance: Result<AgentInstance, InstanceProblem>,
 }
 
 /// What is wrong with an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EntryProblem {
+pub struct InstanceProblem {
     /// The key, dotted, from `agents` on.
     pub key: String,
     /// What is wrong with its value.
@@ -102,15 +102,15 @@ impl AgentsConfig {
                 } else {
                     format!("there is no instance `{stray}`")
                 };
-                entry.instance = Err(EntryProblem::at(name, "failover_to", problem));
+                entry.instance = Err(InstanceProblem::at(name, "failover_to", problem));
             }
         }
         Self { entries, default_agent }
     }
 
     /// What is wrong, in the order of names.
-    pub fn problems(&self) -> Vec<EntryProblem> {
-        let mut problems: Vec<EntryProblem> =
+    pub fn problems(&self) -> Vec<InstanceProblem> {
+        let mut problems: Vec<InstanceProblem> =
             self.entries.values().filter_map(|it| it.instance.clone().err()).collect();
         let known: Vec<String> = self.entries.keys().cloned().collect();
         if let Some(name) = &self.default_agent
@@ -118,7 +118,7 @@ impl AgentsConfig {
             && backend_instance(name, &known).is_none()
         {
             let problem = format!("there is no instance `{name}`");
-            problems.push(EntryProblem { key: "default_agent".to_owned(), problem });
+            problems.push(InstanceProblem { key: "default_agent".to_owned(), problem });
         }
         problems
     }
@@ -177,7 +177,7 @@ impl AgentEntry {
     }
 }
 
-impl EntryProblem {
+impl InstanceProblem {
     fn at(name: &str, field: &str, problem: impl Into<String>) -> Self {
         let key = if field.is_empty() {
             format!("agents.{name}")
@@ -188,7 +188,7 @@ impl EntryProblem {
     }
 }
 
-impl std::fmt::Display for EntryProblem {
+impl std::fmt::Display for InstanceProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "key `{}`: {}", self.key, self.problem)
     }
@@ -204,8 +204,8 @@ fn read_instance(
     name: &str,
     value: &toml::Value,
     env: &Env,
-) -> Result<AgentInstance, EntryProblem> {
-    let wrong = |field: &str, problem: String| EntryProblem::at(name, field, problem);
+) -> Result<AgentInstance, InstanceProblem> {
+    let wrong = |field: &str, problem: String| InstanceProblem::at(name, field, problem);
     if !is_instance_name(name) {
         let rule = "a name has lower-case letters, digits and `-`, at most 64, and no `__`";
         return Err(wrong("", rule.to_owned()));

@@ -14,7 +14,7 @@ mod resolve;
 pub mod sources;
 mod value;
 
-pub use agents::{AgentsConfig, EntryProblem, ResolvedInstance};
+pub use agents::{AgentsConfig, InstanceProblem, ResolvedInstance};
 pub use env::Env;
 pub use error::ConfigError;
 pub use file::{FileConfig, RetentionSection, SourcesSection, StoreSection};

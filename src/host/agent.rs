@@ -72,7 +72,7 @@ pub(super) struct HostedAgent {
     queue: VecDeque<QueuedInput>,
     /// What was sent under each idempotency key.
     sent: HashMap<String, (String, SendAnswer)>,
-    requests: HashMap<AgentRequestId, OpenRequest>,
+    requests: HashMap<AgentRequestId, UnansweredRequest>,
     answered: HashSet<AgentRequestId>,
     /// Offset of the last input: nothing is written to the agent before that is on the disk.
     recorded: u64,
@@ -103,7 +103,7 @@ struct QueuedInput {
 }
 
 #[derive(Debug)]
-struct OpenRequest {
+struct UnansweredRequest {
     request: VendorRequest,
     deadline: Instant,
 }
@@ -210,7 +210,7 @@ impl HostedAgent {
 
     /// A line of standard output.
     pub(super) fn output(&mut self, line: ByteLine<'_>, now: Instant) {
-        self.append(&OutputLine::of("output", line));
+        self.append(&TurnOutputLine::of("output", line));
         let mut effects = Effects::new();
         if line.cut {
             let size = line.bytes.len();
@@ -224,7 +224,7 @@ impl HostedAgent {
 
     /// A line of standard error.
     pub(super) fn stderr(&mut self, line: ByteLine<'_>) {
-        self.append(&OutputLine::of("stderr", line));
+        self.append(&TurnOutputLine::of("stderr", line));
         if self.stderr.len() == STDERR_LINES {
             self.stderr.pop_front();
         }
@@ -647,7 +647,7 @@ impl HostedAgent {
             !files.is_empty() && files.iter().all(|file| is_inside(&self.spec.cwd, file))
         });
         let is_permission = request.kind == RequestKind::Permission;
-        self.requests.insert(id.clone(), OpenRequest { request, deadline });
+        self.requests.insert(id.clone(), UnansweredRequest { request, deadline });
         match self.spec.permission {
             PermissionMode::Deny if is_permission => {
                 self.deny(&id, "policy", "the agent's settings deny all requests", now);
@@ -773,7 +773,7 @@ impl Turn {
 
 /// An event of one line, without a copy of it.
 #[derive(Serialize)]
-struct OutputLine<'a> {
+struct TurnOutputLine<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     data: std::borrow::Cow<'a, str>,
@@ -783,7 +783,7 @@ struct OutputLine<'a> {
     truncated: bool,
 }
 
-impl<'a> OutputLine<'a> {
+impl<'a> TurnOutputLine<'a> {
     fn of(kind: &'static str, line: ByteLine<'a>) -> Self {
         use base64::Engine as _;
 

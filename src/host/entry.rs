@@ -21,7 +21,7 @@ use crate::domain::agent::{HostSpec, HostStarted};
 use crate::domain::{Clock as _, Ids, SystemClock, random_bytes};
 use crate::private_file;
 use crate::process_list::ProcessEntry;
-use crate::runner::{AgentCommand, AgentProcess, AgentSpool, agent_spool_path, run_reaper};
+use crate::runner::{AgentCommandLine, AgentProcess, AgentSpool, agent_spool_path, run_reaper};
 
 /// The argument of a host that is a process of its own session.
 const DETACHED: &str = "--detached";
@@ -177,7 +177,7 @@ async fn begin(spec: &HostSpec) -> Result<Begun, String> {
     let env = agent_environment(spec, own_environment(), protocol.environment());
     let mut reaper = Command::new(own_program());
     reaper.arg0("svc").args(["agent", "reaper", spec.agent_id.as_str()]);
-    let command = AgentCommand { command, cwd: spec.cwd.clone(), env };
+    let command = AgentCommandLine { command, cwd: spec.cwd.clone(), env };
     let (process, pipes, exit) = AgentProcess::start(&mut reaper, command).await?;
     Ok((socket, process, pipes, exit))
 }

@@ -54,8 +54,8 @@ impl HostRun {
         let Self { mut agent, mut process, pipes, exit, spool, mut commands, linger } = self;
         let (input, parts) = mpsc::unbounded_channel();
         tokio::spawn(feed(pipes.stdin, parts, spool.clone()));
-        let mut stdout = Output::of(pipes.stdout, spool.clone());
-        let mut stderr = Output::of(pipes.stderr, spool.clone());
+        let mut stdout = RunOutput::of(pipes.stdout, spool.clone());
+        let mut stderr = RunOutput::of(pipes.stderr, spool.clone());
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
@@ -192,7 +192,7 @@ fn stop_answer(end: AgentEnd, took: Duration) -> StopAnswer {
 
 /// One of the program's outputs.
 #[derive(Debug)]
-struct Output {
+struct RunOutput {
     pipe: pipe::Receiver,
     spool: AgentSpool,
     lines: ByteLines,
@@ -200,7 +200,7 @@ struct Output {
     is_open: bool,
 }
 
-impl Output {
+impl RunOutput {
     fn of(pipe: pipe::Receiver, spool: AgentSpool) -> Self {
         Self { pipe, spool, lines: ByteLines::default(), block: vec![0; BLOCK], is_open: true }
     }

@@ -143,26 +143,26 @@ impl HostClient {
         payload(connection.exchange(kind, request, within).await?)
     }
 
-    async fn connect(&self) -> Result<Connection, HostError> {
+    async fn connect(&self) -> Result<HostConnection, HostError> {
         let connected = timeout(ANSWER_WITHIN, local_socket::connect(&self.socket)).await;
         let stream = connected.map_err(|_| HostError::Wedged)?.map_err(|error| match error {
             ConnectError::Absent(_) => HostError::Absent,
             ConnectError::Foreign { .. } => HostError::Foreign(error.to_string()),
             ConnectError::Io { source, .. } => HostError::Broken(source),
         })?;
-        Ok(Connection::new(stream))
+        Ok(HostConnection::new(stream))
     }
 }
 
 /// A connection to a host.
 #[derive(Debug)]
-struct Connection {
+struct HostConnection {
     reader: BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
     line: Vec<u8>,
 }
 
-impl Connection {
+impl HostConnection {
     fn new(stream: UnixStream) -> Self {
         let (reader, writer) = stream.into_split();
         Self { reader: BufReader::with_capacity(64 * 1024, reader), writer, line: Vec::new() }
@@ -264,7 +264,7 @@ impl RawAgentEvent {
 /// Events of a host as they come.
 #[derive(Debug)]
 pub(crate) struct HostFeed {
-    connection: Connection,
+    connection: HostConnection,
 }
 
 impl HostFeed {

@@ -91,7 +91,7 @@ struct TakenStream<S> {
 }
 
 /// What the service of a connection says to whoever drives the connection.
-struct Shared {
+struct SharedConnection {
     edge: Edge,
     under_way: AtomicUsize,
     /// A stream of events, and whether the connection ends with it.
@@ -105,7 +105,7 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     edge: &Edge,
     stop: &CancellationToken,
 ) -> Option<TakenStream<S>> {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SharedConnection {
         edge: edge.clone(),
         under_way: AtomicUsize::new(0),
         stream: Mutex::default(),
@@ -170,7 +170,7 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 /// Drives a connection of hyper to its end, or until there is a stream and the answers before it are written.
 async fn drive(
     connection: &mut (impl Future<Output = Result<(), hyper::Error>> + Unpin),
-    shared: &Shared,
+    shared: &SharedConnection,
     flushed: &AtomicBool,
 ) -> Result<Option<(Response, bool)>, hyper::Error> {
     poll_fn(|cx| match Pin::new(&mut *connection).poll(cx) {

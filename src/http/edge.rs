@@ -50,10 +50,10 @@ use crate::{
 
 /// Everything in front of the routes. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Edge(Arc<Inner>);
+pub struct Edge(Arc<SharedEdge>);
 
 #[derive(Debug)]
-struct Inner {
+struct SharedEdge {
     rules: EntryRules,
     /// Set when the daemon is ready. Until then the answer is 503, never 404; MCP clients are let wait.
     serving: SetOnce<Serving>,
@@ -75,7 +75,7 @@ static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 impl Edge {
     /// An edge that answers 503 until [`Self::ready`]. `boot` tells this process's request ids from another's.
     pub fn new(rules: EntryRules, boot: &str) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(SharedEdge {
             rules,
             serving: SetOnce::new(),
             draining: AtomicBool::new(false),

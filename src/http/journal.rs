@@ -29,10 +29,11 @@ use crate::{
 };
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_sessions = Operation::new("Sessions, those heard of last first").query::<ListSessions>();
+    let on_sessions =
+        Operation::new("Sessions, those heard of last first").query::<SessionListQuery>();
     let on_session = Operation::new("A session with its counters and its active record");
     let on_wait = Operation::new("Wait for a message to the peer of an idle session")
-        .body::<Wait>()
+        .body::<WaitQuery>()
         .answer::<Waited>(200, "What came of it");
     let on_ghaps =
         Operation::new("Records of attempts, the latest made first").query::<ListGhaps>();
@@ -66,7 +67,7 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct ListSessions {
+struct SessionListQuery {
     project: Option<String>,
     client: Option<String>,
     /// Only those that are open, or only those that are over.
@@ -80,7 +81,7 @@ struct ListSessions {
 async fn sessions(
     State(app): State<App>,
     caller: Caller,
-    Query(query): Query<ListSessions>,
+    Query(query): Query<SessionListQuery>,
 ) -> Result<Json<List<Session>>, Problem> {
     let filter = SessionFilter { project: query.project, client: query.client, open: query.open };
     let page =
@@ -112,7 +113,7 @@ async fn session(
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct Wait {
+struct WaitQuery {
     /// Who waits. The one whose id is the greatest does, and the others are told; so ids begin with a time.
     waiter: String,
     /// Who asked for this session before and got no answer: what was given then is given again.
@@ -144,7 +145,7 @@ async fn wait(
     State(app): State<App>,
     caller: Caller,
     Path(id): Path<String>,
-    Json(input): Json<Wait>,
+    Json(input): Json<WaitQuery>,
 ) -> Result<Json<Waited>, Problem> {
     let seconds = input.seconds.unwrap_or(limits::MAIL_WAIT_SECONDS);
     if !(1..=limits::MAIL_WAIT_SECONDS).contains(&seconds) {

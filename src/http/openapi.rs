@@ -14,12 +14,12 @@ pub(super) struct Operation {
     open: bool,
 }
 
-type Schema = fn(&mut SchemaGenerator) -> Value;
+type SchemaFunction = fn(&mut SchemaGenerator) -> Value;
 
 #[derive(Debug)]
 enum Part {
-    Query(Schema),
-    Body(Schema, bool),
+    Query(SchemaFunction),
+    Body(SchemaFunction, bool),
     Header(&'static str, &'static str),
 }
 
@@ -28,7 +28,7 @@ struct Answer {
     status: u16,
     what: &'static str,
     media_type: &'static str,
-    schema: Option<Schema>,
+    schema: Option<SchemaFunction>,
 }
 
 impl Operation {
@@ -63,7 +63,7 @@ impl Operation {
     }
 
     pub(super) fn answer<T: JsonSchema>(mut self, status: u16, what: &'static str) -> Self {
-        let (media_type, schema) = ("application/json", Some(schema::<T> as Schema));
+        let (media_type, schema) = ("application/json", Some(schema::<T> as SchemaFunction));
         self.answers.push(Answer { status, what, media_type, schema });
         self
     }
@@ -177,7 +177,7 @@ impl Document {
     }
 
     /// The properties of the type that a query string is parsed into.
-    fn query_parameters(&mut self, schema: Schema) -> Vec<Value> {
+    fn query_parameters(&mut self, schema: SchemaFunction) -> Vec<Value> {
         let reference = schema(&mut self.generator);
         let name = reference["$ref"]
             .as_str()

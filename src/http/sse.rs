@@ -19,7 +19,7 @@ use crate::{
 /// The response that follows `subscription` until its end, the client's, or ours. `from` is where it begins, if the
 /// client does not know: it is told, so that a connection that breaks before the first event is resumed there.
 pub(super) fn response(app: &App, subscription: Subscription, from: Option<i64>) -> Response {
-    let feed = Feed {
+    let feed = SseFeed {
         from,
         subscription,
         stop: Box::pin(app.stop.clone().cancelled_owned()),
@@ -65,7 +65,7 @@ fn malformed() -> Problem {
     Problem::malformed("Last-Event-ID must be a number, as the last `id:` that was received")
 }
 
-struct Feed {
+struct SseFeed {
     from: Option<i64>,
     subscription: Subscription,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -73,7 +73,7 @@ struct Feed {
     begun: bool,
 }
 
-impl Feed {
+impl SseFeed {
     async fn next(&mut self) -> Option<Bytes> {
         let chunk = self.chunk().await;
         self.pulse.spoke();

@@ -20,7 +20,7 @@ use super::reaper::{ReaperCommand, ReaperOrder, ReaperReport};
 
 /// What is to be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AgentCommand {
+pub(crate) struct AgentCommandLine {
     /// Program and arguments.
     pub(crate) command: Vec<String>,
     pub(crate) cwd: PathBuf,
@@ -56,7 +56,7 @@ impl AgentProcess {
     /// The error's text is for people: it names the program or the folder.
     pub(crate) async fn start(
         reaper: &mut Command,
-        command: AgentCommand,
+        command: AgentCommandLine,
     ) -> Result<(Self, AgentPipes, AgentExit), String> {
         let program = command.command.first().cloned().unwrap_or_default();
         check_folder(&command.cwd)?;
@@ -155,11 +155,11 @@ fn explain(program: &str, error: &str) -> String {
 }
 
 /// Makes the pipes and sends the order, with their other ends.
-fn give_order(control: &StdUnixStream, command: AgentCommand) -> io::Result<AgentPipes> {
+fn give_order(control: &StdUnixStream, command: AgentCommandLine) -> io::Result<AgentPipes> {
     let (their_stdin, stdin) = io::pipe()?;
     let (stdout, their_stdout) = io::pipe()?;
     let (stderr, their_stderr) = io::pipe()?;
-    let AgentCommand { command, cwd, env } = command;
+    let AgentCommandLine { command, cwd, env } = command;
     let order = serde_json::to_vec(&ReaperOrder { command, cwd, env })?;
     let length = u32::try_from(order.len()).map_err(io::Error::other)?.to_le_bytes();
     let descriptors = [their_stdin.as_fd(), their_stdout.as_fd(), their_stderr.as_fd()];

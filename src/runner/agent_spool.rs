@@ -28,10 +28,10 @@ const RETRY: Duration = Duration::from_millis(200);
 
 /// The writing end, and the file to read from.
 #[derive(Debug, Clone)]
-pub(crate) struct AgentSpool(Arc<Shared>);
+pub(crate) struct AgentSpool(Arc<SharedSpool>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedSpool {
     file: File,
     /// What stands at the end of each event, from `agent_id` to before its offset.
     owner: String,
@@ -96,7 +96,7 @@ impl AgentSpool {
         let file = File::options().read(true).write(true).open(&path)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let owner = format!(",\"agent_id\":{},\"offset\":", serde_json::to_string(agent)?);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedSpool {
             file,
             owner,
             pending: Mutex::new(Pending {
@@ -245,7 +245,7 @@ impl AgentSpool {
     }
 }
 
-impl Shared {
+impl SharedSpool {
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }

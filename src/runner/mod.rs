@@ -30,7 +30,7 @@ mod signals;
 mod spool;
 mod supervise;
 
-pub(crate) use agent_process::{AgentCommand, AgentExit, AgentPipes, AgentProcess};
+pub(crate) use agent_process::{AgentCommandLine, AgentExit, AgentPipes, AgentProcess};
 pub(crate) use agent_spool::{AgentSpool, SpoolEnd, agent_spool_path};
 pub(crate) use byte_lines::{ByteLine, ByteLines};
 pub(crate) use child::{RunnerChild, find_program};

@@ -7,7 +7,7 @@ use tokio::time::{Instant, error::Elapsed};
 
 use super::{
     child_task::{CallStop, ChildTask},
-    connection::{Connection, OpenRequest, RequestLoss, ToolTraits},
+    connection::{OpenRequest, RequestLoss, SourceConnection, ToolTraits},
     instance::Instance,
     message::{RawMembers, Reply, ServerError},
 };
@@ -191,7 +191,7 @@ async fn call_once(
 /// What a server's answer, or the lack of one, means for the caller.
 fn outcome_of(
     instance: &Instance,
-    connection: &Connection,
+    connection: &SourceConnection,
     end: Result<Result<Reply, CallStop>, Elapsed>,
 ) -> (CallOutcome, Result<Output, Failure>) {
     let name = &instance.spec.key.name;
@@ -244,7 +244,7 @@ fn as_task(params: &str) -> String {
 }
 
 /// An error that a tool gives as its result, without secrets. Without any it passes byte for byte.
-fn without_secrets(connection: &Connection, output: Output) -> Output {
+fn without_secrets(connection: &SourceConnection, output: Output) -> Output {
     let Output::Verbatim(result) = &output else { return output };
     match connection.hide(result.get()) {
         Cow::Borrowed(_) => output,

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{
-    connection::{Connection, RequestLoss},
+    connection::{RequestLoss, SourceConnection},
     message::{Reply, ServerError},
 };
 use crate::tools::{Call, Failure};
@@ -46,7 +46,7 @@ pub(super) struct ChildTask {
 /// The state of a task, as revisions without sessions give it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct TaskState<'a> {
+struct ChildTaskState<'a> {
     status: String,
     #[serde(default)]
     poll_interval_ms: Option<u64>,
@@ -96,12 +96,12 @@ impl ChildTask {
     /// goes on for as long as the task does.
     pub(super) async fn follow(
         self,
-        connection: &Arc<Connection>,
+        connection: &Arc<SourceConnection>,
         call: &Call,
         token: Option<u64>,
     ) -> Result<Reply, CallStop> {
         let connection = Arc::clone(connection);
-        let mut watch = TaskWatch { connection, task: self, token, is_over: false };
+        let mut watch = ChildTaskWatch { connection, task: self, token, is_over: false };
         let connection = &watch.connection;
         let end =
             if connection.is_modern() { watch.poll(call).await } else { watch.wait(call).await };
@@ -115,14 +115,14 @@ impl ChildTask {
 }
 
 /// A task that is waited for. Dropping it cancels the task, unless it is over.
-struct TaskWatch {
-    connection: Arc<Connection>,
+struct ChildTaskWatch {
+    connection: Arc<SourceConnection>,
     task: ChildTask,
     token: Option<u64>,
     is_over: bool,
 }
 
-impl TaskWatch {
+impl ChildTaskWatch {
     async fn ask(&self, method: &str, params: &Value, call: &Call) -> Result<Reply, RequestLoss> {
         let mut request = self.connection.open(Some(call.clone()));
         request.send(method, &params.to_string(), None).await?;
@@ -148,7 +148,7 @@ impl TaskWatch {
                 Ok(raw) => raw,
                 Err(error) => return Ok(Err(error)),
             };
-            let Ok(state) = serde_json::from_str::<TaskState<'_>>(raw.get()) else {
+            let Ok(state) = serde_json::from_str::<ChildTaskState<'_>>(raw.get()) else {
                 return Ok(Err(fault("the state of its task cannot be read")));
             };
             if let Some(wanted) = state.poll_interval_ms {
@@ -184,7 +184,7 @@ impl TaskWatch {
     }
 }
 
-impl Drop for TaskWatch {
+impl Drop for ChildTaskWatch {
     fn drop(&mut self) {
         if let Some(token) = self.token {
             self.connection.forget_progress(token);

@@ -33,8 +33,8 @@ const INTERNAL_ERROR: i64 = -32603;
 
 /// A connection to a server.
 #[derive(Debug)]
-pub(super) struct Connection {
-    outgoing: mpsc::Sender<OutgoingMessage>,
+pub(super) struct SourceConnection {
+    outgoing: mpsc::Sender<ChildMessage>,
     next_id: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiting>>,
     /// Tokens of the progress of calls that were answered with a task, and the requests that wait for those tasks.
@@ -58,7 +58,7 @@ pub(super) struct Connection {
 
 /// What is to be sent.
 #[derive(Debug)]
-pub(super) enum OutgoingMessage {
+pub(super) enum ChildMessage {
     /// A request, by its number. The first one of a session opens it.
     Request { id: u64, text: String, is_first: bool, traits: Option<Arc<ToolTraits>> },
     /// A notification, or an answer.
@@ -67,7 +67,7 @@ pub(super) enum OutgoingMessage {
     Cancel { id: u64, text: String },
 }
 
-impl OutgoingMessage {
+impl ChildMessage {
     /// The message as JSON.
     pub(super) fn into_text(self) -> String {
         match self {
@@ -117,7 +117,7 @@ enum CallNews {
 /// A request under way. Dropping it before the answer cancels it.
 #[derive(Debug)]
 pub(super) struct OpenRequest {
-    connection: Arc<Connection>,
+    connection: Arc<SourceConnection>,
     /// Its number, which is also the token of its progress.
     pub(super) id: u64,
     news: mpsc::Receiver<CallNews>,
@@ -145,12 +145,12 @@ impl RequestLoss {
     }
 }
 
-impl Connection {
+impl SourceConnection {
     /// A connection, and what is to be sent on it.
     pub(super) fn new(
         redactor: Redactor,
         root: Option<String>,
-    ) -> (Arc<Self>, mpsc::Receiver<OutgoingMessage>) {
+    ) -> (Arc<Self>, mpsc::Receiver<ChildMessage>) {
         let (outgoing, messages) = mpsc::channel(OUTGOING);
         let connection = Self {
             outgoing,
@@ -252,7 +252,7 @@ impl Connection {
         let (id, params) = (self.next_number(), params.to_string());
         let params = if self.is_modern() { modern_params(&params) } else { params };
         let text = request_text(id, method, &params);
-        let message = OutgoingMessage::Request { id, text, is_first: false, traits: None };
+        let message = ChildMessage::Request { id, text, is_first: false, traits: None };
         self.outgoing.try_send(message).ok();
     }
 
@@ -291,10 +291,10 @@ impl Connection {
     /// Sends a notification.
     pub(super) async fn notify(&self, method: &str, params: &Value) -> Result<(), RequestLoss> {
         let text = notification_text(method, &params.to_string());
-        self.send(OutgoingMessage::Note(text)).await
+        self.send(ChildMessage::Note(text)).await
     }
 
-    async fn send(&self, message: OutgoingMessage) -> Result<(), RequestLoss> {
+    async fn send(&self, message: ChildMessage) -> Result<(), RequestLoss> {
         tokio::select! {
             biased;
             () = self.closed.cancelled() => Err(RequestLoss::Closed),
@@ -436,11 +436,11 @@ impl Connection {
 
     /// Never waits: a server that does not read its input would keep its own messages from being read.
     fn reply(&self, id: &RawValue, answer: Result<&Value, (i64, &str)>) {
-        self.outgoing.try_send(OutgoingMessage::Note(answer_text(id, answer))).ok();
+        self.outgoing.try_send(ChildMessage::Note(answer_text(id, answer))).ok();
     }
 }
 
-impl Connection {
+impl SourceConnection {
     /// Answers the questions that a result asks for (`input_required`), as the session of the call does.
     pub(super) async fn answer_inputs(
         &self,
@@ -510,7 +510,7 @@ pub(super) fn file_uri(path: &str) -> String {
 
 impl OpenRequest {
     /// The connection that it is made on.
-    pub(super) fn connection(&self) -> Arc<Connection> {
+    pub(super) fn connection(&self) -> Arc<SourceConnection> {
         Arc::clone(&self.connection)
     }
 
@@ -527,7 +527,7 @@ impl OpenRequest {
             request_text(self.id, method, params)
         };
         let (id, is_first) = (self.id, method == "initialize");
-        self.connection.send(OutgoingMessage::Request { id, text, is_first, traits }).await
+        self.connection.send(ChildMessage::Request { id, text, is_first, traits }).await
     }
 
     /// Waits for the answer, and passes on what is heard before it.
@@ -581,6 +581,6 @@ impl Drop for OpenRequest {
         let params = json!({ "requestId": self.id, "reason": "the caller waits no longer" });
         let text = notification_text("notifications/cancelled", &params.to_string());
         // A server that reads nothing cannot be told.
-        self.connection.outgoing.try_send(OutgoingMessage::Cancel { id: self.id, text }).ok();
+        self.connection.outgoing.try_send(ChildMessage::Cancel { id: self.id, text }).ok();
     }
 }

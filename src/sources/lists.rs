@@ -4,7 +4,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value, json};
 
-use super::connection::{Connection, RequestLoss};
+use super::connection::{RequestLoss, SourceConnection};
 use super::message::{own_capabilities, own_info};
 use super::spec::SourceSpec;
 use crate::domain::mcp::Revision;
@@ -39,7 +39,9 @@ pub(super) fn initialize_params() -> Value {
 }
 
 /// Introduces this client; gives the server's capabilities.
-pub(super) async fn introduce(connection: &Arc<Connection>) -> Result<Map<String, Value>, String> {
+pub(super) async fn introduce(
+    connection: &Arc<SourceConnection>,
+) -> Result<Map<String, Value>, String> {
     let params = initialize_params();
     let result = ask(connection, "initialize", &params).await?;
     let version = result.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
@@ -54,7 +56,9 @@ pub(super) async fn introduce(connection: &Arc<Connection>) -> Result<Map<String
 }
 
 /// Asks a server of a revision without sessions what it can do; `None` if it is of another.
-async fn discover(connection: &Arc<Connection>) -> Result<Option<Map<String, Value>>, String> {
+async fn discover(
+    connection: &Arc<SourceConnection>,
+) -> Result<Option<Map<String, Value>>, String> {
     connection.set_modern(true);
     let (revision, params) = (Revision::V2026_07_28, json!({}));
     let is_ours = |versions: Option<&Value>| {
@@ -89,7 +93,7 @@ async fn discover(connection: &Arc<Connection>) -> Result<Option<Map<String, Val
 
 /// Introduces this client to a server at a URL, which may be of either era; gives the server's capabilities.
 pub(super) async fn introduce_remote(
-    connection: &Arc<Connection>,
+    connection: &Arc<SourceConnection>,
 ) -> Result<Map<String, Value>, String> {
     match discover(connection).await? {
         Some(capabilities) => Ok(capabilities),
@@ -103,7 +107,7 @@ fn capabilities_of(result: &Value) -> Map<String, Value> {
 
 /// Fetches all lists that the server has.
 pub(super) async fn fetch(
-    connection: &Arc<Connection>,
+    connection: &Arc<SourceConnection>,
     capabilities: &Map<String, Value>,
 ) -> Result<OfferedLists, String> {
     let mut lists = OfferedLists::default();
@@ -123,7 +127,7 @@ pub(super) async fn fetch(
 }
 
 async fn pages(
-    connection: &Arc<Connection>,
+    connection: &Arc<SourceConnection>,
     method: &str,
     member: &str,
 ) -> Result<Vec<Value>, String> {
@@ -147,7 +151,11 @@ async fn pages(
     }
 }
 
-async fn ask(connection: &Arc<Connection>, method: &str, params: &Value) -> Result<Value, String> {
+async fn ask(
+    connection: &Arc<SourceConnection>,
+    method: &str,
+    params: &Value,
+) -> Result<Value, String> {
     match connection.request(method, params).await {
         Err(RequestLoss::Closed) => Err(format!("it ended in {method}")),
         Err(loss) => Err(format!("{method}: {}", connection.hide(loss.reason()))),

@@ -36,7 +36,7 @@ pub(super) struct ServerError {
 }
 
 #[derive(Deserialize)]
-struct Envelope<'a> {
+struct MessageEnvelope<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     id: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -57,7 +57,7 @@ fn present<'de, D: Deserializer<'de>>(source: D) -> Result<Option<&'de RawValue>
 impl ServerMessage {
     /// Reads a message; `None` if it is none that this client can make sense of.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let envelope: Envelope<'_> = serde_json::from_str(text).ok()?;
+        let envelope: MessageEnvelope<'_> = serde_json::from_str(text).ok()?;
         let params = envelope.params.map(ToOwned::to_owned);
         match (envelope.method, envelope.id) {
             (Some(method), Some(id)) if id.get() != "null" => {
@@ -89,8 +89,8 @@ pub(super) struct RawMembers(pub(super) Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for RawMembers {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
+        struct OrderedMembers;
+        impl<'de> Visitor<'de> for OrderedMembers {
             type Value = RawMembers;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -105,7 +105,7 @@ impl<'de> Deserialize<'de> for RawMembers {
                 Ok(RawMembers(members))
             }
         }
-        source.deserialize_map(InOrder)
+        source.deserialize_map(OrderedMembers)
     }
 }
 

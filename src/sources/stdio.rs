@@ -11,7 +11,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::connection::{Connection, OutgoingMessage};
+use super::connection::{ChildMessage, SourceConnection};
 
 /// Longest message of a server, in bytes.
 pub(super) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
@@ -51,8 +51,8 @@ const AT_ONCE: usize = 64 * 1024;
 
 /// Writes what is to be sent until the connection or the server ends. Dropping the pipe ends the server's input.
 pub(super) async fn write(
-    connection: Arc<Connection>,
-    mut messages: mpsc::Receiver<OutgoingMessage>,
+    connection: Arc<SourceConnection>,
+    mut messages: mpsc::Receiver<ChildMessage>,
     mut stdin: ChildStdin,
 ) {
     loop {
@@ -81,7 +81,10 @@ pub(super) async fn write(
 }
 
 /// Reads messages until the server ends; the error says what it did wrong.
-pub(super) async fn read(connection: Arc<Connection>, stdout: ChildStdout) -> Result<(), String> {
+pub(super) async fn read(
+    connection: Arc<SourceConnection>,
+    stdout: ChildStdout,
+) -> Result<(), String> {
     let mut lines = BufReader::with_capacity(64 * 1024, stdout);
     let mut line = Vec::new();
     loop {
@@ -106,7 +109,7 @@ pub(super) async fn read(connection: Arc<Connection>, stdout: ChildStdout) -> Re
 
 /// Reads the error output until the server ends, without secrets.
 pub(super) async fn read_log(
-    connection: Arc<Connection>,
+    connection: Arc<SourceConnection>,
     mut stderr: ChildStderr,
     log: Arc<ServerLog>,
     lines: mpsc::Sender<String>,
@@ -137,7 +140,12 @@ pub(super) async fn read_log(
     }
 }
 
-fn keep(connection: &Connection, bytes: &[u8], log: &ServerLog, lines: &mpsc::Sender<String>) {
+fn keep(
+    connection: &SourceConnection,
+    bytes: &[u8],
+    log: &ServerLog,
+    lines: &mpsc::Sender<String>,
+) {
     let text = String::from_utf8_lossy(bytes);
     let text = connection.hide(&text);
     log.add(&text);

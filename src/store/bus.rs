@@ -90,15 +90,15 @@ impl Bus {
     }
 
     /// Listens to one stream, from the next commit on. Listen first and read the table after, and nothing is missed.
-    pub fn listen(self: &Arc<Self>, stream: &StreamName) -> Listener<Batch> {
+    pub fn listen(self: &Arc<Self>, stream: &StreamName) -> StreamListener<Batch> {
         let name = stream.shared();
         let channel = Arc::clone(self.lock().entry(Arc::clone(&name)).or_default());
-        Listener::new(channel, Some((name, Arc::clone(self))))
+        StreamListener::new(channel, Some((name, Arc::clone(self))))
     }
 
     /// Listens to every stream, from the next commit on.
-    pub fn listen_all(&self) -> Listener<Commit> {
-        Listener::new(Arc::clone(&self.everything), None)
+    pub fn listen_all(&self) -> StreamListener<Commit> {
+        StreamListener::new(Arc::clone(&self.everything), None)
     }
 
     /// Counts commits in which a stream began that lists may name.
@@ -227,7 +227,7 @@ impl<T> Channel<T> {
 
 /// A reader's end of a channel.
 #[derive(Debug)]
-pub struct Listener<T> {
+pub struct StreamListener<T> {
     level: watch::Receiver<StreamLevel>,
     channel: Arc<Channel<T>>,
     /// The bus that drops the channel with its last listener, and the key of the channel there.
@@ -249,7 +249,7 @@ pub enum Heard<T> {
     Behind,
 }
 
-impl<T: Send + Sync> Listener<T> {
+impl<T: Send + Sync> StreamListener<T> {
     fn new(channel: Arc<Channel<T>>, home: Option<(Arc<str>, Arc<Bus>)>) -> Self {
         let level = channel.level.subscribe();
         let readers = level.borrow().readers;
@@ -311,7 +311,7 @@ impl<T: Send + Sync> Listener<T> {
     }
 }
 
-impl<T> Drop for Listener<T> {
+impl<T> Drop for StreamListener<T> {
     fn drop(&mut self) {
         let Some((name, bus)) = self.home.take() else { return };
         let mut streams = bus.lock();
@@ -339,7 +339,7 @@ mod tests {
         Batch::new(events.collect(), closed, Arc::new(StreamVisibility::Team)).unwrap()
     }
 
-    fn heard(listener: &Listener<Batch>, cursor: i64, budget: usize) -> Option<(i64, i64)> {
+    fn heard(listener: &StreamListener<Batch>, cursor: i64, budget: usize) -> Option<(i64, i64)> {
         match listener.hear(cursor, budget) {
             Heard::Items(items) => Some((items.first()?.seqs.0, items.last()?.seqs.1)),
             _ => None,

@@ -11,7 +11,7 @@ mod rows;
 mod sqlite;
 mod upkeep;
 
-pub use bus::{Batch, Bus, Commit, Heard, Listener, render};
+pub use bus::{Batch, Bus, Commit, Heard, StreamListener, render};
 pub use error::{EngineError, MigrateError, RestoreError, StoreError};
 pub use lane::WriteLane;
 pub use rows::{

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json, value::RawValue};
 use super::{Call, Failure, HeaderParam, ToolError, schema};
 use crate::domain::{Caller, ToolExposure, quote};
 
-type Run =
+type ToolFunction =
     dyn Fn(Call, Map<String, Value>) -> BoxFuture<'static, Result<Output, Failure>> + Send + Sync;
 
 /// A tool: its name, its schemas, and the function that runs it.
@@ -31,7 +31,7 @@ pub struct Tool {
     quotes: bool,
     for_programs: bool,
     foreign: Option<Box<ForeignDeclaration>>,
-    run: Arc<Run>,
+    run: Arc<ToolFunction>,
 }
 
 /// A tool of a server behind the daemon, as that server declares it.
@@ -238,7 +238,7 @@ impl Tool {
         name: Cow<'static, str>,
         description: Cow<'static, str>,
         input: schema::Input,
-        run: Arc<Run>,
+        run: Arc<ToolFunction>,
     ) -> Self {
         Self {
             name,

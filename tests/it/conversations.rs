@@ -537,7 +537,8 @@ fn sessions_whose_tokens_were_made_in_one_folder_talk() {
     let folder = d.home.user().join("shop");
     std::fs::create_dir_all(folder.join(".git")).expect("a repository");
     let made = |session: &str, cwd: &std::path::Path| {
-        let args = ["mcp-config", "--session", session, "--cwd", &cwd.display().to_string()];
+        let folder = cwd.display().to_string();
+        let args = ["mcp-config", "--session", session, "--cwd", &folder];
         let shown = svc(&d.home, &args).json();
         let header = text(&shown["mcpServers"]["svc"]["headers"], "Authorization");
         let caller = d.with_token(header.trim_start_matches("Bearer "));
@@ -547,7 +548,7 @@ fn sessions_whose_tokens_were_made_in_one_folder_talk() {
     };
     let one = made("s-1", &folder);
     made("s-2", &folder.join(".git"));
-    made("s-3", &d.home.user());
+    made("s-3", d.home.user());
     for (other, status) in [("s-2", "accepted"), ("s-3", "forbidden")] {
         let sent = send(&one, &format!("agent:claude:{other}"), "well?", 0);
         assert_eq!(sent["status"], status, "{sent}");

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
 use super::super::Context;
-use crate::client::{Client, ClientError, DaemonFile, Endpoint, Target, Url};
+use crate::client::{Client, ClientError, DaemonFile, DaemonTarget, Endpoint, Url};
 use crate::daemon;
 
 /// How long `/health` may take: it reads nothing but memory.
@@ -123,7 +123,7 @@ async fn without_socket(file: DaemonFile) -> DaemonProbe {
 /// Requests `/health`, without a token.
 pub(in crate::cli) async fn probe(endpoint: Endpoint) -> Result<HealthAnswer, ClientError> {
     let shown = endpoint.to_string();
-    let client = Client::new(Target::without_token(endpoint));
+    let client = Client::new(DaemonTarget::without_token(endpoint));
     let reply = tokio::time::timeout(PATIENCE, client.exchange(Method::GET, "/health", None))
         .await
         .map_err(|_| ClientError::Timeout { url: shown, seconds: PATIENCE.as_secs() })??;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::super::Context;
 use super::super::output::{self, Screen};
 use super::probe::{DaemonProbe, HealthAnswer, find_daemon, no_socket, not_ready, probe};
-use crate::client::{Client, Target};
+use crate::client::{Client, DaemonTarget};
 
 /// Whether the daemon runs; exit code 0 if it does, else 1.
 pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode> {
@@ -106,7 +106,7 @@ pub(in crate::cli) async fn health(context: &Context) -> anyhow::Result<ExitCode
 }
 
 /// What `/health` tells anyone, and what `/v1/health` adds for a token.
-async fn describe(target: Target, url: String, health: &HealthAnswer) -> Map<String, Value> {
+async fn describe(target: DaemonTarget, url: String, health: &HealthAnswer) -> Map<String, Value> {
     let document = &health.document;
     let mut report = Map::new();
     report.insert("url".to_owned(), json!(url));

@@ -20,7 +20,7 @@ pub(super) struct ProjectClient {
 }
 
 #[derive(Deserialize)]
-struct MintedToken {
+struct ProjectToken {
     token_id: String,
     token: String,
 }
@@ -36,7 +36,7 @@ impl ProjectClient {
         let wish = json!({
             "session": format!("svc-mcp-{}", std::process::id()), "project": project, "scopes": scopes, "ttl_seconds": TTL,
         });
-        let Ok(MintedToken { token_id, token }) = operator.post("/v1/tokens", &wish).await else {
+        let Ok(ProjectToken { token_id, token }) = operator.post("/v1/tokens", &wish).await else {
             return Ok(Self { client: operator, minted: None });
         };
         let mut target = operator.target().clone();

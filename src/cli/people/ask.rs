@@ -56,7 +56,7 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
     let question = send(&client, &to, &json!({ "text": text, "type": "query" })).await?;
     let id = output::cell(&question, "id");
     let name = output::visible(&name_of(&receiver));
-    let wait = Wait { context, question: &question, name: &name };
+    let wait = AnswerWait { context, question: &question, name: &name };
     let asked =
         format!("asked {name}, {}", expected(&question, &output::cell(&receiver, "status")));
     if args.timeout == Some(0) {
@@ -109,14 +109,14 @@ fn follow(context: &Context, peer: &str) -> anyhow::Result<Follower> {
 }
 
 /// The wait for the answer to a question.
-struct Wait<'a> {
+struct AnswerWait<'a> {
     context: &'a Context,
     question: &'a Value,
     /// What the receiver is called.
     name: &'a str,
 }
 
-impl Wait<'_> {
+impl AnswerWait<'_> {
     async fn end(
         &self,
         answers: &mut Follower,

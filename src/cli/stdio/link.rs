@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep};
 use super::super::{Context, daemon, output, process};
 use crate::client::mcp::McpRequest;
 use crate::client::{
-    Client, ClientError, ClientProblem, Discovery, StreamingReply, Target, Token, TokenSource,
-    backoff,
+    Client, ClientError, ClientProblem, DaemonTarget, Discovery, StreamingReply, Token,
+    TokenSource, backoff,
 };
 use crate::domain::PROCESS_TOKENS_PATH;
 
@@ -161,7 +161,7 @@ impl DaemonLink {
         let mut stale = None;
         loop {
             let token = self.process_token(kept, stale.as_ref()).await?;
-            let target = Target {
+            let target = DaemonTarget {
                 token: Some(token.clone()),
                 token_source: TokenSource::Process,
                 ..self.discovery.open_target()?

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row as TableRow, Table, TableState};
 
 use super::look::{look, when};
-use super::model::{Connection, Model, Pane, Row};
+use super::model::{DaemonConnectionState, Model, Pane, Row};
 use super::team::{OpenTask, TeamMessage, TeamPeer};
 use crate::cli::output::{Style, cut, state_style};
 
@@ -174,14 +174,14 @@ fn line(at: Option<String>, who: CellText, what: String) -> Vec<CellText> {
 /// What is said where there is nothing, and what to do next.
 fn empty(model: &Model, pane: Pane) -> &'static str {
     match (pane, &model.connection) {
-        (Pane::People, Connection::Away { .. }) => {
+        (Pane::People, DaemonConnectionState::Away { .. }) => {
             "no daemon answers; `svc start` in another terminal starts it, and this page goes on"
         }
-        (Pane::People, Connection::Opening) => "…",
-        (Pane::People, Connection::Live) if model.team.presence().1 > 0 => {
+        (Pane::People, DaemonConnectionState::Opening) => "…",
+        (Pane::People, DaemonConnectionState::Live) if model.team.presence().1 > 0 => {
             "nobody is here now; o shows who is away"
         }
-        (Pane::People, Connection::Live) => {
+        (Pane::People, DaemonConnectionState::Live) => {
             "nobody yet: open a coding agent; `svc install status` says which of them know svc"
         }
         (Pane::Requests, _) => "nobody waits for anybody",

@@ -22,7 +22,7 @@ use tokio::time::{interval, sleep};
 
 use super::model::{Draft, Model};
 use super::team::{TeamSnapshot, items};
-use super::update::{Effect, Input, Key, update};
+use super::update::{Key, ScreenEffect, ScreenInput, update};
 use super::view::draw;
 use crate::cli::{Context, UsageError, delivery, terminal};
 use crate::client::{Client, ClientError, FollowItem, Follower, encode, with_query};
@@ -71,18 +71,18 @@ pub(in crate::cli) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
         page.terminal.draw(|frame| draw(&model, frame))?;
         let input = tokio::select! {
             input = input.recv() => input,
-            _ = tick.tick() => Some(Input::Tick(SystemClock.now())),
+            _ = tick.tick() => Some(ScreenInput::Tick(SystemClock.now())),
             _ = hang_up.recv() => None,
             _ = terminate.recv() => None,
         };
         let Some(input) = input else { break };
         match update(&mut model, input) {
-            Some(Effect::Quit) => break,
-            Some(Effect::Send(draft)) => {
+            Some(ScreenEffect::Quit) => break,
+            Some(ScreenEffect::Send(draft)) => {
                 let (context, inputs) = (context.clone(), inputs.clone());
                 tokio::spawn(async move {
                     let sent = send(&context, draft).await.map_err(|error| harmless(&error));
-                    inputs.send(Input::Sent(sent)).await.ok();
+                    inputs.send(ScreenInput::Sent(sent)).await.ok();
                 });
             }
             None => {}
@@ -125,14 +125,14 @@ fn give_back() {
 }
 
 /// Reads keys on a thread of its own, for as long as the process lives: a read cannot be called off.
-fn read_keys(inputs: mpsc::Sender<Input>) {
+fn read_keys(inputs: mpsc::Sender<ScreenInput>) {
     std::thread::spawn(move || {
         while let Ok(event) = event::read() {
             let input = match event {
                 Event::Key(key) if key.kind != KeyEventKind::Release => {
-                    key_of(key.code, key.modifiers).map(Input::Key)
+                    key_of(key.code, key.modifiers).map(ScreenInput::Key)
                 }
-                Event::Resize(..) => Some(Input::Resized),
+                Event::Resize(..) => Some(ScreenInput::Resized),
                 _ => None,
             };
             if input.is_some_and(|input| inputs.blocking_send(input).is_err()) {
@@ -140,7 +140,7 @@ fn read_keys(inputs: mpsc::Sender<Input>) {
             }
         }
         // The terminal is gone.
-        inputs.blocking_send(Input::Key(Key::Interrupt)).ok();
+        inputs.blocking_send(ScreenInput::Key(Key::Interrupt)).ok();
     });
 }
 
@@ -162,13 +162,13 @@ fn key_of(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
 }
 
 /// Keeps the model's team up to date, for ever.
-async fn follow(context: Context, inputs: mpsc::Sender<Input>) {
+async fn follow(context: Context, inputs: mpsc::Sender<ScreenInput>) {
     let changed = Arc::new(Notify::new());
     let position = loop {
         match position(&context).await {
             Ok(position) => break position,
             Err(error) => {
-                inputs.send(Input::Away(away(&error))).await.ok();
+                inputs.send(ScreenInput::Away(away(&error))).await.ok();
                 sleep(RETRY).await;
             }
         }
@@ -181,10 +181,11 @@ async fn follow(context: Context, inputs: mpsc::Sender<Input>) {
     }
     loop {
         let input = match fetch(&context).await {
-            Ok(team) => Input::Fetched(Box::new(team)),
+            Ok(team) => ScreenInput::Fetched(Box::new(team)),
             Err(error) => {
                 // The feeds tell when the daemon is back, unless it was back before they looked.
-                let (sent, ()) = tokio::join!(inputs.send(Input::Away(away(&error))), sleep(RETRY));
+                let (sent, ()) =
+                    tokio::join!(inputs.send(ScreenInput::Away(away(&error))), sleep(RETRY));
                 if sent.is_err() {
                     return;
                 }
@@ -204,7 +205,7 @@ async fn follow_feed(
     context: Context,
     path: String,
     position: u64,
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<ScreenInput>,
     changed: Arc<Notify>,
 ) {
     loop {
@@ -213,14 +214,14 @@ async fn follow_feed(
         let error = loop {
             match follower.next().await {
                 Ok(Some(FollowItem::Disconnected { .. })) => {
-                    inputs.send(Input::Away(WAITING.to_owned())).await.ok();
+                    inputs.send(ScreenInput::Away(WAITING.to_owned())).await.ok();
                 }
                 Ok(Some(_)) => changed.notify_one(),
                 Ok(None) => return,
                 Err(error) => break error,
             }
         };
-        inputs.send(Input::Away(away(&error.into()))).await.ok();
+        inputs.send(ScreenInput::Away(away(&error.into()))).await.ok();
         sleep(RETRY).await;
         changed.notify_one();
     }

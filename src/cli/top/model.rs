@@ -30,7 +30,7 @@ impl Pane {
 
 /// Whether the daemon answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Connection {
+pub(super) enum DaemonConnectionState {
     /// Nothing was heard yet.
     Opening,
     /// What is shown is what is.
@@ -98,7 +98,7 @@ pub(super) enum Overlay {
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     pub(super) team: TeamSnapshot,
-    pub(super) connection: Connection,
+    pub(super) connection: DaemonConnectionState,
     pub(super) pane: Pane,
     /// The chosen row of each list, by its id: lists move under it.
     pub(super) chosen: [Option<String>; 3],
@@ -117,7 +117,7 @@ impl Model {
     pub(super) fn new(screen: Screen) -> Self {
         Self {
             team: TeamSnapshot::default(),
-            connection: Connection::Opening,
+            connection: DaemonConnectionState::Opening,
             pane: Pane::People,
             chosen: [None, None, None],
             overlay: None,

@@ -5,9 +5,9 @@ use ratatui::backend::TestBackend;
 use serde_json::{Value, json};
 use time::UtcOffset;
 
-use super::model::{Connection, Model, Overlay, Pane};
+use super::model::{DaemonConnectionState, Model, Overlay, Pane};
 use super::team::{TeamSnapshot, items};
-use super::update::{Effect, Input, Key, update};
+use super::update::{Key, ScreenEffect, ScreenInput, update};
 use super::view::draw;
 use crate::cli::output::Screen;
 use crate::domain::Timestamp;
@@ -72,17 +72,17 @@ fn team() -> TeamSnapshot {
 
 fn full() -> Model {
     let mut model = empty();
-    update(&mut model, Input::Fetched(Box::new(team())));
+    update(&mut model, ScreenInput::Fetched(Box::new(team())));
     model
 }
 
-fn press(model: &mut Model, keys: &[Key]) -> Option<Effect> {
-    keys.iter().map(|key| update(model, Input::Key(*key))).last().flatten()
+fn press(model: &mut Model, keys: &[Key]) -> Option<ScreenEffect> {
+    keys.iter().map(|key| update(model, ScreenInput::Key(*key))).last().flatten()
 }
 
 fn type_in(model: &mut Model, text: &str) {
     for c in text.chars() {
-        assert_eq!(update(model, Input::Key(Key::Char(c))), None);
+        assert_eq!(update(model, ScreenInput::Key(Key::Char(c))), None);
     }
 }
 
@@ -99,7 +99,7 @@ fn the_team_at_60_by_20() {
 #[test]
 fn nobody_is_here() {
     let mut model = empty();
-    update(&mut model, Input::Fetched(Box::default()));
+    update(&mut model, ScreenInput::Fetched(Box::default()));
     insta::assert_snapshot!(page(&model, 100, 30));
 }
 
@@ -108,7 +108,9 @@ fn no_daemon_answers() {
     let mut model = empty();
     update(
         &mut model,
-        Input::Away("no daemon is running at the socket; start one with `svc start`".to_owned()),
+        ScreenInput::Away(
+            "no daemon is running at the socket; start one with `svc start`".to_owned(),
+        ),
     );
     insta::assert_snapshot!(page(&model, 60, 20));
 }
@@ -126,14 +128,14 @@ fn a_question_is_answered() {
     press(&mut model, &[Key::Tab, Key::Down, Key::Char('a')]);
     type_in(&mut model, "yes, delete it: q is no command here");
     insta::assert_snapshot!(page(&model, 60, 20));
-    let Some(Effect::Send(draft)) = press(&mut model, &[Key::Enter]) else { panic!("sends") };
+    let Some(ScreenEffect::Send(draft)) = press(&mut model, &[Key::Enter]) else { panic!("sends") };
     assert_eq!((draft.to.as_str(), draft.answers.as_deref()), ("bob", Some("m-1")));
     assert_eq!(draft.text, "yes, delete it: q is no command here");
     assert_eq!(model.overlay, None);
-    update(&mut model, Input::Sent(Ok("it reads the message at its next turn".to_owned())));
+    update(&mut model, ScreenInput::Sent(Ok("it reads the message at its next turn".to_owned())));
     let shown = page(&model, 60, 20);
     assert!(shown.ends_with(" sent: it reads the message at its next turn\n"), "{shown}");
-    update(&mut model, Input::Sent(Err("the inbox is full".to_owned())));
+    update(&mut model, ScreenInput::Sent(Err("the inbox is full".to_owned())));
     assert!(page(&model, 60, 20).ends_with(" not sent: the inbox is full\n"));
 }
 
@@ -172,10 +174,10 @@ fn the_choice_stays_with_its_row_when_lists_move() {
     assert_eq!(model.chosen_row().expect("a row").id(), "bob");
     let mut moved = team();
     moved.peers.reverse();
-    update(&mut model, Input::Fetched(Box::new(moved.clone())));
+    update(&mut model, ScreenInput::Fetched(Box::new(moved.clone())));
     assert_eq!(model.chosen_row().expect("a row").id(), "bob");
     moved.peers.retain(|peer| peer.peer_id != "bob");
-    update(&mut model, Input::Fetched(Box::new(moved)));
+    update(&mut model, ScreenInput::Fetched(Box::new(moved)));
     assert_eq!(model.chosen_row().expect("a row").id(), "ann", "the first, where it is gone");
     press(&mut model, &[Key::Char('o')]);
     assert_eq!(model.chosen_row().expect("a row").id(), "eve", "of those that are away, too");
@@ -193,13 +195,17 @@ fn it_is_left_by_its_keys() {
         "it goes back, and there is nothing behind"
     );
     for key in [Key::Char('q'), Key::Interrupt] {
-        assert_eq!(press(&mut full(), &[key]), Some(Effect::Quit), "{key:?}");
+        assert_eq!(press(&mut full(), &[key]), Some(ScreenEffect::Quit), "{key:?}");
     }
     let mut model = full();
     press(&mut model, &[Key::Enter]);
     assert_eq!(press(&mut model, &[Key::Char('q')]), None, "back to the lists first");
     press(&mut model, &[Key::Char('m')]);
-    assert_eq!(press(&mut model, &[Key::Interrupt]), Some(Effect::Quit), "also while one writes");
+    assert_eq!(
+        press(&mut model, &[Key::Interrupt]),
+        Some(ScreenEffect::Quit),
+        "also while one writes"
+    );
 }
 
 #[test]
@@ -208,7 +214,7 @@ fn the_living_are_listed_and_the_away_counted() {
     let mut team = team();
     let page_of = json!({ "peers": [peer("operator", "operator", "online")] });
     team.peers.splice(0..0, items(&page_of, "peers"));
-    update(&mut model, Input::Fetched(Box::new(team)));
+    update(&mut model, ScreenInput::Fetched(Box::new(team)));
     let shown = page(&model, 100, 30);
     assert!(shown.contains("2 here, 1 away") && !shown.contains("error: all is lost"), "{shown}");
     assert!(!shown.contains("operator"), "who looks is not in the list: {shown}");
@@ -227,7 +233,7 @@ fn a_question_to_one_who_is_away_is_marked_and_ours_is_in_the_second_person() {
     let ours = message("m-8", "query", OPERATOR, eve, "are you there?");
     let theirs = message("m-9", "query", ANN, eve, "and for me?");
     team.questions = items(&json!({ "messages": [ours, theirs] }), "messages");
-    update(&mut model, Input::Fetched(Box::new(team)));
+    update(&mut model, ScreenInput::Fetched(Box::new(team)));
     let shown = page(&model, 100, 30);
     assert!(shown.contains("you wait for gemini@old (offline)"), "{shown}");
     assert!(shown.contains("claude@api waits for gemini@old (offline)"), "{shown}");
@@ -253,7 +259,7 @@ fn what_has_no_room_ends_with_a_sign() {
     team.peers = items(&named, "peers");
     let told = message("m-3", "notification", ANN, BOB, &"word ".repeat(60));
     team.messages = items(&json!({ "messages": [told] }), "messages");
-    update(&mut model, Input::Fetched(Box::new(team)));
+    update(&mut model, ScreenInput::Fetched(Box::new(team)));
     for width in [60, 100] {
         let shown = page(&model, width, 30);
         let line = |words: &str| shown.lines().find(|line| line.contains(words)).expect("a line");
@@ -266,11 +272,11 @@ fn what_has_no_room_ends_with_a_sign() {
 #[test]
 fn a_daemon_that_is_away_leaves_what_was() {
     let mut model = full();
-    update(&mut model, Input::Away("the connection failed".to_owned()));
+    update(&mut model, ScreenInput::Away("the connection failed".to_owned()));
     let shown = page(&model, 100, 30);
     assert!(shown.contains("the connection failed") && shown.contains("claude@api"), "{shown}");
-    update(&mut model, Input::Fetched(Box::new(team())));
-    assert_eq!(model.connection, Connection::Live);
+    update(&mut model, ScreenInput::Fetched(Box::new(team())));
+    assert_eq!(model.connection, DaemonConnectionState::Live);
 }
 
 #[test]
@@ -300,7 +306,7 @@ fn a_list_without_the_focus_shows_the_newest_and_a_scrolled_one_says_how_many_ar
     let mut team = team();
     let all: Vec<Value> = notes.chain([old]).collect();
     team.messages = items(&json!({ "messages": all }), "messages");
-    update(&mut model, Input::Fetched(Box::new(team)));
+    update(&mut model, ScreenInput::Fetched(Box::new(team)));
     assert_eq!(model.pane, Pane::People);
     let shown = page(&model, 100, 30);
     assert!(shown.contains("note number 12.") && !shown.contains("frozen"), "{shown}");
@@ -321,7 +327,7 @@ fn who_is_waited_for_has_the_room_that_an_empty_column_leaves() {
     team.peers = items(&named, "peers");
     let asks = message("m-2", "query", ANN, asked, "does it work?");
     team.questions = items(&json!({ "messages": [asks] }), "messages");
-    update(&mut model, Input::Fetched(Box::new(team)));
+    update(&mut model, ScreenInput::Fetched(Box::new(team)));
     let shown = page(&model, 100, 30);
     let line = shown.lines().find(|line| line.contains("claude-code@shop-front")).expect("a line");
     assert!(line.contains("waits for claude-code@web-and-more-of-it"), "{shown}");
@@ -333,15 +339,15 @@ fn a_notice_gives_way_to_the_help_and_one_that_something_is_lost_does_not() {
     press(&mut model, &[Key::Char('a')]);
     let now = model.screen.now;
     for _ in 0..2 {
-        update(&mut model, Input::Tick(now));
+        update(&mut model, ScreenInput::Tick(now));
         assert!(model.notice.is_some());
     }
-    update(&mut model, Input::Tick(now));
+    update(&mut model, ScreenInput::Tick(now));
     assert_eq!(model.notice, None);
     assert!(page(&model, 100, 30).contains("tab list"));
-    update(&mut model, Input::Sent(Err("the inbox is full".to_owned())));
+    update(&mut model, ScreenInput::Sent(Err("the inbox is full".to_owned())));
     for _ in 0..9 {
-        update(&mut model, Input::Tick(now));
+        update(&mut model, ScreenInput::Tick(now));
     }
     assert!(page(&model, 100, 30).contains("not sent: the inbox is full"));
 }
@@ -352,7 +358,7 @@ fn ones_own_question_is_answered_by_the_other() {
     let mut team = team();
     let ours = message("m-8", "query", OPERATOR, BOB, "are you there?");
     team.questions = items(&json!({ "messages": [ours] }), "messages");
-    update(&mut model, Input::Fetched(Box::new(team)));
+    update(&mut model, ScreenInput::Fetched(Box::new(team)));
     press(&mut model, &[Key::Tab, Key::Char('a')]);
     assert_eq!(model.notice.as_deref(), Some("that is your own question: codex@web answers it"));
 }

@@ -1,6 +1,6 @@
 //! What changes the page. A function of the model and of what came in, without I/O.
 
-use super::model::{Connection, Draft, Model, Overlay, Pane, Row};
+use super::model::{DaemonConnectionState, Draft, Model, Overlay, Pane, Row};
 use super::team::TeamSnapshot;
 use crate::domain::{PeerId, Timestamp};
 
@@ -23,7 +23,7 @@ pub(super) enum Key {
 
 /// What comes in.
 #[derive(Debug)]
-pub(super) enum Input {
+pub(super) enum ScreenInput {
     Key(Key),
     /// The team as it is now.
     Fetched(Box<TeamSnapshot>),
@@ -39,7 +39,7 @@ pub(super) enum Input {
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum ScreenEffect {
     Quit,
     Send(Draft),
 }
@@ -48,31 +48,31 @@ pub(super) enum Effect {
 const NOTICE_TICKS: u8 = 2;
 
 /// Takes in what came.
-pub(super) fn update(model: &mut Model, input: Input) -> Option<Effect> {
+pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffect> {
     match input {
-        Input::Key(key) => {
+        ScreenInput::Key(key) => {
             let effect = press(model, key);
             model.notice_ticks = Some(NOTICE_TICKS);
             return effect;
         }
-        Input::Fetched(team) => {
+        ScreenInput::Fetched(team) => {
             model.team = *team;
-            model.connection = Connection::Live;
+            model.connection = DaemonConnectionState::Live;
         }
-        Input::Away(problem) => model.connection = Connection::Away { problem },
-        Input::Sent(Ok(when)) => {
+        ScreenInput::Away(problem) => model.connection = DaemonConnectionState::Away { problem },
+        ScreenInput::Sent(Ok(when)) => {
             let words = if when.is_empty() { "sent".to_owned() } else { format!("sent: {when}") };
             (model.notice, model.notice_ticks) = (Some(words), Some(NOTICE_TICKS));
         }
         // That something is lost has to be seen.
-        Input::Sent(Err(problem)) => {
+        ScreenInput::Sent(Err(problem)) => {
             (model.notice, model.notice_ticks) = (Some(format!("not sent: {problem}")), None);
         }
-        Input::Tick(now) => {
+        ScreenInput::Tick(now) => {
             model.screen.now = now;
             fade(model);
         }
-        Input::Resized => {}
+        ScreenInput::Resized => {}
     }
     None
 }
@@ -86,9 +86,9 @@ fn fade(model: &mut Model) {
     }
 }
 
-fn press(model: &mut Model, key: Key) -> Option<Effect> {
+fn press(model: &mut Model, key: Key) -> Option<ScreenEffect> {
     if key == Key::Interrupt {
-        return Some(Effect::Quit);
+        return Some(ScreenEffect::Quit);
     }
     model.notice = None;
     match model.overlay.take() {
@@ -98,9 +98,9 @@ fn press(model: &mut Model, key: Key) -> Option<Effect> {
     }
 }
 
-fn walk(model: &mut Model, key: Key) -> Option<Effect> {
+fn walk(model: &mut Model, key: Key) -> Option<ScreenEffect> {
     match key {
-        Key::Char('q') => return Some(Effect::Quit),
+        Key::Char('q') => return Some(ScreenEffect::Quit),
         // Who presses it once more than there is to go back from does not want to leave.
         Key::Escape => model.notice = Some("this is the first page; q leaves it".to_owned()),
         Key::Char('o') => model.shows_away = !model.shows_away,
@@ -118,7 +118,7 @@ fn walk(model: &mut Model, key: Key) -> Option<Effect> {
     None
 }
 
-fn look(model: &mut Model, scroll: u16, key: Key) -> Option<Effect> {
+fn look(model: &mut Model, scroll: u16, key: Key) -> Option<ScreenEffect> {
     let scroll = match key {
         Key::Escape | Key::Enter | Key::Char('q') => return None,
         Key::Up | Key::Char('k') => scroll.saturating_sub(1),
@@ -179,7 +179,7 @@ fn start(model: &mut Model, key: Key) {
     }
 }
 
-fn write(model: &mut Model, mut draft: Draft, key: Key) -> Option<Effect> {
+fn write(model: &mut Model, mut draft: Draft, key: Key) -> Option<ScreenEffect> {
     match key {
         Key::Escape => return None,
         Key::Enter if draft.text.trim().is_empty() => {
@@ -187,7 +187,7 @@ fn write(model: &mut Model, mut draft: Draft, key: Key) -> Option<Effect> {
         }
         Key::Enter => {
             model.notice = Some("sending…".to_owned());
-            return Some(Effect::Send(draft));
+            return Some(ScreenEffect::Send(draft));
         }
         Key::Backspace => {
             draft.text.pop();

@@ -11,7 +11,7 @@ use ratatui::widgets::Paragraph;
 use super::detail;
 use super::list;
 use super::look::look;
-use super::model::{Connection, Model, Overlay, Pane};
+use super::model::{DaemonConnectionState, Model, Overlay, Pane};
 use crate::cli::output::Style;
 
 /// Draws the model.
@@ -55,9 +55,9 @@ fn heading(model: &Model, width: u16) -> Line<'static> {
         write!(text, ", {away} away").expect("writing to a string does not fail");
     }
     let (state, style) = match &model.connection {
-        Connection::Opening => ("looking for the daemon".to_owned(), Style::Waiting),
-        Connection::Live => ("live".to_owned(), Style::Good),
-        Connection::Away { problem } => (problem.clone(), Style::Bad),
+        DaemonConnectionState::Opening => ("looking for the daemon".to_owned(), Style::Waiting),
+        DaemonConnectionState::Live => ("live".to_owned(), Style::Good),
+        DaemonConnectionState::Away { problem } => (problem.clone(), Style::Bad),
     };
     let room = usize::from(width).saturating_sub(text.chars().count() + 3);
     let state: String = if state.chars().count() > room {

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Value, json};
 
-use crate::domain::source::{BUILTIN_CORE, EntryProblem, SourceEntry, source_name};
+use crate::domain::source::{BUILTIN_CORE, SourceEntry, SourceProblem, source_name};
 
 /// A server that a document names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct FoundSource {
     /// Its name, in the form that tools' names have; as it was written where it has none.
     pub name: String,
     /// The entry, or what is wrong with it.
-    pub entry: Result<SourceEntry, EntryProblem>,
+    pub entry: Result<SourceEntry, SourceProblem>,
     /// What is odd about it.
     pub warnings: Vec<String>,
     /// The entry as it was written.
@@ -30,8 +30,8 @@ struct Members(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Members {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
+        struct OrderedServers;
+        impl<'de> Visitor<'de> for OrderedServers {
             type Value = Members;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -46,7 +46,7 @@ impl<'de> Deserialize<'de> for Members {
                 Ok(Members(members))
             }
         }
-        source.deserialize_map(InOrder)
+        source.deserialize_map(OrderedServers)
     }
 }
 
@@ -104,14 +104,14 @@ impl SourceDocument {
                 }
             };
             if name == BUILTIN_CORE && !trusted {
-                entry = Err(EntryProblem::new("", "`core` is the built-in server's name"));
+                entry = Err(SourceProblem::new("", "`core` is the built-in server's name"));
             }
             if name != written_name {
                 warnings.push(format!("its name is written {written_name:?}"));
             }
             if let Some(first) = all.iter().find(|found| found.name == name) {
                 let problem = format!("is the same name as another's in this file: {}", first.name);
-                entry = Err(EntryProblem::new("", problem));
+                entry = Err(SourceProblem::new("", problem));
             }
             all.push(FoundSource { name, entry, warnings, written });
         }

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::super::FileConfig;
 use super::{FoundSource, ImportFile, SourceChoices, SourceDocument};
-use crate::domain::source::{EntryProblem, SourceEntry};
+use crate::domain::source::{SourceEntry, SourceProblem};
 
 /// Where to look for servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct PlannedSource {
     /// The file that names it.
     pub from: String,
     /// The entry, or what is wrong with it.
-    pub entry: Result<SourceEntry, EntryProblem>,
+    pub entry: Result<SourceEntry, SourceProblem>,
     /// What is odd about it.
     pub warnings: Vec<String>,
     /// Whether it counts.

@@ -29,7 +29,7 @@ struct PromptOutput {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ContextOutput {
+struct InjectedContextOutput {
     #[serde(rename = "hookSpecificOutput")]
     specific: SpecificOutput,
 }
@@ -109,7 +109,7 @@ pub fn checked_output(
                 }
             }
             _ => {
-                let output: ContextOutput = read(answer)?;
+                let output: InjectedContextOutput = read(answer)?;
                 if output.specific.hook_event_name != event.name {
                     return Err(unexpected("it is for another event"));
                 }

@@ -78,19 +78,19 @@ const TAGS: [&str; 29] = [
 const TAG_PREFIX: &str = "antml";
 
 /// A phrase by what it looks like.
-struct Phrase {
+struct StampPhrase {
     key: Vec<u8>,
     /// How much of the key stands before the mark.
     head: usize,
     needs: Needs,
 }
 
-static PHRASES: LazyLock<Vec<Phrase>> = LazyLock::new(|| {
+static PHRASES: LazyLock<Vec<StampPhrase>> = LazyLock::new(|| {
     let phrase = |(head, rest, needs): (&str, &str, Needs)| {
         let mut key = skeleton::of(head);
         let head = key.len();
         key.extend(skeleton::of(rest));
-        Phrase { key, head, needs }
+        StampPhrase { key, head, needs }
     };
     STAMPS.into_iter().map(phrase).collect()
 });
@@ -216,7 +216,7 @@ fn edited(text: &str, edits: &BTreeMap<usize, Edit>) -> String {
 }
 
 /// The phrases in a skeleton, and where each begins.
-fn phrases_in(key: &[u8]) -> impl Iterator<Item = (usize, &'static Phrase)> {
+fn phrases_in(key: &[u8]) -> impl Iterator<Item = (usize, &'static StampPhrase)> {
     let known: &[[u8; 4]] = &PHRASE_STARTS;
     let windows = key.windows(4).enumerate();
     let starts = windows.filter(move |(_, start)| known.iter().any(|known| known == start));

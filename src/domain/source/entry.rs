@@ -113,14 +113,14 @@ pub enum Sharing {
 /// Why an entry cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{reason}", if path.is_empty() { String::new() } else { format!("{path}: ") })]
-pub struct EntryProblem {
+pub struct SourceProblem {
     /// The field, dotted; empty for the entry itself.
     pub path: String,
     /// What is wrong with it.
     pub reason: String,
 }
 
-impl EntryProblem {
+impl SourceProblem {
     /// A problem of a field.
     pub fn new(path: impl Into<String>, reason: impl Into<String>) -> Self {
         Self { path: path.into(), reason: reason.into() }
@@ -155,9 +155,9 @@ const KNOWN: [&str; 22] = [
 impl SourceEntry {
     /// Reads an entry, and what is odd about it. `trusted` says that it stands in the person's own configuration, where
     /// variables that load code into a program are allowed.
-    pub fn parse(value: &Value, trusted: bool) -> Result<(Self, Vec<String>), EntryProblem> {
+    pub fn parse(value: &Value, trusted: bool) -> Result<(Self, Vec<String>), SourceProblem> {
         let Value::Object(object) = value else {
-            return Err(EntryProblem::new("", "must be an object"));
+            return Err(SourceProblem::new("", "must be an object"));
         };
         let fields = Fields(object);
         let mut warnings = Vec::new();
@@ -170,7 +170,7 @@ impl SourceEntry {
             (Some("session"), _) => Sharing::Session,
             (Some("shared") | None, _) => Sharing::Shared,
             (Some(_), _) => {
-                return Err(EntryProblem::new("sharing", "must be shared, project or session"));
+                return Err(SourceProblem::new("sharing", "must be shared, project or session"));
             }
         };
         let inherited = fields.texts("env_inherit")?.unwrap_or_default();
@@ -216,7 +216,7 @@ fn transport(
     fields: &Fields<'_>,
     trusted: bool,
     warnings: &mut Vec<String>,
-) -> Result<SourceTransport, EntryProblem> {
+) -> Result<SourceTransport, SourceProblem> {
     let kind = fields.text("type")?;
     let has = |name: &str| fields.0.contains_key(name);
     match kind.as_deref() {
@@ -226,24 +226,24 @@ fn transport(
         Some("builtin") => {
             let name = fields.required("name")?;
             if name != BUILTIN_CORE {
-                return Err(EntryProblem::new(
+                return Err(SourceProblem::new(
                     "name",
                     format!("there is no built-in {name:?}; there is `core`"),
                 ));
             }
             let roots = fields.texts("roots")?.unwrap_or_default();
             if roots.iter().any(|root| !root.starts_with('/')) {
-                return Err(EntryProblem::new("roots", "must be absolute paths"));
+                return Err(SourceProblem::new("roots", "must be absolute paths"));
             }
             let allow_private = fields.flag("allow_private")?.unwrap_or(false);
             Ok(SourceTransport::Builtin { name, roots, allow_private })
         }
-        Some("ws") => Err(EntryProblem::new("type", "WebSocket is no transport of MCP: use http")),
-        Some("sdk") => Err(EntryProblem::new(
+        Some("ws") => Err(SourceProblem::new("type", "WebSocket is no transport of MCP: use http")),
+        Some("sdk") => Err(SourceProblem::new(
             "type",
             "sdk servers run inside another program and cannot be shared",
         )),
-        Some(other) => Err(EntryProblem::new(
+        Some(other) => Err(SourceProblem::new(
             "type",
             format!("{other:?} is none of stdio, http, streamable-http, sse, builtin"),
         )),
@@ -254,7 +254,7 @@ fn transport(
             );
             remote(fields, RemoteKind::Http)
         }
-        None => Err(EntryProblem::new("", "needs a command or a url")),
+        None => Err(SourceProblem::new("", "needs a command or a url")),
     }
 }
 
@@ -262,7 +262,7 @@ fn stdio(
     fields: &Fields<'_>,
     trusted: bool,
     warnings: &mut Vec<String>,
-) -> Result<SourceTransport, EntryProblem> {
+) -> Result<SourceTransport, SourceProblem> {
     let mut env = fields.map("env")?;
     if !trusted {
         env.retain(|name, _| {
@@ -274,7 +274,7 @@ fn stdio(
         });
     }
     if let Some(name) = env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
-        return Err(EntryProblem::new(format!("env.{name}"), "is no name of a variable"));
+        return Err(SourceProblem::new(format!("env.{name}"), "is no name of a variable"));
     }
     Ok(SourceTransport::Stdio {
         command: fields.required("command")?,
@@ -284,7 +284,7 @@ fn stdio(
     })
 }
 
-fn remote(fields: &Fields<'_>, kind: RemoteKind) -> Result<SourceTransport, EntryProblem> {
+fn remote(fields: &Fields<'_>, kind: RemoteKind) -> Result<SourceTransport, SourceProblem> {
     Ok(SourceTransport::Remote {
         kind,
         url: fields.required("url")?,
@@ -294,18 +294,18 @@ fn remote(fields: &Fields<'_>, kind: RemoteKind) -> Result<SourceTransport, Entr
     })
 }
 
-fn oauth(fields: &Fields<'_>) -> Result<OauthChoice, EntryProblem> {
+fn oauth(fields: &Fields<'_>) -> Result<OauthChoice, SourceProblem> {
     let Some(value) = fields.get("oauth") else { return Ok(OauthChoice::default()) };
     let object =
-        value.as_object().ok_or_else(|| EntryProblem::new("oauth", "must be an object"))?;
+        value.as_object().ok_or_else(|| SourceProblem::new("oauth", "must be an object"))?;
     let own = Fields(object);
-    let within = |problem: EntryProblem| {
-        EntryProblem::new(format!("oauth.{}", problem.path), problem.reason)
+    let within = |problem: SourceProblem| {
+        SourceProblem::new(format!("oauth.{}", problem.path), problem.reason)
     };
     let scopes = match own.get("scopes") {
         Some(Value::Array(_)) => own.texts("scopes").map_err(within)?.map(|all| all.join(" ")),
         _ => own.text("scopes").map_err(|_| {
-            EntryProblem::new("oauth.scopes", "must be a string, or a list of strings")
+            SourceProblem::new("oauth.scopes", "must be a string, or a list of strings")
         })?,
     };
     let port = match own.get("callbackPort") {
@@ -313,7 +313,7 @@ fn oauth(fields: &Fields<'_>) -> Result<OauthChoice, EntryProblem> {
         Some(port) => {
             let number =
                 port.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
-            let bad = || EntryProblem::new("oauth.callbackPort", "must be from 1 to 65535");
+            let bad = || SourceProblem::new("oauth.callbackPort", "must be from 1 to 65535");
             Some(number.ok_or_else(bad)?)
         }
     };
@@ -362,61 +362,61 @@ impl Fields<'_> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    fn text(&self, name: &str) -> Result<Option<String>, EntryProblem> {
+    fn text(&self, name: &str) -> Result<Option<String>, SourceProblem> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::String(text)) if text.contains('\0') => {
-                Err(EntryProblem::new(name, "must not hold a NUL character"))
+                Err(SourceProblem::new(name, "must not hold a NUL character"))
             }
             Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(_) => Err(EntryProblem::new(name, "must be a string")),
+            Some(_) => Err(SourceProblem::new(name, "must be a string")),
         }
     }
 
-    fn required(&self, name: &str) -> Result<String, EntryProblem> {
+    fn required(&self, name: &str) -> Result<String, SourceProblem> {
         match self.text(name)? {
             Some(text) if !text.trim().is_empty() => Ok(text),
-            Some(_) => Err(EntryProblem::new(name, "is empty")),
-            None => Err(EntryProblem::new(name, "is missing")),
+            Some(_) => Err(SourceProblem::new(name, "is empty")),
+            None => Err(SourceProblem::new(name, "is missing")),
         }
     }
 
-    fn texts(&self, name: &str) -> Result<Option<Vec<String>>, EntryProblem> {
+    fn texts(&self, name: &str) -> Result<Option<Vec<String>>, SourceProblem> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        let bad = || EntryProblem::new(name, "must be a list of strings");
+        let bad = || SourceProblem::new(name, "must be a list of strings");
         let items = value.as_array().ok_or_else(bad)?;
         let texts = items.iter().map(|item| item.as_str().map(str::to_owned));
         texts.collect::<Option<Vec<_>>>().ok_or_else(bad).map(Some)
     }
 
-    fn map(&self, name: &str) -> Result<BTreeMap<String, String>, EntryProblem> {
+    fn map(&self, name: &str) -> Result<BTreeMap<String, String>, SourceProblem> {
         let Some(value) = self.get(name) else { return Ok(BTreeMap::new()) };
         let object = value
             .as_object()
-            .ok_or_else(|| EntryProblem::new(name, "must be an object of strings"))?;
+            .ok_or_else(|| SourceProblem::new(name, "must be an object of strings"))?;
         let pairs = object.iter().map(|(key, value)| match value {
             Value::String(text) => Ok((key.clone(), text.clone())),
             Value::Number(number) => Ok((key.clone(), number.to_string())),
             Value::Bool(flag) => Ok((key.clone(), flag.to_string())),
-            _ => Err(EntryProblem::new(format!("{name}.{key}"), "must be a string")),
+            _ => Err(SourceProblem::new(format!("{name}.{key}"), "must be a string")),
         });
         pairs.collect()
     }
 
-    fn flag(&self, name: &str) -> Result<Option<bool>, EntryProblem> {
+    fn flag(&self, name: &str) -> Result<Option<bool>, SourceProblem> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(*flag)),
-            Some(_) => Err(EntryProblem::new(name, "must be true or false")),
+            Some(_) => Err(SourceProblem::new(name, "must be true or false")),
         }
     }
 
-    fn millis(&self, name: &str, default: u64) -> Result<Duration, EntryProblem> {
+    fn millis(&self, name: &str, default: u64) -> Result<Duration, SourceProblem> {
         let millis = match self.get(name) {
             None => default,
             Some(value) => {
                 value.as_u64().filter(|millis| (1..=86_400_000).contains(millis)).ok_or_else(
-                    || EntryProblem::new(name, "must be from 1 to 86400000 (milliseconds)"),
+                    || SourceProblem::new(name, "must be from 1 to 86400000 (milliseconds)"),
                 )?
             }
         };

@@ -10,7 +10,7 @@ mod state;
 mod tool_name;
 
 pub use entry::{
-    BUILTIN_CORE, EntryProblem, OauthChoice, RemoteKind, Sharing, SourceEntry, SourceTransport,
+    BUILTIN_CORE, OauthChoice, RemoteKind, Sharing, SourceEntry, SourceProblem, SourceTransport,
     matches_glob,
 };
 pub use expansion::{MissingVariable, Redactor, expand};

@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::EntryProblem;
+use super::SourceProblem;
 
 /// Longest name of a server.
 const SOURCE_NAME: usize = 32;
@@ -17,7 +17,7 @@ fn normal(text: &str) -> String {
 }
 
 /// The name of a server in the form that tools' names have.
-pub fn source_name(text: &str) -> Result<String, EntryProblem> {
+pub fn source_name(text: &str) -> Result<String, SourceProblem> {
     let name = normal(text);
     let problem = if name.is_empty() {
         "the name is empty"
@@ -28,7 +28,7 @@ pub fn source_name(text: &str) -> Result<String, EntryProblem> {
     } else {
         return Ok(name);
     };
-    Err(EntryProblem::new("", problem))
+    Err(SourceProblem::new("", problem))
 }
 
 /// The name of a tool as clients see it. `is_taken` says that another has the plain one.

@@ -24,7 +24,7 @@ const MAX_TERMINAL: usize = 1024 * 1024;
 
 /// What a call of ours was for.
 #[derive(Debug)]
-enum Purpose {
+enum AcpPurpose {
     Initialize,
     New,
     /// The session of this id.
@@ -35,7 +35,7 @@ enum Purpose {
 /// A conversation with an agent.
 #[derive(Debug)]
 pub(super) struct AcpProtocol {
-    rpc: RpcPeer<Purpose>,
+    rpc: RpcPeer<AcpPurpose>,
     backend: AgentBackend,
     arguments: Vec<String>,
     cwd: String,
@@ -49,8 +49,8 @@ pub(super) struct AcpProtocol {
     /// Words since the last entry.
     text: String,
     last_text: Option<String>,
-    calls: HashMap<String, ToolCall>,
-    requests: HashMap<String, WaitingCall>,
+    calls: HashMap<String, AcpToolCall>,
+    requests: HashMap<String, AcpWaitingCall>,
     cost: Option<f64>,
     told_cost: f64,
     /// The turn's end, which is told a moment later.
@@ -59,7 +59,7 @@ pub(super) struct AcpProtocol {
 }
 
 #[derive(Debug, Default)]
-struct ToolCall {
+struct AcpToolCall {
     name: Option<String>,
     title: Option<String>,
     input: Value,
@@ -70,7 +70,7 @@ struct ToolCall {
 }
 
 #[derive(Debug)]
-struct WaitingCall {
+struct AcpWaitingCall {
     id: Value,
     /// The option that says no, if there is one.
     reject: Option<String>,
@@ -125,7 +125,7 @@ impl AcpProtocol {
         }
         let mut params = json!({ "cwd": self.cwd, "mcpServers": servers });
         let Some(session) = self.resume.clone() else {
-            self.rpc.call(Purpose::New, "session/new", &params, effects);
+            self.rpc.call(AcpPurpose::New, "session/new", &params, effects);
             return;
         };
         params["sessionId"] = json!(session);
@@ -139,18 +139,18 @@ impl AcpProtocol {
             effects.push(Effect::Fatal(fault.to_owned()));
             return;
         };
-        self.rpc.call(Purpose::Resume(session), method, &params, effects);
+        self.rpc.call(AcpPurpose::Resume(session), method, &params, effects);
     }
 
     fn answered(
         &mut self,
-        purpose: Purpose,
+        purpose: AcpPurpose,
         answer: Result<Value, RpcFailure>,
         now: Instant,
         effects: &mut Effects,
     ) {
         match (purpose, answer) {
-            (Purpose::Initialize, Ok(result)) => {
+            (AcpPurpose::Initialize, Ok(result)) => {
                 if result["protocolVersion"] != 1 {
                     let version = &result["protocolVersion"];
                     effects.push(Effect::Fatal(format!(
@@ -160,12 +160,12 @@ impl AcpProtocol {
                 }
                 self.open(&result["agentCapabilities"], effects);
             }
-            (Purpose::New, Ok(result)) => match result["sessionId"].as_str() {
+            (AcpPurpose::New, Ok(result)) => match result["sessionId"].as_str() {
                 Some(session) => self.opened(session.to_owned(), effects),
                 None => effects.push(Effect::Fatal("the agent gave no session".to_owned())),
             },
-            (Purpose::Resume(session), Ok(_)) => self.opened(session, effects),
-            (Purpose::Prompt, answer) => self.turn_answered(answer, now, effects),
+            (AcpPurpose::Resume(session), Ok(_)) => self.opened(session, effects),
+            (AcpPurpose::Prompt, answer) => self.turn_answered(answer, now, effects),
             (_, Err(failure)) => {
                 let fault = format!("the agent refused to begin: {}", failure.message);
                 effects.push(Effect::Fatal(with_remedy(self.backend, &failure, fault)));
@@ -360,7 +360,7 @@ impl AcpProtocol {
             .collect();
         let mut rejects = options.iter().filter(|it| it.kind == RequestOptionKind::RejectOnce);
         let reject = rejects.next().map(|option| option.option_id.clone());
-        self.requests.insert(key.clone(), WaitingCall { id: id.clone(), reject });
+        self.requests.insert(key.clone(), AcpWaitingCall { id: id.clone(), reject });
         effects.push(Effect::Request(VendorRequest {
             key,
             kind: RequestKind::Permission,
@@ -405,7 +405,7 @@ impl AgentProtocol for AcpProtocol {
             "clientCapabilities": { "fs": files, "terminal": false },
             "clientInfo": { "name": "svc", "title": "svc", "version": env!("CARGO_PKG_VERSION") },
         });
-        self.rpc.call(Purpose::Initialize, "initialize", &params, effects);
+        self.rpc.call(AcpPurpose::Initialize, "initialize", &params, effects);
     }
 
     fn prompt(&mut self, input: &PromptInput<'_>, effects: &mut Effects) {
@@ -416,7 +416,7 @@ impl AgentProtocol for AcpProtocol {
         };
         let prompt = json!([{ "type": "text", "text": text }]);
         let params = json!({ "sessionId": self.session, "prompt": prompt });
-        self.rpc.call(Purpose::Prompt, "session/prompt", &params, effects);
+        self.rpc.call(AcpPurpose::Prompt, "session/prompt", &params, effects);
     }
 
     fn steer(&mut self, _input: &PromptInput<'_>, _effects: &mut Effects) -> bool {
@@ -444,7 +444,7 @@ impl AgentProtocol for AcpProtocol {
     }
 
     fn answer(&mut self, key: &str, decision: &Decision, effects: &mut Effects) {
-        let Some(WaitingCall { id, reject }) = self.requests.remove(key) else { return };
+        let Some(AcpWaitingCall { id, reject }) = self.requests.remove(key) else { return };
         let chosen = match decision {
             Decision::Option { option_id, .. } => Some(option_id.clone()),
             Decision::Text(_) | Decision::Denied(_) => reject,

@@ -38,7 +38,7 @@ const BOOKKEEPING: [&str; 9] = [
 
 /// What a call of ours was for.
 #[derive(Debug)]
-enum Purpose {
+enum CodexPurpose {
     Initialize,
     Account,
     Thread,
@@ -49,7 +49,7 @@ enum Purpose {
 /// A conversation with Codex.
 #[derive(Debug)]
 pub(super) struct CodexProtocol {
-    rpc: RpcPeer<Purpose>,
+    rpc: RpcPeer<CodexPurpose>,
     /// Parameters of `thread/start`, and of `thread/resume` but for the thread.
     settings: Value,
     resume: Option<String>,
@@ -62,7 +62,7 @@ pub(super) struct CodexProtocol {
     /// Items that have begun, by their ids.
     items: HashMap<String, Value>,
     /// Calls of Codex that wait, by their keys.
-    requests: HashMap<String, WaitingCall>,
+    requests: HashMap<String, CodexWaitingCall>,
     usage: Option<AgentUsage>,
     limited: bool,
     /// When the vendor's limit ends, in Unix milliseconds, if it said so.
@@ -71,7 +71,7 @@ pub(super) struct CodexProtocol {
 }
 
 #[derive(Debug)]
-struct WaitingCall {
+struct CodexWaitingCall {
     id: Value,
     /// Whether the answer has the form of an MCP elicitation.
     is_elicitation: bool,
@@ -118,12 +118,12 @@ impl CodexProtocol {
 
     fn answered(
         &mut self,
-        purpose: &Purpose,
+        purpose: &CodexPurpose,
         answer: Result<Value, RpcFailure>,
         effects: &mut Effects,
     ) {
         match (purpose, answer) {
-            (Purpose::Initialize, Ok(_)) => {
+            (CodexPurpose::Initialize, Ok(_)) => {
                 self.rpc.notify("initialized", &json!({}), effects);
                 let mut settings = self.settings.clone();
                 let method = match &self.resume {
@@ -133,37 +133,37 @@ impl CodexProtocol {
                     }
                     None => "thread/start",
                 };
-                self.rpc.call(Purpose::Thread, method, &settings, effects);
+                self.rpc.call(CodexPurpose::Thread, method, &settings, effects);
                 let cached = json!({ "refreshToken": false });
-                self.rpc.call_as(0, Purpose::Account, "account/read", &cached, effects);
+                self.rpc.call_as(0, CodexPurpose::Account, "account/read", &cached, effects);
             }
-            (Purpose::Account, Ok(result)) if is_logged_out(&result) => {
+            (CodexPurpose::Account, Ok(result)) if is_logged_out(&result) => {
                 effects.push(Effect::Fatal(format!("Codex is not logged in{REMEDY}")));
             }
             // A version that does not know the question is ready all the same.
-            (Purpose::Account, _) => {
+            (CodexPurpose::Account, _) => {
                 self.is_account_known = true;
                 self.become_ready(effects);
             }
-            (Purpose::Thread, Ok(result)) => {
+            (CodexPurpose::Thread, Ok(result)) => {
                 let id = result["thread"]["id"].as_str().map(str::to_owned);
                 effects.extend(id.clone().map(Effect::Session));
                 self.thread = id;
                 self.become_ready(effects);
             }
-            (Purpose::Initialize | Purpose::Thread, Err(failure)) => {
+            (CodexPurpose::Initialize | CodexPurpose::Thread, Err(failure)) => {
                 effects.push(Effect::Fatal(format!("Codex refused to begin: {}", failure.message)));
             }
-            (Purpose::Turn, Ok(result)) => {
+            (CodexPurpose::Turn, Ok(result)) => {
                 self.turn = result["turn"]["id"].as_str().map(str::to_owned);
                 if std::mem::take(&mut self.interrupt_pending) {
                     self.interrupt(effects);
                 }
             }
-            (Purpose::Turn, Err(failure)) => {
+            (CodexPurpose::Turn, Err(failure)) => {
                 Self::fail(failure.message, TurnOutcome::Failed, effects);
             }
-            (Purpose::Other, _) => {}
+            (CodexPurpose::Other, _) => {}
         }
     }
 
@@ -359,7 +359,7 @@ impl CodexProtocol {
             options.push(option(ACCEPT_ALWAYS, name, RequestOptionKind::AllowAlways));
         }
         options.push(option(DECLINE, "Deny", RequestOptionKind::RejectOnce));
-        self.requests.insert(key.clone(), WaitingCall { id: id.clone(), is_elicitation });
+        self.requests.insert(key.clone(), CodexWaitingCall { id: id.clone(), is_elicitation });
         let kind = RequestKind::Permission;
         let tool = Some(tool);
         effects.push(Effect::Request(VendorRequest { key, kind, title, options, tool, edits }));
@@ -374,7 +374,7 @@ impl AgentProtocol for CodexProtocol {
     fn start(&mut self, effects: &mut Effects) {
         let info = json!({ "name": "svc", "title": "svc", "version": env!("CARGO_PKG_VERSION") });
         let params = json!({ "clientInfo": info, "capabilities": { "experimentalApi": false } });
-        self.rpc.call(Purpose::Initialize, "initialize", &params, effects);
+        self.rpc.call(CodexPurpose::Initialize, "initialize", &params, effects);
     }
 
     fn prompt(&mut self, input: &PromptInput<'_>, effects: &mut Effects) {
@@ -384,7 +384,7 @@ impl AgentProtocol for CodexProtocol {
             "input": [{ "type": "text", "text": input.text }],
             "clientUserMessageId": input.message_id,
         });
-        self.rpc.call(Purpose::Turn, "turn/start", &params, effects);
+        self.rpc.call(CodexPurpose::Turn, "turn/start", &params, effects);
     }
 
     fn steer(&mut self, input: &PromptInput<'_>, effects: &mut Effects) -> bool {
@@ -394,7 +394,7 @@ impl AgentProtocol for CodexProtocol {
             "expectedTurnId": turn,
             "input": [{ "type": "text", "text": input.text }],
         });
-        self.rpc.call(Purpose::Other, "turn/steer", &params, effects);
+        self.rpc.call(CodexPurpose::Other, "turn/steer", &params, effects);
         true
     }
 
@@ -415,11 +415,13 @@ impl AgentProtocol for CodexProtocol {
             return;
         };
         let params = json!({ "threadId": self.thread, "turnId": turn });
-        self.rpc.call(Purpose::Other, "turn/interrupt", &params, effects);
+        self.rpc.call(CodexPurpose::Other, "turn/interrupt", &params, effects);
     }
 
     fn answer(&mut self, key: &str, decision: &Decision, effects: &mut Effects) {
-        let Some(WaitingCall { id, is_elicitation }) = self.requests.remove(key) else { return };
+        let Some(CodexWaitingCall { id, is_elicitation }) = self.requests.remove(key) else {
+            return;
+        };
         let chosen = match decision {
             Decision::Option { option_id, .. } => option_id.as_str(),
             Decision::Text(_) | Decision::Denied(_) => DECLINE,

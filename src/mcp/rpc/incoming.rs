@@ -51,7 +51,7 @@ pub(crate) struct UnreadableMessage {
 }
 
 #[derive(Deserialize)]
-struct Envelope<'a> {
+struct RpcEnvelope<'a> {
     #[serde(borrow)]
     jsonrpc: Option<Cow<'a, str>>,
     #[serde(borrow, default, deserialize_with = "present")]
@@ -86,7 +86,7 @@ pub(crate) fn parse_body(body: &str) -> Result<ClientBody, UnreadableMessage> {
 }
 
 fn parse_message(text: &str) -> Result<ClientMessage, UnreadableMessage> {
-    let envelope: Envelope<'_> = match serde_json::from_str(text) {
+    let envelope: RpcEnvelope<'_> = match serde_json::from_str(text) {
         Ok(envelope) => envelope,
         Err(error) => {
             return Err(match serde_json::from_str::<Value>(text) {

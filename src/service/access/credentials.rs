@@ -29,9 +29,9 @@ pub(super) const OPERATOR_PREFIX: &str = "operator:";
 /// What is seen of a token's row holds for [`limits::TOKEN_CACHE`]: the row decides, and another daemon on the same database
 /// may have changed it. What this daemon takes back it knows at once.
 #[derive(Clone)]
-pub struct Tokens(pub(super) Arc<Inner>);
+pub struct Tokens(pub(super) Arc<SharedCredentials>);
 
-pub(super) struct Inner {
+pub(super) struct SharedCredentials {
     file: PathBuf,
     operator: RwLock<[u8; 32]>,
     seen: Mutex<SeenTokens>,
@@ -166,7 +166,7 @@ impl Tokens {
         }
         check_secret(&token)
             .map_err(|fault| TokenFileError::Weak { path: file.display().to_string(), fault })?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(SharedCredentials {
             file: file.to_owned(),
             operator: RwLock::new(token_hash(&token)),
             seen: Mutex::default(),

@@ -68,7 +68,7 @@ pub struct DispatchedTask {
 }
 
 /// Whom a dispatch is for.
-struct Target {
+struct DispatchTarget {
     instance: String,
     backend: String,
     failover: Vec<String>,
@@ -78,7 +78,7 @@ struct Target {
     peer_id: Option<PeerId>,
 }
 
-impl Target {
+impl DispatchTarget {
     fn is_live(&self) -> bool {
         self.agent_id.is_some() || self.peer_id.is_some()
     }
@@ -143,7 +143,7 @@ impl Agents {
         } else if input.session.is_some() {
             return Err(Error::invalid("session", "is for a new agent: use mode spawn-only"));
         }
-        let Target { instance, backend, failover, .. } = target;
+        let DispatchTarget { instance, backend, failover, .. } = target;
         let row = DispatchRow {
             id: 0,
             task_id: crate::domain::TaskId::from(String::new()),
@@ -238,9 +238,9 @@ impl Agents {
     }
 
     /// Whom a dispatch is for.
-    async fn target(&self, caller: &Caller, input: &NewDispatch) -> Result<Target, Error> {
+    async fn target(&self, caller: &Caller, input: &NewDispatch) -> Result<DispatchTarget, Error> {
         let all = self.resolved();
-        let of = |it: &ResolvedInstance| Target {
+        let of = |it: &ResolvedInstance| DispatchTarget {
             instance: it.view.instance.clone(),
             backend: it.view.backend.clone(),
             failover: it.view.failover_to.clone(),
@@ -293,7 +293,7 @@ impl Agents {
         }
     }
 
-    async fn live_target(&self, caller: &Caller, named: &str) -> Result<Target, Error> {
+    async fn live_target(&self, caller: &Caller, named: &str) -> Result<DispatchTarget, Error> {
         let row = match self.find(caller, named).await {
             Err(Error::NotFound { .. }) => {
                 if let Some(attended) = self.attended_of_key(caller, named).await? {
@@ -301,7 +301,7 @@ impl Agents {
                         "claude-code" => "claude",
                         backend => backend,
                     };
-                    return Ok(Target {
+                    return Ok(DispatchTarget {
                         instance: named.to_owned(),
                         backend: backend.to_owned(),
                         failover: Vec::new(),
@@ -321,7 +321,7 @@ impl Agents {
             let why = format!("agent {named} has ended: `session` goes on with its conversation");
             return Err(choices("agent", &why, &self.resolved()));
         }
-        Ok(Target {
+        Ok(DispatchTarget {
             instance: row.info.instance.clone(),
             backend: row.info.backend.to_string(),
             failover: Vec::new(),

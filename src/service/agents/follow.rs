@@ -41,7 +41,7 @@ const STOP_WITHIN: i64 = 10;
 const REQUEST_SWEEP: Duration = Duration::from_secs(5);
 
 /// What became of following a host.
-enum Followed {
+enum FollowedAgent {
     /// The agent has ended, and the log has all of it.
     ToItsEnd,
     /// The connection is gone, after something was taken in.
@@ -171,12 +171,12 @@ impl Agents {
         let mut is_told = false;
         loop {
             match self.follow_once(&id).await {
-                Ok(Followed::ToItsEnd) => {
+                Ok(FollowedAgent::ToItsEnd) => {
                     remove_files(&self.settings.folder, &id);
                     return id;
                 }
-                Ok(Followed::Cut) => pause = FIRST_PAUSE,
-                Ok(Followed::Unreached(why)) => match self.without_host(&id).await {
+                Ok(FollowedAgent::Cut) => pause = FIRST_PAUSE,
+                Ok(FollowedAgent::Unreached(why)) => match self.without_host(&id).await {
                     Ok(true) => {
                         remove_files(&self.settings.folder, &id);
                         return id;
@@ -197,10 +197,10 @@ impl Agents {
         }
     }
 
-    async fn follow_once(&self, id: &AgentId) -> Result<Followed, Error> {
+    async fn follow_once(&self, id: &AgentId) -> Result<FollowedAgent, Error> {
         let row = self.core.store.agent(id).await?.ok_or_else(|| unknown(id.as_str()))?;
         if row.ended_at.is_some() {
-            return Ok(Followed::ToItsEnd);
+            return Ok(FollowedAgent::ToItsEnd);
         }
         let host = self.host(id);
         if row.host.is_none() {
@@ -211,30 +211,30 @@ impl Agents {
                     let process = HostProcess { pid: status.host.pid, started };
                     self.note_host(id, process, status.agent.pid).await?;
                 }
-                Err(error) => return Ok(Followed::Unreached(error)),
+                Err(error) => return Ok(FollowedAgent::Unreached(error)),
             }
         }
         let mut head = self.head(id).await?;
         let mut feed = match host.attach(head).await {
             Ok(feed) => feed,
-            Err(error) => return Ok(Followed::Unreached(error)),
+            Err(error) => return Ok(FollowedAgent::Unreached(error)),
         };
         // What an earlier daemon left undone is done by an empty batch.
         let mut taken = self.take(id, Vec::new()).await?;
         let mut is_stopping = false;
         loop {
             if taken.has_ended {
-                return Ok(Followed::ToItsEnd);
+                return Ok(FollowedAgent::ToItsEnd);
             }
             if taken.is_spent && !std::mem::replace(&mut is_stopping, true) {
                 self.stop_spent(id);
             }
             let batch = match feed.next_batch().await {
                 Ok(Some(batch)) => batch,
-                Ok(None) => return Ok(Followed::Cut),
+                Ok(None) => return Ok(FollowedAgent::Cut),
                 Err(error) => {
                     tracing::debug!(agent = %id, %error, "the connection to a host broke");
-                    return Ok(Followed::Cut);
+                    return Ok(FollowedAgent::Cut);
                 }
             };
             let is_due = batch.first().is_some_and(|first| first.offset() == head + 1);

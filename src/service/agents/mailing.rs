@@ -16,7 +16,7 @@ use crate::{
     },
     hosts::HostError,
     service::{Error, team},
-    store::{AgentMail, AgentRow, Batch, Heard, Listener},
+    store::{AgentMail, AgentRow, Batch, Heard, StreamListener},
     telemetry::chain,
 };
 
@@ -26,7 +26,7 @@ const HOST_PAUSE: Duration = Duration::from_millis(200);
 const EVENTS_BYTES: usize = 64 * 1024;
 
 /// Waits until an event after `cursor` may stand for mail. What became of mail that was handed over, and of sends, is none.
-async fn wait_for_mail(listener: &mut Listener<Batch>, mut cursor: i64) {
+async fn wait_for_mail(listener: &mut StreamListener<Batch>, mut cursor: i64) {
     loop {
         listener.wait(cursor).await;
         let Heard::Items(batches) = listener.hear(cursor, EVENTS_BYTES) else { return };

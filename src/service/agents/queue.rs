@@ -35,7 +35,7 @@ const STOP_WITHIN: i64 = 5;
 const SEND_PAUSE: Duration = Duration::from_millis(500);
 
 /// What is done with a dispatch whose turn it is.
-enum Step {
+enum QueueStep {
     /// Its task is over, or somebody else has taken care of it.
     Nothing,
     /// It waits; those behind it, of the same instance, do too.
@@ -96,11 +96,11 @@ impl Agents {
                 .write(move |tx| Box::pin(async move { agents.step(tx, &id, is_blocked).await }))
                 .await?;
             match step {
-                Step::Nothing => {}
-                Step::Wait => {
+                QueueStep::Nothing => {}
+                QueueStep::Wait => {
                     blocked.insert(dispatch.instance);
                 }
-                Step::Launch(planned) => {
+                QueueStep::Launch(planned) => {
                     self.live.dispatching().insert(planned.row.info.id.clone());
                     let agents = self.clone();
                     tokio::spawn(async move {
@@ -110,7 +110,7 @@ impl Agents {
                         agents.core.work.notify_one();
                     });
                 }
-                Step::Send(agent) => {
+                QueueStep::Send(agent) => {
                     self.live.dispatching().insert(agent.clone());
                     self.send(agent, dispatch.task_id, sending);
                 }
@@ -138,17 +138,22 @@ impl Agents {
     }
 
     /// What becomes of the dispatch that is next, with its rows.
-    async fn step(&self, tx: &mut WriteTx, id: &TaskId, is_blocked: bool) -> Result<Step, Error> {
-        let Some(mut dispatch) = tx.dispatch(id).await? else { return Ok(Step::Nothing) };
-        let Some(mut task) = tx.task(id).await? else { return Ok(Step::Nothing) };
+    async fn step(
+        &self,
+        tx: &mut WriteTx,
+        id: &TaskId,
+        is_blocked: bool,
+    ) -> Result<QueueStep, Error> {
+        let Some(mut dispatch) = tx.dispatch(id).await? else { return Ok(QueueStep::Nothing) };
+        let Some(mut task) = tx.task(id).await? else { return Ok(QueueStep::Nothing) };
         if dispatch.state != DispatchState::Queued || task.task.is_over() {
-            return Ok(Step::Nothing);
+            return Ok(QueueStep::Nothing);
         }
         if task.task.cancel_requested_at.is_some() {
             let (core, none) = (self.core.clone(), TaskReport::default());
             end_task(tx, &core, &mut dispatch, &mut task, TaskStatus::Cancelled, None, none)
                 .await?;
-            return Ok(Step::Nothing);
+            return Ok(QueueStep::Nothing);
         }
         if task.owned.owner.is_none() {
             let why = "nobody knows whose this task is".to_owned();
@@ -167,7 +172,7 @@ impl Agents {
             let row = tx.peer(&named).await?;
             return if let Some(row) = row.filter(|row| row.peer.status != PeerStatus::Offline) {
                 self.ask_attended(tx, &mut dispatch, &mut task, &row).await?;
-                Ok(Step::Nothing)
+                Ok(QueueStep::Nothing)
             } else {
                 let why = "the session ended before it took the prompt".to_owned();
                 self.fail(tx, &mut dispatch, &mut task, why).await
@@ -179,7 +184,7 @@ impl Agents {
             }
             if let Some(row) = self.attended_for(tx, &dispatch.backend, &task.owned).await? {
                 self.ask_attended(tx, &mut dispatch, &mut task, &row).await?;
-                return Ok(Step::Nothing);
+                return Ok(QueueStep::Nothing);
             }
             if dispatch.mode == DispatchMode::PeerOnly {
                 let why = format!(
@@ -200,7 +205,7 @@ impl Agents {
                 task.task.reason = Some(reason);
                 note(tx, &task).await?;
             }
-            return Ok(Step::Wait);
+            return Ok(QueueStep::Wait);
         }
         self.plan_for(tx, &mut dispatch, &mut task, instance).await
     }
@@ -212,14 +217,14 @@ impl Agents {
         dispatch: &mut DispatchRow,
         task: &mut TaskRow,
         row: &AgentRow,
-    ) -> Result<Step, Error> {
+    ) -> Result<QueueStep, Error> {
         let id = row.info.id.clone();
         dispatch.state = DispatchState::Starting;
         (dispatch.agent_id, dispatch.is_spawned) = (Some(id.clone()), false);
         dispatch.backend = row.info.backend.to_string();
         tx.update_dispatch(dispatch).await?;
         give_to(tx, task, &row.info.session_key).await?;
-        Ok(Step::Send(id))
+        Ok(QueueStep::Send(id))
     }
 
     /// A new agent gets it.
@@ -229,7 +234,7 @@ impl Agents {
         dispatch: &mut DispatchRow,
         task: &mut TaskRow,
         instance: AgentInstance,
-    ) -> Result<Step, Error> {
+    ) -> Result<QueueStep, Error> {
         let id = dispatch.task_id.clone();
         let mut name = id.as_str().replace('_', "-").to_ascii_lowercase();
         if dispatch.attempt > 1 {
@@ -270,7 +275,7 @@ impl Agents {
         dispatch.backend = planned.row.info.backend.to_string();
         tx.update_dispatch(dispatch).await?;
         give_to(tx, task, &planned.row.info.session_key).await?;
-        Ok(Step::Launch(Box::new(planned)))
+        Ok(QueueStep::Launch(Box::new(planned)))
     }
 
     /// Nobody can take it: the next instance, or the end.
@@ -280,17 +285,17 @@ impl Agents {
         dispatch: &mut DispatchRow,
         task: &mut TaskRow,
         why: String,
-    ) -> Result<Step, Error> {
+    ) -> Result<QueueStep, Error> {
         if dispatch.wish.agent_id.is_none() && !dispatch.failover.is_empty() {
             let next = dispatch.failover.remove(0);
             retry(tx, dispatch, task, next, &why).await?;
             self.core.work.notify_one();
-            return Ok(Step::Nothing);
+            return Ok(QueueStep::Nothing);
         }
         let report = TaskReport { error: Some(why), ..TaskReport::default() };
         let core = self.core.clone();
         end_task(tx, &core, dispatch, task, TaskStatus::Failed, None, report).await?;
-        Ok(Step::Nothing)
+        Ok(QueueStep::Nothing)
     }
 
     /// Sends a prompt to a live agent, until its host has it or it has ended.

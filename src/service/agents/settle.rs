@@ -22,7 +22,7 @@ use crate::{
 const LOST_ATTEMPTS: u32 = 5;
 
 /// How a task ends.
-struct Outcome {
+struct DispatchOutcome {
     status: TaskStatus,
     result: Option<String>,
     report: TaskReport,
@@ -66,7 +66,7 @@ pub(super) async fn settle_exit(
         Some(turn) => {
             let mut outcome = of_turn(&turn, dispatch, is_cancelled);
             if turn.outcome == TurnOutcome::Ended {
-                outcome = Outcome { result: turn.result.clone(), ..of_exit(row, dispatch) };
+                outcome = DispatchOutcome { result: turn.result.clone(), ..of_exit(row, dispatch) };
             }
             if outcome.status != TaskStatus::Cancelled && row.info.exit_code.is_some() {
                 outcome.report.exit_code = row.info.exit_code;
@@ -80,15 +80,15 @@ pub(super) async fn settle_exit(
         None => of_exit(row, dispatch),
     };
     let outcome = if is_cancelled {
-        Outcome { status: TaskStatus::Cancelled, may_retry: false, ..outcome }
+        DispatchOutcome { status: TaskStatus::Cancelled, may_retry: false, ..outcome }
     } else {
         outcome
     };
     settle(tx, core, row, dispatch, task, outcome).await
 }
 
-fn of_turn(turn: &TurnEnd, dispatch: &DispatchRow, is_cancelled: bool) -> Outcome {
-    let failed = |error: &str, may_retry: bool| Outcome {
+fn of_turn(turn: &TurnEnd, dispatch: &DispatchRow, is_cancelled: bool) -> DispatchOutcome {
+    let failed = |error: &str, may_retry: bool| DispatchOutcome {
         status: TaskStatus::Failed,
         result: turn.result.clone(),
         report: TaskReport {
@@ -98,13 +98,13 @@ fn of_turn(turn: &TurnEnd, dispatch: &DispatchRow, is_cancelled: bool) -> Outcom
         may_retry: may_retry && !dispatch.has_words,
     };
     match turn.outcome {
-        TurnOutcome::Completed => Outcome {
+        TurnOutcome::Completed => DispatchOutcome {
             status: TaskStatus::Done,
             result: turn.result.clone(),
             report: TaskReport::default(),
             may_retry: false,
         },
-        TurnOutcome::Interrupted if is_cancelled => Outcome {
+        TurnOutcome::Interrupted if is_cancelled => DispatchOutcome {
             status: TaskStatus::Cancelled,
             result: turn.result.clone(),
             report: TaskReport::default(),
@@ -118,9 +118,9 @@ fn of_turn(turn: &TurnEnd, dispatch: &DispatchRow, is_cancelled: bool) -> Outcom
 }
 
 /// An agent that ended without the end of the turn.
-fn of_exit(row: &AgentRow, dispatch: &DispatchRow) -> Outcome {
+fn of_exit(row: &AgentRow, dispatch: &DispatchRow) -> DispatchOutcome {
     let info = &row.info;
-    let failed = |error: String, may_retry: bool| Outcome {
+    let failed = |error: String, may_retry: bool| DispatchOutcome {
         status: TaskStatus::Failed,
         result: None,
         report: TaskReport {
@@ -141,7 +141,7 @@ fn of_exit(row: &AgentRow, dispatch: &DispatchRow) -> Outcome {
         return failed("outcome unknown".to_owned(), false);
     }
     match (info.exit_code, info.signal) {
-        (Some(0), _) => Outcome {
+        (Some(0), _) => DispatchOutcome {
             status: TaskStatus::Done,
             result: None,
             report: TaskReport { exit_code: Some(0), ..TaskReport::default() },
@@ -166,7 +166,7 @@ async fn settle(
     row: &AgentRow,
     dispatch: &mut DispatchRow,
     mut task: TaskRow,
-    outcome: Outcome,
+    outcome: DispatchOutcome,
 ) -> Result<(), Error> {
     if task.task.is_over() {
         dispatch.state = DispatchState::Over;

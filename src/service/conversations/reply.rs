@@ -10,7 +10,7 @@ use crate::{
         conversation::{RunMode, RunState, SendStatus},
     },
     service::{Error, team},
-    store::{Batch, Heard, Listener, RunRow, StoreError, WriteTx},
+    store::{Batch, Heard, RunRow, StoreError, StreamListener, WriteTx},
 };
 
 /// Bytes of events that are looked at together.
@@ -65,7 +65,7 @@ impl Conversations {
 }
 
 /// Waits until a send of the stream's peer has begun or ended, after `cursor`. Nothing else is a step of a send.
-async fn wait_for_step(listener: &mut Listener<Batch>, mut cursor: i64) {
+async fn wait_for_step(listener: &mut StreamListener<Batch>, mut cursor: i64) {
     loop {
         listener.wait(cursor).await;
         let Heard::Items(batches) = listener.hear(cursor, EVENTS_BYTES) else { return };

@@ -92,7 +92,7 @@ struct Refusal {
 }
 
 /// What the write job did.
-enum Sent {
+enum SendDecision {
     /// A send stands: a new one, or the one of the same key.
     Run(Box<RunRow>),
     /// An answer was stored.
@@ -171,9 +171,9 @@ impl Conversations {
             },
         };
         match sent {
-            Sent::Refused(refusal) => Ok(refuse(refusal, shown)),
-            Sent::Run(run) => self.outcome(*run).await,
-            Sent::Answer(message) => {
+            SendDecision::Refused(refusal) => Ok(refuse(refusal, shown)),
+            SendDecision::Run(run) => self.outcome(*run).await,
+            SendDecision::Answer(message) => {
                 let run = message.provenance.as_ref().map(|it| it.run_id.clone());
                 let to = self.core.store.peer(&message.to_peer).await?;
                 let key = to.and_then(|row| row.session_key());
@@ -251,9 +251,12 @@ impl Conversations {
         requester: &Requester,
         target: &SessionRow,
         input: SendToSession,
-    ) -> Result<Sent, Error> {
+    ) -> Result<SendDecision, Error> {
         let Some(peer) = target.peer().map(|row| row.peer.peer_id.clone()) else {
-            return Ok(Sent::Refused(Refusal::error("not_running", "the session has no inbox")));
+            return Ok(SendDecision::Refused(Refusal::error(
+                "not_running",
+                "the session has no inbox",
+            )));
         };
         let job = SendJob {
             core: self.core.clone(),
@@ -272,7 +275,7 @@ impl Conversations {
         requester: &Requester,
         input: SendToSession,
         named: &str,
-    ) -> Result<Sent, Error> {
+    ) -> Result<SendDecision, Error> {
         let unknown = || Error::not_found(ResourceKind::MessageToPeer, named);
         let id = MessageId::parse(named).ok_or_else(unknown)?;
         let question = self.core.store.message(&id).await?;
@@ -300,7 +303,7 @@ impl Conversations {
                         None => false,
                     };
                     if !is_known && let Some(refusal) = rate(tx, &core, &requester, &to).await? {
-                        return Ok(Sent::Refused(refusal));
+                        return Ok(SendDecision::Refused(refusal));
                     }
                     let receiver = if to.is_operator() {
                         team::operator_peer(tx).await?
@@ -308,7 +311,7 @@ impl Conversations {
                         let gone = "whoever asked is gone";
                         match tx.peer(&to).await? {
                             Some(row) => row,
-                            None => return Ok(Sent::Refused(Refusal::error("gone", gone))),
+                            None => return Ok(SendDecision::Refused(Refusal::error("gone", gone))),
                         }
                     };
                     let new = NewMessage {
@@ -329,7 +332,7 @@ impl Conversations {
                     };
                     let kind = MessageType::Response;
                     let sent = team::send_answer(tx, outgoing, &receiver.peer, kind).await?;
-                    Ok(Sent::Answer(Box::new(sent)))
+                    Ok(SendDecision::Answer(Box::new(sent)))
                 })
             })
             .await
@@ -376,7 +379,7 @@ struct SendJob {
 }
 
 impl SendJob {
-    async fn run(self, tx: &mut WriteTx) -> Result<Sent, Error> {
+    async fn run(self, tx: &mut WriteTx) -> Result<SendDecision, Error> {
         let now = tx.now();
         let waits_until = match self.input.mode {
             RunMode::Steer => Some(now.plus(STEER_WITHIN)),
@@ -386,10 +389,10 @@ impl SendJob {
             _ => None,
         };
         if let Some(known) = self.known(tx, waits_until).await? {
-            return Ok(Sent::Run(Box::new(known)));
+            return Ok(SendDecision::Run(Box::new(known)));
         }
         if let Some(refusal) = self.refusal(tx, waits_until.is_some()).await? {
-            return Ok(Sent::Refused(refusal));
+            return Ok(SendDecision::Refused(refusal));
         }
         let own = self.own_peer(tx).await?;
         let kind = match self.input.mode {
@@ -437,7 +440,7 @@ impl SendJob {
         if row.answered.is_some() {
             tx.update_run(&row).await?;
         }
-        Ok(Sent::Run(Box::new(row)))
+        Ok(SendDecision::Run(Box::new(row)))
     }
 
     /// The send of the same key. A caller that was cut off waits again.

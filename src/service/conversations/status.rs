@@ -20,7 +20,7 @@ use crate::{
 /// How a session stands.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct SessionStanding {
+pub struct SessionStatusView {
     /// The session.
     pub session_key: String,
     /// Its instance, or the backend of one that a person started.
@@ -49,14 +49,14 @@ impl Conversations {
         caller: &Caller,
         session: Option<&str>,
         named: Option<&str>,
-    ) -> Result<SessionStanding, Error> {
+    ) -> Result<SessionStatusView, Error> {
         let requester = self.requester(caller, session).await?;
         let named = named.unwrap_or(&requester.key);
         let row = match self.find(&requester, SessionName::Key(named)).await? {
             Ok(row) => row,
             // One that was never heard of has no row, and stands all the same.
             Err(_) if named == requester.key && named != OPERATOR => {
-                return Ok(SessionStanding {
+                return Ok(SessionStatusView {
                     session_key: requester.key,
                     agent_id: requester.agent_id,
                     state: "online".to_owned(),
@@ -83,7 +83,7 @@ impl Conversations {
             Some(peer) => self.core.store.mail_of_peer(&peer.peer.peer_id).await?,
             None => 0,
         };
-        Ok(SessionStanding {
+        Ok(SessionStatusView {
             session_key: entry.key,
             agent_id: entry.agent_id,
             state: entry.state,

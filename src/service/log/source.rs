@@ -12,8 +12,8 @@ use crate::{
     domain::{Event, Framing, GapReason, StreamName, StreamReader},
     service::{Error, ResourceKind},
     store::{
-        Batch, Commit, FeedScope, FramePage, Heard, Listener, LogPage, PageSize, Store, StoreError,
-        StreamView,
+        Batch, Commit, FeedScope, FramePage, Heard, LogPage, PageSize, Store, StoreError,
+        StreamListener, StreamView,
     },
 };
 
@@ -31,11 +31,11 @@ enum Followed {
         name: StreamName,
         /// Who reads, if it is to be asked again whether it still may; `None` if the caller has checked whose the stream is.
         reader: Option<StreamReader>,
-        listener: Listener<Batch>,
+        listener: StreamListener<Batch>,
     },
     Feed {
         scope: FeedScope,
-        listener: Listener<Commit>,
+        listener: StreamListener<Commit>,
     },
 }
 

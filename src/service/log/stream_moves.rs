@@ -13,7 +13,7 @@ use super::Log;
 use crate::{
     domain::{Caller, Seq, StreamName, StreamReader},
     service::Error,
-    store::{Commit, Heard, Listener},
+    store::{Commit, Heard, StreamListener},
 };
 
 /// Where a stream ends.
@@ -30,7 +30,7 @@ pub struct StreamEnd {
 pub struct StreamMoves {
     log: Log,
     reader: StreamReader,
-    listener: Listener<Commit>,
+    listener: StreamListener<Commit>,
     /// Position up to which every move was given.
     cursor: i64,
 }

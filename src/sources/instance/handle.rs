@@ -14,20 +14,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     keeper::Keeper,
-    parts::{InstanceParts, InstanceStatus, WatchedResource, WatchedStreams},
+    parts::{InstanceParts, SourceInstanceStatus, WatchedResource, WatchedStreams},
     start::Starter,
 };
 use crate::{
     domain::{StreamName, source::SourceState},
     service::sources::SourceStatus,
-    sources::{connection::Connection, spec::SourceSpec, stdio::ServerLog},
+    sources::{connection::SourceConnection, spec::SourceSpec, stdio::ServerLog},
 };
 
 /// A server that is kept running.
 #[derive(Debug)]
 pub(in crate::sources) struct Instance {
     pub(in crate::sources) spec: Arc<SourceSpec>,
-    status: watch::Receiver<InstanceStatus>,
+    status: watch::Receiver<SourceInstanceStatus>,
     pub(in crate::sources) log: Arc<ServerLog>,
     wake: Arc<Notify>,
     stop: CancellationToken,
@@ -42,7 +42,7 @@ impl Instance {
         let since = parts.services.now();
         let status = SourceStatus::of(SourceState::Pending);
         let (sender, status) =
-            watch::channel(InstanceStatus { status, since, pid: None, connection: None });
+            watch::channel(SourceInstanceStatus { status, since, pid: None, connection: None });
         let (wake, stop, log) =
             (Arc::new(Notify::new()), CancellationToken::new(), Arc::new(ServerLog::default()));
         let spec = Arc::clone(&parts.spec);
@@ -68,7 +68,7 @@ impl Instance {
     }
 
     /// What it is doing.
-    pub(in crate::sources) fn status(&self) -> InstanceStatus {
+    pub(in crate::sources) fn status(&self) -> SourceInstanceStatus {
         self.status.borrow().clone()
     }
 
@@ -76,7 +76,7 @@ impl Instance {
     pub(in crate::sources) async fn connection(
         &self,
         patience: Duration,
-    ) -> Result<Arc<Connection>, SourceStatus> {
+    ) -> Result<Arc<SourceConnection>, SourceStatus> {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         let mut status = self.status.clone();
         let settled = status.wait_for(|status| !status.status.state.is_starting());

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::{
-    parts::InstanceStatus,
+    parts::SourceInstanceStatus,
     start::{Running, StartFailure, Starter},
 };
 use crate::{
@@ -24,7 +24,7 @@ const STEADY: Duration = Duration::from_mins(1);
 /// The task that keeps one server running.
 pub(super) struct Keeper {
     pub(super) starter: Starter,
-    pub(super) status: watch::Sender<InstanceStatus>,
+    pub(super) status: watch::Sender<SourceInstanceStatus>,
     /// Somebody wants it anew.
     pub(super) wake: Arc<Notify>,
 }
@@ -122,7 +122,12 @@ impl Keeper {
         let since = self.starter.parts.services.now();
         let connection = running.map(|running| Arc::clone(&running.connection));
         let pid = running.and_then(|running| running.link.pid());
-        self.status.send_replace(InstanceStatus { status: status.clone(), since, pid, connection });
+        self.status.send_replace(SourceInstanceStatus {
+            status: status.clone(),
+            since,
+            pid,
+            connection,
+        });
         if self.starter.parts.learned.is_some() {
             let key = self.starter.parts.spec.key.clone();
             if let Err(error) = self.starter.parts.services.sources.keep_status(key, status).await {

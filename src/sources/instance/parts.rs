@@ -12,7 +12,7 @@ use crate::{
     domain::{StreamName, Timestamp},
     service::{Services, sources::SourceStatus},
     sources::{
-        auth::SourceAuth, connection::Connection, containers::Containers,
+        auth::SourceAuth, connection::SourceConnection, containers::Containers,
         http_clients::HttpClients, lists::OfferedLists, spec::SourceSpec,
     },
 };
@@ -30,7 +30,7 @@ pub(in crate::sources) struct InstanceParts {
     /// How many may start at once.
     pub(in crate::sources) starts: Arc<Semaphore>,
     /// Where lists go; `None` if another instance learns them.
-    pub(in crate::sources) learned: Option<mpsc::UnboundedSender<Lesson>>,
+    pub(in crate::sources) learned: Option<mpsc::UnboundedSender<StartLesson>>,
     /// Containers of servers that run in one.
     pub(in crate::sources) containers: Containers,
     /// Streams of resources that have changed.
@@ -48,7 +48,7 @@ pub(in crate::sources) struct InstanceParts {
 
 /// Lists that a server gave.
 #[derive(Debug)]
-pub(in crate::sources) struct Lesson {
+pub(in crate::sources) struct StartLesson {
     pub(in crate::sources) spec: Arc<SourceSpec>,
     pub(in crate::sources) lists: OfferedLists,
     /// Hears when callers see them.
@@ -78,11 +78,11 @@ pub(super) type WatchedStreams = Arc<Mutex<HashMap<String, WatchedResource>>>;
 
 /// What an instance is doing.
 #[derive(Debug, Clone)]
-pub(in crate::sources) struct InstanceStatus {
+pub(in crate::sources) struct SourceInstanceStatus {
     pub(in crate::sources) status: SourceStatus,
     pub(in crate::sources) since: Timestamp,
     pub(in crate::sources) pid: Option<u32>,
-    pub(in crate::sources) connection: Option<Arc<Connection>>,
+    pub(in crate::sources) connection: Option<Arc<SourceConnection>>,
 }
 
 /// The event of a line of error output.

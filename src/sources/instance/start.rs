@@ -12,13 +12,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::parts::{InstanceParts, Lesson, ResourceMove, WatchedResource, WatchedStreams};
+use super::parts::{InstanceParts, ResourceMove, StartLesson, WatchedResource, WatchedStreams};
 use crate::{
     domain::new_secret,
     runner::{ServerCommand, ServerProcess},
     service::sources::SourceProcess,
     sources::{
-        connection::{Connection, ConnectionEnd},
+        connection::{ConnectionEnd, SourceConnection},
         lists::{OfferedLists, fetch, introduce},
         remote::{RemoteEndpoint, RemoteLink},
         spec::{FilledCommand, FilledEntry, SourceSpec, Variables},
@@ -30,7 +30,7 @@ use crate::{
 /// A server that works.
 pub(super) struct Running {
     pub(super) link: SourceLink,
-    pub(super) connection: Arc<Connection>,
+    pub(super) connection: Arc<SourceConnection>,
     pub(super) capabilities: serde_json::Map<String, serde_json::Value>,
     /// Changes of its lists since it was started.
     pub(super) changes: watch::Receiver<u64>,
@@ -79,7 +79,7 @@ pub(super) enum StartFailure {
 
 impl StartFailure {
     /// What the transport says, else another reason.
-    pub(super) fn of(connection: &Connection, other: impl FnOnce() -> String) -> Self {
+    pub(super) fn of(connection: &SourceConnection, other: impl FnOnce() -> String) -> Self {
         match connection.end() {
             None => Self::Failed(other()),
             Some(ConnectionEnd::Fault(reason)) => {
@@ -133,7 +133,8 @@ impl Starter {
                 (SourceLink::Process(Box::new(link)), connection)
             }
             FilledEntry::Remote(filled) => {
-                let (connection, messages) = Connection::new(filled.redactor, parts.root.clone());
+                let (connection, messages) =
+                    SourceConnection::new(filled.redactor, parts.root.clone());
                 let endpoint = RemoteEndpoint {
                     connection: Arc::clone(&connection),
                     clients: parts.clients.clone(),
@@ -172,7 +173,7 @@ impl Starter {
     async fn start_process(
         &self,
         filled: FilledCommand,
-    ) -> Result<(ProcessLink, Arc<Connection>), StartFailure> {
+    ) -> Result<(ProcessLink, Arc<SourceConnection>), StartFailure> {
         let parts = &self.parts;
         let redactor = filled.redactor.clone();
         let hidden = |text: String| StartFailure::Failed(redactor.hide(&text).into_owned());
@@ -210,7 +211,7 @@ impl Starter {
                 "its process cannot be put on record: {error}"
             )));
         }
-        let (connection, messages) = Connection::new(filled.redactor, parts.root.clone());
+        let (connection, messages) = SourceConnection::new(filled.redactor, parts.root.clone());
         tokio::spawn(tell_moves(
             Arc::clone(&connection),
             Arc::clone(&self.watched),
@@ -245,7 +246,7 @@ impl Starter {
     }
 
     /// A new process knows of no subscription, and what is watched may have changed meanwhile.
-    async fn watch_again(&self, connection: &Arc<Connection>) -> Result<(), String> {
+    async fn watch_again(&self, connection: &Arc<SourceConnection>) -> Result<(), String> {
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (uri, WatchedResource { stream, .. }) in watched {
             let params = json!({ "uri": uri });
@@ -261,7 +262,7 @@ impl Starter {
         if let Some(learned) = &self.parts.learned {
             let (done, is_done) = oneshot::channel();
             let spec = Arc::clone(&self.parts.spec);
-            if learned.send(Lesson { spec, lists, done }).is_ok() {
+            if learned.send(StartLesson { spec, lists, done }).is_ok() {
                 is_done.await.ok();
             }
         }
@@ -313,7 +314,7 @@ async fn pass_on(
 
 /// Passes on which of the watched resources have changed.
 async fn tell_moves(
-    connection: Arc<Connection>,
+    connection: Arc<SourceConnection>,
     watched: WatchedStreams,
     moved: mpsc::Sender<ResourceMove>,
 ) {

@@ -1,6 +1,6 @@
 //! All servers as people see them.
 
-use super::state::{ProjectPlan, SourceManager, Sources};
+use super::state::{ManagedSources, ProjectPlan, SourceManager};
 use crate::{
     config::sources::{PlannedSource, SourceStanding},
     domain::{
@@ -21,7 +21,7 @@ impl SourceManager {
         plan.sources.iter().map(|planned| self.view(&state, planned)).collect()
     }
 
-    fn view(&self, state: &Sources, planned: &PlannedSource) -> SourceView {
+    fn view(&self, state: &ManagedSources, planned: &PlannedSource) -> SourceView {
         let key = SourceKey {
             name: planned.name.clone(),
             project: planned.project.clone().unwrap_or_default(),

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::state::{FileStamp, ProjectPlan, SourceManager, Sources, ToolMap};
+use super::state::{FileStamp, ManagedSources, ProjectPlan, SourceManager, ToolMap};
 use crate::{
     config::sources::{SourceChoices, SourceStanding},
     domain::Caller,
@@ -70,7 +70,7 @@ impl SourceManager {
     }
 
     /// Starts and ends instances as the plans say, and makes the views anew.
-    pub(super) fn settle(&self, state: &mut Sources) {
+    pub(super) fn settle(&self, state: &mut ManagedSources) {
         let mut wanted: HashMap<SourceKey, Arc<SourceSpec>> = HashMap::new();
         let secrets = self.vault().stamps().unwrap_or_else(|error| {
             tracing::warn!(error = %error, "secrets of servers cannot be read");
@@ -111,7 +111,7 @@ impl SourceManager {
                 (key.clone(), self.tools(spec, offered))
             })
             .collect();
-        let Sources { plans, tools, .. } = state;
+        let ManagedSources { plans, tools, .. } = state;
         for ProjectPlan { plan, view, .. } in plans.values_mut() {
             let mut all = BTreeMap::new();
             let in_force = plan.sources.iter().filter(|it| it.standing == SourceStanding::InForce);

@@ -13,7 +13,7 @@ use crate::{
     domain::source::Sharing,
     service::sources::{CallEvent, SourceKey, SourceLists},
     sources::{
-        instance::{Lesson, ResourceMove, stderr_event},
+        instance::{ResourceMove, StartLesson, stderr_event},
         lists::OfferedLists,
         results::remove_old,
         spec::SourceSpec,
@@ -29,8 +29,8 @@ const EVENTS_AT_ONCE: usize = 256;
 const GATHERING: Duration = Duration::from_millis(20);
 
 impl SourceManager {
-    pub(super) async fn learn(self, mut lessons: mpsc::UnboundedReceiver<Lesson>) {
-        while let Some(Lesson { spec, lists, done }) = lessons.recv().await {
+    pub(super) async fn learn(self, mut lessons: mpsc::UnboundedReceiver<StartLesson>) {
+        while let Some(StartLesson { spec, lists, done }) = lessons.recv().await {
             let kept = rows_of(&spec.fingerprint, &lists);
             let is_new = {
                 let mut state = self.state();

@@ -26,7 +26,7 @@ use crate::{
         containers::Containers,
         core::CoreServer,
         http_clients::HttpClients,
-        instance::{Instance, InstanceParts, Lesson, ResourceMove},
+        instance::{Instance, InstanceParts, ResourceMove, StartLesson},
         lists::OfferedLists,
         metrics::SourceMetrics,
         results::KeptResults,
@@ -61,9 +61,9 @@ pub(super) struct ManagerState {
     pub(super) moved: mpsc::Sender<ResourceMove>,
     pub(super) resources_changed: watch::Sender<u64>,
     pub(super) prompts_changed: watch::Sender<u64>,
-    pub(super) state: Mutex<Sources>,
+    pub(super) state: Mutex<ManagedSources>,
     pub(super) starts: Arc<Semaphore>,
-    pub(super) learned: mpsc::UnboundedSender<Lesson>,
+    pub(super) learned: mpsc::UnboundedSender<StartLesson>,
     pub(super) said: mpsc::Sender<(Arc<SourceSpec>, String)>,
     pub(super) events: mpsc::Sender<(SourceKey, CallEvent)>,
     pub(super) stop: CancellationToken,
@@ -75,7 +75,7 @@ pub(super) type ToolMap = Arc<BTreeMap<String, Arc<Tool>>>;
 pub(super) type InstanceKey = (SourceKey, String);
 
 #[derive(Default)]
-pub(super) struct Sources {
+pub(super) struct ManagedSources {
     /// Plans of callers without a project (`""`) and of each project that has called.
     pub(super) plans: HashMap<String, ProjectPlan>,
     pub(super) lists: HashMap<SourceKey, LearnedLists>,
@@ -116,7 +116,7 @@ impl fmt::Debug for SourceManager {
 }
 
 impl SourceManager {
-    pub(super) fn state(&self) -> MutexGuard<'_, Sources> {
+    pub(super) fn state(&self) -> MutexGuard<'_, ManagedSources> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -130,7 +130,7 @@ impl SourceManager {
         &self,
         spec: &Arc<SourceSpec>,
         serves: String,
-        state: &mut Sources,
+        state: &mut ManagedSources,
     ) -> InstanceParts {
         let is_learner = serves.is_empty();
         let by_project = spec.entry.sharing == Sharing::Project;
@@ -212,7 +212,7 @@ impl SourceManager {
         !instances.is_empty()
     }
 
-    pub(super) fn auth(&self, key: &SourceKey, state: &mut Sources) -> Arc<SourceAuth> {
+    pub(super) fn auth(&self, key: &SourceKey, state: &mut ManagedSources) -> Arc<SourceAuth> {
         let make = || {
             let id = format!("{}\n{}", key.name, key.project);
             SourceAuth::new(self.0.services.clone(), self.vault(), self.0.clients.clone(), id)

@@ -9,7 +9,7 @@ use reqwest::{
 
 use super::super::{
     auth::{AuthChallenge, RenewalFailure, SourceAuth},
-    connection::{Connection, ConnectionEnd, RequestLoss},
+    connection::{ConnectionEnd, RequestLoss, SourceConnection},
     headers_helper::HeadersHelper,
     http_clients::{HttpClients, problem_of},
 };
@@ -18,7 +18,7 @@ use crate::client::mcp::McpRequest;
 /// A server at a URL.
 #[derive(Debug)]
 pub(in crate::sources) struct RemoteEndpoint {
-    pub(in crate::sources) connection: Arc<Connection>,
+    pub(in crate::sources) connection: Arc<SourceConnection>,
     pub(in crate::sources) clients: HttpClients,
     pub(in crate::sources) url: Url,
     /// Headers of the entry.

@@ -7,7 +7,7 @@ use reqwest::Url;
 use tokio::sync::mpsc;
 
 use super::{
-    super::connection::{ConnectionEnd, OutgoingMessage, RequestLoss},
+    super::connection::{ChildMessage, ConnectionEnd, RequestLoss},
     endpoint::RemoteEndpoint,
     stream::{EventReader, deliver, is_event_stream},
 };
@@ -19,7 +19,7 @@ const POST: Duration = Duration::from_secs(30);
 /// Opens the stream, and serves it until the connection ends.
 pub(super) async fn run_legacy_sse(
     endpoint: Arc<RemoteEndpoint>,
-    messages: mpsc::Receiver<OutgoingMessage>,
+    messages: mpsc::Receiver<ChildMessage>,
 ) {
     let connection = Arc::clone(&endpoint.connection);
     let served = async {
@@ -85,12 +85,12 @@ async fn read(endpoint: &RemoteEndpoint, mut reader: EventReader) -> String {
 async fn write(
     endpoint: &RemoteEndpoint,
     address: &Url,
-    mut messages: mpsc::Receiver<OutgoingMessage>,
+    mut messages: mpsc::Receiver<ChildMessage>,
 ) {
     while let Some(message) = messages.recv().await {
         let id = match &message {
-            OutgoingMessage::Request { id, .. } => Some(*id),
-            OutgoingMessage::Note(_) | OutgoingMessage::Cancel { .. } => None,
+            ChildMessage::Request { id, .. } => Some(*id),
+            ChildMessage::Note(_) | ChildMessage::Cancel { .. } => None,
         };
         let request = mcp::post(Bytes::from(message.into_text()), RequestSetting::default());
         let sent = tokio::time::timeout(POST, endpoint.send_to(address, &request)).await;

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     domain::source::RemoteKind,
     sources::{
-        connection::{Connection, OutgoingMessage},
+        connection::{ChildMessage, SourceConnection},
         lists::{introduce, introduce_remote},
     },
 };
@@ -19,7 +19,7 @@ use crate::{
 /// A link to a server at a URL.
 #[derive(Debug)]
 pub(in crate::sources) struct RemoteLink {
-    connection: Arc<Connection>,
+    connection: Arc<SourceConnection>,
     streamable: Option<Arc<StreamableTransport>>,
     task: JoinHandle<()>,
 }
@@ -29,7 +29,7 @@ impl RemoteLink {
     pub(in crate::sources) async fn start(
         kind: RemoteKind,
         endpoint: RemoteEndpoint,
-        messages: mpsc::Receiver<OutgoingMessage>,
+        messages: mpsc::Receiver<ChildMessage>,
     ) -> Self {
         let connection = Arc::clone(&endpoint.connection);
         if endpoint.print_headers().await.is_err() {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use reqwest::{Response, header::CONTENT_TYPE};
 use serde_json::value::RawValue;
 
-use super::super::{connection::Connection, http_clients::problem_of, stdio::MAX_MESSAGE};
+use super::super::{connection::SourceConnection, http_clients::problem_of, stdio::MAX_MESSAGE};
 use crate::client::SseParser;
 
 /// Largest body that says why a request was refused.
@@ -42,7 +42,7 @@ pub(super) async fn refusal_body(mut response: Response) -> String {
 }
 
 /// Gives messages to the connection: one, or a batch as revision 2025-03-26 has them.
-pub(super) async fn deliver(connection: &Arc<Connection>, text: &str, request: Option<u64>) {
+pub(super) async fn deliver(connection: &Arc<SourceConnection>, text: &str, request: Option<u64>) {
     let text = text.trim();
     if !text.starts_with('[') {
         return connection.take_from(text, request).await;

@@ -14,7 +14,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     super::{
-        connection::{Connection, ConnectionEnd, OutgoingMessage, RequestLoss, ToolTraits},
+        connection::{ChildMessage, ConnectionEnd, RequestLoss, SourceConnection, ToolTraits},
         lists::introduce,
         message::{modern_params, request_text},
     },
@@ -72,12 +72,12 @@ impl StreamableTransport {
         })
     }
 
-    fn connection(&self) -> &Arc<Connection> {
+    fn connection(&self) -> &Arc<SourceConnection> {
         &self.endpoint.connection
     }
 
     /// Sends what is to be sent until the connection ends, and says goodbye.
-    pub(super) async fn run(self: Arc<Self>, mut messages: mpsc::Receiver<OutgoingMessage>) {
+    pub(super) async fn run(self: Arc<Self>, mut messages: mpsc::Receiver<ChildMessage>) {
         loop {
             let message = tokio::select! {
                 biased;
@@ -93,10 +93,10 @@ impl StreamableTransport {
         self.say_goodbye().await;
     }
 
-    async fn pass(self: &Arc<Self>, message: OutgoingMessage) {
+    async fn pass(self: &Arc<Self>, message: ChildMessage) {
         let this = Arc::clone(self);
         match message {
-            OutgoingMessage::Request { id, text, is_first, traits } => {
+            ChildMessage::Request { id, text, is_first, traits } => {
                 let cancelled = CancellationToken::new();
                 self.in_flight
                     .lock()
@@ -106,13 +106,13 @@ impl StreamableTransport {
                 self.tasks.spawn(async move { this.exchange(request, cancelled).await });
             }
             // Requests follow it only when the server has it.
-            OutgoingMessage::Note(text) if text.contains("\"notifications/initialized\"") => {
+            ChildMessage::Note(text) if text.contains("\"notifications/initialized\"") => {
                 this.post_note(text).await;
             }
-            OutgoingMessage::Note(text) => {
+            ChildMessage::Note(text) => {
                 self.tasks.spawn(async move { this.post_note(text).await });
             }
-            OutgoingMessage::Cancel { id, text } => {
+            ChildMessage::Cancel { id, text } => {
                 self.end_exchange(id);
                 // Without sessions the end of the stream says it.
                 if !self.connection().is_modern() {

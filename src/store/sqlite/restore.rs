@@ -149,10 +149,10 @@ async fn read_setting(conn: &mut SqliteConnection, name: &str) -> Result<String,
     sqlx::query_scalar(sqlx::AssertSqlSafe(question)).fetch_one(conn).await
 }
 
-type Schema = BTreeMap<(String, String), (String, Option<String>)>;
+type ObjectTexts = BTreeMap<(String, String), (String, Option<String>)>;
 
 /// Table and text of each entry by kind and name, without the engine's statistics.
-async fn schema(conn: &mut SqliteConnection) -> Result<Schema, sqlx::Error> {
+async fn schema(conn: &mut SqliteConnection) -> Result<ObjectTexts, sqlx::Error> {
     let rows = sqlx::query_as::<_, (String, String, String, Option<String>)>(
         "select type, name, tbl_name, sql from sqlite_schema",
     );

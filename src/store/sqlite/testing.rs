@@ -105,7 +105,7 @@ mod model {
     };
 
     #[derive(Debug, Clone)]
-    enum Step {
+    enum DamageStep {
         Append { stream: usize, events: usize, id: Option<u8> },
         Close { stream: usize },
         Trim { share: u8 },
@@ -113,14 +113,14 @@ mod model {
         Restart,
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = DamageStep> {
         prop_oneof![
             8 => (0..3_usize, 1..40_usize, prop::option::weighted(0.3, 0..4_u8))
-                .prop_map(|(stream, events, id)| Step::Append { stream, events, id }),
-            1 => (0..3_usize).prop_map(|stream| Step::Close { stream }),
-            2 => any::<u8>().prop_map(|share| Step::Trim { share }),
-            4 => (0..3_usize, any::<u8>()).prop_map(|(stream, after)| Step::Read { stream, after }),
-            1 => Just(Step::Restart),
+                .prop_map(|(stream, events, id)| DamageStep::Append { stream, events, id }),
+            1 => (0..3_usize).prop_map(|stream| DamageStep::Close { stream }),
+            2 => any::<u8>().prop_map(|share| DamageStep::Trim { share }),
+            4 => (0..3_usize, any::<u8>()).prop_map(|(stream, after)| DamageStep::Read { stream, after }),
+            1 => Just(DamageStep::Restart),
         ]
     }
 
@@ -135,7 +135,7 @@ mod model {
     }
 
     #[derive(Debug, Default)]
-    struct Log {
+    struct CapturedLog {
         streams: [Stream; 3],
         position: i64,
         trimmed: i64,
@@ -145,9 +145,9 @@ mod model {
         StreamName::of("task", stream)
     }
 
-    async fn run(steps: Vec<Step>) {
+    async fn run(steps: Vec<DamageStep>) {
         let mut test = TestStore::open().await;
-        let mut log = Log::default();
+        let mut log = CapturedLog::default();
         for stream in 0..3 {
             append(&test.store, &name(stream), vec![event("task", "0")]).await;
             log.position += 1;
@@ -156,7 +156,7 @@ mod model {
         }
         for step in steps {
             match step {
-                Step::Append { stream, events, id } => {
+                DamageStep::Append { stream, events, id } => {
                     let model = &mut log.streams[stream];
                     let known = id.and_then(|id| model.ids.get(&id).copied());
                     let data = format!("{}", log.position);
@@ -185,7 +185,7 @@ mod model {
                         }
                     }
                 }
-                Step::Close { stream } => {
+                DamageStep::Close { stream } => {
                     let closed: Result<(), StoreError> = test
                         .store
                         .write(move |tx| {
@@ -195,7 +195,7 @@ mod model {
                     closed.unwrap();
                     log.streams[stream].closed = true;
                 }
-                Step::Trim { share } => {
+                DamageStep::Trim { share } => {
                     let until = log.position * i64::from(share) / 255;
                     test.store.trim(until, u64::MAX).await.unwrap();
                     for stream in &mut log.streams {
@@ -212,7 +212,7 @@ mod model {
                         stream.ids.retain(|_, seq| left.contains(seq));
                     }
                 }
-                Step::Read { stream, after } => {
+                DamageStep::Read { stream, after } => {
                     let model = &log.streams[stream];
                     let view = test.store.view(&name(stream)).await.unwrap().unwrap();
                     let floor = model.events.first().map_or(0, |it| it.0 - 1);
@@ -244,7 +244,7 @@ mod model {
                     }
                     assert_eq!(text, expected);
                 }
-                Step::Restart => test = test.restart().await,
+                DamageStep::Restart => test = test.restart().await,
             }
         }
         let feed = test

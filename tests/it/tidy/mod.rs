@@ -326,3 +326,29 @@ fn exceptions_from_lints_are_expected_and_not_allowed() {
     }
     assert!(strays.is_empty(), "use `expect` with a reason:\n{}", strays.join("\n"));
 }
+
+/// A name has to say by itself which type it is: who searches for it finds one.
+#[test]
+fn no_two_types_share_a_name() {
+    let mut files = BTreeMap::new();
+    collect(&root().join("src"), &root().join("src"), &mut files);
+    let mut defined: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    // Tests have small types of their own.
+    files.retain(|file, _| !file.contains("/tests/") && !file.ends_with("testing.rs"));
+    for (file, text) in files {
+        for item in syn::parse_file(&text).expect("it compiles").items {
+            let name = match item {
+                syn::Item::Struct(item) => item.ident,
+                syn::Item::Enum(item) => item.ident,
+                syn::Item::Trait(item) => item.ident,
+                syn::Item::Type(item) => item.ident,
+                _ => continue,
+            };
+            defined.entry(name.to_string()).or_default().push(file.clone());
+        }
+    }
+    assert!(defined.len() > 500, "types are found: {}", defined.len());
+    let twice = defined.iter().filter(|(_, files)| files.len() > 1);
+    let strays: Vec<_> = twice.map(|(name, at)| format!("{name}: {}", at.join(", "))).collect();
+    assert!(strays.is_empty(), "these names mean more than one type:\n{}", strays.join("\n"));
+}
