@@ -36,7 +36,7 @@ const ALL: Listing = Listing {
         Column::id("MESSAGE", "id"),
         Column::time("TIME", "timestamp").rank(2),
         Column::name("FROM", "from"),
-        Column::name("TO", "to").rank(1),
+        Column::name("TO", "to"),
         Column::text("TYPE", "type").rank(3),
         Column::state("STATE", "state"),
         Column::text("TEXT", "text"),

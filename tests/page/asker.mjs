@@ -20,6 +20,14 @@ function prompt(id, { sessionId, prompt: parts }) {
   if (text.includes('hello')) {
     words(sessionId, 'hello');
     end('end_turn');
+  } else if (text === 'edit') {
+    // A tool that was called, with the change that it made.
+    const content = [{ type: 'content', content: { type: 'text', text: '--- a/notes\n+++ b/notes\n@@ -1 +1 @@\n-old <i>line</i>\n+new line' } }];
+    const call = { toolCallId: 'edit-1', title: 'Edit notes', kind: 'edit', rawInput: { path: 'notes' } };
+    update(sessionId, { sessionUpdate: 'tool_call', ...call, status: 'in_progress' });
+    update(sessionId, { sessionUpdate: 'tool_call_update', toolCallId: 'edit-1', status: 'completed', content });
+    words(sessionId, 'edited');
+    end('end_turn');
   } else if (text === 'wait') {
     words(sessionId, 'waiting');
     waiting = () => end('cancelled');

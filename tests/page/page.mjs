@@ -369,6 +369,58 @@ test('a permission is answered from the page while an agent waits', async (daemo
   assert.deepEqual(tab.problems, []);
 });
 
+test('what a tool did is folded, and a change is coloured', async (daemon) => {
+  await daemon.configure('[agents.asker]', 'backend = "acp"', `command = [${JSON.stringify(process.execPath)}, ${JSON.stringify(path.join(import.meta.dirname, 'asker.mjs'))}]`);
+  const agent = await daemon.post('/v1/hosts', { instance: 'asker', cwd: daemon.home, prompt: 'edit' });
+  const tab = await Tab.signedIn(daemon);
+  await tab.view(`/ui/agents/${agent.id}`);
+  await tab.has('edited');
+  await tab.page.waitForSelector('details.entry.tool');
+  const folded = await tab.page.$$eval('details.entry.tool', (all) => all.map((each) => each.open));
+  assert.ok(folded.length > 0 && folded.every((each) => !each), `${folded}`);
+  await tab.page.$$eval('details.entry.tool summary', (all) => all.forEach((each) => each.click()));
+  await tab.page.waitForSelector('.diff .plus');
+  const lines = (kind) => tab.page.$$eval(`.diff .${kind}`, (all) => all.map((each) => each.innerText.trim()));
+  assert.deepEqual([await lines('minus'), await lines('plus'), await lines('at')], [['-old <i>line</i>'], ['+new line'], ['@@ -1 +1 @@']]);
+  const colours = await tab.page.$$eval('.diff .minus, .diff .plus', (all) => all.map((each) => getComputedStyle(each).color));
+  assert.equal(new Set(colours).size, 2, `${colours}`);
+  await axe(tab, 'an agent with a change');
+  await daemon.post(`/v1/hosts/${agent.id}/stop`);
+  assert.deepEqual(tab.problems, []);
+});
+
+test('records are searched, by their words and their outcome', async (daemon) => {
+  for (const [session, goal] of [['s-1', 'Find the flaky clock'], ['s-2', 'Shrink the container image']]) {
+    await daemon.tool('start_ghap', { session_id: session, domain: 'debugging', strategy: 'read-the-error', goal, hypothesis: `${goal} by reading`, action: 'Read', prediction: 'It is found' });
+    await daemon.tool('resolve_ghap', { session_id: session, status: session === 's-1' ? 'confirmed' : 'falsified', result: 'Seen', ...(session === 's-2' && { surprise: 'It grew', root_cause: { category: 'wrong-assumption', description: 'layers' } }) });
+  }
+  const tab = await Tab.signedIn(daemon);
+  await tab.view('/ui/journal');
+  await tab.has('Find the flaky clock');
+  await tab.has('Shrink the container image');
+  const goals = () => tab.page.$$eval('.records a.title', (all) => all.map((each) => each.innerText));
+  await tab.page.keyboard.press('/');
+  await tab.page.keyboard.type('container image');
+  await until(goals, (all) => all.length > 0 && all[0] === 'Shrink the container image' && !all.includes('Find the flaky clock'), 'what is searched for');
+  await tab.view('/ui/journal?status=confirmed');
+  await until(goals, (all) => all.length === 1 && all[0] === 'Find the flaky clock', 'what was confirmed');
+  assert.deepEqual(tab.problems, []);
+});
+
+test('records that belong together are shown together', async (daemon) => {
+  await fill(daemon);
+  const tab = await Tab.signedIn(daemon);
+  await tab.view('/ui/journal');
+  await tab.click('Clusters');
+  await tab.page.waitForSelector('.clusters li', { timeout: 10_000 });
+  await axe(tab, 'clusters');
+  await tab.page.click('.clusters li button');
+  await tab.page.waitForFunction(() => document.querySelectorAll('.clusters li li a').length > 1, { timeout: 10_000, polling: 50 });
+  const goals = await tab.page.$$eval('.clusters li li a', (all) => all.map((each) => each.innerText));
+  assert.ok(goals.every((goal) => goal.startsWith('The cache loses tenant')), goals.join('\n'));
+  assert.deepEqual(tab.problems, []);
+});
+
 test('a turn is interrupted from the page', async (daemon) => {
   await daemon.configure('[agents.asker]', 'backend = "acp"', `command = [${JSON.stringify(process.execPath)}, ${JSON.stringify(path.join(import.meta.dirname, 'asker.mjs'))}]`);
   const agent = await daemon.post('/v1/hosts', { instance: 'asker', cwd: daemon.home, prompt: 'wait' });
@@ -533,6 +585,11 @@ test('the servers say what they do and what a person can do', async (daemon) => 
   await tab.click('Yes');
   await shows('toy', 'disabled');
   await tab.click('Enable');
+  await shows('toy', 'connected');
+  const process_ = async () => (await daemon.get('/v1/sources/toy')).pid;
+  const before = await process_();
+  await tab.click('Reconnect');
+  await until(process_, (now) => now && now !== before, 'another process');
   await shows('toy', 'connected');
   // Its tool, by a form.
   await tab.view('/ui/servers/toy__greet');
