@@ -57,7 +57,19 @@ export class Daemon {
 
   async remove() {
     if (this.child.exitCode === null && this.child.signalCode === null) await this.kill();
+    this.endHosts();
     fs.rmSync(this.home, { recursive: true, force: true });
+  }
+
+  /** Hosts outlive their daemon; a test that failed has not stopped its agents. */
+  endHosts() {
+    for (const pid of fs.readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
+      try {
+        if (fs.readFileSync(`/proc/${pid}/environ`, 'utf8').includes(this.home)) process.kill(Number(pid), 'SIGKILL');
+      } catch {
+        // It has ended, or is another user's.
+      }
+    }
   }
 
   svc(...args) {

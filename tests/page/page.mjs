@@ -841,7 +841,8 @@ test('ten open pages share one stream, and go on when the one that reads it is c
   for (const page of pages) {
     for (const title of ['the last one', 'task 0', 'task 7']) await shows(page, title);
   }
-  assert.deepEqual(first.problems.filter((problem) => !/ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY|ERR_INCOMPLETE/.test(problem)), []);
+  // What a browser calls a request whose daemon was killed depends on how far the request had come.
+  assert.deepEqual(first.problems.filter((problem) => !/^Failed to load resource: net::ERR_/.test(problem)), []);
 });
 
 test('a thousand events a second leave no long task', async (daemon) => {
