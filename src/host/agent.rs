@@ -2,36 +2,33 @@
 //!
 //! No input or output but the spool: what is to be done to the program is left in [`HostedAgent::take_actions`].
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::ansi::without_ansi;
 use super::backend::{
     AgentProtocol, Decision, Effect, Effects, PromptInput, TurnResult, VendorRequest, protocol_of,
 };
+use super::output_line::TurnOutputLine;
 use super::paths::is_inside;
+use super::requests::AgentRequests;
+use super::stderr_tail::StderrTail;
+use super::turn::{QueuedInput, Turn};
 use crate::domain::agent::{
     AgentEventBody, AgentInfo, AgentInput, AgentRequest, AgentState, AnswerAgent, HistoryEntry,
     HistoryRole, HostSpec, PermissionMode, RequestKind, RequestOptionKind, SendAnswer, SendInput,
-    SendMode, TurnEnd, TurnOutcome,
+    SendMode, TurnOutcome,
 };
 use crate::domain::{AgentRequestId, Clock, Ids, MessageId, Timestamp};
 use crate::runner::{AgentSpool, ByteLine, RunExit};
 
-/// Longest line of an event, in bytes.
-const MAX_LINE: usize = 1024 * 1024;
 /// Longest text of an entry, in bytes.
 const MAX_ENTRY_TEXT: usize = 1024 * 1024;
 /// Inputs that may wait.
 const MAX_QUEUE: usize = 1000;
-/// Lines of standard error that an error tells.
-const STDERR_LINES: usize = 20;
-/// Longest line of standard error in an error, in characters.
-const STDERR_WIDTH: usize = 500;
 /// The answer to who comes too late.
 const NOT_RUNNING: &str = "agent is not running";
 
@@ -72,40 +69,16 @@ pub(super) struct HostedAgent {
     queue: VecDeque<QueuedInput>,
     /// What was sent under each idempotency key.
     sent: HashMap<String, (String, SendAnswer)>,
-    requests: HashMap<AgentRequestId, UnansweredRequest>,
-    answered: HashSet<AgentRequestId>,
+    requests: AgentRequests,
     /// Offset of the last input: nothing is written to the agent before that is on the disk.
     recorded: u64,
-    stderr: VecDeque<String>,
+    stderr: StderrTail,
     start_deadline: Option<Instant>,
     idle_since: Instant,
     limited_until: Option<i64>,
     stop: Option<Stop>,
     end: Option<AgentEnd>,
     actions: Vec<Action>,
-}
-
-#[derive(Debug)]
-struct Turn {
-    message_id: Option<String>,
-    /// The agent's last words.
-    last_text: Option<String>,
-    /// The text of its last failure.
-    last_error: Option<String>,
-    interrupted: bool,
-}
-
-#[derive(Debug)]
-struct QueuedInput {
-    input: String,
-    message_id: String,
-    from: Option<String>,
-}
-
-#[derive(Debug)]
-struct UnansweredRequest {
-    request: VendorRequest,
-    deadline: Instant,
 }
 
 #[derive(Debug)]
@@ -155,10 +128,9 @@ impl HostedAgent {
             turn: None,
             queue: VecDeque::new(),
             sent: HashMap::new(),
-            requests: HashMap::new(),
-            answered: HashSet::new(),
+            requests: AgentRequests::default(),
             recorded: 0,
-            stderr: VecDeque::new(),
+            stderr: StderrTail::default(),
             limited_until: None,
             stop: None,
             end: None,
@@ -225,11 +197,7 @@ impl HostedAgent {
     /// A line of standard error.
     pub(super) fn stderr(&mut self, line: ByteLine<'_>) {
         self.append(&TurnOutputLine::of("stderr", line));
-        if self.stderr.len() == STDERR_LINES {
-            self.stderr.pop_front();
-        }
-        let text = String::from_utf8_lossy(&line.bytes[..line.bytes.len().min(4 * STDERR_WIDTH)]);
-        self.stderr.push_back(without_ansi(&text).chars().take(STDERR_WIDTH).collect());
+        self.stderr.push(line.bytes);
     }
 
     /// Takes input, now or after the turns before it.
@@ -308,32 +276,18 @@ impl HostedAgent {
 
     /// Answers what the agent asked.
     pub(super) fn answer(&mut self, answer: AnswerAgent, now: Instant) -> Result<(), String> {
-        let AnswerAgent { request_id, option_id, text, by } = answer;
-        let Some(open) = self.requests.get(&request_id) else {
-            return Err(if self.answered.contains(&request_id) {
+        let Some(decision) = self.requests.decision(&answer) else {
+            return Err(if self.requests.is_answered(&answer.request_id) {
                 "already answered".to_owned()
             } else if self.end.is_some() {
                 NOT_RUNNING.to_owned()
             } else {
-                format!("no such request: {}", request_id.as_str())
+                format!("no such request: {}", answer.request_id.as_str())
             });
         };
-        let decision = match (option_id.clone(), text) {
-            (Some(option_id), text) => {
-                let options = &open.request.options;
-                if !options.iter().any(|option| option.option_id == option_id) {
-                    let ids: Vec<_> = options.iter().map(|it| it.option_id.as_str()).collect();
-                    return Err(format!("no such option: choose one of {}", ids.join(", ")));
-                }
-                Decision::Option { option_id, text }
-            }
-            (None, Some(text)) if open.request.kind == RequestKind::Question => {
-                Decision::Text(text)
-            }
-            (None, _) => return Err("option_id is missing".to_owned()),
-        };
-        let by = by.unwrap_or_else(|| "socket".to_owned());
-        self.decide(&request_id, option_id, &decision, &by, now);
+        let decision = decision?;
+        let by = answer.by.unwrap_or_else(|| "socket".to_owned());
+        self.decide(&answer.request_id, answer.option_id, &decision, &by, now);
         Ok(())
     }
 
@@ -433,7 +387,7 @@ impl HostedAgent {
             };
             let when = if was_starting { " before it was ready" } else { "" };
             let error = failure.unwrap_or_else(|| format!("{how}{when}"));
-            let error = self.with_stderr(error);
+            let error = self.stderr.explain(error);
             self.append(&AgentEventBody::Error { error: error.clone() });
             self.entry(HistoryEntry::error(error.clone()));
             self.info.error = Some(error);
@@ -458,13 +412,6 @@ impl HostedAgent {
         self.append(&AgentEventBody::Exit { exit_code, signal, final_state: state });
     }
 
-    fn with_stderr(&self, error: String) -> String {
-        let lines: Vec<_> = self.stderr.iter().map(String::as_str).collect();
-        let text = lines.join("\n");
-        let text = text.trim();
-        if text.is_empty() { error } else { format!("{error}; it said:\n{text}") }
-    }
-
     /// When [`Self::tick`] has something to do.
     pub(super) fn deadline(&self) -> Option<Instant> {
         if self.end.is_some() {
@@ -472,12 +419,11 @@ impl HostedAgent {
         }
         let idle = self.idle_deadline();
         let limited = self.limited_until.map(|until| self.instant_of(until));
-        let requests = self.requests.values().map(|open| open.deadline);
         let stop = self.stop.as_ref().and_then(|stop| stop.kill_at);
-        [self.start_deadline, self.protocol.deadline(), stop, idle, limited]
+        let requests = self.requests.first_deadline();
+        [self.start_deadline, self.protocol.deadline(), stop, idle, limited, requests]
             .into_iter()
             .flatten()
-            .chain(requests)
             .min()
     }
 
@@ -509,13 +455,7 @@ impl HostedAgent {
             }
             self.actions.push(Action::Kill);
         }
-        let overdue: Vec<_> = self
-            .requests
-            .iter()
-            .filter(|(_, open)| open.deadline <= now)
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in overdue {
+        for id in self.requests.overdue(now) {
             self.deny(&id, "timeout", "nobody answered in time", now);
         }
         if is_due(self.idle_deadline()) {
@@ -566,8 +506,7 @@ impl HostedAgent {
                 }
                 Effect::Request(request) => self.ask(request, now),
                 Effect::RequestGone(key) => {
-                    let gone = self.requests.iter().find(|(_, open)| open.request.key == key);
-                    if let Some(id) = gone.map(|(id, _)| id.clone()) {
+                    if let Some(id) = self.requests.of_key(&key) {
                         self.close_request(&id, None, "agent");
                     }
                 }
@@ -647,7 +586,7 @@ impl HostedAgent {
             !files.is_empty() && files.iter().all(|file| is_inside(&self.spec.cwd, file))
         });
         let is_permission = request.kind == RequestKind::Permission;
-        self.requests.insert(id.clone(), UnansweredRequest { request, deadline });
+        self.requests.open(id.clone(), request, deadline);
         match self.spec.permission {
             PermissionMode::Deny if is_permission => {
                 self.deny(&id, "policy", "the agent's settings deny all requests", now);
@@ -663,11 +602,7 @@ impl HostedAgent {
     }
 
     fn choose(&mut self, id: &AgentRequestId, kind: RequestOptionKind, now: Instant) {
-        let option = self.requests.get(id).and_then(|open| {
-            let mut options = open.request.options.iter();
-            options.find(|option| option.kind == kind).map(|option| option.option_id.clone())
-        });
-        if let Some(option_id) = option {
+        if let Some(option_id) = self.requests.option(id, kind) {
             let decision = Decision::Option { option_id: option_id.clone(), text: None };
             self.decide(id, Some(option_id), &decision, "policy", now);
         } else {
@@ -676,17 +611,12 @@ impl HostedAgent {
     }
 
     fn deny(&mut self, id: &AgentRequestId, by: &str, reason: &str, now: Instant) {
-        let option = self.requests.get(id).and_then(|open| {
-            let mut options = open.request.options.iter();
-            let is_no = |kind| matches!(kind, RequestOptionKind::RejectOnce);
-            options.find(|option| is_no(option.kind)).map(|option| option.option_id.clone())
-        });
+        let option = self.requests.option(id, RequestOptionKind::RejectOnce);
         self.decide(id, option, &Decision::Denied(reason.to_owned()), by, now);
     }
 
     fn cancel_requests(&mut self, by: &str, now: Instant) {
-        let open: Vec<_> = self.requests.keys().cloned().collect();
-        for id in open {
+        for id in self.requests.ids() {
             self.decide(&id, None, &Decision::Cancelled, by, now);
         }
     }
@@ -699,8 +629,8 @@ impl HostedAgent {
         by: &str,
         now: Instant,
     ) {
-        let Some(key) = self.requests.get(id).map(|open| open.request.key.clone()) else { return };
-        self.recorded = self.close_request(id, option_id, by);
+        let Some((key, offset)) = self.close_request(id, option_id, by) else { return };
+        self.recorded = offset;
         if self.end.is_none() {
             let mut effects = Effects::new();
             self.protocol.answer(&key, decision, &mut effects);
@@ -708,16 +638,21 @@ impl HostedAgent {
         }
     }
 
-    fn close_request(&mut self, id: &AgentRequestId, option_id: Option<String>, by: &str) -> u64 {
-        self.requests.remove(id);
-        self.answered.insert(id.clone());
+    /// The vendor's key of the request, and the offset of its answer; `None` if it is not open.
+    fn close_request(
+        &mut self,
+        id: &AgentRequestId,
+        option_id: Option<String>,
+        by: &str,
+    ) -> Option<(String, u64)> {
+        let key = self.requests.close(id)?;
         let request_id = id.clone();
         let offset =
             self.append(&AgentEventBody::Answer { request_id, option_id, by: by.to_owned() });
         if self.requests.is_empty() && self.info.state == AgentState::RequiresAction {
             self.set_state(AgentState::Running);
         }
-        offset
+        Some((key, offset))
     }
 
     fn set_state(&mut self, state: AgentState) {
@@ -752,58 +687,6 @@ impl HostedAgent {
 
     fn append(&self, event: &impl Serialize) -> u64 {
         self.spool.append(event, self.clock.now().as_millis())
-    }
-}
-
-impl Turn {
-    const fn of(message_id: Option<String>) -> Self {
-        Self { message_id, last_text: None, last_error: None, interrupted: false }
-    }
-
-    fn finish(self, result: TurnResult) -> TurnEnd {
-        let TurnResult { mut outcome, result, error } = result;
-        if self.interrupted && outcome != TurnOutcome::Refused {
-            outcome = TurnOutcome::Interrupted;
-        }
-        let error = error
-            .or_else(|| (outcome != TurnOutcome::Completed).then_some(self.last_error).flatten());
-        TurnEnd { message_id: self.message_id, outcome, result: result.or(self.last_text), error }
-    }
-}
-
-/// An event of one line, without a copy of it.
-#[derive(Serialize)]
-struct TurnOutputLine<'a> {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    data: std::borrow::Cow<'a, str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    encoding: Option<&'static str>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    truncated: bool,
-}
-
-impl<'a> TurnOutputLine<'a> {
-    fn of(kind: &'static str, line: ByteLine<'a>) -> Self {
-        use base64::Engine as _;
-
-        let truncated = line.cut || line.bytes.len() > MAX_LINE;
-        let mut bytes = &line.bytes[..line.bytes.len().min(MAX_LINE)];
-        let text = match std::str::from_utf8(bytes) {
-            Ok(text) => Ok(text),
-            // The cut may have gone through a character.
-            Err(error) if truncated && bytes.len() - error.valid_up_to() < 4 => {
-                bytes = &bytes[..error.valid_up_to()];
-                std::str::from_utf8(bytes)
-            }
-            Err(error) => Err(error),
-        };
-        if let Ok(text) = text {
-            Self { kind, data: text.into(), encoding: None, truncated }
-        } else {
-            let data = base64::engine::general_purpose::STANDARD.encode(bytes).into();
-            Self { kind, data, encoding: Some("base64"), truncated }
-        }
     }
 }
 

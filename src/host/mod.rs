@@ -12,10 +12,14 @@ mod connection;
 mod decode;
 mod entry;
 mod environment;
+mod output_line;
 mod paths;
+mod requests;
 mod run;
 mod server;
+mod stderr_tail;
 #[cfg(test)]
 mod testing;
+mod turn;
 
 pub(crate) use entry::run_if_asked;

@@ -13,7 +13,7 @@
 //!
 //! # A list, for people and for programs
 //!
-//! ```ignore
+//! ```text
 //! const LIST: Listing = Listing {
 //!     items: "hosts",
 //!     columns: &[
