@@ -4,6 +4,9 @@
 //! request hyper makes a timer, a channel for the body and a second turn of its task: a third of what the request costs
 //! here. So a connection begins here. The first request that is anything else, or that leaves any doubt, goes to hyper
 //! with all its bytes, and the connection with it.
+//!
+//! So do subscriptions: the buffers that hyper takes and gives back lie between those that thousands of idle streams keep,
+//! and nothing else fits into the gaps.
 
 use std::{
     future::poll_fn,
@@ -27,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     client_socket::ClientSocket,
     edge::{Edge, is_event_stream},
+    events,
     listener::Transport,
     response_head::{BodyLength, response_head},
     tasks,
@@ -158,8 +162,12 @@ fn parse(bytes: &Bytes) -> Option<WholeRequest> {
     let mut head = httparse::Request::new(&mut lines);
     let httparse::Status::Complete(head_len) = head.parse(bytes).ok()? else { return None };
     let path = head.path?;
-    let is_for_here = path == MCP || tasks::appended_task(path).is_some();
-    if head.method != Some("POST") || head.version != Some(1) || !is_for_here {
+    let method = match head.method? {
+        "POST" if path == MCP || tasks::appended_task(path).is_some() => Method::POST,
+        "GET" if events::is_path(path) => Method::GET,
+        _ => return None,
+    };
+    if head.version != Some(1) {
         return None;
     }
     let mut headers = HeaderMap::with_capacity(head.headers.len());
@@ -178,23 +186,29 @@ fn parse(bytes: &Bytes) -> Option<WholeRequest> {
         (Some(option), None) if option.eq_ignore_ascii_case(b"close") => true,
         _ => return None,
     };
-    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
-    let (length, None) = (lengths.next()?, lengths.next()) else { return None };
-    // More digits than that are more than what came.
-    let is_number =
-        matches!(length.len(), 1..=9) && length.as_bytes().iter().all(u8::is_ascii_digit);
-    if !is_number {
-        return None;
-    }
-    let end = head_len.checked_add(length.to_str().ok()?.parse().ok()?)?;
+    let end = head_len.checked_add(body_length(&method, &headers)?)?;
     if end > bytes.len() {
         return None;
     }
     let mut request = Request::new(bytes.slice(head_len..end));
-    *request.method_mut() = Method::POST;
+    *request.method_mut() = method;
     *request.uri_mut() = Uri::from_maybe_shared(bytes.slice_ref(path.as_bytes())).ok()?;
     *request.headers_mut() = headers;
     Some(WholeRequest { request, length: end, closes })
+}
+
+/// How long the body is, if the headers leave no doubt of it.
+fn body_length(method: &Method, headers: &HeaderMap) -> Option<usize> {
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let (length, None) = (lengths.next(), lengths.next()) else { return None };
+    let Some(length) = length else { return (method == Method::GET).then_some(0) };
+    // More digits than that are more than what came.
+    let is_number =
+        matches!(length.len(), 1..=9) && length.as_bytes().iter().all(u8::is_ascii_digit);
+    if !is_number || method == Method::GET {
+        return None;
+    }
+    length.to_str().ok()?.parse().ok()
 }
 
 /// Writes a response that has a body of known length.
@@ -236,6 +250,26 @@ mod tests {
         assert_eq!(values, ["1, 2", "3"]);
         assert_eq!(request.headers()[header::HOST], "a");
         assert_eq!(&request.body()[..], b"{}");
+    }
+
+    #[test]
+    fn a_subscription_has_no_body() {
+        let get = "GET /v1/events?stream=team HTTP/1.1\r\nHost: a\r\n";
+        let WholeRequest { request, length, .. } = parsed(&format!("{get}\r\nGET")).unwrap();
+        assert_eq!((request.method(), length), (&Method::GET, get.len() + 2));
+        assert_eq!(request.uri(), "/v1/events?stream=team");
+        for other in [
+            format!("{get}Content-Length: 2\r\n\r\n{{}}"),
+            format!("{get}Content-Length: 0\r\n\r\n"),
+            format!("{get}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+            get.to_owned(),
+            get.replace("GET", "HEAD") + "\r\n",
+            get.replace("/events?", "/eventss?") + "\r\n",
+            get.replace("GET /", "GET http://a/") + "\r\n",
+            get.replace("1.1", "1.0") + "\r\n",
+        ] {
+            assert!(parsed(&other).is_none(), "{other}");
+        }
     }
 
     /// Each of these is for hyper, which knows what to do with it.

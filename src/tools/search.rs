@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     ops::Bound,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
 };
 
 use schemars::JsonSchema;
@@ -254,11 +254,17 @@ const SYNONYMS: &[&[&str]] = &[
     &["person", "user"],
 ];
 
-/// The other words that mean the same.
-fn synonyms(word: &str) -> impl Iterator<Item = &'static str> {
-    let groups = SYNONYMS.iter().filter(move |group| group.contains(&word));
-    groups.flat_map(|group| group.iter().copied()).filter(move |other| *other != word)
-}
+/// For each word the others that mean the same.
+static SYNONYMS_OF: LazyLock<HashMap<&str, Vec<&str>>> = LazyLock::new(|| {
+    let mut synonyms: HashMap<&str, Vec<&str>> = HashMap::new();
+    for group in SYNONYMS {
+        for word in *group {
+            let others = group.iter().filter(|other| *other != word);
+            synonyms.entry(word).or_default().extend(others);
+        }
+    }
+    synonyms
+});
 
 /// Words that say nothing of what a tool is for.
 const STOP_WORDS: &[&str] = &[
@@ -284,7 +290,51 @@ struct ToolIndex {
 /// A tool, and how many words it has.
 struct IndexedTool {
     name: String,
+    /// Its name in one word, and that without its server's.
+    joined: [String; 2],
     length: f64,
+}
+
+impl IndexedTool {
+    fn new(name: &str, length: f64) -> Self {
+        let own = name.split_once("__").map_or(name, |(_, own)| own);
+        Self { name: name.to_owned(), joined: [joined(name), joined(own)], length }
+    }
+}
+
+/// What one word counts in each entry that has something of it.
+struct WordCounts {
+    counts: Vec<f64>,
+    /// The entries in `counts` that are not 0.
+    counted: Vec<usize>,
+}
+
+impl WordCounts {
+    fn none_of(entries: usize) -> Self {
+        Self { counts: vec![0.0; entries], counted: Vec::new() }
+    }
+
+    fn raise(&mut self, index: usize, count: f64) {
+        let least = self.counts[index].max(count);
+        self.set(index, least);
+    }
+
+    fn set(&mut self, index: usize, count: f64) {
+        if self.counts[index] == 0.0 {
+            self.counted.push(index);
+        }
+        self.counts[index] = count;
+    }
+
+    fn clear(&mut self) {
+        for index in self.counted.drain(..) {
+            self.counts[index] = 0.0;
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (usize, f64)> {
+        self.counted.iter().map(|index| (*index, self.counts[*index]))
+    }
 }
 
 impl ToolIndex {
@@ -292,8 +342,7 @@ impl ToolIndex {
         let (mut entries, mut words) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
         for (index, tool) in catalogue.everything().iter().enumerate() {
             let counts = words_of(tool);
-            entries
-                .push(IndexedTool { name: tool.name().to_owned(), length: counts.values().sum() });
+            entries.push(IndexedTool::new(tool.name(), counts.values().sum()));
             for (word, count) in counts {
                 words.entry(word).or_default().push((index, count));
             }
@@ -305,8 +354,8 @@ impl ToolIndex {
 
     /// What a word counts in each entry: fully where it stands, partly where one stands that begins so, or that it
     /// begins with (`send`, `sends`, `sending`).
-    fn counts(&self, word: &str) -> Vec<f64> {
-        let mut counts = vec![0.0_f64; self.entries.len()];
+    fn count(&self, word: &str, counts: &mut WordCounts) {
+        counts.clear();
         let longer = self
             .words
             .range::<str, _>((Bound::Excluded(word), Bound::Unbounded))
@@ -317,12 +366,11 @@ impl ToolIndex {
             .filter(|short| word.len() - short <= (short / 2 + 1).min(4))
             .filter_map(|short| self.words.get(word.get(..short)?));
         for (index, count) in longer.chain(shorter).flatten() {
-            counts[*index] = counts[*index].max(BEGINNING * count);
+            counts.raise(*index, BEGINNING * count);
         }
         for (index, count) in self.words.get(word).into_iter().flatten() {
-            counts[*index] = *count;
+            counts.set(*index, *count);
         }
-        counts
     }
 
     /// Tools that have something to do with the query, the best first, equals by name.
@@ -331,37 +379,33 @@ impl ToolIndex {
         wanted.sort_unstable();
         wanted.dedup();
         let mut scores = vec![0.0; self.entries.len()];
+        let mut counts = WordCounts::none_of(self.entries.len());
+        let mut of_synonym = WordCounts::none_of(self.entries.len());
         for word in &wanted {
-            let mut counts = self.counts(word);
-            for synonym in synonyms(word) {
-                for (count, other) in counts.iter_mut().zip(self.counts(synonym)) {
-                    *count = count.max(SYNONYM * other);
+            self.count(word, &mut counts);
+            for synonym in SYNONYMS_OF.get(word.as_str()).into_iter().flatten() {
+                self.count(synonym, &mut of_synonym);
+                for (index, count) in of_synonym.iter() {
+                    counts.raise(index, SYNONYM * count);
                 }
             }
-            let having = number(counts.iter().filter(|count| **count > 0.0).count());
+            let having = number(counts.counted.len());
             let rarity = (1.0 + (number(self.entries.len()) - having + 0.5) / (having + 0.5)).ln();
-            for ((score, count), entry) in scores.iter_mut().zip(counts).zip(&self.entries) {
-                let length = 1.0 - LENGTH + LENGTH * entry.length / self.mean;
-                *score += rarity * count * (SATURATION + 1.0) / (count + SATURATION * length);
+            for (index, count) in counts.iter() {
+                let length = 1.0 - LENGTH + LENGTH * self.entries[index].length / self.mean;
+                scores[index] +=
+                    rarity * count * (SATURATION + 1.0) / (count + SATURATION * length);
             }
         }
-        let mut ranked: Vec<(f64, &str)> = scores
-            .into_iter()
-            .zip(&self.entries)
-            .filter(|(score, _)| *score > 0.0)
-            .map(|(score, entry)| (score, entry.name.as_str()))
-            .collect();
+        let scored = scores.into_iter().zip(&self.entries).filter(|(score, _)| *score > 0.0);
+        let mut ranked: Vec<(f64, &IndexedTool)> = scored.collect();
         // Entries are in the order of names, and a stable sort leaves equals so.
         ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
         let query = joined(query);
-        // A tool's own name stands behind that of its server.
-        let is_named = |name: &str| {
-            let own = name.split_once("__").map_or(name, |(_, own)| own);
-            joined(name) == query || joined(own) == query
-        };
-        let (exact, rest): (Vec<&str>, Vec<&str>) =
-            ranked.into_iter().map(|(_, name)| name).partition(|name| is_named(name));
-        exact.into_iter().chain(rest).collect()
+        let ranked = ranked.into_iter().map(|(_, entry)| entry);
+        let (exact, rest): (Vec<_>, Vec<_>) =
+            ranked.partition(|entry| entry.joined.contains(&query));
+        exact.into_iter().chain(rest).map(|entry| entry.name.as_str()).collect()
     }
 }
 

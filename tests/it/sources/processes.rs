@@ -152,9 +152,15 @@ case $1 in
 run)
     [ "$2" = --cidfile ] || exit 9
     cidfile=$3
-    setsid env -i sleep 997 </dev/null >/dev/null 2>&1 &
+    # As a runtime does: the container is made, its id is written, then it is started. One that nobody starts goes by itself.
+    start=$here/start.$$
+    setsid env -i PATH="$PATH" seconds=997 sh -c '
+        tries=0
+        until [ -e "$0" ]; do tries=$((tries + 1)); [ $tries -lt 200 ] || exit; sleep 0.05; done
+        exec sleep "$seconds"' "$start" </dev/null >/dev/null 2>&1 &
     echo "c$!" >"$cidfile"
     echo "c$!" >>"$here/started"
+    : >"$start"
     shift 3
     exec python3 "$@"
     ;;
