@@ -55,8 +55,10 @@ impl Team {
     /// one that is called as the principal is.
     pub async fn default_session(&self, caller: &Caller) -> Result<Option<String>, Error> {
         let Some(key) = caller.session() else { return Ok(None) };
-        let latest = self.core.store.latest_session_of(&caller.principal()).await?;
-        Ok(Some(latest.unwrap_or_else(|| key.to_owned())))
+        let (store, principal) = (&self.core.store, caller.principal());
+        let read = async || Ok(store.latest_session_of(&principal).await?);
+        let latest = self.latest_sessions.get(store, principal.to_string(), read).await?;
+        Ok(Some(latest.as_deref().unwrap_or(key).to_owned()))
     }
 
     /// The peer that a caller with a token speaks as. If there is none yet, this waits for one that the first hook of its client

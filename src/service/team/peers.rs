@@ -162,7 +162,9 @@ impl Team {
 
     /// The peer that a session speaks for: the one registered with it.
     pub async fn peer_of_session(&self, session: &str) -> Result<Option<Peer>, Error> {
-        Ok(self.core.store.peer_of_session(session).await?.map(|row| row.peer))
+        let store = &self.core.store;
+        let read = async || Ok(store.peer_of_session(session).await?.map(|row| row.peer));
+        Ok(self.session_peers.get(store, session, read).await?.as_ref().clone())
     }
 
     /// A page of peers, as far as the caller may see them: online, busy, idle, offline, and by name among those.
