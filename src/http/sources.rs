@@ -189,6 +189,9 @@ struct OfProject {
 struct SourceList {
     sources: Vec<SourceView>,
     count: usize,
+    /// Files whose servers are missing, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -218,9 +221,15 @@ fn operators_own(caller: &Caller) -> Result<(), Problem> {
 }
 
 fn all(app: &App, caller: &Caller, project: Option<&str>) -> Result<Json<SourceList>, Problem> {
-    let views = sources(app)?.views(project).into_iter();
+    let manager = sources(app)?;
+    let views = manager.views(project).into_iter();
     let sources: Vec<_> = views.map(|view| for_caller(caller, view)).collect();
-    Ok(Json(SourceList { count: sources.len(), sources }))
+    let mut problems = manager.problems(project);
+    // A session hears of its project's files alone.
+    problems.retain(|problem| {
+        caller.is_operator() || project.is_some_and(|root| problem.starts_with(root))
+    });
+    Ok(Json(SourceList { count: sources.len(), sources, problems }))
 }
 
 fn one(

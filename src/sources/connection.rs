@@ -8,6 +8,7 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
+    time::{Duration, Instant},
 };
 
 use serde_json::{Map, Value, json, value::RawValue};
@@ -18,7 +19,7 @@ use super::message::{
     Reply, ServerMessage, answer_text, members, modern_params, notification_text, request_text,
 };
 use crate::{
-    domain::source::Redactor,
+    domain::{Principal, source::Redactor},
     tools::{Call, ClientQuestion, ErrorType, Failure, LogLevel, RelayedNote, ToolError},
 };
 
@@ -28,6 +29,8 @@ pub(super) const OUTGOING: usize = 256;
 const NEWS: usize = 256;
 /// Most URIs of changed resources that wait to be told.
 const UPDATES: usize = 1024;
+/// For so long after the end of a session's call a question of the server may still be about that call.
+const QUIET: Duration = Duration::from_secs(5);
 /// What the server did wrong, or asks of a client that cannot be found.
 const INTERNAL_ERROR: i64 = -32603;
 
@@ -37,6 +40,7 @@ pub(super) struct SourceConnection {
     outgoing: mpsc::Sender<ChildMessage>,
     next_id: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiting>>,
+    callers: Mutex<RecentCallers>,
     /// Tokens of the progress of calls that were answered with a task, and the requests that wait for those tasks.
     task_progress: Mutex<HashMap<u64, u64>>,
     /// It has ended.
@@ -106,6 +110,32 @@ struct Waiting {
     call: Option<Call>,
 }
 
+/// A session that calls: the caller, and the session it named.
+type CallingSession = (Principal, Option<String>);
+
+/// Sessions whose calls have ended a short while ago. A server whose transport says nothing of what its messages belong to may
+/// ask for such a call, too.
+#[derive(Debug, Default)]
+struct RecentCallers(HashMap<CallingSession, Instant>);
+
+impl RecentCallers {
+    /// A call of a session has ended.
+    fn end(&mut self, who: CallingSession, now: Instant) {
+        self.0.retain(|_, ended| now.saturating_duration_since(*ended) < QUIET);
+        self.0.insert(who, now);
+    }
+
+    /// Whether no call of another session has ended lately.
+    fn is_alone(&self, who: &CallingSession, now: Instant) -> bool {
+        let is_recent = |ended: &Instant| now.saturating_duration_since(*ended) < QUIET;
+        !self.0.iter().any(|(other, ended)| other != who && is_recent(ended))
+    }
+}
+
+fn calling_session(call: &Call) -> CallingSession {
+    (call.caller.principal(), call.session.as_deref().map(str::to_owned))
+}
+
 /// What is heard of a request.
 #[derive(Debug)]
 enum CallNews {
@@ -156,6 +186,7 @@ impl SourceConnection {
             outgoing,
             next_id: AtomicU64::new(1),
             waiting: Mutex::default(),
+            callers: Mutex::default(),
             task_progress: Mutex::default(),
             closed: CancellationToken::new(),
             list_changes: watch::Sender::new(0),
@@ -185,6 +216,19 @@ impl SourceConnection {
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn callers(&self) -> MutexGuard<'_, RecentCallers> {
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes whoever waits for a request, who waits no longer.
+    fn take_waiting(&self, id: u64) -> Option<Waiting> {
+        let taken = self.waiting().remove(&id)?;
+        if let Some(call) = &taken.call {
+            self.callers().end(calling_session(call), Instant::now());
+        }
+        Some(taken)
     }
 
     /// The transport has ended: nobody gets an answer any more.
@@ -241,8 +285,7 @@ impl SourceConnection {
 
     /// Tells who waits for a request that there will be no answer.
     pub(super) async fn lose(&self, id: u64, loss: RequestLoss) {
-        let waiting = self.waiting().remove(&id);
-        if let Some(waiting) = waiting {
+        if let Some(waiting) = self.take_waiting(id) {
             waiting.news.send(CallNews::Lost(loss)).await.ok();
         }
     }
@@ -311,8 +354,7 @@ impl SourceConnection {
     pub(super) async fn take_from(self: &Arc<Self>, text: &str, request: Option<u64>) {
         match ServerMessage::parse(text) {
             Some(ServerMessage::Answer { id, reply }) => {
-                let waiting = self.waiting().remove(&id);
-                if let Some(waiting) = waiting {
+                if let Some(waiting) = self.take_waiting(id) {
                     // Whoever waited may have gone.
                     waiting.news.send(CallNews::Done(reply)).await.ok();
                 }
@@ -368,7 +410,7 @@ impl SourceConnection {
         }
     }
 
-    /// The call that a message belongs to: that of the request whose stream it came on, else that of the only session.
+    /// The call that a message belongs to: that of the request whose stream it came on, else that of the only session that calls.
     fn call_of(&self, request: Option<u64>) -> Option<(mpsc::Sender<CallNews>, Call)> {
         let Some(id) = request else { return self.only_session() };
         let waiting = self.waiting();
@@ -376,7 +418,7 @@ impl SourceConnection {
         Some((waiting.news.clone(), waiting.call.clone()?))
     }
 
-    /// The latest call, if all calls under way are one session's.
+    /// The latest call, if all calls under way, and those that ended lately, are one session's.
     fn only_session(&self) -> Option<(mpsc::Sender<CallNews>, Call)> {
         let waiting = self.waiting();
         let mut calls = waiting
@@ -385,8 +427,9 @@ impl SourceConnection {
             .collect::<Vec<_>>();
         calls.sort_by_key(|(id, ..)| *id);
         let (_, news, last) = calls.last()?;
-        let who = |call: &Call| (call.caller.principal(), call.session.clone());
-        let is_one = calls.iter().all(|(_, _, call)| who(call) == who(last));
+        let who = calling_session(last);
+        let is_one = calls.iter().all(|(_, _, call)| calling_session(call) == who);
+        let is_one = is_one && self.callers().is_alone(&who, Instant::now());
         is_one.then(|| ((*news).clone(), (*last).clone()))
     }
 
@@ -577,10 +620,34 @@ impl Drop for OpenRequest {
         if self.is_over {
             return;
         }
-        self.connection.waiting().remove(&self.id);
+        self.connection.take_waiting(self.id);
         let params = json!({ "requestId": self.id, "reason": "the caller waits no longer" });
         let text = notification_text("notifications/cancelled", &params.to_string());
         // A server that reads nothing cannot be told.
         self.connection.outgoing.try_send(ChildMessage::Cancel { id: self.id, text }).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_of_one_session_if_no_call_of_another_ended_lately() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let who = |name: &str| (Principal::Session(name.into()), Some(name.to_owned()));
+        let (a, b) = (who("a"), who("b"));
+        let mut callers = RecentCallers::default();
+        assert!(callers.is_alone(&b, at(0)));
+        callers.end(a.clone(), at(100));
+        assert!(callers.is_alone(&a, at(150)));
+        assert!(!callers.is_alone(&b, at(150)), "it may be about the call of a");
+        callers.end(b.clone(), at(200));
+        assert!(!callers.is_alone(&a, at(250)) && !callers.is_alone(&b, at(5_099)));
+        // Calls of its own keep nobody in doubt.
+        assert!(callers.is_alone(&b, at(5_100)) && !callers.is_alone(&a, at(5_199)));
+        callers.end(b.clone(), at(9_000));
+        assert_eq!(callers.0.len(), 1, "what is over is forgotten");
     }
 }

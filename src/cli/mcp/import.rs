@@ -9,7 +9,7 @@ use svc_install::apply::diff;
 use super::super::{Context, output};
 use super::edit::{ServerFile, tell_daemon};
 use crate::config::sources::ImportedClient;
-use crate::domain::source::{SourceEntry, source_name};
+use crate::domain::source::{SourceEntry, SourceProblem, SourceTransport, source_name};
 
 pub(super) async fn import(context: &Context, client: ImportedClient) -> anyhow::Result<ExitCode> {
     let file = client.file(&context.env);
@@ -22,7 +22,12 @@ pub(super) async fn import(context: &Context, client: ImportedClient) -> anyhow:
     let (mut good, mut bad): (Vec<(String, Value)>, Vec<String>) = (Vec::new(), Vec::new());
     for (written, entry) in entries {
         let checked = source_name(&written).and_then(|name| {
-            SourceEntry::parse(&entry, true).map(|(_, warnings)| (name, warnings))
+            let (parsed, warnings) = SourceEntry::parse(&entry, true)?;
+            // The built-in server has roots and rights that only the person gives it.
+            if matches!(parsed.transport, SourceTransport::Builtin { .. }) {
+                return Err(SourceProblem::new("type", "builtin is not taken over"));
+            }
+            Ok((name, warnings))
         });
         match checked {
             Ok((name, warnings)) => {

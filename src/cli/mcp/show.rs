@@ -53,6 +53,11 @@ pub(super) fn path_of(name: &str, action: &str) -> anyhow::Result<String> {
 pub(super) async fn list(context: &Context) -> anyhow::Result<ExitCode> {
     let page: Value = context.client()?.get(&path("/v1/sources")?).await?;
     LIST.print(context, &page)?;
+    if !context.json {
+        for problem in page["problems"].as_array().into_iter().flatten() {
+            output::note(problem.as_str().unwrap_or_default());
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Value, json};
 
+use crate::bounded_file;
 use crate::domain::source::{BUILTIN_CORE, SourceEntry, SourceProblem, source_name};
 
 /// A server that a document names.
@@ -120,17 +121,15 @@ impl SourceDocument {
 
     /// Reads a file; `None` if there is none.
     pub fn load(path: &Path) -> Option<Result<(Self, String), String>> {
-        match std::fs::read_to_string(path) {
-            Ok(text) if text.len() > MAX_FILE => Some(Err("is longer than 1 MiB".to_owned())),
-            Ok(text) => Some(Self::parse_json(&text).map(|document| (document, text))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => None,
+        match bounded_file::read_text(path, MAX_SOURCE_FILE) {
+            Ok(text) => text.map(|text| Self::parse_json(&text).map(|document| (document, text))),
             Err(error) => Some(Err(format!("cannot be read: {error}"))),
         }
     }
 }
 
-const MAX_FILE: usize = 1024 * 1024;
+/// Largest file that names servers, in bytes. Others may have written it.
+pub(super) const MAX_SOURCE_FILE: u64 = 4 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -139,6 +138,7 @@ mod tests {
     #[test]
     fn bad_entries_stand_alone() {
         let text = r#"{"mcpServers":{"b.c":{"command":"x"},"a":{"command":3},"b_c":{"command":"y"},"core":{"command":"z"},
+            "ci":{"type":"builtin","name":"core","roots":["/"],"allow_private":true},
             "x__y":{"command":"x"},"ok":{"command":"x","colour":1}}}"#;
         let document = SourceDocument::parse_json(text).expect("is a document");
         let all: Vec<_> =
@@ -150,6 +150,7 @@ mod tests {
                 ("a", false),
                 ("b_c", false),
                 ("core", false),
+                ("ci", false),
                 ("x__y", false),
                 ("ok", true)
             ]

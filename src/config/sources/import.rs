@@ -13,6 +13,10 @@ use svc_install::{
 };
 
 use super::{super::Env, FoundSource, SourceDocument};
+use crate::bounded_file;
+
+/// Largest file of a client, in bytes. Some keep a history in it.
+const MAX_IMPORT: u64 = 64 * 1024 * 1024;
 
 /// A client whose servers can be taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,12 +118,10 @@ impl FromStr for ImportedClient {
 impl ImportFile {
     /// The servers of the file; `None` if there is no such file.
     pub fn read(&self) -> Option<Result<Vec<(String, Value)>, String>> {
-        let text = match std::fs::read_to_string(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
-            Err(error) => return Some(Err(format!("cannot be read: {error}"))),
-        };
-        Some(self.client.entries(&text))
+        match bounded_file::read_text(&self.path, MAX_IMPORT) {
+            Ok(text) => text.map(|text| self.client.entries(&text)),
+            Err(error) => Some(Err(format!("cannot be read: {error}"))),
+        }
     }
 
     /// The servers of the file as they are followed.

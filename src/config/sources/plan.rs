@@ -6,7 +6,9 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::super::FileConfig;
+use super::file::MAX_SOURCE_FILE;
 use super::{FoundSource, ImportFile, SourceChoices, SourceDocument};
+use crate::bounded_file;
 use crate::domain::source::{SourceEntry, SourceProblem};
 
 /// Where to look for servers.
@@ -96,11 +98,16 @@ impl FlagSources {
         }
         let path =
             std::path::absolute(value).map_err(|error| format!("--mcp-config {value}: {error}"))?;
-        match SourceDocument::load(&path) {
-            None => Err(format!("--mcp-config {value}: there is no such file")),
-            Some(Err(problem)) => Err(format!("--mcp-config {value}: the file {problem}")),
-            Some(Ok((document, _))) => Ok(Self { from: path.display().to_string(), document }),
-        }
+        // The person names it, and it may be the end of a pipe.
+        let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                format!("--mcp-config {value}: there is no such file")
+            }
+            _ => format!("--mcp-config {value}: the file cannot be read: {error}"),
+        })?;
+        let document = SourceDocument::parse_json(&text)
+            .map_err(|problem| format!("--mcp-config {value}: the file {problem}"))?;
+        Ok(Self { from: path.display().to_string(), document })
     }
 }
 
@@ -146,13 +153,19 @@ impl SourceFiles {
             entries.map(|entry| entry.path().join("plugin.json")).collect();
         files.sort();
         let layers = files.iter().filter_map(|file| {
-            let text = std::fs::read_to_string(file).ok()?;
-            let has_servers = serde_json::from_str::<Value>(&text)
+            let text = match bounded_file::read_text(file, MAX_SOURCE_FILE) {
+                Ok(text) => text?,
+                Err(error) => {
+                    problems.push(format!("{} cannot be read: {error}", file.display()));
+                    return None;
+                }
+            };
+            let names_none = serde_json::from_str::<Value>(&text)
                 .is_ok_and(|plugin| plugin.get("mcpServers").is_none());
-            if has_servers {
+            if names_none {
                 return None;
             }
-            layer_of_file(file, None, true, problems)
+            layer_of_file(file, None, |_| true, problems)
         });
         layers.collect()
     }
@@ -185,14 +198,14 @@ impl Layer {
 fn layer_of_file(
     path: &Path,
     project: Option<&str>,
-    is_approved: bool,
+    is_approved: impl FnOnce(&str) -> bool,
     problems: &mut Vec<String>,
 ) -> Option<Layer> {
     match SourceDocument::load(path)? {
-        Ok((document, _)) => Some(Layer {
+        Ok((document, text)) => Some(Layer {
             from: path.display().to_string(),
             project: project.map(str::to_owned),
-            is_approved,
+            is_approved: is_approved(&text),
             found: document.0,
         }),
         Err(problem) => {
@@ -231,8 +244,8 @@ fn project_layers(
     let project = root.to_string_lossy();
     let layers = folders.filter_map(|up| {
         let path = up.join(".mcp.json");
-        let text = std::fs::read_to_string(&path).ok();
-        let is_approved = text.is_some_and(|text| choices.is_approved(&path, &text));
+        // What is approved is what was read.
+        let is_approved = |text: &str| choices.is_approved(&path, text);
         layer_of_file(&path, Some(&project), is_approved, problems)
     });
     layers.collect()

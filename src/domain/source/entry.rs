@@ -223,6 +223,10 @@ fn transport(
         Some("stdio") => stdio(fields, trusted, warnings),
         Some("http" | "streamable-http") => remote(fields, RemoteKind::Http),
         Some("sse") => remote(fields, RemoteKind::Sse),
+        Some("builtin") if !trusted => Err(SourceProblem::new(
+            "type",
+            "builtin is allowed in config.toml only: [sources.core] turns the built-in server on",
+        )),
         Some("builtin") => {
             let name = fields.required("name")?;
             if name != BUILTIN_CORE {
@@ -443,7 +447,6 @@ mod tests {
             (json!({ "url": "http://h" }), "http", Sharing::Shared, 1),
             (json!({ "type": "streamable-http", "url": "http://h" }), "http", Sharing::Shared, 0),
             (json!({ "type": "sse", "url": "http://h", "colour": 1 }), "sse", Sharing::Shared, 1),
-            (json!({ "type": "builtin", "name": "core" }), "builtin", Sharing::Shared, 0),
             (
                 json!({ "command": "x", "env": { "LD_PRELOAD": "y", "A": 1 } }),
                 "stdio",
@@ -455,6 +458,9 @@ mod tests {
             assert_eq!((parsed.transport_name(), parsed.sharing), (transport, sharing), "{entry}");
             assert_eq!(told.len(), warnings, "{entry}: {told:?}");
         }
+        let core = json!({ "type": "builtin", "name": "core", "roots": ["/"] });
+        SourceEntry::parse(&core, true).expect("the person's own file turns it on");
+        assert_eq!(SourceEntry::parse(&core, false).expect_err("others do not").path, "type");
         for (entry, path) in [
             (json!(3), ""),
             (json!({}), ""),

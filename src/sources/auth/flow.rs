@@ -142,6 +142,7 @@ impl PendingLogin {
             access_token: String::new(),
             refresh_token: None,
             expires_at: None,
+            lasts: None,
             scope: self.scope,
         };
         login.take(&given, auth.now());

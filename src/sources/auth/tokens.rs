@@ -1,7 +1,10 @@
 //! The token of a login: kept in the vault, and renewed by one for all who need it.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -19,8 +22,10 @@ use super::{
 };
 use crate::{config::sources::SourceVault, domain::Timestamp, service::Services};
 
-/// A token is renewed so long before it is over.
-const MARGIN: Duration = Duration::from_secs(30);
+/// Longest time before its end at which a token is renewed.
+const MARGIN: Duration = Duration::from_mins(1);
+/// A token is renewed in this part of its life, the last one: a short-lived one is good for most of it.
+const LAST_PART: u32 = 5;
 
 /// A login, as it is kept.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +42,9 @@ pub(in crate::sources) struct SourceLogin {
     pub(super) refresh_token: Option<String>,
     /// When the token is over, if the issuer said so, in milliseconds since 1970.
     pub(super) expires_at: Option<i64>,
+    /// How long the token was good for when it was given, in milliseconds.
+    #[serde(default)]
+    pub(super) lasts: Option<u64>,
     /// The scopes that were asked for or given.
     pub(super) scope: Option<String>,
 }
@@ -55,11 +63,18 @@ impl SourceLogin {
         if let Some(token) = given.refresh_token() {
             self.refresh_token = Some(token.secret().clone());
         }
-        self.expires_at = given.expires_in().map(|lasts| now.plus(lasts).as_millis());
+        let lasts = given.expires_in();
+        self.expires_at = lasts.map(|lasts| now.plus(lasts).as_millis());
+        self.lasts = lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
         if let Some(scopes) = given.scopes() {
             let scopes: Vec<&str> = scopes.iter().map(|scope| scope.as_str()).collect();
             self.scope = Some(scopes.join(" "));
         }
+    }
+
+    /// How long before its end the token is renewed.
+    fn margin(&self) -> Duration {
+        self.lasts.map_or(MARGIN, |lasts| MARGIN.min(Duration::from_millis(lasts) / LAST_PART))
     }
 
     fn is_over(&self, at: Timestamp) -> bool {
@@ -94,6 +109,8 @@ pub(in crate::sources) struct SourceAuth {
     id: String,
     /// Who holds it renews the token, and the others wait.
     login: tokio::sync::Mutex<KnownLogin>,
+    /// Counts the tokens that were got.
+    renewals: AtomicU64,
     challenge: Mutex<AuthChallenge>,
 }
 
@@ -105,7 +122,8 @@ impl SourceAuth {
         id: String,
     ) -> Arc<Self> {
         let (login, challenge) = (tokio::sync::Mutex::default(), Mutex::default());
-        Arc::new(Self { services, vault, clients, id, login, challenge })
+        let renewals = AtomicU64::new(0);
+        Arc::new(Self { services, vault, clients, id, login, renewals, challenge })
     }
 
     /// Notes what the server wants.
@@ -136,13 +154,16 @@ impl SourceAuth {
         &self,
         url: &reqwest::Url,
     ) -> Result<Option<String>, RenewalFailure> {
+        let before = self.renewals.load(SeqCst);
         let mut login = self.login.lock().await;
+        // Who waited while a token was got takes that one, however short its life is.
+        let is_just_made = self.renewals.load(SeqCst) != before;
         let kept = self.read(&mut login)?;
         let Some(own) = kept.as_mut().filter(|own| own.url == url.as_str()) else {
             return Ok(None);
         };
         let now = self.services.now();
-        if own.is_over(now.plus(MARGIN)) && own.refresh_token.is_some() {
+        if !is_just_made && own.is_over(now.plus(own.margin())) && own.refresh_token.is_some() {
             match self.refresh(kept).await {
                 // It is good for some seconds more.
                 Err(RenewalFailure::Unreachable(_))
@@ -185,6 +206,7 @@ impl SourceAuth {
         match asked {
             Ok(given) => {
                 own.take(&given, self.services.now());
+                self.renewals.fetch_add(1, SeqCst);
                 self.keep(kept.as_ref());
                 Ok(())
             }

@@ -1,8 +1,13 @@
 //! `Grep` and `Glob`.
 
 use std::{
+    fs::File,
+    io::{self, Read},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -15,11 +20,16 @@ use ignore::{WalkBuilder, overrides::OverrideBuilder, types::TypesBuilder};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::folder::{BoundPath, FolderBounds};
+use super::{
+    folder::{BoundPath, FolderBounds},
+    ignored::IgnoreRules,
+};
 use crate::tools::ToolError;
 
 /// Longest time of one search.
 const LONGEST: Duration = Duration::from_secs(30);
+/// Longest line that is searched, in bytes of memory. A file with a longer one is left out from there.
+const LINE_MEMORY: usize = 16 * 1024 * 1024;
 /// Longest text of a line, in characters.
 const LINE: usize = 1000;
 
@@ -105,20 +115,57 @@ pub(super) struct GlobResult {
     truncated: bool,
 }
 
+/// When a search ends: when it has taken long enough, or its caller has gone.
+#[derive(Debug, Clone)]
+struct SearchEnd {
+    latest: Instant,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl SearchEnd {
+    fn new(cancelled: &Arc<AtomicBool>) -> Self {
+        Self { latest: Instant::now() + LONGEST, cancelled: Arc::clone(cancelled) }
+    }
+
+    fn is_there(&self) -> bool {
+        self.cancelled.load(Relaxed) || Instant::now() >= self.latest
+    }
+}
+
+/// A file that ends when its search does.
+struct SearchedFile<'a> {
+    file: &'a File,
+    end: &'a SearchEnd,
+}
+
+impl Read for SearchedFile<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.end.is_there() { Ok(0) } else { self.file.read(buffer) }
+    }
+}
+
 /// A walk over files, in the order of their paths. Links are not followed, closed folders not entered.
-fn walk(bounds: &FolderBounds, root: &Path, respects_gitignore: bool, hidden: bool) -> WalkBuilder {
+fn walk(
+    bounds: &FolderBounds,
+    root: &Path,
+    respects_gitignore: bool,
+    hidden: bool,
+    end: &SearchEnd,
+) -> WalkBuilder {
     let mut walk = WalkBuilder::new(root);
-    let bounds = bounds.clone();
-    walk.filter_entry(move |entry| !bounds.is_closed(entry.path()));
-    walk.hidden(!hidden)
-        .follow_links(false)
-        .require_git(false)
-        .ignore(respects_gitignore)
-        .git_ignore(respects_gitignore)
-        .git_global(false)
-        .git_exclude(respects_gitignore)
-        .parents(respects_gitignore)
-        .sort_by_file_path(Path::cmp);
+    let (bounds, end) = (bounds.clone(), end.clone());
+    let rules = respects_gitignore.then(IgnoreRules::default);
+    // The crate would read the ignore files itself, whatever they are.
+    walk.standard_filters(false).hidden(!hidden).follow_links(false).sort_by_file_path(Path::cmp);
+    walk.filter_entry(move |entry| {
+        if end.is_there() || bounds.is_closed(entry.path()) {
+            return false;
+        }
+        let is_folder = entry.file_type().is_some_and(|kind| kind.is_dir());
+        // What is named itself is searched, whatever is said of it.
+        entry.depth() == 0
+            || rules.as_ref().is_none_or(|rules| !rules.leave_out(entry.path(), is_folder))
+    });
     walk
 }
 
@@ -126,7 +173,7 @@ fn walk(bounds: &FolderBounds, root: &Path, respects_gitignore: bool, hidden: bo
 pub(super) fn grep(
     bounds: &FolderBounds,
     input: &GrepArguments,
-    cancelled: &AtomicBool,
+    cancelled: &Arc<AtomicBool>,
 ) -> Result<GrepResult, ToolError> {
     let found = bounds.find(None, input.path.as_deref().unwrap_or("."), "path")?;
     let matcher = RegexMatcherBuilder::new()
@@ -140,8 +187,10 @@ pub(super) fn grep(
         .before_context(context)
         .after_context(context)
         .binary_detection(BinaryDetection::quit(0))
+        .heap_limit(Some(LINE_MEMORY))
         .build();
-    let mut walk = walk(bounds, &found.path, true, false);
+    let end = SearchEnd::new(cancelled);
+    let mut walk = walk(bounds, &found.path, true, false, &end);
     if let Some(glob) = &input.glob {
         let wrong = |error: ignore::Error| ToolError::invalid("glob", format!("glob: {error}"));
         let mut globs = OverrideBuilder::new(&found.path);
@@ -163,19 +212,17 @@ pub(super) fn grep(
         is_full: false,
         matcher: &matcher,
     };
-    let began = Instant::now();
-    let mut truncated = false;
     for entry in walk.build().flatten() {
-        if cancelled.load(Relaxed) || began.elapsed() >= LONGEST || matches.is_full {
-            truncated = true;
+        if end.is_there() || matches.is_full {
             break;
         }
         // A link that is named itself was resolved above.
         if entry.file_type().is_some_and(|kind| kind.is_file()) {
-            search(&mut searcher, &mut matches, &found.child(entry.into_path()), bounds);
+            let file = found.child(entry.into_path());
+            search(&mut searcher, &mut matches, &file, bounds, &end);
         }
     }
-    truncated |= matches.is_full;
+    let truncated = matches.is_full || end.is_there();
     Ok(GrepResult { count: matches.all.len(), matches: matches.all, truncated })
 }
 
@@ -184,13 +231,15 @@ fn search(
     matches: &mut Matches<'_>,
     file: &BoundPath,
     bounds: &FolderBounds,
+    end: &SearchEnd,
 ) {
     // What cannot be read, or is gone since, has no matches.
     let Ok(open) = file.open() else { return };
     matches.shown = bounds.shown(&file.path);
     matches.pending.clear();
     let matcher = matches.matcher;
-    if let Err(error) = searcher.search_file(matcher, &open, &mut *matches) {
+    let file = SearchedFile { file: &open, end };
+    if let Err(error) = searcher.search_reader(matcher, file, &mut *matches) {
         tracing::debug!(%error, "a file cannot be searched");
     }
 }
@@ -214,7 +263,7 @@ fn line_of(bytes: &[u8]) -> String {
 }
 
 impl Sink for &mut Matches<'_> {
-    type Error = std::io::Error;
+    type Error = io::Error;
 
     fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, Self::Error> {
         for (at, line) in found.lines().enumerate() {
@@ -272,7 +321,7 @@ impl Matches<'_> {
 pub(super) fn glob(
     bounds: &FolderBounds,
     input: &GlobArguments,
-    cancelled: &AtomicBool,
+    cancelled: &Arc<AtomicBool>,
 ) -> Result<GlobResult, ToolError> {
     let found = bounds.find(None, input.path.as_deref().unwrap_or("."), "path")?;
     let wrong = |text: String| ToolError::invalid("pattern", format!("pattern: {text}"));
@@ -286,12 +335,11 @@ pub(super) fn glob(
     let glob = GlobBuilder::new(pattern).literal_separator(true).build();
     let glob = glob.map_err(|error| wrong(error.to_string()))?.compile_matcher();
     let hidden = input.include_hidden.unwrap_or(false);
-    let walk = walk(bounds, &found.path, input.respect_gitignore, hidden);
-    let began = Instant::now();
+    let end = SearchEnd::new(cancelled);
+    let walk = walk(bounds, &found.path, input.respect_gitignore, hidden, &end);
     let (mut paths, mut truncated) = (Vec::new(), false);
     for entry in walk.build().flatten() {
-        if cancelled.load(Relaxed) || began.elapsed() >= LONGEST {
-            truncated = true;
+        if end.is_there() {
             break;
         }
         let is_folder = entry.file_type().is_none_or(|kind| kind.is_dir());
@@ -305,6 +353,7 @@ pub(super) fn glob(
         }
         paths.push(bounds.shown(entry.path()));
     }
+    truncated |= end.is_there();
     Ok(GlobResult { count: paths.len(), paths, truncated })
 }
 
@@ -341,7 +390,7 @@ mod tests {
 
     fn grepped(bounds: &FolderBounds, input: Value) -> Value {
         let input = serde_json::from_value(input).expect("arguments");
-        let found = grep(bounds, &input, &AtomicBool::new(false));
+        let found = grep(bounds, &input, &Arc::default());
         match found {
             Ok(found) => serde_json::to_value(found).expect("JSON"),
             Err(error) => json!(error.field),
@@ -387,6 +436,83 @@ mod tests {
         }
     }
 
+    fn globbed(bounds: &FolderBounds, input: Value) -> Vec<String> {
+        let input = serde_json::from_value(input).expect("arguments");
+        glob(bounds, &input, &Arc::default()).expect("is found").paths
+    }
+
+    #[test]
+    fn ignore_files_by_table() {
+        let (folder, _) = tree();
+        let inside = folder.path().join("in");
+        let bounds = FolderBounds::new(Some(&inside), &[], &[]).expect("bounds");
+        let write = |name: &str, text: &str| {
+            let path = inside.join(name);
+            fs::create_dir_all(path.parent().expect("has one")).expect("is made");
+            fs::write(path, text).expect("is written");
+        };
+        // Above the repository: git's rules do not count, those of .ignore do.
+        fs::write(folder.path().join(".gitignore"), "*.rs\n").expect("is written");
+        fs::write(folder.path().join(".ignore"), "b.txt\n").expect("is written");
+        write(".git/info/exclude", "excluded\n");
+        for name in ["excluded", "sub/build/x", "sub/keep.log", "sub/drop.log", "sub/deep/one"] {
+            write(name, "fn one");
+        }
+        write("sub/.gitignore", "# no rule\n*.log\n!keep.log\nbuild/\n/deep\n!excluded\n");
+        write("sub/.ignore", "!ignored\n");
+        write("sub/ignored", "fn one");
+        let paths = globbed(&bounds, json!({ "pattern": "**" }));
+        let expected =
+            ["a.rs", "binary", "leak.rs", "sub/c.rs", "sub/ignored", "sub/keep.log", "up"];
+        assert_eq!(paths, expected);
+        let paths = globbed(&bounds, json!({ "pattern": "**", "path": "sub" }));
+        assert_eq!(paths, ["sub/c.rs", "sub/ignored", "sub/keep.log"]);
+        let found = grepped(&bounds, json!({ "pattern": "fn one", "path": "sub/drop.log" }));
+        assert_eq!(found["count"], 1, "what is named is searched");
+    }
+
+    #[test]
+    fn an_ignore_file_that_is_none_holds_up_nobody() {
+        let (folder, _) = tree();
+        let inside = folder.path().join("in");
+        let bounds = FolderBounds::new(Some(&inside), &[], &[]).expect("bounds");
+        let put = |name: &str, make: &dyn Fn(&Path)| {
+            let path = inside.join(name);
+            fs::create_dir_all(path.parent().expect("has one")).expect("is made");
+            fs::remove_file(&path).ok();
+            make(&path);
+        };
+        let pipe = |path: &Path| {
+            rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RWXU).expect("is made");
+        };
+        let endless = |path: &Path| symlink("/dev/zero", path).expect("is linked");
+        let sparse = |path: &Path| {
+            File::create(path).and_then(|file| file.set_len(8 << 30)).expect("is made");
+        };
+        let kinds: [&dyn Fn(&Path); 3] = [&pipe, &endless, &sparse];
+        for make in kinds {
+            for name in [".ignore", ".gitignore", ".git/info/exclude", "sub/.ignore"] {
+                put(name, make);
+            }
+            let paths = globbed(&bounds, json!({ "pattern": "**/*.rs" }));
+            assert_eq!(paths, ["a.rs", "leak.rs", "sub/c.rs"]);
+            assert_eq!(grepped(&bounds, json!({ "pattern": "fn one" }))["count"], 3);
+        }
+    }
+
+    #[test]
+    fn a_search_whose_caller_has_gone_ends_in_the_middle_of_a_file() {
+        let (_folder, bounds) = tree();
+        let file = File::open("/dev/zero").expect("is there");
+        let gone = Arc::new(AtomicBool::new(true));
+        let end = SearchEnd::new(&gone);
+        let mut endless = SearchedFile { file: &file, end: &end };
+        assert_eq!(io::copy(&mut endless, &mut io::sink()).expect("is read"), 0);
+        let input = serde_json::from_value(json!({ "pattern": "**" })).expect("arguments");
+        let found = glob(&bounds, &input, &gone).expect("is found");
+        assert!(found.truncated && found.paths.is_empty());
+    }
+
     #[test]
     fn a_closed_folder_is_not_searched() {
         let (folder, _) = tree();
@@ -397,7 +523,7 @@ mod tests {
         for pattern in ["sub/*", "**/c.rs", "a*"] {
             let input = json!({ "pattern": pattern, "include_hidden": true });
             let input = serde_json::from_value(input).expect("arguments");
-            let found = glob(&bounds, &input, &AtomicBool::new(false)).expect("is found");
+            let found = glob(&bounds, &input, &Arc::default()).expect("is found");
             assert_eq!(found.paths, [""; 0], "{pattern}");
         }
     }
@@ -407,8 +533,7 @@ mod tests {
         let (_folder, bounds) = tree();
         let globbed = |input: &Value| {
             let input = serde_json::from_value(input.clone()).expect("arguments");
-            glob(&bounds, &input, &AtomicBool::new(false))
-                .map(|found| (found.paths, found.truncated))
+            glob(&bounds, &input, &Arc::default()).map(|found| (found.paths, found.truncated))
         };
         for (input, expected, truncated) in [
             (json!({ "pattern": "*.rs" }), &["a.rs", "leak.rs"][..], false),

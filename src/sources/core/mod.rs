@@ -8,6 +8,7 @@ mod fetch;
 mod files;
 mod find;
 mod folder;
+mod ignored;
 mod seen;
 mod server;
 

@@ -97,7 +97,7 @@ impl Drop for Cancel {
 
 /// Runs work that waits for the disk. It is told when its caller has gone.
 async fn on_disk<R: Send + 'static>(
-    work: impl FnOnce(&AtomicBool) -> Result<R, ToolError> + Send + 'static,
+    work: impl FnOnce(&Arc<AtomicBool>) -> Result<R, ToolError> + Send + 'static,
 ) -> Result<R, Failure> {
     let cancel = Cancel(Arc::default());
     let cancelled = Arc::clone(&cancel.0);

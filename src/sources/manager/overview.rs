@@ -21,6 +21,14 @@ impl SourceManager {
         plan.sources.iter().map(|planned| self.view(&state, planned)).collect()
     }
 
+    /// What is wrong with files that name servers for callers of a project.
+    pub fn problems(&self, project: Option<&str>) -> Vec<String> {
+        let project = project.unwrap_or_default();
+        self.refresh(project);
+        let state = self.state();
+        state.plans.get(project).map(|plan| plan.plan.problems.clone()).unwrap_or_default()
+    }
+
     fn view(&self, state: &ManagedSources, planned: &PlannedSource) -> SourceView {
         let key = SourceKey {
             name: planned.name.clone(),

@@ -6,6 +6,8 @@ use std::{
     sync::Arc,
 };
 
+use tokio::runtime::{Handle, RuntimeFlavor};
+
 use super::state::{FileStamp, ManagedSources, ProjectPlan, SourceManager, ToolMap};
 use crate::{
     config::sources::{SourceChoices, SourceStanding},
@@ -32,8 +34,11 @@ impl SourceManager {
 
     /// Reads the files for callers of one project (`""`: of none).
     fn load(&self, project: &str) {
-        let stamp = self.stamp(project);
-        let plan = self.0.files.plan((!project.is_empty()).then(|| Path::new(project)));
+        // Reads go on beside those who are answered meanwhile, and nobody's lock is held.
+        let (stamp, plan) = beside_others(|| {
+            let stamp = self.stamp(project);
+            (stamp, self.0.files.plan((!project.is_empty()).then(|| Path::new(project))))
+        });
         for problem in &plan.problems {
             tracing::warn!(problem, "servers of a file are missing");
         }
@@ -173,6 +178,16 @@ impl SourceManager {
         choices.save(&self.0.files.home)?;
         self.reload();
         Ok(())
+    }
+}
+
+/// Does what waits for the disk, while another thread takes over the tasks of this one.
+fn beside_others<R>(work: impl FnOnce() -> R) -> R {
+    let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+    if matches!(flavor, Ok(RuntimeFlavor::MultiThread)) {
+        tokio::task::block_in_place(work)
+    } else {
+        work()
     }
 }
 

@@ -15,11 +15,10 @@ fn accepted() -> Value {
 
 /// Makes a request in a session that can be asked, answers the question that comes, and gives the result.
 #[track_caller]
-fn asked_in_session(caller: &Caller, method: &str, params: &Value) -> Value {
-    let id = session(caller, &json!({ "elicitation": {} }));
+fn asked_in_session(caller: &Caller, id: &str, method: &str, params: &Value) -> Value {
     let request = json!({ "jsonrpc": "2.0", "id": 5, "method": method, "params": params });
     let mut stream =
-        in_session(caller, &id, &request).follow().expect("an answer").expect("a stream");
+        in_session(caller, id, &request).follow().expect("an answer").expect("a stream");
     let question = stream.event().data;
     assert_eq!(
         (&question["method"], &question["params"]["message"]),
@@ -27,7 +26,7 @@ fn asked_in_session(caller: &Caller, method: &str, params: &Value) -> Value {
         "{question}"
     );
     let answer = json!({ "jsonrpc": "2.0", "id": question["id"], "result": accepted() });
-    assert_eq!(in_session(caller, &id, &answer).send().status(), 202);
+    assert_eq!(in_session(caller, id, &answer).send().status(), 202);
     stream.event().data["result"].clone()
 }
 
@@ -76,18 +75,19 @@ fn prompts_and_resources_ask_the_session_that_wants_them() {
     );
     in_state(&d, "toy", "connected");
     in_state(&d, "web", "connected");
+    let able = session(&d, &json!({ "elicitation": {} }));
     let told = r#""action""#;
     let prompt = json!({ "name": "toy__greet", "arguments": { "ask": "1" } });
-    let got = asked_in_session(&d, "prompts/get", &prompt);
+    let got = asked_in_session(&d, &able, "prompts/get", &prompt);
     assert!(
         got["messages"][0]["content"]["text"].as_str().is_some_and(|it| it.contains(told)),
         "{got}"
     );
-    let read = asked_in_session(&d, "resources/read", &json!({ "uri": "toy://item/ask" }));
+    let read = asked_in_session(&d, &able, "resources/read", &json!({ "uri": "toy://item/ask" }));
     assert!(read["contents"][0]["text"].as_str().is_some_and(|it| it.contains(told)), "{read}");
     let prompt = json!({ "name": "web__greet" });
     for got in [
-        asked_in_session(&d, "prompts/get", &prompt),
+        asked_in_session(&d, &able, "prompts/get", &prompt),
         asked_in_rounds(&d, "prompts/get", "web__greet", &prompt),
     ] {
         let text = got["messages"][0]["content"]["text"].as_str().expect("a text");
@@ -145,17 +145,18 @@ fn a_task_of_a_server_is_waited_for_and_cancelled() {
     for name in ["toy", "quick", "web"] {
         in_state(&d, name, "connected");
     }
-    assert_eq!(said(&call(&d, "toy__dig", &json!({}))), "dug deep");
+    let able = session(&d, &json!({ "elicitation": {} }));
     let dig = json!({ "name": "toy__dig", "arguments": { "value": "ask" } });
-    let dug = asked_in_session(&d, "tools/call", &dig);
+    let dug = asked_in_session(&d, &able, "tools/call", &dig);
     assert!(dug["content"][0]["text"].as_str().is_some_and(|it| it.contains(r#""n": 1"#)), "{dug}");
+    assert_eq!(said(&call(&d, "toy__dig", &json!({}))), "dug deep");
     // One that takes too long is cancelled.
     let error = failed(&call(&d, "quick__dig", &json!({ "value": "forever" })));
     assert!(error["message"].as_str().is_some_and(|text| text.contains("300 ms")), "{error}");
     until(SOON, || (said(&call(&d, "quick__heard", &json!({}))) == "tasks/cancel").then_some(()));
     let dig = json!({ "name": "web__dig", "arguments": {} });
     for dug in [
-        asked_in_session(&d, "tools/call", &dig),
+        asked_in_session(&d, &able, "tools/call", &dig),
         asked_in_rounds(&d, "tools/call", "web__dig", &dig),
     ] {
         let text = dug["content"][0]["text"].as_str().expect("a text");
@@ -168,4 +169,23 @@ fn a_task_of_a_server_is_waited_for_and_cancelled() {
     // A task whose question nobody can answer is of no use.
     failed(&call(&d, "web__dig", &json!({})));
     until(SOON, || (web.toy.cancelled.load(SeqCst) == 1).then_some(()));
+}
+
+#[test]
+fn a_question_about_a_call_that_has_ended_reaches_no_other_session() {
+    let home = Home::new();
+    let mut shared = entry(&home, &[]);
+    shared["sharing"] = json!("shared");
+    let d = with_servers(&home, &json!({ "toy": shared }));
+    in_state(&d, "toy", "connected");
+    let file = home.user().join("now").display().to_string();
+    assert_eq!(said(&call(&d.session("a"), "toy__later", &json!({ "value": file }))), "later");
+    // The only call under way is that of b, whose client could be asked.
+    let other = d.session("b");
+    let id = session(&other, &json!({ "elicitation": {} }));
+    let wait = json!({ "name": "toy__wait", "arguments": { "value": file } });
+    let request = json!({ "jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": wait });
+    let told = body(&in_session(&other, &id, &request).send());
+    assert!(told.contains("-32603"), "{told}");
+    assert!(!told.contains("well?"), "b is asked nothing: {told}");
 }

@@ -201,3 +201,69 @@ fn a_document_that_cannot_be_read_is_named() {
         assert!(told.contains("--mcp-config"), "{told}");
     }
 }
+
+#[test]
+fn a_projects_file_that_is_no_small_file_holds_up_nobody_and_is_told_of() {
+    let home = Home::new();
+    let project = home.user().join("project");
+    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let (file, root) = (project.join(".mcp.json"), project.display().to_string());
+    let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
+    in_state(&d, "toy", "connected");
+    let inside = of_project(&d, "s-1", &root);
+    let pipe = || {
+        rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RWXU).expect("is made");
+    };
+    let endless = || std::os::unix::fs::symlink("/dev/zero", &file).expect("is linked");
+    let sparse = || {
+        fs::File::create(&file).and_then(|file| file.set_len(8 << 30)).expect("is made");
+    };
+    let malformed = || fs::write(&file, "{").expect("is written");
+    let kinds: [(&dyn Fn(), &str); 4] = [
+        (&pipe, "no regular file"),
+        (&endless, "no regular file"),
+        (&sparse, "larger than"),
+        (&malformed, "mcpServers"),
+    ];
+    for (make, problem) in kinds {
+        fs::remove_file(&file).ok();
+        make();
+        assert_eq!(said(&call(&inside, "toy__cwd", &json!({}))), root, "{problem}");
+        for list in [
+            inside.get("/v1/sources").ok(200),
+            d.get(&format!("/v1/sources?project={root}")).ok(200),
+        ] {
+            let told = list["problems"][0].as_str().expect("a problem").to_owned();
+            assert!(told.contains(problem) && told.contains(".mcp.json"), "{told}");
+            assert_eq!(list["count"], 1);
+        }
+        let shown = home.command(&["mcp", "list"]).current_dir(&project).output().expect("runs");
+        let told = String::from_utf8_lossy(&shown.stderr).into_owned();
+        assert!(shown.status.success() && told.contains(problem), "{told}");
+        let doctor = home.command(&["doctor"]).current_dir(&project).output().expect("runs");
+        let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
+        assert!(told.contains(problem), "{told}");
+    }
+    assert_eq!(d.get("/v1/sources").ok(200)["problems"], Value::Null);
+}
+
+#[test]
+fn a_projects_file_does_not_turn_the_built_in_server_on() {
+    let home = Home::new();
+    let project = home.user().join("project");
+    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let file = project.join(".mcp.json");
+    let core = json!({ "type": "builtin", "name": "core", "roots": ["/"], "allow_private": true });
+    fs::write(&file, json!({ "mcpServers": { "ci": core } }).to_string()).expect("is written");
+    let d = Daemon::with(|plan| plan.home(&home));
+    approve(&home, &file);
+    let root = project.display().to_string();
+    let wish = json!({ "session": "s-1", "project": root, "scopes": ["read", "exec"] });
+    let token = d.post("/v1/tokens", &wish).ok(201)["token"].clone();
+    let inside = d.with_token(token.as_str().expect("a token"));
+    let shown = source(&inside, "ci");
+    assert_eq!(shown["state"], "misconfigured", "{shown}");
+    assert!(shown["reason"].as_str().is_some_and(|why| why.contains("config.toml")), "{shown}");
+    let read = call(&inside, "Read", &json!({ "path": "/etc/hostname" }));
+    assert_eq!(read["error"]["code"], -32602, "{read}");
+}

@@ -247,3 +247,31 @@ fn a_redirect_may_be_pasted_where_the_browser_cannot_come_back() {
     assert_eq!(told["state"], "done", "{told}");
     in_state(&d, "web", "connected");
 }
+
+#[test]
+fn a_short_lived_token_is_renewed_once_for_all_who_call() {
+    let home = Home::new();
+    let server = guarded();
+    server.issuer().lasts = 30;
+    let d = with_servers(&home, &json!({ "web": { "type": "http", "url": server.url() } }));
+    in_state(&d, "web", "needs_auth");
+    log_in(&home, "web");
+    in_state(&d, "web", "connected");
+    let begin = std::sync::Arc::new(std::sync::Barrier::new(10));
+    let calls: Vec<_> = (0..10)
+        .map(|_| {
+            let caller = d.with_token(&home.token().expect("a token"));
+            let begin = std::sync::Arc::clone(&begin);
+            std::thread::spawn(move || {
+                begin.wait();
+                said(&call(&caller, "web__echo", &json!({ "value": "x" })))
+            })
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(call.join().expect("answers"), "x");
+    }
+    // A busy machine may take long enough for one.
+    let refreshes = server.issuer().refreshes;
+    assert!(refreshes <= 1, "{refreshes} renewals of a token that is good for 30 s");
+}

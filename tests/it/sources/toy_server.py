@@ -14,11 +14,13 @@ WORDS = sys.argv[1:]
 LOCK = threading.Lock()
 # A result with spaces, an escape, a number that no double holds, and members that no revision knows.
 ODD = r'{"content":[ {"type":"text","text":"\u0041","x":1.0} ],"structuredContent":{"z":1.0,"a":12345678901234567890123},"x-more":null}'
-TOOLS = ["odd", "raw", "env", "pid", "sleep", "fail", "die", "grow", "leave", "ask", "step", "say", "cwd", "big", "a.b", "broken", "touch", "teach", "heard"]
+TOOLS = ["odd", "raw", "env", "pid", "sleep", "fail", "die", "grow", "leave", "ask", "step", "say", "cwd", "big", "a.b", "broken", "touch", "teach", "heard", "later", "wait"]
 GROWN = []
 PROMPTS = []
 HEARD = []
 WAITING = {}
+LATER = []
+IS_LATER = threading.Event()
 # What tasks are about, by their ids.
 DUG = {}
 NEXT = [0]
@@ -60,6 +62,14 @@ def request(method, params):
     send(json.dumps({"jsonrpc": "2.0", "id": ident, "method": method, "params": params}))
     done.wait(20)
     return WAITING.pop(ident)[1]
+
+
+def ask_later(file):
+    """It asks when the call has long ended."""
+    while not os.path.exists(file):
+        time.sleep(0.01)
+    LATER.append(request("elicitation/create", {"message": "well?", "requestedSchema": {"type": "object", "properties": {}}}))
+    IS_LATER.set()
 
 
 def well():
@@ -158,6 +168,13 @@ def call(ident, params, line):
         answer(ident, text("left"))
     elif name == "ask":
         answer(ident, text(json.dumps(request(value, {"message": "well?", "requestedSchema": {"type": "object", "properties": {}}}))))
+    elif name == "later":
+        answer(ident, text("later"))
+        ask_later(value)
+    elif name == "wait":
+        open(value, "w").close()
+        IS_LATER.wait(20)
+        answer(ident, text(json.dumps(LATER)))
     elif name == "step":
         step((params.get("_meta") or {}).get("progressToken"))
         answer(ident, text("stepped"))
