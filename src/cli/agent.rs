@@ -1,5 +1,6 @@
 //! `svc agent`: agents that the daemon runs. [`super::agent_attach`] follows one.
 
+use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -49,10 +50,10 @@ pub(super) enum AgentCommand {
     #[command(after_help = "Examples:\n  svc agent start claude --prompt 'fix the flaky test'\n  \
         svc agent start reviewer --name second -- --model opus")]
     Start(Box<StartArgs>),
-    /// List agents, newest first, or the configured ways to run them
+    /// List agents, the living first, or the configured ways to run them
     #[command(after_help = "Example:\n  svc agent list --live")]
     List(AgentListArgs),
-    /// Show one agent
+    /// Show one agent, and what it waits for leave to do
     #[command(after_help = "Example:\n  svc agent status agent:claude:main")]
     Status {
         /// Its id, a beginning of that, its session key, or its instance
@@ -70,11 +71,12 @@ pub(super) enum AgentCommand {
         steer: bool,
     },
     /// Answer what an agent asks
-    #[command(after_help = "Example:\n  svc agent answer agent:claude:main req_… allow")]
+    #[command(after_help = "Examples:\n  svc agent answer agent:claude:main latest allow\n  \
+        svc agent answer agent:claude:main req_01k… deny")]
     Answer {
         /// Its id, a beginning of that, its session key, or its instance
         agent: String,
-        /// The request's id
+        /// The request: its id or the beginning of it, or `latest`
         request: String,
         /// The option's id
         option: String,
@@ -189,10 +191,7 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Res
     match command {
         AgentCommand::Start(args) => start(context, *args).await,
         AgentCommand::List(args) => list(context, &args).await,
-        AgentCommand::Status { agent } => {
-            let view: Value = context.client()?.get(&host(&agent, "")).await?;
-            print_agent(context, view)
-        }
+        AgentCommand::Status { agent } => status(context, &agent).await,
         AgentCommand::Send { agent, input, steer } => {
             let body =
                 json!({ "input": text(input)?, "mode": if steer { "steer" } else { "queue" } });
@@ -228,7 +227,44 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Res
     }
 }
 
-const AGENT_FIELDS: [&str; 6] = ["agent", "state", "session key", "backend", "folder", "pid"];
+const AGENT_FIELDS: [&str; 8] =
+    ["agent", "state", "session key", "instance", "backend", "folder", "started", "pid"];
+
+/// Shows an agent, and below it its open requests.
+async fn status(context: &Context, agent: &str) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let mut view: Value = client.get(&host(agent, "")).await?;
+    let page: Value = client.get("/v1/requests?open=true&limit=500").await?;
+    let is_own = |request: &&Value| request["agent_id"] == view["id"];
+    let requests: Vec<Value> =
+        output::items(&page, "requests").iter().filter(is_own).cloned().collect();
+    if context.json {
+        view["requests"] = requests.into();
+        output::json(&view)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let key = output::cell(&view, "session_key");
+    print_agent(context, view)?;
+    for request in &requests {
+        output::block(&request_text(context, &key, request))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An open request as a person reads it, with the command that answers it.
+fn request_text(context: &Context, key: &str, request: &Value) -> String {
+    let cell = |key| output::visible(&output::cell(request, key));
+    let (id, at) = (cell("request_id"), context.screen.time(&output::cell(request, "opened_at")));
+    let mut text = format!("\nit asks: {} ({id}, {at})\n", cell("title"));
+    for option in output::items(request, "options") {
+        let part = |key| output::visible(&output::cell(option, key));
+        writeln!(text, "  {}: {}", part("option_id"), part("name"))
+            .expect("writing to a string does not fail");
+    }
+    writeln!(text, "  -> svc agent answer {} {id} OPTION", output::visible(key))
+        .expect("writing to a string does not fail");
+    text
+}
 
 fn print_agent(context: &Context, agent: Value) -> anyhow::Result<ExitCode> {
     if context.json {
@@ -249,8 +285,8 @@ fn labelled(agent: Value) -> Value {
             "worktree" => "folder".to_owned(),
             "host_pid" => "host's pid".to_owned(),
             "socket_path" => "socket".to_owned(),
-            // A time is known by its name.
-            other if other.ends_with("_at") => key,
+            "started_at" => "started".to_owned(),
+            "ended_at" => "ended".to_owned(),
             other => other.replace('_', " "),
         };
         (label, value)
@@ -333,9 +369,41 @@ async fn list(context: &Context, args: &AgentListArgs) -> anyhow::Result<ExitCod
         ("limit", limit.as_deref()),
         ("cursor", args.cursor.as_deref()),
     ];
-    let page: Value = context.client()?.get(&with_query("/v1/hosts", &query)).await?;
+    let client = context.client()?;
+    let mut page: Value = client.get(&with_query("/v1/hosts", &query)).await?;
+    if context.json || args.live || args.state.is_some() {
+        LIST.print(context, &page)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let living = [
+        ("instance", args.instance.as_deref()),
+        ("backend", args.backend.as_deref()),
+        ("live", Some("true")),
+        ("limit", Some("500")),
+    ];
+    let living: Value = match args.cursor {
+        // They stood on the first page.
+        Some(_) => Value::Null,
+        None => client.get(&with_query("/v1/hosts", &living)).await?,
+    };
+    let has_ended = living_first(&mut page, &living);
     LIST.print(context, &page)?;
+    if has_ended && context.screen.is_for_people() {
+        output::note("`svc agent list --live` shows only those that have not ended");
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Puts those that live before those of a page that have ended; answers whether there are any of these.
+fn living_first(page: &mut Value, living: &Value) -> bool {
+    let ended = output::items(page, "hosts")
+        .iter()
+        .filter(|agent| matches!(agent["state"].as_str(), Some("done" | "error" | "lost")));
+    let ended: Vec<Value> = ended.cloned().collect();
+    let has_ended = !ended.is_empty();
+    let all: Vec<Value> = output::items(living, "hosts").iter().cloned().chain(ended).collect();
+    page["hosts"] = all.into();
+    has_ended
 }
 
 async fn history(
@@ -387,10 +455,28 @@ mod tests {
             "id": "ag_1", "worktree": "/srv", "pid": 0, "host_pid": 7, "started_at": "x", "exit_code": 1,
         }));
         let wanted = json!({
-            "agent": "ag_1", "folder": "/srv", "host's pid": 7, "started_at": "x", "exit code": 1,
+            "agent": "ag_1", "folder": "/srv", "host's pid": 7, "started": "x", "exit code": 1,
         });
         assert_eq!(shown, wanted);
         assert_eq!(labelled(json!({ "pid": 5 })), json!({ "pid": 5 }));
+    }
+
+    #[test]
+    fn the_living_stand_before_those_that_have_ended() {
+        let agent = |id: &str, state: &str| json!({ "id": id, "state": state });
+        let mut page =
+            json!({ "hosts": [agent("c", "done"), agent("b", "idle"), agent("a", "lost")] });
+        let living = json!({ "hosts": [agent("b", "idle"), agent("0", "running")] });
+        assert!(living_first(&mut page, &living));
+        let ids: Vec<&str> = page["hosts"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(|agent| agent["id"].as_str())
+            .collect();
+        assert_eq!(ids, ["b", "0", "c", "a"]);
+        let mut page = json!({ "hosts": [agent("b", "idle")] });
+        assert!(!living_first(&mut page, &living));
     }
 
     #[test]

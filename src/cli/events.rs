@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::feed::TerminalFeed;
 use super::output::{self, Column, Listing};
+use super::presence::OperatorPresence;
 use super::{Context, UsageError};
 use crate::client::{FollowItem, Follower, with_query};
 use crate::domain::GapReason;
@@ -81,7 +82,8 @@ impl Select {
         match self.after.as_deref() {
             Some("latest") if may_be_latest => Ok(()),
             Some(after) if after.parse::<u64>().is_err() => {
-                Err(UsageError(format!("--after {after}: not a number")))
+                let or_latest = if may_be_latest { " and not `latest`" } else { "" };
+                Err(UsageError(format!("--after {after}: not a number{or_latest}")))
             }
             _ => Ok(()),
         }
@@ -105,6 +107,7 @@ pub(super) async fn run(context: &Context, command: EventsCommand) -> anyhow::Re
 }
 
 async fn tail(context: &Context, select: &Select) -> anyhow::Result<ExitCode> {
+    let _presence = OperatorPresence::keep(context);
     let mut feed = TerminalFeed::default();
     if !context.json {
         feed = TerminalFeed::with_names(&context.client()?).await;

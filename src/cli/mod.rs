@@ -34,6 +34,7 @@ mod output;
 mod package_files;
 mod peer;
 mod people;
+mod presence;
 mod process;
 mod program;
 mod send;

@@ -41,6 +41,11 @@ pub(super) async fn peer_found<T>(
     if error.status() != Some(StatusCode::NOT_FOUND) && !is_several {
         return Err(error.into());
     }
+    let is_of_message = |problem: &ClientProblem| problem.detail.starts_with("there is no message");
+    if !is_several && error.problem().is_some_and(is_of_message) {
+        // The peer is there.
+        return Err(error.into());
+    }
     let Ok(page) = client.get::<Value>("/v1/peers?limit=500").await else {
         return Err(error.into());
     };

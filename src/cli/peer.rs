@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::naming::peer_found;
 use super::output::{self, Column, Listing};
 use super::{Context, UsageError};
-use crate::client::{TokenSource, encode, with_query};
+use crate::client::{ClientError, TokenSource, encode, with_query};
 use crate::domain::PeerId;
 
 const LIST: Listing = Listing {
@@ -22,6 +22,7 @@ const LIST: Listing = Listing {
         Column::text("ROLE", "role").usual("agent").rank(6),
         Column::path("PATH", "path").rank(3),
         Column::time("LAST SEEN", "last_seen").rank(4),
+        Column::text("WAITS FOR", "waits_for").rank(1),
     ],
     empty: "nobody is here (--all shows who was); a coding agent comes by itself once `svc install` has told it of svc",
     next: Some("--cursor"),
@@ -126,7 +127,17 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Resu
             if !context.json && client.target().token_source != TokenSource::Env {
                 mark_operator(&mut page);
             }
+            if !context.json {
+                let requests: Result<Value, ClientError> =
+                    client.get("/v1/requests?open=true&limit=500").await;
+                // A session may not be one that reads them.
+                mark_waiting(&mut page, &requests.unwrap_or_default());
+                latest_offline_first(&mut page);
+            }
             LIST.print(context, &page)?;
+            if all && context.screen.is_for_people() {
+                output::note("`svc peer list` shows only those who are here");
+            }
             return Ok(ExitCode::SUCCESS);
         }
         PeerCommand::Register(args) => {
@@ -163,7 +174,13 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Resu
         }
         PeerCommand::Remove { peer } => {
             let answer = client.delete(&format!("/v1/peers/{}", encode(&peer))).await;
-            peer_found(&client, &peer, answer).await?
+            let removed: Value = peer_found(&client, &peer, answer).await?;
+            if !context.json {
+                let cell = |key| output::visible(&output::cell(&removed, key));
+                output::line(&format!("removed {} ({})", cell("display_name"), cell("peer_id")))?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            removed
         }
     };
     if context.json {
@@ -183,6 +200,28 @@ fn mark_operator(page: &mut Value) {
     let peers = page["peers"].as_array_mut();
     for peer in peers.into_iter().flatten().filter(|peer| peer["peer_id"] == PeerId::OPERATOR) {
         peer["display_name"] = format!("{} (you)", output::cell(peer, "display_name")).into();
+    }
+}
+
+/// Shows who waits for leave to go on: the state of such a peer is that of its turn.
+fn mark_waiting(page: &mut Value, requests: &Value) {
+    for peer in page["peers"].as_array_mut().into_iter().flatten() {
+        let own = output::items(requests, "requests").iter();
+        let mut own = own.filter(|request| request["peer_id"] == peer["peer_id"]);
+        if let Some(request) = own.next() {
+            peer["waits_for"] = format!("your leave: {}", output::cell(request, "title")).into();
+        }
+    }
+}
+
+/// Of those who are offline, lists those first who were here last.
+fn latest_offline_first(page: &mut Value) {
+    if let Some(peers) = page["peers"].as_array_mut() {
+        let is_offline = |peer: &Value| peer["status"] == "offline";
+        let living = peers.iter().position(is_offline).unwrap_or(peers.len());
+        peers[living..].sort_by(|one, other| {
+            output::cell(other, "last_seen").cmp(&output::cell(one, "last_seen"))
+        });
     }
 }
 
@@ -241,6 +280,24 @@ pub(super) fn metadata(pairs: &[String]) -> Result<Option<Value>, UsageError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waits_for_leave_is_marked_and_who_left_last_comes_first() {
+        let peer = |id: &str, status: &str, seen: &str| json!({ "peer_id": id, "status": status, "last_seen": seen });
+        let mut page = json!({ "peers": [
+            peer("a", "busy", "2026-01-01"), peer("b", "offline", "2026-01-02"), peer("c", "offline", "2026-01-03"),
+        ] });
+        let requests = json!({ "requests": [{ "peer_id": "a", "title": "Write: /etc/x" }, { "title": "of nobody" }] });
+        mark_waiting(&mut page, &requests);
+        latest_offline_first(&mut page);
+        let ids: Vec<String> = output::items(&page, "peers")
+            .iter()
+            .map(|peer| output::cell(peer, "peer_id"))
+            .collect();
+        assert_eq!(ids, ["a", "c", "b"]);
+        assert_eq!(page["peers"][0]["waits_for"], "your leave: Write: /etc/x");
+        assert!(page["peers"][1]["waits_for"].is_null());
+    }
 
     #[test]
     fn metadata_is_pairs() {

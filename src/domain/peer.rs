@@ -181,10 +181,36 @@ impl Peer {
 
 impl Peer {
     /// Whether another session may have this peer's name. Who reads the name in an old message would take the one for the
-    /// other, so it is free only when this one was not here for long, or the other follows it in the same process.
-    pub fn frees_its_name(&self, is_predecessor: bool, now: Timestamp) -> bool {
+    /// other, so it is free only when this one was not here for long, when the other follows it in the same process, or when
+    /// its session is over and nobody ever wrote to it or heard of it.
+    pub fn frees_its_name(
+        &self,
+        is_predecessor: bool,
+        is_unmentioned: bool,
+        now: Timestamp,
+    ) -> bool {
         let silence = now.since(self.last_seen);
-        self.status == PeerStatus::Offline && (is_predecessor || silence >= limits::PEER_NAME_KEPT)
+        let is_free = is_predecessor || is_unmentioned || silence >= limits::PEER_NAME_KEPT;
+        self.status == PeerStatus::Offline && is_free
+    }
+
+    /// The name of a peer whose own another session has got: with the end of its id, which no other has.
+    pub fn name_aside(&self) -> String {
+        if self.is_put_aside() {
+            return self.display_name.clone();
+        }
+        format!("{}{}", self.display_name, self.aside_end())
+    }
+
+    /// Whether another session has got its name.
+    pub fn is_put_aside(&self) -> bool {
+        self.display_name.ends_with(&self.aside_end())
+    }
+
+    fn aside_end(&self) -> String {
+        let id = self.peer_id.as_str();
+        let end = id.char_indices().nth_back(5).map_or(id, |(start, _)| &id[start..]);
+        format!("~{end}")
     }
 }
 
@@ -215,18 +241,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_is_put_aside_has_a_name_of_its_own_and_keeps_it() {
+        let now = Timestamp::from_millis(1_800_000_000_000);
+        let id = PeerId::from("peer_01k9zz000000000000000abcde".to_owned());
+        let mut peer =
+            Peer { peer_id: id, display_name: "codex@web".to_owned(), ..Peer::operator(now) };
+        assert!(!peer.is_put_aside());
+        peer.display_name = peer.name_aside();
+        assert_eq!(peer.display_name, "codex@web~0abcde");
+        assert!(peer.is_put_aside());
+        assert_eq!(peer.name_aside(), peer.display_name);
+    }
+
+    #[test]
     fn a_name_is_free_when_nobody_takes_the_one_for_the_other() {
         let now = Timestamp::from_millis(1_800_000_000_000);
         let long = limits::PEER_NAME_KEPT;
-        for (status, silence, is_predecessor, is_free) in [
-            (PeerStatus::Offline, long, false, true),
-            (PeerStatus::Offline, long.saturating_sub(Duration::from_millis(1)), false, false),
-            (PeerStatus::Offline, Duration::ZERO, true, true),
-            (PeerStatus::Idle, long, false, false),
-            (PeerStatus::Idle, long, true, false),
+        for (status, silence, is_predecessor, is_unmentioned, is_free) in [
+            (PeerStatus::Offline, long, false, false, true),
+            (
+                PeerStatus::Offline,
+                long.saturating_sub(Duration::from_millis(1)),
+                false,
+                false,
+                false,
+            ),
+            (PeerStatus::Offline, Duration::ZERO, true, false, true),
+            (PeerStatus::Offline, Duration::ZERO, false, true, true),
+            (PeerStatus::Idle, long, false, false, false),
+            (PeerStatus::Idle, long, true, true, false),
         ] {
             let peer = Peer { status, last_seen: now.minus(silence), ..Peer::operator(now) };
-            assert_eq!(peer.frees_its_name(is_predecessor, now), is_free, "{status:?} {silence:?}");
+            let frees = peer.frees_its_name(is_predecessor, is_unmentioned, now);
+            assert_eq!(frees, is_free, "{status:?} {silence:?}");
         }
     }
 

@@ -314,3 +314,59 @@ fn attach_goes_on_over_a_restart() {
     }
     assert!(agent(&d, &key)["ended_at"].is_null(), "it lives on");
 }
+
+#[test]
+fn a_request_is_seen_and_answered_where_a_person_looks() {
+    let d = world();
+    svc(&d.home, &["inbox"]).ok();
+    let key = start(&d, "asker", "main");
+    send(&d, &key, "go");
+    let request = asked(&d);
+    let id = text(&request, "request_id");
+    assert_eq!(request["session_key"], json!(key));
+    let agents_peer = text(&d.get(&format!("/v1/peers/{key}")).ok(200), "peer_id");
+    assert_eq!(request["peer_id"], json!(agents_peer), "{request}");
+    let peers = svc(&d.home, &["peer", "list"]).ok().to_owned();
+    assert!(peers.contains("WAITS FOR") && peers.contains("your leave: Write: /etc/x"), "{peers}");
+    let status = svc(&d.home, &["agent", "status", &key]).ok().to_owned();
+    for words in ["it asks: Write: /etc/x", &*id, "  allow: ", "  deny: ", "svc agent answer"] {
+        assert!(status.contains(words), "{words}: {status}");
+    }
+    assert!(status.contains("started:") && !status.contains("started_at"), "{status}");
+    let status = svc(&d.home, &["agent", "status", &key, "--json"]).json();
+    assert_eq!(status["requests"][0]["request_id"], json!(id), "{status}");
+    let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
+    assert!(inbox.contains("  May I? Write: /etc/x"), "what is asked comes first: {inbox}");
+
+    let reply = svc(&d.home, &["reply", "latest", "allow"]);
+    assert_eq!(reply.code, Some(1), "{reply:?}");
+    let advice = format!("svc agent answer {key} latest allow|deny");
+    assert!(reply.stderr.contains(&advice), "{reply:?}");
+
+    let beginning = &id[..id.len() - 3];
+    svc(&d.home, &["agent", "answer", &key, beginning, "deny"]).ok();
+    says(&d, &key, "denied 1");
+    let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
+    assert!(inbox.contains("nothing waits for you"), "an answered request needs nobody: {inbox}");
+    let peers = svc(&d.home, &["peer", "list"]).ok().to_owned();
+    assert!(!peers.contains("your leave"), "{peers}");
+
+    send(&d, &key, "more");
+    asked(&d);
+    svc(&d.home, &["agent", "answer", &key, "latest", "allow"]).ok();
+    says(&d, &key, "allowed 2");
+    let none = svc(&d.home, &["agent", "answer", &key, "latest", "allow"]);
+    assert_eq!(none.code, Some(1), "nothing is open: {none:?}");
+
+    // The end of the agent closes what it asked.
+    send(&d, &key, "last");
+    asked(&d);
+    assert!(svc(&d.home, &["inbox"]).ok().contains("May I?"));
+    d.post(&format!("/v1/hosts/{key}/stop"), &json!({ "force": true })).ok(200);
+    ended(&d, &key);
+    assert!(!svc(&d.home, &["inbox"]).ok().contains("May I?"));
+    let second = start(&d, "asker", "second");
+    let list = svc(&d.home, &["agent", "list"]).ok().to_owned();
+    let at = |words: &str| list.find(words).unwrap_or_else(|| panic!("{words}: {list}"));
+    assert!(at(&second) < at(&key), "the living first: {list}");
+}

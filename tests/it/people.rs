@@ -382,4 +382,117 @@ fn a_question_has_one_state_in_the_table_wherever_that_goes() {
     assert!(piped.ok().split_whitespace().any(|word| word == "open"), "{piped:?}");
     let raw = svc(&d.home, &["message", "list", "--json"]).json();
     assert_eq!(raw["messages"][0]["state"], "queued");
+    assert_eq!(raw["messages"][0]["open"], true, "as the table says: {raw}");
+    svc(&d.home, &["tell", "ann", "fyi"]).ok();
+    let raw = svc(&d.home, &["message", "list", "--json"]).json();
+    assert_eq!(
+        (&raw["messages"][0]["open"], &raw["messages"][1]["open"]),
+        (&json!(false), &json!(true))
+    );
+}
+
+#[test]
+fn a_peer_is_told_to_be_removed_and_no_peer_is_proposed_for_a_message() {
+    let d = Daemon::start();
+    let ann = agent(&d, "ann");
+    svc(&d.home, &["inbox"]).ok();
+    let ran = svc(&d.home, &["message", "ack", "operator", "nope"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("message") && !ran.stderr.contains("did you mean"), "{ran:?}");
+    let ran = svc(&d.home, &["message", "ack", "opertor", "nope"]);
+    assert!(ran.stderr.contains("did you mean operator?"), "{ran:?}");
+    let ran = svc(&d.home, &["peer", "remove", "ann"]);
+    assert_eq!(ran.ok(), format!("removed ann ({ann})\n"));
+    let ran = svc(&d.home, &["events", "tail", "--after", "x"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.stderr.contains("not a number and not `latest`"), "{ran:?}");
+}
+
+/// A session of Claude Code in the project of these tests, as its hooks tell of it.
+fn session_event(d: &Daemon, session: &str, event: &str, more: &Value) -> String {
+    let mut payload =
+        json!({ "session_id": session, "hook_event_name": event, "cwd": "/nowhere/web" });
+    payload.as_object_mut().expect("an object").extend(more.as_object().expect("one").clone());
+    let arguments = json!({ "client": "claude-code", "event": event, "payload": payload });
+    d.post("/mcp", &call("hook_event", &arguments)).ok(200);
+    let peers = page(&d.get("/v1/peers"), "peers");
+    let own = peers.iter().find(|peer| peer["session_id"] == session).expect("its peer");
+    text(own, "display_name")
+}
+
+#[test]
+fn a_session_that_nobody_talked_with_gives_its_name_free_when_it_ends() {
+    let d = Daemon::start();
+    let begins =
+        |session: &str| session_event(&d, session, "SessionStart", &json!({ "source": "startup" }));
+    let ends =
+        |session: &str| session_event(&d, session, "SessionEnd", &json!({ "reason": "exit" }));
+    for session in ["s-1", "s-2", "s-3"] {
+        assert_eq!(begins(session), "claude-code@web", "{session}");
+        assert_eq!(ends(session), "claude-code@web");
+    }
+    let names = each(&page(&d.get("/v1/peers"), "peers"), "display_name");
+    let mut distinct = names.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!((names.len(), distinct.len()), (3, 3), "no two rows have one name: {names:?}");
+
+    // One that lives keeps its name, and so does one that somebody may still mean.
+    assert_eq!(begins("s-4"), "claude-code@web");
+    assert_eq!(begins("s-5"), "claude-code@web-2");
+    svc(&d.home, &["tell", "claude-code@web", "for the fourth"]).ok();
+    ends("s-4");
+    assert_eq!(begins("s-6"), "claude-code@web-3");
+    let told = svc(&d.home, &["tell", "claude-code@web", "still for the fourth"]);
+    told.ok();
+    assert!(
+        told.stderr.contains("claude-code@web-2, claude-code@web-3 are here in the same folder"),
+        "{told:?}"
+    );
+    let asked = svc(&d.home, &["ask", "claude-code@web", "and you?", "--timeout", "0"]);
+    asked.ok();
+    assert!(asked.stderr.contains("are here in the same folder"), "{asked:?}");
+
+    // Who comes back has its name if that is free, and gets what is its own alone.
+    ends("s-6");
+    let resumed = session_event(&d, "s-1", "SessionStart", &json!({ "source": "resume" }));
+    assert_eq!(resumed, "claude-code@web-3");
+    for session in ["s-1", "s-6"] {
+        assert_eq!(peek(&d, &format!("agent:claude:{session}")).len(), 0, "{session}");
+    }
+    assert_eq!(peek(&d, "agent:claude:s-4").len(), 3);
+    let resumed = session_event(&d, "s-4", "SessionStart", &json!({ "source": "resume" }));
+    assert_eq!(resumed, "claude-code@web");
+}
+
+#[test]
+fn what_reaches_nobody_is_told_once_and_fails() {
+    let d = crate::agents::with_config("[agents.echo]\nbackend = \"exec\"\ncommand = [\"cat\"]\n");
+    let body = json!({ "instance": "echo", "cwd": d.home.user() });
+    let key = text(&d.post("/v1/hosts", &body).ok(201), "session_key");
+    d.post(&format!("/v1/hosts/{key}/stop"), &json!({ "force": true })).ok(200);
+    crate::agents::ended(&d, &key);
+    for command in [&["tell", &*key, "hello"][..], &["ask", &key, "hello?"]] {
+        let ran = svc(&d.home, command);
+        assert_eq!((ran.code, &*ran.stdout), (Some(1), ""), "{ran:?}");
+        assert!(ran.stderr.contains("its agent has ended"), "{ran:?}");
+        assert!(!ran.stderr.contains("svc inbox"), "{ran:?}");
+        assert_eq!(svc(&d.home, &[command, &["--json"]].concat()).code, Some(1));
+    }
+}
+
+#[test]
+fn who_asks_is_told_at_once_when_the_other_has_gone_and_is_here_meanwhile() {
+    let d = Daemon::start();
+    let ann = agent(&d, "ann");
+    let (running, asked) = asks(&d, "ann", "is it green?", &["--timeout", "14"]);
+    assert_eq!(d.get("/v1/peers/operator").ok(200)["status"], "online");
+    d.post(&format!("/v1/peers/{ann}/heartbeat"), &json!({ "status": "offline" })).ok(200);
+    // The wait itself says so, and not only its beginning.
+    d.post("/v1/peers/operator/heartbeat", &json!({ "status": "offline" })).ok(200);
+    crate::daemon::eventually(SOON, || d.get("/v1/peers/operator").ok(200)["status"] == "online");
+    let ran = running.wait(SOON);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let told = format!("ann has gone; the question {} waits for it", text(&asked, "id"));
+    assert!(ran.stderr.contains(&told), "{ran:?}");
 }

@@ -42,7 +42,7 @@ pub(crate) fn object(screen: &Screen, value: &Value, first: &[&str]) -> anyhow::
 fn with_distance(screen: &Screen, key: &str, value: String) -> String {
     let is_time = screen.is_for_people()
         && !screen.utc
-        && (key.ends_with("_at") || matches!(key, "timestamp" | "last_seen"));
+        && (key.ends_with("_at") || matches!(key, "timestamp" | "last_seen" | "started" | "ended"));
     match Timestamp::parse(&value).filter(|_| is_time) {
         Some(at) => format!("{value} ({})", relative(at, screen.now)),
         None => value,

@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use super::{inbox_path, name_of, peer, present, send};
+use super::{inbox_path, name_of, note_successor, peer, present, reaches_nobody, send};
 use crate::cli::delivery::{expected, when};
 use crate::cli::message::text_or_input;
 use crate::cli::naming::peer_found;
+use crate::cli::presence::OperatorPresence;
 use crate::cli::{Context, output};
 use crate::client::{ClientError, FollowItem, Follower, backoff, encode, with_query};
 use crate::domain::PeerId;
@@ -49,13 +50,23 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
     let to = output::cell(&receiver, "peer_id");
     present(&client).await?;
     // From before the question, so that no answer is missed.
-    let mut answers = follow(context, PeerId::OPERATOR)?;
-    let mut deliveries = follow(context, &to)?;
+    let mut answers = follow(context, &format!("peer/{}", PeerId::OPERATOR), None)?;
+    let mut deliveries = follow(context, &format!("peer/{to}"), None)?;
+    let mut changes = follow(context, "team", Some("peer.status"))?;
     answers.open().await?;
     deliveries.open().await?;
+    changes.open().await?;
     let question = send(&client, &to, &json!({ "text": text, "type": "query" })).await?;
     let id = output::cell(&question, "id");
     let name = output::visible(&name_of(&receiver));
+    if reaches_nobody(&question) {
+        if context.json {
+            output::json(&question)?;
+            return Ok(ExitCode::FAILURE);
+        }
+        bail!("{name} gets no question: its agent has ended");
+    }
+    let _presence = OperatorPresence::keep(context);
     let wait = AnswerWait { context, question: &question, name: &name };
     let asked =
         format!("asked {name}, {}", expected(&question, &output::cell(&receiver, "status")));
@@ -65,11 +76,15 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
         } else {
             output::line(&asked)?;
             output::line(&format!("the answer to {id} will be in `svc inbox`"))?;
+            note_successor(&client, &receiver).await;
         }
         return Ok(ExitCode::SUCCESS);
     }
     wait.note(&format!("{asked}; waiting for the answer to {id}, which Ctrl-C leaves open"));
-    let end = wait.end(&mut answers, &mut deliveries);
+    if !context.json {
+        note_successor(&client, &receiver).await;
+    }
+    let end = wait.end(&mut answers, &mut deliveries, &mut changes);
     let end = async {
         match args.timeout {
             None => end.await.map(Some),
@@ -101,10 +116,10 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
     }
 }
 
-/// Follows what happens in a peer's inbox from now on.
-fn follow(context: &Context, peer: &str) -> anyhow::Result<Follower> {
-    let stream = format!("peer/{peer}");
-    let path = with_query("/v1/events", &[("stream", Some(&stream)), ("after", Some("latest"))]);
+/// Follows a stream from now on, or its events of one kind.
+fn follow(context: &Context, stream: &str, kind: Option<&str>) -> anyhow::Result<Follower> {
+    let query = [("stream", Some(stream)), ("kind", kind), ("after", Some("latest"))];
+    let path = with_query("/v1/events", &query);
     Ok(Follower::new(context.discovery()?, path))
 }
 
@@ -121,10 +136,15 @@ impl AnswerWait<'_> {
         &self,
         answers: &mut Follower,
         deliveries: &mut Follower,
+        changes: &mut Follower,
     ) -> anyhow::Result<AskEnd> {
         loop {
-            // Both may be dropped at any await.
+            // All may be dropped at any await.
             let end = tokio::select! {
+                item = changes.next() => {
+                    self.tell_absence(item?)?;
+                    None
+                }
                 item = answers.next() => self.answer(item?).await?.map(AskEnd::Answer),
                 item = deliveries.next() => self.delivery(item?).await?,
             };
@@ -132,6 +152,21 @@ impl AnswerWait<'_> {
                 return Ok(end);
             }
         }
+    }
+
+    /// Says that the receiver has gone: its answer may take a while from then on.
+    fn tell_absence(&self, item: Option<FollowItem>) -> anyhow::Result<()> {
+        let Some(FollowItem::Event { data, .. }) = item else { return Ok(()) };
+        let event: Value = serde_json::from_str(&data)?;
+        let change = &event["data"];
+        if change["peer_id"] == self.question["to_peer"] && change["status"] == "offline" {
+            let id = output::cell(self.question, "id");
+            self.note(&format!(
+                "{} has gone; the question {id} waits for it, and Ctrl-C leaves it open",
+                self.name
+            ));
+        }
+        Ok(())
     }
 
     /// The answer, if there is one after what happened in the operator's inbox.

@@ -5,6 +5,7 @@ mod inbox;
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::Args;
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use super::delivery::expected;
 use super::message::text_or_input;
 use super::naming::{AdvisedError, message_found, peer_found};
+use super::presence::say as present;
 use super::{Context, UsageError, output};
 use crate::client::{Client, ClientError, ClientProblem, TokenSource, encode, with_query};
 use crate::domain::PeerId;
@@ -56,7 +58,10 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> anyhow::Result<
     let client = context.client()?;
     present(&client).await?;
     let answered = if args.message == LATEST {
-        open_questions(&client, 1).await?.pop().ok_or_else(no_open_question)?
+        match open_questions(&client, 1).await?.pop() {
+            Some(question) => question,
+            None => return Err(no_open_question(&client).await.into()),
+        }
     } else {
         let answered = client.get(&format!("/v1/messages/{}", encode(&args.message))).await;
         message_found(&client, &args.message, answered).await?
@@ -75,7 +80,7 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> anyhow::Result<
     let sent = send(&client, &output::cell(&answered, "from_peer"), &body).await?;
     client.post::<Value>(&inbox_path("/messages/ack"), &json!({ "ids": [id] })).await?;
     let result = report_sent(context, &client, &sent).await;
-    if !context.json {
+    if !context.json && result.is_ok() {
         let (from, text) = (output::cell(&answered, "from_peer"), output::cell(&answered, "text"));
         let from = name_of(&peer(&client, &from).await);
         let verb = if answered["type"] == "query" { "asked" } else { "said" };
@@ -85,7 +90,8 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> anyhow::Result<
     result
 }
 
-fn no_open_question() -> AdvisedError {
+/// Says that there is nothing to answer, or what answers the request of an agent that is open.
+async fn no_open_question(client: &Client) -> AdvisedError {
     let problem = ClientProblem {
         status: StatusCode::NOT_FOUND,
         code: "not_found".to_owned(),
@@ -96,7 +102,27 @@ fn no_open_question() -> AdvisedError {
         token: TokenSource::Withheld,
     };
     let advice = "`svc tell NAME …` says something to somebody, and `svc reply ID …` answers another message";
-    AdvisedError::new(ClientError::Problem(Box::new(problem)), advice)
+    let page: Value = client
+        .get("/v1/requests?open=true&limit=1")
+        .await
+        .unwrap_or_else(|_: ClientError| json!({}));
+    let advice = match output::items(&page, "requests").first() {
+        None => advice.to_owned(),
+        Some(request) => {
+            let cell = |key| output::visible(&output::cell(request, key));
+            let options = output::items(request, "options").iter();
+            let options: Vec<String> =
+                options.map(|option| output::visible(&output::cell(option, "option_id"))).collect();
+            format!(
+                "{} asks for leave ({}), and `svc agent answer {} latest {}` answers that",
+                cell("session_key"),
+                cell("title"),
+                cell("session_key"),
+                options.join("|")
+            )
+        }
+    };
+    AdvisedError::new(ClientError::Problem(Box::new(problem)), &advice)
 }
 
 /// Questions to the operator that nobody has answered, the latest first, at most `most`.
@@ -141,19 +167,44 @@ async fn send(client: &Client, to: &str, body: &Value) -> Result<Value, ClientEr
 async fn report_sent(context: &Context, client: &Client, sent: &Value) -> anyhow::Result<ExitCode> {
     if context.json {
         output::json(sent)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(if reaches_nobody(sent) { ExitCode::FAILURE } else { ExitCode::SUCCESS });
     }
     let receiver = peer(client, &output::cell(sent, "to_peer")).await;
     let name = output::visible(&name_of(&receiver));
+    if reaches_nobody(sent) {
+        bail!("{name} gets no message: its agent has ended");
+    }
     let status = output::cell(&receiver, "status");
     let when = expected(sent, &status);
     output::line(&format!("sent {} to {name}, {when}", output::cell(sent, "id")))?;
+    note_successor(client, &receiver).await;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says that the operator is here, which also makes the operator's own peer if there is none yet.
-async fn present(client: &Client) -> Result<Value, ClientError> {
-    client.post(&inbox_path("/heartbeat"), &json!({})).await
+/// Whether the receiver of a message that was just sent is over.
+fn reaches_nobody(sent: &Value) -> bool {
+    sent["delivery"] == "never" || sent["state"] == "undeliverable"
+}
+
+/// Says who else of the same client is here in the folder of one who is away: that one may be meant.
+async fn note_successor(client: &Client, receiver: &Value) {
+    let cell = |key| output::cell(receiver, key);
+    if cell("status") != "offline" || receiver["path"].is_null() {
+        return;
+    }
+    let (backend, path) = (cell("backend"), cell("path"));
+    let query = [("backend", Some(&*backend)), ("path", Some(&*path)), ("live", Some("true"))];
+    // What was sent is sent, whatever comes of this.
+    let page: Value = client.get(&with_query("/v1/peers", &query)).await.unwrap_or_default();
+    let names: Vec<String> = output::items(&page, "peers")
+        .iter()
+        .filter(|peer| peer["role"] == receiver["role"])
+        .map(|peer| output::visible(&name_of(peer)))
+        .collect();
+    if !names.is_empty() {
+        let verb = if names.len() == 1 { "is" } else { "are" };
+        output::note(&format!("svc: {} {verb} here in the same folder", names.join(", ")));
+    }
 }
 
 /// Where the operator's own peer is, and `rest` behind it.

@@ -7,14 +7,15 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
 
 use super::look::{look, when};
-use super::model::{Draft, Model, Row};
-use super::team::{TeamMessage, TeamPeer};
+use super::model::{Draft, Model, RequestChoice, Row};
+use super::team::{TeamMessage, TeamPeer, TeamRequest};
 use crate::cli::output::Style;
 
 /// Draws all about the chosen row.
 pub(super) fn show(model: &Model, scroll: u16, area: Rect, frame: &mut Frame<'_>) {
     let lines = match model.chosen_row() {
         Some(Row::Peer(peer)) => person(model, peer),
+        Some(Row::Request(request)) => request_lines(model, request),
         Some(Row::Question(message) | Row::Message(message)) => message_lines(model, message),
         Some(Row::Task(task)) => vec![
             field("task", &task.task_id),
@@ -57,6 +58,38 @@ pub(super) fn write(model: &Model, draft: &Draft, area: Rect, frame: &mut Frame<
     let text = Paragraph::new(lines).wrap(Wrap { trim: false }).block(block);
     frame.render_widget(Clear, area);
     frame.render_widget(text.scroll((u16::try_from(hidden).unwrap_or(u16::MAX), 0)), area);
+}
+
+/// Draws the options of a request, each with the number that chooses it.
+pub(super) fn choose(choice: &RequestChoice, area: Rect, frame: &mut Frame<'_>) {
+    let bold = Look::new().add_modifier(Modifier::BOLD);
+    let block = Block::new()
+        .borders(Borders::TOP)
+        .border_style(bold)
+        .title(format!("─ {} asks for leave ", choice.name));
+    let mut lines = vec![Line::styled(format!(" {}", choice.title), bold)];
+    let options = choice.options.iter().enumerate();
+    lines.extend(
+        options.map(|(index, option)| Line::raw(format!(" {}  {}", index + 1, option.name))),
+    );
+    frame.render_widget(Clear, area);
+    frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+fn request_lines(model: &Model, request: &TeamRequest) -> Vec<Line<'static>> {
+    let mut lines = vec![
+        field("agent", model.team.asker(request)),
+        field("asks", &request.title),
+        field("asked", &when(model, request.opened_at)),
+        field("id", &request.request_id),
+        Line::default(),
+    ];
+    let options = request.options.iter().enumerate();
+    lines.extend(
+        options.map(|(index, option)| Line::raw(format!(" {}  {}", index + 1, option.name))),
+    );
+    lines.extend([Line::default(), Line::raw(" `a` answers it")]);
+    lines
 }
 
 fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {

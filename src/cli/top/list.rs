@@ -8,7 +8,7 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row as TableRow, Table, 
 
 use super::look::{look, when};
 use super::model::{DaemonConnectionState, Model, Pane, Row};
-use super::team::{OpenTask, TeamMessage, TeamPeer};
+use super::team::{OpenTask, TeamMessage, TeamPeer, TeamRequest};
 use crate::cli::output::{Style, cut, state_style};
 
 /// From this width on there is room for the columns that are good to have.
@@ -29,6 +29,9 @@ pub(super) fn draw(model: &Model, pane: Pane, area: Rect, frame: &mut Frame<'_>)
     let title = match pane {
         Pane::People if model.shows_away => "here and away".to_owned(),
         Pane::People => "here".to_owned(),
+        Pane::Requests if model.folded() > 0 => {
+            format!("waiting ({}; {} for who is away: o)", rows.len(), model.folded())
+        }
         Pane::Requests => format!("waiting ({})", rows.len()),
         Pane::Messages => "last said".to_owned(),
     };
@@ -52,6 +55,7 @@ pub(super) fn draw(model: &Model, pane: Pane, area: Rect, frame: &mut Frame<'_>)
         .iter()
         .map(|row| match row {
             Row::Peer(peer) => person(model, peer, wide),
+            Row::Request(request) => wanted(model, request, wide),
             Row::Question(question) => asked(model, question, wide),
             Row::Task(task) => work(model, task, wide),
             Row::Message(message) => said(model, message, wide),
@@ -117,6 +121,12 @@ fn widths(pane: Pane, wide: bool, room: u16, texts: &[Vec<CellText>]) -> Vec<Con
 fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
     let attempt = model.team.attempt_of(peer);
     let tries = attempt.map_or_else(String::new, |attempt| attempt.goal.clone());
+    let request = model.team.request_of(peer);
+    // It does nothing before it has that.
+    let (tries, doing) = match request {
+        Some(request) => (format!("asks for leave: {}", request.title), Style::Waiting),
+        None => (tries, Style::Plain),
+    };
     let awaited = model.team.awaited_by(peer).join(", ");
     let waits = if awaited.is_empty() { String::new() } else { format!("waits for {awaited}") };
     let mut cells = vec![
@@ -124,15 +134,22 @@ fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
         (peer.status.clone(), state_style(&peer.status)),
     ];
     if wide {
-        cells.push((tries, Style::Plain));
+        cells.push((tries, doing));
         cells.push((waits, Style::Waiting));
         cells.push((when(model, peer.last_seen), Style::Dim));
     } else if waits.is_empty() || tries.is_empty() {
-        cells.push((format!("{waits}{tries}"), Style::Plain));
+        cells.push((format!("{waits}{tries}"), doing));
     } else {
         cells.push((format!("{waits} · {tries}"), Style::Plain));
     }
     cells
+}
+
+fn wanted(model: &Model, request: &TeamRequest, wide: bool) -> Vec<CellText> {
+    let name = model.team.asker(request);
+    let who = if wide { format!(" {name} asks for leave") } else { format!(" {name} → you?") };
+    let at = wide.then(|| when(model, request.opened_at));
+    line(at, (who, Style::Waiting), request.title.clone())
 }
 
 fn asked(model: &Model, question: &TeamMessage, wide: bool) -> Vec<CellText> {
@@ -184,6 +201,7 @@ fn empty(model: &Model, pane: Pane) -> &'static str {
         (Pane::People, DaemonConnectionState::Live) => {
             "nobody yet: open a coding agent; `svc install status` says which of them know svc"
         }
+        (Pane::Requests, _) if model.folded() > 0 => "nobody waits for anybody who is here",
         (Pane::Requests, _) => "nobody waits for anybody",
         (Pane::Messages, _) => "nothing was said yet",
     }

@@ -1,6 +1,6 @@
 //! The page on a terminal: keys in, frames out, and the daemon's feeds, which say when to fetch.
 //!
-//! Nothing is asked while nothing happens. A feed that moves has the lists fetched once, a moment later, so that a hundred
+//! Nothing is asked while nothing happens, and the person is here for as long as the page is open. A feed that moves has the lists fetched once, a moment later, so that a hundred
 //! events cost one fetch. The followers come back by themselves after a restart of the daemon.
 
 use std::io::{self, IsTerminal as _};
@@ -21,9 +21,10 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{interval, sleep};
 
 use super::model::{Draft, Model};
-use super::team::{TeamSnapshot, items};
+use super::team::{TeamSnapshot, items, without_copies};
 use super::update::{Key, ScreenEffect, ScreenInput, update};
 use super::view::draw;
+use crate::cli::presence::OperatorPresence;
 use crate::cli::{Context, UsageError, delivery, terminal};
 use crate::client::{Client, ClientError, FollowItem, Follower, encode, with_query};
 use crate::domain::{Clock as _, SystemClock};
@@ -65,6 +66,7 @@ pub(in crate::cli) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let mut hang_up = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut tick = interval(TICK);
+    let _presence = OperatorPresence::keep(context);
     let mut model = Model::new(context.screen);
     let mut page = OpenPage::open()?;
     loop {
@@ -83,6 +85,16 @@ pub(in crate::cli) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
                 tokio::spawn(async move {
                     let sent = send(&context, draft).await.map_err(|error| harmless(&error));
                     inputs.send(ScreenInput::Sent(sent)).await.ok();
+                });
+            }
+            Some(ScreenEffect::Answer { agent_id, request_id, option_id }) => {
+                let (context, inputs) = (context.clone(), inputs.clone());
+                tokio::spawn(async move {
+                    let path = format!("/v1/hosts/{}/answer", encode(&agent_id));
+                    let body = json!({ "request_id": request_id, "option_id": option_id });
+                    let answered = answer(&context, &path, &body).await;
+                    let answered = answered.map_err(|error| harmless(&error));
+                    inputs.send(ScreenInput::Answered(answered)).await.ok();
                 });
             }
             None => {}
@@ -239,11 +251,13 @@ async fn fetch(context: &Context) -> anyhow::Result<TeamSnapshot> {
         let client: &Client = &client;
         async move { client.get::<Value>(path).await }
     };
-    let (peers, ghap, questions, messages, active, pending) = tokio::try_join!(
+    let (peers, ghap, requests, questions, messages, active, pending) = tokio::try_join!(
         get("/v1/peers?limit=500"),
         get("/v1/ghap?status=active&limit=500"),
+        get("/v1/requests?open=true&limit=50"),
         get("/v1/messages?open=true&limit=50"),
-        get("/v1/messages?limit=50"),
+        // A broadcast is one row, and has a message for each receiver.
+        get("/v1/messages?limit=200"),
         get("/v1/tasks?status=active&limit=50"),
         get("/v1/tasks?status=pending&limit=50"),
     )?;
@@ -252,10 +266,17 @@ async fn fetch(context: &Context) -> anyhow::Result<TeamSnapshot> {
     Ok(TeamSnapshot {
         peers: items(&peers, "peers"),
         attempts: items(&ghap, "ghap"),
+        requests: items(&requests, "requests"),
         questions: items(&questions, "messages"),
         tasks,
-        messages: items(&messages, "messages"),
+        messages: without_copies(items(&messages, "messages")),
     })
+}
+
+/// Answers a request of an agent.
+async fn answer(context: &Context, path: &str, body: &Value) -> anyhow::Result<()> {
+    context.client()?.post::<Value>(path, body).await?;
+    Ok(())
 }
 
 /// Sends it; gives the words for when its receiver gets it.

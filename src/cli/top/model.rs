@@ -1,6 +1,6 @@
 //! What is shown.
 
-use super::team::{OpenTask, TeamMessage, TeamPeer, TeamSnapshot};
+use super::team::{OpenTask, TeamMessage, TeamPeer, TeamRequest, TeamRequestOption, TeamSnapshot};
 use crate::cli::output::Screen;
 
 /// One of the lists on the page.
@@ -8,7 +8,7 @@ use crate::cli::output::Screen;
 pub(super) enum Pane {
     /// Who is here.
     People,
-    /// What waits: questions, and tasks that are not over.
+    /// What waits: requests of agents, questions, and tasks that are not over.
     Requests,
     /// What was said last.
     Messages,
@@ -46,6 +46,7 @@ pub(super) enum DaemonConnectionState {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Row<'a> {
     Peer(&'a TeamPeer),
+    Request(&'a TeamRequest),
     Question(&'a TeamMessage),
     Task(&'a OpenTask),
     Message(&'a TeamMessage),
@@ -56,6 +57,7 @@ impl<'a> Row<'a> {
     pub(super) fn id(self) -> &'a str {
         match self {
             Self::Peer(peer) => &peer.peer_id,
+            Self::Request(request) => &request.request_id,
             Self::Question(message) | Self::Message(message) => &message.id,
             Self::Task(task) => &task.task_id,
         }
@@ -68,7 +70,7 @@ impl<'a> Row<'a> {
             Self::Question(message) | Self::Message(message) => {
                 Some((&message.from_peer, message.from()))
             }
-            Self::Task(_) => None,
+            Self::Request(_) | Self::Task(_) => None,
         }
     }
 }
@@ -85,6 +87,18 @@ pub(super) struct Draft {
     pub(super) text: String,
 }
 
+/// A request that is being answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RequestChoice {
+    pub(super) agent_id: String,
+    pub(super) request_id: String,
+    /// Who asks.
+    pub(super) name: String,
+    pub(super) title: String,
+    /// A number chooses one.
+    pub(super) options: Vec<TeamRequestOption>,
+}
+
 /// What lies on top of the lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Overlay {
@@ -92,6 +106,8 @@ pub(super) enum Overlay {
     Detail { scroll: u16 },
     /// A message that is being written.
     Write(Draft),
+    /// A request whose options are shown.
+    Choose(RequestChoice),
 }
 
 /// The page: a function of this is what is on the screen.
@@ -103,7 +119,7 @@ pub(super) struct Model {
     /// The chosen row of each list, by its id: lists move under it.
     pub(super) chosen: [Option<String>; 3],
     pub(super) overlay: Option<Overlay>,
-    /// Whether those that are offline are listed, too.
+    /// Whether those that are offline are listed, too, and questions to them.
     pub(super) shows_away: bool,
     /// What came of the last thing that was done.
     pub(super) notice: Option<String>,
@@ -133,14 +149,36 @@ impl Model {
         match pane {
             Pane::People => {
                 let others = self.team.peers.iter().filter(|peer| !peer.is_own());
-                others.filter(|peer| self.shows_away || !peer.is_away()).map(Row::Peer).collect()
+                others
+                    .filter(|peer| !peer.is_spent() && (self.shows_away || !peer.is_away()))
+                    .map(Row::Peer)
+                    .collect()
             }
             Pane::Requests => {
-                let questions = self.team.questions.iter().map(Row::Question);
-                questions.chain(self.team.tasks.iter().map(Row::Task)).collect()
+                let (far, near): (Vec<_>, Vec<_>) =
+                    self.team.questions.iter().partition(|question| self.is_far(question));
+                let requests = self.team.requests.iter().map(Row::Request);
+                let tasks = self.team.tasks.iter().map(Row::Task);
+                let far = far.into_iter().filter(|_| self.shows_away).map(Row::Question);
+                requests
+                    .chain(near.into_iter().map(Row::Question))
+                    .chain(tasks)
+                    .chain(far)
+                    .collect()
             }
             Pane::Messages => self.team.messages.iter().map(Row::Message).collect(),
         }
+    }
+
+    /// Whether a question is to somebody who is away: nobody answers it before that one is back.
+    fn is_far(&self, question: &TeamMessage) -> bool {
+        self.team.is_away(&question.to_peer)
+    }
+
+    /// How many questions to those who are away are not listed.
+    pub(super) fn folded(&self) -> usize {
+        let far = self.team.questions.iter().filter(|question| self.is_far(question)).count();
+        if self.shows_away { 0 } else { far }
     }
 
     /// Number of the chosen row: the first if none was chosen, or if the one that was is gone.

@@ -13,6 +13,8 @@ pub(super) struct TeamSnapshot {
     pub(super) peers: Vec<TeamPeer>,
     /// Open attempts.
     pub(super) attempts: Vec<OpenAttempt>,
+    /// What agents ask for leave to do, the latest first.
+    pub(super) requests: Vec<TeamRequest>,
     /// Questions that wait for an answer, the latest first.
     pub(super) questions: Vec<TeamMessage>,
     /// Tasks that are not over.
@@ -77,6 +79,35 @@ pub(super) struct TeamMessage {
     pub(super) timestamp: Option<Timestamp>,
     #[serde(default)]
     pub(super) answered: bool,
+    /// How many others got the same broadcast; their rows are not shown.
+    #[serde(skip)]
+    copies: usize,
+}
+
+/// What an agent asks for leave to do.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct TeamRequest {
+    #[serde(deserialize_with = "harmless")]
+    pub(super) request_id: String,
+    #[serde(deserialize_with = "harmless")]
+    pub(super) agent_id: String,
+    #[serde(default, deserialize_with = "harmless")]
+    pub(super) session_key: String,
+    #[serde(default, deserialize_with = "harmless")]
+    pub(super) peer_id: String,
+    #[serde(deserialize_with = "harmless")]
+    pub(super) title: String,
+    pub(super) options: Vec<TeamRequestOption>,
+    pub(super) opened_at: Option<Timestamp>,
+}
+
+/// What may be answered to a request.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct TeamRequestOption {
+    /// As the daemon wrote it: it goes back there and not to the screen.
+    pub(super) option_id: String,
+    #[serde(deserialize_with = "harmless")]
+    pub(super) name: String,
 }
 
 /// Work that is not over.
@@ -97,6 +128,11 @@ impl TeamPeer {
     /// Whether it is the person's own at this terminal.
     pub(super) fn is_own(&self) -> bool {
         self.peer_id == PeerId::OPERATOR
+    }
+
+    /// Whether it was an agent for one task, and that is over.
+    pub(super) fn is_spent(&self) -> bool {
+        self.is_away() && self.display_name.contains(":task-")
     }
 
     /// Whether nothing was heard of it for a while, or it has ended.
@@ -123,12 +159,20 @@ impl TeamMessage {
 
     /// Name of the receiver.
     pub(super) fn to(&self) -> &str {
-        name_of(&self.to_peer, &self.to_name)
+        if self.copies > 0 { "everybody" } else { name_of(&self.to_peer, &self.to_name) }
     }
 
     /// The text on one line.
     pub(super) fn line(&self) -> String {
         self.text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Whether both are copies of one broadcast.
+    fn is_copy_of(&self, other: &Self) -> bool {
+        let common = |message: &Self| {
+            (message.kind.clone(), message.from_peer.clone(), message.text.clone())
+        };
+        self.kind == "broadcast" && common(self) == common(other)
     }
 
     /// Whether an answer is wanted.
@@ -158,9 +202,20 @@ impl TeamSnapshot {
 
     /// How many others are here, and how many are not.
     pub(super) fn presence(&self) -> (usize, usize) {
-        let others = || self.peers.iter().filter(|peer| !peer.is_own());
+        let others = || self.peers.iter().filter(|peer| !peer.is_own() && !peer.is_spent());
         let away = others().filter(|peer| peer.is_away()).count();
         (others().count() - away, away)
+    }
+
+    /// What a peer asks for leave to do.
+    pub(super) fn request_of(&self, peer: &TeamPeer) -> Option<&TeamRequest> {
+        self.requests.iter().find(|request| request.peer_id == peer.peer_id)
+    }
+
+    /// What an agent that asks is called.
+    pub(super) fn asker<'a>(&'a self, request: &'a TeamRequest) -> &'a str {
+        let known = self.peers.iter().find(|peer| peer.peer_id == request.peer_id);
+        known.map_or(&request.session_key, |peer| &peer.display_name)
     }
 
     /// Whether a peer is known to be away. Who looks at this page is not.
@@ -168,6 +223,18 @@ impl TeamSnapshot {
         let is_it = |peer: &&TeamPeer| peer.peer_id == peer_id;
         self.peers.iter().find(is_it).is_some_and(|peer| !peer.is_own() && peer.is_away())
     }
+}
+
+/// The messages with one row for each broadcast: the first of its copies, which stand beside each other.
+pub(super) fn without_copies(messages: Vec<TeamMessage>) -> Vec<TeamMessage> {
+    let mut rows: Vec<TeamMessage> = Vec::with_capacity(messages.len());
+    for message in messages {
+        match rows.last_mut().filter(|last| last.is_copy_of(&message)) {
+            Some(last) => last.copies += 1,
+            None => rows.push(message),
+        }
+    }
+    rows
 }
 
 /// The person at this terminal is the operator.

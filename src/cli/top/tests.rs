@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use time::UtcOffset;
 
 use super::model::{DaemonConnectionState, Model, Overlay, Pane};
-use super::team::{TeamSnapshot, items};
+use super::team::{TeamSnapshot, items, without_copies};
 use super::update::{Key, ScreenEffect, ScreenInput, update};
 use super::view::draw;
 use crate::cli::output::Screen;
@@ -64,6 +64,7 @@ fn team() -> TeamSnapshot {
     TeamSnapshot {
         peers: items(&peers, "peers"),
         attempts: items(&attempts, "ghap"),
+        requests: Vec::new(),
         questions: items(&json!({ "messages": [asks, for_me] }), "messages"),
         tasks: items(&tasks, "tasks"),
         messages: items(&json!({ "messages": [told, asks, for_me] }), "messages"),
@@ -234,10 +235,12 @@ fn a_question_to_one_who_is_away_is_marked_and_ours_is_in_the_second_person() {
     let theirs = message("m-9", "query", ANN, eve, "and for me?");
     team.questions = items(&json!({ "messages": [ours, theirs] }), "messages");
     update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    press(&mut model, &[Key::Char('o')]);
     let shown = page(&model, 100, 30);
     assert!(shown.contains("you wait for gemini@old (offline)"), "{shown}");
     assert!(shown.contains("claude@api waits for gemini@old (offline)"), "{shown}");
-    press(&mut model, &[Key::Tab, Key::Enter]);
+    // Behind the task.
+    press(&mut model, &[Key::Tab, Key::Down, Key::Enter]);
     assert!(page(&model, 100, 30).contains("cannot be withdrawn"), "{}", page(&model, 100, 30));
 }
 
@@ -361,4 +364,89 @@ fn ones_own_question_is_answered_by_the_other() {
     update(&mut model, ScreenInput::Fetched(Box::new(team)));
     press(&mut model, &[Key::Tab, Key::Char('a')]);
     assert_eq!(model.notice.as_deref(), Some("that is your own question: codex@web answers it"));
+}
+
+fn asking() -> Model {
+    let mut model = empty();
+    let mut team = team();
+    let request = json!({
+        "request_id": "req_1", "agent_id": "ag_1", "session_key": "agent:codex:main", "peer_id": "bob",
+        "kind": "permission", "title": "Write: /etc/x\u{1b}[2J", "opened_at": "2026-03-31T11:59:30.000Z",
+        "options": [
+            { "option_id": "allow", "name": "Allow once", "kind": "allow_once" },
+            { "option_id": "deny", "name": "Deny", "kind": "reject_once" },
+        ],
+    });
+    team.requests = items(&json!({ "requests": [request] }), "requests");
+    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    model
+}
+
+#[test]
+fn a_request_stands_first_and_beside_who_asks() {
+    insta::assert_snapshot!(page(&asking(), 100, 30));
+    let narrow = page(&asking(), 60, 20);
+    assert!(narrow.contains("codex@web → you?") && narrow.contains("Write: /etc/x"), "{narrow}");
+}
+
+#[test]
+fn a_number_answers_a_request() {
+    for keys in [&[Key::Tab, Key::Char('a')][..], &[Key::Down, Key::Char('a')]] {
+        let mut model = asking();
+        press(&mut model, keys);
+        let shown = page(&model, 100, 30);
+        assert!(shown.contains("1  Allow once") && shown.contains("2  Deny"), "{shown}");
+        assert_eq!(press(&mut model, &[Key::Char('3')]), None);
+        assert_eq!(model.notice.as_deref(), Some("a number from 1 to 2 answers"));
+        let answer = press(&mut model, &[Key::Char('2')]);
+        let expected = ScreenEffect::Answer {
+            agent_id: "ag_1".to_owned(),
+            request_id: "req_1".to_owned(),
+            option_id: "deny".to_owned(),
+        };
+        assert_eq!((answer, &model.overlay), (Some(expected), &None));
+    }
+    let mut model = asking();
+    press(&mut model, &[Key::Tab, Key::Char('a'), Key::Escape]);
+    assert_eq!(model.overlay, None);
+    update(&mut model, ScreenInput::Answered(Err("already answered".to_owned())));
+    assert!(page(&model, 100, 30).contains("not answered: already answered"));
+}
+
+#[test]
+fn a_question_to_who_is_away_is_folded_and_comes_last() {
+    let mut model = full();
+    let mut team = team();
+    let dead = message("m-9", "query", ANN, ("eve", "codex@gone"), "are you alive?");
+    let live = message("m-2", "query", ANN, BOB, "does it work?");
+    team.questions = items(&json!({ "messages": [dead, live] }), "messages");
+    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    let shown = page(&model, 100, 30);
+    assert!(shown.contains("waiting (2; 1 for who is away: o)"), "{shown}");
+    assert!(!shown.contains("are you alive?") && shown.contains("does it work?"), "{shown}");
+    press(&mut model, &[Key::Char('o')]);
+    let shown = page(&model, 100, 30);
+    let at = |words: &str| shown.find(words).unwrap_or_else(|| panic!("{words}: {shown}"));
+    assert!(at("does it work?") < at("are you alive?"), "{shown}");
+    assert!(shown.contains("waiting (3)"), "{shown}");
+}
+
+#[test]
+fn a_broadcast_is_one_row_and_a_spent_agent_none() {
+    let mut model = full();
+    let mut team = team();
+    let copies = (0..9).map(|n| message(&format!("b-{n}"), "broadcast", ANN, BOB, "all hands"));
+    let twice =
+        [1, 2].map(|n| message(&format!("n-{n}"), "notification", ANN, BOB, "the same words"));
+    let all: Vec<Value> = copies.chain(twice).collect();
+    team.messages = without_copies(items(&json!({ "messages": all }), "messages"));
+    let peers = json!({ "peers": [peer("ann", "claude@api", "busy"), peer("t", "codex:task-1", "offline")] });
+    team.peers = items(&peers, "peers");
+    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    press(&mut model, &[Key::Char('o')]);
+    let shown = page(&model, 100, 30);
+    assert_eq!(shown.matches("all hands").count(), 1, "{shown}");
+    assert!(shown.contains("claude@api → everybody"), "{shown}");
+    assert_eq!(shown.matches("the same words").count(), 2, "{shown}");
+    assert!(shown.contains("1 here  live") && !shown.contains("codex:task-1"), "{shown}");
 }

@@ -1,6 +1,6 @@
 //! What changes the page. A function of the model and of what came in, without I/O.
 
-use super::model::{DaemonConnectionState, Draft, Model, Overlay, Pane, Row};
+use super::model::{DaemonConnectionState, Draft, Model, Overlay, Pane, RequestChoice, Row};
 use super::team::TeamSnapshot;
 use crate::domain::{PeerId, Timestamp};
 
@@ -31,6 +31,8 @@ pub(super) enum ScreenInput {
     Away(String),
     /// A message was stored and when its receiver gets it, or why not.
     Sent(Result<String, String>),
+    /// A request was answered, or why not.
+    Answered(Result<(), String>),
     /// The time.
     Tick(Timestamp),
     /// The terminal has another size.
@@ -42,6 +44,12 @@ pub(super) enum ScreenInput {
 pub(super) enum ScreenEffect {
     Quit,
     Send(Draft),
+    /// Answers a request with this option.
+    Answer {
+        agent_id: String,
+        request_id: String,
+        option_id: String,
+    },
 }
 
 /// How many ticks a notice is shown.
@@ -68,6 +76,12 @@ pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffe
         ScreenInput::Sent(Err(problem)) => {
             (model.notice, model.notice_ticks) = (Some(format!("not sent: {problem}")), None);
         }
+        ScreenInput::Answered(Ok(())) => {
+            (model.notice, model.notice_ticks) = (Some("answered".to_owned()), Some(NOTICE_TICKS));
+        }
+        ScreenInput::Answered(Err(problem)) => {
+            (model.notice, model.notice_ticks) = (Some(format!("not answered: {problem}")), None);
+        }
         ScreenInput::Tick(now) => {
             model.screen.now = now;
             fade(model);
@@ -93,6 +107,7 @@ fn press(model: &mut Model, key: Key) -> Option<ScreenEffect> {
     model.notice = None;
     match model.overlay.take() {
         Some(Overlay::Write(draft)) => write(model, draft, key),
+        Some(Overlay::Choose(choice)) => choose(model, choice, key),
         Some(Overlay::Detail { scroll }) => look(model, scroll, key),
         None => walk(model, key),
     }
@@ -130,9 +145,53 @@ fn look(model: &mut Model, scroll: u16, key: Key) -> Option<ScreenEffect> {
     None
 }
 
+/// Chooses an option by its number.
+fn choose(model: &mut Model, choice: RequestChoice, key: Key) -> Option<ScreenEffect> {
+    let number = match key {
+        Key::Escape | Key::Char('q') => return None,
+        Key::Char(c) => c.to_digit(10),
+        _ => None,
+    };
+    let index = number.and_then(|number| usize::try_from(number).ok()?.checked_sub(1));
+    if let Some(option) = index.and_then(|index| choice.options.get(index)) {
+        model.notice = Some("answering…".to_owned());
+        return Some(ScreenEffect::Answer {
+            option_id: option.option_id.clone(),
+            agent_id: choice.agent_id,
+            request_id: choice.request_id,
+        });
+    }
+    model.notice = Some(format!("a number from 1 to {} answers", choice.options.len()));
+    model.overlay = Some(Overlay::Choose(choice));
+    None
+}
+
+/// The choice that a row leads to: the request itself, or that of the peer.
+fn choice_of(model: &Model, row: Row<'_>) -> Option<RequestChoice> {
+    let request = match row {
+        Row::Request(request) => request,
+        Row::Peer(peer) => model.team.request_of(peer)?,
+        Row::Question(_) | Row::Task(_) | Row::Message(_) => return None,
+    };
+    Some(RequestChoice {
+        agent_id: request.agent_id.clone(),
+        request_id: request.request_id.clone(),
+        name: model.team.asker(request).to_owned(),
+        title: request.title.clone(),
+        options: request.options.clone(),
+    })
+}
+
 /// Begins an answer or a message.
 fn start(model: &mut Model, key: Key) {
     let row = model.chosen_row();
+    if key == Key::Char('a')
+        && let Some(choice) = row.and_then(|row| choice_of(model, row))
+    {
+        step(model, 0);
+        model.overlay = Some(Overlay::Choose(choice));
+        return;
+    }
     let begun = match (key, row) {
         (Key::Char('a'), Some(Row::Question(message) | Row::Message(message)))
             if message.is_open() && message.is_to_us() =>

@@ -28,6 +28,13 @@ pub(super) fn draw(model: &Model, frame: &mut Frame<'_>) {
             lists_of(model, lists, frame);
             detail::write(model, draft, sheet, frame);
         }
+        Some(Overlay::Choose(choice)) => {
+            let height = u16::try_from(choice.options.len() + 2).unwrap_or(u16::MAX);
+            let [lists, sheet] =
+                Layout::vertical([Constraint::Min(3), Constraint::Length(height)]).areas(body);
+            lists_of(model, lists, frame);
+            detail::choose(choice, sheet, frame);
+        }
         None => lists_of(model, body, frame),
     }
     frame.render_widget(Paragraph::new(keys(model, foot.width)), foot);
@@ -80,6 +87,7 @@ fn keys(model: &Model, width: u16) -> Line<'static> {
         None if width < 66 => " tab list  enter look  a answer  m write  o away  q leave",
         None => " ↑↓ walk  tab list  enter look  a answer  m write  o away  q leave",
         Some(Overlay::Detail { .. }) => " ↑↓ read  a answer  m write  esc back",
+        Some(Overlay::Choose(_)) => " number answer  esc back",
         Some(Overlay::Write(_)) => " enter send  esc back",
     };
     Line::styled(text, look(model, Style::Dim))

@@ -222,6 +222,7 @@ async fn close_request(
     };
     let answer = RequestAnswerRow { option_id, by };
     tx.close_agent_request(&request.request_id, &answer).await?;
+    settle::withdraw_from_operator(tx, row, &request).await?;
     let about = json!({ "request_id": request.request_id, "kind": request.kind, "by": answer.by });
     tell_team(tx, "request.closed", row, about).await?;
     Ok(())

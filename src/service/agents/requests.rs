@@ -9,18 +9,23 @@ use super::{
     control::{check_live, of_host},
     records::tell_team,
     room::{AGENTS_SCOPE, APPROVE_SCOPE, has_scope},
+    settle,
 };
 use crate::{
     domain::{
-        AccessLevel, AgentId, AgentRequestId, Caller, RowReader, Timestamp,
+        AccessLevel, AgentId, AgentRequestId, Caller, IdReference, PeerId, RowReader, Timestamp,
         agent::{AnswerAgent, RequestKind, RequestOption, RequestOptionKind},
+        limits,
     },
-    service::{Error, Page, ResourceKind, check},
+    service::{Candidate, Error, Page, ResourceKind, check},
     store::{RequestAnswerRow, RequestRow},
 };
 
 /// Time after its deadline in which a host denies a request by itself.
 const HOST_DENIES_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Names the open request that was asked last.
+const LATEST: &str = "latest";
 
 /// What an agent asks, as everybody sees it who may.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -29,6 +34,11 @@ pub struct RequestView {
     pub request_id: AgentRequestId,
     /// Who asks.
     pub agent_id: AgentId,
+    /// The agent's address.
+    pub session_key: String,
+    /// The peer that speaks for the agent, while the request is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_id: Option<PeerId>,
     /// What kind of answer it waits for.
     pub kind: RequestKind,
     /// In one line.
@@ -59,6 +69,8 @@ impl From<RequestRow> for RequestView {
         Self {
             request_id: row.request_id,
             agent_id: row.agent_id,
+            session_key: row.session_key,
+            peer_id: None,
             kind: row.kind,
             title: row.title,
             options: row.options,
@@ -84,7 +96,12 @@ impl Agents {
             self.core.store.agent_requests(&reader, open, before.as_ref(), limit).await
         };
         let key = |row: &RequestRow| (row.opened_at.as_millis(), row.request_id.clone());
-        Ok(Page::read(cursor, limit, read, key).await?.map(RequestView::from))
+        let mut page = Page::read(cursor, limit, read, key).await?.map(RequestView::from);
+        for request in page.items.iter_mut().filter(|request| request.closed_at.is_none()) {
+            let peer = self.core.store.peer_of_session(&request.session_key).await?;
+            request.peer_id = peer.map(|row| row.peer.peer_id);
+        }
+        Ok(page)
     }
 
     /// Answers a request of an agent that the caller names, with the right to steer agents.
@@ -98,10 +115,7 @@ impl Agents {
         let row = self.find(caller, agent).await?;
         has_scope(caller, AGENTS_SCOPE)?;
         check_live(&row)?;
-        let request = self.asked(caller, request_id).await?;
-        if request.agent_id != row.info.id {
-            return Err(Error::not_found(ResourceKind::AgentRequest, request_id));
-        }
+        let request = self.asked(caller, request_id, Some(&row.info.id)).await?;
         self.answer(caller, request, answer).await
     }
 
@@ -112,19 +126,46 @@ impl Agents {
         request_id: &str,
         answer: AnswerRequest,
     ) -> Result<RequestView, Error> {
-        let request = self.asked(caller, request_id).await?;
+        let request = self.asked(caller, request_id, None).await?;
         has_scope(caller, APPROVE_SCOPE)?;
         self.answer(caller, request, answer).await
     }
 
-    async fn asked(&self, caller: &Caller, id: &str) -> Result<RequestRow, Error> {
-        let unknown = || Error::not_found(ResourceKind::AgentRequest, id);
-        let key = AgentRequestId::parse(id).ok_or_else(unknown)?;
-        let row = self.core.store.agent_request(&key).await?.ok_or_else(unknown)?;
-        match caller.access_to(&row.owned) {
-            AccessLevel::Hidden => Err(unknown()),
-            AccessLevel::Read | AccessLevel::Write => Ok(row),
+    /// The request that a text names: by its id, or an open one by the beginning of that or as the latest. Only those of
+    /// `agent`, if that is given.
+    async fn asked(
+        &self,
+        caller: &Caller,
+        text: &str,
+        agent: Option<&AgentId>,
+    ) -> Result<RequestRow, Error> {
+        let unknown = || Error::not_found(ResourceKind::AgentRequest, text);
+        let is_of_agent = |row: &RequestRow| agent.is_none_or(|agent| row.agent_id == *agent);
+        if let Some(key) = AgentRequestId::parse(text)
+            && let Some(row) = self.core.store.agent_request(&key).await?
+        {
+            return match caller.access_to(&row.owned) {
+                AccessLevel::Read | AccessLevel::Write if is_of_agent(&row) => Ok(row),
+                _ => Err(unknown()),
+            };
         }
+        let beginning = IdReference::parse(text, AgentRequestId::PREFIX);
+        let beginning = match beginning {
+            // It has the form of a beginning.
+            _ if text == LATEST => AgentRequestId::PREFIX.to_owned(),
+            Some(IdReference::Prefix(beginning)) => beginning,
+            _ => return Err(unknown()),
+        };
+        let reader = RowReader::of(caller);
+        let open = self.core.store.agent_requests(&reader, true, None, limits::PAGE_MAX).await?;
+        let mut open: Vec<RequestRow> = open
+            .into_iter()
+            .filter(|row| is_of_agent(row) && row.request_id.as_str().starts_with(&beginning))
+            .collect();
+        if text == LATEST {
+            open.truncate(1);
+        }
+        Error::only_one(ResourceKind::AgentRequest, text, open, candidate)
     }
 
     async fn answer(
@@ -140,11 +181,7 @@ impl Agents {
             return Err(closed(&request));
         }
         let AnswerRequest { option_id, text } = answer;
-        check::long(
-            "text",
-            text.as_deref().unwrap_or_default(),
-            crate::domain::limits::REPLY_BYTES,
-        )?;
+        check::long("text", text.as_deref().unwrap_or_default(), limits::REPLY_BYTES)?;
         let known: Vec<&str> =
             request.options.iter().map(|option| option.option_id.as_str()).collect();
         match &option_id {
@@ -191,6 +228,7 @@ impl Agents {
                     }
                     tx.close_agent_request(&id, &answer).await?;
                     if let Some(agent) = tx.agent(&known.agent_id).await? {
+                        settle::withdraw_from_operator(tx, &agent, &known).await?;
                         let about =
                             json!({ "request_id": id, "kind": known.kind, "by": answer.by });
                         tell_team(tx, "request.closed", &agent, about).await?;
@@ -226,6 +264,11 @@ impl Agents {
         }
         Ok(())
     }
+}
+
+fn candidate(request: &RequestRow) -> Candidate {
+    let about = format!("{}: {}", request.session_key, request.title);
+    Candidate { id: request.request_id.as_str().to_owned(), about }
 }
 
 fn closed(request: &RequestRow) -> Error {

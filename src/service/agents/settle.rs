@@ -8,14 +8,17 @@ use serde_json::json;
 
 use crate::{
     domain::{
-        Caller, MessageType, NewEvent, NewMessage, PeerId, Principal, Task, TaskChange, TaskReport,
-        TaskStatus, TokenId,
+        Caller, DeliveryState, MessageType, NewEvent, NewMessage, PeerId, Principal, Task,
+        TaskChange, TaskReport, TaskStatus, TokenId,
         agent::{AgentBackend, AgentState, TurnEnd, TurnOutcome},
         conversation::SourceTool,
         limits,
     },
     service::{Error, core::Core, tasks, team},
-    store::{AgentRow, DispatchRow, DispatchState, MessageTerms, RequestRow, TaskRow, WriteTx},
+    store::{
+        AgentRow, DispatchRow, DispatchState, MessageTerms, RequestRow, StoreError, TaskRow,
+        WriteTx,
+    },
 };
 
 /// Attempts with agents that were lost before they had the prompt.
@@ -347,20 +350,43 @@ pub(super) async fn tell_operator(
     let info = &row.info;
     let options: Vec<&str> =
         request.options.iter().map(|option| option.option_id.as_str()).collect();
+    // What is asked comes first: lists show the beginning alone.
     let text = format!(
-        "Agent {} ({}) asks: {}\nAnswer with one of {}: svc agent answer {} {} OPTION",
+        "May I? {}\n{} ({}) waits for one of {}: svc agent answer {} {} OPTION",
+        request.title,
         info.session_key,
         info.id,
-        request.title,
         options.join(", "),
         info.id,
         request.request_id
     );
     for peer in tx.operator_peers(limits::TOLD_PEERS).await? {
-        let key = format!("request-{}", request.request_id);
+        let key = Some(message_key(request));
         let project = row.owned.project.as_deref();
         let asks = (SourceTool::AgentRequest, text.clone());
-        tell(tx, core, &info.session_key, project, peer, asks, Some(key)).await?;
+        tell(tx, core, &info.session_key, project, peer, asks, key).await?;
+    }
+    Ok(())
+}
+
+/// The idempotency key of the messages about a request.
+fn message_key(request: &RequestRow) -> String {
+    format!("request-{}", request.request_id)
+}
+
+/// Acknowledges the messages about a request that is closed: nobody has to answer it any more.
+pub(super) async fn withdraw_from_operator(
+    tx: &mut WriteTx,
+    row: &AgentRow,
+    request: &RequestRow,
+) -> Result<(), StoreError> {
+    let key = message_key(request);
+    // As `tell` wrote them.
+    let own = tx.peer_of_session(&row.info.session_key).await?;
+    let own = own.as_ref().map_or(row.info.session_key.as_str(), |own| own.peer.peer_id.as_str());
+    for message in tx.messages_by_key(own, &key).await? {
+        let to = message.to_peer.clone();
+        team::advance(tx, &to, &mut [message], DeliveryState::Acked, None).await?;
     }
     Ok(())
 }

@@ -184,7 +184,7 @@ impl Hooks {
         let needs_name = match &known.peer {
             _ if event.is_of_sub_agent() => false,
             None => true,
-            // It comes back, and another has its name by now.
+            // It comes back, and another has or had its name by now.
             Some(own) => event.is_start() && self.is_taken_from(own, &base).await?,
         };
         let peer_name =
@@ -196,6 +196,9 @@ impl Hooks {
     async fn is_taken_from(&self, own: &Peer, base: &str) -> Result<bool, Error> {
         if !own.display_name.starts_with(base) {
             return Ok(false);
+        }
+        if own.is_put_aside() {
+            return Ok(true);
         }
         let namesakes =
             self.core.store.peers_named(&own.display_name, limits::PAGE_DEFAULT).await?;
@@ -215,19 +218,44 @@ impl Hooks {
         let own = known.peer.as_ref().map(|peer| &peer.peer_id);
         let mut name = base.to_owned();
         for number in 2..limits::PEER_NAMES {
-            let namesakes = self.core.store.peers_named(&name, limits::PAGE_DEFAULT).await?;
-            let is_free = |row: &PeerRow| {
-                // The sessions of one process follow each other, as after `/clear`.
-                let is_predecessor = process.is_some() && row.process().as_ref() == process;
-                Some(&row.peer.peer_id) == own
-                    || row.peer.frees_its_name(is_predecessor, known.arrived)
-            };
-            if namesakes.iter().all(is_free) {
+            let mut is_free = true;
+            for row in self.namesakes(&name).await? {
+                is_free &= Some(&row.peer.peer_id) == own
+                    || self.frees_its_name(&row, process, known.arrived).await?;
+            }
+            if is_free {
                 break;
             }
             name = format!("{base}-{number}");
         }
         Ok(name)
+    }
+
+    /// Peers of this name. Of one whose process is gone the daemon may not have heard yet.
+    async fn namesakes(&self, name: &str) -> Result<Vec<PeerRow>, Error> {
+        let rows = self.core.store.peers_named(name, limits::PAGE_DEFAULT).await?;
+        let is_gone = |row: &PeerRow| {
+            row.peer.status != PeerStatus::Offline
+                && row.process().is_some_and(|process| !process::is_running(&process))
+        };
+        if !rows.iter().any(is_gone) {
+            return Ok(rows);
+        }
+        self.team.sweep_peers().await?;
+        Ok(self.core.store.peers_named(name, limits::PAGE_DEFAULT).await?)
+    }
+
+    async fn frees_its_name(
+        &self,
+        row: &PeerRow,
+        process: Option<&ClientProcess>,
+        now: Timestamp,
+    ) -> Result<bool, Error> {
+        // The sessions of one process follow each other, as after `/clear`.
+        let is_predecessor = process.is_some() && row.process().as_ref() == process;
+        let is_unmentioned = row.peer.status == PeerStatus::Offline
+            && self.core.store.is_unmentioned(&row.peer.peer_id).await?;
+        Ok(row.peer.frees_its_name(is_predecessor, is_unmentioned, now))
     }
 
     /// Composes the reply for whoever reads it.

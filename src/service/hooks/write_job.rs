@@ -261,6 +261,10 @@ impl HookWriteJob {
             Some(free) if self.is_renamed || known_name.is_none() => Some(free.clone()),
             _ => known_name,
         };
+        if let (Some(name), Some(_)) = (&name, &self.peer_name) {
+            let own = known.as_ref().map(|row| &row.peer.peer_id);
+            team::put_aside(tx, name, client, own).await?;
+        }
         let input = RegisterInput {
             display_name: name.unwrap_or_else(|| client.to_owned()),
             backend: client.to_owned(),

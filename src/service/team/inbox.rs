@@ -38,6 +38,8 @@ pub struct ListedMessage {
     /// Name of the receiver, if it is a peer still.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to_name: Option<String>,
+    /// Whether it is a question that waits for its answer.
+    pub open: bool,
     /// Whether the receiver has answered it: with its id as `correlation_id`, or with the one that it has.
     pub answered: bool,
 }
@@ -76,6 +78,16 @@ pub struct BroadcastReach {
     /// Peers whose inbox is full and did not take it. Absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_by: Vec<PeerId>,
+}
+
+/// Whether somebody may still answer a question that nobody has answered.
+fn is_open(entry: &MessageListRow) -> bool {
+    let Message { kind, state, .. } = &entry.row.message;
+    let is_lost = matches!(
+        state,
+        DeliveryState::Expired | DeliveryState::Refused | DeliveryState::Undeliverable
+    );
+    *kind == MessageType::Query && !entry.is_answered && !is_lost
 }
 
 impl BroadcastReach {
@@ -284,6 +296,7 @@ impl Team {
         };
         let page = Page::read(cursor, limit, read, |entry: &MessageListRow| entry.row.id).await?;
         Ok(page.map(|entry| ListedMessage {
+            open: is_open(&entry),
             message: entry.row.message,
             bytes: entry.bytes,
             from_name: entry.from_name,

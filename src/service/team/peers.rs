@@ -438,6 +438,23 @@ pub(in crate::service) async fn update(
     Ok(row.peer)
 }
 
+/// Gives those who have a name and are not here one of their own each: another session of their client has it from now on.
+pub(in crate::service) async fn put_aside(
+    tx: &mut WriteTx,
+    name: &str,
+    backend: &str,
+    own: Option<&PeerId>,
+) -> Result<(), StoreError> {
+    for mut row in tx.absent_namesakes(name, backend, limits::PAGE_DEFAULT).await? {
+        if Some(&row.peer.peer_id) != own {
+            row.peer.display_name = row.peer.name_aside();
+            tx.put_peer(&row).await?;
+            note(tx, "peer.updated", &row.peer).await?;
+        }
+    }
+    Ok(())
+}
+
 /// Whether a peer is this session token's: it was registered with it, or stands for a session of its own.
 async fn is_own(
     tx: &mut WriteTx,

@@ -314,6 +314,22 @@ impl WriteTx {
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
+    /// What was stored for this key from this sender, whoever the receiver is.
+    pub async fn messages_by_key(
+        &mut self,
+        from: &str,
+        key: &str,
+    ) -> Result<Vec<Message>, StoreError> {
+        let rows = messages!(
+            select_all,
+            self,
+            "where from_peer = ? and idempotency_key = ? and idempotency_key is not null order by id",
+            from,
+            key
+        );
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+    }
+
     /// Those of these receivers that have a message of this key from this sender.
     pub async fn receivers_of_key(
         &mut self,

@@ -170,6 +170,24 @@ impl WriteTx {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
+    /// Sessions of a client that have this name and are not here, at most `limit`.
+    pub async fn absent_namesakes(
+        &mut self,
+        name: &str,
+        backend: &str,
+        limit: u32,
+    ) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(
+            select_all,
+            self,
+            "where display_name = ? and backend = ? and status = 'offline' and session_id <> '' limit ?",
+            name,
+            backend,
+            limit
+        );
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
     /// Peers that the operator acts as, those heard of last first.
     pub async fn operator_peers(&mut self, limit: u32) -> Result<Vec<PeerId>, StoreError> {
         let ids = sqlx::query_scalar!(
@@ -330,6 +348,24 @@ impl Store {
         .fetch_all(&self.readers)
         .await?;
         rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
+    /// Whether a peer's session is over, and no message is from it, or for it alone. Only messages that are younger than the
+    /// peer are looked at: ids begin with their time.
+    pub async fn is_unmentioned(&self, id: &PeerId) -> Result<bool, StoreError> {
+        let id = id.as_str();
+        let is_unmentioned = sqlx::query_scalar!(
+            r#"select exists (
+                select 1 from peer join session using (session_id)
+                where peer_id = ?1 and session.ended_at is not null
+            ) and not exists (
+                select 1 from message
+                where message_id >= 'msg_' || substr(?1, 6, 10)
+                    and (from_peer = ?1 or (to_peer = ?1 and type <> 'broadcast'))
+            ) as "is_unmentioned!: bool""#,
+            id
+        );
+        Ok(is_unmentioned.fetch_one(&self.readers).await?)
     }
 
     /// Peers that stand for sessions which the daemon does not run, those heard of last first, at most `limit`.

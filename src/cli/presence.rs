@@ -1,0 +1,46 @@
+//! The person at this terminal is here for as long as a command shows what happens.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::Context;
+use crate::client::{Client, ClientError, TokenSource};
+use crate::domain::PeerId;
+
+/// How often it is said: a peer that says nothing for a minute is away.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Says that the operator is here, which also makes the operator's own peer if there is none yet.
+pub(super) async fn say(client: &Client) -> Result<Value, ClientError> {
+    client.post(&format!("/v1/peers/{}/heartbeat", PeerId::OPERATOR), &json!({})).await
+}
+
+/// Says so again and again, until it is dropped.
+#[derive(Debug)]
+pub(super) struct OperatorPresence(JoinHandle<()>);
+
+impl OperatorPresence {
+    pub(super) fn keep(context: &Context) -> Self {
+        let context = context.clone();
+        Self(tokio::spawn(async move {
+            loop {
+                // A daemon that is away hears of it when it is back. A session's token is not the operator's.
+                if let Ok(client) = context.client()
+                    && client.target().token_source != TokenSource::Env
+                {
+                    say(&client).await.ok();
+                }
+                sleep(INTERVAL).await;
+            }
+        }))
+    }
+}
+
+impl Drop for OperatorPresence {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
