@@ -556,7 +556,7 @@ fn kill_nine_of_the_daemon_runs_no_prompt_twice_and_leaves_none_open() {
         d.restart();
     }
     for (task, prompt) in &tasks {
-        let end = over_late(&d, task);
+        let end = over_late(&d, task, 2 * rounds);
         assert_eq!(end["status"], "done", "{end}");
         assert_eq!(end["result"], format!("did {prompt}"), "{end}");
         let log = events(&d, &format!("task/{task}"));
@@ -578,9 +578,10 @@ fn kill_nine_of_the_daemon_runs_no_prompt_twice_and_leaves_none_open() {
     }
 }
 
-/// Agents whose launch a killed daemon did not finish are given up after a while, and tried again.
-fn over_late(d: &Caller, task: &str) -> Value {
-    until(Duration::from_mins(2), || {
+/// Agents whose launch a killed daemon did not finish are given up after a while, and tried again behind those that wait,
+/// which take up to `behind` seconds.
+fn over_late(d: &Caller, task: &str, behind: u64) -> Value {
+    until(Duration::from_secs(120 + behind), || {
         let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
         task["closed_at"].is_string().then_some(task)
     })
