@@ -152,8 +152,12 @@ async fn wait(
         return Err(Error::invalid("seconds", "must be from 1 to 25").into());
     }
     let bound = Duration::from_secs(seconds.into());
+    // A daemon that goes down is not held up: the next one is asked again.
+    let end = async {
+        tokio::time::timeout(bound, app.stop.cancelled()).await.ok();
+    };
     let waiter = MailWaiter { id: input.waiter, lost: input.lost };
-    Ok(Json(match app.services.hooks.await_mail(&caller, &id, waiter, bound).await? {
+    Ok(Json(match app.services.hooks.await_mail(&caller, &id, waiter, end).await? {
         MailWait::Message(mail) => {
             Waited::Message { text: mail.text.into_string(), headline: mail.headline.into_string() }
         }

@@ -154,7 +154,10 @@ async fn wait_for_login(
 ) -> Result<Json<LoginState>, Problem> {
     let key = key_of(&app, &caller, &query, &name)?;
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(MAX_LOGIN_WAIT).min(MAX_LOGIN_WAIT));
-    let outcome = sources(&app)?.login_outcome(&key, body.redirect.as_deref(), wait).await;
+    let outcome = sources(&app)?.login_outcome(&key, body.redirect.as_deref(), wait);
+    // A daemon that goes down is not held up.
+    let outcome = app.stop.run_until_cancelled(outcome).await;
+    let outcome = outcome.unwrap_or(Some(LoginOutcome::Waiting));
     let outcome =
         outcome.ok_or_else(|| Problem::new(Code::Conflict, format!("nobody logs in to {name}")))?;
     let (state, reason) = match outcome {

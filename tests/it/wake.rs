@@ -285,3 +285,22 @@ fn a_daemon_that_was_killed_comes_back_once_and_one_that_was_stopped_does_not() 
     svc(&d.home, &["stop"]).ok();
     assert_eq!(d.home.daemon_json(), None);
 }
+
+#[test]
+fn who_waits_holds_up_no_stop() {
+    let mut d = Daemon::start();
+    begin(&d, "claude", "a");
+    let caller = d.with_token(&d.home.token().expect("a token"));
+    let waiting = std::thread::spawn(move || {
+        let wait = json!({ "waiter": "hook_2" });
+        caller.post("/v1/sessions/a/wait", &wait).ok(200)
+    });
+    // An earlier waiter is sent away as soon as the later one is there.
+    eventually(SOON, || {
+        let earlier = json!({ "waiter": "hook_1", "seconds": 1 });
+        d.post("/v1/sessions/a/wait", &earlier).ok(200)["state"] == "retired"
+    });
+    // Connections that do not end get ten.
+    d.stop_within(Duration::from_secs(8));
+    assert_eq!(waiting.join().expect("an answer")["state"], "nothing");
+}

@@ -1,8 +1,8 @@
 //! Waiting for mail on behalf of an idle session: a hook cannot, as its client waits for it.
 
-use std::time::Duration;
+use std::pin::pin;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::{
     mail::{self, HandedMail},
@@ -39,7 +39,7 @@ pub enum MailWait {
 }
 
 impl Hooks {
-    /// Waits until there is a message for a session's peer, for at most `bound`.
+    /// Waits until there is a message for a session's peer, or until `end`.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the session has no peer, or is not the caller's yet; [`Error::Forbidden`] if it is another's;
@@ -49,7 +49,7 @@ impl Hooks {
         caller: &Caller,
         session_id: &str,
         waiter: MailWaiter,
-        bound: Duration,
+        end: impl Future<Output = ()> + Send,
     ) -> Result<MailWait, Error> {
         check::key("session_id", Some(session_id))?;
         let unknown = || Error::not_found(ResourceKind::PeerOfSession, session_id);
@@ -68,7 +68,7 @@ impl Hooks {
         let Some(mut latest) = entered else {
             return Ok(MailWait::Retired);
         };
-        let end = Instant::now() + bound;
+        let mut end = pin!(end);
         let store = &self.core.store;
         let peer = store.peer_of_session(session_id).await?.ok_or_else(unknown)?.peer;
         let stream = StreamName::of("peer", &peer.peer_id);
@@ -91,7 +91,7 @@ impl Hooks {
             tokio::select! {
                 () = listener.wait(view.head) => {}
                 _ = latest.changed() => return Ok(MailWait::Retired),
-                () = sleep_until(end) => return Ok(MailWait::Nothing),
+                () = &mut end => return Ok(MailWait::Nothing),
             }
         }
     }
