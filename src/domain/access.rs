@@ -118,6 +118,7 @@ mod tests {
             scopes: scopes.iter().map(|scope| Scope((*scope).to_owned())).collect(),
             project: project.map(Arc::from),
             process: None,
+            folder: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Who is asking. Made from the credential alone, and handed to every service call.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,8 @@ pub enum Caller {
         project: Option<Arc<str>>,
         /// The process that the token was given to; `None` if a person minted it.
         process: Option<Arc<ClientProcess>>,
+        /// The folder that the token was made for or first seen in.
+        folder: Option<Arc<str>>,
     },
 }
 
@@ -64,6 +66,19 @@ impl Caller {
         match self {
             Self::Operator => None,
             Self::Session { project, .. } => project.as_deref(),
+        }
+    }
+
+    /// The folder of the caller's project that it works in; the project where no folder of it is known.
+    pub fn folder(&self) -> Option<&str> {
+        let project = self.project()?;
+        match self {
+            Self::Session { folder: Some(folder), .. }
+                if Path::new(&**folder).starts_with(project) =>
+            {
+                Some(folder)
+            }
+            Self::Operator | Self::Session { .. } => Some(project),
         }
     }
 

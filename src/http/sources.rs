@@ -13,7 +13,6 @@ use super::{
     openapi::Operation,
 };
 use crate::{
-    config::sources::project_root,
     domain::{Caller, source::SourceView},
     service::sources::SourceKey,
     sources::{LoginOutcome, OpenLogin, SourceManager},
@@ -127,8 +126,7 @@ const MAX_LOGIN_WAIT: u64 = 25_000;
 /// The server in force of a name, for the operator.
 fn key_of(app: &App, caller: &Caller, query: &OfProject, name: &str) -> Result<SourceKey, Problem> {
     operators_own(caller)?;
-    let found = sources(app)?.find(project_of(caller, query), name).ok_or_else(|| unknown(name))?;
-    Ok(SourceKey { name: found.name, project: found.project.unwrap_or_default() })
+    sources(app)?.key_of(folder_of(caller, query), name).ok_or_else(|| unknown(name))
 }
 
 async fn log_in(
@@ -202,13 +200,12 @@ struct SourceLog {
     log: String,
 }
 
-/// The project whose servers the caller sees. The operator may name any folder of it.
-fn project_of<'a>(caller: &'a Caller, query: &'a OfProject) -> Option<&'a str> {
+/// The folder whose servers the caller sees. The operator may name any.
+fn folder_of<'a>(caller: &'a Caller, query: &'a OfProject) -> Option<&'a str> {
     if caller.is_operator() {
-        let folder = query.project.as_deref().filter(|folder| folder.starts_with('/'))?;
-        project_root(std::path::Path::new(folder)).to_str()
+        query.project.as_deref().filter(|folder| folder.starts_with('/'))
     } else {
-        caller.project()
+        caller.folder()
     }
 }
 
@@ -230,7 +227,7 @@ fn all(app: &App, caller: &Caller, project: Option<&str>) -> Result<Json<SourceL
     let mut problems = manager.problems(project);
     // A session hears of its project's files alone.
     problems.retain(|problem| {
-        caller.is_operator() || project.is_some_and(|root| problem.starts_with(root))
+        caller.is_operator() || caller.project().is_some_and(|root| problem.starts_with(root))
     });
     Ok(Json(SourceList { count: sources.len(), sources, problems }))
 }
@@ -264,7 +261,7 @@ async fn list(
     caller: Caller,
     Query(query): Query<OfProject>,
 ) -> Result<Json<SourceList>, Problem> {
-    all(&app, &caller, project_of(&caller, &query))
+    all(&app, &caller, folder_of(&caller, &query))
 }
 
 async fn get(
@@ -273,7 +270,7 @@ async fn get(
     Path(name): Path<String>,
     Query(query): Query<OfProject>,
 ) -> Result<Json<SourceView>, Problem> {
-    one(&app, &caller, project_of(&caller, &query), &name)
+    one(&app, &caller, folder_of(&caller, &query), &name)
 }
 
 async fn log(
@@ -283,7 +280,7 @@ async fn log(
     Query(query): Query<OfProject>,
 ) -> Result<Json<SourceLog>, Problem> {
     operators_own(&caller)?;
-    let log = sources(&app)?.log(project_of(&caller, &query), &name);
+    let log = sources(&app)?.log(folder_of(&caller, &query), &name);
     log.map(|log| Json(SourceLog { log })).ok_or_else(|| unknown(&name))
 }
 
@@ -300,7 +297,7 @@ async fn reconnect(
     Query(query): Query<OfProject>,
 ) -> Result<Json<SourceView>, Problem> {
     operators_own(&caller)?;
-    let project = project_of(&caller, &query);
+    let project = folder_of(&caller, &query);
     let found = one(&app, &caller, project, &name)?;
     if !sources(&app)?.reconnect(project, &name) {
         let reason = found.0.reason.unwrap_or_default();
@@ -335,7 +332,7 @@ fn switch(
     enabled: bool,
 ) -> Result<Json<SourceView>, Problem> {
     operators_own(caller)?;
-    let project = project_of(caller, query);
+    let project = folder_of(caller, query);
     one(app, caller, project, name)?;
     sources(app)?.switch(name, enabled).map_err(|error| {
         tracing::error!(error = %error, "a decision cannot be written");

@@ -241,6 +241,7 @@ mod tests {
             scopes: Arc::from([]),
             project: None,
             process: None,
+            folder: None,
         }
     }
 

@@ -372,7 +372,7 @@ pub(super) fn serves(instance_of: &Arc<super::spec::SourceSpec>, call: &Call) ->
         Sharing::Project => {
             let project = call.caller.project().unwrap_or_default();
             // The instance that learns the lists runs in the project whose file names it.
-            let is_own = instance_of.key.project() == Some(project);
+            let is_own = instance_of.root.as_deref() == Some(project);
             if is_own { String::new() } else { project.to_owned() }
         }
         Sharing::Session => {

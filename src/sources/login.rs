@@ -37,7 +37,8 @@ impl SourceManager {
     pub async fn log_in(&self, key: &SourceKey, port: Option<u16>) -> Result<OpenLogin, String> {
         let spec = self.spec(key).ok_or("it is not to run")?;
         let secrets = self.vault().secrets(&key.name).map_err(|error| error.to_string())?;
-        let filled = spec.fill(&Variables { secrets: &secrets, env: self.env() }, key.project())?;
+        let filled =
+            spec.fill(&Variables { secrets: &secrets, env: self.env() }, spec.root.as_deref())?;
         let (SourceTransport::Remote { oauth, .. }, FilledEntry::Remote(filled)) =
             (&spec.entry.transport, filled)
         else {

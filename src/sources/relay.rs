@@ -387,7 +387,7 @@ fn visibility_of(spec: &SourceSpec, serves: &str, call: &Call) -> StreamVisibili
             let owner = call.caller.principal().to_string();
             return StreamVisibility::shared(&Ownership::of_row(&owner, String::new()));
         }
-        Sharing::Shared | Sharing::Project => &spec.key.project,
+        Sharing::Shared | Sharing::Project => spec.root.as_deref().unwrap_or_default(),
     };
     if project.is_empty() {
         return StreamVisibility::Team;
@@ -404,7 +404,13 @@ mod tests {
         let (entry, _) = SourceEntry::parse(&json!({ "command": "x" }), true).expect("is good");
         let key = SourceKey { name: name.to_owned(), project: String::new() };
         (
-            Arc::new(SourceSpec { key, entry, fingerprint: String::new(), secrets: String::new() }),
+            Arc::new(SourceSpec {
+                key,
+                root: None,
+                entry,
+                fingerprint: String::new(),
+                secrets: String::new(),
+            }),
             Arc::new(lists),
         )
     }

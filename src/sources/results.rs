@@ -246,6 +246,7 @@ mod tests {
             scopes: [].into(),
             project: project.map(Arc::from),
             process: None,
+            folder: None,
         }
     }
 

@@ -38,7 +38,10 @@ const INHERITED: [&str; 14] = [
 /// A server that is to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SourceSpec {
+    /// Its name, and the folder of the project's file that names it.
     pub(super) key: SourceKey,
+    /// Root of that project.
+    pub(super) root: Option<String>,
     pub(super) entry: SourceEntry,
     /// Changes with each change of the entry.
     pub(super) fingerprint: String,
@@ -92,13 +95,18 @@ impl Variables<'_> {
     }
 }
 
+/// What names the server of an entry.
+pub(super) fn key_of(planned: &PlannedSource) -> SourceKey {
+    SourceKey { name: planned.name.clone(), project: planned.folder.clone().unwrap_or_default() }
+}
+
 impl SourceSpec {
     /// The server of an entry that counts; `None` if it cannot be used.
     pub(super) fn of(planned: &PlannedSource) -> Option<Self> {
         let entry = planned.entry.as_ref().ok()?.clone();
-        let project = planned.project.clone().unwrap_or_default();
-        let key = SourceKey { name: planned.name.clone(), project };
-        Some(Self { key, entry, fingerprint: planned.fingerprint.clone(), secrets: String::new() })
+        let (key, root) = (key_of(planned), planned.project.clone());
+        let fingerprint = planned.fingerprint.clone();
+        Some(Self { key, root, entry, fingerprint, secrets: String::new() })
     }
 
     /// Whether it is a server inside the daemon.
@@ -167,7 +175,7 @@ impl SourceSpec {
                 ],
             ]
             .concat(),
-            cwd: PathBuf::from(self.key.project().or(root).unwrap_or(&home)),
+            cwd: PathBuf::from(self.root.as_deref().or(root).unwrap_or(&home)),
         });
         used.extend(variables.secrets.values().cloned());
         Ok(FilledRemote { kind: *kind, url, headers: fixed, helper, redactor: Redactor::new(used) })
@@ -238,7 +246,13 @@ mod tests {
         });
         let (entry, _) = SourceEntry::parse(&written, true).expect("is good");
         let key = SourceKey { name: "x".to_owned(), project: String::new() };
-        let spec = SourceSpec { key, entry, fingerprint: String::new(), secrets: String::new() };
+        let spec = SourceSpec {
+            key,
+            root: None,
+            entry,
+            fingerprint: String::new(),
+            secrets: String::new(),
+        };
         let pairs =
             [("PATH", "/bin"), ("HOME", "/h"), ("KEY", "of-env"), ("EXTRA", "e"), ("OTHER", "o")];
         let env: Env = pairs.into_iter().collect();

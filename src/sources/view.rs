@@ -118,7 +118,13 @@ mod tests {
         let written = json!({ "command": "x", "exclude_tools": ["drop_*"], "listed": ["keep"], "scope": "exec" });
         let (entry, _) = SourceEntry::parse(&written, true).expect("is good");
         let key = SourceKey { name: "s".to_owned(), project: String::new() };
-        let spec = SourceSpec { key, entry, fingerprint: String::new(), secrets: String::new() };
+        let spec = SourceSpec {
+            key,
+            root: None,
+            entry,
+            fingerprint: String::new(),
+            secrets: String::new(),
+        };
         let schema = json!({ "type": "object", "anyOf": [{}] });
         let lists = OfferedLists {
             tools: vec![

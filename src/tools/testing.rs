@@ -43,6 +43,7 @@ impl World {
             scopes: Arc::new([Scope("none".to_owned())]),
             project: None,
             process: None,
+            folder: None,
         };
         Call::alone(self.services.clone(), caller)
     }

@@ -15,7 +15,7 @@ use super::super::{Context, UsageError};
 use super::args::{AddArgs, EntryScope, EntryTransport};
 use crate::client::ClientError;
 use crate::config::FileConfig;
-use crate::config::sources::{SourceChoices, SourceDocument, project_root};
+use crate::config::sources::{SourceChoices, SourceDocument, project_files, project_root};
 use crate::domain::source::{BUILTIN_CORE, SourceEntry, source_name};
 use crate::private_file;
 
@@ -235,7 +235,10 @@ async fn put(
 }
 
 pub(super) async fn remove(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
-    for target in [ServerFile::of_project()?, ServerFile::of_user(context)] {
+    let here = std::env::current_dir().context("cannot tell the present folder")?;
+    let of_project =
+        project_files(&here).into_iter().map(|path| ServerFile { path, is_toml: false });
+    for target in of_project.chain([ServerFile::of_user(context)]) {
         if !target.path.exists() {
             continue;
         }
@@ -273,7 +276,7 @@ pub(super) async fn switch(context: &Context, name: &str, on: bool) -> anyhow::R
 pub(super) async fn approve(context: &Context, file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     let path = match file {
         Some(file) => std::path::absolute(file)?,
-        None => ServerFile::of_project()?.path,
+        None => waiting_file(context)?,
     };
     let (document, text) = match SourceDocument::load(&path) {
         None => bail!("there is no {}", path.display()),
@@ -290,6 +293,20 @@ pub(super) async fn approve(context: &Context, file: Option<PathBuf>) -> anyhow:
         output::line(&told)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The nearest file of this folder's project that is not approved as it is; the nearest one if all are.
+fn waiting_file(context: &Context) -> anyhow::Result<PathBuf> {
+    let here = std::env::current_dir().context("cannot tell the present folder")?;
+    let choices = SourceChoices::load(&context.paths.home).unwrap_or_default();
+    let mut files = project_files(&here);
+    files.retain(|file| file.symlink_metadata().is_ok());
+    let waits = |file: &PathBuf| match SourceDocument::load(file) {
+        Some(Ok((_, text))) => !choices.is_approved(file, &text),
+        _ => true,
+    };
+    let waiting = files.iter().find(|file| waits(file)).or(files.first());
+    Ok(waiting.cloned().unwrap_or(ServerFile::of_project()?.path))
 }
 
 fn decide(context: &Context, change: impl FnOnce(&mut SourceChoices)) -> anyhow::Result<()> {

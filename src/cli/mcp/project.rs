@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::super::Context;
 use crate::client::{Client, Token};
-use crate::config::sources::project_root;
 
 /// How long its token is good if this process is killed, in seconds.
 const TTL: u64 = 3600;
@@ -30,7 +29,6 @@ impl ProjectClient {
     pub(super) async fn new(context: &Context, scope: Option<&str>) -> anyhow::Result<Self> {
         let operator = context.client()?;
         let project = std::env::current_dir().ok();
-        let project = project.as_deref().map(project_root);
         let mut scopes = vec!["read", "exec"];
         scopes.extend(scope);
         let wish = json!({

@@ -12,7 +12,7 @@ use super::super::{Context, tools};
 use super::project::ProjectClient;
 use crate::client::{encode, with_query};
 use crate::config::Flags;
-use crate::config::sources::project_root;
+use crate::config::sources::project_files;
 
 const LIST: Listing = Listing {
     items: "sources",
@@ -41,9 +41,9 @@ const TOOLS: Listing = Listing {
 /// The path of a request about servers, for callers of this folder.
 fn path(route: &str) -> anyhow::Result<String> {
     let here = std::env::current_dir().context("cannot tell the present folder")?;
-    let root = project_root(&here);
-    let root = root.join(".mcp.json").exists().then(|| root.display().to_string());
-    Ok(with_query(route, &[("project", root.as_deref())]))
+    let has_file = project_files(&here).iter().any(|file| file.symlink_metadata().is_ok());
+    let folder = has_file.then(|| here.display().to_string());
+    Ok(with_query(route, &[("project", folder.as_deref())]))
 }
 
 pub(super) fn path_of(name: &str, action: &str) -> anyhow::Result<String> {

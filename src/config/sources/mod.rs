@@ -12,5 +12,8 @@ mod vault;
 pub use choices::{SourceChoices, content_hash};
 pub use file::{FoundSource, SourceDocument};
 pub use import::{ImportFile, ImportedClient};
-pub use plan::{FlagSources, PlannedSource, SourceFiles, SourcePlan, SourceStanding, project_root};
+pub use plan::{
+    FlagSources, PlannedSource, SourceFiles, SourcePlan, SourceStanding, naming_folder,
+    project_files, project_root,
+};
 pub use vault::{MAX_SOURCE_SECRET, SourceVault};

@@ -11,6 +11,9 @@ use super::{FoundSource, ImportFile, SourceChoices, SourceDocument};
 use crate::bounded_file;
 use crate::domain::source::{SourceEntry, SourceProblem};
 
+/// The file of a folder that names servers for its project's callers.
+const PROJECT_FILE: &str = ".mcp.json";
+
 /// Where to look for servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFiles {
@@ -42,6 +45,8 @@ pub struct PlannedSource {
     pub name: String,
     /// Root of the project whose file names it.
     pub project: Option<String>,
+    /// The folder of that file: the root, or one below it.
+    pub folder: Option<String>,
     /// The file that names it.
     pub from: String,
     /// The entry, or what is wrong with it.
@@ -84,6 +89,7 @@ pub struct SourcePlan {
 struct Layer {
     from: String,
     project: Option<String>,
+    folder: Option<String>,
     is_approved: bool,
     found: Vec<FoundSource>,
 }
@@ -138,7 +144,7 @@ impl SourceFiles {
         match FileConfig::load(&self.config_file) {
             Ok(file) => {
                 let found = SourceDocument::of_config(file.source_entries()).0;
-                Some(Layer { from, project: None, is_approved: true, found })
+                Some(Layer { from, project: None, folder: None, is_approved: true, found })
             }
             Err(error) => {
                 problems.push(error.to_string());
@@ -177,7 +183,9 @@ impl SourceFiles {
         let layers = self.imports.iter().rev().filter_map(|file| {
             let from = file.path().display().to_string();
             match file.found()? {
-                Ok(found) => Some(Layer { from, project: None, is_approved: true, found }),
+                Ok(found) => {
+                    Some(Layer { from, project: None, folder: None, is_approved: true, found })
+                }
                 Err(problem) => {
                     problems.push(format!("{from} {problem}"));
                     None
@@ -191,7 +199,7 @@ impl SourceFiles {
 impl Layer {
     fn of_flag(flag: &FlagSources) -> Self {
         let (from, found) = (flag.from.clone(), flag.document.0.clone());
-        Self { from, project: None, is_approved: true, found }
+        Self { from, project: None, folder: None, is_approved: true, found }
     }
 }
 
@@ -205,6 +213,7 @@ fn layer_of_file(
         Ok((document, text)) => Some(Layer {
             from: path.display().to_string(),
             project: project.map(str::to_owned),
+            folder: project.and(path.parent()).map(|up| up.display().to_string()),
             is_approved: is_approved(&text),
             found: document.0,
         }),
@@ -233,17 +242,29 @@ pub fn project_root(folder: &Path) -> &Path {
     folder.ancestors().find(|up| up.join(".git").exists()).unwrap_or(folder)
 }
 
-/// The files of a project, the nearest to the folder first.
+/// The files of a folder's project that may name servers for it, the nearest first.
+pub fn project_files(folder: &Path) -> Vec<PathBuf> {
+    let root = project_root(folder);
+    let folders = folder.ancestors().take_while(|up| up.starts_with(root));
+    folders.map(|up| up.join(PROJECT_FILE)).collect()
+}
+
+/// The nearest folder above a folder, up to its project's, that names servers; else the project's. All below it have the same
+/// servers.
+pub fn naming_folder(folder: &Path) -> PathBuf {
+    let files = project_files(folder);
+    let nearest = files.iter().find(|file| file.symlink_metadata().is_ok()).or(files.last());
+    nearest.and_then(|file| file.parent()).unwrap_or(folder).to_owned()
+}
+
+/// The servers of a project's files, the nearest to the folder first.
 fn project_layers(
     folder: &Path,
     choices: &SourceChoices,
     problems: &mut Vec<String>,
 ) -> Vec<Layer> {
-    let root = project_root(folder);
-    let folders = folder.ancestors().take_while(|up| up.starts_with(root));
-    let project = root.to_string_lossy();
-    let layers = folders.filter_map(|up| {
-        let path = up.join(".mcp.json");
+    let project = project_root(folder).to_string_lossy();
+    let layers = project_files(folder).into_iter().filter_map(|path| {
         // What is approved is what was read.
         let is_approved = |text: &str| choices.is_approved(&path, text);
         layer_of_file(&path, Some(&project), is_approved, problems)
@@ -254,7 +275,7 @@ fn project_layers(
 /// The servers of all layers, of which the strongest comes first.
 fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
     let mut all: Vec<PlannedSource> = Vec::new();
-    for Layer { from, project, is_approved, found } in layers {
+    for Layer { from, project, folder, is_approved, found } in layers {
         for FoundSource { name, entry, warnings, written } in found {
             let winner = all.iter().find(|other| {
                 other.name == name
@@ -273,10 +294,11 @@ fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
                 }
             };
             let fingerprint = hex::encode(&Sha256::digest(format!("{from}\n{written}"))[..8]);
-            let (from, project) = (from.clone(), project.clone());
+            let (from, project, folder) = (from.clone(), project.clone(), folder.clone());
             all.push(PlannedSource {
                 name,
                 project,
+                folder,
                 from,
                 entry,
                 warnings,

@@ -187,6 +187,7 @@ mod tests {
             scopes: [].into(),
             project: None,
             process: None,
+            folder: None,
         };
         let peer = |backend: &str| Peer {
             peer_id: PeerId::from("peer_1".to_owned()),

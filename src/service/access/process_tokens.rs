@@ -212,6 +212,7 @@ impl Access {
                     scopes: Arc::from([]),
                     project: project.map(Arc::from),
                     process: Some(Arc::new(process)),
+                    folder: None,
                 });
             }
         }

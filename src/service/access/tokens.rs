@@ -192,6 +192,7 @@ impl Access {
         }
         check::short("project", input.project.as_deref())?;
         let project = input.project.filter(|path| !path.trim().is_empty());
+        let cwd = project.clone().filter(|folder| folder.starts_with('/'));
         let project = project.as_deref().map(project_root);
         let ttl = input.ttl_seconds.map_or(limits::TOKEN_TTL, Duration::from_secs);
         if ttl.is_zero() || ttl > limits::TOKEN_TTL_MAX {
@@ -214,7 +215,7 @@ impl Access {
                         last_used_at: None,
                         revoked_at: None,
                         process: None,
-                        cwd: None,
+                        cwd,
                         operator_credential: None,
                     };
                     tx.insert_token(&row, &hash).await?;
@@ -296,6 +297,7 @@ impl Seen {
                 scopes: row.scopes.into_iter().map(Scope).collect(),
                 project: row.project.map(Arc::from),
                 process: row.process.map(Arc::new),
+                folder: row.cwd.map(Arc::from),
             },
             id: row.token_id,
             expires_at: row.expires_at,

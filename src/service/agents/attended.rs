@@ -258,6 +258,7 @@ async fn asker(tx: &mut WriteTx, core: &Core, task: &TaskRow) -> Result<(Caller,
                 scopes: Arc::from([]),
                 project: task.owned.project.as_deref().map(Arc::from),
                 process: None,
+                folder: None,
             };
             let from = if let Some(named) = named {
                 named

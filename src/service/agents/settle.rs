@@ -309,6 +309,7 @@ async fn tell(
         scopes: Arc::from([]),
         project: project.map(Arc::from),
         process: None,
+        folder: None,
     };
     let input = NewMessage {
         text,

@@ -453,6 +453,7 @@ mod tests {
             scopes: Arc::new([]),
             project: None,
             process: None,
+            folder: None,
         }
     }
 
@@ -562,6 +563,7 @@ mod tests {
             scopes: Arc::new([Scope(READ_ALL.to_owned())]),
             project: None,
             process: None,
+            folder: None,
         };
         for (caller, prefix, after, oldest, first) in [
             (&Caller::Operator, "", 0, 1, 1),

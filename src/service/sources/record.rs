@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::Sources;
 use crate::{
     domain::{NewEvent, Ownership, StreamName, StreamVisibility, Timestamp, source::SourceState},
-    service::Error,
+    service::{Error, project::project_root},
     store::{SourceListRow, SourceProcessRow, SourceStateRow},
 };
 
@@ -15,7 +15,7 @@ use crate::{
 pub struct SourceKey {
     /// Its name.
     pub name: String,
-    /// The project whose file names it; empty for none.
+    /// The folder of the project's file that names it: the project's, or one below it. Empty if no project's file does.
     pub project: String,
 }
 
@@ -23,6 +23,11 @@ impl SourceKey {
     /// The project, if a project's file names the server.
     pub fn project(&self) -> Option<&str> {
         Some(self.project.as_str()).filter(|project| !project.is_empty())
+    }
+
+    /// Root of the project whose file names it; empty for none.
+    fn project_root(&self) -> String {
+        self.project().map(project_root).unwrap_or_default()
     }
 
     /// The stream of the server's events. Those of one name in several projects have one stream each.
@@ -245,7 +250,7 @@ impl Sources {
 /// What a server writes may be about anybody's calls, so its stream is the operator's; that of a project's own server is
 /// the project's.
 fn visibility_of(key: &SourceKey) -> StreamVisibility {
-    StreamVisibility::shared(&Ownership::of_row("operator", key.project.clone()))
+    StreamVisibility::shared(&Ownership::of_row("operator", key.project_root()))
 }
 
 /// Everybody reads it. Why a project's own server does not work may quote the project, so that is not in it.
@@ -260,7 +265,7 @@ fn state_event(key: &SourceKey, status: &SourceStatus) -> Value {
     event.insert("name".to_owned(), json!(key.name));
     event.insert("state".to_owned(), json!(status.state));
     let optional = [
-        ("project", key.project().map(|project| json!(project))),
+        ("project", key.project().map(|_| json!(key.project_root()))),
         ("reason", status.reason.as_ref().map(|reason| json!(reason))),
         ("next_action", status.next_action.as_ref().map(|action| json!(action))),
         ("attempt", status.attempt.map(|attempt| json!(attempt))),

@@ -231,6 +231,7 @@ mod tests {
             scopes: Arc::new([]),
             project: Some("/p".into()),
             process: None,
+            folder: None,
         }
     }
 

@@ -86,6 +86,7 @@ pub(in crate::service) async fn hosted_peer(
         scopes: std::sync::Arc::from([]),
         project: agent.owned.project.as_deref().map(Into::into),
         process: None,
+        folder: None,
     };
     let id = PeerId::new(&core.ids, tx.now());
     peers::create(tx, &caller, id, input, agent.owned.project.clone(), None).await?;

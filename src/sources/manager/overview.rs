@@ -8,32 +8,31 @@ use crate::{
         source::{SourceInstance, SourceState, SourceView},
     },
     service::sources::{SourceKey, SourceStatus},
-    sources::spec::SourceSpec,
+    sources::spec::{SourceSpec, key_of},
 };
 
 impl SourceManager {
-    /// All servers that files name for callers of a project, also those that do not count.
-    pub fn views(&self, project: Option<&str>) -> Vec<SourceView> {
-        let project = project.unwrap_or_default();
-        self.refresh(project);
-        let state = self.state();
-        let Some(ProjectPlan { plan, .. }) = state.plans.get(project) else { return Vec::new() };
-        plan.sources.iter().map(|planned| self.view(&state, planned)).collect()
+    /// All servers that files name for callers of a folder, also those that do not count.
+    pub fn views(&self, folder: Option<&str>) -> Vec<SourceView> {
+        self.keyed_views(folder).into_iter().map(|(_, view)| view).collect()
     }
 
-    /// What is wrong with files that name servers for callers of a project.
-    pub fn problems(&self, project: Option<&str>) -> Vec<String> {
-        let project = project.unwrap_or_default();
-        self.refresh(project);
+    fn keyed_views(&self, folder: Option<&str>) -> Vec<(SourceKey, SourceView)> {
+        let folder = self.plan_in(folder);
         let state = self.state();
-        state.plans.get(project).map(|plan| plan.plan.problems.clone()).unwrap_or_default()
+        let Some(ProjectPlan { plan, .. }) = state.plans.get(&folder) else { return Vec::new() };
+        plan.sources.iter().map(|planned| (key_of(planned), self.view(&state, planned))).collect()
+    }
+
+    /// What is wrong with files that name servers for callers of a folder.
+    pub fn problems(&self, project: Option<&str>) -> Vec<String> {
+        let folder = self.plan_in(project);
+        let state = self.state();
+        state.plans.get(&folder).map(|plan| plan.plan.problems.clone()).unwrap_or_default()
     }
 
     fn view(&self, state: &ManagedSources, planned: &PlannedSource) -> SourceView {
-        let key = SourceKey {
-            name: planned.name.clone(),
-            project: planned.project.clone().unwrap_or_default(),
-        };
+        let key = key_of(planned);
         let is_in_force = planned.standing == SourceStanding::InForce;
         let learner = state.instances.get(&(key.clone(), String::new())).filter(|_| is_in_force);
         let now = learner.map(|learner| learner.status());
@@ -88,10 +87,19 @@ impl SourceManager {
     }
 
     /// The server in force of a name.
-    pub fn find(&self, project: Option<&str>, name: &str) -> Option<SourceView> {
-        let mut views =
-            self.views(project).into_iter().filter(|view| view.name == name).collect::<Vec<_>>();
-        let best = views.iter().position(|view| {
+    pub fn find(&self, folder: Option<&str>, name: &str) -> Option<SourceView> {
+        self.find_keyed(folder, name).map(|(_, view)| view)
+    }
+
+    /// What names the server in force of a name.
+    pub fn key_of(&self, folder: Option<&str>, name: &str) -> Option<SourceKey> {
+        self.find_keyed(folder, name).map(|(key, _)| key)
+    }
+
+    fn find_keyed(&self, folder: Option<&str>, name: &str) -> Option<(SourceKey, SourceView)> {
+        let named = self.keyed_views(folder).into_iter().filter(|(key, _)| key.name == name);
+        let mut views = named.collect::<Vec<_>>();
+        let best = views.iter().position(|(_, view)| {
             !matches!(view.state, SourceState::Hidden | SourceState::PendingApproval)
         });
         (!views.is_empty()).then(|| views.swap_remove(best.unwrap_or(0)))
@@ -99,15 +107,12 @@ impl SourceManager {
 
     /// Starts all instances of a server anew; `false` if none of that name is to run.
     pub fn reconnect(&self, project: Option<&str>, name: &str) -> bool {
-        let Some(view) = self.find(project, name) else { return false };
-        let key = SourceKey { name: view.name, project: view.project.unwrap_or_default() };
-        self.reconnect_all(&key)
+        self.key_of(project, name).is_some_and(|key| self.reconnect_all(&key))
     }
 
     /// The end of what a server wrote to its error output, of all its instances.
     pub fn log(&self, project: Option<&str>, name: &str) -> Option<String> {
-        let view = self.find(project, name)?;
-        let key = SourceKey { name: view.name, project: view.project.unwrap_or_default() };
+        let key = self.key_of(project, name)?;
         let state = self.state();
         let mut own: Vec<_> = state.instances.iter().filter(|((of, _), _)| *of == key).collect();
         own.sort_by(|((_, a), _), ((_, b), _)| a.cmp(b));

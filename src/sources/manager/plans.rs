@@ -4,13 +4,14 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     path::Path,
     sync::Arc,
+    time::SystemTime,
 };
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::state::{FileStamp, ManagedSources, ProjectPlan, SourceManager, ToolMap};
 use crate::{
-    config::sources::{SourceChoices, SourceStanding},
+    config::sources::{SourceChoices, SourceStanding, naming_folder, project_files},
     domain::Caller,
     service::sources::SourceKey,
     sources::{
@@ -53,24 +54,46 @@ impl SourceManager {
     }
 
     fn stamp(&self, project: &str) -> FileStamp {
-        let of = |path: &Path| {
+        let of = |path: &Path| -> Option<(SystemTime, u64)> {
             let meta = std::fs::metadata(path).ok()?;
             Some((meta.modified().ok()?, meta.len()))
         };
         let files = &self.0.files;
-        let own =
-            (!project.is_empty()).then(|| of(&Path::new(project).join(".mcp.json"))).flatten();
-        let mut stamp = vec![own, of(&SourceChoices::file(&files.home)), of(&files.config_file)];
+        let mut stamp = vec![of(&SourceChoices::file(&files.home)), of(&files.config_file)];
+        if !project.is_empty() {
+            stamp.extend(project_files(Path::new(project)).iter().map(|file| of(file)));
+        }
         stamp.extend(files.imports.iter().map(|file| of(file.path())));
         stamp
     }
 
+    /// The plan of a caller: by the folder whose file is the nearest to it.
+    fn plan_of(&self, caller: &Caller) -> String {
+        self.plan_in(caller.folder())
+    }
+
+    /// The plan of a folder, read again if its files have changed.
+    pub(super) fn plan_in(&self, folder: Option<&str>) -> String {
+        let folder = folder.map(|folder| naming_folder(Path::new(folder)));
+        let folder = folder.map(|folder| folder.display().to_string()).unwrap_or_default();
+        self.refresh(&folder);
+        folder
+    }
+
     /// Looks whether the files of a project have changed since they were read.
-    pub(super) fn refresh(&self, project: &str) {
+    fn refresh(&self, project: &str) {
         let stamp = self.stamp(project);
         let is_fresh = self.state().plans.get(project).is_some_and(|plan| plan.stamp == stamp);
         if !is_fresh {
             self.load(project);
+        }
+    }
+
+    /// Looks at the files of all plans.
+    pub(super) fn refresh_all(&self) {
+        let folders: Vec<String> = self.state().plans.keys().cloned().collect();
+        for folder in folders {
+            self.refresh(&folder);
         }
     }
 
@@ -131,10 +154,9 @@ impl SourceManager {
 
     /// The servers in force that a caller may use.
     fn open_to(&self, caller: &Caller) -> Vec<SourceSpec> {
-        let project = caller.project().unwrap_or_default();
-        self.refresh(project);
+        let folder = self.plan_of(caller);
         let state = self.state();
-        let planned = state.plans.get(project).into_iter().flat_map(|plan| &plan.plan.sources);
+        let planned = state.plans.get(&folder).into_iter().flat_map(|plan| &plan.plan.sources);
         let in_force = planned.filter(|it| it.standing == SourceStanding::InForce);
         let is_open = |spec: &SourceSpec| {
             spec.entry.scope.as_deref().is_none_or(|scope| caller.has_scope(scope))
@@ -193,10 +215,9 @@ fn beside_others<R>(work: impl FnOnce() -> R) -> R {
 
 impl ForeignTools for SourceManager {
     fn of(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>> {
-        let project = caller.project().unwrap_or_default();
-        self.refresh(project);
+        let folder = self.plan_of(caller);
         let state = self.state();
-        state.plans.get(project).map(|plan| Arc::clone(&plan.view)).unwrap_or_default()
+        state.plans.get(&folder).map(|plan| Arc::clone(&plan.view)).unwrap_or_default()
     }
 
     fn all(&self) -> Vec<Arc<Tool>> {

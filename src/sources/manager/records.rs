@@ -134,10 +134,13 @@ impl SourceManager {
         }
     }
 
-    /// Ends instances of sessions that nobody has called for long.
+    /// Ends instances of sessions that nobody has called for long, and those whose files name them no more.
     pub(super) async fn end_silent(self) {
         loop {
             tokio::time::sleep(Duration::from_secs(30)).await;
+            // Files that are gone or have changed, also where nobody calls any more.
+            let this = self.clone();
+            tokio::task::spawn_blocking(move || this.refresh_all()).await.ok();
             let mut state = self.state();
             let silent: Vec<InstanceKey> = state
                 .instances

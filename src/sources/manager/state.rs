@@ -134,11 +134,7 @@ impl SourceManager {
     ) -> InstanceParts {
         let is_learner = serves.is_empty();
         let by_project = spec.entry.sharing == Sharing::Project;
-        let root = if is_learner {
-            spec.key.project().map(str::to_owned)
-        } else {
-            by_project.then(|| serves.clone())
-        };
+        let root = if is_learner { spec.root.clone() } else { by_project.then(|| serves.clone()) };
         let known = state.lists.get(&spec.key);
         InstanceParts {
             services: self.0.services.clone(),

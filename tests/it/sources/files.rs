@@ -267,3 +267,63 @@ fn a_projects_file_does_not_turn_the_built_in_server_on() {
     let read = call(&inside, "Read", &json!({ "path": "/etc/hostname" }));
     assert_eq!(read["error"]["code"], -32602, "{read}");
 }
+
+#[test]
+fn servers_are_named_from_the_callers_folder_up_and_the_nearest_wins() {
+    let home = Home::new();
+    let project = home.user().join("project");
+    let sub = project.join("sub");
+    fs::create_dir_all(project.join(".git")).expect("can be made");
+    fs::create_dir_all(sub.join("deep")).expect("can be made");
+    let write = |folder: &std::path::Path, servers: Value| {
+        let text = json!({ "mcpServers": servers }).to_string();
+        fs::write(folder.join(".mcp.json"), text).expect("is written");
+    };
+    let with_word = |word: &str| {
+        let mut entry = entry(&home, &[]);
+        entry["env"] = json!({ "TOKEN": word });
+        entry
+    };
+    write(&project, json!({ "both": with_word("upper"), "upper": entry(&home, &[]) }));
+    write(&sub, json!({ "both": with_word("nearer"), "nearer": entry(&home, &[]) }));
+    let d = Daemon::with(|plan| plan.home(&home));
+    let mcp = |folder: &std::path::Path, args: &[&str]| {
+        let mut command = home.command(&["mcp"]);
+        let ran = command.args(args).current_dir(folder).output().expect("it runs");
+        assert!(ran.status.success(), "{args:?}: {ran:?}");
+        String::from_utf8(ran.stdout).expect("text")
+    };
+    let waiting = mcp(&sub, &["list", "--json"]);
+    let waiting: Value = serde_json::from_str(&waiting).expect("JSON");
+    assert_eq!(waiting["count"], 4, "{waiting}");
+    // One file after the other, the nearest first.
+    assert!(mcp(&sub, &["approve"]).contains("nearer"));
+    assert!(mcp(&sub, &["approve"]).contains("upper"));
+    let [above, below] = [("s-1", &project), ("s-2", &sub.join("deep"))]
+        .map(|(key, folder)| of_project(&d, key, &folder.display().to_string()));
+    in_state(&below, "nearer", "connected");
+    in_state(&below, "upper", "connected");
+    in_state(&above, "upper", "connected");
+    let names = |caller: &crate::wire::Caller| {
+        let list = caller.get("/v1/sources").ok(200);
+        let rows = list["sources"].as_array().expect("rows").clone();
+        rows.iter()
+            .map(|row| {
+                assert_eq!(row["project"], json!(project.display().to_string()));
+                format!("{} {}", row["name"], row["state"]).replace('"', "")
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&above), ["both connected", "upper connected"]);
+    let expected = ["both connected", "both hidden", "nearer connected", "upper connected"];
+    assert_eq!(names(&below), expected);
+    for (caller, word) in [(&above, "upper"), (&below, "nearer")] {
+        let env = said(&call(caller, "both__env", &json!({})));
+        assert!(env.contains(&format!("\"TOKEN\": \"{word}\"")), "{env}");
+        // All work in the project.
+        assert_eq!(said(&call(caller, "both__cwd", &json!({}))), project.display().to_string());
+    }
+    assert_eq!(source(&above, "upper")["pid"], source(&below, "upper")["pid"], "one for both");
+    assert_eq!(call(&above, "nearer__pid", &json!({}))["error"]["code"], -32602);
+    assert!(mcp(&sub, &["call", "nearer", "cwd"]).contains("project"));
+}
