@@ -301,9 +301,11 @@ fn servers_are_named_from_the_callers_folder_up_and_the_nearest_wins() {
     assert!(mcp(&sub, &["approve"]).contains("upper"));
     let [above, below] = [("s-1", &project), ("s-2", &sub.join("deep"))]
         .map(|(key, folder)| of_project(&d, key, &folder.display().to_string()));
-    in_state(&below, "nearer", "connected");
-    in_state(&below, "upper", "connected");
-    in_state(&above, "upper", "connected");
+    for (caller, name) in
+        [(&below, "nearer"), (&below, "upper"), (&below, "both"), (&above, "both")]
+    {
+        in_state(caller, name, "connected");
+    }
     let names = |caller: &crate::wire::Caller| {
         let list = caller.get("/v1/sources").ok(200);
         let rows = list["sources"].as_array().expect("rows").clone();
