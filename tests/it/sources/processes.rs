@@ -139,7 +139,7 @@ fn a_daemon_that_stops_takes_its_servers_along() {
     assert_eq!(marked(&home), Vec::<String>::new());
     // The lists of the last time are there before the server is, also after `kill -9`.
     d.restart();
-    assert_eq!(source(&d, "toy")["tools"], 18);
+    assert_eq!(source(&d, "toy")["tools"], 20);
     in_state(&d, "toy", "connected");
     let pid = said(&call(&d, "toy__pid", &json!({})));
     assert_eq!(source(&d, "toy")["pid"].to_string(), pid);

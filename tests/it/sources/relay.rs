@@ -85,7 +85,7 @@ fn what_servers_offer_is_listed_under_names_of_its_own_and_passes_byte_for_byte(
             .contains(r#"\"uri\":\"toy://item/{id}\""#)
     );
     let shown = ask(&d, "prompts/get", &json!({ "name": "mcp" }));
-    assert!(shown.to_string().contains("toy: connected, 18 tools"), "{shown}");
+    assert!(shown.to_string().contains("toy: connected, 20 tools"), "{shown}");
     // A server that is gone says so, and its lists stay.
     assert_eq!(failed(&call(&d, "toy__die", &json!({})))["type"], "unavailable");
     let down = ask(&d, "prompts/get", &json!({ "name": "toy__greet" }));
