@@ -182,7 +182,7 @@ impl Peer {
 impl Peer {
     /// Whether another session may have this peer's name. Who reads the name in an old message would take the one for the
     /// other, so it is free only when this one was not here for long, when the other follows it in the same process, or when
-    /// its session is over and nobody ever wrote to it or heard of it.
+    /// its session has ended by itself and nobody ever wrote to it or heard of it.
     pub fn frees_its_name(
         &self,
         is_predecessor: bool,

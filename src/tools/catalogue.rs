@@ -4,11 +4,15 @@ use std::{
     collections::BTreeMap,
     fmt,
     sync::{Arc, OnceLock, PoisonError, RwLock},
+    time::Duration,
 };
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::watch;
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 
 use super::{Annotations, Tool};
 use crate::domain::{Caller, ToolExposure};
@@ -46,6 +50,8 @@ pub struct Catalogue {
 pub trait ForeignTools: fmt::Debug + Send + Sync {
     /// Those of a caller, by name.
     fn of(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>>;
+    /// Whether a server of the caller's may still come to have a tool of this name: it has not said yet which it has.
+    fn may_come(&self, caller: &Caller, name: &str) -> bool;
     /// Those of all callers. Of two of one name it has one.
     fn all(&self) -> Vec<Arc<Tool>>;
 }
@@ -107,6 +113,30 @@ impl Catalogue {
         let own = self.tools.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
         let tool = own.or_else(|| self.foreign.get()?.of(caller).get(name).cloned());
         tool.filter(|tool| tool.is_open_to(caller))
+    }
+
+    /// The same, of a server that is connecting for the first time as soon as it has said which tools it has, for at most
+    /// `bound`.
+    pub async fn find_soon(
+        &self,
+        caller: &Caller,
+        name: &str,
+        bound: Duration,
+    ) -> Option<Arc<Tool>> {
+        // Listen before looking, or a change in between wakes nobody.
+        let mut changes = self.changes.subscribe();
+        let deadline = Instant::now() + bound;
+        loop {
+            let may_come = self.foreign.get().is_some_and(|foreign| foreign.may_come(caller, name));
+            let found = self.find(caller, name);
+            if found.is_some() || !may_come {
+                return found;
+            }
+            match timeout_at(deadline, changes.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return None,
+            }
+        }
     }
 
     /// Those that this caller may call: the daemon's own in the order of names, without those that are for programs, then

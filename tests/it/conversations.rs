@@ -1076,7 +1076,8 @@ fn an_agent_that_has_ended_gets_no_message() {
     );
     assert_eq!(d.get(&format!("{to}?peek=true")).ok(200)["count"], 0);
     let said = svc(&d.home, &["tell", "agent:echo:gone", "hello?"]);
-    assert!(said.ok().contains("its agent has ended, and nobody gets the message"), "{said:?}");
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert!(said.stderr.contains("gets no message: its agent has ended"), "{said:?}");
     assert_eq!(all()["delivered_to"], before - 1, "it is no receiver");
 
     // One of its name that lives is one again, and has nothing of before.

@@ -543,9 +543,10 @@ fn a_session_whose_process_is_gone_is_offline_and_its_name_stays_its_own() {
     second.hook(&start("s-2"));
     assert_ne!(name("s-1"), name("s-2"));
     // One conversation follows the other in the same process.
+    let of_second = name("s-2");
     second.hook(&event("s-2", "SessionEnd", &json!({ "reason": "clear" })));
     second.hook(&start("s-3"));
-    assert_eq!(name("s-3"), name("s-2"));
+    assert_eq!(name("s-3"), of_second);
 
     let mut team = d.follow("/v1/events?stream=team&after=latest");
     let gone = peer_of(&d, "s-1");

@@ -1,6 +1,7 @@
 //! What the daemon knows of servers.
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use http::StatusCode;
@@ -13,6 +14,10 @@ use super::project::ProjectClient;
 use crate::client::{encode, with_query};
 use crate::config::Flags;
 use crate::config::sources::project_files;
+
+/// How long a call waits for a server that was never connected to say which tools it has, and how often it looks.
+const FIRST_LISTS: Duration = Duration::from_secs(5);
+const FIRST_LISTS_POLL: Duration = Duration::from_millis(100);
 
 const LIST: Listing = Listing {
     items: "sources",
@@ -166,15 +171,21 @@ async fn call_as(
     tool: &str,
     arguments: Vec<String>,
 ) -> anyhow::Result<ExitCode> {
-    let own = tools::of_source(&caller.client, name).await?;
-    let names = own.iter().filter_map(|tool| tool.get("name").and_then(Value::as_str));
     let plain = format!("{name}__{tool}");
-    let found = names.clone().find(|known| *known == tool || *known == plain);
-    let Some(found) = found.map(str::to_owned) else {
+    let deadline = Instant::now() + FIRST_LISTS;
+    loop {
         let source: Value = context.client()?.get(&path_of(name, "")?).await?;
-        bail!("{}", missing_tool(&source, name, tool));
-    };
-    tools::call_by_name(context, &caller.client, found, arguments).await
+        let own = tools::of_source(&caller.client, name).await?;
+        let mut names = own.iter().filter_map(|tool| tool.get("name").and_then(Value::as_str));
+        if let Some(found) = names.find(|known| *known == tool || *known == plain) {
+            return tools::call_by_name(context, &caller.client, found.to_owned(), arguments).await;
+        }
+        let is_coming = matches!(source["state"].as_str(), Some("pending" | "connecting"));
+        if !is_coming || Instant::now() >= deadline {
+            bail!("{}", missing_tool(&source, name, tool));
+        }
+        tokio::time::sleep(FIRST_LISTS_POLL).await;
+    }
 }
 
 /// Why a server has no such tool: one that is not connected has told of none.

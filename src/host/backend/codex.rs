@@ -14,7 +14,6 @@ use crate::domain::agent::{
     AgentMcpServer, AgentUsage, HistoryEntry, HistoryRole, HostSpec, PermissionMode, RequestKind,
     RequestOptionKind, TurnOutcome,
 };
-use crate::web::MCP;
 
 const ACCEPT: &str = "accept";
 const ACCEPT_ALWAYS: &str = "acceptForSession";
@@ -37,6 +36,8 @@ const BOOKKEEPING: [&str; 9] = [
     "processId",
 ];
 
+/// Behind the daemon's URL, where it speaks MCP.
+const MCP_PATH: &str = "/mcp";
 /// Our server in what Codex says of its configuration.
 const OWN_SERVER: &str = "mcp_servers.svc";
 
@@ -52,7 +53,7 @@ enum CodexPurpose {
 
 /// Our server as a program: `svc stdio`, with the agent's token. `None` if the URL is none of ours.
 fn started_server(server: &AgentMcpServer) -> Option<Value> {
-    let daemon = server.url.strip_suffix(MCP)?;
+    let daemon = server.url.strip_suffix(MCP_PATH)?;
     let program = std::env::current_exe().ok()?;
     Some(json!({
         "command": program.display().to_string(), "args": ["stdio"], "enabled": true,
@@ -511,7 +512,7 @@ mod tests {
     #[test]
     fn beside_an_entry_of_the_users_our_server_is_a_program() {
         let mcp = Some(AgentMcpServer {
-            url: format!("http://127.0.0.1:1{MCP}"),
+            url: format!("http://127.0.0.1:1{MCP_PATH}"),
             token: "secret".to_owned(),
         });
         let spec = HostSpec { mcp, ..super::super::super::testing::spec(&["codex"]) };

@@ -1,6 +1,6 @@
 //! `tools/call`: finds the tool, and runs it as its pace and the client's era demand.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use http::HeaderMap;
 use serde_json::{Map, Value};
@@ -22,6 +22,9 @@ use super::{
 use crate::domain::BudgetKind;
 use crate::tools::{Call, DelegatedCall, Failure, NoFarEnd, Pace};
 
+/// How long a call waits for a server that was never connected to say which tools it has.
+const FIRST_LISTS: Duration = Duration::from_secs(5);
+
 /// The reply to `tools/call`.
 pub(crate) enum CallReply {
     /// The answer, as soon as it is there.
@@ -41,7 +44,7 @@ impl McpServer {
         let RequestContext { caller, origin, acting_session, .. } = context;
         let name = request.params.get("name").and_then(Value::as_str);
         let name = name.ok_or_else(|| RpcError::invalid_params("params.name: must name a tool"))?;
-        let Some(tool) = self.catalogue.find(&caller, name) else {
+        let Some(tool) = self.catalogue.find_soon(&caller, name, FIRST_LISTS).await else {
             let name = shortened(name);
             return Err(RpcError::invalid_params(format!("Unknown tool: {name}")));
         };

@@ -19,8 +19,11 @@ use crate::{
         quote::ModelText,
     },
     service::{
-        Error, check, journal::ContextRequest, process, project::project_to_start,
-        team::ActingSession,
+        Error, check,
+        journal::ContextRequest,
+        process,
+        project::project_to_start,
+        team::{self, ActingSession},
     },
     store::PeerRow,
     telemetry,
@@ -254,8 +257,16 @@ impl Hooks {
         // The sessions of one process follow each other, as after `/clear`.
         let is_predecessor = process.is_some() && row.process().as_ref() == process;
         let is_unmentioned = row.peer.status == PeerStatus::Offline
+            && !self.was_killed(&row.peer).await?
             && self.core.store.is_unmentioned(&row.peer.peer_id).await?;
         Ok(row.peer.frees_its_name(is_predecessor, is_unmentioned, now))
+    }
+
+    /// Whether a peer's session is over because its process is gone: who killed it may resume it.
+    async fn was_killed(&self, peer: &Peer) -> Result<bool, Error> {
+        let Some(session) = &peer.session_id else { return Ok(false) };
+        let session = self.core.store.session(session).await?;
+        Ok(session.is_some_and(|session| session.end_reason.as_deref() == Some(team::PROCESS_GONE)))
     }
 
     /// Composes the reply for whoever reads it.

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The reason that an event gives for a peer or a session whose process the sweep did not find.
-const PROCESS_GONE: &str = "its process is gone";
+pub(in crate::service) const PROCESS_GONE: &str = "its process is gone";
 
 impl Team {
     /// Registers a peer, or updates the one with the same identity.

@@ -12,7 +12,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use super::state::{FileStamp, ManagedSources, ProjectPlan, SourceManager, ToolMap};
 use crate::{
     config::sources::{SourceChoices, SourceStanding, naming_folder, project_files},
-    domain::Caller,
+    domain::{Caller, source::SourceState},
     service::sources::SourceKey,
     sources::{
         call::serves,
@@ -218,6 +218,23 @@ impl ForeignTools for SourceManager {
         let folder = self.plan_of(caller);
         let state = self.state();
         state.plans.get(&folder).map(|plan| Arc::clone(&plan.view)).unwrap_or_default()
+    }
+
+    fn may_come(&self, caller: &Caller, name: &str) -> bool {
+        let Some((server, _)) = name.split_once("__") else { return false };
+        let Some(spec) = self.open_to(caller).into_iter().find(|spec| spec.key.name == server)
+        else {
+            return false;
+        };
+        let state = self.state();
+        let is_known =
+            state.lists.get(&spec.key).is_some_and(|kept| kept.fingerprint == spec.fingerprint);
+        let learner = state.instances.get(&(spec.key, String::new()));
+        let is_coming = learner.is_some_and(|instance| {
+            use SourceState::{Connected, Connecting, Pending};
+            matches!(instance.status().status.state, Pending | Connecting | Connected)
+        });
+        !is_known && is_coming
     }
 
     fn all(&self) -> Vec<Arc<Tool>> {

@@ -67,6 +67,24 @@ fn approve(home: &Home, file: &std::path::Path) {
 }
 
 #[test]
+fn a_call_waits_for_a_server_that_was_never_connected() {
+    let home = Home::new();
+    let project = home.user().join("project");
+    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let file = project.join(".mcp.json");
+    let servers = json!({ "mcpServers": { "own": entry(&home, &[]) } });
+    fs::write(&file, servers.to_string()).expect("can be written");
+    let d = with_servers(&home, &json!({}));
+    let inside = of_project(&d, "s-1", &project.display().to_string());
+    approve(&home, &file);
+    let pid = said(&call(&inside, "own__pid", &json!({})));
+    assert_eq!(source(&inside, "own")["pid"].to_string(), pid);
+    for unknown in ["own__nothing", "other__pid"] {
+        assert_eq!(call(&inside, unknown, &json!({}))["error"]["code"], -32602);
+    }
+}
+
+#[test]
 fn one_server_for_all_of_a_project_and_one_for_each_session() {
     let home = Home::new();
     let mut each = entry(&home, &[]);
