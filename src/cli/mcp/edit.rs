@@ -1,18 +1,24 @@
 //! What changes files: entries, approvals, switches.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use http::StatusCode;
+use serde::Serialize;
 use serde_json::{Value, json};
 use svc_install::InstallScope;
 use svc_install::document::{ConfigDocument, PathStep};
 use svc_install::file::ForeignFile;
 
+use super::super::naming::AdvisedError;
 use super::super::output;
 use super::super::{Context, UsageError};
 use super::args::{AddArgs, EntryScope, EntryTransport};
+use super::show::path_of;
 use crate::client::ClientError;
 use crate::config::FileConfig;
 use crate::config::sources::{SourceChoices, SourceDocument, project_files, project_root};
@@ -262,6 +268,13 @@ pub(super) async fn remove(context: &Context, name: &str) -> anyhow::Result<Exit
 }
 
 pub(super) async fn switch(context: &Context, name: &str, on: bool) -> anyhow::Result<ExitCode> {
+    // Without a daemon nobody knows which there are.
+    if let Ok(client) = context.client()
+        && let Err(error) = client.get::<Value>(&path_of(name, "")?).await
+        && error.status() == Some(StatusCode::NOT_FOUND)
+    {
+        return Err(AdvisedError::new(error, "`svc mcp list` shows which there are").into());
+    }
     decide(context, |choices| choices.set_switch(name, on))?;
     tell_daemon(context).await;
     let word = if on { "on" } else { "off" };
@@ -286,13 +299,62 @@ pub(super) async fn approve(context: &Context, file: Option<PathBuf>) -> anyhow:
     decide(context, |choices| choices.approve(path.clone(), &text))?;
     tell_daemon(context).await;
     let names: Vec<&str> = document.0.iter().map(|found| found.name.as_str()).collect();
-    let told = format!("{} is approved as it is now: {}", path.display(), names.join(", "));
+    let raw: Value = serde_json::from_str(&text).unwrap_or_default();
+    let entries = names.iter().map(|name| ApprovedEntry::of(name, &raw["mcpServers"][*name]));
+    let entries: Vec<ApprovedEntry> = entries.collect();
     if context.json {
-        output::json(&json!({ "file": path, "servers": names }))?;
+        output::json(&json!({ "file": path, "servers": names, "entries": entries }))?;
     } else {
-        output::line(&told)?;
+        output::line(&format!(
+            "{} is approved as it is now: {}",
+            path.display(),
+            names.join(", ")
+        ))?;
+        for entry in &entries {
+            output::line(&entry.to_string())?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a person has approved: what a server runs or calls, and which of the daemon's variables and secrets it is given.
+#[derive(Debug, Serialize)]
+struct ApprovedEntry {
+    name: String,
+    /// The program with its arguments, or the URL.
+    target: String,
+    variables: Vec<String>,
+}
+
+impl ApprovedEntry {
+    fn of(name: &str, entry: &Value) -> Self {
+        let words = entry["args"].as_array().into_iter().flatten();
+        let words = entry["command"].as_str().into_iter().chain(words.filter_map(Value::as_str));
+        let target = match entry["url"].as_str() {
+            Some(url) => url.to_owned(),
+            None => words.collect::<Vec<_>>().join(" "),
+        };
+        Self { name: name.to_owned(), target, variables: variables_in(&entry.to_string()) }
+    }
+}
+
+impl fmt::Display for ApprovedEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "  {}: {}", self.name, self.target)?;
+        if self.variables.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "; it is given {}", self.variables.join(", "))
+        }
+    }
+}
+
+/// The names in `${NAME}` and `${NAME:-default}`, each once.
+fn variables_in(text: &str) -> Vec<String> {
+    let parts = text.split("${").skip(1);
+    let names = parts.filter_map(|part| part.split(['}', ':']).next());
+    let names: BTreeSet<&str> = names.filter(|name| !name.is_empty()).collect();
+    names.into_iter().map(str::to_owned).collect()
 }
 
 /// The nearest file of this folder's project that is not approved as it is; the nearest one if all are.
@@ -343,6 +405,18 @@ fn done(context: &Context, name: &str, told: &str, file: &Path) -> anyhow::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_approves_is_told_where_secrets_go() {
+        let headers = json!({ "A": "Bearer ${WT}", "B": "${X:-y}${WT}" });
+        let entry = json!({ "url": "https://e/mcp", "headers": headers });
+        assert_eq!(
+            ApprovedEntry::of("wiki", &entry).to_string(),
+            "  wiki: https://e/mcp; it is given WT, X"
+        );
+        let entry = json!({ "command": "npx", "args": ["-y", "a"] });
+        assert_eq!(ApprovedEntry::of("a", &entry).to_string(), "  a: npx -y a");
+    }
 
     #[test]
     fn a_program_that_is_not_there_is_told_of() {

@@ -66,7 +66,9 @@ fn a_server_is_added_called_turned_off_and_removed_without_a_restart() {
     in_state(&d, "toy", "connected");
     ok(&home, &here, &["remove", "toy"]);
     assert_eq!(d.get("/v1/sources").ok(200)["count"], 0);
-    fails(&home, &here, &["remove", "toy"], 1);
+    for action in ["remove", "enable", "disable"] {
+        fails(&home, &here, &[action, "toy"], 1);
+    }
 }
 
 #[test]
