@@ -14,8 +14,8 @@
 //! - [`daemon`]: composition, sweeps, drains and lifecycle of the daemon.
 //! - [`cli`]: the command line. The only floor that prints.
 //!
-//! [`config`], [`telemetry`], `log_file`, `local_socket`, `private_file`, `bounded_file`, `process_list` and `hook_spool` are leaves. Read `store/writer.rs` and `service/events.rs` first: the
-//! rest stands on them.
+//! [`config`], [`telemetry`], `log_file`, `local_socket`, `private_file`, `project_folder`, `bounded_file`, `process_list`
+//! and `hook_spool` are leaves. Read `store/writer.rs` and `service/events.rs` first: the rest stands on them.
 
 mod bounded_file;
 pub mod cli;
@@ -32,6 +32,7 @@ mod log_file;
 pub mod mcp;
 mod private_file;
 mod process_list;
+mod project_folder;
 mod runner;
 pub mod service;
 pub mod sources;

@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use crate::domain::{Caller, journal::Session};
+use crate::project_folder;
 
-/// Root of the project that a folder belongs to: the nearest folder above it that is a repository, else the folder.
-/// The folder may be on another machine; then it is taken as it is.
+/// Root of the project that a folder belongs to, as [`project_folder::project_root`] finds it. The folder may be on
+/// another machine; then it is taken as it is.
 pub(in crate::service) fn project_root(cwd: &str) -> String {
-    let path = Path::new(cwd);
-    let root = path.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(path);
-    let root = root.to_string_lossy();
+    let root = project_folder::project_root(Path::new(cwd)).to_string_lossy();
     let trimmed = root.trim_end_matches('/');
     if trimmed.is_empty() { root.into_owned() } else { trimmed.to_owned() }
 }

@@ -30,7 +30,8 @@ impl FakeClient {
     /// Starts it in this folder below the user's home, with `svc stdio` and these arguments.
     fn start(home: &Home, name: &str, project: &str, arguments: &str) -> Self {
         let cwd = home.user().join(project);
-        fs::create_dir_all(&cwd).expect("a folder");
+        // A project of its own, whatever repository the test's folder lies in.
+        fs::create_dir_all(cwd.join(".git")).expect("a folder");
         let folder = home.user().join(format!("{name}.client"));
         fs::create_dir(&folder).expect("a folder");
         let program = folder.join(name);

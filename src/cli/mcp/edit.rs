@@ -21,9 +21,10 @@ use super::args::{AddArgs, EntryScope, EntryTransport};
 use super::show::path_of;
 use crate::client::ClientError;
 use crate::config::FileConfig;
-use crate::config::sources::{SourceChoices, SourceDocument, project_files, project_root};
+use crate::config::sources::{SourceChoices, SourceDocument, project_files};
 use crate::domain::source::{BUILTIN_CORE, SourceEntry, source_name};
 use crate::private_file;
+use crate::project_folder::project_root;
 
 /// A file that names servers.
 pub(super) struct ServerFile {

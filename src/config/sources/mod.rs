@@ -14,6 +14,6 @@ pub use file::{FoundSource, SourceDocument};
 pub use import::{ImportFile, ImportedClient};
 pub use plan::{
     FlagSources, PlannedSource, SourceFiles, SourcePlan, SourceStanding, naming_folder,
-    project_files, project_root,
+    project_files,
 };
 pub use vault::{MAX_SOURCE_SECRET, SourceVault};

@@ -10,6 +10,7 @@ use super::file::MAX_SOURCE_FILE;
 use super::{FoundSource, ImportFile, SourceChoices, SourceDocument};
 use crate::bounded_file;
 use crate::domain::source::{SourceEntry, SourceProblem};
+use crate::project_folder::project_root;
 
 /// The file of a folder that names servers for its project's callers.
 const PROJECT_FILE: &str = ".mcp.json";
@@ -235,11 +236,6 @@ impl FileConfig {
         });
         problems.collect()
     }
-}
-
-/// Root of the project that a folder belongs to: the nearest folder above it that is a repository, else the folder.
-pub fn project_root(folder: &Path) -> &Path {
-    folder.ancestors().find(|up| up.join(".git").exists()).unwrap_or(folder)
 }
 
 /// The files of a folder's project that may name servers for it, the nearest first.
