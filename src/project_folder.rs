@@ -10,7 +10,7 @@ const WRITABLE_BY_ALL: u32 = 0o002;
 ///
 /// A folder that everybody may write to is no project: any user can put a `.git` there, and the sandboxes of some
 /// agents leave an empty one in `/tmp`. All that lies below would be one project of strangers.
-pub fn project_root(folder: &Path) -> &Path {
+pub(crate) fn project_root(folder: &Path) -> &Path {
     folder.ancestors().find(|up| is_root(up)).unwrap_or(folder)
 }
 
