@@ -87,7 +87,8 @@ pub(crate) fn print_lines() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The time since each line that is in what is read, until so many have come.
+/// The time since each line that is in what is read, until so many have come. What comes after them is not looked at: the
+/// event at the end of a turn has its whole text once more.
 fn latencies(mut reader: impl std::io::Read, count: u64) -> anyhow::Result<Vec<u64>> {
     let (mut found, mut pending, mut block) = (Vec::new(), Vec::new(), vec![0; 64 * 1024]);
     while (found.len() as u64) < count {
@@ -103,6 +104,9 @@ fn latencies(mut reader: impl std::io::Read, count: u64) -> anyhow::Result<Vec<u
                 found.push(now.saturating_sub(text.parse()?));
             }
             from += at + 1;
+            if found.len() as u64 == count {
+                return Ok(found);
+            }
         }
         let keep = pending.len().saturating_sub(17).max(from);
         pending.drain(..keep.min(pending.len()));
