@@ -231,11 +231,23 @@ impl RefusalPace {
     const AT_ONCE: i64 = 25;
     /// The longest wait, in milliseconds.
     const LONGEST: i64 = 1000;
+    /// What was read and refused counts for a millisecond with so many bytes: to read them takes a part of that.
+    const BYTES_PER_MILLISECOND: u64 = 16 * 1024;
 
     /// Counts a refusal.
     pub fn refuse(&mut self, now: i64) {
+        self.add(now, Self::SPACING);
+    }
+
+    /// Counts what was read for nothing, in bytes.
+    pub fn read_for_nothing(&mut self, now: i64, bytes: u64) {
+        let time = i64::try_from(bytes / Self::BYTES_PER_MILLISECOND).unwrap_or(i64::MAX);
+        self.add(now, time.min(Self::LONGEST));
+    }
+
+    fn add(&mut self, now: i64, time: i64) {
         let latest = now + Self::AT_ONCE * Self::SPACING + Self::LONGEST;
-        self.paid_at = (self.paid_at.max(now) + Self::SPACING).min(latest);
+        self.paid_at = (self.paid_at.max(now) + time).min(latest);
     }
 
     /// How long its next request waits.
@@ -297,6 +309,15 @@ mod tests {
             refused += 1;
         }
         assert_eq!(refused, 10_000 / RefusalPace::SPACING + 1);
+        // Large ones are heard more seldom.
+        let (mut of_large, mut now_of_large, mut refused) = (RefusalPace::default(), now, 0);
+        while now_of_large < now + 10_000 {
+            now_of_large += i64::try_from(of_large.wait(now_of_large).as_millis()).unwrap();
+            of_large.refuse(now_of_large);
+            of_large.read_for_nothing(now_of_large, 2_400_000);
+            refused += 1;
+        }
+        assert!((50..80).contains(&refused), "{refused}");
         // Many at one time make the wait no longer than it may be.
         for _ in 0..10_000 {
             pace.refuse(now);

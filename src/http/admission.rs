@@ -2,13 +2,17 @@
 
 use std::{
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     task::{Context, Poll, ready},
 };
 
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderValue, Method, header, request::Parts};
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 
 use super::Problem;
 use crate::{
@@ -64,20 +68,49 @@ pub(super) fn admit(
     admission(services.hold(caller, BudgetKind::RequestBytes, bytes * COPIES)?, None)
 }
 
+/// How many bytes the body of a request has.
+#[derive(Debug)]
+pub(super) enum BodyBytes {
+    /// By its `Content-Length`.
+    Announced(u64),
+    /// So many came until now.
+    Counted(Arc<AtomicU64>),
+}
+
+impl BodyBytes {
+    pub(super) fn get(&self) -> u64 {
+        match self {
+            Self::Announced(bytes) => *bytes,
+            Self::Counted(bytes) => bytes.load(Relaxed),
+        }
+    }
+}
+
 /// A body that comes in, counted as it comes.
 pub(super) struct CountedBody {
     body: Body,
     caller: Caller,
     services: Services,
+    /// Of a body whose size was not announced.
+    came: Option<Arc<AtomicU64>>,
 }
 
 impl CountedBody {
-    /// The body of this caller's request. That of the operator is as it was.
-    pub(super) fn of(body: Body, caller: &Caller, services: &Services) -> Body {
+    /// The body of this caller's request, and its size. That of the operator is as it was.
+    pub(super) fn of(body: Body, caller: &Caller, services: &Services) -> (Body, BodyBytes) {
+        let announced = body.size_hint().exact();
         if caller.is_operator() {
-            return body;
+            return (body, BodyBytes::Announced(announced.unwrap_or_default()));
         }
-        Body::new(Self { body, caller: caller.clone(), services: services.clone() })
+        let (came, bytes) = match announced {
+            Some(bytes) => (None, BodyBytes::Announced(bytes)),
+            None => {
+                let came = Arc::new(AtomicU64::new(0));
+                (Some(Arc::clone(&came)), BodyBytes::Counted(came))
+            }
+        };
+        let counted = Self { body, caller: caller.clone(), services: services.clone(), came };
+        (Body::new(counted), bytes)
     }
 }
 
@@ -93,7 +126,11 @@ impl http_body::Body for CountedBody {
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
         {
-            self.services.spend(&self.caller, u64::try_from(data.len()).unwrap_or(u64::MAX));
+            let bytes = u64::try_from(data.len()).unwrap_or(u64::MAX);
+            self.services.spend(&self.caller, bytes);
+            if let Some(came) = &self.came {
+                came.fetch_add(bytes, Relaxed);
+            }
         }
         Poll::Ready(frame)
     }

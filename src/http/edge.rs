@@ -32,7 +32,7 @@ use tracing::Instrument as _;
 
 use super::{
     App, Code, EntryRules, Problem,
-    admission::{CountedBody, admit, held_body},
+    admission::{BodyBytes, CountedBody, admit, held_body},
     client_user, daemon_proof,
     listener::Transport,
     metrics::APPEND,
@@ -155,12 +155,12 @@ impl Edge {
         }
         let (parts, mut body) = request.into_parts();
         let is_get = parts.method == Method::GET;
-        let mut admission = None;
+        let (mut admission, mut sent) = (None, BodyBytes::Announced(0));
         let Identified { caller, credential, browser } = self.identify(app, &parts).await?;
         if let Some(caller) = &caller {
             pause(&app.services, caller, &parts.method).await;
             admission = Some(admit(&app.services, caller, &parts, &body.size_hint())?);
-            body = CountedBody::of(body, caller, &app.services);
+            (body, sent) = CountedBody::of(body, caller, &app.services);
         }
         let lane = caller.as_ref().map(|caller| WriteLane::of(&caller.principal()));
         let lane = lane.unwrap_or_default();
@@ -184,9 +184,8 @@ impl Edge {
                 let route = RouteName::of(&response);
                 (response, route)
             };
-        let is_too_large = response.status() == StatusCode::PAYLOAD_TOO_LARGE;
-        if let Some(caller) = caller.as_ref().filter(|_| is_too_large) {
-            app.services.count_refusal(caller);
+        if let Some(caller) = &caller {
+            count_refusal(&app.services, caller, response.status(), sent.get());
         }
         let mut stream = admission.and_then(|admission| admission.stream);
         if is_endless(&response)
@@ -290,6 +289,16 @@ async fn pause(services: &Services, caller: &Caller, method: &Method) {
     let wait = services.refusal_wait(caller);
     if !wait.is_zero() {
         tokio::time::sleep(wait).await;
+    }
+}
+
+/// Counts an answer that refuses what was sent, of so many bytes. That a budget is full was counted where that was seen.
+fn count_refusal(services: &Services, caller: &Caller, status: StatusCode, sent: u64) {
+    if status == StatusCode::PAYLOAD_TOO_LARGE {
+        services.count_refusal(caller);
+    }
+    if status.is_client_error() {
+        services.count_read_for_nothing(caller, sent);
     }
 }
 

@@ -148,6 +148,25 @@ impl Budget {
 
     /// Counts that something of the caller's was refused, for its size or because its budget is full.
     pub(in crate::service) fn count_refusal(&self, caller: &Caller, now: Timestamp) {
+        self.change_pace(caller, now, RefusalPace::refuse);
+    }
+
+    /// Counts the bytes of a request of the caller's that was read and refused.
+    pub(in crate::service) fn count_read_for_nothing(
+        &self,
+        caller: &Caller,
+        bytes: u64,
+        now: Timestamp,
+    ) {
+        self.change_pace(caller, now, |pace, now| pace.read_for_nothing(now, bytes));
+    }
+
+    fn change_pace(
+        &self,
+        caller: &Caller,
+        now: Timestamp,
+        change: impl FnOnce(&mut RefusalPace, i64),
+    ) {
         if caller.is_operator() {
             return;
         }
@@ -155,7 +174,7 @@ impl Budget {
         if levels.paces.len() >= PACES {
             levels.paces.retain(|_, pace| !pace.is_over(now));
         }
-        levels.paces.entry(caller.principal()).or_default().refuse(now);
+        change(levels.paces.entry(caller.principal()).or_default(), now);
     }
 
     /// How long the caller's next request waits before it is looked at.

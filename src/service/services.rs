@@ -165,6 +165,11 @@ impl Services {
         self.core.budget.count_refusal(caller, self.now());
     }
 
+    /// Counts the bytes of a request of the caller's that was read and refused.
+    pub fn count_read_for_nothing(&self, caller: &Caller, bytes: u64) {
+        self.core.budget.count_read_for_nothing(caller, bytes, self.now());
+    }
+
     /// How long the caller's next request waits before it is looked at: not at all, unless it was refused again and again.
     pub fn refusal_wait(&self, caller: &Caller) -> Duration {
         self.core.budget.refusal_wait(caller, self.now())

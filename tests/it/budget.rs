@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, svc, until};
-use crate::wire::{Caller, Reply};
+use crate::daemon::{Daemon, eventually, svc, until};
+use crate::wire::{Caller, Reply, exchange};
 
 /// Memory of the daemon, in bytes.
 fn resident(d: &Daemon) -> u64 {
@@ -367,6 +367,37 @@ fn bytes_have_a_bound_while_they_are_worked_on_and_within_the_hour() {
 }
 
 /// To refuse takes time, which is the neighbours': one that asks on is heard at a pace, and nobody else is.
+#[test]
+fn what_is_read_for_nothing_costs_its_sender_time_by_its_size() {
+    let d = Daemon::start();
+    let greedy = d.session("greedy");
+    // Not JSON.
+    let body = "x".repeat(1_000_000);
+    let request = || greedy.request("POST", "/v1/tasks").header("Content-Type", "application/json");
+    let chunked = {
+        let mut bytes = request().header("Transfer-Encoding", "chunked").bytes();
+        bytes.extend(format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()).bytes());
+        bytes
+    };
+    for way in ["announced", "chunked"] {
+        let began = Instant::now();
+        for _ in 0..24 {
+            let reply = match way {
+                "announced" => request().body(body.as_str()).send(),
+                _ => exchange(d.addr, &chunked).expect("an answer"),
+            };
+            assert_eq!(reply.status(), 400, "{reply:?}");
+        }
+        // Each counts for 61 ms. For the first 500 ms nobody waits.
+        assert!(began.elapsed() >= Duration::from_millis(23 * 61 - 500), "{way}");
+        eventually(Duration::from_secs(20), || {
+            let asked = Instant::now();
+            greedy.post("/v1/tasks", &json!({ "title": "t" })).ok(201);
+            asked.elapsed() < Duration::from_millis(100)
+        });
+    }
+}
+
 #[test]
 fn who_is_refused_again_and_again_is_heard_at_a_pace() {
     let d = narrow();
