@@ -84,6 +84,15 @@ pub(crate) fn is_available() -> bool {
     *LISTS.get_or_init(|| ProcessEntry::read(std::process::id()).is_some())
 }
 
+/// Whether a client's process still runs.
+pub(crate) fn is_same_running(process: &ClientProcess) -> bool {
+    if !is_available() {
+        return is_running(process.pid);
+    }
+    ProcessEntry::read(process.pid)
+        .is_some_and(|entry| entry.is_running && entry.identity(process.pid) == *process)
+}
+
 /// The process that started this one, past the shell between them. Nobody knows where the system has no list.
 pub(crate) fn client_of_this() -> Option<ClientProcess> {
     let mut pid = u32::try_from(rustix::process::getppid()?.as_raw_nonzero().get()).ok()?;

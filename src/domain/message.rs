@@ -31,6 +31,14 @@ pub struct Message {
     pub provenance: Option<Provenance>,
 }
 
+impl Message {
+    /// The message that this answer names; `None` if it is no answer, or names none.
+    pub fn answered(&self) -> Option<MessageId> {
+        let first = self.correlation_id.clone().filter(|_| self.kind == MessageType::Response);
+        first.map(MessageId::from)
+    }
+}
+
 /// A message to be sent.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 pub struct NewMessage {

@@ -11,7 +11,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{App, Problem, api::Api, body::Query, openapi::Operation, sse};
+use super::{
+    App, Problem,
+    api::Api,
+    body::Query,
+    openapi::Operation,
+    presence::{self, PagePresence},
+    sse,
+};
 use crate::{
     domain::{Caller, Timestamp, limits, sse::push_item},
     service::log::{Selector, StartAfter},
@@ -100,9 +107,15 @@ async fn show(
             Some(id) => StartAfter::Cursor(id),
             None => after,
         };
+        // Noted before the stream begins, so that who listens from now on does not hear of itself.
+        let presence = if presence::is_kept_by(&caller, &headers) {
+            Some(PagePresence::keep(&app).await)
+        } else {
+            None
+        };
         let subscription = app.services.log.subscribe(&caller, &selector, after, kind).await?;
         let from = (after == StartAfter::Latest).then(|| subscription.cursor());
-        return Ok(sse::response(&app, subscription, from));
+        return Ok(sse::response(&app, subscription, from, presence));
     }
     let after = match after {
         StartAfter::Cursor(cursor) => i64::try_from(cursor).unwrap_or(i64::MAX),

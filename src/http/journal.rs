@@ -130,7 +130,7 @@ enum Waited {
     Message {
         /// For the session's model.
         text: String,
-        /// One line that says who and what.
+        /// One line that says who wrote; empty where the words around the text have no room for it.
         headline: String,
     },
     /// Nothing came: ask again.
@@ -158,9 +158,10 @@ async fn wait(
     };
     let waiter = MailWaiter { id: input.waiter, lost: input.lost };
     Ok(Json(match app.services.hooks.await_mail(&caller, &id, waiter, end).await? {
-        MailWait::Message(mail) => {
-            Waited::Message { text: mail.text.into_string(), headline: mail.headline.into_string() }
-        }
+        MailWait::Message(mail) => Waited::Message {
+            text: mail.text.into_string(),
+            headline: mail.wake_line.into_string(),
+        },
         MailWait::Nothing => Waited::Nothing,
         MailWait::Retired => Waited::Retired,
         MailWait::Over => Waited::Over,

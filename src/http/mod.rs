@@ -28,6 +28,7 @@ mod metrics;
 mod openapi;
 mod page;
 mod peers;
+mod presence;
 mod protocol;
 mod response_head;
 mod routes;

@@ -8,7 +8,7 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, header};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::{App, Problem};
+use super::{App, Problem, presence::PagePresence};
 use crate::{
     domain::{limits, sse},
     service::log::{Subscription, SubscriptionChunk},
@@ -18,13 +18,19 @@ use crate::{
 
 /// The response that follows `subscription` until its end, the client's, or ours. `from` is where it begins, if the
 /// client does not know: it is told, so that a connection that breaks before the first event is resumed there.
-pub(super) fn response(app: &App, subscription: Subscription, from: Option<i64>) -> Response {
+pub(super) fn response(
+    app: &App,
+    subscription: Subscription,
+    from: Option<i64>,
+    presence: Option<PagePresence>,
+) -> Response {
     let feed = SseFeed {
         from,
         subscription,
         stop: Box::pin(app.stop.clone().cancelled_owned()),
         pulse: app.beat.pulse(),
         begun: false,
+        _presence: presence,
     };
     // Pulled by the connection: nothing is read for a client that does not take it.
     let chunks = stream::unfold(feed, |mut feed| async move {
@@ -71,6 +77,8 @@ struct SseFeed {
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
     pulse: Pulse,
     begun: bool,
+    /// Of a page: the person is here for as long as it listens.
+    _presence: Option<PagePresence>,
 }
 
 impl SseFeed {

@@ -220,7 +220,7 @@ async fn watch(
     if after > 0 && subscription.is_complete() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    Ok(sse::response(&app, subscription, None))
+    Ok(sse::response(&app, subscription, None, None))
 }
 
 #[derive(Deserialize)]

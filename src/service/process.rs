@@ -1,11 +1,10 @@
 //! Processes on this machine that somebody named: whether they still run, and since when.
 
-use crate::{
-    domain::ClientProcess,
-    process_list::{self, ProcessEntry},
-};
+use crate::{domain::ClientProcess, process_list::ProcessEntry};
 
-pub(in crate::service) use crate::process_list::is_running as is_alive;
+pub(in crate::service) use crate::process_list::{
+    is_running as is_alive, is_same_running as is_running,
+};
 
 /// When a process started, in the system's own count, to tell it from a later one with the same id. `None` where
 /// the system does not say.
@@ -21,15 +20,6 @@ pub(in crate::service) fn running(pid: u32) -> Option<ClientProcess> {
 /// Whether the process that had this id and this start is still there.
 pub fn is_same_alive(pid: u32, start: Option<&str>) -> bool {
     is_alive(pid) && (start.is_none() || started(pid).as_deref() == start)
-}
-
-/// Whether a client's process still runs.
-pub(in crate::service) fn is_running(process: &ClientProcess) -> bool {
-    if !process_list::is_available() {
-        return is_alive(process.pid);
-    }
-    ProcessEntry::read(process.pid)
-        .is_some_and(|entry| entry.is_running && entry.identity(process.pid) == *process)
 }
 
 #[cfg(test)]

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::json;
 
-use crate::daemon::{Daemon, Home, svc};
+use crate::daemon::{Daemon, Home, eventually, svc};
 use crate::expect::{peer, problem, text};
 use crate::wire::{Conn, Reply, Request};
 
@@ -391,6 +392,24 @@ fn without_tokens_the_page_needs_no_sign_in() {
     assert_eq!(own.send().status(), 200);
     let foreign = d.stranger().request("GET", "/v1/peers").header("Sec-Fetch-Site", "cross-site");
     problem(&foreign.send(), 403, "forbidden");
+}
+
+/// Who has the page open is here.
+#[test]
+fn an_open_page_keeps_the_operator_online() {
+    let d = Daemon::start();
+    let status = || d.get("/v1/peers/operator").json()["status"].clone();
+    let listens = |request: Request| {
+        let request = request.header("Accept", "text/event-stream");
+        request.follow().expect("an answer").expect("a stream")
+    };
+    // A script that follows the log is no person who reads it.
+    let script = listens(d.request("GET", "/v1/events?after=latest"));
+    assert_ne!(status(), "online");
+    let browser = Browser::sign_in(&d);
+    let stream = listens(browser.ask("GET", "/v1/events?after=latest"));
+    eventually(Duration::from_secs(20), || status() == "online");
+    drop((script, stream));
 }
 
 /// The page asks at its start whether it is signed in.

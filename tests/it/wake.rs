@@ -93,7 +93,7 @@ fn a_session_is_woken_before_its_first_prompt() {
     woken(&ran, "is it green?");
     assert_eq!(
         ran.stderr.lines().next().map(|line| line.split(" (and ").next().unwrap_or_default()),
-        Some("svc: operator asks: is it green?")
+        Some("svc: operator asks")
     );
     // The turn that it begins shows the person the line, and the sender that the message arrived.
     let prompt = format!("<task-notification>\n{}\n</task-notification>", ran.stderr);
@@ -140,6 +140,110 @@ fn a_question_that_waited_wakes_the_session_that_opens_and_news_does_not() {
     assert!(!ran.stderr.contains("is it green?"), "{ran:?}");
 }
 
+/// A person sees all that woke the session, as far as it has room, and how many more there are.
+#[test]
+fn each_message_of_a_wake_has_its_line_on_the_screen() {
+    let d = Daemon::start();
+    let inbox = begin(&d, "claude", "s");
+    let wake = |words: &[String]| {
+        for text in words {
+            send(&d, &inbox, text);
+        }
+        let ran = waiter(&d.home, "s", "Stop", &[]).wait(SOON);
+        woken(&ran, &words[0]);
+        let prompt = format!("<task-notification>\n{}\n</task-notification>", ran.stderr);
+        let prompt = event("s", "UserPromptSubmit", &json!({ "prompt": prompt }));
+        let shown = hook(&d.home, "claude", &prompt);
+        hook(&d.home, "claude", &event("s", "Stop", &json!({})));
+        (ran.stderr, shown)
+    };
+    let (text, shown) = wake(&["one?".into(), "two?".into(), "three?".into()]);
+    assert!(text.starts_with("svc: operator asks (and 2 more)\n[Inter-session message]"), "{text}");
+    let lines = ["one?", "two?", "three?"].map(|word| format!("svc: operator asks: {word}"));
+    assert_eq!(shown["systemMessage"], lines.join("\n"));
+
+    let many: Vec<String> = (0..12).map(|n| format!("question {n}?")).collect();
+    let shown = wake(&many).1["systemMessage"].as_str().expect("lines").to_owned();
+    assert_eq!(shown.lines().count(), 8, "{shown}");
+    assert!(shown.ends_with("svc: operator asks: question 7? (and 4 more)"), "{shown}");
+
+    // What has no room in the wake comes with the prompt that it begins.
+    let long: Vec<String> = (0..4).map(|n| format!("long {n} {}", "x".repeat(2_500))).collect();
+    let (text, shown) = wake(&long);
+    assert!(text.contains("long 1 ") && !text.contains("long 3 "), "{text}");
+    let context = shown["hookSpecificOutput"]["additionalContext"].as_str().expect("the rest");
+    assert!(context.contains("long 3 ") && !context.contains("long 1 "), "{context}");
+    let shown = shown["systemMessage"].as_str().expect("lines");
+    assert_eq!(shown.lines().count(), 4, "{shown}");
+    for (line, n) in shown.lines().zip(0..) {
+        assert!(line.starts_with(&format!("svc: operator asks: long {n} x")), "{shown}");
+    }
+}
+
+/// The waiter of a client that was killed may live on for a moment, and would take what nobody reads.
+#[test]
+fn the_waiter_of_a_killed_client_takes_nothing() {
+    let d = Daemon::start();
+    let svc = d.home.command(&[]);
+    let mut client = Command::new("python3");
+    client.args(["-c", KEPT_CLIENT]).arg(svc.get_program());
+    let variables = svc.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    client.env_clear().envs(variables).envs([NEW]).stdin(Stdio::piped());
+    let mut client = Running::spawn(client);
+    let start = event("k", "SessionStart", &json!({ "source": "startup" }));
+    let stop = event("k", "Stop", &json!({}));
+    client.stdin().write_all(format!("{start}\n{stop}\n").as_bytes()).expect("it reads");
+    let peer = until(SOON, || peer_of(&d, "k"));
+    assert_eq!(client.line().as_deref(), Some("connected"));
+    client.signal(Signal::KILL);
+    eventually(SOON, || client.has_ended());
+    let message = send(&d, &inbox_of_peer(&peer), "is it green?");
+    // It ends when the waiter does, which holds its output.
+    client.wait(SOON);
+    assert_eq!(state(&d, &message), "queued");
+    let resume = event("k", "SessionStart", &json!({ "source": "resume" }));
+    let given = hook(&d.home, "claude", &resume);
+    let given = given["hookSpecificOutput"]["additionalContext"].as_str().expect("context");
+    assert!(given.contains("is it green?"), "{given}");
+}
+
+/// A client that runs a waiter, and says when that is connected.
+const KEPT_CLIENT: &str = "\
+import glob, os, subprocess, sys
+svc = sys.argv[-1]
+start, stop = sys.stdin.read().splitlines()
+subprocess.run([svc, 'hook', 'claude'], input=start, text=True)
+waiter = subprocess.Popen([svc, 'hook', 'wait'], stdin=subprocess.PIPE, text=True)
+waiter.stdin.write(stop)
+waiter.stdin.close()
+while not any(os.readlink(fd).startswith('socket:') for fd in glob.glob(f'/proc/{waiter.pid}/fd/*') if os.path.lexists(fd)):
+    pass
+print('connected', flush=True)
+waiter.wait()
+";
+
+/// It tells the daemon itself: the session's next hook may be hours away.
+#[test]
+fn what_a_waiter_could_not_print_is_free_at_once() {
+    let d = Daemon::start();
+    let inbox = begin(&d, "claude", "s");
+    let message = send(&d, &inbox, "is it green?");
+    let svc = d.home.command(&["hook", "wait"]);
+    let mut deaf = Command::new("sh");
+    let variables = svc.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    deaf.args(["-c", "exec \"$0\" \"$@\" 2>&-"]).arg(svc.get_program()).args(svc.get_args());
+    deaf.env_clear().envs(variables).envs([NEW]).stdin(Stdio::piped());
+    let mut deaf = Running::spawn(deaf);
+    let stop = event("s", "Stop", &json!({})).to_string();
+    deaf.stdin().write_all(stop.as_bytes()).expect("it reads");
+    deaf.wait(SOON);
+    let peer = message["to_peer"].as_str().expect("an id");
+    let unseen = format!("/v1/events?stream=peer/{peer}&kind=message.unseen");
+    assert_eq!(d.get(&unseen).ok(200)["count"], 1);
+    assert!(!d.home.path("hooks.lost").exists(), "nothing is left to tell");
+    woken(&waiter(&d.home, "s", "Stop", &[]).wait(SOON), "is it green?");
+}
+
 /// Nothing in the line moves the cursor, ends the line or turns its direction.
 #[test]
 fn the_line_that_a_person_sees_is_one_line_of_text() {
@@ -152,7 +256,7 @@ fn the_line_that_a_person_sees_is_one_line_of_text() {
     let message = json!({ "text": text, "from_peer": evil["peer_id"], "type": "response" });
     d.post(&inbox, &message).ok(200);
     let ran = waiter(&d.home, "s", "Stop", &[]).wait(SOON);
-    woken(&ran, "svc: x[2J y answered: a]52;c;eA== b");
+    woken(&ran, "svc: x[2J y answered\n");
     let shown =
         hook(&d.home, "claude", &event("s", "UserPromptSubmit", &json!({ "prompt": ran.stderr })));
     let line = shown["systemMessage"].as_str().expect("a line");

@@ -161,6 +161,44 @@ fn the_words_that_models_get_are_these() {
         d.post(&inbox, &json!({ "text": text, "from_peer": from })).ok(200);
     }
     words.say("two_messages", &told());
+    // What wakes an idle session says who wrote, and nothing twice.
+    let woken = || {
+        let stop = json!({ "session_id": "s-1", "hook_event_name": "Stop", "cwd": "/nowhere/web" });
+        let mut command = d.home.command(&["hook", "wait"]);
+        command.env("AI_AGENT", "claude-code_2-1-330_harness").stdin(Stdio::piped());
+        let mut running = Running::spawn(command);
+        running.stdin().write_all(stop.to_string().as_bytes()).expect("it reads");
+        let ran = running.wait(SOON);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        told();
+        ran.stderr.trim_end().to_owned()
+    };
+    let question = "The price on the cart page is wrong. ".repeat(11);
+    for (name, kind, sender) in [
+        ("wake_by_a_question", "query", Some(&from)),
+        ("wake_by_a_notification", "notification", Some(&from)),
+        ("wake_by_a_question_of_the_person", "query", None),
+    ] {
+        let mut message = json!({ "text": question, "type": kind });
+        if let Some(sender) = sender {
+            message["from_peer"] = json!(sender);
+        }
+        d.post(&inbox, &message).ok(200);
+        let text = woken();
+        assert_eq!(text.matches("The price on").count(), 11, "nothing twice: {text}");
+        words.say_message(name, &text, if sender.is_some() { key } else { "" });
+    }
+    for text in ["one", "two"] {
+        d.post(&inbox, &json!({ "text": text })).ok(200);
+    }
+    words.say("wake_by_two_messages", &woken());
+    let fyi =
+        json!({ "to": from, "text": "main is frozen", "type": "notification", "from_peer": to });
+    let fyi = text(&call(&d, "peer_send", &fyi), "id");
+    let thanks =
+        json!({ "text": "Thanks.", "type": "response", "correlation_id": fyi, "from_peer": from });
+    d.post(&inbox, &thanks).ok(200);
+    words.say_message("answer_to_a_notification", &told(), key);
     // The session of the hooks is of the project in which its client runs.
     let project = d.get(&format!("/v1/peers/{to}")).ok(200)["path"].clone();
     let wish = json!({ "session": "s-7", "project": project });

@@ -1,10 +1,12 @@
 //! `svc hook wait`: runs beside an idle Claude Code session (`asyncRewake`) until a message comes for it, and wakes it by
 //! ending with exit code 2 and the message on standard error.
 
+use std::cell::RefCell;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use http::StatusCode;
+use rustix::process::Pid;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -17,7 +19,7 @@ use crate::cli::context::Context;
 use crate::cli::process;
 use crate::client::{Client, ClientError, backoff, encode};
 use crate::config::Flags;
-use crate::domain::{Clock as _, HookId, Ids, SystemClock};
+use crate::domain::{ClientProcess, Clock as _, HookId, Ids, SystemClock};
 use crate::process_list;
 
 /// The exit code that Claude Code takes for "wake up".
@@ -25,7 +27,9 @@ const WAKE: u8 = 2;
 /// How many requests without an answer are remembered.
 const MAX_UNANSWERED: usize = 500;
 /// How often the waiter looks whether its client still runs.
-const PARENT_POLL: Duration = Duration::from_secs(2);
+const CLIENT_POLL: Duration = Duration::from_secs(1);
+/// How long the waiter tries to say that it has shown nobody what it was given.
+const GIVE_BACK: Duration = Duration::from_secs(3);
 /// How long a waiter lets the hook of the same start go first: what waits already goes with that, and only a question wakes.
 const AFTER_START: Duration = Duration::from_millis(500);
 
@@ -53,33 +57,23 @@ pub(super) fn run(context: &Context) -> ExitCode {
     let log = HookLog::of(context);
     let result = payload::read().and_then(|payload| {
         let config = context.config(&Flags::default()).map_err(|error| format!("{error:#}"))?;
-        let client = WaitingClient::of(process_list::client_of_this().as_ref());
+        let process = process_list::client_of_this();
+        let client = WaitingClient::of(process.as_ref());
         if !client.can_be_woken(*config.hooks_wake, &context.env, &payload) {
-            return Ok(None);
+            return Ok(false);
         }
         let session = payload.get("session_id").and_then(Value::as_str).map(str::to_owned);
         let session = session.ok_or("the payload has no session_id")?;
         let is_start = payload.get("hook_event_name").is_some_and(|name| name == "SessionStart");
+        let starter = Starter { parent: rustix::process::getppid(), process };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
-        runtime
-            .block_on(async {
-                tokio::select! {
-                    wake_up = wait(context, &session, is_start, &log) => wake_up,
-                    () = orphaned() => Ok(None),
-                }
-            })
-            .map(|wake_up| wake_up.map(|wake_up| (session, wake_up)))
+        let waiter = Waiter { context, session: &session, starter, log: &log };
+        runtime.block_on(waiter.run(is_start))
     });
     match result {
-        Ok(Some((session, WakeUp { text, request }))) => {
-            if let Err(error) = print::print_line(std::io::stderr(), &text) {
-                log.note("wait", &format!("standard error: {error}"));
-                offline::note_unprinted(&context.paths.home, &session, &request, &log);
-            }
-            ExitCode::from(WAKE)
-        }
-        Ok(None) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::from(WAKE),
+        Ok(false) => ExitCode::SUCCESS,
         Err(problem) => {
             log.note("wait", &problem);
             ExitCode::SUCCESS
@@ -87,11 +81,25 @@ pub(super) fn run(context: &Context) -> ExitCode {
     }
 }
 
-/// Returns when the process that started this one is gone.
-async fn orphaned() {
-    let parent = rustix::process::getppid();
-    while rustix::process::getppid() == parent {
-        sleep(PARENT_POLL).await;
+/// Who started the waiter: its parent, which may be a shell, and the client.
+#[derive(Debug)]
+struct Starter {
+    parent: Option<Pid>,
+    process: Option<ClientProcess>,
+}
+
+impl Starter {
+    /// Whether nobody is there whom the waiter could wake.
+    fn is_gone(&self) -> bool {
+        rustix::process::getppid() != self.parent
+            || self.process.as_ref().is_some_and(|process| !process_list::is_same_running(process))
+    }
+
+    /// Returns when nobody is there.
+    async fn gone(&self) {
+        while !self.is_gone() {
+            sleep(CLIENT_POLL).await;
+        }
     }
 }
 
@@ -103,58 +111,108 @@ struct WakeUp {
     request: String,
 }
 
-async fn wait(
-    context: &Context,
-    session: &str,
-    is_start: bool,
-    log: &HookLog,
-) -> Result<Option<WakeUp>, String> {
-    // The id begins with the time, so that a later waiter's is greater; so is a later request's of one waiter.
-    let waiter = HookId::new(&Ids::random(), SystemClock.now());
-    let mut request = waiter.to_string();
-    if is_start {
-        sleep(AFTER_START).await;
-    }
-    // Requests that the daemon may have answered without being heard.
-    let mut unanswered = offline::unprinted(&context.paths.home, session);
-    let path = format!("/v1/sessions/{}/wait", encode(session));
-    let (mut failures, mut renewals) = (0, 0);
-    let mut revival = DaemonRevival::default();
-    loop {
-        let body = json!({ "waiter": request, "lost": unanswered });
-        let error = match post(context, &path, &body).await {
-            Ok(WaitAnswer::Message { text, headline }) => {
-                // Versions before 2.1.139 show all of it to the person, whose eye falls on the first line.
-                let text = format!("{headline}\n{text}").trim_start().to_owned();
-                return Ok(Some(WakeUp { text, request }));
+/// What a waiter waits with.
+struct Waiter<'a> {
+    context: &'a Context,
+    session: &'a str,
+    starter: Starter,
+    log: &'a HookLog,
+}
+
+impl Waiter<'_> {
+    /// Waits, and prints what came. Whether it did.
+    async fn run(&self, is_start: bool) -> Result<bool, String> {
+        // The id begins with the time, so that a later waiter's is greater; so is a later request's of one waiter.
+        let waiter = HookId::new(&Ids::random(), SystemClock.now()).to_string();
+        let request = RefCell::new(waiter.clone());
+        let wake_up = tokio::select! {
+            wake_up = self.wait(is_start, &waiter, &request) => wake_up?,
+            () = self.starter.gone() => {
+                // It may have been given just now.
+                let request = request.borrow().clone();
+                self.give_back(&request).await;
+                return Ok(false);
             }
-            Ok(WaitAnswer::Nothing) => {
-                failures = 0;
-                unanswered.clear();
-                revival.is_there();
-                continue;
-            }
-            Ok(WaitAnswer::Retired | WaitAnswer::Over) => return Ok(None),
-            Err(error) => error,
         };
-        if let ClientError::Connection { sent: true, .. }
-        | ClientError::Timeout { .. }
-        | ClientError::Unexpected { .. } = error
-        {
-            renewals += 1;
-            let next = format!("{waiter}.{renewals:06}");
-            unanswered.truncate(MAX_UNANSWERED);
-            unanswered.insert(0, std::mem::replace(&mut request, next));
+        let Some(WakeUp { text, request }) = wake_up else { return Ok(false) };
+        let problem = if self.starter.is_gone() {
+            "the client is gone".to_owned()
+        } else {
+            match print::print_line(std::io::stderr(), &text) {
+                Ok(()) => return Ok(true),
+                Err(error) => format!("standard error: {error}"),
+            }
+        };
+        self.log.note("wait", &problem);
+        self.give_back(&request).await;
+        Ok(true)
+    }
+
+    /// Tells the daemon that nobody saw the answer to a request, or notes it for the session's next hook.
+    async fn give_back(&self, request: &str) {
+        let body = json!({ "waiter": request, "lost": [request], "seconds": 1 });
+        let path = self.path();
+        let told = tokio::time::timeout(GIVE_BACK, post(self.context, &path, &body)).await;
+        if !matches!(told, Ok(Ok(_))) {
+            offline::note_unprinted(&self.context.paths.home, self.session, request, self.log);
         }
-        // The daemon is away, or does not know of the session's start yet.
-        if !error.is_transient() && !is_unknown_session(&error) {
-            return Err(error.to_string());
+    }
+
+    fn path(&self) -> String {
+        format!("/v1/sessions/{}/wait", encode(self.session))
+    }
+
+    /// Asks until a message comes. `request` is the id of the present question.
+    async fn wait(
+        &self,
+        is_start: bool,
+        waiter: &str,
+        request: &RefCell<String>,
+    ) -> Result<Option<WakeUp>, String> {
+        if is_start {
+            sleep(AFTER_START).await;
         }
-        if let ClientError::NotRunning { .. } = error {
-            revival.is_away(context, log).await;
+        // Requests that the daemon may have answered without being heard.
+        let mut unanswered = offline::unprinted(&self.context.paths.home, self.session);
+        let path = self.path();
+        let (mut failures, mut renewals) = (0, 0);
+        let mut revival = DaemonRevival::default();
+        loop {
+            let id = request.borrow().clone();
+            let body = json!({ "waiter": id, "lost": unanswered });
+            let error = match post(self.context, &path, &body).await {
+                Ok(WaitAnswer::Message { text, headline }) => {
+                    // Versions before 2.1.139 show all of it to the person, whose eye falls on the first line.
+                    let text = format!("{headline}\n{text}").trim_start().to_owned();
+                    return Ok(Some(WakeUp { text, request: id }));
+                }
+                Ok(WaitAnswer::Nothing) => {
+                    failures = 0;
+                    unanswered.clear();
+                    revival.is_there();
+                    continue;
+                }
+                Ok(WaitAnswer::Retired | WaitAnswer::Over) => return Ok(None),
+                Err(error) => error,
+            };
+            if let ClientError::Connection { sent: true, .. }
+            | ClientError::Timeout { .. }
+            | ClientError::Unexpected { .. } = error
+            {
+                renewals += 1;
+                unanswered.truncate(MAX_UNANSWERED);
+                unanswered.insert(0, request.replace(format!("{waiter}.{renewals:06}")));
+            }
+            // The daemon is away, or does not know of the session's start yet.
+            if !error.is_transient() && !is_unknown_session(&error) {
+                return Err(error.to_string());
+            }
+            if let ClientError::NotRunning { .. } = error {
+                revival.is_away(self.context, self.log).await;
+            }
+            sleep(backoff(failures, error.retry_after())).await;
+            failures += 1;
         }
-        sleep(backoff(failures, error.retry_after())).await;
-        failures += 1;
     }
 }
 

@@ -1,10 +1,11 @@
 //! Messages as text for a session's model.
 
+use super::headline::wake_line;
 use crate::domain::{
     Message,
     conversation::TurnReply,
     quote::{ModelText, QuotedText, model_text},
-    stamp::MessageStamp,
+    stamp::{AROUND_CHARS, MessageStamp},
 };
 
 /// Of one message, in characters: a longer one is read with `peer_inbox`.
@@ -20,6 +21,8 @@ pub struct MailDigest {
     messages: Vec<Message>,
     texts: Vec<ModelText>,
     chars: usize,
+    /// Characters around the text of the first one.
+    around_first: usize,
 }
 
 impl MailDigest {
@@ -30,6 +33,9 @@ impl MailDigest {
         let chars = text.chars();
         if !self.texts.is_empty() && self.chars + chars > DIGEST_CHARS {
             return false;
+        }
+        if self.texts.is_empty() {
+            self.around_first = stamp.chars;
         }
         self.chars += chars;
         self.texts.push(text);
@@ -50,6 +56,15 @@ impl MailDigest {
     /// The text for the receiver's model.
     pub fn text(&self) -> ModelText {
         ModelText::paragraphs(&self.texts)
+    }
+
+    /// The line above the text of a wake: who wrote, and how many more there are. `from` is the name of the first one's
+    /// sender. What was written stands below. Empty where the words around the text have no room for it.
+    pub fn wake_line(&self, from: &str) -> ModelText {
+        let Some(first) = self.messages.first() else { return ModelText::default() };
+        let line = wake_line(first, from, self.messages.len() - 1);
+        let has_room = self.around_first + line.chars() < AROUND_CHARS;
+        if has_room { line } else { ModelText::default() }
     }
 }
 
@@ -115,7 +130,7 @@ mod tests {
     }
 
     fn stamp_of(message: &Message) -> MessageStamp {
-        stamp(message, &MessageSender::new("operator", None))
+        stamp(message, &MessageSender::new("operator", None), None)
     }
 
     fn add(digest: &mut MailDigest, message: Message) -> bool {
@@ -203,5 +218,20 @@ mod tests {
             (0..20).take_while(|n| add(&mut digest, message(*n, "m".repeat(2_200)))).count();
         assert_eq!((taken, digest.messages().len()), (3, 3));
         assert_eq!(digest.text().as_str().matches("[Inter-session message]").count(), 3);
+    }
+
+    #[test]
+    fn the_line_of_a_wake_repeats_nothing_and_stands_where_it_has_room() {
+        let mut digest = MailDigest::default();
+        assert_eq!(digest.wake_line("operator"), ModelText::default());
+        assert!(add(&mut digest, message(1, "is it green?".to_owned())));
+        assert_eq!(digest.wake_line("operator").as_str(), "svc: operator asks");
+        assert!(add(&mut digest, message(2, "and now?".to_owned())));
+        assert_eq!(digest.wake_line("operator").as_str(), "svc: operator asks (and 1 more)");
+        let line = digest.wake_line("operator").chars();
+        digest.around_first = AROUND_CHARS - line - 1;
+        assert_eq!(digest.wake_line("operator").chars(), line);
+        digest.around_first += 1;
+        assert!(digest.wake_line("operator").is_empty());
     }
 }

@@ -25,7 +25,7 @@ pub use effects::{
     presence_change, reception, session_effect, session_source_of_start, tool_count_effect,
 };
 pub use event::{CheckedRun, HookEvent, HookMoment, HookToolUse};
-pub use headline::headline;
+pub use headline::{headline, headlines};
 pub use mail::{MailDigest, turn_text};
 pub use output::{UnexpectedOutput, checked_output};
 pub use payload::{MissingField, read, session_of};

@@ -6,16 +6,16 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{HookClient, HookEvent, HookFormat, HookMoment};
+use super::{
+    HookClient, HookEvent, HookFormat, HookMoment,
+    headline::{LINE_CHARS, LINES},
+};
 use crate::domain::quote::is_invisible;
 
 /// An answer that is not what the daemon sends at the event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the answer was dropped, as the daemon gives no such answer at this event: {0}")]
 pub struct UnexpectedOutput(String);
-
-/// Longest line that a person is shown, in characters.
-const LINE_CHARS: usize = 300;
 
 /// What Claude Code takes at a prompt: a text for the model, and a line that it shows to the person.
 #[derive(Deserialize)]
@@ -100,11 +100,13 @@ pub fn checked_output(
                 if specific.is_some_and(|specific| specific.hook_event_name != event.name) {
                     return Err(unexpected("it is for another event"));
                 }
-                let is_line = |line: &String| {
-                    line.chars().count() <= LINE_CHARS
-                        && !line.chars().any(|c| c == '\n' || is_invisible(c))
+                let is_line = |line: &str| {
+                    line.chars().count() <= LINE_CHARS && !line.chars().any(is_invisible)
                 };
-                if !line.as_ref().is_none_or(is_line) {
+                let are_lines = |text: &String| {
+                    text.split('\n').count() <= LINES && text.split('\n').all(is_line)
+                };
+                if !line.as_ref().is_none_or(are_lines) {
                     return Err(unexpected("its line is none"));
                 }
             }
@@ -190,7 +192,13 @@ mod tests {
             (ClaudeCode, "PreToolUse", json!("t"), false),
             (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": "svc: a asks: b" }), true),
             (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": "a\u{1b}[2J" }), false),
-            (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": "a\nb" }), false),
+            (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": "a\nb" }), true),
+            (
+                ClaudeCode,
+                "UserPromptSubmit",
+                json!({ "systemMessage": "a\n".repeat(LINES) }),
+                false,
+            ),
             (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": "a".repeat(301) }), false),
             (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": ["a"] }), false),
             (ClaudeCode, "UserPromptSubmit", context("SessionStart"), false),

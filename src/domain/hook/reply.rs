@@ -30,7 +30,7 @@ pub enum HookNote {
     Suggestion(ModelText),
     /// Messages from others.
     Messages(ModelText),
-    /// One line for the person, of messages that woke the session. The model has them already.
+    /// Lines for the person, of messages that woke the session. The model has them already.
     Headline(ModelText),
 }
 

@@ -137,7 +137,11 @@ impl Agents {
         let sender = MessageSender::new(&message.from_peer, named);
         let most = self.core.sessions().max_ping_pong;
         let goes_back = turn.filter(|turn| *turn < most).map(|turn| (turn, most));
-        let stamp = stamp::stamp(&message, &sender);
+        let answered = match message.answered() {
+            Some(first) => self.core.store.message(&first).await?.map(|first| first.kind),
+            None => None,
+        };
+        let stamp = stamp::stamp(&message, &sender, answered);
         let input = SendInput {
             input: hook::turn_text(&message, &stamp, goes_back).into_string(),
             idempotency_key: Some(message.id.as_str().to_owned()),

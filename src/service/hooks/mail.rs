@@ -17,19 +17,20 @@ use crate::{
 
 /// Messages that one event looks at.
 const BATCH: u32 = 20;
-
-/// Longest excerpt of a message in the line that a person sees, in bytes.
-const EXCERPT_BYTES: usize = 100;
-/// The same in the line that stands before the messages.
-const SHORT_EXCERPT_BYTES: usize = 48;
+/// Most messages that are counted.
+const COUNTED: u32 = 1_000;
 
 /// Messages that are handed over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandedMail {
     /// For the model.
     pub text: ModelText,
-    /// One line, for the person.
-    pub headline: ModelText,
+    /// Who wrote, where there is room for it above the text of a wake.
+    pub wake_line: ModelText,
+    /// A line of each for the person, and how many have none.
+    pub headlines: Vec<ModelText>,
+    /// Messages that wait beside these.
+    pub others: usize,
 }
 
 /// Notes that a session has what hooks gave it before this event, which arrived at `arrived`. What was given since then may
@@ -44,24 +45,20 @@ pub(super) async fn confirm_given(
     Ok(messages)
 }
 
-/// The line for a person at whose terminal these messages woke the session, which `prompt` began; `None` if none of them did.
-/// Such a prompt has the line that the waiter printed.
-pub(super) async fn headline_of_wake(
+/// The lines for a person at whose terminal messages of `given` woke the session, which `prompt` began; none if none of them
+/// did. Such a prompt has their stamps.
+pub(super) async fn headlines_of_wake(
     tx: &mut WriteTx,
-    messages: &[Message],
+    given: &[Message],
     prompt: &str,
-) -> Result<Option<ModelText>, StoreError> {
-    for first in messages {
-        let name = name_of(tx, &first.from_peer).await?;
-        // The one without others is the beginning of those with some.
-        for others in (0..BATCH as usize).rev() {
-            let printed = headline(first, &name, others, SHORT_EXCERPT_BYTES);
-            if prompt.contains(printed.as_str()) {
-                return Ok(Some(headline(first, &name, others, EXCERPT_BYTES)));
-            }
+) -> Result<Vec<ModelText>, StoreError> {
+    let mut lines = Vec::new();
+    for message in given {
+        if prompt.contains(stamp::naming(&message.id).as_str()) {
+            lines.push(headline(message, &name_of(tx, &message.from_peer).await?));
         }
     }
-    Ok(None)
+    Ok(lines)
 }
 
 /// Hands messages of a peer's inbox over with the reply to `hook_id`, which leases them; `None` if there is nothing to hand
@@ -104,21 +101,40 @@ async fn give(
     lease: Duration,
 ) -> Result<Option<HandedMail>, Error> {
     let mut digest = MailDigest::default();
+    let mut others = 0;
+    let is_batch_full = messages.len() >= BATCH as usize;
     for message in messages {
         let sender = sender(tx, &message.from_peer).await?;
-        let stamp = stamp::stamp(&message, &sender);
-        if !digest.add(message, &stamp) {
-            break;
+        let answered = match message.answered() {
+            Some(first) => tx.message(&first).await?.map(|first| first.kind),
+            None => None,
+        };
+        let stamp = stamp::stamp(&message, &sender, answered);
+        if others > 0 || !digest.add(message, &stamp) {
+            others += 1;
         }
     }
     let Some(first) = digest.messages().first() else { return Ok(None) };
-    let name = name_of(tx, &first.from_peer).await?;
-    let headline = headline(first, &name, digest.messages().len() - 1, SHORT_EXCERPT_BYTES);
+    if is_batch_full {
+        others = waiting(tx, &peer.peer_id).await?.saturating_sub(digest.messages().len());
+    }
+    let wake_line = digest.wake_line(&name_of(tx, &first.from_peer).await?);
+    let mut headlines = Vec::new();
+    for message in digest.messages() {
+        headlines.push(headline(message, &name_of(tx, &message.from_peer).await?));
+    }
     let ids: Vec<_> = digest.messages().iter().map(|message| message.id.clone()).collect();
     let until = tx.now().plus(lease);
     tx.lease_messages(&ids, until, Some(hook_id)).await?;
     advance(tx, &peer.peer_id, digest.messages_mut(), DeliveryState::Offered, None).await?;
-    Ok(Some(HandedMail { text: digest.text(), headline }))
+    Ok(Some(HandedMail { text: digest.text(), wake_line, headlines, others }))
+}
+
+/// How many messages wait for a peer that does not have them, up to a bound.
+async fn waiting(tx: &mut WriteTx, peer: &PeerId) -> Result<usize, StoreError> {
+    let messages = tx.waiting_messages(peer, COUNTED).await?;
+    let is_new = |message: &&Message| message.state < DeliveryState::Injected;
+    Ok(messages.iter().filter(is_new).count())
 }
 
 async fn sender(tx: &mut WriteTx, from: &str) -> Result<MessageSender, StoreError> {

@@ -13,7 +13,8 @@ use crate::{
     domain::{
         Caller, Peer, PeerStatus, SessionStanding, StreamName, hook::MailOffer, is_agent_key,
     },
-    service::{Error, ResourceKind, check, team},
+    service::{Error, ResourceKind, check, process, team},
+    store::PeerRow,
 };
 
 /// A process that waits for a session's mail.
@@ -36,6 +37,11 @@ pub enum MailWait {
     Retired,
     /// The session is over.
     Over,
+}
+
+/// Whether the process in which a session ran is known, and gone.
+fn is_gone(row: &PeerRow) -> bool {
+    row.process().is_some_and(|process| !process::is_running(&process))
 }
 
 impl Hooks {
@@ -117,6 +123,11 @@ impl Hooks {
                     if tx.is_lost(&waiter).await? {
                         return Ok(None);
                     }
+                    let now = tx.peer(&peer.peer_id).await?;
+                    if now.as_ref().is_some_and(is_gone) {
+                        // Its client was killed, and the waiter may have a moment left. The message waits.
+                        return Ok(None);
+                    }
                     if caller.session().is_some_and(is_agent_key)
                         && tx.is_hosted(&peer.peer_id).await?
                     {
@@ -125,7 +136,6 @@ impl Hooks {
                     }
                     tx.remember_hook(&waiter).await?;
                     let new = mail::hand_over(tx, &peer, &waiter, MailOffer::New, lease).await?;
-                    let now = tx.peer(&peer.peer_id).await?;
                     let had_no_turn = now.is_some_and(|row| row.peer.status == PeerStatus::Online);
                     if new.is_some() || !had_no_turn {
                         return Ok(new);

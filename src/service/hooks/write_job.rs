@@ -9,6 +9,7 @@ use crate::{
         hook::{
             self, EarlierRun, HookAudience, HookEvent, HookIdHistory, HookMoment, HookNote,
             HookPolicy, HookReception, HookTiming, PresenceChange, SessionEffect, ToolCountEffect,
+            headlines,
         },
         is_agent_key, limits,
         quote::ModelText,
@@ -301,8 +302,8 @@ impl HookWriteJob {
         Ok(self.caller.session().is_some_and(is_agent_key) && tx.is_hosted(peer).await?)
     }
 
-    /// Notes which messages the session has, and gives those that go into the reply, and the line for a person of those that
-    /// woke the session.
+    /// Notes which messages the session has, and gives those that go into the reply, and the lines for a person if messages woke
+    /// the session.
     async fn hand_over_mail(
         &self,
         tx: &mut WriteTx,
@@ -313,20 +314,25 @@ impl HookWriteJob {
             tx.forget_seen(&self.event.session_id).await?;
         }
         let handover = hook::mail_handover(&self.event);
-        let mut headline = None;
+        let mut woken_by = Vec::new();
         if handover.confirms_given {
             let given = mail::confirm_given(tx, &peer.peer_id, self.arrived).await?;
             if let HookMoment::Prompt { text } = &self.event.moment {
-                headline = mail::headline_of_wake(tx, &given, text).await?;
+                woken_by = mail::headlines_of_wake(tx, &given, text).await?;
             }
         }
         self.answer_questions(tx, &peer.peer_id).await?;
         if self.is_hosted(tx, &peer.peer_id).await? {
             // Its messages become turns.
-            return Ok((None, headline));
+            return Ok((None, headlines(&woken_by, 0)));
         }
         let hook_id = self.id.as_deref().unwrap_or_default();
         let handed = mail::hand_over(tx, peer, hook_id, handover.offer, self.lease).await?;
-        Ok((handed.map(|mail| mail.text), headline))
+        let Some(mut mail) = handed else { return Ok((None, headlines(&woken_by, 0))) };
+        // What had no room in the wake comes with this prompt, and the person sees that, too.
+        if !woken_by.is_empty() {
+            woken_by.append(&mut mail.headlines);
+        }
+        Ok((Some(mail.text), headlines(&woken_by, mail.others)))
     }
 }

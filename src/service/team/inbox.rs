@@ -320,8 +320,12 @@ impl Team {
                     .with_owner(row.as_ref().and_then(|row| row.owner.as_deref()));
                 senders.insert(message.from_peer.clone(), sender);
             }
-            let MessageStamp { before: stamp, answer } =
-                stamp::stamp(&message, &senders[&message.from_peer]);
+            let answered = match message.answered() {
+                Some(first) => self.core.store.message(&first).await?.map(|first| first.kind),
+                None => None,
+            };
+            let MessageStamp { before: stamp, answer, .. } =
+                stamp::stamp(&message, &senders[&message.from_peer], answered);
             message.text = quote::plain(&message.text).into_owned();
             message.correlation_id =
                 message.correlation_id.map(|answered| quote::plain(&answered).into_owned());
