@@ -132,7 +132,7 @@ def furnish(backend, home):
     os.makedirs(os.path.join(home, "work"), exist_ok=True)
     if kind(backend) == "codex":
         os.makedirs(os.path.join(home, ".codex"), exist_ok=True)
-    if backend == "codex":
+    if kind(backend) == "codex":
         # As `svc install codex` leaves it.
         with open(os.path.join(home, ".codex/config.toml"), "w") as file:
             file.write(f'[mcp_servers.svc]\ncommand = "{SVC}"\nargs = ["stdio"]\n')

@@ -44,8 +44,9 @@ pub(super) struct AcpProtocol {
     /// Words for the system side, which this protocol has no room for: they stand before the first prompt.
     preface: Option<String>,
     session: Option<String>,
-    /// Updates repeat what was said before this session was resumed.
-    replays: bool,
+    /// A prompt is not answered yet, or was a moment ago. Updates at other times begin no turn: those of a session that is
+    /// loaded repeat what was said before, and `codex-acp` tells of servers that it did not start.
+    has_turn: bool,
     /// Words since the last entry.
     text: String,
     last_text: Option<String>,
@@ -101,7 +102,7 @@ impl AcpProtocol {
             resume: spec.resume.clone(),
             preface: spec.system_prompt.clone().filter(|_| spec.resume.is_none()),
             session: None,
-            replays: false,
+            has_turn: false,
             text: String::new(),
             last_text: None,
             calls: HashMap::new(),
@@ -132,7 +133,6 @@ impl AcpProtocol {
         let method = if abilities["sessionCapabilities"]["resume"].is_object() {
             "session/resume"
         } else if abilities["loadSession"] == true {
-            self.replays = true;
             "session/load"
         } else {
             let fault = "this agent cannot resume a conversation; start one without a session";
@@ -174,7 +174,6 @@ impl AcpProtocol {
     }
 
     fn opened(&mut self, session: String, effects: &mut Effects) {
-        self.replays = false;
         effects.push(Effect::Session(session.clone()));
         self.session = Some(session);
         effects.push(Effect::Ready);
@@ -240,7 +239,7 @@ impl AcpProtocol {
             Some("usage_update") => {
                 self.cost = update["cost"]["amount"].as_f64().or(self.cost);
             }
-            _ if self.replays => {}
+            _ if !self.has_turn => {}
             Some("agent_message_chunk") => {
                 effects.push(Effect::Working);
                 self.text.push_str(&text_of(&update["content"]).unwrap_or_default());
@@ -374,6 +373,7 @@ impl AcpProtocol {
     fn finish(&mut self, effects: &mut Effects) {
         self.end_at = None;
         let Some((before, mut end)) = self.ending.take() else { return };
+        self.has_turn = false;
         self.flush(effects);
         self.calls.clear();
         effects.extend(before);
@@ -409,7 +409,7 @@ impl AgentProtocol for AcpProtocol {
     }
 
     fn prompt(&mut self, input: &PromptInput<'_>, effects: &mut Effects) {
-        self.last_text = None;
+        (self.last_text, self.has_turn) = (None, true);
         let text = match self.preface.take() {
             Some(preface) => format!("{preface}\n\n{}", input.text),
             None => input.text.to_owned(),
@@ -500,4 +500,43 @@ fn edits(call: &Value) -> Option<Vec<PathBuf>> {
     let changed = call["content"].as_array().into_iter().flatten();
     let files = located.chain(changed).filter_map(|part| part["path"].as_str());
     Some(files.map(PathBuf::from).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_while_nothing_was_asked_begins_no_turn() {
+        let mut protocol = AcpProtocol::new(&HostSpec {
+            resume: Some("s1".to_owned()),
+            ..super::super::super::testing::spec(&["codex-acp"])
+        });
+        let say = |protocol: &mut AcpProtocol, line: Value| {
+            let mut effects = Effects::new();
+            protocol.line(line.to_string().as_bytes(), Instant::now(), &mut effects);
+            effects
+        };
+        let update = json!({ "jsonrpc": "2.0", "method": "session/update", "params": {
+            "sessionId": "s1",
+            "update": {
+                "sessionUpdate": "tool_call", "toolCallId": "mcp_startup.svc.1", "kind": "other",
+                "title": "mcp__svc__startup", "status": "failed",
+            },
+        }});
+        let is_working =
+            |effects: &Effects| effects.iter().any(|effect| matches!(effect, Effect::Working));
+        let mut effects = Effects::new();
+        protocol.start(&mut effects);
+        let abilities = json!({ "sessionCapabilities": { "resume": {} } });
+        let started = json!({ "protocolVersion": 1, "agentCapabilities": abilities });
+        say(&mut protocol, json!({ "jsonrpc": "2.0", "id": 1, "result": started }));
+        assert!(!is_working(&say(&mut protocol, update.clone())), "it is being resumed");
+        let effects = say(&mut protocol, json!({ "jsonrpc": "2.0", "id": 2, "result": {} }));
+        assert!(effects.iter().any(|effect| matches!(effect, Effect::Ready)));
+        assert!(!is_working(&say(&mut protocol, update.clone())), "nothing was asked yet");
+        let input = PromptInput { text: "hi", message_id: "m1" };
+        protocol.prompt(&input, &mut Effects::new());
+        assert!(is_working(&say(&mut protocol, update)));
+    }
 }
