@@ -278,8 +278,12 @@ fn print_agent(context: &Context, agent: Value) -> anyhow::Result<ExitCode> {
 /// An agent with words for a person in place of the names of fields, and without a process that is no more.
 fn labelled(agent: Value) -> Value {
     let Value::Object(fields) = agent else { return agent };
+    let is_stopped = fields.get("state").is_some_and(|state| state == "done");
     let fields = fields.into_iter().filter(|(key, value)| key != "pid" || *value != 0);
     let fields = fields.map(|(key, value)| {
+        if key == "signal" {
+            return ("ended by".to_owned(), ended_by(&value, is_stopped).into());
+        }
         let label = match key.as_str() {
             "id" => "agent".to_owned(),
             "worktree" => "folder".to_owned(),
@@ -292,6 +296,19 @@ fn labelled(agent: Value) -> Value {
         (label, value)
     });
     fields.collect::<Map<String, Value>>().into()
+}
+
+/// What a signal that ended an agent's program means: it is no crash if somebody stopped the agent.
+fn ended_by(signal: &Value, is_stopped: bool) -> String {
+    let name = match signal.as_i64() {
+        Some(2) => "SIGINT",
+        Some(9) => "SIGKILL",
+        Some(15) => "SIGTERM",
+        _ => return format!("signal {signal}"),
+    };
+    let by_svc =
+        if is_stopped { "svc, which stopped it" } else { "another program, or the system" };
+    format!("{by_svc} ({name})")
 }
 
 async fn start(context: &Context, args: StartArgs) -> anyhow::Result<ExitCode> {
@@ -459,6 +476,10 @@ mod tests {
         });
         assert_eq!(shown, wanted);
         assert_eq!(labelled(json!({ "pid": 5 })), json!({ "pid": 5 }));
+        let ended =
+            |state: &str| labelled(json!({ "state": state, "signal": 9 }))["ended by"].clone();
+        assert_eq!(ended("done"), "svc, which stopped it (SIGKILL)");
+        assert_eq!(ended("error"), "another program, or the system (SIGKILL)");
     }
 
     #[test]

@@ -346,6 +346,21 @@ mod tests {
         check(&Cli::command(), "");
     }
 
+    /// A terminal breaks the lines of a paragraph; those that are broken already come out ragged.
+    #[test]
+    fn no_help_has_a_paragraph_with_broken_lines() {
+        fn check(command: &clap::Command) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let is_text = |line: &str| !line.is_empty() && !line.starts_with(' ');
+            for (line, next) in help.lines().zip(help.lines().skip(1)) {
+                let is_broken = is_text(line) && is_text(next) && !line.ends_with([':', '.']);
+                assert!(!is_broken, "{}: {line:?} {next:?}", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+
     #[test]
     fn flags_may_stand_anywhere_but_not_inside_a_command_to_run() {
         let parsed =

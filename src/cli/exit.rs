@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::database_lock::DatabaseInUse;
 use super::naming::{self, AdvisedError};
 use super::output::{self, OutputClosed};
+use super::terminal;
 use crate::client::{ClientError, ClientProblem};
 use crate::config::ConfigError;
 
@@ -48,7 +49,8 @@ pub(super) fn code(result: anyhow::Result<ExitCode>, is_json: bool) -> ExitCode 
         // answers may quote others.
         output::notes(&format!("error: {text}"));
     } else {
-        output::note(&format!("error: {text}"));
+        // A client's own words may be coloured.
+        output::note(&format!("error: {}", terminal::without_colours(&text)));
     }
     match () {
         () if is_usage => ExitCode::from(USAGE),

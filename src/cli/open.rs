@@ -14,7 +14,7 @@ Examples:
   svc open --no-browser            the link alone, for a browser elsewhere
   ssh -L 6334:127.0.0.1:6334 host  and then the link of `svc open` there, in a browser here
 
-The link signs one browser in, within 60 seconds, for 12 hours. `svc token list` shows who is signed in, and `svc token
+The link signs one browser in, within 60 seconds, for 12 hours. `svc token list` shows who is signed in, and `svc token \
 revoke` signs out.";
 
 /// Arguments of `svc open`.

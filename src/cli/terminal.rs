@@ -44,6 +44,26 @@ pub(super) fn json(document: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// A text without the colours that a program wrote for a terminal of its own (SGR of ECMA-48). They say nothing.
+pub(super) fn without_colours(text: &str) -> Cow<'_, str> {
+    const BEGIN: &str = "\u{1b}[";
+    if !text.contains(BEGIN) {
+        return Cow::Borrowed(text);
+    }
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some((before, after)) = rest.split_once(BEGIN) {
+        out.push_str(before);
+        let end = after.find(|c: char| !c.is_ascii_digit() && !matches!(c, ';' | ':'));
+        let end = end.filter(|end| after[*end..].starts_with('m'));
+        if end.is_none() {
+            out.push_str(BEGIN);
+        }
+        rest = end.map_or(after, |end| &after[end + 1..]);
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
+}
+
 fn shown(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
     if text.chars().all(|c| stays(c) || !is_unsafe(c)) {
         return Cow::Borrowed(text);
@@ -99,6 +119,18 @@ mod tests {
             json("[\n \"\u{9b}\u{202e}\\\\\u{7f}\u{e0041}é\"]"),
             "[\n \"\\u009b\\u202e\\\\\\u007f\\udb40\\udc41é\"]"
         );
+    }
+
+    #[test]
+    fn colours_go_and_what_else_a_terminal_obeys_is_seen() {
+        for (text, is) in [
+            ("plain", "plain"),
+            ("\u{1b}[2m2026\u{1b}[0m \u{1b}[31;1mERROR\u{1b}[m codex: no", "2026 ERROR codex: no"),
+            ("\u{1b}[38:5:1mred\u{1b}[2J\u{1b}[", "red\u{1b}[2J\u{1b}["),
+            ("\u{1b}[1;", "\u{1b}[1;"),
+        ] {
+            assert_eq!(without_colours(text), is);
+        }
     }
 
     fn obeyed(c: char) -> bool {

@@ -36,6 +36,22 @@ pub const HARMLESS_TOOLS: &[&str] = &[
     "premortem",
 ];
 
+/// Tools that a short list has, those first that an agent at work can least do without. There may be more of them than the
+/// list has room for.
+pub const SHORT_LIST: &[&str] = &[
+    "ToolSearch",
+    "ToolCall",
+    "peer_list",
+    "peer_send",
+    "peer_inbox",
+    "sessions_send",
+    "SendMessage",
+    "start_ghap",
+    "resolve_ghap",
+    "search_experiences",
+    "TaskWait",
+];
+
 impl ToolExposure {
     /// The word for it.
     pub const fn as_str(self) -> &'static str {

@@ -45,7 +45,7 @@ pub use budget::{BudgetBounds, BudgetKind, HourlyAllowance, RefusalPace};
 pub use caller::{Caller, Scope};
 pub use daemon_proof::{ProofQuestion, TokenFingerprint, TokenHash, token_hash};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
-pub use exposure::{HARMLESS_TOOLS, ToolExposure};
+pub use exposure::{HARMLESS_TOOLS, SHORT_LIST, ToolExposure};
 pub use gap::GapReason;
 pub(crate) use id::random_bytes;
 pub use id::{

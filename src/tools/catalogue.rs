@@ -15,23 +15,7 @@ use tokio::{
 };
 
 use super::{Annotations, Tool};
-use crate::domain::{Caller, ToolExposure};
-
-/// Tools that a short list has, those first that an agent at work can least do without. There may be more of them than the
-/// list has room for.
-const SHORT_LIST: [&str; 11] = [
-    "ToolSearch",
-    "ToolCall",
-    "peer_list",
-    "peer_send",
-    "peer_inbox",
-    "sessions_send",
-    "SendMessage",
-    "start_ghap",
-    "resolve_ghap",
-    "search_experiences",
-    "TaskWait",
-];
+use crate::domain::{Caller, SHORT_LIST, ToolExposure};
 
 /// Most tools that a short list has.
 const SHORT_LIST_MAX: usize = 10;
@@ -162,7 +146,7 @@ impl Catalogue {
             ToolExposure::Search => {
                 let known = |name: &&str| open.iter().any(|tool| tool.name() == *name);
                 let mut short: Vec<&str> =
-                    SHORT_LIST.into_iter().filter(known).take(SHORT_LIST_MAX).collect();
+                    SHORT_LIST.iter().copied().filter(known).take(SHORT_LIST_MAX).collect();
                 let is_listed = |tool: &&Arc<Tool>| {
                     tool.foreign_declaration().is_some_and(|declared| declared.is_listed)
                 };

@@ -32,6 +32,13 @@ pub struct ToolApprovals {
 }
 
 impl KnownClient {
+    /// Those of `tools` that its rules name if its models are shown `listed` alone. Gemini CLI takes the name of a tool that it is
+    /// not shown for a slip, and warns of it when it starts.
+    pub fn named_in_rules<'a>(self, tools: &[&'a str], listed: &[&str]) -> Vec<&'a str> {
+        let is_named = |tool: &&&str| self != Self::Gemini || listed.contains(*tool);
+        tools.iter().filter(is_named).copied().collect()
+    }
+
     /// The change that allows `tools`. None where a client keeps no such permission in this scope, or asks for nothing.
     pub fn grant(
         self,

@@ -39,6 +39,8 @@ pub struct Expectation {
     pub version: &'static str,
     /// Tools of svc that destroy nothing: those that `svc install --allow-tools` allows.
     pub harmless_tools: Vec<&'static str>,
+    /// The tools that models are shown.
+    pub listed_tools: Vec<&'static str>,
 }
 
 /// Where the daemon listens.
@@ -152,7 +154,8 @@ impl Expectation {
             }
         }
         if !status.servers.is_empty() {
-            status.approvals = client.approvals(&self.locations, &self.harmless_tools);
+            let tools = client.named_in_rules(&self.harmless_tools, &self.listed_tools);
+            status.approvals = client.approvals(&self.locations, &tools);
         }
         self.note_missing(&mut status, &inspected);
         note_doubles(&mut status);

@@ -610,3 +610,14 @@ fn what_a_version_of_claude_code_refuses_is_told() {
     ]}]}});
     assert_eq!(claude::refused(&others, ClientVersion([2, 0, 60])), None, "the person's own");
 }
+
+/// Gemini CLI compares the names in rules with the tools that it is shown, and warns of those that are nearly one.
+#[test]
+fn a_client_that_warns_of_tools_that_it_is_not_shown_is_told_of_none() {
+    let tools = ["peer_list", "peer_ack", "ToolSearch"];
+    let listed = ["ToolSearch", "ToolCall", "peer_list"];
+    assert_eq!(KnownClient::Gemini.named_in_rules(&tools, &listed), ["peer_list", "ToolSearch"]);
+    for client in [KnownClient::ClaudeCode, KnownClient::Codex, KnownClient::Opencode] {
+        assert_eq!(client.named_in_rules(&tools, &listed), tools);
+    }
+}

@@ -9,11 +9,11 @@ Examples:
   svc hook claude SessionStart < payload.json
   svc hook gemini --format spec < payload.json
 
-`svc install` puts these into the clients' settings. Reads the client's payload on standard input,
-tells the daemon, and prints what the client accepts, or nothing. Always ends with exit code 0,
-within 80 ms at the start of a session, 300 ms at its end, and 150 ms otherwise; an event that the
-daemon could not be told is told when it is back. `svc hook wait` is for Claude Code's asyncRewake:
-it waits until a message comes, and ends with exit code 2 and the message on standard error.
+`svc install` puts these into the clients' settings. Reads the client's payload on standard input, \
+tells the daemon, and prints what the client accepts, or nothing. Always ends with exit code 0, \
+within 80 ms at the start of a session, 300 ms at its end, and 150 ms otherwise; an event that the \
+daemon could not be told is told when it is back. `svc hook wait` is for Claude Code's asyncRewake: \
+it waits until a message comes, and ends with exit code 2 and the message on standard error. \
 What went wrong stands in hooks.log in the data folder.";
 
 /// Arguments of `svc hook`.
@@ -48,10 +48,10 @@ pub(super) enum PrintFormat {
 Example:
   svc hook wait < payload.json
 
-`svc install` puts this into the settings of Claude Code, which runs it when a session goes idle
-(asyncRewake).
-Reads the client's payload on standard input. As soon as a message comes, it ends with exit code 2
-and the message on standard error, which wakes the session; with exit code 0 when there is nothing
+`svc install` puts this into the settings of Claude Code, which runs it when a session goes idle \
+(asyncRewake). \
+Reads the client's payload on standard input. As soon as a message comes, it ends with exit code 2 \
+and the message on standard error, which wakes the session; with exit code 0 when there is nothing \
 more to wait for."
 )]
 pub(super) struct WaitHelp {

@@ -62,11 +62,13 @@ pub(in crate::cli) async fn install(
     let record = InstallRecord::read(&context.paths.home)?;
     let home = &context.paths.home;
     let mut installer = Installer { home, locations: &locations, record, dry_run: args.dry_run };
+    let listed = here::listed_tools(context);
     let mut results = Vec::new();
     for client in clients {
         let changes = client.changes(&locations, &command, args.scope, parts);
         // After the server's entry: Codex keeps what is allowed below it.
-        let grant = args.allow_tools.then(|| client.grant(&locations, args.scope, HARMLESS_TOOLS));
+        let tools = client.named_in_rules(HARMLESS_TOOLS, &listed);
+        let grant = args.allow_tools.then(|| client.grant(&locations, args.scope, &tools));
         let files = joined(changes.into_iter().chain(grant.flatten()))
             .into_iter()
             .map(|change| {
@@ -76,7 +78,7 @@ pub(in crate::cli) async fn install(
             .collect();
         results.push(ClientChanges { client, files });
     }
-    let mut notes = notes(&results, &locations, &command, args);
+    let mut notes = notes(&results, &locations, &command, (args, &listed));
     let mut failures = Vec::new();
     if !args.dry_run && parts.hooks {
         for result in results
@@ -215,8 +217,11 @@ fn notes(
     results: &[ClientChanges],
     locations: &ClientLocations,
     command: &ClientCommand,
-    args: &InstallArgs,
+    (args, listed): (&InstallArgs, &[&str]),
 ) -> Vec<String> {
+    let asks = |client: KnownClient| {
+        client.asks_for_tools(locations, &client.named_in_rules(HARMLESS_TOOLS, listed))
+    };
     let mut notes = Vec::new();
     if command.is_in_target() && args.scope == InstallScope::User {
         notes.push(format!(
@@ -232,7 +237,7 @@ fn notes(
     for result in results {
         let has_none =
             args.allow_tools && result.client.grant(locations, args.scope, &[]).is_none();
-        if has_none && result.client.asks_for_tools(locations, HARMLESS_TOOLS) {
+        if has_none && asks(result.client) {
             notes.push(format!(
                 "{} keeps no such permission in this scope: `svc install {0} --allow-tools` is for yours",
                 result.client.name()
@@ -255,7 +260,7 @@ fn notes(
         here::names(&changed)
     ));
     if !args.no_mcp && !args.allow_tools {
-        let asking = |client: &&KnownClient| client.asks_for_tools(locations, HARMLESS_TOOLS);
+        let asking = |client: &&KnownClient| asks(**client);
         let asking: Vec<KnownClient> = changed.iter().filter(asking).copied().collect();
         if !asking.is_empty() {
             notes.push(format!(

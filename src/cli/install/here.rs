@@ -7,6 +7,8 @@ use anyhow::Context as _;
 use svc_install::{ClientCommand, ClientLocations, KnownClient};
 
 use crate::cli::{Context, program};
+use crate::config::Flags;
+use crate::domain::{HARMLESS_TOOLS, SHORT_LIST, ToolExposure};
 
 /// The files of whoever runs this program, and of the project in the current folder.
 pub(super) fn locations(context: &Context) -> anyhow::Result<ClientLocations> {
@@ -23,6 +25,13 @@ pub(super) fn command(context: &Context) -> anyhow::Result<ClientCommand> {
     let path = program::own_name(&context.env)?;
     let default_home = context.env.os("HOME").map(|home| Path::new(home).join(".local/share/svc"));
     Ok(ClientCommand::new(&path, &context.paths.home, default_home.as_deref())?)
+}
+
+/// The tools of ours that models are shown.
+pub(super) fn listed_tools(context: &Context) -> Vec<&'static str> {
+    let config = context.config(&Flags::default());
+    let shows_all = config.is_ok_and(|config| *config.sources_expose == Some(ToolExposure::All));
+    if shows_all { HARMLESS_TOOLS.to_vec() } else { SHORT_LIST.to_vec() }
 }
 
 /// The clients that are named, or else those that `otherwise` accepts, in the order of all.

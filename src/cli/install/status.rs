@@ -99,6 +99,7 @@ fn expectation(context: &Context) -> anyhow::Result<Expectation> {
         token: token.map(|token| OperatorToken(token.expose().to_owned())),
         version: env!("CARGO_PKG_VERSION"),
         harmless_tools: HARMLESS_TOOLS.to_vec(),
+        listed_tools: here::listed_tools(context),
     })
 }
 

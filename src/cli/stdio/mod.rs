@@ -35,11 +35,11 @@ pub(super) const EXAMPLES: &str = "\
 Example:
   claude mcp add svc -- svc stdio
 
-Starts the daemon if none runs (not with --url), and lives through its restarts: what was asked is
-asked again or resumed, and if that could do something twice, the answer says so. Standard output
+Starts the daemon if none runs (not with --url), and lives through its restarts: what was asked is \
+asked again or resumed, and if that could do something twice, the answer says so. Standard output \
 has the protocol alone, one JSON-RPC message per line. Ends with its standard input.
 
-It speaks as the process that started it, with a token that the daemon gives that process on the
+It speaks as the process that started it, with a token that the daemon gives that process on the \
 socket in the data folder; or with SVC_TOKEN, which --url needs. A person says --operator.";
 
 /// Arguments of `svc stdio`.

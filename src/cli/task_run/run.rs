@@ -22,10 +22,13 @@ Examples:
   svc task run -- cargo test
   svc task run --title nightly --agent ci -- make all
 
-Its output is also printed here, and svc exits with the command's code (128 + the signal's number if one ended it, 127
-if it cannot be started, in which case there is no task, or one that failed if it has an idempotency key and only the
-start itself showed it). The command keeps running when the daemon goes away: its
-output waits in a file under the data folder and is sent when the daemon is back. `svc task cancel` ends the command.
+Its output is also printed here, and svc exits with the command's code (128 + the signal's number if one ended it, 127 \
+if it cannot be started, in which case there is no task, or one that failed if it has an idempotency key and only the \
+start itself showed it).
+
+The command keeps running when the daemon goes away: its output waits in a file under the data folder and is sent when \
+the daemon is back. `svc task cancel` ends the command.
+
 With --json the events are printed, one per line, and not the output. It has no terminal to read from.";
 
 /// How long the daemon may be away at the end, unless `SVC_TASK_RUN_PATIENCE_SECONDS` says otherwise.

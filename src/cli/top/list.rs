@@ -154,8 +154,7 @@ fn wanted(model: &Model, request: &TeamRequest, wide: bool) -> Vec<CellText> {
 
 fn asked(model: &Model, question: &TeamMessage, wide: bool) -> Vec<CellText> {
     let (from, to) = (question.from(), question.to());
-    // Nobody answers it before that one is back.
-    let away = if model.team.is_away(&question.to_peer) { " (offline)" } else { "" };
+    let away = model.team.away_mark(&question.to_peer);
     let verb = if question.is_own() { "wait" } else { "waits" };
     let who = if wide {
         format!(" {from} {verb} for {to}{away}")

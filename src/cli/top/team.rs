@@ -188,13 +188,13 @@ impl TeamSnapshot {
         self.attempts.iter().find(is_of).filter(|_| !peer.session_id.is_empty())
     }
 
-    /// Names of those for whose answer a peer waits.
-    pub(super) fn awaited_by(&self, peer: &TeamPeer) -> Vec<&str> {
-        let mut names: Vec<&str> = self
+    /// Names of those for whose answer a peer waits, and which of them are away.
+    pub(super) fn awaited_by(&self, peer: &TeamPeer) -> Vec<String> {
+        let mut names: Vec<String> = self
             .questions
             .iter()
             .filter(|question| question.from_peer == peer.peer_id)
-            .map(TeamMessage::to)
+            .map(|question| format!("{}{}", question.to(), self.away_mark(&question.to_peer)))
             .collect();
         names.dedup();
         names
@@ -216,6 +216,11 @@ impl TeamSnapshot {
     pub(super) fn asker<'a>(&'a self, request: &'a TeamRequest) -> &'a str {
         let known = self.peers.iter().find(|peer| peer.peer_id == request.peer_id);
         known.map_or(&request.session_key, |peer| &peer.display_name)
+    }
+
+    /// What stands behind the name of a peer that is away: nobody answers before it is back.
+    pub(super) fn away_mark(&self, peer_id: &str) -> &'static str {
+        if self.is_away(peer_id) { " (offline)" } else { "" }
     }
 
     /// Whether a peer is known to be away. Who looks at this page is not.

@@ -239,6 +239,9 @@ fn a_question_to_one_who_is_away_is_marked_and_ours_is_in_the_second_person() {
     let shown = page(&model, 100, 30);
     assert!(shown.contains("you wait for gemini@old (offline)"), "{shown}");
     assert!(shown.contains("claude@api waits for gemini@old (offline)"), "{shown}");
+    let wide = page(&model, 120, 30);
+    let person = wide.lines().find(|line| line.starts_with(" claude@api")).expect("a row");
+    assert!(person.contains("waits for gemini@old (offline)"), "{shown}");
     // Behind the task.
     press(&mut model, &[Key::Tab, Key::Down, Key::Enter]);
     assert!(page(&model, 100, 30).contains("cannot be withdrawn"), "{}", page(&model, 100, 30));

@@ -104,7 +104,8 @@ impl SessionDenial {
                 "there is no such session, or you did not start it: sessions.visibility is `tree`"
             }
             Self::ProjectVisibilityRestricted => {
-                "there is no such session, or it is of another project: sessions.visibility is `project`"
+                "there is no such session, or it is of another project: sessions.visibility is `project` \
+                 (visibility = \"all\" under [sessions] in config.toml opens all; peer_send reaches every project)"
             }
             Self::AgentToAgentNotAllowed => {
                 "no entry of sessions.allow lets you send to this session"
@@ -258,6 +259,9 @@ mod tests {
             [SelfVisibilityRestricted, TreeVisibilityRestricted, ProjectVisibilityRestricted]
         {
             assert!(denial.explanation().contains("sessions.visibility"), "{denial:?}");
+            let says_what_to_set =
+                denial.explanation().contains("visibility = \"all\" under [sessions]");
+            assert_eq!(says_what_to_set, denial == ProjectVisibilityRestricted);
         }
         let allow = SessionDenial::AgentToAgentNotAllowed;
         assert!(allow.explanation().contains("sessions.allow"));
