@@ -34,7 +34,11 @@ pub(crate) fn read_text(path: &Path, most: u64) -> io::Result<Option<String>> {
     text.map(Some).map_err(|_| io::Error::new(ErrorKind::InvalidData, "is not UTF-8"))
 }
 
-fn open_regular(path: &Path) -> io::Result<File> {
+/// Opens a regular file, without waiting for what is none.
+///
+/// # Errors
+/// What is no regular file is refused.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let irregular = || io::Error::other("is no regular file");
     // To open a device may do something.
     if !std::fs::metadata(path)?.is_file() {

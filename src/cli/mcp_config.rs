@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::daemon::daemon_url;
 use super::{Context, UsageError, output};
-use crate::private_file;
+use crate::{bounded_file, private_file};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -119,12 +119,17 @@ fn is_variable(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
+/// Largest document of ours, in bytes.
+const MAX_DOCUMENT: u64 = 1024 * 1024;
+
 /// A file that holds anything but an earlier document of ours is someone's work.
 fn refuse_foreign(path: &Path, name: &str) -> anyhow::Result<()> {
-    let Ok(bytes) = std::fs::read(path) else {
-        return Ok(());
+    let known: Option<Value> = match bounded_file::read_text(path, MAX_DOCUMENT) {
+        Ok(None) => return Ok(()),
+        Ok(Some(text)) => serde_json::from_str(&text).ok(),
+        // A pipe, a device, or more than any document of ours.
+        Err(_) => None,
     };
-    let known: Option<Value> = serde_json::from_slice(&bytes).ok();
     let servers = known.as_ref().and_then(Value::as_object).filter(|map| map.len() == 1);
     let servers = servers.and_then(|map| map.get("mcpServers")).and_then(Value::as_object);
     if servers.is_some_and(|map| map.keys().all(|key| key == name)) {

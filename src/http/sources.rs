@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 use super::{
     App, Code, Problem,
     api::Api,
-    body::{Json, Query},
+    body::{Json, OthersJson, Query},
     openapi::Operation,
 };
 use crate::{
-    domain::{Caller, source::SourceView},
-    service::sources::SourceKey,
+    domain::{Caller, limits, source::SourceView},
+    service::{Page, sources::SourceKey},
     sources::{LoginOutcome, OpenLogin, SourceManager},
 };
 
 pub(super) fn routes(api: Api) -> Api {
     let on_list = Operation::new("Child MCP servers that the caller's files name, by name");
-    let on_list = on_list.query::<OfProject>().answer::<SourceList>(200, "All of them");
+    let on_list = on_list.query::<SourceQuery>().answer::<SourceList>(200, "All of them");
     let on_get = Operation::new("A child MCP server").query::<OfProject>();
     let on_log =
         Operation::new("The end of what a child MCP server wrote to its error output (operator)");
@@ -181,6 +181,17 @@ async fn log_out(
 }
 
 #[derive(Deserialize, JsonSchema)]
+struct SourceQuery {
+    /// The operator's: see the servers of this project's files too. A session sees those of its own project.
+    project: Option<String>,
+    /// The `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// Rows of a page; without one and without a cursor the answer has all.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX))]
+    limit: Option<u32>,
+}
+
+#[derive(Deserialize, JsonSchema)]
 struct OfProject {
     /// The operator's: see the servers of this project's files too. A session sees those of its own project.
     project: Option<String>,
@@ -190,6 +201,9 @@ struct OfProject {
 struct SourceList {
     sources: Vec<SourceView>,
     count: usize,
+    /// For the next page, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
     /// Files whose servers are missing, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
@@ -220,7 +234,7 @@ fn operators_own(caller: &Caller) -> Result<(), Problem> {
     Err(Problem::new(Code::Forbidden, "child MCP servers are the operator's to start and to end"))
 }
 
-fn all(app: &App, caller: &Caller, project: Option<&str>) -> Result<Json<SourceList>, Problem> {
+fn all(app: &App, caller: &Caller, project: Option<&str>) -> Result<SourceList, Problem> {
     let manager = sources(app)?;
     let views = manager.views(project).into_iter();
     let sources: Vec<_> = views.map(|view| for_caller(caller, view)).collect();
@@ -229,7 +243,7 @@ fn all(app: &App, caller: &Caller, project: Option<&str>) -> Result<Json<SourceL
     problems.retain(|problem| {
         caller.is_operator() || caller.project().is_some_and(|root| problem.starts_with(root))
     });
-    Ok(Json(SourceList { count: sources.len(), sources, problems }))
+    Ok(SourceList { count: sources.len(), sources, next_cursor: None, problems })
 }
 
 fn one(
@@ -259,9 +273,17 @@ fn unknown(name: &str) -> Problem {
 async fn list(
     State(app): State<App>,
     caller: Caller,
-    Query(query): Query<OfProject>,
-) -> Result<Json<SourceList>, Problem> {
-    all(&app, &caller, folder_of(&caller, &query))
+    Query(query): Query<SourceQuery>,
+) -> Result<OthersJson<SourceList>, Problem> {
+    let SourceQuery { project, cursor, limit } = query;
+    let folder = OfProject { project };
+    let mut list = all(&app, &caller, folder_of(&caller, &folder))?;
+    if cursor.is_some() || limit.is_some() {
+        let page = Page::of_all(list.sources, cursor.as_deref(), limit)?;
+        list.count = page.items.len();
+        (list.sources, list.next_cursor) = (page.items, page.next_cursor);
+    }
+    Ok(OthersJson::new(&caller, list))
 }
 
 async fn get(
@@ -269,8 +291,9 @@ async fn get(
     caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<OfProject>,
-) -> Result<Json<SourceView>, Problem> {
-    one(&app, &caller, folder_of(&caller, &query), &name)
+) -> Result<OthersJson<SourceView>, Problem> {
+    let Json(view) = one(&app, &caller, folder_of(&caller, &query), &name)?;
+    Ok(OthersJson::new(&caller, view))
 }
 
 async fn log(
@@ -287,7 +310,7 @@ async fn log(
 async fn reload(State(app): State<App>, caller: Caller) -> Result<Json<SourceList>, Problem> {
     operators_own(&caller)?;
     sources(&app)?.reload();
-    all(&app, &caller, None)
+    all(&app, &caller, None).map(Json)
 }
 
 async fn reconnect(

@@ -46,6 +46,16 @@ impl<T> Page<T> {
         Ok(Self { items, next_cursor })
     }
 
+    /// A page of a list that is there as a whole.
+    pub fn of_all(all: Vec<T>, cursor: Option<&str>, limit: Option<u32>) -> Result<Self, Error> {
+        let limit = check::limit(limit)?;
+        let begin = check::cursor::<u32>(cursor)?.unwrap_or(0);
+        let end = begin.saturating_add(limit);
+        let next_cursor = (all.len() > end as usize).then(|| check::make_cursor(&end));
+        let items = all.into_iter().skip(begin as usize).take(limit as usize).collect();
+        Ok(Self { items, next_cursor })
+    }
+
     /// The page with other items in the place of these.
     pub fn map<U>(self, item: impl FnMut(T) -> U) -> Page<U> {
         Page { items: self.items.into_iter().map(item).collect(), next_cursor: self.next_cursor }

@@ -135,8 +135,9 @@ async fn pages(
     let mut params = json!({});
     loop {
         let mut page = ask(connection, method, &params).await?;
-        if let Some(Value::Array(more)) = page.get_mut(member) {
-            items.append(more);
+        match page.get_mut(member) {
+            Some(Value::Array(more)) => items.append(more),
+            _ => return Err(format!("{method}: the result has no list {member:?}")),
         }
         let next = page.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
         match next {

@@ -36,9 +36,10 @@ impl SourceManager {
     /// Begins a login to a server. The error is for people.
     pub async fn log_in(&self, key: &SourceKey, port: Option<u16>) -> Result<OpenLogin, String> {
         let spec = self.spec(key).ok_or("it is not to run")?;
-        let secrets = self.vault().secrets(&key.name).map_err(|error| error.to_string())?;
-        let filled =
-            spec.fill(&Variables { secrets: &secrets, env: self.env() }, spec.root.as_deref())?;
+        let kept = self.vault().kept().map_err(|error| error.to_string())?;
+        let (secrets, kept_from) = (kept.given_to(&spec.bearer), kept.kept_from(&spec.bearer));
+        let variables = Variables { secrets: &secrets, kept_from: &kept_from, env: self.env() };
+        let filled = spec.fill(&variables, spec.root.as_deref())?;
         let (SourceTransport::Remote { oauth, .. }, FilledEntry::Remote(filled)) =
             (&spec.entry.transport, filled)
         else {
@@ -46,6 +47,12 @@ impl SourceManager {
         };
         if filled.headers.contains_key(reqwest::header::AUTHORIZATION) {
             return Err("its entry has an Authorization header, which is what counts".to_owned());
+        }
+        if let Some(other) = kept_from.get(CLIENT_SECRET).filter(|_| oauth.client_id.is_some()) {
+            return Err(format!(
+                "its secret {CLIENT_SECRET} was set for {other}, and goes nowhere else: svc mcp secret set {} {CLIENT_SECRET}",
+                key.name
+            ));
         }
         let port = port.or(oauth.callback_port).unwrap_or(0);
         let wish = LoginWish {

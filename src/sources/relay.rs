@@ -398,7 +398,8 @@ fn visibility_of(spec: &SourceSpec, serves: &str, call: &Call) -> StreamVisibili
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::source::SourceEntry;
+    use crate::config::sources::SecretBearer;
+    use crate::domain::source::{SecretDestination, SourceEntry};
 
     fn server(name: &str, lists: OfferedLists) -> OpenServer {
         let (entry, _) = SourceEntry::parse(&json!({ "command": "x" }), true).expect("is good");
@@ -410,6 +411,11 @@ mod tests {
                 entry,
                 fingerprint: String::new(),
                 secrets: String::new(),
+                bearer: SecretBearer {
+                    server: name.to_owned(),
+                    destination: SecretDestination::named("own"),
+                    is_own: true,
+                },
             }),
             Arc::new(lists),
         )

@@ -7,10 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{SourceManager, instance::Instance};
+use super::{SourceManager, instance::Instance, results::keep_file};
 use crate::{
-    domain::new_secret,
-    private_file,
+    domain::Caller,
     tools::{Call, ErrorType, Failure, Tool, ToolError},
 };
 
@@ -180,7 +179,8 @@ async fn read(
     };
     let contents = fetch(&instance, &server, &uri).await?;
     let folder = sources.home().join("files");
-    let contents = contents.iter().map(|part| ServerContents::of(part, &uri, &folder));
+    let contents =
+        contents.iter().map(|part| ServerContents::of(part, &uri, &folder, &call.caller));
     Ok(ReadMcpResourceResult { contents: contents.collect::<Result<_, _>>()? })
 }
 
@@ -212,7 +212,7 @@ async fn fetch(instance: &Instance, server: &str, uri: &str) -> Result<Vec<Value
 }
 
 impl ServerContents {
-    fn of(part: &Value, uri: &str, folder: &Path) -> Result<Self, Failure> {
+    fn of(part: &Value, uri: &str, folder: &Path, caller: &Caller) -> Result<Self, Failure> {
         let text = |name: &str| part.get(name).and_then(Value::as_str).map(str::to_owned);
         let mut contents = Self {
             uri: text("uri").unwrap_or_else(|| uri.to_owned()),
@@ -225,13 +225,10 @@ impl ServerContents {
             let bytes = STANDARD.decode(blob).map_err(|_| {
                 ToolError::new(ErrorType::Unavailable, "what the server gave is no base64")
             })?;
-            let path = folder.join(new_secret().split_at(24).0);
-            let written = private_file::create_folder(folder)
-                .and_then(|()| private_file::create_new(&path, &bytes));
-            if let Err(error) = written {
+            let path = keep_file(folder, caller, &bytes).map_err(|error| {
                 tracing::error!(error = %error, "a resource cannot be written to a file");
-                return Err(ToolError::internal().into());
-            }
+                ToolError::internal()
+            })?;
             contents.path = Some(path.display().to_string());
             contents.size = Some(bytes.len());
         }

@@ -106,7 +106,7 @@ impl KeptResults {
         let folder = self.folder.join(&own);
         private_file::create_folder(&self.folder)?;
         private_file::create_folder(&folder)?;
-        make_room(&folder, text.len() as u64)?;
+        make_room(&folder, "", text.len() as u64, MAX_BYTES)?;
         let id = new_secret().split_at(32).0.to_owned();
         private_file::create_new(&folder.join(format!("{id}.json")), text.as_bytes())?;
         // Last: without it the other is not found, and goes with the next sweep.
@@ -181,12 +181,35 @@ fn files_of(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
     files.collect()
 }
 
-fn make_room(folder: &Path, more: u64) -> io::Result<()> {
+/// Keeps bytes of a resource as a file of its own, and gives the file. The oldest of the same principal make room for it.
+pub(super) fn keep_file(folder: &Path, caller: &Caller, bytes: &[u8]) -> io::Result<PathBuf> {
+    keep_file_within(folder, caller, bytes, MAX_BYTES)
+}
+
+fn keep_file_within(
+    folder: &Path,
+    caller: &Caller,
+    bytes: &[u8],
+    most: u64,
+) -> io::Result<PathBuf> {
+    let own = hex::encode(&Sha256::digest(caller.principal().to_string())[..8]);
+    private_file::create_folder(folder)?;
+    make_room(folder, &own, bytes.len() as u64, most)?;
+    let path = folder.join(format!("{own}-{}", new_secret().split_at(24).0));
+    private_file::create_new(&path, bytes)?;
+    Ok(path)
+}
+
+/// Removes the oldest files whose names begin so, until there is room for `more` bytes.
+fn make_room(folder: &Path, prefix: &str, more: u64, most: u64) -> io::Result<()> {
     let mut files = files_of(folder);
+    files.retain(|(path, ..)| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
+    });
     let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
     files.sort_by_key(|(.., modified)| *modified);
     for (path, bytes, _) in files {
-        if total + more <= MAX_BYTES {
+        if total + more <= most {
             break;
         }
         fs::remove_file(path)?;
@@ -314,6 +337,23 @@ mod tests {
         kept.sweep(written + KEPT_FOR + Duration::from_mins(1));
         assert_eq!(kept.find(&ada, &uri), None);
         assert_eq!(fs::read_dir(home.path().join("results")).expect("a folder").count(), 0);
+    }
+
+    #[test]
+    fn the_oldest_files_of_one_principal_make_room_for_new_ones() {
+        let home = tempfile::tempdir().expect("a folder");
+        let (ada, bob) = (session("ada", None), session("bob", None));
+        let keep = |caller: &Caller, age: u64| {
+            let path = keep_file_within(home.path(), caller, &[0; 40], 100).expect("is kept");
+            let file = fs::File::options().append(true).open(&path).expect("is there");
+            file.set_modified(SystemTime::now() - Duration::from_secs(age)).expect("is set");
+            path
+        };
+        let of_bob = keep(&bob, 900);
+        let paths = [keep(&ada, 300), keep(&ada, 200), keep(&ada, 100)];
+        let are_there = paths.each_ref().map(|path| path.exists());
+        assert_eq!(are_there, [false, true, true]);
+        assert!(of_bob.exists(), "nobody makes room for another");
     }
 
     #[test]

@@ -12,8 +12,11 @@ use reqwest::{
 
 use super::headers_helper::HeadersHelper;
 use crate::{
-    config::{Env, sources::PlannedSource},
-    domain::source::{Redactor, RemoteKind, SourceEntry, SourceTransport, expand},
+    config::{
+        Env,
+        sources::{PlannedSource, SecretBearer},
+    },
+    domain::source::{MissingVariable, Redactor, RemoteKind, SourceEntry, SourceTransport, expand},
     service::sources::SourceKey,
 };
 
@@ -47,6 +50,8 @@ pub(super) struct SourceSpec {
     pub(super) fingerprint: String,
     /// Changes with the secrets that were set for it.
     pub(super) secrets: String,
+    /// Where its secrets go.
+    pub(super) bearer: SecretBearer,
 }
 
 /// A program that is to be started.
@@ -81,6 +86,8 @@ pub(super) enum FilledEntry {
 pub(super) struct Variables<'a> {
     /// The secrets that were set for the server. They win.
     pub(super) secrets: &'a BTreeMap<String, String>,
+    /// Secrets of its name that are for another destination, by name, with that destination. It gets none of them.
+    pub(super) kept_from: &'a BTreeMap<String, String>,
     /// The daemon's environment.
     pub(super) env: &'a Env,
 }
@@ -92,6 +99,18 @@ impl Variables<'_> {
 
     fn env_value(&self, name: &str) -> Option<String> {
         self.env.os(name).and_then(|value| value.to_str().map(str::to_owned))
+    }
+
+    /// Why a field cannot be filled in.
+    fn unfilled(&self, field: &str, missing: &MissingVariable) -> String {
+        let name = &missing.0;
+        let text = format!("{field}: the variable {name} is not set, and has no default");
+        match self.kept_from.get(name) {
+            None => text,
+            Some(other) => format!(
+                "{text}; the secret {name} of that name was set for {other}, and goes nowhere else"
+            ),
+        }
     }
 }
 
@@ -106,7 +125,12 @@ impl SourceSpec {
         let entry = planned.entry.as_ref().ok()?.clone();
         let (key, root) = (key_of(planned), planned.project.clone());
         let fingerprint = planned.fingerprint.clone();
-        Some(Self { key, root, entry, fingerprint, secrets: String::new() })
+        let bearer = SecretBearer {
+            server: planned.name.clone(),
+            destination: planned.secret_destination()?,
+            is_own: planned.is_own,
+        };
+        Some(Self { key, root, entry, fingerprint, secrets: String::new(), bearer })
     }
 
     /// Whether it is a server inside the daemon.
@@ -141,12 +165,11 @@ impl SourceSpec {
         else {
             return Err("it has no url".to_owned());
         };
-        let value_of = |name: &str| variables.value_of(name);
+        let given = *variables;
+        let value_of = |name: &str| given.value_of(name);
         let mut used = Vec::new();
         let mut filled = |field: &str, text: &str| {
-            expand(text, &value_of, &mut used).map_err(|missing| {
-                format!("{field}: the variable {} is not set, and has no default", missing.0)
-            })
+            expand(text, &value_of, &mut used).map_err(|missing| given.unfilled(field, &missing))
         };
         let url =
             Url::parse(filled("url", url)?.trim()).map_err(|error| format!("url: {error}"))?;
@@ -189,14 +212,12 @@ impl SourceSpec {
         let SourceTransport::Stdio { command, args, env: own, cwd } = &self.entry.transport else {
             return Err("it has no command".to_owned());
         };
-        let value_of = |name: &str| variables.value_of(name);
         let given = *variables;
+        let value_of = |name: &str| given.value_of(name);
         let env_of = |name: &str| given.env_value(name);
         let mut used: Vec<String> = variables.secrets.values().cloned().collect();
         let mut filled = |field: &str, text: &str| {
-            expand(text, &value_of, &mut used).map_err(|missing| {
-                format!("{field}: the variable {} is not set, and has no default", missing.0)
-            })
+            expand(text, &value_of, &mut used).map_err(|missing| given.unfilled(field, &missing))
         };
         let program = filled("command", command)?;
         let args = args.iter().enumerate().map(|(at, arg)| filled(&format!("args[{at}]"), arg));
@@ -237,6 +258,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::domain::source::SecretDestination;
+
+    fn bearer() -> SecretBearer {
+        let destination = SecretDestination::named("own");
+        SecretBearer { server: "x".to_owned(), destination, is_own: true }
+    }
 
     #[test]
     fn a_child_gets_what_it_is_given_and_no_more() {
@@ -252,6 +279,7 @@ mod tests {
             entry,
             fingerprint: String::new(),
             secrets: String::new(),
+            bearer: bearer(),
         };
         let pairs =
             [("PATH", "/bin"), ("HOME", "/h"), ("KEY", "of-env"), ("EXTRA", "e"), ("OTHER", "o")];
@@ -260,7 +288,7 @@ mod tests {
             ("KEY".to_owned(), "secret1".to_owned()),
             ("PATH".to_owned(), "/no".to_owned()),
         ]);
-        let variables = Variables { secrets: &secrets, env: &env };
+        let variables = Variables { secrets: &secrets, kept_from: &BTreeMap::new(), env: &env };
         let filled = spec.fill_command(&variables, None).expect("is filled");
         assert_eq!((filled.program.as_str(), filled.args[0].as_str()), ("cat", "--key=secret1"));
         let mut variables = filled.env.clone();
@@ -274,8 +302,10 @@ mod tests {
         assert_eq!(filled.cwd, Path::new("/h"));
         assert_eq!(filled.redactor.hide("--key=secret1"), "--key=***");
         let none: Env = [("PATH", "/bin")].into_iter().collect();
-        let variables = Variables { secrets: &BTreeMap::new(), env: &none };
+        let kept_from = BTreeMap::from([("KEY".to_owned(), "https://a.example".to_owned())]);
+        let variables = Variables { secrets: &BTreeMap::new(), kept_from: &kept_from, env: &none };
         let problem = spec.fill(&variables, None).expect_err("KEY is missing");
         assert!(problem.contains("args[0]") && problem.contains("KEY"), "{problem}");
+        assert!(problem.contains("was set for https://a.example"), "{problem}");
     }
 }

@@ -111,7 +111,11 @@ fn schema_problem(tool: &Value) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{domain::source::SourceEntry, service::sources::SourceKey};
+    use crate::{
+        config::sources::SecretBearer,
+        domain::source::{SecretDestination, SourceEntry},
+        service::sources::SourceKey,
+    };
 
     #[test]
     fn tools_by_table() {
@@ -124,6 +128,11 @@ mod tests {
             entry,
             fingerprint: String::new(),
             secrets: String::new(),
+            bearer: SecretBearer {
+                server: "s".to_owned(),
+                destination: SecretDestination::named("own"),
+                is_own: true,
+            },
         };
         let schema = json!({ "type": "object", "anyOf": [{}] });
         let lists = OfferedLists {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::bounded;
 use super::change::FileChange;
 use super::client::{InstallScope, KnownClient};
 use super::document::{ConfigDocument, FileFormat};
@@ -168,7 +169,7 @@ fn document_of_settings(locations: &ClientLocations) -> Value {
 
 /// The file as a value; null if it is not there or does not parse.
 fn document(path: &Path, format: FileFormat) -> Value {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let text = bounded::read_text(path).unwrap_or_default();
     ConfigDocument::parse(format, &text).map(|document| document.value()).unwrap_or_default()
 }
 

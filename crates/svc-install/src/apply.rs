@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use diffy::DiffOptions;
 
+use super::bounded;
 use super::change::FileChange;
 use super::client::{InstallParts, InstallScope, KnownClient};
 use super::command::ClientCommand;
@@ -279,7 +280,7 @@ fn while_busy(
 /// The text before the first installation, if there is an unchanged copy of it.
 fn text_before(entry: &InstalledFile) -> Option<String> {
     let backup = entry.backup.as_ref().filter(|backup| backup.pristine)?;
-    let text = std::fs::read_to_string(&backup.path).ok()?;
+    let text = bounded::read_text(&backup.path).ok()?;
     (digest(&text) == backup.digest).then_some(text)
 }
 

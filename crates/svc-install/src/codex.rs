@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::bounded;
 use super::change::FileChange;
 use super::client::{InstallParts, InstallScope};
 use super::command::ClientCommand;
@@ -71,7 +72,7 @@ pub(crate) fn changes(
 
 /// Whether a `config.toml` has hooks, and not only what is known of their trust.
 fn has_hooks(config: &Path) -> bool {
-    let text = std::fs::read_to_string(config).unwrap_or_default();
+    let text = bounded::read_text(config).unwrap_or_default();
     let Ok(document) = ConfigDocument::parse(FileFormat::Toml, &text) else { return false };
     let value = document.value();
     let hooks = value.get("hooks").and_then(Value::as_object);

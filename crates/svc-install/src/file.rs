@@ -12,6 +12,7 @@ use std::path::{Component, Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
+use super::bounded;
 use super::client::InstallScope;
 
 /// The largest file that is edited, in bytes. Clients keep histories in theirs, of a few megabytes.
@@ -175,7 +176,7 @@ impl ForeignFile {
     }
 
     fn is_as_read(&self) -> bool {
-        match std::fs::read(&self.real) {
+        match bounded::read(&self.real) {
             Ok(bytes) => self.text.as_ref().is_some_and(|text| text.as_bytes() == bytes),
             Err(error) => error.kind() == ErrorKind::NotFound && self.text.is_none(),
         }

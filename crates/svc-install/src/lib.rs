@@ -21,6 +21,7 @@
 
 mod allow;
 pub mod apply;
+mod bounded;
 mod catalogue;
 pub mod change;
 mod claude;

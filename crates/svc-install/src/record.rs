@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use super::bounded;
 use super::client::{InstallScope, KnownClient};
 use super::edit::UndoInfo;
 use super::file::{FileError, ForeignFile};
@@ -77,7 +78,7 @@ impl InstallRecord {
     /// Reads it; empty if there is none.
     pub fn read(home: &Path) -> anyhow::Result<Self> {
         let path = Self::path(home);
-        match std::fs::read(&path) {
+        match bounded::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| {
                 format!("{} cannot be understood; move it away, then try again", path.display())
             }),

@@ -1,13 +1,13 @@
 //! The client beside which `svc hook wait` runs: whether a message can wake its session, and whether waiting would hold it up.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use svc_install::{ClientVersion, KnownClient, probe};
 
+use crate::bounded_file;
 use crate::config::{Env, WakeMode};
 use crate::domain::ClientProcess;
 use crate::process_list;
@@ -97,7 +97,8 @@ fn version_in_environment(env: &Env) -> Option<ClientVersion> {
 
 /// The version in the last record of the session's transcript that has one.
 fn version_in_transcript(payload: &Value) -> Option<ClientVersion> {
-    let mut file = File::open(payload.get("transcript_path")?.as_str()?).ok()?;
+    let path = Path::new(payload.get("transcript_path")?.as_str()?);
+    let mut file = bounded_file::open_regular(path).ok()?;
     let length = file.metadata().ok()?.len();
     let begin = length.saturating_sub(MAX_TRANSCRIPT);
     file.seek(SeekFrom::Start(begin)).ok()?;

@@ -1,5 +1,6 @@
 //! Secrets of servers. Values come from standard input, and are never shown.
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _};
 use std::process::ExitCode;
 
@@ -8,11 +9,23 @@ use serde_json::json;
 
 use super::super::{Context, UsageError, output};
 use super::edit::tell_daemon;
-use crate::config::sources::{MAX_SOURCE_SECRET, SourceVault};
+use crate::config::Flags;
+use crate::config::sources::{MAX_SOURCE_SECRET, SecretBearer, SourceVault};
 use crate::domain::source::source_name;
 
 fn vault(context: &Context) -> SourceVault {
     SourceVault::of(&context.paths.home)
+}
+
+/// The entry that the name means in the present folder.
+fn bearer_of(context: &Context, name: &str) -> anyhow::Result<Option<SecretBearer>> {
+    let here = std::env::current_dir().ok();
+    let plan = context.config(&Flags::default())?.sources.plan(here.as_deref());
+    let bearer = plan.meant(name).and_then(|planned| {
+        let destination = planned.secret_destination()?;
+        Some(SecretBearer { server: name.to_owned(), destination, is_own: planned.is_own })
+    });
+    Ok(bearer)
 }
 
 fn checked(name: &str, key: &str) -> Result<String, UsageError> {
@@ -67,21 +80,44 @@ fn value_of(key: &str) -> anyhow::Result<String> {
 pub(super) async fn set(context: &Context, name: &str, key: &str) -> anyhow::Result<ExitCode> {
     let name = checked(name, key)?;
     let value = value_of(key)?;
-    vault(context).set_secret(&name, key, &value)?;
+    let bearer = bearer_of(context, &name)?;
+    vault(context).set_secret(&name, bearer.as_ref(), key, &value)?;
     tell_daemon(context).await;
-    done(context, &name, key, &format!("{key} of {name} is kept"))
+    let text = match bearer {
+        Some(bearer) => format!("{key} of {name} is kept, for {}", bearer.destination),
+        None => format!("{key} of {name} is kept, for the {name} of your own configuration"),
+    };
+    done(context, &name, key, &text)
 }
 
 pub(super) fn list(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
     let name = checked(name, "_")?;
-    let keys: Vec<String> = vault(context).secrets(&name)?.into_keys().collect();
+    let kept = vault(context).kept()?;
+    let here = bearer_of(context, &name)?;
+    let given = here.as_ref().map(|bearer| kept.given_to(bearer)).unwrap_or_default();
+    let all = kept.of_server(&name);
+    let keys: BTreeSet<&str> = all.iter().map(|(key, _)| key.as_str()).collect();
     if context.json {
-        output::json(&json!({ "name": name, "secrets": keys, "count": keys.len() }))?;
+        let bound = all.iter().map(|(key, destination)| {
+            let destination = destination.as_ref().map(ToString::to_string);
+            json!({ "key": key, "for": destination })
+        });
+        let bound: Vec<_> = bound.collect();
+        output::json(
+            &json!({ "name": name, "secrets": keys, "count": keys.len(), "bound": bound }),
+        )?;
     } else if keys.is_empty() {
         output::note(&format!("{name} has no secrets; `svc mcp secret set {name} KEY` keeps one"));
     } else {
         for key in keys {
-            output::line(&key)?;
+            output::line(key)?;
+        }
+        for (key, destination) in &all {
+            if let Some(other) = destination.as_ref().filter(|_| !given.contains_key(key)) {
+                output::note(&format!(
+                    "{key} was set for {other}: the {name} of this folder is not given it"
+                ));
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Map, Value, json};
 use svc_install::{
     document::{ConfigDocument, FileFormat},
-    edit::is_our_server,
+    edit::{command_of, is_our_server},
 };
 
 use super::{super::Env, FoundSource, SourceDocument};
@@ -89,7 +89,7 @@ impl ImportedClient {
         let document = ConfigDocument::parse(format, text).map_err(|error| error.to_string())?;
         let document = document.value();
         let servers = document.get(self.key()).and_then(Value::as_object);
-        let servers = servers.into_iter().flatten().filter(|(_, entry)| !is_our_server(entry));
+        let servers = servers.into_iter().flatten().filter(|(_, entry)| !runs_us(entry));
         Ok(servers.map(|(name, entry)| (name.clone(), self.converted(entry))).collect())
     }
 
@@ -133,6 +133,29 @@ impl ImportFile {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Whether an entry starts this program, also by way of a shell or another program that starts programs.
+fn runs_us(entry: &Value) -> bool {
+    const STARTERS: [&str; 12] = [
+        "sh", "bash", "dash", "zsh", "ksh", "fish", "env", "exec", "nohup", "nice", "setsid",
+        "timeout",
+    ];
+    if is_our_server(entry) {
+        return true;
+    }
+    let (Some(program), arguments) = command_of(entry) else { return false };
+    let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if !STARTERS.contains(&name) && !program.contains(char::is_whitespace) {
+        return false;
+    }
+    let line = [vec![program], arguments].concat().join(" ");
+    let is_between = |c: char| c.is_whitespace() || "()\"'".contains(c);
+    line.split([';', '&', '|', '\n']).any(|command| {
+        let words: Vec<&str> = command.split(is_between).filter(|word| !word.is_empty()).collect();
+        let mut starts = (0..words.len()).map(|at| words.split_at(at).1);
+        starts.any(|words| is_our_server(&json!({ "command": words[0], "args": &words[1..] })))
+    })
 }
 
 /// The same text where `${` begins a variable.
@@ -297,6 +320,27 @@ fn of_opencode(entry: &Map<String, Value>) -> Map<String, Value> {
 mod tests {
     use super::*;
     use crate::domain::source::SourceEntry;
+
+    #[test]
+    fn an_entry_that_starts_this_program_in_any_way_is_left_out() {
+        for (command, args, is_ours) in [
+            ("svc", json!(["stdio"]), true),
+            ("sh", json!(["-c", "svc stdio"]), true),
+            ("/bin/bash", json!(["-lc", "cd /p && exec '/opt/bin/svc' stdio --url x"]), true),
+            ("env", json!(["A=b", "svc-0.4", "stdio"]), true),
+            ("svc stdio", json!([]), true),
+            ("sh", json!(["-c", "other stdio"]), false),
+            ("sh", json!(["-c", "svc mcp list; other stdio"]), false),
+            ("sh", json!(["-c", "exec server-svc stdio"]), false),
+            ("docker", json!(["run", "svc", "stdio"]), false),
+        ] {
+            let document = json!({ "mcpServers": { "a": { "command": command, "args": args } } });
+            let entries = ImportedClient::ClaudeCode.entries(&document.to_string());
+            assert_eq!(entries.expect("can be read").is_empty(), is_ours, "{command} {args}");
+        }
+        let document = r#"{"mcp":{"a":{"type":"local","command":["sh","-c","svc stdio"]}}}"#;
+        assert_eq!(ImportedClient::Opencode.entries(document), Ok(Vec::new()));
+    }
 
     #[test]
     fn each_clients_form_becomes_ours() {

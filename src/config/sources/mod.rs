@@ -16,4 +16,4 @@ pub use plan::{
     FlagSources, PlannedSource, SourceFiles, SourcePlan, SourceStanding, naming_folder,
     project_files,
 };
-pub use vault::{MAX_SOURCE_SECRET, SourceVault};
+pub use vault::{KeptSecrets, MAX_SOURCE_SECRET, SecretBearer, SourceVault};

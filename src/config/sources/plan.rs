@@ -9,7 +9,7 @@ use super::super::FileConfig;
 use super::file::MAX_SOURCE_FILE;
 use super::{FoundSource, ImportFile, SourceChoices, SourceDocument};
 use crate::bounded_file;
-use crate::domain::source::{SourceEntry, SourceProblem};
+use crate::domain::source::{SecretDestination, SourceEntry, SourceProblem};
 use crate::project_folder::project_root;
 
 /// The file of a folder that names servers for its project's callers.
@@ -60,6 +60,8 @@ pub struct PlannedSource {
     pub fingerprint: String,
     /// The entry as it was written.
     pub written: Value,
+    /// Whether the person's own files name it: no project's, and no plugin's.
+    pub is_own: bool,
 }
 
 /// Whether an entry counts.
@@ -92,6 +94,7 @@ struct Layer {
     project: Option<String>,
     folder: Option<String>,
     is_approved: bool,
+    is_own: bool,
     found: Vec<FoundSource>,
 }
 
@@ -115,6 +118,28 @@ impl FlagSources {
         let document = SourceDocument::parse_json(&text)
             .map_err(|problem| format!("--mcp-config {value}: the file {problem}"))?;
         Ok(Self { from: path.display().to_string(), document })
+    }
+}
+
+impl PlannedSource {
+    /// Where its secrets go; `None` if it cannot be used.
+    pub fn secret_destination(&self) -> Option<SecretDestination> {
+        let file = (!self.is_own).then_some(self.from.as_str());
+        self.entry.as_ref().ok().map(|entry| SecretDestination::of(entry, file))
+    }
+}
+
+impl SourcePlan {
+    /// The entry that a name means for a person: the one in force, else one that is turned off, else one that waits for approval.
+    pub fn meant(&self, name: &str) -> Option<&PlannedSource> {
+        let rank = |source: &PlannedSource| match source.standing {
+            SourceStanding::InForce | SourceStanding::Disabled => Some(0),
+            SourceStanding::PendingApproval => Some(1),
+            SourceStanding::Bad | SourceStanding::Hidden(_) => None,
+        };
+        let named = self.sources.iter().filter(|source| source.name == name);
+        let ranked = named.filter_map(|source| Some((rank(source)?, source)));
+        ranked.min_by_key(|(rank, _)| *rank).map(|(_, source)| source)
     }
 }
 
@@ -145,7 +170,14 @@ impl SourceFiles {
         match FileConfig::load(&self.config_file) {
             Ok(file) => {
                 let found = SourceDocument::of_config(file.source_entries()).0;
-                Some(Layer { from, project: None, folder: None, is_approved: true, found })
+                Some(Layer {
+                    from,
+                    project: None,
+                    folder: None,
+                    is_approved: true,
+                    is_own: true,
+                    found,
+                })
             }
             Err(error) => {
                 problems.push(error.to_string());
@@ -184,9 +216,14 @@ impl SourceFiles {
         let layers = self.imports.iter().rev().filter_map(|file| {
             let from = file.path().display().to_string();
             match file.found()? {
-                Ok(found) => {
-                    Some(Layer { from, project: None, folder: None, is_approved: true, found })
-                }
+                Ok(found) => Some(Layer {
+                    from,
+                    project: None,
+                    folder: None,
+                    is_approved: true,
+                    is_own: true,
+                    found,
+                }),
                 Err(problem) => {
                     problems.push(format!("{from} {problem}"));
                     None
@@ -200,7 +237,7 @@ impl SourceFiles {
 impl Layer {
     fn of_flag(flag: &FlagSources) -> Self {
         let (from, found) = (flag.from.clone(), flag.document.0.clone());
-        Self { from, project: None, folder: None, is_approved: true, found }
+        Self { from, project: None, folder: None, is_approved: true, is_own: true, found }
     }
 }
 
@@ -216,6 +253,7 @@ fn layer_of_file(
             project: project.map(str::to_owned),
             folder: project.and(path.parent()).map(|up| up.display().to_string()),
             is_approved: is_approved(&text),
+            is_own: false,
             found: document.0,
         }),
         Err(problem) => {
@@ -271,7 +309,7 @@ fn project_layers(
 /// The servers of all layers, of which the strongest comes first.
 fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
     let mut all: Vec<PlannedSource> = Vec::new();
-    for Layer { from, project, folder, is_approved, found } in layers {
+    for Layer { from, project, folder, is_approved, is_own, found } in layers {
         for FoundSource { name, entry, warnings, written } in found {
             let winner = all.iter().find(|other| {
                 other.name == name
@@ -301,6 +339,7 @@ fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
                 standing,
                 fingerprint,
                 written,
+                is_own,
             });
         }
     }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use crate::domain::source::SecretDestination;
 use crate::private_file;
 
 /// What the file begins with.
@@ -23,6 +24,30 @@ const MAX_FILE: u64 = 4 * 1024 * 1024;
 /// Longest secret, in bytes.
 pub const MAX_SOURCE_SECRET: usize = 64 * 1024;
 
+/// Values of secrets, by name.
+type SecretValues = BTreeMap<String, String>;
+
+/// The entry that secrets are wanted for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretBearer {
+    /// The server's name.
+    pub server: String,
+    /// Where they would go.
+    pub destination: SecretDestination,
+    /// Whether the person's own files name it.
+    pub is_own: bool,
+}
+
+/// Secrets of all servers as they were at one time.
+#[derive(Default)]
+pub struct KeptSecrets(VaultContent);
+
+impl std::fmt::Debug for KeptSecrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeptSecrets").finish_non_exhaustive()
+    }
+}
+
 /// Secrets and logins of servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceVault {
@@ -31,12 +56,88 @@ pub struct SourceVault {
 
 #[derive(Default, Serialize, Deserialize)]
 struct VaultContent {
-    /// By server, by name.
+    /// By server, by name: set before any entry bore the server's name. They are for the person's own entry alone.
     #[serde(default)]
-    secrets: BTreeMap<String, BTreeMap<String, String>>,
+    secrets: BTreeMap<String, SecretValues>,
+    /// By server, by what names the destination, by name.
+    #[serde(default)]
+    bound: BTreeMap<String, BTreeMap<String, SecretValues>>,
     /// By what names a server.
     #[serde(default)]
     logins: BTreeMap<String, Value>,
+}
+
+impl VaultContent {
+    fn remove_unbound(&mut self, server: &str, name: &str) -> bool {
+        let Some(own) = self.secrets.get_mut(server) else { return false };
+        let was_there = own.remove(name).is_some();
+        if own.is_empty() {
+            self.secrets.remove(server);
+        }
+        was_there
+    }
+}
+
+impl KeptSecrets {
+    /// The secrets that an entry is given, by name.
+    pub fn given_to(&self, bearer: &SecretBearer) -> BTreeMap<String, String> {
+        let unbound = self.0.secrets.get(&bearer.server).filter(|_| bearer.is_own);
+        let bound = self.0.bound.get(&bearer.server);
+        let bound = bound.and_then(|own| own.get(bearer.destination.id()));
+        // What was set for it wins.
+        let all = unbound.into_iter().chain(bound).flatten();
+        all.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    /// The secrets of an entry's name that it is not given, by name, with where they are to go.
+    pub fn kept_from(&self, bearer: &SecretBearer) -> BTreeMap<String, String> {
+        let given = self.given_to(bearer);
+        let of = |values: &SecretValues, destination: &str| -> Vec<(String, String)> {
+            let kept = values.keys().filter(|name| !given.contains_key(*name));
+            kept.map(|name| (name.clone(), destination.to_owned())).collect()
+        };
+        let unbound = self.0.secrets.get(&bearer.server);
+        let mut all: BTreeMap<String, String> = unbound
+            .into_iter()
+            .flat_map(|values| of(values, "the server of that name in your own configuration"))
+            .collect();
+        for (id, values) in self.0.bound.get(&bearer.server).into_iter().flatten() {
+            all.extend(of(values, &SecretDestination::named(id).to_string()));
+        }
+        all
+    }
+
+    /// The names of a server's secrets, with where they are to go: nowhere yet, if that is not known.
+    pub fn of_server(&self, server: &str) -> Vec<(String, Option<SecretDestination>)> {
+        let unbound = self.0.secrets.get(server).into_iter().flat_map(BTreeMap::keys);
+        let unbound = unbound.map(|name| (name.clone(), None));
+        let bound = self.0.bound.get(server).into_iter().flatten().flat_map(|(id, values)| {
+            values.keys().map(move |name| (name.clone(), Some(SecretDestination::named(id))))
+        });
+        unbound.chain(bound).collect()
+    }
+
+    /// Whether a server has secrets that are bound to no entry yet.
+    pub fn has_unbound(&self, server: &str) -> bool {
+        self.0.secrets.contains_key(server)
+    }
+
+    /// What changes with the secrets that an entry is given, or is not.
+    pub fn stamp(&self, bearer: &SecretBearer) -> String {
+        let (given, kept) = (self.given_to(bearer), self.kept_from(bearer));
+        if given.is_empty() && kept.is_empty() {
+            return String::new();
+        }
+        let mut hash = Sha256::new();
+        for values in [given, kept] {
+            hash.update(values.len().to_be_bytes());
+            for part in values.iter().flat_map(|(name, value)| [name, value]) {
+                hash.update(part.len().to_be_bytes());
+                hash.update(part);
+            }
+        }
+        hex::encode(hash.finalize())
+    }
 }
 
 impl SourceVault {
@@ -55,39 +156,59 @@ impl SourceVault {
         self.home.join("credentials.key")
     }
 
-    /// The secrets of a server, by name.
-    pub fn secrets(&self, server: &str) -> io::Result<BTreeMap<String, String>> {
-        Ok(self.read()?.secrets.remove(server).unwrap_or_default())
+    /// The secrets of all servers.
+    pub fn kept(&self) -> io::Result<KeptSecrets> {
+        self.read().map(KeptSecrets)
     }
 
-    /// For each server that has secrets what changes with them.
-    pub fn stamps(&self) -> io::Result<BTreeMap<String, String>> {
-        let of = |own: &BTreeMap<String, String>| {
-            let mut hash = Sha256::new();
-            for part in own.iter().flat_map(|(name, value)| [name, value]) {
-                hash.update(part.len().to_be_bytes());
-                hash.update(part);
-            }
-            hex::encode(hash.finalize())
-        };
-        Ok(self.read()?.secrets.iter().map(|(server, own)| (server.clone(), of(own))).collect())
-    }
-
-    /// Keeps a secret of a server.
-    pub fn set_secret(&self, server: &str, name: &str, value: &str) -> io::Result<()> {
+    /// Keeps a secret of a server for an entry; without one for the person's own entry of that name, when there is one.
+    pub fn set_secret(
+        &self,
+        server: &str,
+        bearer: Option<&SecretBearer>,
+        name: &str,
+        value: &str,
+    ) -> io::Result<()> {
         self.change(|content| {
-            let own = content.secrets.entry(server.to_owned()).or_default();
+            if bearer.is_none_or(|bearer| bearer.is_own) {
+                content.remove_unbound(server, name);
+            }
+            let own = match bearer {
+                None => content.secrets.entry(server.to_owned()).or_default(),
+                Some(bearer) => {
+                    let own = content.bound.entry(server.to_owned()).or_default();
+                    own.entry(bearer.destination.id().to_owned()).or_default()
+                }
+            };
             own.insert(name.to_owned(), value.to_owned());
         })
     }
 
-    /// Forgets a secret of a server; `false` if there is none of that name.
+    /// Binds the secrets that are bound to no entry yet to the person's own entries of those names.
+    pub fn bind(&self, bearers: &[SecretBearer]) -> io::Result<()> {
+        self.change(|content| {
+            for bearer in bearers.iter().filter(|bearer| bearer.is_own) {
+                let Some(values) = content.secrets.remove(&bearer.server) else { continue };
+                let own = content.bound.entry(bearer.server.clone()).or_default();
+                let own = own.entry(bearer.destination.id().to_owned()).or_default();
+                for (name, value) in values {
+                    own.entry(name).or_insert(value);
+                }
+            }
+        })
+    }
+
+    /// Forgets a secret of a server, wherever it was to go; `false` if there is none of that name.
     pub fn unset_secret(&self, server: &str, name: &str) -> io::Result<bool> {
         self.change(|content| {
-            let Some(own) = content.secrets.get_mut(server) else { return false };
-            let was_there = own.remove(name).is_some();
+            let mut was_there = content.remove_unbound(server, name);
+            let Some(own) = content.bound.get_mut(server) else { return was_there };
+            own.retain(|_, values| {
+                was_there |= values.remove(name).is_some();
+                !values.is_empty()
+            });
             if own.is_empty() {
-                content.secrets.remove(server);
+                content.bound.remove(server);
             }
             was_there
         })
@@ -192,12 +313,59 @@ mod tests {
 
     use super::*;
 
+    fn own(server: &str, destination: &str) -> SecretBearer {
+        let destination = SecretDestination::named(destination);
+        SecretBearer { server: server.to_owned(), destination, is_own: true }
+    }
+
+    fn given(vault: &SourceVault, bearer: &SecretBearer) -> BTreeMap<String, String> {
+        vault.kept().expect("opens").given_to(bearer)
+    }
+
+    #[test]
+    fn a_secret_goes_where_it_was_set_for_and_nowhere_else() {
+        let home = tempfile::tempdir().expect("a folder");
+        let vault = SourceVault::of(home.path());
+        let mine = own("a", "https://a.example");
+        let of_project = |id: &str| SecretBearer { is_own: false, ..own("a", id) };
+        let theirs = of_project("https://b.example");
+        vault.set_secret("a", Some(&mine), "KEY", "one").expect("is kept");
+        assert_eq!(given(&vault, &mine)["KEY"], "one");
+        // The same address is the same server, whoever names it.
+        assert_eq!(given(&vault, &of_project("https://a.example"))["KEY"], "one");
+        for other in [&theirs, &own("a", "https://b.example"), &own("b", "https://a.example")] {
+            assert_eq!(given(&vault, other), BTreeMap::new(), "{other:?}");
+        }
+        let kept_from = vault.kept().expect("opens").kept_from(&theirs);
+        assert_eq!(kept_from["KEY"], "https://a.example");
+        vault.set_secret("a", Some(&theirs), "KEY", "two").expect("is kept");
+        assert_eq!(
+            (&*given(&vault, &mine)["KEY"], &*given(&vault, &theirs)["KEY"]),
+            ("one", "two")
+        );
+        // Those of before, and those set before there was an entry, are for the person's own entry as it stands.
+        vault.set_secret("c", None, "OLD", "old").expect("is kept");
+        let mine = own("c", "own");
+        let theirs = SecretBearer { is_own: false, ..own("c", "/p/.mcp.json") };
+        assert_eq!(given(&vault, &theirs), BTreeMap::new());
+        let before = vault.kept().expect("opens").stamp(&mine);
+        vault.bind(&[theirs.clone(), mine.clone()]).expect("is bound");
+        assert_eq!(vault.kept().expect("opens").stamp(&mine), before, "nothing starts anew for it");
+        assert!(!vault.kept().expect("opens").has_unbound("c"));
+        assert_eq!(given(&vault, &mine)["OLD"], "old");
+        assert_eq!(given(&vault, &own("c", "https://c.example")), BTreeMap::new());
+        assert_eq!(given(&vault, &theirs), BTreeMap::new());
+        assert!(vault.unset_secret("a", "KEY").expect("is gone"));
+        assert!(vault.kept().expect("opens").of_server("a").is_empty());
+    }
+
     #[test]
     fn what_is_kept_is_sealed_and_comes_back() {
         let home = tempfile::tempdir().expect("a folder");
         let vault = SourceVault::of(home.path());
-        assert_eq!(vault.secrets("a").expect("is empty"), BTreeMap::new());
-        vault.set_secret("a", "KEY", "hidden-value").expect("is kept");
+        let bearer = own("a", "https://a.example");
+        assert_eq!(given(&vault, &bearer), BTreeMap::new());
+        vault.set_secret("a", Some(&bearer), "KEY", "hidden-value").expect("is kept");
         vault.set_login("a\n", Some(json!({ "token": "hidden-token" }))).expect("is kept");
         for file in [vault.file(), vault.key_file()] {
             let mode = std::fs::metadata(&file).expect("is there").permissions().mode();
@@ -207,7 +375,7 @@ mod tests {
             assert!(!text.contains("hidden") && !text.contains("KEY"), "{text}");
         }
         let again = SourceVault::of(home.path());
-        assert_eq!(again.secrets("a").expect("opens")["KEY"], "hidden-value");
+        assert_eq!(given(&again, &bearer)["KEY"], "hidden-value");
         assert_eq!(again.login("a\n").expect("opens"), Some(json!({ "token": "hidden-token" })));
         assert!(again.unset_secret("a", "KEY").expect("is gone"));
         assert!(!again.unset_secret("a", "KEY").expect("was gone"));
@@ -219,21 +387,21 @@ mod tests {
     fn a_file_that_is_damaged_open_to_others_or_a_link_is_refused_and_stays() {
         let home = tempfile::tempdir().expect("a folder");
         let vault = SourceVault::of(home.path());
-        vault.set_secret("a", "KEY", "value").expect("is kept");
+        vault.set_secret("a", None, "KEY", "value").expect("is kept");
         let good = std::fs::read(vault.file()).expect("is read");
         let mut bad = good.clone();
         *bad.last_mut().expect("has bytes") ^= 1;
         private_file::replace(&vault.file(), &bad).expect("is written");
-        assert!(vault.secrets("a").is_err());
-        assert!(vault.set_secret("a", "KEY", "other").is_err(), "it is not written over");
+        assert!(vault.kept().is_err());
+        assert!(vault.set_secret("a", None, "KEY", "other").is_err(), "it is not written over");
         private_file::replace(&vault.file(), &good).expect("is written");
         let open = std::fs::Permissions::from_mode(0o644);
         std::fs::set_permissions(vault.file(), open).expect("is ours");
-        let error = vault.secrets("a").expect_err("others can read it").to_string();
+        let error = vault.kept().map(|_| ()).expect_err("others can read it").to_string();
         assert!(error.contains("chmod 600"), "{error}");
         std::fs::rename(vault.file(), home.path().join("elsewhere")).expect("is moved");
         symlink("elsewhere", vault.file()).expect("is linked");
-        let error = vault.secrets("a").expect_err("it is a link").to_string();
+        let error = vault.kept().map(|_| ()).expect_err("it is a link").to_string();
         assert!(error.contains("symbolic link"), "{error}");
     }
 }

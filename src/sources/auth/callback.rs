@@ -20,7 +20,11 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+const STRANGE: &str = "<!doctype html><meta charset=utf-8><title>svc</title><p>This is the answer to no login that svc waits for. The login that it waits for goes on.";
 const PAGE: &str = "<!doctype html><meta charset=utf-8><title>svc</title><p>The login goes on in svc. This page can be closed.";
+/// Tells whether the query of a redirect belongs to the login that is waited for.
+pub(in crate::sources) type OwnRedirect = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
 /// Redirects that wait to be looked at.
 const WAITING: usize = 16;
 /// Connections at a time; more wait. Any web page and any user of this machine may connect.
@@ -60,12 +64,14 @@ impl CallbackListener {
         format!("http://localhost:{}/callback", self.port)
     }
 
-    /// Gives the query of each redirect that comes in, until nobody takes them any more.
-    pub(in crate::sources) fn redirects(self) -> mpsc::Receiver<String> {
+    /// Gives the query of each redirect that belongs to the login, until nobody takes them any more. Any web page can bring
+    /// the browser here with another one, which changes nothing.
+    pub(in crate::sources) fn redirects(self, is_own: OwnRedirect) -> mpsc::Receiver<String> {
         let (redirects, taken) = mpsc::channel(WAITING);
         let room = Arc::new(Semaphore::new(CONNECTIONS));
         for listener in self.listeners {
-            let (redirects, room) = (redirects.clone(), Arc::clone(&room));
+            let (redirects, room, is_own) =
+                (redirects.clone(), Arc::clone(&room), Arc::clone(&is_own));
             tokio::spawn(async move {
                 loop {
                     let next = async {
@@ -75,7 +81,12 @@ impl CallbackListener {
                     match tokio::select! { () = redirects.closed() => return, next = next => next }
                     {
                         (Ok(permit), Ok((stream, _))) => {
-                            tokio::spawn(serve(stream, redirects.clone(), permit));
+                            tokio::spawn(serve(
+                                stream,
+                                redirects.clone(),
+                                Arc::clone(&is_own),
+                                permit,
+                            ));
                         }
                         // No descriptors are left, most likely.
                         _ => sleep(RETRY).await,
@@ -101,10 +112,15 @@ async fn bind_both(port: u16) -> io::Result<CallbackListener> {
     Ok(CallbackListener { listeners, port })
 }
 
-async fn serve(stream: TcpStream, redirects: mpsc::Sender<String>, _permit: OwnedSemaphorePermit) {
+async fn serve(
+    stream: TcpStream,
+    redirects: mpsc::Sender<String>,
+    is_own: OwnRedirect,
+    _permit: OwnedSemaphorePermit,
+) {
     let closed = redirects.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let redirects = redirects.clone();
+        let (redirects, is_own) = (redirects.clone(), Arc::clone(&is_own));
         async move {
             let mut response = Response::new(Full::new(Bytes::from_static(PAGE.as_bytes())));
             let headers = response.headers_mut();
@@ -115,8 +131,13 @@ async fn serve(stream: TcpStream, redirects: mpsc::Sender<String>, _permit: Owne
             headers.insert("connection", http::HeaderValue::from_static("close"));
             if request.uri().path() == "/callback" {
                 let query = request.uri().query().unwrap_or_default().to_owned();
-                // Waits for its turn: a flood of others' does not make it lost.
-                redirects.send(query).await.ok();
+                if is_own(&query) {
+                    // Waits for its turn: a flood of others' does not make it lost.
+                    redirects.send(query).await.ok();
+                } else {
+                    *response.status_mut() = StatusCode::BAD_REQUEST;
+                    *response.body_mut() = Full::new(Bytes::from_static(STRANGE.as_bytes()));
+                }
             } else {
                 *response.status_mut() = StatusCode::NOT_FOUND;
             }
@@ -151,11 +172,19 @@ mod tests {
     async fn a_redirect_comes_through_a_crowd_that_says_nothing() {
         let listener = CallbackListener::bind(0).await.expect("is bound");
         let port = listener.port;
-        let mut redirects = listener.redirects();
+        let mut redirects = listener.redirects(Arc::new(|query| query == "state=own"));
         let mut crowd = Vec::new();
         for _ in 0..CONNECTIONS + 8 {
             crowd.push(connect(port).await);
         }
+        let mut stranger = connect(port).await;
+        stranger
+            .write_all(b"GET /callback?state=other HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .await
+            .expect("is sent");
+        let mut page = String::new();
+        stranger.read_to_string(&mut page).await.expect("is read");
+        assert!(page.starts_with("HTTP/1.1 400") && page.contains("goes on"), "{page}");
         let mut browser = connect(port).await;
         browser
             .write_all(b"GET /callback?state=own HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -1,5 +1,7 @@
 //! One login, from the URL that a person opens to the token.
 
+use std::sync::Arc;
+
 use oauth2::{
     AuthUrl, AuthorizationCode, ClientId, ClientSecret, CsrfToken, PkceCodeChallenge,
     PkceCodeVerifier, RedirectUrl, Scope, TokenUrl, basic::BasicClient,
@@ -8,6 +10,7 @@ use reqwest::Url;
 use subtle::ConstantTimeEq as _;
 
 use super::{
+    callback::OwnRedirect,
     discovery::{AuthorizationServer, discover},
     oauth_http::sender,
     registration::{OauthClient, client_for},
@@ -81,9 +84,12 @@ impl PendingLogin {
     }
 
     /// Whether a redirect belongs to this login.
-    pub(in crate::sources) fn is_own(&self, query: &str) -> bool {
-        let state = param(query, "state").unwrap_or_default();
-        state.as_bytes().ct_eq(self.state.secret().as_bytes()).into()
+    pub(in crate::sources) fn own_redirect(&self) -> OwnRedirect {
+        let own = self.state.secret().clone();
+        Arc::new(move |query| {
+            let state = param(query, "state").unwrap_or_default();
+            state.as_bytes().ct_eq(own.as_bytes()).into()
+        })
     }
 
     /// Gets the token for the code that the browser came back with. The error is for people.
@@ -92,7 +98,7 @@ impl PendingLogin {
         auth: &SourceAuth,
         query: &str,
     ) -> Result<SourceLogin, String> {
-        if !self.is_own(query) {
+        if !self.own_redirect()(query) {
             return Err("the redirect belongs to another login".to_owned());
         }
         // Who answers for another issuer would get the code of this one (RFC 9207).

@@ -87,16 +87,10 @@ async fn redirect_of(
     listener: CallbackListener,
     mut by_hand: mpsc::Receiver<String>,
 ) -> Result<String, String> {
-    let mut redirects = listener.redirects();
-    loop {
-        tokio::select! {
-            Some(query) = redirects.recv() => {
-                if pending.is_own(&query) {
-                    return Ok(query);
-                }
-            }
-            Some(query) = by_hand.recv() => return Ok(query),
-            else => return Err("the port is gone".to_owned()),
-        }
+    let mut redirects = listener.redirects(pending.own_redirect());
+    tokio::select! {
+        Some(query) = redirects.recv() => Ok(query),
+        Some(query) = by_hand.recv() => Ok(query),
+        else => Err("the port is gone".to_owned()),
     }
 }

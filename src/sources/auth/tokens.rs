@@ -238,6 +238,15 @@ impl SourceAuth {
         Ok(())
     }
 
+    /// The URL of the login that is kept, if it is another.
+    pub(in crate::sources) async fn other_url(&self, url: &reqwest::Url) -> Option<String> {
+        let mut login = self.login.lock().await;
+        let own = self.read(&mut login).ok()?.as_ref()?;
+        let origin = || reqwest::Url::parse(&own.url).ok().map(|url| url.origin());
+        let origin = (own.url != url.as_str()).then(origin).flatten()?;
+        Some(origin.ascii_serialization())
+    }
+
     /// Scopes of the login that there is.
     pub(super) async fn granted(&self) -> Option<String> {
         let mut login = self.login.lock().await;

@@ -1,7 +1,7 @@
 //! `Bash`, `BashOutput` and `BashKill`.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     path::PathBuf,
     process::ExitStatus,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -123,6 +123,8 @@ pub(super) struct Shell {
 #[derive(Debug)]
 struct BackgroundCommand {
     owner: String,
+    /// The session that it ends with.
+    session: Option<String>,
     /// Counts up.
     number: u64,
     output: Arc<Mutex<CommandOutput>>,
@@ -239,10 +241,11 @@ impl Shell {
         })
     }
 
-    /// Runs a command until it ends by itself, is killed, or the daemon ends.
+    /// Runs a command until it ends by itself, is killed, or its session or the daemon ends.
     pub(super) async fn run_in_background(
         &self,
         owner: String,
+        session: Option<String>,
         command: ShellCommand,
     ) -> Result<BashResult, ToolError> {
         self.make_room(&owner)?;
@@ -252,7 +255,10 @@ impl Shell {
         let task_id = format!("bash_{}", new_secret().split_at(24).0);
         let mut background = lock(&self.background);
         let number = background.values().map(|command| command.number + 1).max().unwrap_or(0);
-        background.insert(task_id.clone(), BackgroundCommand { owner, number, output, end, kill });
+        background.insert(
+            task_id.clone(),
+            BackgroundCommand { owner, session, number, output, end, kill },
+        );
         Ok(BashResult {
             output: None,
             exit_code: None,
@@ -261,6 +267,20 @@ impl Shell {
             truncated: false,
             task_id: Some(task_id),
         })
+    }
+
+    /// The sessions that commands in the background run for.
+    pub(super) fn sessions(&self) -> HashSet<String> {
+        let background = lock(&self.background);
+        let running = background.values().filter(|command| command.end.borrow().is_none());
+        running.filter_map(|command| command.session.clone()).collect()
+    }
+
+    /// Kills the commands in the background of a session that is over.
+    pub(super) fn end_session(&self, session: &str) {
+        let background = lock(&self.background);
+        let own = background.values().filter(|own| own.session.as_deref() == Some(session));
+        own.for_each(|command| command.kill.cancel());
     }
 
     /// Forgets the oldest command that has ended, if there are too many.

@@ -1,6 +1,7 @@
 //! The server: its tools, who may call them, and where.
 
 use std::{
+    collections::HashSet,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -131,6 +132,16 @@ impl CoreServer {
         self.0.shell.finish().await;
     }
 
+    /// The sessions that commands in the background run for.
+    pub(in crate::sources) fn sessions(&self) -> HashSet<String> {
+        self.0.shell.sessions()
+    }
+
+    /// Ends what runs for a session that is over.
+    pub(in crate::sources) fn end_session(&self, session: &str) {
+        self.0.shell.end_session(session);
+    }
+
     /// The tools that an entry shows. `env` is the daemon's environment.
     pub(in crate::sources) fn tools(&self, entry: &SourceEntry, env: &Env) -> Vec<Tool> {
         let SourceTransport::Builtin { roots, allow_private, .. } = &entry.transport else {
@@ -180,7 +191,9 @@ impl CoreServer {
                 env.push(("PWD".to_owned(), cwd.display().to_string()));
                 let command = ShellCommand { command: input.command.clone(), cwd, env };
                 Ok(if input.background.unwrap_or(false) {
-                    state.shell.run_in_background(owner_of(&call), command).await?
+                    let session =
+                        call.session.as_deref().or(call.caller.session()).map(str::to_owned);
+                    state.shell.run_in_background(owner_of(&call), session, command).await?
                 } else {
                     state.shell.run(command, &input).await?
                 })

@@ -85,7 +85,13 @@ impl Instance {
         let now = self.status();
         match now.connection {
             Some(connection) if !connection.closed.is_cancelled() => Ok(connection),
-            _ => Err(now.status),
+            // It has ended this moment, and the status will say so.
+            Some(_) => Err(SourceStatus {
+                reason: Some("it has ended".to_owned()),
+                next_action: Some("it is started again by itself".to_owned()),
+                ..SourceStatus::of(SourceState::BackingOff)
+            }),
+            None => Err(now.status),
         }
     }
 

@@ -60,8 +60,11 @@ impl Keeper {
             failures += 1;
             match failure {
                 StartFailure::Misconfigured(reason) => {
-                    let next = "correct the entry, or set the variable where the daemon is started";
-                    self.rest(SourceState::Misconfigured, reason, next).await;
+                    let name = &self.starter.parts.spec.key.name;
+                    let next = format!(
+                        "correct the entry, set the variable where the daemon is started, or keep its value with svc mcp secret set {name} KEY"
+                    );
+                    self.rest(SourceState::Misconfigured, reason, &next).await;
                     failures = 0;
                 }
                 StartFailure::NeedsAuth(reason) => {
@@ -139,6 +142,25 @@ impl Keeper {
         }
     }
 
+    /// Shows why the lists of a server that works are old ones, or that they are so no more.
+    async fn show_problem(&self, running: &Running, problem: Option<String>) {
+        let name = &self.starter.parts.spec.key.name;
+        let reason = problem.map(|problem| format!("its lists are the old ones: {problem}"));
+        if self.status.borrow().status.reason == reason {
+            return;
+        }
+        if let Some(reason) = &reason {
+            tracing::warn!(
+                server = name.as_str(),
+                problem = reason.as_str(),
+                "lists stay as they were"
+            );
+        }
+        let next_action = reason.is_some().then(|| format!("svc mcp reconnect {name}"));
+        let connected = SourceStatus::of(SourceState::Connected);
+        self.show(SourceStatus { reason, next_action, ..connected }, Some(running)).await;
+    }
+
     /// Watches a server that works until it ends, and says why it did; `None` if somebody wants it anew.
     async fn watch(&self, mut running: Running) -> Option<StartFailure> {
         // Who hears that it works may change its lists at once.
@@ -155,8 +177,16 @@ impl Keeper {
                         // The old lists stay if this fails.
                         let bound = self.starter.parts.spec.entry.startup_timeout;
                         let fetched = fetch(&running.connection, &running.capabilities);
-                        if let Ok(Ok(lists)) = tokio::time::timeout(bound, fetched).await {
-                            self.starter.teach(lists).await;
+                        match tokio::time::timeout(bound, fetched).await {
+                            Ok(Ok(lists)) => {
+                                self.show_problem(&running, None).await;
+                                self.starter.teach(lists).await;
+                            }
+                            Ok(Err(problem)) => self.show_problem(&running, Some(problem)).await,
+                            Err(_) => {
+                                let text = format!("no lists within {} ms", bound.as_millis());
+                                self.show_problem(&running, Some(text)).await;
+                            }
                         }
                     }
                 }
@@ -165,10 +195,20 @@ impl Keeper {
         // Calls learn of it before the process is gone.
         running.connection.close();
         let connecting = SourceStatus::of(SourceState::Connecting);
+        let connection = Arc::clone(&running.connection);
         if is_wanted_anew {
             self.show(connecting, None).await;
+        } else {
+            // What it leaves behind may take seconds to end. Who calls meanwhile is told that it is down.
+            self.status.send_modify(|now| {
+                (now.pid, now.connection) = (None, None);
+                now.status = SourceStatus {
+                    reason: Some("it has ended".to_owned()),
+                    next_action: Some("it is started again by itself".to_owned()),
+                    ..SourceStatus::of(SourceState::BackingOff)
+                };
+            });
         }
-        let connection = Arc::clone(&running.connection);
         let end = self.starter.end(running, false).await;
         (!is_wanted_anew)
             .then(|| StartFailure::of(&connection, || end.unwrap_or_else(|| "it ended".to_owned())))

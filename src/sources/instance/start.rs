@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::parts::{InstanceParts, ResourceMove, StartLesson, WatchedResource, WatchedStreams};
 use crate::{
+    config::sources::KeptSecrets,
     domain::new_secret,
     runner::{ServerCommand, ServerProcess},
     service::sources::SourceProcess,
@@ -118,12 +119,14 @@ impl Starter {
 
     async fn start_with_permit(&self) -> Result<Running, StartFailure> {
         let parts = &self.parts;
-        let (secrets, unread) = match parts.vault.secrets(&parts.spec.key.name) {
-            Ok(secrets) => (secrets, None),
+        let (kept, unread) = match parts.vault.kept() {
+            Ok(kept) => (kept, None),
             // Most servers have none.
-            Err(error) => (std::collections::BTreeMap::new(), Some(error.to_string())),
+            Err(error) => (KeptSecrets::default(), Some(error.to_string())),
         };
-        let variables = Variables { secrets: &secrets, env: &parts.env };
+        let bearer = &parts.spec.bearer;
+        let (secrets, kept_from) = (kept.given_to(bearer), kept.kept_from(bearer));
+        let variables = Variables { secrets: &secrets, kept_from: &kept_from, env: &parts.env };
         let filled = parts.spec.fill(&variables, parts.root.as_deref());
         let filled =
             filled.map_err(|problem| StartFailure::Misconfigured(unread.unwrap_or(problem)));

@@ -11,7 +11,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::state::{FileStamp, ManagedSources, ProjectPlan, SourceManager, ToolMap};
 use crate::{
-    config::sources::{SourceChoices, SourceStanding, naming_folder, project_files},
+    config::sources::{KeptSecrets, SourceChoices, SourceStanding, naming_folder, project_files},
     domain::{Caller, source::SourceState},
     service::sources::SourceKey,
     sources::{
@@ -100,17 +100,18 @@ impl SourceManager {
     /// Starts and ends instances as the plans say, and makes the views anew.
     pub(super) fn settle(&self, state: &mut ManagedSources) {
         let mut wanted: HashMap<SourceKey, Arc<SourceSpec>> = HashMap::new();
-        let secrets = self.vault().stamps().unwrap_or_else(|error| {
+        let secrets = self.vault().kept().unwrap_or_else(|error| {
             tracing::warn!(error = %error, "secrets of servers cannot be read");
-            BTreeMap::new()
+            KeptSecrets::default()
         });
         for ProjectPlan { plan, .. } in state.plans.values() {
             let in_force = plan.sources.iter().filter(|it| it.standing == SourceStanding::InForce);
             for mut spec in in_force.filter_map(SourceSpec::of) {
-                spec.secrets = secrets.get(&spec.key.name).cloned().unwrap_or_default();
+                spec.secrets = secrets.stamp(&spec.bearer);
                 wanted.insert(spec.key.clone(), Arc::new(spec));
             }
         }
+        self.bind_secrets(&secrets, wanted.values());
         let (kept, gone): (HashMap<_, _>, HashMap<_, _>) =
             std::mem::take(&mut state.instances).into_iter().partition(|((key, _), instance)| {
                 wanted.get(key).is_some_and(|spec| **spec == *instance.spec)
@@ -149,6 +150,24 @@ impl SourceManager {
                 all.extend(own.iter().map(|(name, tool)| (name.clone(), Arc::clone(tool))));
             }
             *view = Arc::new(all);
+        }
+    }
+
+    /// Binds secrets that were set before there was an entry, and those of before, to the person's own entry as it stands.
+    fn bind_secrets<'a>(
+        &self,
+        secrets: &KeptSecrets,
+        specs: impl Iterator<Item = &'a Arc<SourceSpec>>,
+    ) {
+        let own = specs
+            .map(|spec| &spec.bearer)
+            .filter(|bearer| bearer.is_own && secrets.has_unbound(&bearer.server));
+        let own: Vec<_> = own.cloned().collect();
+        if own.is_empty() {
+            return;
+        }
+        if let Err(error) = self.vault().bind(&own) {
+            tracing::warn!(error = %error, "secrets of servers cannot be bound to their entries");
         }
     }
 

@@ -10,10 +10,10 @@ use tokio::sync::mpsc;
 
 use super::state::{InstanceKey, LearnedLists, SourceManager};
 use crate::{
-    domain::source::Sharing,
+    domain::{Caller, source::Sharing},
     service::sources::{CallEvent, SourceKey, SourceLists},
     sources::{
-        instance::{ResourceMove, StartLesson, stderr_event},
+        instance::{Instance, ResourceMove, StartLesson, stderr_event},
         lists::OfferedLists,
         results::remove_old,
         spec::SourceSpec,
@@ -23,6 +23,8 @@ use crate::{
 
 /// After so long a silence the instance of a session ends.
 const SESSION_SILENCE: Duration = Duration::from_mins(10);
+/// How often it is looked for sessions that are over, while something runs for one.
+const SESSION_LOOK: Duration = Duration::from_secs(1);
 /// Most events of one write.
 const EVENTS_AT_ONCE: usize = 256;
 /// How long events of calls wait for others.
@@ -134,6 +136,46 @@ impl SourceManager {
         }
     }
 
+    /// Ends what runs for one session alone when the session is over: commands in the background, and instances of its own.
+    pub(super) async fn end_with_sessions(self) {
+        loop {
+            tokio::time::sleep(SESSION_LOOK).await;
+            let mut sessions = self.0.core.sessions();
+            {
+                let state = self.state();
+                let own = state.instances.iter().filter(|((_, serves), instance)| {
+                    !serves.is_empty() && instance.spec.entry.sharing == Sharing::Session
+                });
+                sessions.extend(own.map(|((_, serves), _)| serves.clone()));
+            }
+            for session in sessions {
+                let detail = self.0.services.team.session_detail(&Caller::Operator, &session).await;
+                if detail.is_ok_and(|detail| detail.session.ended_at.is_some()) {
+                    self.0.core.end_session(&session);
+                    self.end_instances(|serves, instance| {
+                        serves == session && instance.spec.entry.sharing == Sharing::Session
+                    });
+                }
+            }
+        }
+    }
+
+    /// Ends instances, and forgets them.
+    fn end_instances(&self, is_over: impl Fn(&str, &Instance) -> bool) {
+        let mut state = self.state();
+        let over: Vec<InstanceKey> = state
+            .instances
+            .iter()
+            .filter(|((_, serves), instance)| is_over(serves, instance))
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in over {
+            if let Some(instance) = state.instances.remove(&key) {
+                self.0.ending.spawn(async move { instance.end().await });
+            }
+        }
+    }
+
     /// Ends instances of sessions that nobody has called for long, and those whose files name them no more.
     pub(super) async fn end_silent(self) {
         loop {
@@ -141,22 +183,11 @@ impl SourceManager {
             // Files that are gone or have changed, also where nobody calls any more.
             let this = self.clone();
             tokio::task::spawn_blocking(move || this.refresh_all()).await.ok();
-            let mut state = self.state();
-            let silent: Vec<InstanceKey> = state
-                .instances
-                .iter()
-                .filter(|((_, serves), instance)| {
-                    !serves.is_empty()
-                        && instance.spec.entry.sharing == Sharing::Session
-                        && instance.silent_for() >= SESSION_SILENCE
-                })
-                .map(|(key, _)| key.clone())
-                .collect();
-            for key in silent {
-                if let Some(instance) = state.instances.remove(&key) {
-                    self.0.ending.spawn(async move { instance.end().await });
-                }
-            }
+            self.end_instances(|serves, instance| {
+                !serves.is_empty()
+                    && instance.spec.entry.sharing == Sharing::Session
+                    && instance.silent_for() >= SESSION_SILENCE
+            });
         }
     }
 }

@@ -66,11 +66,13 @@ impl RemoteEndpoint {
                 StatusCode::UNAUTHORIZED if !is_renewed && self.renew(&credential).await? => {
                     is_renewed = true;
                 }
-                StatusCode::UNAUTHORIZED => return Err(self.refused(&credential, challenge)),
+                StatusCode::UNAUTHORIZED => {
+                    return Err(self.refused(&credential, challenge).await);
+                }
                 StatusCode::FORBIDDEN
                     if response.headers().contains_key(WWW_AUTHENTICATE) && challenge.is_auth() =>
                 {
-                    return Err(self.refused(&credential, challenge));
+                    return Err(self.refused(&credential, challenge).await);
                 }
                 status if status.is_redirection() && status != StatusCode::NOT_MODIFIED => {
                     let text =
@@ -161,7 +163,7 @@ impl RemoteEndpoint {
         })
     }
 
-    fn refused(&self, sent: &SentCredential, challenge: AuthChallenge) -> RequestLoss {
+    async fn refused(&self, sent: &SentCredential, challenge: AuthChallenge) -> RequestLoss {
         let lacks_scope = challenge.lacks_scope();
         let reason = match sent {
             SentCredential::Fixed => {
@@ -177,7 +179,16 @@ impl RemoteEndpoint {
             return self.end(ConnectionEnd::Fault(reason.to_owned()));
         }
         self.auth.note(challenge);
-        self.end(ConnectionEnd::NeedsAuth(reason.to_owned()))
+        let other = match sent {
+            SentCredential::Nothing => self.auth.other_url(&self.url).await,
+            _ => None,
+        };
+        self.end(ConnectionEnd::NeedsAuth(match other {
+            Some(other) => {
+                format!("{reason}; the login that is kept is for {other}, and goes nowhere else")
+            }
+            None => reason.to_owned(),
+        }))
     }
 
     /// Ends the connection; the request was not taken.

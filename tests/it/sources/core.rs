@@ -296,6 +296,17 @@ fn commands_end_whole_with_their_time_their_caller_and_the_daemon() {
         let read = done(&call(&agent, "BashOutput", &json!({ "task_id": task["task_id"] })));
         (read["status"] == "exited" && read["exit_code"] == 4).then_some(())
     });
+    // One in the background ends with its session.
+    let brief = caller(&d, &project, &["read", "write", "exec"]);
+    done(&call(&brief, "start_session", &json!({})));
+    let own = json!({ "command": format!("{} wait", sleep("over")), "background": true });
+    done(&call(&brief, "Bash", &own));
+    bash(json!({ "command": format!("{} wait", sleep("stays")), "background": true }));
+    until(SOON, || (running(&format!("{word}-over")) >= 2).then_some(()));
+    until(SOON, || (running(&format!("{word}-stays")) >= 2).then_some(()));
+    done(&call(&brief, "end_session", &json!({})));
+    until(SOON, || (running(&format!("{word}-over")) == 0).then_some(()));
+    assert!(running(&format!("{word}-stays")) >= 2, "those of others go on");
     // A daemon that is killed leaves none either.
     bash(json!({ "command": format!("{} wait", sleep("killed")), "background": true }));
     until(SOON, || (running(&format!("{word}-killed")) >= 2).then_some(()));

@@ -62,7 +62,9 @@ fn a_person_logs_in_once_and_ten_callers_renew_once() {
     assert!(back.starts_with(&format!("http://localhost:{port}/callback?")), "{back}");
     let (addr, target) = split(&back);
     let browser = Caller { addr, token: None };
-    browser.request("GET", "/callback?code=code-1&state=other").send();
+    let stranger = browser.request("GET", "/callback?code=code-1&state=other").send();
+    assert_eq!(stranger.status(), 400, "{stranger:?}");
+    assert_eq!(browser.request("GET", "/callback?error=denied&state=").send().status(), 400);
     browser.request("GET", &target).send();
     started.wait(SOON).ok();
     in_state(&d, "web", "connected");
@@ -231,6 +233,63 @@ fn secrets_are_kept_without_a_daemon_and_used_at_once_by_one() {
     assert_eq!(svc(&home, &["mcp", "secret", "unset", "web", "WEB_KEY"]).code, Some(1));
     nothing_is_seen(&home, &d, &["hush-"]);
     assert_eq!(source(&d, "web")["state"], "misconfigured");
+}
+
+#[test]
+fn a_projects_server_of_the_same_name_gets_no_secret_that_was_set_for_another() {
+    let home = Home::new();
+    let (mine, theirs) = (ToyHttp::start(ToyEra::Legacy), ToyHttp::start(ToyEra::Legacy));
+    for (server, key) in [(&mine, "hush-mine"), (&theirs, "hush-theirs")] {
+        *server.toy.wants.lock().expect("a lock") = Some(("x-key".to_owned(), key.to_owned()));
+    }
+    // Before there is an entry, as earlier versions kept it: it becomes that of the person's own entry.
+    svc_with_input(&home, &["mcp", "secret", "set", "web", "WEB_KEY"], b"hush-mine").ok();
+    let project = home.user().join("project");
+    std::fs::create_dir_all(project.join(".git")).expect("can be made");
+    let file = project.join(".mcp.json");
+    let document = json!({ "mcpServers": {
+        "web": { "type": "http", "url": theirs.url(), "headers": { "X-Key": "${WEB_KEY}" } },
+        "tool": { "command": "echo", "args": ["${TOOL_KEY}"] },
+    } });
+    std::fs::write(&file, document.to_string()).expect("can be written");
+    svc_with_input(&home, &["mcp", "secret", "set", "tool", "TOOL_KEY"], b"hush-tool").ok();
+    let approved = svc(&home, &["mcp", "approve", &file.display().to_string()]);
+    approved.ok();
+    let d = Daemon::with(|plan| plan.home(&home));
+    let inside = super::of_project(&d, "s-1", &project.display().to_string());
+    for name in ["web", "tool"] {
+        let shown = in_state(&inside, name, "misconfigured");
+        let reason = shown["reason"].as_str().unwrap_or_default().to_owned();
+        assert!(reason.contains("your own configuration"), "{reason}");
+        let next = shown["next_action"].as_str().unwrap_or_default();
+        assert!(next.contains(&format!("svc mcp secret set {name}")), "{shown}");
+    }
+    let add = ["mcp", "add", "web", "-t", "http", "-H", "X-Key: ${WEB_KEY}", &mine.url()];
+    svc(&home, &add).ok();
+    in_state(&d, "web", "connected");
+    // It is bound to that address now, and the project's is still another.
+    until(SOON, || {
+        let reason = source(&inside, "web")["reason"].as_str().unwrap_or_default().to_owned();
+        let origin = mine.url().trim_end_matches("/mcp").to_owned();
+        reason.contains(&format!("was set for {origin}")).then_some(())
+    });
+    // In the project's folder the name means the project's entry.
+    let mut command = home.command(&["mcp", "secret", "set", "web", "WEB_KEY"]);
+    command.current_dir(&project).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::null()).spawn().expect("runs");
+    let mut input = child.stdin.take().expect("a pipe");
+    std::io::Write::write_all(&mut input, b"hush-theirs").expect("is read");
+    drop(input);
+    assert!(child.wait().expect("ends").success());
+    in_state(&inside, "web", "connected");
+    in_state(&d, "web", "connected");
+    // The person's own server moves: what was set for the old address does not go to the new one.
+    svc(&home, &["mcp", "remove", "web"]).ok();
+    let url = format!("http://127.0.0.1:{}/mcp", free_port());
+    svc(&home, &["mcp", "add", "web", "-t", "http", "-H", "X-Key: ${WEB_KEY}", &url]).ok();
+    let shown = in_state(&d, "web", "misconfigured");
+    assert!(shown["reason"].as_str().is_some_and(|why| why.contains("was set for")), "{shown}");
+    nothing_is_seen(&home, &d, &["hush-"]);
 }
 
 #[test]

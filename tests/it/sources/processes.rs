@@ -127,6 +127,54 @@ fn kills_of_daemon_and_servers_leave_nothing() {
     until(SOON, || boxed.running().is_empty().then_some(()));
 }
 
+/// What a server leaves behind may take seconds to end; nobody is told meanwhile that the server works.
+#[test]
+fn a_server_that_was_killed_is_down_at_once_also_while_its_children_end() {
+    let home = Home::new();
+    let toy = entry(&home, &[])["args"][0].as_str().expect("a file").to_owned();
+    let line = format!("trap '' TERM; sleep 600 & exec python3 {toy}");
+    let d = with_servers(&home, &json!({ "one": { "command": "sh", "args": ["-c", line] } }));
+    let before = in_state(&d, "one", "connected");
+    kill(&before["pid"]);
+    let began = std::time::Instant::now();
+    let now = until(SOON, || {
+        let now = source(&d, "one");
+        (now["state"] != "connected").then_some(now)
+    });
+    assert!(began.elapsed() < std::time::Duration::from_secs(4), "{:?}", began.elapsed());
+    assert_eq!((&now["state"], &now["pid"]), (&json!("backing_off"), &json!(null)), "{now}");
+    let failed = super::failed(&call(&d, "one__pid", &json!({})));
+    let text = failed["message"].as_str().unwrap_or_default();
+    assert!(!text.contains("connected") && text.contains("ended"), "{failed}");
+    let after = in_state(&d, "one", "connected");
+    assert_ne!(after["pid"], before["pid"]);
+}
+
+#[test]
+fn a_list_that_is_none_stands_as_a_problem() {
+    let home = Home::new();
+    let odd = home.user().join("odd");
+    let mut later = entry(&home, &[]);
+    later["env"] = json!({ "ODD_FILE": odd });
+    let d = with_servers(&home, &json!({ "odd": entry(&home, &["odd"]), "later": later }));
+    let now = in_state(&d, "odd", "backing_off");
+    let reason = now["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("tools/list") && reason.contains("no list"), "{now}");
+    // One that works keeps its old list, and says so.
+    let before = in_state(&d, "later", "connected");
+    fs::write(&odd, "").expect("is written");
+    call(&d, "later__grow", &json!({}));
+    let now = until(SOON, || {
+        let now = source(&d, "later");
+        now["reason"].is_string().then_some(now)
+    });
+    assert_eq!((&now["state"], &now["tools"]), (&json!("connected"), &before["tools"]), "{now}");
+    assert!(now["reason"].as_str().is_some_and(|why| why.contains("tools/list")), "{now}");
+    fs::remove_file(&odd).expect("is there");
+    call(&d, "later__grow", &json!({}));
+    until(SOON, || source(&d, "later")["reason"].is_null().then_some(()));
+}
+
 #[test]
 fn a_daemon_that_stops_takes_its_servers_along() {
     let home = Home::new();

@@ -219,8 +219,10 @@ def main():
             names = ["widget_%d" % n for n in range(1100)] if "many" in WORDS else TOOLS + GROWN
             if "tasks" in WORDS:
                 names = names + ["dig"]
+            if "odd" in WORDS or os.path.exists(os.environ.get("ODD_FILE", "/none")):
+                answer(ident, {"tools": {"echo": {}}})
             # Two pages, and a cursor that comes again.
-            if not (message.get("params") or {}).get("cursor"):
+            elif not (message.get("params") or {}).get("cursor"):
                 answer(ident, {"tools": [declare(name) for name in names[:5]], "nextCursor": "more"})
             else:
                 answer(ident, {"tools": [declare(name) for name in names[5:]], "nextCursor": "more"})
