@@ -346,7 +346,8 @@ mod tests {
         let keep = |caller: &Caller, age: u64| {
             let path = keep_file_within(home.path(), caller, &[0; 40], 100).expect("is kept");
             let file = fs::File::options().append(true).open(&path).expect("is there");
-            file.set_modified(SystemTime::now() - Duration::from_secs(age)).expect("is set");
+            let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(1000 - age);
+            file.set_modified(modified).expect("is set");
             path
         };
         let of_bob = keep(&bob, 900);

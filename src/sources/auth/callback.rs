@@ -66,12 +66,12 @@ impl CallbackListener {
 
     /// Gives the query of each redirect that belongs to the login, until nobody takes them any more. Any web page can bring
     /// the browser here with another one, which changes nothing.
-    pub(in crate::sources) fn redirects(self, is_own: OwnRedirect) -> mpsc::Receiver<String> {
+    pub(in crate::sources) fn redirects(self, is_own: &OwnRedirect) -> mpsc::Receiver<String> {
         let (redirects, taken) = mpsc::channel(WAITING);
         let room = Arc::new(Semaphore::new(CONNECTIONS));
         for listener in self.listeners {
             let (redirects, room, is_own) =
-                (redirects.clone(), Arc::clone(&room), Arc::clone(&is_own));
+                (redirects.clone(), Arc::clone(&room), Arc::clone(is_own));
             tokio::spawn(async move {
                 loop {
                     let next = async {
@@ -172,7 +172,8 @@ mod tests {
     async fn a_redirect_comes_through_a_crowd_that_says_nothing() {
         let listener = CallbackListener::bind(0).await.expect("is bound");
         let port = listener.port;
-        let mut redirects = listener.redirects(Arc::new(|query| query == "state=own"));
+        let own: OwnRedirect = Arc::new(|query| query == "state=own");
+        let mut redirects = listener.redirects(&own);
         let mut crowd = Vec::new();
         for _ in 0..CONNECTIONS + 8 {
             crowd.push(connect(port).await);

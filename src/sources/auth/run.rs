@@ -87,7 +87,7 @@ async fn redirect_of(
     listener: CallbackListener,
     mut by_hand: mpsc::Receiver<String>,
 ) -> Result<String, String> {
-    let mut redirects = listener.redirects(pending.own_redirect());
+    let mut redirects = listener.redirects(&pending.own_redirect());
     tokio::select! {
         Some(query) = redirects.recv() => Ok(query),
         Some(query) = by_hand.recv() => Ok(query),
