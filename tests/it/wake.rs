@@ -198,6 +198,7 @@ fn the_waiter_of_a_killed_client_takes_nothing() {
     client.signal(Signal::KILL);
     eventually(SOON, || client.has_ended());
     let message = send(&d, &inbox_of_peer(&peer), "is it green?");
+    assert_eq!(message["delivery"], "when it is back");
     // It ends when the waiter does, which holds its output.
     client.wait(SOON);
     assert_eq!(state(&d, &message), "queued");

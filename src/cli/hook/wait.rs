@@ -65,7 +65,7 @@ pub(super) fn run(context: &Context) -> ExitCode {
         let session = payload.get("session_id").and_then(Value::as_str).map(str::to_owned);
         let session = session.ok_or("the payload has no session_id")?;
         let is_start = payload.get("hook_event_name").is_some_and(|name| name == "SessionStart");
-        let starter = Starter { parent: rustix::process::getppid(), process };
+        let starter = WaiterStarter { parent: rustix::process::getppid(), process };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let waiter = Waiter { context, session: &session, starter, log: &log };
@@ -83,12 +83,12 @@ pub(super) fn run(context: &Context) -> ExitCode {
 
 /// Who started the waiter: its parent, which may be a shell, and the client.
 #[derive(Debug)]
-struct Starter {
+struct WaiterStarter {
     parent: Option<Pid>,
     process: Option<ClientProcess>,
 }
 
-impl Starter {
+impl WaiterStarter {
     /// Whether nobody is there whom the waiter could wake.
     fn is_gone(&self) -> bool {
         rustix::process::getppid() != self.parent
@@ -115,7 +115,7 @@ struct WakeUp {
 struct Waiter<'a> {
     context: &'a Context,
     session: &'a str,
-    starter: Starter,
+    starter: WaiterStarter,
     log: &'a HookLog,
 }
 

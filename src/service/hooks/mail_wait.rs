@@ -40,7 +40,7 @@ pub enum MailWait {
 }
 
 /// Whether the process in which a session ran is known, and gone.
-fn is_gone(row: &PeerRow) -> bool {
+pub(super) fn is_gone(row: &PeerRow) -> bool {
     row.process().is_some_and(|process| !process::is_running(&process))
 }
 

@@ -2,10 +2,10 @@
 
 use tokio::time::Instant;
 
-use super::room::Hooks;
+use super::{mail_wait::is_gone, room::Hooks};
 use crate::{
     domain::{
-        Caller, ExpectedDelivery, NewMessage, PeerId, SentMessage, agent::AgentState,
+        Caller, ExpectedDelivery, NewMessage, PeerId, PeerStatus, SentMessage, agent::AgentState,
         hook::HookClient, is_agent_key,
     },
     service::{Error, ResourceKind},
@@ -57,6 +57,11 @@ impl Hooks {
         let wakes = owner.zip(row.peer.session_id.as_deref());
         let wakes = wakes
             .is_some_and(|(owner, session)| self.waiters.wake(&owner, session, Instant::now()));
-        Ok(Some(ExpectedDelivery::of(row.peer.status, has_hooks, wakes)))
+        // Of a client that was killed a moment ago nobody may have noticed, and its waiter may live.
+        Ok(Some(if is_gone(&row) {
+            ExpectedDelivery::of(PeerStatus::Offline, has_hooks, false)
+        } else {
+            ExpectedDelivery::of(row.peer.status, has_hooks, wakes)
+        }))
     }
 }
