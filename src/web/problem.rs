@@ -238,7 +238,8 @@ impl From<service::Error> for Problem {
             Error::StorageFull(_) => Code::StorageFull,
             Error::Internal(_) => Code::Internal,
         };
-        if matches!(code, Code::Internal | Code::Unavailable) {
+        // That an agent or a peer is not there is its caller's business.
+        if matches!(error, Error::Internal(_) | Error::Unavailable(_)) {
             tracing::error!(error = crate::telemetry::chain(&error), "a request failed");
         }
         Self::new(code, format!("{error}{}", hint(&error)))
