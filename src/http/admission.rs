@@ -102,12 +102,11 @@ impl CountedBody {
         if caller.is_operator() {
             return (body, BodyBytes::Announced(announced.unwrap_or_default()));
         }
-        let (came, bytes) = match announced {
-            Some(bytes) => (None, BodyBytes::Announced(bytes)),
-            None => {
-                let came = Arc::new(AtomicU64::new(0));
-                (Some(Arc::clone(&came)), BodyBytes::Counted(came))
-            }
+        let (came, bytes) = if let Some(bytes) = announced {
+            (None, BodyBytes::Announced(bytes))
+        } else {
+            let came = Arc::new(AtomicU64::new(0));
+            (Some(Arc::clone(&came)), BodyBytes::Counted(came))
         };
         let counted = Self { body, caller: caller.clone(), services: services.clone(), came };
         (Body::new(counted), bytes)

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     keeper::Keeper,
     parts::{InstanceParts, SourceInstanceStatus, WatchedResource, WatchedStreams},
-    start::Starter,
+    start::ServerStarter,
 };
 use crate::{
     domain::{StreamName, source::SourceState},
@@ -47,7 +47,7 @@ impl Instance {
             (Arc::new(Notify::new()), CancellationToken::new(), Arc::new(ServerLog::default()));
         let spec = Arc::clone(&parts.spec);
         let watched = WatchedStreams::default();
-        let starter = Starter {
+        let starter = ServerStarter {
             parts,
             watched: Arc::clone(&watched),
             log: Arc::clone(&log),

@@ -9,7 +9,7 @@ use tokio::{
 
 use super::{
     parts::SourceInstanceStatus,
-    start::{Running, StartFailure, Starter},
+    start::{Running, ServerStarter, StartFailure},
 };
 use crate::{
     domain::source::{STARTS_BEFORE_FAILED, SourceState, restart_pause},
@@ -23,7 +23,7 @@ const STEADY: Duration = Duration::from_mins(1);
 
 /// The task that keeps one server running.
 pub(super) struct Keeper {
-    pub(super) starter: Starter,
+    pub(super) starter: ServerStarter,
     pub(super) status: watch::Sender<SourceInstanceStatus>,
     /// Somebody wants it anew.
     pub(super) wake: Arc<Notify>,

@@ -97,7 +97,7 @@ impl StartFailure {
 }
 
 /// Starts and ends one server.
-pub(super) struct Starter {
+pub(super) struct ServerStarter {
     pub(super) parts: InstanceParts,
     pub(super) watched: WatchedStreams,
     pub(super) log: Arc<ServerLog>,
@@ -105,7 +105,7 @@ pub(super) struct Starter {
     pub(super) stop: CancellationToken,
 }
 
-impl Starter {
+impl ServerStarter {
     /// Starts a server, and learns what it offers.
     pub(super) async fn start(&self) -> Result<Running, StartFailure> {
         let permit = tokio::select! {
