@@ -42,9 +42,13 @@ fn parameters_are_described_as_they_are_taken() {
             }
             // A search has its own bound: it is no page of a list.
             let (most, default) = if path == "/v1/ghap/search" { (50, 10) } else { (500, 50) };
-            let expected = json!({
+            let mut expected = json!({
                 "type": "integer", "format": "uint32", "minimum": 1, "maximum": most, "default": default,
             });
+            // Servers are few: without a limit they come all.
+            if path == "/v1/sources" {
+                expected.as_object_mut().expect("an object").remove("default");
+            }
             assert_eq!(limit["schema"], expected, "{path}");
             assert_eq!(limit["required"], false, "{path}");
             pages += 1;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     client::choose_tls,
+    domain::quote,
     runner::markdown_of,
     tools::{ErrorType, ToolError},
 };
@@ -169,7 +170,9 @@ async fn read(
         return Err(unavailable(format!("url: it is {kind}, and no text")));
     }
     let text = String::from_utf8_lossy(&body).into_owned();
-    let content = if is_html { markdown_of(text).await } else { text };
+    let text = if is_html { markdown_of(text).await } else { text };
+    // A stranger wrote it, and a model reads it.
+    let content = quote::plain(&text).into_owned();
     Ok(FetchResult { url: url.into(), status, content, truncated })
 }
 
