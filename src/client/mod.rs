@@ -13,6 +13,7 @@ mod error;
 #[cfg(test)]
 mod fake_daemon;
 mod follow;
+mod keyed_post;
 pub mod mcp;
 mod mcp_reply;
 mod sse;
@@ -26,6 +27,7 @@ pub use endpoint::Endpoint;
 pub use error::{ClientError, ClientProblem};
 pub(crate) use follow::backoff;
 pub use follow::{FollowGap, FollowItem, Follower};
+pub use keyed_post::post_keyed;
 pub use mcp_reply::{McpReply, one_line};
 pub use sse::{MAX_EVENT_BYTES, SseError, SseEvent, SseParser};
 pub use tls::choose_tls;

@@ -56,7 +56,7 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
     answers.open().await?;
     deliveries.open().await?;
     changes.open().await?;
-    let question = send(&client, &to, &json!({ "text": text, "type": "query" })).await?;
+    let question = send(context, &to, json!({ "text": text, "type": "query" })).await??;
     let id = output::cell(&question, "id");
     let name = output::visible(&name_of(&receiver));
     if reaches_nobody(&question) {

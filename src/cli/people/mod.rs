@@ -15,7 +15,9 @@ use super::message::text_or_input;
 use super::naming::{AdvisedError, message_found, peer_found};
 use super::presence::say as present;
 use super::{Context, UsageError, output};
-use crate::client::{Client, ClientError, ClientProblem, TokenSource, encode, with_query};
+use crate::client::{
+    Client, ClientError, ClientProblem, TokenSource, encode, post_keyed, with_query,
+};
 use crate::domain::PeerId;
 
 pub(super) use ask::{AskArgs, ask};
@@ -49,7 +51,7 @@ pub(super) async fn tell(context: &Context, args: TellArgs) -> anyhow::Result<Ex
     let client = context.client()?;
     let text = text_or_input(args.text)?;
     let body = json!({ "text": text, "type": "notification" });
-    let sent = peer_found(&client, &args.name, send(&client, &args.name, &body).await).await?;
+    let sent = peer_found(&client, &args.name, send(context, &args.name, body).await?).await?;
     report_sent(context, &client, &sent).await
 }
 
@@ -77,7 +79,7 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> anyhow::Result<
     let body = json!({
         "text": text_or_input(args.text)?, "type": "response", "correlation_id": id,
     });
-    let sent = send(&client, &output::cell(&answered, "from_peer"), &body).await?;
+    let sent = send(context, &output::cell(&answered, "from_peer"), body).await??;
     client.post::<Value>(&inbox_path("/messages/ack"), &json!({ "ids": [id] })).await?;
     let result = report_sent(context, &client, &sent).await;
     if !context.json && result.is_ok() {
@@ -159,8 +161,14 @@ fn first_words(text: &str) -> String {
     output::visible(&words)
 }
 
-async fn send(client: &Client, to: &str, body: &Value) -> Result<Value, ClientError> {
-    client.post(&format!("/v1/peers/{}/messages", encode(to)), body).await
+/// Sends a message, once, also when the daemon ends before it answers.
+async fn send(
+    context: &Context,
+    to: &str,
+    body: Value,
+) -> anyhow::Result<Result<Value, ClientError>> {
+    let path = format!("/v1/peers/{}/messages", encode(to));
+    Ok(post_keyed(&context.discovery()?, &path, body).await)
 }
 
 /// Says whom a message went to, and when that one gets it.
