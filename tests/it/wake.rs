@@ -217,7 +217,12 @@ subprocess.run([svc, 'hook', 'claude'], input=start, text=True)
 waiter = subprocess.Popen([svc, 'hook', 'wait'], stdin=subprocess.PIPE, text=True)
 waiter.stdin.write(stop)
 waiter.stdin.close()
-while not any(os.readlink(fd).startswith('socket:') for fd in glob.glob(f'/proc/{waiter.pid}/fd/*') if os.path.lexists(fd)):
+def is_socket(fd):
+    try:
+        return os.readlink(fd).startswith('socket:')
+    except OSError:
+        return False
+while not any(map(is_socket, glob.glob(f'/proc/{waiter.pid}/fd/*'))):
     pass
 print('connected', flush=True)
 waiter.wait()
