@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     db::Store,
     errors::changed,
-    statement::{change, direct_row, select_checked, select_one, select_value},
+    statement::{change, direct_row, read_one, select_checked, select_one, select_value},
     tx::WriteTx,
 };
 use crate::{
@@ -299,20 +299,18 @@ impl Store {
     /// An agent by its id.
     pub async fn agent(&self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
         let id = id.as_str();
-        let raw = agents!(select_checked, "where a.agent_id = ?", id)
-            .fetch_optional(&self.readers)
-            .await?;
+        let raw = agents!(read_one, self, "where a.agent_id = ?", id);
         raw.map(AgentRow::try_from).transpose()
     }
 
     /// The agent with this session key: the live one, else the latest.
     pub async fn agent_of_key(&self, session_key: &str) -> Result<Option<AgentRow>, StoreError> {
-        let raw = agents!(select_checked,
+        let raw = agents!(
+            read_one,
+            self,
             "where a.session_key = ? order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 1",
             session_key
-        )
-        .fetch_optional(&self.readers)
-        .await?;
+        );
         raw.map(AgentRow::try_from).transpose()
     }
 

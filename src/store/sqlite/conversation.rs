@@ -3,7 +3,9 @@
 use super::{
     db::Store,
     errors::changed,
-    statement::{change, direct_row, select_all, select_checked, select_one, select_value},
+    statement::{
+        change, direct_row, read_all, read_one, read_value, select_all, select_one, select_value,
+    },
     tx::WriteTx,
 };
 use crate::{
@@ -14,6 +16,37 @@ use crate::{
     },
     store::{AgentMail, RunEnd, RunRow, StoreError, TaskAsker},
 };
+
+/// The columns of a message that waits to become a turn.
+struct RawMail {
+    message_id: MessageId,
+    kind: MessageType,
+    from_peer: String,
+    text: String,
+    correlation_id: Option<String>,
+    at: Timestamp,
+    state: DeliveryState,
+    source_tool: Option<SourceTool>,
+    source_session: Option<String>,
+    run_id: Option<RunId>,
+    turn: Option<u32>,
+    mode: Option<RunMode>,
+}
+
+direct_row!(RawMail {
+    message_id,
+    kind,
+    from_peer,
+    text,
+    correlation_id,
+    at,
+    state,
+    source_tool,
+    source_session,
+    run_id,
+    turn,
+    mode
+});
 
 struct RawRun {
     run_id: RunId,
@@ -337,16 +370,13 @@ impl WriteTx {
 impl Store {
     /// A send by its id.
     pub async fn run(&self, id: &RunId) -> Result<Option<RunRow>, StoreError> {
-        let raw =
-            runs!(select_checked, "where r.run_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw = runs!(read_one, self, "where r.run_id = ?", id);
         Ok(raw.map(RunRow::from))
     }
 
     /// The send of a message.
     pub async fn run_of_message(&self, id: &MessageId) -> Result<Option<RunRow>, StoreError> {
-        let raw = runs!(select_checked, "where r.message_id = ?", id)
-            .fetch_optional(&self.readers)
-            .await?;
+        let raw = runs!(read_one, self, "where r.message_id = ?", id);
         Ok(raw.map(RunRow::from))
     }
 
@@ -357,22 +387,22 @@ impl Store {
         now: Timestamp,
         limit: u32,
     ) -> Result<Vec<AgentMail>, StoreError> {
-        let rows = sqlx::query!(
+        let rows = read_all!(
             r#"select m.message_id as "message_id!: MessageId", m.type as "kind!: MessageType", m.from_peer as "from_peer!",
                 coalesce((select shared.text from message_text shared where shared.id = m.text_id), m.text) as "text!",
                 m.correlation_id, m.at as "at!: Timestamp", m.state as "state!: DeliveryState",
                 m.source_tool as "source_tool: SourceTool", m.source_session, m.run_id as "run_id: RunId",
                 m.turn as "turn: u32", r.mode as "mode?: RunMode"
-            from message m left join conversation_run r on r.message_id = m.message_id
-            where m.to_peer = ?1 and m.waits = 1 and m.state in ('accepted', 'queued')
+            from message m left join conversation_run r on r.message_id = m.message_id "#,
+            RawMail,
+            self,
+            "where m.to_peer = ?1 and m.waits = 1 and m.state in ('accepted', 'queued')
                 and (m.held_until is null or m.held_until <= ?2)
-            order by m.id limit ?3"#,
+            order by m.id limit ?3",
             peer,
             now,
             limit
-        )
-        .fetch_all(&self.readers)
-        .await?;
+        );
         let mail = rows.into_iter().map(|row| AgentMail {
             message: Message {
                 id: row.message_id,
@@ -396,13 +426,12 @@ impl Store {
 
     /// When the next message that is held back for somebody who waits becomes mail of a peer.
     pub async fn next_held_mail(&self, peer: &PeerId) -> Result<Option<Timestamp>, StoreError> {
-        let next = sqlx::query_scalar!(
+        let next = read_value!(
+            self,
             r#"select min(held_until) as "next: Timestamp" from message
             where to_peer = ? and waits = 1 and held_until is not null and state in ('accepted', 'queued')"#,
             peer
-        )
-        .fetch_one(&self.readers)
-        .await?;
+        );
         Ok(next)
     }
 

@@ -13,6 +13,7 @@ use super::{
     direct_connection::DirectConnection,
     frame_readers::FrameReaders,
     migrate,
+    row_readers::RowReaders,
     tally::Tally,
     tx::{WriteRoute, WriteTx},
     version::Version,
@@ -31,6 +32,7 @@ pub struct Store {
     jobs: Arc<WriteQueueSender>,
     pub(super) readers: SqlitePool,
     pub(super) frame_readers: Arc<FrameReaders>,
+    pub(super) row_readers: Arc<RowReaders>,
     bus: Arc<Bus>,
     counters: Arc<WriterCounters>,
     version: Arc<Version>,
@@ -108,7 +110,9 @@ impl Store {
         let ended = writer.spawn()?;
         let path: Arc<Path> = path.into();
         let frame_readers = FrameReaders::new(Arc::clone(&path));
-        let store = Self { jobs, readers, frame_readers, bus, counters, version, path };
+        let row_readers = RowReaders::new(Arc::clone(&path));
+        let store =
+            Self { jobs, readers, frame_readers, row_readers, bus, counters, version, path };
         Ok((store, Writer(ended)))
     }
 
@@ -177,6 +181,11 @@ impl Store {
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 
+    /// Lets others have the thread from time to time: a read on the caller's own thread waits for nothing.
+    pub(super) async fn take_turn(&self) {
+        tokio::task::coop::consume_budget().await;
+    }
+
     /// The channels that notify of commits.
     pub fn bus(&self) -> &Arc<Bus> {
         &self.bus
@@ -208,13 +217,14 @@ impl Writer {
     /// Finishes what is queued, empties the write-ahead log into the database and closes both. All clones of the
     /// store are gone by then, or their writes answer [`StoreError::Stopped`].
     pub async fn close(self, store: Store) -> Result<(), StoreError> {
-        let Store { jobs, readers, frame_readers, .. } = store;
+        let Store { jobs, readers, frame_readers, row_readers, .. } = store;
         // Clones of the store may still exist, so the writer gets a job that closes the channel.
         let (reply, closed) = oneshot::channel();
         jobs.send(WriterJob::Stop { reply }).await?;
         closed.await.map_err(|_| StoreError::Stopped)?;
         readers.close().await;
         frame_readers.close().await;
+        row_readers.close();
         let mut tx = self.0.await.map_err(|_| StoreError::Panicked)?;
         // All is on the disk already, in the write-ahead log if not in the database. Where there is no room to move
         // it, the next start does.

@@ -11,7 +11,7 @@ use crate::{
         conversation::{Provenance, RunMode, RunState, SourceTool},
     },
     store::{
-        MessageTerms, PeerRow, RunEnd, RunRow, Store, StoreError, WriteTx,
+        AgentMail, MessageTerms, PeerRow, RunEnd, RunRow, Store, StoreError, WriteTx,
         testing::{TestStore, append, event},
     },
 };
@@ -189,6 +189,9 @@ async fn both_connections_read_the_same_rows() {
         read.push(rows.await.unwrap());
     }
     assert_eq!(read[0], read[1]);
+    let agent = test.store.agent(&AgentId::from("ag_1".to_owned())).await.unwrap();
+    assert_eq!(agent, test.store.agent_of_key("agent:pair:one").await.unwrap());
+    assert!(read[0].starts_with(&format!("{:?}", agent.unwrap())));
     assert!(
         read[0].contains("ag_1") && read[0].contains("vendor") && read[0].contains("PeerPrefer")
     );
@@ -244,6 +247,36 @@ async fn what_one_connection_writes_the_other_reads() {
             format!("{:?}", RunRow { ended_at: Some(Timestamp::from_millis(9)), ..ended_run(id) });
         assert_eq!(read.matches(&ended).count(), 3, "{read}");
         assert!(!read.contains("WaitEdge") && read.contains("Idle"), "{read}");
+        // So do those that read on the caller's own thread.
+        let (row, message) = (run_row(id), message(id));
+        let peer = store.peer(&message.to_peer).await.unwrap();
+        let key = format!("session of {id}");
+        let of_key = store.peers_of_session_key(&key.to_uppercase(), 9).await.unwrap();
+        assert_eq!(peer.as_ref(), of_key.first());
+        let read_alone = (
+            peer,
+            store.peer_of_session(&format!("agent:pair:{id}")).await.unwrap(),
+            store.message(&message.id).await.unwrap(),
+        );
+        assert!(
+            read.starts_with(format!("{read_alone:?}").trim_end_matches(')')),
+            "{read_alone:?}"
+        );
+        let runs = (
+            store.run(&row.run_id).await.unwrap(),
+            store.run_of_message(&row.message_id).await.unwrap(),
+        );
+        assert!(read.contains(format!("{runs:?}").trim_end_matches(')')), "{runs:?}");
+        assert_eq!(store.next_held_mail(&message.to_peer).await.unwrap(), Some(AT));
+        let before = AT.minus(std::time::Duration::from_millis(1));
+        assert_eq!(store.agent_mail(&message.to_peer, before, 9).await.unwrap(), []);
+        let mail = store.agent_mail(&message.to_peer, AT, 9).await.unwrap();
+        let expected = AgentMail {
+            message: read_alone.2.unwrap(),
+            mode: Some(RunMode::Followup),
+            turn: Some(3),
+        };
+        assert_eq!(mail, [expected]);
     }
     let states = store.deliveries(&message("direct").id).await.unwrap();
     assert_eq!(states, store.deliveries(&message("checked").id).await.unwrap());

@@ -4,7 +4,9 @@ use super::{
     db::Store,
     errors::all_changed,
     json::to_json,
-    statement::{change, direct_row, select_all, select_checked, select_one, select_value},
+    statement::{
+        change, direct_row, read_one, select_all, select_checked, select_one, select_value,
+    },
     tx::WriteTx,
 };
 use crate::{
@@ -503,9 +505,7 @@ impl Store {
     /// A message by its id.
     pub async fn message(&self, id: &MessageId) -> Result<Option<Message>, StoreError> {
         let id = id.as_str();
-        let raw = messages!(select_checked, "where message_id = ?", id)
-            .fetch_optional(&self.readers)
-            .await?;
+        let raw = messages!(read_one, self, "where message_id = ?", id);
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 

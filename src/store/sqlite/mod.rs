@@ -40,6 +40,7 @@ mod replay;
 mod restore;
 #[cfg(test)]
 mod row_check_tests;
+mod row_readers;
 mod search;
 mod seen;
 mod session;

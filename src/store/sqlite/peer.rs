@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     db::Store,
     errors::changed,
-    statement::{change, direct_row, select_all, select_checked, select_one},
+    statement::{change, direct_row, read_all, read_one, select_all, select_checked, select_one},
     tx::WriteTx,
 };
 use crate::{
@@ -310,19 +310,18 @@ impl Store {
     /// A peer by its id.
     pub async fn peer(&self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
         let id = id.as_str();
-        let raw =
-            peers!(select_checked, "where peer_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw = peers!(read_one, self, "where peer_id = ?", id);
         raw.map(PeerRow::try_from).transpose()
     }
 
     /// The peer that a session's token speaks for.
     pub async fn peer_of_session(&self, session: &str) -> Result<Option<PeerRow>, StoreError> {
-        let raw = peers!(select_checked,
+        let raw = peers!(
+            read_one,
+            self,
             "where owner = ?1 or session_id = ?1 collate nocase and session_id = ?1 order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
             session
-        )
-        .fetch_optional(&self.readers)
-        .await?;
+        );
         raw.map(PeerRow::try_from).transpose()
     }
 
@@ -405,14 +404,12 @@ impl Store {
         session_id: &str,
         limit: u32,
     ) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(select_checked,
+        let rows = peers!(read_all, self,
             "where session_id = ?1 collate nocase or (session_id = '' and peer_id = ?1 collate nocase)
             order by status_rank, display_name, peer_id limit ?2",
             session_id,
             limit
-        )
-        .fetch_all(&self.readers)
-        .await?;
+        );
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 

@@ -1,4 +1,4 @@
-//! Statements of write jobs that run through either connection of the writer.
+//! Statements of write jobs that run through either connection of the writer, and reads that need no other thread.
 //!
 //! sqlx checks each when it is compiled; in a direct commit the direct connection runs the same text, on the writer's own
 //! thread. Whatever is not written with these macros is for the checked connection alone: a job that comes to such a statement
@@ -83,4 +83,37 @@ macro_rules! select_checked {
     };
 }
 
-pub(super) use {change, direct_row, select_all, select_checked, select_one, select_value};
+/// The one row of a query by an index, if it has one, read on the caller's own thread.
+macro_rules! read_one {
+    ($columns:literal, $raw:ty, $store:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
+        // sqlx checks the query, and does not run it.
+        let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
+        $store.take_turn().await;
+        let sql = concat!($columns, $tail);
+        $store.row_readers.one::<$raw>(sql, rusqlite::params![$($argument),*])?
+    }};
+}
+
+/// The rows of a query by an index, read on the caller's own thread. They are few.
+macro_rules! read_all {
+    ($columns:literal, $raw:ty, $store:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
+        let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
+        $store.take_turn().await;
+        let sql = concat!($columns, $tail);
+        $store.row_readers.all::<$raw>(sql, rusqlite::params![$($argument),*])?
+    }};
+}
+
+/// The one value of the one row of a query by an index, read on the caller's own thread.
+macro_rules! read_value {
+    ($store:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
+        let _ = || sqlx::query_scalar!($sql $(, $argument)*);
+        $store.take_turn().await;
+        $store.row_readers.value($sql, rusqlite::params![$($argument),*])?
+    }};
+}
+
+pub(super) use {
+    change, direct_row, read_all, read_one, read_value, select_all, select_checked, select_one,
+    select_value,
+};
