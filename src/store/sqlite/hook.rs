@@ -1,6 +1,6 @@
 //! Rows that hooks need beyond those of sessions, peers and messages.
 
-use super::{db::Store, errors::changed, json::to_json, tx::WriteTx};
+use super::{db::Store, errors::changed, json::to_json, statement::read_value, tx::WriteTx};
 use crate::{
     domain::{McpSessionId, PeerId, Principal, Timestamp},
     store::StoreError,
@@ -117,16 +117,15 @@ impl Store {
     /// Whether a peer has messages that it was not given, or that it is not yet known to have.
     pub async fn has_mail(&self, peer: &PeerId, now: Timestamp) -> Result<bool, StoreError> {
         let peer = peer.as_str();
-        let has = sqlx::query_scalar!(
+        let has = read_value!(
+            self,
             r#"select exists (select 1 from message
                 where to_peer = ? and waits = 1
                     and (state <> 'injected' or leased_until = 0)
                     and (held_until is null or held_until <= ?)) as "has!: bool""#,
             peer,
             now
-        )
-        .fetch_one(&self.readers)
-        .await?;
+        );
         Ok(has)
     }
 }

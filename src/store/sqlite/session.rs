@@ -1,6 +1,12 @@
 //! Sessions of clients with their counters, and settings of the daemon.
 
-use super::{columns::non_empty, db::Store, errors::changed, tx::WriteTx};
+use super::{
+    columns::non_empty,
+    db::Store,
+    errors::changed,
+    statement::{direct_row, read_one, select_checked},
+    tx::WriteTx,
+};
 use crate::{
     domain::{
         Ownership, PeerId, Principal, RowReader, Timestamp,
@@ -49,20 +55,34 @@ macro_rules! owner_of {
     };
 }
 
+/// The columns of such a row, for the macros of `statement`.
 macro_rules! sessions {
-    ($tail:literal $(, $arg:expr)*) => {
-        sqlx::query_as!(
-            RawSession,
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
             r#"select s.session_id as "session_id!", s.project, s.client, s.source as "source: SessionSource",
                 s.started_at as "started_at: Timestamp", s.last_seen_at as "last_seen_at: Timestamp",
                 s.ended_at as "ended_at: Timestamp", s.end_reason,
                 coalesce(c.total, 0) as "tool_calls!: i64", coalesce(c.since, 0) as "tool_count!: i64"
             from session s
-            left join session_counter c on c.session_id = s.session_id and c.agent_id = '' "# + $tail
-            $(, $arg)*
+            left join session_counter c on c.session_id = s.session_id and c.agent_id = '' "#,
+            RawSession,
+            $($rest)*
         )
     };
 }
+
+direct_row!(RawSession {
+    session_id,
+    project,
+    client,
+    source,
+    started_at,
+    last_seen_at,
+    ended_at,
+    end_reason,
+    tool_calls,
+    tool_count
+});
 
 impl WriteTx {
     /// Begins a session, or begins it again.
@@ -106,8 +126,9 @@ impl WriteTx {
 
     /// A session by its id.
     pub async fn session(&mut self, session_id: &str) -> Result<Option<Session>, StoreError> {
-        let raw =
-            sessions!("where s.session_id = ?", session_id).fetch_optional(self.checked()?).await?;
+        let raw = sessions!(select_checked, "where s.session_id = ?", session_id)
+            .fetch_optional(self.checked()?)
+            .await?;
         Ok(raw.map(Session::from))
     }
 
@@ -245,8 +266,7 @@ impl WriteTx {
 impl Store {
     /// A session by its id.
     pub async fn session(&self, session_id: &str) -> Result<Option<Session>, StoreError> {
-        let raw =
-            sessions!("where s.session_id = ?", session_id).fetch_optional(&self.readers).await?;
+        let raw = sessions!(read_one, self, "where s.session_id = ?", session_id);
         Ok(raw.map(Session::from))
     }
 
@@ -279,6 +299,7 @@ impl Store {
         let (at, id) = before.unzip();
         let (key, project) = (reader.key(), reader.project());
         let raw = sessions!(
+            select_checked,
             "where (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
                 and (?3 is null or (s.ended_at is null) = ?3)
                 and (?4 is null or (s.last_seen_at, s.session_id) < (?4, ?5))
@@ -307,6 +328,7 @@ impl Store {
     ) -> Result<Vec<Session>, StoreError> {
         let (key, project) = (reader.key(), reader.project());
         let raw = sessions!(
+            select_checked,
             "where s.session_id >= ?1 and substr(s.session_id, 1, length(?1)) = ?1
                 and (?3 is null or s.project = ?4 or s.session_id = ?3 or s.created_by = 'session:' || ?3)
             order by s.ended_at is not null, s.last_seen_at desc limit ?2",
