@@ -20,7 +20,9 @@ use super::message::{
 };
 use crate::{
     domain::{Principal, source::Redactor},
-    tools::{Call, ClientQuestion, ErrorType, Failure, LogLevel, RelayedNote, ToolError},
+    tools::{
+        Call, CancelReason, ClientQuestion, ErrorType, Failure, LogLevel, RelayedNote, ToolError,
+    },
 };
 
 /// Messages that wait for a server to read them. Who sends waits when there are so many.
@@ -151,6 +153,8 @@ pub(super) struct OpenRequest {
     /// Its number, which is also the token of its progress.
     pub(super) id: u64,
     news: mpsc::Receiver<CallNews>,
+    /// What its server is told when the caller has cancelled it.
+    reason: CancelReason,
     is_over: bool,
 }
 
@@ -313,11 +317,12 @@ impl SourceConnection {
     pub(super) fn open(self: &Arc<Self>, call: Option<Call>) -> OpenRequest {
         let id = self.next_id.fetch_add(1, Relaxed);
         let (news, receiver) = mpsc::channel(NEWS);
+        let reason = call.as_ref().map(|call| call.far_end.cancel_reason()).unwrap_or_default();
         self.waiting().insert(id, Waiting { news, call });
         if self.closed.is_cancelled() {
             self.waiting().clear();
         }
-        OpenRequest { connection: Arc::clone(self), id, news: receiver, is_over: false }
+        OpenRequest { connection: Arc::clone(self), id, news: receiver, reason, is_over: false }
     }
 
     /// Makes a request that belongs to no call.
@@ -621,7 +626,8 @@ impl Drop for OpenRequest {
             return;
         }
         self.connection.take_waiting(self.id);
-        let params = json!({ "requestId": self.id, "reason": "the caller waits no longer" });
+        let reason = self.reason.get().unwrap_or("the caller waits no longer");
+        let params = json!({ "requestId": self.id, "reason": reason });
         let text = notification_text("notifications/cancelled", &params.to_string());
         // A server that reads nothing cannot be told.
         self.connection.outgoing.try_send(ChildMessage::Cancel { id: self.id, text }).ok();

@@ -1,13 +1,17 @@
 //! One call of a tool: who makes it, and how the tool speaks to the client on the way.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, value::RawValue};
 
 use super::{Failure, ToolError};
 use crate::{
-    domain::{Caller, Timestamp, quote},
+    domain::{Caller, Timestamp, limits, quote},
     service::Services,
 };
 
@@ -167,6 +171,28 @@ pub trait FarEnd: fmt::Debug + Send + Sync {
     fn kept(&self) -> Option<Value>;
     /// The client's capabilities, as an object.
     fn capabilities(&self) -> Value;
+    /// Where the reason stands as soon as the client has cancelled the call and said why.
+    fn cancel_reason(&self) -> CancelReason {
+        CancelReason::default()
+    }
+}
+
+/// Why a client cancelled its call, in its own words. Empty until it has. Clones are one.
+#[derive(Debug, Clone, Default)]
+pub struct CancelReason(Arc<OnceLock<String>>);
+
+impl CancelReason {
+    /// Keeps the reason that a client gave, cut to [`limits::CANCEL_REASON_CHARS`]. The first counts.
+    pub fn give(&self, reason: &str) {
+        let cut = reason.chars().take(limits::CANCEL_REASON_CHARS).collect();
+        // One that came before stays.
+        self.0.set(cut).ok();
+    }
+
+    /// The reason.
+    pub fn get(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
 }
 
 /// A client that cannot be spoken to on the way: a hook, `curl`, a test.

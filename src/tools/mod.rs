@@ -34,7 +34,8 @@ mod values;
 
 pub use builtin::{builtin, catalogue};
 pub use call::{
-    Call, ClientAnswers, ClientQuestion, FarEnd, LogLevel, NoFarEnd, RelayedNote, ToolProgress,
+    Call, CancelReason, ClientAnswers, ClientQuestion, FarEnd, LogLevel, NoFarEnd, RelayedNote,
+    ToolProgress,
 };
 pub use catalogue::{Catalogue, Descriptor, ForeignTools};
 pub use delegate::DelegatedCall;

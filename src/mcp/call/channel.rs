@@ -25,8 +25,8 @@ use crate::{
     service::{self, access::Access},
     telemetry,
     tools::{
-        Call, ClientAnswers, ClientQuestion, ErrorType, Failure, FarEnd, LogLevel, Output, Pace,
-        RelayedNote, Tool, ToolError, ToolProgress,
+        Call, CancelReason, ClientAnswers, ClientQuestion, ErrorType, Failure, FarEnd, LogLevel,
+        Output, Pace, RelayedNote, Tool, ToolError, ToolProgress,
     },
 };
 
@@ -355,5 +355,9 @@ impl FarEnd for ClientChannel {
             CallClient::Legacy(session) => Value::Object(Map::clone(&session.capabilities())),
             CallClient::Modern(client) => Value::Object(client.capabilities.clone()),
         }
+    }
+
+    fn cancel_reason(&self) -> CancelReason {
+        self.conversation.cancel_reason.clone()
     }
 }

@@ -87,7 +87,8 @@ async fn run_cancellable(
     };
     let CallClient::Legacy(session) = &channel.client else { return run.await };
     let id: Value = serde_json::from_str(record.rpc_id.get()).unwrap_or_default();
-    let call = channel.server.running.cancellable(RequestKey::new(&session.id, &id));
+    let reason = channel.conversation.cancel_reason.clone();
+    let call = channel.server.running.cancellable(RequestKey::new(&session.id, &id), reason);
     tokio::select! {
         biased;
         () = call.cancel.cancelled() => {

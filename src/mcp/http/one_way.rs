@@ -2,6 +2,7 @@
 
 use axum::response::{IntoResponse as _, Response};
 use http::{HeaderMap, StatusCode};
+use serde_json::Value;
 
 use super::{
     super::{
@@ -64,7 +65,8 @@ impl McpServer {
             {
                 // One for a call that is over is harmless: clients send it for each.
                 if let Some(id) = params.get("requestId") {
-                    self.running.cancel(&RequestKey::new(&session.id, id));
+                    let why = params.get("reason").and_then(Value::as_str);
+                    self.running.cancel(&RequestKey::new(&session.id, id), why);
                 }
             }
             ClientMessage::Request(_) | ClientMessage::Notification { .. } => {}

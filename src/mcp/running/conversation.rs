@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::record::CallRecord;
 use crate::{
     domain::{CallId, StreamName},
-    tools::{ClientAnswers, ClientQuestion},
+    tools::{CancelReason, ClientAnswers, ClientQuestion},
 };
 
 /// The questions and answers between a tool and its client, and where the tool's messages go.
@@ -22,6 +22,8 @@ pub(crate) struct CallConversation {
     settling: tokio::sync::Mutex<()>,
     /// The call has become a task.
     pub(crate) detached: CancellationToken,
+    /// Why the client cancelled the call.
+    pub(crate) cancel_reason: CancelReason,
     /// Counts wishes of the tool to close the connection that waits.
     pub(crate) hang_ups: watch::Sender<u64>,
     /// Counts answers to a task's questions.
@@ -111,6 +113,7 @@ impl CallConversation {
             }),
             settling: tokio::sync::Mutex::new(()),
             detached: CancellationToken::new(),
+            cancel_reason: CancelReason::default(),
             hang_ups: watch::Sender::new(0),
             answered: watch::Sender::new(0),
         }

@@ -278,7 +278,9 @@ fn a_call_ends_with_its_time_and_when_its_client_cancels() {
         let request = in_session(&d, &id, &sleeping);
         move || body(&request.send())
     });
-    let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 9 } });
+    let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": {
+        "requestId": 9, "reason": "somebody pressed Escape",
+    } });
     // Sent again until the call is there to be cancelled.
     until(SOON, || {
         in_session(&d, &id, &cancel).send();
@@ -286,6 +288,13 @@ fn a_call_ends_with_its_time_and_when_its_client_cancels() {
     });
     let answer = waiting.join().expect("it ended");
     assert!(answer.contains("cancelled"), "{answer}");
+    // The server is told why, in the client's words where it gave some.
+    for (tool, reason) in [
+        ("toy__heard", "cancelled: somebody pressed Escape"),
+        ("quick__heard", "cancelled: the caller waits no longer"),
+    ] {
+        until(SOON, || call(&d, tool, &json!({})).to_string().contains(reason).then_some(()));
+    }
 }
 
 #[test]

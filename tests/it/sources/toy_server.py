@@ -263,6 +263,8 @@ def main():
             send('{"jsonrpc":"2.0","id":%s,"result":{"messages":[ ],"x":1.0,"y":%s}}' % (json.dumps(ident), json.dumps(line)))
         elif method == "completion/complete":
             send('{"jsonrpc":"2.0","id":%s,"result":{"completion":{"values":["a"],"total":1.0},"y":%s}}' % (json.dumps(ident), json.dumps(line)))
+        elif method == "notifications/cancelled":
+            HEARD.append("cancelled: %s" % message["params"].get("reason"))
         elif method == "tools/call":
             threading.Thread(target=call, args=(ident, message["params"], line), daemon=True).start()
         elif ident is not None:
