@@ -105,6 +105,8 @@ pub struct SourcesSection {
     pub import: Option<Vec<String>>,
     /// Bytes above which a result of a tool is kept as a resource.
     pub max_result_bytes: Option<u64>,
+    /// Bytes of such results that are kept of one principal.
+    pub max_kept_bytes: Option<u64>,
     /// URL of the registry of servers.
     pub registry: Option<String>,
     /// A table for each child MCP server. One that is wrong leaves the others as they are.
@@ -120,16 +122,18 @@ impl TryFrom<BTreeMap<String, serde_json::Value>> for SourcesSection {
             Some(serde_json::Value::String(word)) => Some(word),
             Some(_) => return Err("sources.expose: must be search or all".to_owned()),
         };
-        let (mut import, mut max_result_bytes, mut registry) = (None, None, None);
+        let (mut import, mut registry) = (None, None);
         if let Some(value) = keys.remove("import") {
             let wrong = |_| "sources.import: must be a list of clients' names".to_owned();
             import = Some(serde_json::from_value(value).map_err(wrong)?);
         }
-        if let Some(value) = keys.remove("max_result_bytes") {
+        let mut bytes = |key: &str| {
+            let value = keys.remove(key)?;
             let bytes = value.as_u64().filter(|bytes| *bytes > 0);
-            let wrong = || "sources.max_result_bytes: must be a number of bytes".to_owned();
-            max_result_bytes = Some(bytes.ok_or_else(wrong)?);
-        }
+            Some(bytes.ok_or_else(|| format!("sources.{key}: must be a number of bytes")))
+        };
+        let max_result_bytes = bytes("max_result_bytes").transpose()?;
+        let max_kept_bytes = bytes("max_kept_bytes").transpose()?;
         match keys.remove("registry") {
             None => {}
             Some(serde_json::Value::String(url)) => registry = Some(url),
@@ -137,7 +141,14 @@ impl TryFrom<BTreeMap<String, serde_json::Value>> for SourcesSection {
         }
         match keys.iter().find(|(_, value)| !value.is_object()) {
             Some((name, _)) => Err(format!("sources.{name}: is no key; a server is a table")),
-            None => Ok(Self { expose, import, max_result_bytes, registry, servers: keys }),
+            None => Ok(Self {
+                expose,
+                import,
+                max_result_bytes,
+                max_kept_bytes,
+                registry,
+                servers: keys,
+            }),
         }
     }
 }
@@ -201,6 +212,7 @@ mod tests {
             ("[retention]\nmax_age_days = \"x\"", "retention.max_age_days"),
             ("[hooks]\ncheck_in = \"often\"", "hooks.check_in"),
             ("[sources]\nexpose = true", "sources.expose"),
+            ("[sources]\nmax_kept_bytes = 0", "sources.max_kept_bytes"),
             ("[sessions]\nvisible = \"all\"", "sessions.visible"),
             ("[sessions]\nallow = \"a->b\"", "sessions.allow"),
             ("[budget]\nstreams = -1", "budget.streams"),

@@ -20,6 +20,9 @@ pub const DEFAULT_LISTEN: &str = "127.0.0.1:6334";
 /// Bytes above which a tool's result is kept as a resource.
 const MAX_RESULT_BYTES: u64 = 400_000;
 
+/// Bytes of such results that are kept of one principal.
+const MAX_KEPT_BYTES: u64 = 512 * 1024 * 1024;
+
 /// The official registry of MCP servers.
 const REGISTRY: &str = "https://registry.modelcontextprotocol.io";
 
@@ -73,6 +76,8 @@ pub struct Config {
     pub sources_registry: Setting<String>,
     /// Bytes above which a tool's result is kept as a resource.
     pub sources_max_result_bytes: Setting<u64>,
+    /// Bytes of such results that are kept of one principal, and of files of resources as many.
+    pub sources_max_kept_bytes: Setting<u64>,
     /// What one principal may hold, by kind, in the order of the documentation.
     pub budget: Vec<(BudgetKind, Setting<u64>)>,
     /// The instance of a dispatch that names none.
@@ -296,6 +301,9 @@ impl Config {
             sources_max_result_bytes: sources
                 .number("sources.max_result_bytes", file.sources.max_result_bytes)?
                 .or_default(|| MAX_RESULT_BYTES),
+            sources_max_kept_bytes: sources
+                .number("sources.max_kept_bytes", file.sources.max_kept_bytes)?
+                .or_default(|| MAX_KEPT_BYTES),
             budget: BudgetKind::ALL
                 .into_iter()
                 .map(|kind| {
@@ -378,6 +386,11 @@ impl Config {
                 "sources.max_result_bytes",
                 json!(*self.sources_max_result_bytes),
                 &self.sources_max_result_bytes,
+            ),
+            row(
+                "sources.max_kept_bytes",
+                json!(*self.sources_max_kept_bytes),
+                &self.sources_max_kept_bytes,
             ),
             row("default_agent", json!(*self.default_agent), &self.default_agent),
         ];

@@ -18,7 +18,9 @@ use crate::domain::{Clock, Ids, SystemClock, TokenId, hook::HookPolicy, limits};
 use crate::http::{self, App, Doctor, Edge, EntryRules, Identity, Metrics, Parts};
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
 use crate::service::{Services, Tokens, Tuning, agents::AgentSettings};
-use crate::sources::{SourceManager, SourceManagerParts, SourceMetrics, resource_tools};
+use crate::sources::{
+    ResultBounds, SourceManager, SourceManagerParts, SourceMetrics, resource_tools,
+};
 use crate::store::{OpenOptions, Store, Writer};
 use crate::{
     local_socket::{self, SocketFile},
@@ -111,8 +113,11 @@ impl ServingDaemon {
             env: env.clone(),
             catalogue: Arc::downgrade(&tools),
             metrics: source_metrics,
-            max_result_bytes: usize::try_from(config.sources_max_result_bytes.value)
-                .unwrap_or(usize::MAX),
+            results: ResultBounds {
+                result_bytes: usize::try_from(config.sources_max_result_bytes.value)
+                    .unwrap_or(usize::MAX),
+                kept_bytes: config.sources_max_kept_bytes.value,
+            },
             private: config.private_paths(),
         })
         .await?;

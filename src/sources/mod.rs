@@ -32,4 +32,4 @@ pub use manager::{SourceManager, SourceManagerParts};
 pub use metrics::SourceMetrics;
 pub use relay::Relayed;
 pub use resource_tools::resource_tools;
-pub use results::KeptResult;
+pub use results::{KeptResult, ResultBounds};

@@ -1,6 +1,6 @@
 //! Tools by which models list and read the resources of servers.
 
-use std::{path::Path, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use schemars::JsonSchema;
@@ -8,10 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{SourceManager, instance::Instance, results::keep_file};
-use crate::{
-    domain::Caller,
-    tools::{Call, ErrorType, Failure, Tool, ToolError},
-};
+use crate::tools::{Call, ErrorType, Failure, Tool, ToolError};
 
 const LIST: &str = "\
 Lists resources of the MCP servers behind the daemon.
@@ -179,8 +176,9 @@ async fn read(
     };
     let contents = fetch(&instance, &server, &uri).await?;
     let folder = sources.home().join("files");
-    let contents =
-        contents.iter().map(|part| ServerContents::of(part, &uri, &folder, &call.caller));
+    let bounds = sources.results().bounds();
+    let keep = |bytes: &[u8]| keep_file(&folder, &call.caller, bytes, bounds);
+    let contents = contents.iter().map(|part| ServerContents::of(part, &uri, keep));
     Ok(ReadMcpResourceResult { contents: contents.collect::<Result<_, _>>()? })
 }
 
@@ -212,7 +210,12 @@ async fn fetch(instance: &Instance, server: &str, uri: &str) -> Result<Vec<Value
 }
 
 impl ServerContents {
-    fn of(part: &Value, uri: &str, folder: &Path, caller: &Caller) -> Result<Self, Failure> {
+    /// Bytes are kept as a file by `keep`.
+    fn of(
+        part: &Value,
+        uri: &str,
+        keep: impl FnOnce(&[u8]) -> io::Result<PathBuf>,
+    ) -> Result<Self, Failure> {
         let text = |name: &str| part.get(name).and_then(Value::as_str).map(str::to_owned);
         let mut contents = Self {
             uri: text("uri").unwrap_or_else(|| uri.to_owned()),
@@ -225,7 +228,7 @@ impl ServerContents {
             let bytes = STANDARD.decode(blob).map_err(|_| {
                 ToolError::new(ErrorType::Unavailable, "what the server gave is no base64")
             })?;
-            let path = keep_file(folder, caller, &bytes).map_err(|error| {
+            let path = keep(&bytes).map_err(|error| {
                 tracing::error!(error = %error, "a resource cannot be written to a file");
                 ToolError::internal()
             })?;

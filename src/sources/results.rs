@@ -22,8 +22,6 @@ use crate::{
 pub(super) const PREFIX: &str = "svc://result/";
 /// How long a result is kept.
 const KEPT_FOR: Duration = Duration::from_hours(7 * 24);
-/// Most bytes that are kept of one principal. The oldest go first.
-const MAX_BYTES: u64 = 512 * 1024 * 1024;
 /// Characters of a result that stand in the answer.
 const SHOWN: usize = 2000;
 /// To this a tool can raise the bound for its own results.
@@ -33,8 +31,16 @@ const MAX_RAISED: usize = 500_000;
 #[derive(Debug, Clone)]
 pub(super) struct KeptResults {
     folder: Arc<Path>,
+    bounds: ResultBounds,
+}
+
+/// When a result is kept, and how much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResultBounds {
     /// Bytes above which a result is kept.
-    bound: usize,
+    pub result_bytes: usize,
+    /// Most bytes that are kept of one principal, of results and of files of resources each. The oldest go first.
+    pub kept_bytes: u64,
 }
 
 /// What is known of a kept result, in a file beside it.
@@ -60,8 +66,8 @@ pub struct KeptResult {
 }
 
 impl KeptResults {
-    pub(super) fn new(home: &Path, bound: usize) -> Self {
-        Self { folder: home.join("results").into(), bound }
+    pub(super) fn new(home: &Path, bounds: ResultBounds) -> Self {
+        Self { folder: home.join("results").into(), bounds }
     }
 
     /// The bound for results of a tool as its server declares it.
@@ -69,7 +75,7 @@ impl KeptResults {
         let raised =
             declared.get("_meta").and_then(|meta| meta.get("anthropic/maxResultSizeChars"));
         let raised = raised.and_then(Value::as_u64).and_then(|raised| usize::try_from(raised).ok());
-        self.bound.max(raised.unwrap_or(0).min(MAX_RAISED))
+        self.bounds.result_bytes.max(raised.unwrap_or(0).min(MAX_RAISED))
     }
 
     /// The answer in place of a result that is larger than the bound.
@@ -106,13 +112,18 @@ impl KeptResults {
         let folder = self.folder.join(&own);
         private_file::create_folder(&self.folder)?;
         private_file::create_folder(&folder)?;
-        make_room(&folder, "", text.len() as u64, MAX_BYTES)?;
+        make_room(&folder, "", text.len() as u64, self.bounds.kept_bytes)?;
         let id = new_secret().split_at(32).0.to_owned();
         private_file::create_new(&folder.join(format!("{id}.json")), text.as_bytes())?;
         // Last: without it the other is not found, and goes with the next sweep.
         let written = serde_json::to_vec(label).map_err(io::Error::other)?;
         private_file::create_new(&folder.join(format!("{id}.label")), &written)?;
         Ok(format!("{PREFIX}{own}-{id}"))
+    }
+
+    /// How much of what is kept.
+    pub(super) fn bounds(&self) -> ResultBounds {
+        self.bounds
     }
 
     /// The file of a result that the caller may read.
@@ -182,19 +193,15 @@ fn files_of(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
 }
 
 /// Keeps bytes of a resource as a file of its own, and gives the file. The oldest of the same principal make room for it.
-pub(super) fn keep_file(folder: &Path, caller: &Caller, bytes: &[u8]) -> io::Result<PathBuf> {
-    keep_file_within(folder, caller, bytes, MAX_BYTES)
-}
-
-fn keep_file_within(
+pub(super) fn keep_file(
     folder: &Path,
     caller: &Caller,
     bytes: &[u8],
-    most: u64,
+    bounds: ResultBounds,
 ) -> io::Result<PathBuf> {
     let own = hex::encode(&Sha256::digest(caller.principal().to_string())[..8]);
     private_file::create_folder(folder)?;
-    make_room(folder, &own, bytes.len() as u64, most)?;
+    make_room(folder, &own, bytes.len() as u64, bounds.kept_bytes)?;
     let path = folder.join(format!("{own}-{}", new_secret().split_at(24).0));
     private_file::create_new(&path, bytes)?;
     Ok(path)
@@ -273,6 +280,10 @@ mod tests {
         }
     }
 
+    const fn bounds(result_bytes: usize, kept_bytes: u64) -> ResultBounds {
+        ResultBounds { result_bytes, kept_bytes }
+    }
+
     fn verbatim(text: &str) -> Output {
         Output::Verbatim(RawValue::from_string(text.to_owned()).expect("JSON"))
     }
@@ -280,7 +291,7 @@ mod tests {
     #[tokio::test]
     async fn a_large_result_is_kept_whole_for_those_who_may_read_it() {
         let home = tempfile::tempdir().expect("a folder");
-        let kept = KeptResults::new(home.path(), 4000);
+        let kept = KeptResults::new(home.path(), bounds(4000, u64::MAX));
         let ada = session("ada", Some("/p"));
         let small = format!(r#"{{"content":[],"x":"{}"}}"#, "y".repeat(3979));
         assert_eq!(small.len(), 4000);
@@ -344,7 +355,8 @@ mod tests {
         let home = tempfile::tempdir().expect("a folder");
         let (ada, bob) = (session("ada", None), session("bob", None));
         let keep = |caller: &Caller, age: u64| {
-            let path = keep_file_within(home.path(), caller, &[0; 40], 100).expect("is kept");
+            let path =
+                keep_file(home.path(), caller, &[0; 40], bounds(400_000, 100)).expect("is kept");
             let file = fs::File::options().append(true).open(&path).expect("is there");
             let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(1000 - age);
             file.set_modified(modified).expect("is set");
@@ -359,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_tool_raises_the_bound_so_far() {
-        let kept = KeptResults::new(Path::new("/"), 400_000);
+        let kept = KeptResults::new(Path::new("/"), bounds(400_000, u64::MAX));
         for (declared, bound) in [
             (json!({}), 400_000),
             (json!({ "_meta": { "anthropic/maxResultSizeChars": 450_000 } }), 450_000),
@@ -369,6 +381,7 @@ mod tests {
         ] {
             assert_eq!(kept.bound_of(&declared), bound, "{declared}");
         }
-        assert_eq!(KeptResults::new(Path::new("/"), 600_000).bound_of(&json!({})), 600_000);
+        let kept = KeptResults::new(Path::new("/"), bounds(600_000, u64::MAX));
+        assert_eq!(kept.bound_of(&json!({})), 600_000);
     }
 }

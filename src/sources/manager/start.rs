@@ -17,8 +17,11 @@ use crate::{
     runner::end_leftovers,
     service::Services,
     sources::{
-        containers::Containers, core::CoreServer, http_clients::HttpClients,
-        metrics::SourceMetrics, results::KeptResults,
+        containers::Containers,
+        core::CoreServer,
+        http_clients::HttpClients,
+        metrics::SourceMetrics,
+        results::{KeptResults, ResultBounds},
     },
     telemetry,
     tools::Catalogue,
@@ -42,8 +45,8 @@ pub struct SourceManagerParts {
     pub catalogue: Weak<Catalogue>,
     /// The counters.
     pub metrics: SourceMetrics,
-    /// Bytes above which a result is kept as a resource.
-    pub max_result_bytes: usize,
+    /// When a result is kept as a resource, and how much is.
+    pub results: ResultBounds,
     /// Files and folders of the daemon itself, closed to the file tools of `core`.
     pub private: Vec<PathBuf>,
 }
@@ -51,15 +54,8 @@ pub struct SourceManagerParts {
 impl SourceManager {
     /// Reads what there is, and starts it. Nothing is waited for.
     pub async fn start(parts: SourceManagerParts) -> anyhow::Result<Self> {
-        let SourceManagerParts {
-            services,
-            files,
-            env,
-            catalogue,
-            metrics,
-            max_result_bytes,
-            private,
-        } = parts;
+        let SourceManagerParts { services, files, env, catalogue, metrics, results, private } =
+            parts;
         let lists = services.sources.lists().await?;
         let leftovers = services.sources.processes().await?;
         let clients = HttpClients::default();
@@ -69,7 +65,7 @@ impl SourceManager {
         let (moved, moves) = mpsc::channel(EVENTS);
         let manager = Self(Arc::new(ManagerState {
             core: CoreServer::new(services.clone(), private),
-            results: KeptResults::new(&files.home, max_result_bytes),
+            results: KeptResults::new(&files.home, results),
             moved,
             resources_changed: watch::Sender::new(0),
             prompts_changed: watch::Sender::new(0),

@@ -150,7 +150,7 @@ fn who_subscribes_hears_of_changes_also_after_the_server_was_started_anew() {
 #[test]
 fn a_large_result_is_a_resource_of_its_caller_and_its_project() {
     let home = Home::new();
-    home.write("config.toml", "[sources]\nmax_result_bytes = 10000\n");
+    home.write("config.toml", "[sources]\nmax_result_bytes = 10000\nmax_kept_bytes = 70000\n");
     let mut shared = entry(&home, &[]);
     shared["sharing"] = json!("shared");
     let d = with_servers(&home, &json!({ "toy": shared }));
@@ -184,6 +184,12 @@ fn a_large_result_is_a_resource_of_its_caller_and_its_project() {
     assert!(listed.contains(&uri), "{listed:?}");
     let file = call(&agents[0], "ReadMcpResource", &json!({ "server": "svc", "uri": uri }));
     assert_eq!(file["result"]["structuredContent"]["contents"][0]["size"], bytes, "{file}");
+    // Of one principal so much is kept, and the oldest make room.
+    for _ in 0..3 {
+        call(&agents[0], "toy__big", &json!({ "value": "20000" }));
+    }
+    let gone = ask(&agents[0], "resources/read", &json!({ "uri": uri }));
+    assert!(gone["error"].is_object(), "{gone}");
 }
 
 #[test]
