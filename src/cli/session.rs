@@ -44,7 +44,7 @@ const TOOLS: Listing = Listing {
 const TREE: &[Column] = &[
     Column::name("SESSION", "key").least(64),
     Column::state("STATE", "state"),
-    Column::text("NAME", "label").rank(1),
+    Column::name("NAME", "label").least(40),
     Column::text("KIND", "kind").rank(3),
     Column::path("FOLDER", "cwd").rank(4),
     Column::time("HEARD", "updatedAt").rank(2),

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::Serialize;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// How the log is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -86,9 +87,15 @@ pub(super) fn origin(text: &str) -> Result<String, String> {
 
 /// Log filter directives, such as `info` or `svc=debug,warn`.
 pub(super) fn log_level(text: &str) -> Result<String, String> {
-    text.parse::<tracing_subscriber::filter::Targets>()
-        .map(|_| text.to_owned())
-        .map_err(|_| format!("`{text}` is not a log level (error, warn, info, debug, trace) or a list such as svc=debug,warn"))
+    // The filter takes a single word that is no level for the name of a module, and then logs nothing of all others.
+    let is_level = |part: &str| part.contains('=') || part.trim().parse::<LevelFilter>().is_ok();
+    let is_filter = text.parse::<Targets>().is_ok() && text.split(',').all(is_level);
+    if is_filter {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "`{text}` is not a log level (error, warn, info, debug, trace) or a list such as svc=debug,warn"
+    ))
 }
 
 pub(super) fn boolean(text: &str) -> Result<bool, String> {

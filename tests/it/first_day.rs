@@ -47,6 +47,33 @@ fn open_questions_are_told_from_others_on_a_narrow_screen() {
 }
 
 #[test]
+fn sessions_of_a_tree_have_their_names_on_a_narrow_screen() {
+    let d = Daemon::start();
+    let session = "5f0c2d1e-9a6b-4a6b-8f4e-b43996ebb001";
+    let peer = json!({ "display_name": "claude-code@web-2", "backend": "claude-code", "session_id": session });
+    register(&d, &peer);
+    for (columns, key) in [("60", "agent:claude:5f0c2d1e"), ("100", session)] {
+        let ran = with(&d.home, &[("COLUMNS", columns)], &["session", "tree"]);
+        assert!(ran.ok().contains("claude-code@web-2"), "{columns}: {ran:?}");
+        assert!(ran.stdout.contains(key), "{columns}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_log_level_that_is_none_is_refused_and_what_has_no_limit_is_called_so() {
+    let home = Home::new();
+    let wrong = svc(&home, &["config", "show", "--log-level", "verbose"]);
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    assert!(wrong.stderr.contains("`verbose` is not a log level"), "{wrong:?}");
+    for level in ["DEBUG", "off", "warn,svc=debug", "svc::http=trace"] {
+        svc(&home, &["config", "show", "--log-level", level]).ok();
+    }
+    let shown = svc(&home, &["config", "show"]);
+    let row = shown.ok().lines().find(|line| line.starts_with("sources.expose")).expect("a row");
+    assert!(row.contains("(by the credential)"), "{row}");
+}
+
+#[test]
 fn a_message_is_shown_in_words_and_with_names() {
     let d = Daemon::start();
     let (_, _, asked) = team(&d);
