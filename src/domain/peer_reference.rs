@@ -64,13 +64,17 @@ impl SessionKey {
         (!session_id.is_empty()).then_some(Self { backend, session_id })
     }
 
-    /// Whether it is the key of this peer's session. Claude Code is `claude` in keys, and `claude-code` as a backend.
+    /// Whether it is the key of a session of this client. Claude Code is `claude` in keys, and `claude-code` as a backend.
+    pub fn is_backend(&self, backend: &str) -> bool {
+        let backend = backend.to_lowercase();
+        backend == self.backend || (&*backend, &*self.backend) == ("claude-code", "claude")
+    }
+
+    /// Whether it is the key of this peer's session.
     pub fn is_of(&self, peer: &Peer) -> bool {
-        let backend = peer.backend.to_lowercase();
         let session_id = peer.session_id.as_deref().unwrap_or(peer.peer_id.as_str());
-        let is_backend =
-            backend == self.backend || (&*backend, &*self.backend) == ("claude-code", "claude");
-        is_backend && session_id.to_lowercase() == self.session_id.to_lowercase()
+        self.is_backend(&peer.backend)
+            && session_id.to_lowercase() == self.session_id.to_lowercase()
     }
 }
 

@@ -20,7 +20,10 @@ use crate::{
         agent::{AgentState, HistoryQuery, StopAgent},
         limits,
     },
-    service::agents::{AgentView, AnswerRequest, HistoryView, NewAgent, RequestView, SendToAgent},
+    service::{
+        Page,
+        agents::{AgentView, AnswerRequest, HistoryView, NewAgent, RequestView, SendToAgent},
+    },
     store::AgentFilter,
 };
 
@@ -67,6 +70,11 @@ pub(super) fn routes(api: Api) -> Api {
 struct ListAgents {
     /// Only instances with this status.
     status: Option<InstanceStatus>,
+    /// The `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// Rows of a page; without one and without a cursor the answer has all.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX))]
+    limit: Option<u32>,
 }
 
 /// Configured ways to run agents.
@@ -74,8 +82,11 @@ struct ListAgents {
 struct Instances {
     /// By name.
     agents: Vec<InstanceView>,
-    /// How many there are.
+    /// How many of them are here.
     count: usize,
+    /// Where the next page begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
 async fn agents(
@@ -85,7 +96,12 @@ async fn agents(
 ) -> Result<Json<Instances>, Problem> {
     let mut agents = app.services.agents.instances(false).await?;
     agents.retain(|view| query.status.is_none_or(|status| view.status == status));
-    Ok(Json(Instances { count: agents.len(), agents }))
+    let mut next_cursor = None;
+    if query.cursor.is_some() || query.limit.is_some() {
+        let page = Page::of_all(agents, query.cursor.as_deref(), query.limit)?;
+        (agents, next_cursor) = (page.items, page.next_cursor);
+    }
+    Ok(Json(Instances { count: agents.len(), agents, next_cursor }))
 }
 
 #[derive(Deserialize, JsonSchema)]

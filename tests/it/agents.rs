@@ -184,6 +184,20 @@ fn instances_are_listed_with_what_keeps_them_from_starting() {
     let names: Vec<String> =
         all["agents"].as_array().expect("agents").iter().map(|it| text(it, "instance")).collect();
     assert!(names.is_sorted(), "{names:?}");
+    // It is a page as any list, for those who want pages.
+    let (mut paged, mut next) = (Vec::new(), String::new());
+    loop {
+        let page = d.get(&format!("/v1/agents?limit=2{next}")).ok(200);
+        let of_page = page["agents"].as_array().expect("agents");
+        assert!(of_page.len() <= 2 && page["count"] == of_page.len(), "{page}");
+        paged.extend(of_page.iter().map(|it| text(it, "instance")));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        next = format!("&cursor={cursor}");
+    }
+    assert_eq!(paged, names);
+    for wrong in ["limit=0", "limit=501", "limit=x", "cursor=x"] {
+        d.get(&format!("/v1/agents?{wrong}")).ok(422);
+    }
     let checked = svc(&d.home, &["config", "check"]);
     assert_eq!(checked.code, Some(2), "{checked:?}");
     assert!(checked.stderr.contains("agents.wrong.rate"), "{checked:?}");

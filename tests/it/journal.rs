@@ -224,6 +224,20 @@ fn the_beginning_of_an_id_names_a_record_a_session_and_a_token() {
         let nobody = svc(&[command[0], command[1], "zzzzzzzz"]);
         assert!(nobody.code == Some(1) && nobody.stderr.contains("there is no"), "{nobody:?}");
     }
+    // So does the key of a session, whole or as lists cut it.
+    for name in ["agent:codex:7d1e40aa-first", "agent:codex:7d1e40a", "7d1e40aa-first"] {
+        let found = svc(&["session", "show", name, "--json"]).json();
+        assert_eq!(found["session_id"], sessions[0], "{name}: {found}");
+    }
+    for (name, words) in [
+        ("agent:gemini:7d1e40aa-first", "there is no"),
+        ("agent:codex:7d1e40", "7d1e40bb-second"),
+        ("agent:codex:7", "there is no"),
+    ] {
+        let failed = svc(&["session", "show", name]);
+        assert_eq!(failed.code, Some(1), "{failed:?}");
+        assert!(failed.stderr.contains(words), "{name}: {failed:?}");
+    }
     let tokens = d.get("/v1/tokens").ok(200);
     let revoked = |row: &&Value| !row["revoked_at"].is_null();
     let revoked: Vec<&Value> =

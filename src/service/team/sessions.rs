@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AccessLevel, BudgetKind, Caller, GhapId, IMPLICIT_SESSION, PeerId, Principal, RowReader,
-        SessionStanding, Timestamp, TokenId,
+        AccessLevel, BudgetKind, Caller, GhapId, IMPLICIT_SESSION, PeerId, PeerReference,
+        Principal, RowReader, SessionStanding, Timestamp, TokenId,
         journal::{Ghap, Session, SessionSource, ToolUse},
         limits,
     },
@@ -228,14 +228,26 @@ impl Team {
         Ok(SessionDetail { session, tools, active })
     }
 
-    /// The id of the session that a text names: its id, or the beginning of the id of one that the caller may read.
+    /// The id of the session that a text names: its id, or the beginning of the id of one that the caller may read, alone or in
+    /// the session's key, as lists cut it.
     async fn find_session(&self, caller: &Caller, text: &str) -> Result<String, Error> {
         let is_id = self.core.store.session_owner(text).await?.is_some();
-        if is_id || text.len() < SESSION_PREFIX_MIN {
+        let key = match PeerReference::parse(text) {
+            Some(PeerReference::SessionKey(key)) => Some(key),
+            _ => None,
+        };
+        let begin = key.as_ref().map_or(text, |key| &key.session_id);
+        if is_id || begin.len() < SESSION_PREFIX_MIN {
             return Ok(text.to_owned());
         }
         let (reader, limit) = (RowReader::of(caller), limits::PAGE_DEFAULT);
-        let rows = self.core.store.sessions_with_prefix(&reader, text, limit).await?;
+        let mut rows = self.core.store.sessions_with_prefix(&reader, begin, limit).await?;
+        if let Some(key) = &key {
+            rows.retain(|row| row.client.as_deref().is_none_or(|client| key.is_backend(client)));
+        }
+        if let Some(whole) = rows.iter().position(|row| row.session_id == begin) {
+            return Ok(rows.swap_remove(whole).session_id);
+        }
         Ok(Error::only_one(ResourceKind::Session, text, rows, candidate)?.session_id)
     }
 
