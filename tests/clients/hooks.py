@@ -322,6 +322,22 @@ def message(agent, others):
         assert states == ["accepted", "queued", "offered", "injected", "acked"], detail
 
 
+def reply(agent):
+    """What the model says last in the turn in which it was given a question is the answer, if it gave none by a tool."""
+    sent = []
+
+    def meanwhile(model):
+        model.holding("x")
+        [(own,)] = agent.query("select display_name from peer where session_id <> ''")
+        sent.append(agent.call("peer_send", to=own, type="query", text="is it nine")["id"])
+        model.release("x")
+
+    with agent.talk([shell(agent.client, "echo one"), {**shell(agent.client, "echo two"), "hold": "x"}], meanwhile=meanwhile) as model:
+        assert "is it nine" in model.body(2), model.body(2)
+        words = wait_for(lambda: agent.query("select text, type from message where correlation_id = ?", sent[0]), "the answer")
+        assert words == [(END["text"], "response")], words
+
+
 @contextlib.contextmanager
 def opened(agent, model):
     """A session of Claude Code that a program keeps open; it ends well."""
@@ -486,7 +502,7 @@ def again(agent):
         assert owner == only(other)["session_id"], (owner, other)
 
 
-CASES = {"context": context, "check-in": check_in, "sub-agent": sub_agent, "outcomes": outcomes, "message": message, "wake": wake, "clear": clear, "crash": crash, "again": again}
+CASES = {"context": context, "check-in": check_in, "sub-agent": sub_agent, "outcomes": outcomes, "message": message, "reply": reply, "wake": wake, "clear": clear, "crash": crash, "again": again}
 
 
 def applies(client, case):

@@ -105,6 +105,11 @@ const begin = (id, payload) => {
   return begun.get(id)
 }
 
+// What the model said last in the present turn of a session: the texts of one message, and which that is.
+const said = new Map()
+// Characters of it that the daemon is told.
+const WORDS = 60000
+
 let parts = 0
 // An id that sorts behind those of the message's own parts.
 const partID = () => `prt_zz${Date.now().toString(36)}${(parts++).toString(36).padStart(4, "0")}svc`
@@ -130,17 +135,26 @@ export const SvcPlugin = async ({ directory }) => {
       if (id && parent) parents.set(id, parent)
       if (!id || parents.has(id) || !EVENTS.includes(event?.type)) return
       const payload = { hook: "event", cwd: directory, event }
+      if (event.type === "session.idle") payload.last_assistant_message = said.get(id)?.text
+      if (event.type === "session.deleted") said.delete(id)
       await (event.type === "session.created" ? begin(id, payload) : tell(id, payload))
     },
     "chat.message": async (input, output) => {
       if (!input?.sessionID || parents.has(input.sessionID)) return
       const id = input.sessionID
+      said.delete(id)
       // One that was made by another process goes on in this one.
       const event = { type: "session.created", properties: { sessionID: id } }
       await begin(id, { hook: "event", cwd: directory, source: "resume", event })
       const text = await tell(id, { hook: "chat.message", cwd: directory, input, output })
       if (!text || !Array.isArray(output?.parts)) return
       output.parts.push({ id: partID(), sessionID: input.sessionID, messageID: output.message.id, type: "text", text, synthetic: true })
+    },
+    "experimental.text.complete": async (input, output) => {
+      if (!input?.sessionID || parents.has(input.sessionID) || typeof output?.text !== "string" || !output.text) return
+      const known = said.get(input.sessionID)
+      const before = known && known.message === input.messageID ? `${known.text}\n` : ""
+      said.set(input.sessionID, { message: input.messageID, text: (before + output.text).slice(0, WORDS) })
     },
     "tool.execute.before": async (input, output) => {
       // The daemon's own tools do not hear from opencode in which session they are called.

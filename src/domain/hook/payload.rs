@@ -136,7 +136,7 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingFi
             run: checked_run(HookClient::Opencode, payload),
             ..tool_use(&properties["args"])?
         }),
-        "session.idle" => HookMoment::Stop { again: false, words: None },
+        "session.idle" => HookMoment::Stop { again: false, words: last_words(payload) },
         "session.error" => HookMoment::Waiting,
         "session.compacted" => HookMoment::Compacted,
         "session.deleted" => HookMoment::End { reason: Some("deleted".to_owned()) },
@@ -210,6 +210,11 @@ mod tests {
 
     #[test]
     fn the_last_words_of_a_turn() {
+        // The plugin adds what opencode's event has not.
+        let idle = |words: Option<&str>| {
+            let event = json!({ "type": "session.idle", "properties": { "sessionID": "s" } });
+            json!({ "hook": "event", "event": event, "last_assistant_message": words })
+        };
         for (client, name, payload, words) in [
             (
                 HookClient::ClaudeCode,
@@ -221,6 +226,8 @@ mod tests {
             (HookClient::Codex, "Stop", json!({ "last_assistant_message": null }), None),
             (HookClient::Gemini, "AfterAgent", json!({ "prompt_response": "well" }), Some("well")),
             (HookClient::Gemini, "AfterAgent", json!({}), None),
+            (HookClient::Opencode, "session.idle", idle(Some("well")), Some("well")),
+            (HookClient::Opencode, "session.idle", idle(None), None),
         ] {
             let mut payload = payload;
             payload["session_id"] = json!("s");
