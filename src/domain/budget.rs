@@ -221,7 +221,17 @@ impl HourlyAllowance {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RefusalPace {
     /// The time at which all refusals so far are paid for, in Unix milliseconds.
-    paid_at: i64,
+    refusals_paid_at: i64,
+    /// The same of the bytes that were read for nothing.
+    bytes_paid_at: i64,
+}
+
+/// What a request takes of its sender's pace while it is answered, so that of several requests of one moment each waits
+/// for those before it. In milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReservedPace {
+    refusal: i64,
+    bytes: i64,
 }
 
 impl RefusalPace {
@@ -236,30 +246,59 @@ impl RefusalPace {
 
     /// Counts a refusal.
     pub fn refuse(&mut self, now: i64) {
-        self.add(now, Self::SPACING);
+        self.add_refusal(now);
     }
 
     /// Counts what was read for nothing, in bytes.
     pub fn read_for_nothing(&mut self, now: i64, bytes: u64) {
-        let time = i64::try_from(bytes / Self::BYTES_PER_MILLISECOND).unwrap_or(i64::MAX);
-        self.add(now, time.min(Self::LONGEST));
+        self.add_bytes(now, bytes);
     }
 
-    fn add(&mut self, now: i64, time: i64) {
+    /// How long a request that comes now, with a body of so many bytes, waits; and what it takes until its answer is known.
+    pub fn reserve(&mut self, now: i64, bytes: u64) -> (Duration, ReservedPace) {
+        let wait = self.wait(now);
+        if self.is_over(now) {
+            return (wait, ReservedPace::default());
+        }
+        let refusal = self.add_refusal(now);
+        let bytes = self.add_bytes(now, bytes);
+        (wait, ReservedPace { refusal, bytes })
+    }
+
+    /// Gives back what a request took. If it was refused, that has been counted.
+    pub const fn give_back(&mut self, reserved: ReservedPace) {
+        self.refusals_paid_at -= reserved.refusal;
+        self.bytes_paid_at -= reserved.bytes;
+    }
+
+    fn add_refusal(&mut self, now: i64) -> i64 {
         let latest = now + Self::AT_ONCE * Self::SPACING + Self::LONGEST;
-        self.paid_at = (self.paid_at.max(now) + time).min(latest);
+        later(&mut self.refusals_paid_at, now, Self::SPACING, latest)
+    }
+
+    fn add_bytes(&mut self, now: i64, bytes: u64) -> i64 {
+        let time = i64::try_from(bytes / Self::BYTES_PER_MILLISECOND).unwrap_or(i64::MAX);
+        later(&mut self.bytes_paid_at, now, time.min(Self::LONGEST), now + Self::LONGEST)
     }
 
     /// How long its next request waits.
-    pub fn wait(self, now: i64) -> Duration {
-        let wait = self.paid_at - now - Self::AT_ONCE * Self::SPACING;
+    fn wait(self, now: i64) -> Duration {
+        let of_refusals = self.refusals_paid_at - now - Self::AT_ONCE * Self::SPACING;
+        let wait = of_refusals.max(self.bytes_paid_at - now);
         Duration::from_millis(wait.clamp(0, Self::LONGEST).unsigned_abs())
     }
 
     /// Whether all is paid for.
     pub const fn is_over(self, now: i64) -> bool {
-        self.paid_at <= now
+        self.refusals_paid_at <= now && self.bytes_paid_at <= now
     }
+}
+
+/// Moves a time of payment by so much, up to the latest, and says by how much it was moved.
+fn later(paid_at: &mut i64, now: i64, time: i64, latest: i64) -> i64 {
+    let before = (*paid_at).max(now);
+    *paid_at = before.saturating_add(time).min(latest.max(before));
+    *paid_at - before
 }
 
 #[cfg(test)]
@@ -318,6 +357,18 @@ mod tests {
             refused += 1;
         }
         assert!((50..80).contains(&refused), "{refused}");
+        // Of those that come at one moment, each waits for those before it, and not for one whose answer was no refusal.
+        let mut pace = RefusalPace::default();
+        assert_eq!(pace.reserve(now, 2_400_000), (Duration::ZERO, ReservedPace::default()));
+        pace.refuse(now);
+        pace.read_for_nothing(now, 1_600 * 1024);
+        let (wait, first) = pace.reserve(now, 800 * 1024);
+        assert_eq!(wait, Duration::from_millis(100));
+        let (wait, second) = pace.reserve(now, 800 * 1024);
+        assert_eq!(wait, Duration::from_millis(150));
+        pace.give_back(second);
+        pace.give_back(first);
+        assert_eq!(pace.wait(now), Duration::from_millis(100));
         // Many at one time make the wait no longer than it may be.
         for _ in 0..10_000 {
             pace.refuse(now);

@@ -43,7 +43,7 @@ use crate::{
     domain::{
         BudgetKind, Caller, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, Timestamp, limits,
     },
-    service::{Credential, Services},
+    service::{Credential, RequestTurn, Services},
     store::WriteLane,
     web::{self, AdapterRoutes, DirectPost, MCP, RouteName},
 };
@@ -156,9 +156,10 @@ impl Edge {
         let (parts, mut body) = request.into_parts();
         let is_get = parts.method == Method::GET;
         let (mut admission, mut sent) = (None, BodyBytes::Announced(0));
+        let mut turn = None;
         let Identified { caller, credential, browser } = self.identify(app, &parts).await?;
         if let Some(caller) = &caller {
-            pause(&app.services, caller, &parts.method).await;
+            turn = pause(&app.services, caller, &parts.method, &body.size_hint()).await;
             admission = Some(admit(&app.services, caller, &parts, &body.size_hint())?);
             (body, sent) = CountedBody::of(body, caller, &app.services);
         }
@@ -187,6 +188,7 @@ impl Edge {
         if let Some(caller) = &caller {
             count_refusal(&app.services, caller, response.status(), sent.get());
         }
+        drop(turn);
         let mut stream = admission.and_then(|admission| admission.stream);
         if is_endless(&response)
             && stream.is_none()
@@ -282,14 +284,20 @@ impl Edge {
 }
 
 /// Lets a caller that was refused again and again wait before anything of its request is read. What it reads it gets.
-async fn pause(services: &Services, caller: &Caller, method: &Method) {
+async fn pause(
+    services: &Services,
+    caller: &Caller,
+    method: &Method,
+    body: &SizeHint,
+) -> Option<RequestTurn> {
     if *method == Method::GET {
-        return;
+        return None;
     }
-    let wait = services.refusal_wait(caller);
+    let (wait, turn) = services.take_turn(caller, body.lower())?;
     if !wait.is_zero() {
         tokio::time::sleep(wait).await;
     }
+    Some(turn)
 }
 
 /// Counts an answer that refuses what was sent, of so many bytes. That a budget is full was counted where that was seen.

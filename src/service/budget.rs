@@ -10,7 +10,7 @@ use super::Error;
 use crate::{
     domain::{
         BudgetBounds, BudgetKind, Caller, HourlyAllowance, PeerId, Principal, RefusalPace,
-        Timestamp,
+        ReservedPace, Timestamp,
     },
     store::WriteTx,
 };
@@ -53,6 +53,22 @@ impl Drop for BudgetHold {
             if *held == 0 {
                 levels.held.remove(&key);
             }
+        }
+    }
+}
+
+/// A request of one who was refused again and again, from its beginning to its answer. The next waits for it.
+#[derive(Debug)]
+pub struct RequestTurn {
+    budget: Budget,
+    principal: Principal,
+    reserved: ReservedPace,
+}
+
+impl Drop for RequestTurn {
+    fn drop(&mut self) {
+        if let Some(pace) = self.budget.lock().paces.get_mut(&self.principal) {
+            pace.give_back(self.reserved);
         }
     }
 }
@@ -177,14 +193,21 @@ impl Budget {
         change(levels.paces.entry(caller.principal()).or_default(), now);
     }
 
-    /// How long the caller's next request waits before it is looked at.
-    pub(in crate::service) fn refusal_wait(&self, caller: &Caller, now: Timestamp) -> Duration {
-        let levels = self.lock();
+    /// How long a request of the caller's, with a body of so many bytes, waits before it is looked at; `None` for one that
+    /// was not refused lately. The turn is kept until the answer is known.
+    pub(in crate::service) fn take_turn(
+        &self,
+        caller: &Caller,
+        bytes: u64,
+        now: Timestamp,
+    ) -> Option<(Duration, RequestTurn)> {
+        let mut levels = self.lock();
         if levels.paces.is_empty() || caller.is_operator() {
-            return Duration::ZERO;
+            return None;
         }
-        let pace = levels.paces.get(&caller.principal());
-        pace.map_or(Duration::ZERO, |pace| pace.wait(now.as_millis()))
+        let principal = caller.principal();
+        let (wait, reserved) = levels.paces.get_mut(&principal)?.reserve(now.as_millis(), bytes);
+        Some((wait, RequestTurn { budget: self.clone(), principal, reserved }))
     }
 
     /// Checks that the caller may store `more` of a kind that is counted from rows.

@@ -6,7 +6,7 @@ use super::{
     Error, Tokens, Tuning,
     access::Access,
     agents::{AgentSettings, Agents},
-    budget::BudgetHold,
+    budget::{BudgetHold, RequestTurn},
     conversations::Conversations,
     core::Core,
     hooks::Hooks,
@@ -170,9 +170,10 @@ impl Services {
         self.core.budget.count_read_for_nothing(caller, bytes, self.now());
     }
 
-    /// How long the caller's next request waits before it is looked at: not at all, unless it was refused again and again.
-    pub fn refusal_wait(&self, caller: &Caller) -> Duration {
-        self.core.budget.refusal_wait(caller, self.now())
+    /// How long a request of the caller's, with a body of so many bytes, waits before it is looked at; `None` for a caller
+    /// that was not refused lately. The turn is kept until the answer is known.
+    pub fn take_turn(&self, caller: &Caller, bytes: u64) -> Option<(Duration, RequestTurn)> {
+        self.core.budget.take_turn(caller, bytes, self.now())
     }
 
     /// What all principals hold together, by kind.
