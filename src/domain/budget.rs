@@ -242,7 +242,7 @@ impl RefusalPace {
     /// The longest wait, in milliseconds.
     const LONGEST: i64 = 1000;
     /// What was read and refused counts for a millisecond with so many bytes: to read them takes a part of that.
-    const BYTES_PER_MILLISECOND: u64 = 16 * 1024;
+    const BYTES_PER_MILLISECOND: u64 = 8 * 1024;
 
     /// Counts a refusal.
     pub fn refuse(&mut self, now: i64) {
@@ -356,15 +356,15 @@ mod tests {
             of_large.read_for_nothing(now_of_large, 2_400_000);
             refused += 1;
         }
-        assert!((50..80).contains(&refused), "{refused}");
+        assert!((30..40).contains(&refused), "{refused}");
         // Of those that come at one moment, each waits for those before it, and not for one whose answer was no refusal.
         let mut pace = RefusalPace::default();
         assert_eq!(pace.reserve(now, 2_400_000), (Duration::ZERO, ReservedPace::default()));
         pace.refuse(now);
-        pace.read_for_nothing(now, 1_600 * 1024);
-        let (wait, first) = pace.reserve(now, 800 * 1024);
+        pace.read_for_nothing(now, 800 * 1024);
+        let (wait, first) = pace.reserve(now, 400 * 1024);
         assert_eq!(wait, Duration::from_millis(100));
-        let (wait, second) = pace.reserve(now, 800 * 1024);
+        let (wait, second) = pace.reserve(now, 400 * 1024);
         assert_eq!(wait, Duration::from_millis(150));
         pace.give_back(second);
         pace.give_back(first);
