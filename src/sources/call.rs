@@ -10,6 +10,7 @@ use super::{
     connection::{OpenRequest, RequestLoss, SourceConnection, ToolTraits},
     instance::Instance,
     message::{RawMembers, Reply, ServerError},
+    suspended::{CallEnd, SuspendedCalls},
 };
 use crate::{
     domain::source::SourceState,
@@ -102,22 +103,49 @@ impl WantedInput {
 
 /// Calls a tool of a server by the instance that serves the caller.
 pub(super) async fn call_tool(
-    instance: &Instance,
+    instance: &Arc<Instance>,
+    suspended: &SuspendedCalls,
     tool: CalledTool<'_>,
     call: &Call,
     arguments: &Map<String, Value>,
-) -> (CallOutcome, Result<Output, Failure>) {
-    let name = &instance.spec.key.name;
+) -> CallEnd {
+    if let Some(id) = call.far_end.kept().as_ref().and_then(SuspendedCalls::id_of_kept) {
+        return suspended.resume(id, call).await;
+    }
     let connection = match instance.connection(PATIENCE).await {
         Ok(connection) => connection,
-        Err(status) => return (CallOutcome::Unavailable, Err(unavailable(name, &status))),
+        Err(status) => {
+            let name = &instance.spec.key.name;
+            return (CallOutcome::Unavailable, Err(unavailable(name, &status)));
+        }
     };
+    // A server of a revision without sessions asks as such a client is asked.
+    if connection.is_modern() || !call.far_end.asks_between_requests() {
+        return call_to_end(instance, &connection, tool, call, arguments).await;
+    }
+    let (instance, arguments) = (Arc::clone(instance), arguments.clone());
+    let (name, traits) = (tool.name.to_owned(), Arc::clone(tool.traits));
+    let work = |call: Call| async move {
+        let tool = CalledTool { name: &name, traits: &traits };
+        call_to_end(&instance, &connection, tool, &call, &arguments).await
+    };
+    suspended.run(call, work).await
+}
+
+async fn call_to_end(
+    instance: &Instance,
+    connection: &Arc<SourceConnection>,
+    tool: CalledTool<'_>,
+    call: &Call,
+    arguments: &Map<String, Value>,
+) -> CallEnd {
+    let name = &instance.spec.key.name;
     // The client has been asked in an earlier run of this call.
     let kept = call.far_end.kept();
     if let Some(task) = kept.as_ref().and_then(ChildTask::of_kept) {
         let end =
-            tokio::time::timeout(instance.spec.entry.timeout, task.follow(&connection, call, None));
-        return outcome_of(instance, &connection, end.await);
+            tokio::time::timeout(instance.spec.entry.timeout, task.follow(connection, call, None));
+        return outcome_of(instance, connection, end.await);
     }
     let mut wanted = kept.as_ref().and_then(WantedInput::of);
     for _ in 0..MAX_ROUNDS {
@@ -172,7 +200,7 @@ async fn call_once(
     tool: CalledTool<'_>,
     call: &Call,
     params: &str,
-) -> (CallOutcome, Result<Output, Failure>) {
+) -> CallEnd {
     let (connection, token) = (request.connection(), request.id);
     let answer = async {
         request.send("tools/call", params, Some(Arc::clone(tool.traits))).await?;
@@ -193,7 +221,7 @@ fn outcome_of(
     instance: &Instance,
     connection: &SourceConnection,
     end: Result<Result<Reply, CallStop>, Elapsed>,
-) -> (CallOutcome, Result<Output, Failure>) {
+) -> CallEnd {
     let name = &instance.spec.key.name;
     match end {
         Err(_) => {
@@ -344,23 +372,30 @@ fn meta_of(raw: &RawValue, id: u64) -> Option<String> {
 #[derive(Debug)]
 pub(super) struct CallMeter<F: FnMut(CallOutcome, Duration)> {
     began: Instant,
-    outcome: CallOutcome,
+    outcome: Option<CallOutcome>,
     count: F,
 }
 
 impl<F: FnMut(CallOutcome, Duration)> CallMeter<F> {
     pub(super) fn new(count: F) -> Self {
-        Self { began: Instant::now(), outcome: CallOutcome::Cancelled, count }
+        Self { began: Instant::now(), outcome: Some(CallOutcome::Cancelled), count }
     }
 
     pub(super) fn end(mut self, outcome: CallOutcome) {
-        self.outcome = outcome;
+        self.outcome = Some(outcome);
+    }
+
+    /// The client is asked, and the call goes on with the answer: it is counted at its end.
+    pub(super) fn ask(mut self) {
+        self.outcome = None;
     }
 }
 
 impl<F: FnMut(CallOutcome, Duration)> Drop for CallMeter<F> {
     fn drop(&mut self) {
-        (self.count)(self.outcome, self.began.elapsed());
+        if let Some(outcome) = self.outcome {
+            (self.count)(outcome, self.began.elapsed());
+        }
     }
 }
 

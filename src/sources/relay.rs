@@ -7,13 +7,16 @@ use serde_json::{Map, Value, json, value::RawValue};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    call::{MAX_ROUNDS, WantedInput, params_of, refused, serves, unavailable, with_answers},
-    connection::OpenRequest,
+    call::{
+        CallOutcome, MAX_ROUNDS, WantedInput, params_of, refused, serves, unavailable, with_answers,
+    },
+    connection::{OpenRequest, SourceConnection},
     instance::Instance,
     lists::{OfferedLists, OpenServer},
     manager::SourceManager,
     results::KeptResult,
     spec::SourceSpec,
+    suspended::{CallEnd, SuspendedCalls},
 };
 use crate::{
     domain::{
@@ -21,7 +24,7 @@ use crate::{
         source::{Sharing, child_tool_name, matches_glob},
     },
     service::sources::SourceKey,
-    tools::{Call, ErrorType, Failure, ToolError},
+    tools::{Call, ErrorType, Failure, Output, ToolError},
 };
 
 /// How long a request waits for a server that is starting.
@@ -38,6 +41,14 @@ pub struct Relayed<'a> {
     pub call: &'a Call,
     /// The params of the request.
     pub params: &'a Map<String, Value>,
+}
+
+impl Relayed<'_> {
+    /// The params of the server's request, whose own name of what it is about goes into `member`, by the request's number.
+    fn params_with(&self, member: &'static str, own: String) -> impl Fn(u64) -> String + use<> {
+        let (call, params) = (self.call.clone(), self.params.clone());
+        move |id| params_of(member, &own, &call, &params, id)
+    }
 }
 
 /// The URI under which clients see a server's.
@@ -150,14 +161,48 @@ fn named_prompts(servers: &[OpenServer]) -> Vec<(String, &Arc<SourceSpec>, &str,
 
 /// Makes a request of a server, and gives its result as it is. The session's client answers what the server asks before it.
 async fn relay(
+    instance: &Arc<Instance>,
+    suspended: &SuspendedCalls,
+    method: &'static str,
+    call: &Call,
+    params: impl Fn(u64) -> String + Send + Sync + 'static,
+) -> Result<Box<RawValue>, Failure> {
+    if let Some(id) = call.far_end.kept().as_ref().and_then(SuspendedCalls::id_of_kept) {
+        return result_of(suspended.resume(id, call).await);
+    }
+    let name = &instance.spec.key.name;
+    let connection =
+        instance.connection(PATIENCE).await.map_err(|status| unavailable(name, &status))?;
+    if connection.is_modern() || !call.far_end.asks_between_requests() {
+        return relay_to_end(instance, &connection, method, call, params).await;
+    }
+    let instance = Arc::clone(instance);
+    let work = move |call: Call| async move {
+        let result = relay_to_end(&instance, &connection, method, &call, params).await;
+        (CallOutcome::Ok, result.map(Output::Verbatim))
+    };
+    result_of(suspended.run(call, work).await)
+}
+
+/// The result of a request that was relayed apart from its caller's.
+fn result_of((_, end): CallEnd) -> Result<Box<RawValue>, Failure> {
+    match end? {
+        Output::Verbatim(result) => Ok(result),
+        other => {
+            debug_assert!(false, "{other:?} is of a tool, and no result of a server");
+            Err(ToolError::new(ErrorType::Unavailable, "the result is of another request").into())
+        }
+    }
+}
+
+async fn relay_to_end(
     instance: &Instance,
+    connection: &Arc<SourceConnection>,
     method: &'static str,
     call: &Call,
     params: impl Fn(u64) -> String,
 ) -> Result<Box<RawValue>, Failure> {
     let name = &instance.spec.key.name;
-    let connection =
-        instance.connection(PATIENCE).await.map_err(|status| unavailable(name, &status))?;
     // The client has been asked in an earlier run of this request.
     let mut wanted = call.far_end.kept().as_ref().and_then(WantedInput::of);
     for _ in 0..MAX_ROUNDS {
@@ -266,12 +311,8 @@ impl SourceManager {
         let servers = self.open_servers(&asked.call.caller);
         let (spec, own) = server_of_resource(&servers, uri)?;
         let instance = self.instance(spec, serves(spec, asked.call))?;
-        Some(
-            relay(&instance, "resources/read", asked.call, |id| {
-                params_of("uri", &own, asked.call, asked.params, id)
-            })
-            .await,
-        )
+        let params = asked.params_with("uri", own);
+        Some(relay(&instance, self.suspended(), "resources/read", asked.call, params).await)
     }
 
     /// The messages of a prompt; `None` if no server of the caller's has it.
@@ -284,12 +325,8 @@ impl SourceManager {
         let prompts = named_prompts(&servers);
         let (_, spec, own, _) = prompts.into_iter().find(|(shown, ..)| shown == name)?;
         let instance = self.instance(spec, serves(spec, asked.call))?;
-        Some(
-            relay(&instance, "prompts/get", asked.call, |id| {
-                params_of("name", own, asked.call, asked.params, id)
-            })
-            .await,
-        )
+        let params = asked.params_with("name", own.to_owned());
+        Some(relay(&instance, self.suspended(), "prompts/get", asked.call, params).await)
     }
 
     /// Values for an argument; `None` if no server of the caller's has the prompt or template.
@@ -318,7 +355,9 @@ impl SourceManager {
         params["ref"][member] = json!(own);
         params.remove("_meta");
         let params = Value::Object(params).to_string();
-        Some(relay(&instance, "completion/complete", asked.call, |_| params.clone()).await)
+        let params = move |_| params.clone();
+        let suspended = self.suspended();
+        Some(relay(&instance, suspended, "completion/complete", asked.call, params).await)
     }
 
     /// Subscribes to a resource, and gives the stream that has an event for each of its changes; `None` if no server of the
@@ -344,7 +383,9 @@ impl SourceManager {
             return Some(Ok(stream));
         }
         let params = json!({ "uri": own }).to_string();
-        Some(match relay(&instance, "resources/subscribe", call, |_| params.clone()).await {
+        let params = move |_| params.clone();
+        let suspended = self.suspended();
+        Some(match relay(&instance, suspended, "resources/subscribe", call, params).await {
             Ok(_) => Ok(stream),
             Err(failure) => {
                 instance.forget_resource(&own);
@@ -360,8 +401,10 @@ impl SourceManager {
         let Some(instance) = self.instance(spec, serves(spec, call)) else { return };
         if instance.forget_resource(&own) {
             let params = json!({ "uri": own }).to_string();
+            let params = move |_| params.clone();
+            let suspended = self.suspended();
             if let Err(failure) =
-                relay(&instance, "resources/unsubscribe", call, |_| params.clone()).await
+                relay(&instance, suspended, "resources/unsubscribe", call, params).await
             {
                 tracing::debug!(?failure, "a server did not take back a subscription");
             }

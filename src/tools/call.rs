@@ -161,6 +161,10 @@ pub trait FarEnd: fmt::Debug + Send + Sync {
     fn relay(&self, note: RelayedNote) -> BoxFuture<'_, ()>;
     /// See [`Call::ask`].
     fn ask(&self, asks: Vec<ClientQuestion>) -> BoxFuture<'_, Result<ClientAnswers, Failure>>;
+    /// Whether a question ends the request, and the client makes the request again with the answers.
+    fn asks_between_requests(&self) -> bool {
+        false
+    }
     /// See [`Call::detach`].
     fn detach(&self) -> BoxFuture<'_, Result<(), Failure>>;
     /// Closes the connection that waits for the answer, which the client comes back for (SEP-1699).

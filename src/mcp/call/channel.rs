@@ -333,6 +333,10 @@ impl FarEnd for ClientChannel {
         })
     }
 
+    fn asks_between_requests(&self) -> bool {
+        matches!(self.client, CallClient::Modern(_))
+    }
+
     fn detach(&self) -> BoxFuture<'_, Result<(), Failure>> {
         Box::pin(self.become_task())
     }

@@ -52,8 +52,12 @@ impl SourceManager {
             let text = format!("{} is turned off or gone", spec.key.name);
             return Err(ToolError::new(ErrorType::Unavailable, text).into());
         };
-        let (outcome, answer) = call_tool(&instance, tool, call, arguments).await;
-        meter.end(outcome);
+        let suspended = &self.0.suspended;
+        let (outcome, answer) = call_tool(&instance, suspended, tool, call, arguments).await;
+        match &answer {
+            Err(Failure::NeedsInput) => meter.ask(),
+            _ => meter.end(outcome),
+        }
         answer
     }
 

@@ -22,6 +22,7 @@ use crate::{
         http_clients::HttpClients,
         metrics::SourceMetrics,
         results::{KeptResults, ResultBounds},
+        suspended::SuspendedCalls,
     },
     telemetry,
     tools::Catalogue,
@@ -66,6 +67,7 @@ impl SourceManager {
         let manager = Self(Arc::new(ManagerState {
             core: CoreServer::new(services.clone(), private),
             results: KeptResults::new(&files.home, results),
+            suspended: SuspendedCalls::default(),
             moved,
             resources_changed: watch::Sender::new(0),
             prompts_changed: watch::Sender::new(0),

@@ -31,6 +31,7 @@ use crate::{
         metrics::SourceMetrics,
         results::KeptResults,
         spec::SourceSpec,
+        suspended::SuspendedCalls,
     },
     tools::{Catalogue, Tool},
 };
@@ -58,6 +59,7 @@ pub(super) struct ManagerState {
     pub(super) core: CoreServer,
     pub(super) clients: HttpClients,
     pub(super) results: KeptResults,
+    pub(super) suspended: SuspendedCalls,
     pub(super) moved: mpsc::Sender<ResourceMove>,
     pub(super) resources_changed: watch::Sender<u64>,
     pub(super) prompts_changed: watch::Sender<u64>,
@@ -224,6 +226,11 @@ impl SourceManager {
     /// Where large results are.
     pub(in crate::sources) fn results(&self) -> &KeptResults {
         &self.0.results
+    }
+
+    /// Calls whose clients are asked between two requests.
+    pub(in crate::sources) fn suspended(&self) -> &SuspendedCalls {
+        &self.0.suspended
     }
 
     /// What is on record of servers.

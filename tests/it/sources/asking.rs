@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::toy_http::{ToyEra, ToyHttp};
 use super::{SOON, body, call, entry, failed, in_session, in_state, said, session, with_servers};
-use crate::daemon::{Home, until};
+use crate::daemon::{Daemon, Home, until};
 use crate::wire::Caller;
 
 fn accepted() -> Value {
@@ -31,37 +31,56 @@ fn asked_in_session(caller: &Caller, id: &str, method: &str, params: &Value) -> 
 }
 
 /// A request of a client without sessions that can be asked.
-fn modern(caller: &Caller, method: &str, name: &str, mut params: Value) -> Value {
+fn modern(caller: &Caller, method: &str, name: &str, params: Value) -> Value {
+    let reply = modern_request(caller, method, name, params).send();
+    let text = body(&reply);
+    let last = text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back();
+    serde_json::from_str(last.unwrap_or(&text)).expect("JSON")
+}
+
+fn modern_request(
+    caller: &Caller,
+    method: &str,
+    name: &str,
+    mut params: Value,
+) -> crate::wire::Request {
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": { "elicitation": {} },
     });
     let request = json!({ "jsonrpc": "2.0", "id": 6, "method": method, "params": params });
-    let reply = caller
+    caller
         .request("POST", "/mcp")
         .header("Accept", super::BOTH)
         .header("MCP-Protocol-Version", "2026-07-28")
         .header("Mcp-Method", method)
         .header("Mcp-Name", name)
         .json(&request)
-        .send();
-    let text = body(&reply);
-    let last = text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back();
-    serde_json::from_str(last.unwrap_or(&text)).expect("JSON")
 }
 
 /// Two rounds of such a client: the question, and the request again with its answer. Gives the result.
 #[track_caller]
 fn asked_in_rounds(caller: &Caller, method: &str, name: &str, params: &Value) -> Value {
-    let first = modern(caller, method, name, params.clone())["result"].clone();
-    assert_eq!(first["resultType"], "input_required", "{first}");
-    let requests = first["inputRequests"].as_object().expect("questions");
+    let first = modern(caller, method, name, params.clone());
+    modern(caller, method, name, with_answer(params, &first))["result"].clone()
+}
+
+/// The params of the request that answers a question, from the result that asks it.
+#[track_caller]
+fn with_answer(params: &Value, asked: &Value) -> Value {
+    let asked = &asked["result"];
+    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    let requests = asked["inputRequests"].as_object().expect("questions");
     let (key, question) = requests.iter().next().expect("a question");
-    assert_eq!(question["params"]["message"], "well?", "{first}");
+    assert_eq!(
+        (&question["method"], &question["params"]["message"]),
+        (&json!("elicitation/create"), &json!("well?")),
+        "{asked}"
+    );
     let mut again = params.clone();
     again["inputResponses"] = json!({ key: accepted() });
-    again["requestState"] = first["requestState"].clone();
-    modern(caller, method, name, again)["result"].clone()
+    again["requestState"] = asked["requestState"].clone();
+    again
 }
 
 #[test]
@@ -104,6 +123,99 @@ fn prompts_and_resources_ask_the_session_that_wants_them() {
     let unknown = json!({ "jsonrpc": "2.0", "id": 5, "method": "prompts/get", "params": { "name": "web__none" } });
     let unknown = body(&in_session(&d, &plain, &unknown).send());
     assert!(unknown.contains("Unknown prompt"), "{unknown}");
+}
+
+#[test]
+fn a_client_without_sessions_is_asked_in_the_middle_of_a_call() {
+    let home = Home::new();
+    let mut quick = entry(&home, &[]);
+    quick["timeout"] = json!(300);
+    let mut d = with_servers(&home, &json!({ "toy": entry(&home, &["tasks"]), "quick": quick }));
+    in_state(&d, "toy", "connected");
+    in_state(&d, "quick", "connected");
+    let caller = d.session("s-1");
+    let ask = |params: &Value| {
+        let name = params["name"].as_str().unwrap_or_default();
+        modern(&caller, "tools/call", name, params.clone())
+    };
+    // A call that asks twice is made once, and what the client answers reaches it.
+    let interview = json!({ "name": "toy__interview", "arguments": {} });
+    let first = ask(&interview);
+    let second = ask(&with_answer(&interview, &first));
+    // What the client does not answer it is asked again.
+    let mut without = with_answer(&interview, &second);
+    without["inputResponses"] = json!({});
+    let again = ask(&without);
+    let again = with_answer(&interview, &again);
+    // Nobody else can answer, nor in another call.
+    let other = modern(&d.session("s-2"), "tools/call", "toy__interview", again.clone());
+    assert_eq!(other["error"]["code"], -32602, "{other}");
+    let done = ask(&again);
+    let told: Value = serde_json::from_str(&said(&done)).expect("JSON");
+    assert_eq!(told, json!({ "calls": 1, "answers": [accepted(), accepted()] }));
+    assert_eq!(done["result"]["resultType"], "complete", "{done}");
+    // It was answered, so there is nothing to answer any more.
+    let twice = failed(&ask(&again));
+    assert!(twice["message"].as_str().is_some_and(|it| it.contains("is over")), "{twice}");
+    assert_eq!(twice["allowed"]["outcome"], "unknown", "{twice}");
+    // Tasks, prompts and resources of a server ask as its calls do.
+    let dig = json!({ "name": "toy__dig", "arguments": { "value": "ask" } });
+    let dug = asked_in_rounds(&caller, "tools/call", "toy__dig", &dig);
+    assert!(dug["content"][0]["text"].as_str().is_some_and(|it| it.contains(r#""n": 1"#)), "{dug}");
+    let prompt = json!({ "name": "toy__greet", "arguments": { "ask": "1" } });
+    let got = asked_in_rounds(&caller, "prompts/get", "toy__greet", &prompt);
+    assert!(got.to_string().contains("accept"), "{got}");
+    let item = json!({ "uri": "toy://item/ask" });
+    let read = asked_in_rounds(&caller, "resources/read", "toy://item/ask", &item);
+    assert!(read.to_string().contains("accept"), "{read}");
+    // The time that the server's entry gives a call goes on while the client is asked.
+    let late = json!({ "name": "quick__interview", "arguments": {} });
+    let asked = ask(&late);
+    until(SOON, || said(&call(&d, "quick__heard", &json!({}))).contains("cancelled").then_some(()));
+    let ended = failed(&ask(&with_answer(&late, &asked)));
+    assert!(ended["message"].as_str().is_some_and(|it| it.contains("300 ms")), "{ended}");
+    // A daemon that starts again knows nothing of the call, and does not make it once more.
+    let asked = ask(&interview);
+    d.kill9();
+    d.restart();
+    in_state(&d, "toy", "connected");
+    let answered = with_answer(&interview, &asked);
+    let lost = failed(&modern(&d.session("s-1"), "tools/call", "toy__interview", answered));
+    assert_eq!(lost["allowed"]["outcome"], "unknown", "{lost}");
+    let fresh = d.session("s-1");
+    let first = modern(&fresh, "tools/call", "toy__interview", interview.clone());
+    let second = modern(&fresh, "tools/call", "toy__interview", with_answer(&interview, &first));
+    let done = modern(&fresh, "tools/call", "toy__interview", with_answer(&interview, &second));
+    assert!(said(&done).contains(r#""calls": 1"#), "{done}");
+}
+
+#[test]
+fn calls_that_wait_for_their_clients_count_among_the_calls_of_their_session() {
+    let home = Home::new();
+    let document = json!({ "mcpServers": { "toy": entry(&home, &[]) } }).to_string();
+    let d = Daemon::with(|plan| {
+        plan.home(&home).flag("--mcp-config").flag(&document).env("SVC_BUDGET_CALLS", "3")
+    });
+    in_state(&d, "toy", "connected");
+    let caller = d.session("s-1");
+    let interview = json!({ "name": "toy__interview", "arguments": {} });
+    let ask = |params: Value| modern(&caller, "tools/call", "toy__interview", params);
+    let mut last = Value::Null;
+    for _ in 0..2 {
+        last = ask(interview.clone());
+        assert_eq!(last["result"]["resultType"], "input_required", "{last}");
+    }
+    // The server hears that nobody can be asked, and does what it does then.
+    let refused = ask(interview.clone());
+    assert!(refused.to_string().contains("budget.calls"), "{refused}");
+    // One that is answered makes room for another.
+    let mut done = last;
+    for _ in 0..2 {
+        done = ask(with_answer(&interview, &done));
+    }
+    assert!(said(&done).contains("accept"), "{done}");
+    let other = ask(interview.clone());
+    assert_eq!(other["result"]["resultType"], "input_required", "{other}");
 }
 
 #[test]

@@ -14,12 +14,13 @@ WORDS = sys.argv[1:]
 LOCK = threading.Lock()
 # A result with spaces, an escape, a number that no double holds, and members that no revision knows.
 ODD = r'{"content":[ {"type":"text","text":"\u0041","x":1.0} ],"structuredContent":{"z":1.0,"a":12345678901234567890123},"x-more":null}'
-TOOLS = ["odd", "raw", "env", "pid", "sleep", "fail", "die", "grow", "leave", "ask", "step", "say", "cwd", "big", "a.b", "broken", "touch", "teach", "heard", "later", "wait"]
+TOOLS = ["odd", "raw", "env", "pid", "sleep", "fail", "die", "grow", "leave", "ask", "step", "say", "cwd", "big", "a.b", "broken", "touch", "teach", "heard", "later", "wait", "interview"]
 GROWN = []
 PROMPTS = []
 HEARD = []
 WAITING = {}
 LATER = []
+INTERVIEWS = []
 IS_LATER = threading.Event()
 # What tasks are about, by their ids.
 DUG = {}
@@ -168,6 +169,11 @@ def call(ident, params, line):
         answer(ident, text("left"))
     elif name == "ask":
         answer(ident, text(json.dumps(request(value, {"message": "well?", "requestedSchema": {"type": "object", "properties": {}}}))))
+    elif name == "interview":
+        INTERVIEWS.append(value)
+        answers = [json.loads(well()) for _ in range(2)]
+        answers = [given.get("result", given.get("error")) for given in answers]
+        answer(ident, text(json.dumps({"calls": len(INTERVIEWS), "answers": answers})))
     elif name == "later":
         answer(ident, text("later"))
         ask_later(value)
