@@ -3,14 +3,15 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value, json, value::RawValue};
-use tokio::time::{Instant, error::Elapsed};
+use tokio::time::error::Elapsed;
 
 use super::{
+    call_outcome::{CallOutcome, ServerCallEnd},
     child_task::{CallStop, ChildTask},
     connection::{OpenRequest, RequestLoss, SourceConnection, ToolTraits},
     instance::Instance,
     message::{RawMembers, Reply, ServerError},
-    suspended::{CallEnd, SuspendedCalls},
+    suspended::SuspendedCalls,
 };
 use crate::{
     domain::source::SourceState,
@@ -20,37 +21,6 @@ use crate::{
 
 /// How long a call waits for a server that is starting.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// How a call ended, for its event and its count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallOutcome {
-    Ok,
-    Error,
-    Unavailable,
-    Timeout,
-    Cancelled,
-}
-
-impl CallOutcome {
-    /// That of an answer which this daemon has made.
-    pub(super) fn of(answer: &Result<Output, Failure>) -> Self {
-        match answer {
-            Ok(output) if !output.is_error() => Self::Ok,
-            Err(Failure::Tool(error)) if error.kind == ErrorType::Unavailable => Self::Unavailable,
-            Ok(_) | Err(_) => Self::Error,
-        }
-    }
-
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Error => "error",
-            Self::Unavailable => "unavailable",
-            Self::Timeout => "timeout",
-            Self::Cancelled => "cancelled",
-        }
-    }
-}
 
 /// Most rounds of questions of one call.
 pub(super) const MAX_ROUNDS: usize = 16;
@@ -108,7 +78,7 @@ pub(super) async fn call_tool(
     tool: CalledTool<'_>,
     call: &Call,
     arguments: &Map<String, Value>,
-) -> CallEnd {
+) -> ServerCallEnd {
     if let Some(id) = call.far_end.kept().as_ref().and_then(SuspendedCalls::id_of_kept) {
         return suspended.resume(id, call).await;
     }
@@ -138,7 +108,7 @@ async fn call_to_end(
     tool: CalledTool<'_>,
     call: &Call,
     arguments: &Map<String, Value>,
-) -> CallEnd {
+) -> ServerCallEnd {
     let name = &instance.spec.key.name;
     // The client has been asked in an earlier run of this call.
     let kept = call.far_end.kept();
@@ -200,7 +170,7 @@ async fn call_once(
     tool: CalledTool<'_>,
     call: &Call,
     params: &str,
-) -> CallEnd {
+) -> ServerCallEnd {
     let (connection, token) = (request.connection(), request.id);
     let answer = async {
         request.send("tools/call", params, Some(Arc::clone(tool.traits))).await?;
@@ -221,7 +191,7 @@ fn outcome_of(
     instance: &Instance,
     connection: &SourceConnection,
     end: Result<Result<Reply, CallStop>, Elapsed>,
-) -> CallEnd {
+) -> ServerCallEnd {
     let name = &instance.spec.key.name;
     match end {
         Err(_) => {
@@ -366,37 +336,6 @@ fn meta_of(raw: &RawValue, id: u64) -> Option<String> {
     });
     let kept: Vec<String> = kept.collect();
     (!kept.is_empty()).then(|| format!("{{{}}}", kept.join(",")))
-}
-
-/// Counts a call when it is over, also one that nobody waits for any more.
-#[derive(Debug)]
-pub(super) struct CallMeter<F: FnMut(CallOutcome, Duration)> {
-    began: Instant,
-    outcome: Option<CallOutcome>,
-    count: F,
-}
-
-impl<F: FnMut(CallOutcome, Duration)> CallMeter<F> {
-    pub(super) fn new(count: F) -> Self {
-        Self { began: Instant::now(), outcome: Some(CallOutcome::Cancelled), count }
-    }
-
-    pub(super) fn end(mut self, outcome: CallOutcome) {
-        self.outcome = Some(outcome);
-    }
-
-    /// The client is asked, and the call goes on with the answer: it is counted at its end.
-    pub(super) fn ask(mut self) {
-        self.outcome = None;
-    }
-}
-
-impl<F: FnMut(CallOutcome, Duration)> Drop for CallMeter<F> {
-    fn drop(&mut self) {
-        if let Some(outcome) = self.outcome {
-            (self.count)(outcome, self.began.elapsed());
-        }
-    }
 }
 
 /// Which instance of a server serves a caller: by its project, its session, or for everybody.

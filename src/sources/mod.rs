@@ -2,11 +2,12 @@
 //!
 //! Reading order: `message` reads what a server sends, `connection` is the protocol's state with one server, `stdio`
 //! carries it over a process's pipes, `remote` over requests to a URL, with `headers_helper` and `auth` for who logs in (`login` does). `lists` fetches what a server offers. `spec` is an entry with its variables filled
-//! in, `instance` keeps one server running. `view` makes tools of lists, `call` calls one, `child_task` waits for one that takes long, `suspended` keeps one whose client is asked between two requests, `manager` has all of them. `containers` stops containers by their ids, `core` is the built-in
+//! in, `instance` keeps one server running. `view` makes tools of lists, `call` calls one, `call_outcome` counts it, `child_task` waits for one that takes long, `suspended` keeps one whose client is asked between two requests, `manager` has all of them. `containers` stops containers by their ids, `core` is the built-in
 //! server. `results` keeps large results, `relay` passes on the methods of resources and prompts, `resource_tools` lets models read resources.
 
 mod auth;
 mod call;
+mod call_outcome;
 mod child_task;
 mod connection;
 mod containers;

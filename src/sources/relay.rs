@@ -7,16 +7,15 @@ use serde_json::{Map, Value, json, value::RawValue};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    call::{
-        CallOutcome, MAX_ROUNDS, WantedInput, params_of, refused, serves, unavailable, with_answers,
-    },
+    call::{MAX_ROUNDS, WantedInput, params_of, refused, serves, unavailable, with_answers},
+    call_outcome::{CallOutcome, ServerCallEnd},
     connection::{OpenRequest, SourceConnection},
     instance::Instance,
     lists::{OfferedLists, OpenServer},
     manager::SourceManager,
     results::KeptResult,
     spec::SourceSpec,
-    suspended::{CallEnd, SuspendedCalls},
+    suspended::SuspendedCalls,
 };
 use crate::{
     domain::{
@@ -185,7 +184,7 @@ async fn relay(
 }
 
 /// The result of a request that was relayed apart from its caller's.
-fn result_of((_, end): CallEnd) -> Result<Box<RawValue>, Failure> {
+fn result_of((_, end): ServerCallEnd) -> Result<Box<RawValue>, Failure> {
     match end? {
         Output::Verbatim(result) => Ok(result),
         other => {

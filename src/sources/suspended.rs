@@ -14,18 +14,15 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::call::CallOutcome;
+use super::call_outcome::{CallOutcome, ServerCallEnd};
 use crate::{
     domain::{BudgetKind, limits, new_secret},
     service::BudgetHold,
     tools::{
         Call, CancelReason, ClientAnswers, ClientQuestion, ErrorType, Failure, FarEnd, LogLevel,
-        Output, RelayedNote, ToolError, ToolProgress,
+        RelayedNote, ToolError, ToolProgress,
     },
 };
-
-/// How a call ended.
-pub(super) type CallEnd = (CallOutcome, Result<Output, Failure>);
 
 /// The calls whose clients are being asked. Clones are one.
 ///
@@ -51,7 +48,7 @@ struct OngoingCall {
     questions: mpsc::Receiver<ServerQuestion>,
     /// The question that the client has not answered.
     open: Option<ServerQuestion>,
-    run: AbortOnDropHandle<CallEnd>,
+    run: AbortOnDropHandle<ServerCallEnd>,
 }
 
 /// Questions of a server that are asked together, and where it waits for the answers.
@@ -63,9 +60,9 @@ struct ServerQuestion {
 
 impl SuspendedCalls {
     /// Makes a call whose client is asked between its requests.
-    pub(super) async fn run<F>(&self, call: &Call, work: impl FnOnce(Call) -> F) -> CallEnd
+    pub(super) async fn run<F>(&self, call: &Call, work: impl FnOnce(Call) -> F) -> ServerCallEnd
     where
-        F: Future<Output = CallEnd> + Send + 'static,
+        F: Future<Output = ServerCallEnd> + Send + 'static,
     {
         let (sender, questions) = mpsc::channel(1);
         let client = Arc::new(ClientOfRounds::new(&call.far_end, sender));
@@ -82,7 +79,7 @@ impl SuspendedCalls {
     }
 
     /// Goes on with a call of an earlier round. Its id is in a state that is good for that caller and that call alone.
-    pub(super) async fn resume(&self, id: &str, call: &Call) -> CallEnd {
+    pub(super) async fn resume(&self, id: &str, call: &Call) -> ServerCallEnd {
         let Some(SuspendedCall { ongoing, .. }) = self.calls().remove(id) else {
             let text = "the call that asked this question is over: it waits for an hour at most, is answered once, and ends \
                         with the daemon; its outcome is unknown: look before you call it again";
@@ -95,7 +92,7 @@ impl SuspendedCalls {
     }
 
     /// Waits for the end of a call, or for a question that ends this round.
-    async fn follow(&self, mut ongoing: OngoingCall, call: &Call) -> CallEnd {
+    async fn follow(&self, mut ongoing: OngoingCall, call: &Call) -> ServerCallEnd {
         loop {
             if let Some(open) = ongoing.open.take() {
                 let asked = call.far_end.ask(open.questions.clone());
@@ -172,7 +169,7 @@ fn refuse(question: Option<ServerQuestion>, failure: Failure) {
     }
 }
 
-fn end_of(end: Result<CallEnd, tokio::task::JoinError>) -> CallEnd {
+fn end_of(end: Result<ServerCallEnd, tokio::task::JoinError>) -> ServerCallEnd {
     match end {
         Ok(end) => end,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

@@ -6,7 +6,8 @@ use super::state::{SourceManager, SourceTools};
 use crate::{
     service::sources::CallEvent,
     sources::{
-        call::{CallMeter, CallOutcome, CalledTool, call_tool, serves},
+        call::{CalledTool, call_tool, serves},
+        call_outcome::{CallMeter, CallOutcome},
         spec::SourceSpec,
         view::OfferedTools,
     },

@@ -128,9 +128,10 @@ fn prompts_and_resources_ask_the_session_that_wants_them() {
 #[test]
 fn a_client_without_sessions_is_asked_in_the_middle_of_a_call() {
     let home = Home::new();
-    let mut quick = entry(&home, &[]);
+    let mut quick = entry(&home, &["asks"]);
     quick["timeout"] = json!(300);
-    let mut d = with_servers(&home, &json!({ "toy": entry(&home, &["tasks"]), "quick": quick }));
+    let toy = entry(&home, &["tasks", "asks"]);
+    let mut d = with_servers(&home, &json!({ "toy": toy, "quick": quick }));
     in_state(&d, "toy", "connected");
     in_state(&d, "quick", "connected");
     let caller = d.session("s-1");
@@ -192,7 +193,7 @@ fn a_client_without_sessions_is_asked_in_the_middle_of_a_call() {
 #[test]
 fn calls_that_wait_for_their_clients_count_among_the_calls_of_their_session() {
     let home = Home::new();
-    let document = json!({ "mcpServers": { "toy": entry(&home, &[]) } }).to_string();
+    let document = json!({ "mcpServers": { "toy": entry(&home, &["asks"]) } }).to_string();
     let d = Daemon::with(|plan| {
         plan.home(&home).flag("--mcp-config").flag(&document).env("SVC_BUDGET_CALLS", "3")
     });

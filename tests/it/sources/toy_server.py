@@ -1,7 +1,8 @@
 """A small MCP server on standard input and output that does what tests need of one.
 
 Arguments: words that change what it does (`hang`: it never answers; `quit`: it ends at once; `spill`: it prints its environment and crashes; `deaf`: it reads nothing
-after it was introduced; `many`: it has more tools than a list takes; `tasks`: it has a tool that it runs as a task alone).
+after it was introduced; `many`: it has more tools than a list takes; `tasks`: it has a tool that it runs as a task alone; `asks`: it has
+a tool that asks twice).
 """
 import json
 import os
@@ -14,7 +15,7 @@ WORDS = sys.argv[1:]
 LOCK = threading.Lock()
 # A result with spaces, an escape, a number that no double holds, and members that no revision knows.
 ODD = r'{"content":[ {"type":"text","text":"\u0041","x":1.0} ],"structuredContent":{"z":1.0,"a":12345678901234567890123},"x-more":null}'
-TOOLS = ["odd", "raw", "env", "pid", "sleep", "fail", "die", "grow", "leave", "ask", "step", "say", "cwd", "big", "a.b", "broken", "touch", "teach", "heard", "later", "wait", "interview"]
+TOOLS = ["odd", "raw", "env", "pid", "sleep", "fail", "die", "grow", "leave", "ask", "step", "say", "cwd", "big", "a.b", "broken", "touch", "teach", "heard", "later", "wait"]
 GROWN = []
 PROMPTS = []
 HEARD = []
@@ -225,6 +226,8 @@ def main():
             names = ["widget_%d" % n for n in range(1100)] if "many" in WORDS else TOOLS + GROWN
             if "tasks" in WORDS:
                 names = names + ["dig"]
+            if "asks" in WORDS:
+                names = names + ["interview"]
             if "odd" in WORDS or os.path.exists(os.environ.get("ODD_FILE", "/none")):
                 answer(ident, {"tools": {"echo": {}}})
             # Two pages, and a cursor that comes again.
