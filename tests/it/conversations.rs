@@ -1085,3 +1085,49 @@ fn an_agent_that_has_ended_gets_no_message() {
     assert_eq!(all()["delivered_to"], before);
     assert_ne!(tell("and you?")["delivery"], "never");
 }
+
+#[test]
+fn a_session_that_never_sent_before_is_told_that_it_means_itself() {
+    let d = world("");
+    let hosted = start(&d, "b");
+    for key in ["current", "agent:mcp:s-new"] {
+        let fresh = mint(&d, "s-new", &hosted["project"], &[]);
+        let sent = call(&fresh, "sessions_send", &json!({ "sessionKey": key, "message": "hello" }));
+        assert_eq!(
+            (&sent["status"], &sent["reason"]),
+            (&json!("error"), &json!("self_send")),
+            "{sent}"
+        );
+    }
+}
+
+#[test]
+fn a_label_means_the_living_and_else_the_last_of_the_dead() {
+    let d = world("");
+    let hosted = start(&d, "b");
+    let caller = mint(&d, "s-a", &hosted["project"], &["agents"]);
+    // What an agent was started with as its name is its label, too.
+    let sent = call(&caller, "sessions_send", &json!({ "label": "b", "message": "hello" }));
+    assert_eq!((&sent["status"], &sent["reply"]), (&json!("ok"), &json!("got hello")), "{sent}");
+    let mut last = Value::Null;
+    for _ in 0..3 {
+        let wish = json!({ "task": "x", "agentId": "task", "label": "digger" });
+        last = call(&caller, "sessions_spawn", &wish);
+        // However soon it ends, it had a process.
+        assert!(last["pid"].as_u64().is_some_and(|pid| pid > 0), "{last}");
+        let id = text(&last, "taskId");
+        until(SOON, || {
+            (d.get(&format!("/v1/tasks/{id}")).ok(200)["status"] == "done").then_some(())
+        });
+    }
+    let sent = call(&caller, "sessions_send", &json!({ "label": "digger", "message": "hello" }));
+    assert_eq!(sent["reason"], "not_running", "{sent}");
+    let error = sent["error"].as_str().expect("why");
+    assert!(error.contains(&text(&last, "childSessionKey")), "{sent}");
+    // A living one of that name is meant, whoever was called so before.
+    let wish = json!({ "task": "x", "agentId": "stay", "label": "digger" });
+    let living = call(&caller, "sessions_spawn", &wish);
+    let wish = json!({ "label": "digger", "message": "hello", "timeoutSeconds": 0 });
+    let sent = call(&caller, "sessions_send", &wish);
+    assert_eq!(sent["sessionKey"], living["childSessionKey"], "{sent}");
+}

@@ -389,6 +389,7 @@ impl Agents {
                 project: (!plan.project.is_empty()).then(|| plan.project.clone()),
             },
             host: None,
+            last_pid: 0,
             token_id: Some(token_row.token_id),
             task_id: plan.task_id.clone(),
             request_timeout: plan.instance.request_timeout,
@@ -460,10 +461,15 @@ impl Agents {
             .write(move |tx| {
                 Box::pin(async move {
                     let Some(mut row) = tx.agent(&id).await? else { return Ok(()) };
-                    if row.ended_at.is_none() {
-                        (row.host, row.info.pid) = (Some(host), pid);
-                        tx.update_agent(&row).await?;
+                    let has_ended = row.ended_at.is_some();
+                    if has_ended && row.last_pid != 0 {
+                        return Ok(());
                     }
+                    row.last_pid = pid;
+                    if !has_ended {
+                        (row.host, row.info.pid) = (Some(host), pid);
+                    }
+                    tx.update_agent(&row).await?;
                     Ok(())
                 })
             })

@@ -3,7 +3,7 @@
 use super::Conversations;
 use crate::{
     domain::{
-        AgentId, Caller, PeerId, PeerReference, PeerStatus, Principal,
+        AgentId, Caller, PeerId, PeerReference, PeerStatus, Principal, Timestamp,
         conversation::{SessionDenial, SessionParty, SessionSight},
         is_agent_key, limits,
         stamp::address,
@@ -69,6 +69,21 @@ pub(super) enum NoSession {
 }
 
 impl SessionRow {
+    fn is_alive(&self) -> bool {
+        match self {
+            Self::Hosted(agent, _) => agent.ended_at.is_none(),
+            Self::Attended(peer) => peer.peer.status != PeerStatus::Offline,
+        }
+    }
+
+    /// When it was last there.
+    fn seen_at(&self) -> Timestamp {
+        match self {
+            Self::Hosted(agent, _) => agent.ended_at.unwrap_or(agent.info.started_at),
+            Self::Attended(peer) => peer.peer.last_seen,
+        }
+    }
+
     pub(super) fn key(&self) -> String {
         match self {
             Self::Hosted(agent, _) => agent.info.session_key.clone(),
@@ -263,12 +278,15 @@ impl Conversations {
             requester.is_operator || policy.may_see(requester.sight(row)).is_ok()
         };
         rows.retain(is_seen);
-        let is_alive = |row: &SessionRow| match row {
-            SessionRow::Hosted(agent, _) => agent.ended_at.is_none(),
-            SessionRow::Attended(peer) => peer.peer.status != PeerStatus::Offline,
-        };
-        if rows.len() > 1 && rows.iter().any(is_alive) {
-            rows.retain(is_alive);
+        if let (SessionName::Label(text), true) = (name, rows.is_empty()) {
+            rows = self.started_as(text).await?;
+            rows.retain(is_seen);
+        }
+        if rows.iter().any(SessionRow::is_alive) {
+            rows.retain(SessionRow::is_alive);
+        } else if let Some(latest) = rows.iter().max_by_key(|row| row.seen_at()) {
+            // Of the dead, whoever was called so last is meant.
+            rows = vec![latest.clone()];
         }
         Ok(match rows.len() {
             1 => Ok(rows.remove(0)),
@@ -329,6 +347,18 @@ impl Conversations {
         Ok(rows)
     }
 
+    /// The live agents that were started with a name: what their keys end with.
+    async fn started_as(&self, name: &str) -> Result<Vec<SessionRow>, Error> {
+        let mut rows = Vec::new();
+        for agent in self.core.store.live_agents().await? {
+            let own = agent.info.session_key.rsplit_once(':').map(|(_, own)| own);
+            if own.is_some_and(|own| own.eq_ignore_ascii_case(name)) {
+                rows.push(self.hosted(agent).await?);
+            }
+        }
+        Ok(rows)
+    }
+
     pub(super) async fn hosted(&self, agent: AgentRow) -> Result<SessionRow, Error> {
         let key = agent.info.session_key.as_str();
         let peer = self.core.store.peer_of_session(key).await?;
@@ -358,7 +388,7 @@ impl Conversations {
 
 /// The key of a session that no hook has told of.
 fn key_of_unknown(session: &str) -> String {
-    let mut peer = crate::domain::Peer::operator(crate::domain::Timestamp::from_millis(0));
+    let mut peer = crate::domain::Peer::operator(Timestamp::from_millis(0));
     UNKNOWN_CLIENT.clone_into(&mut peer.backend);
     peer.session_id = Some(session.to_owned());
     if is_agent_key(session) { session.to_owned() } else { address(&peer).to_string() }

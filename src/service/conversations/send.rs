@@ -206,14 +206,23 @@ impl Conversations {
                 return Err(Error::invalid("sessionKey", why));
             }
         };
-        let target = match self.find(requester, name).await? {
-            Ok(target) => target,
-            Err(none) => return Ok(Err(none.into())),
+        let target = self.find(requester, name).await?;
+        let is_self = match (&target, name) {
+            (Ok(target), _) => requester.sight(target).is_self,
+            // A session has no peer before it sends for the first time, and still knows its own key.
+            (Err(_), SessionName::Key(key)) => {
+                key == "current" || key.eq_ignore_ascii_case(&requester.key)
+            }
+            (Err(_), _) => false,
         };
-        if requester.sight(&target).is_self {
+        if is_self {
             let error = "this is your own session: a message to oneself reaches nobody else";
             return Ok(Err(Refusal::error("self_send", error)));
         }
+        let target = match target {
+            Ok(target) => target,
+            Err(none) => return Ok(Err(none.into())),
+        };
         let key = target.key();
         if !requester.is_operator {
             let agent_id = target.agent_id();

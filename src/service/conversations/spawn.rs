@@ -97,8 +97,7 @@ impl Conversations {
         Ok(SpawnedSession { status: "accepted", child_session_key, run_id, task_id: id, pid })
     }
 
-    /// The key and the process of the agent that has a task, once it has taken it: its program runs and is logged in. The
-    /// process is 0 if it has ended by then.
+    /// The key and the process of the agent that has a task, once it has taken it: its program runs and is logged in.
     async fn running(&self, id: &TaskId) -> Result<(String, u32), Error> {
         let store = &self.core.store;
         let (team, end) = (crate::domain::StreamName::fixed("team"), Instant::now() + TAKEN_WITHIN);
@@ -106,7 +105,7 @@ impl Conversations {
         // The commit that notes the process moves the agent's stream or the team's; what becomes of the task its own.
         let mut of_team = store.bus().listen(&team);
         let mut of_task = store.bus().listen(&task_stream);
-        let mut running: Option<(String, u32)> = None;
+        let mut running: Option<(String, u32)>;
         loop {
             let heads = [
                 store.view(&team).await?.map_or(0, |view| view.head),
@@ -115,17 +114,14 @@ impl Conversations {
             let task = store.task(id).await?;
             let (agent, is_taken) = self.agent_of(id).await?;
             let is_over = task.as_ref().is_some_and(|row| row.task.is_over());
-            running = match (running, agent) {
-                // Of one that has ended the last process is known.
-                (Some((known, pid)), Some((key, 0))) if known == key => Some((known, pid)),
-                (_, agent) => agent,
-            };
+            running = agent;
             if is_over && !is_taken {
                 let why = task.and_then(|row| row.task.report.error);
                 let why = why.unwrap_or_else(|| "it has ended".to_owned());
                 return Err(Error::NotNow(format!("the agent could not be started: {why}")));
             }
-            if let Some(running) = running.clone().filter(|_| is_taken) {
+            // The end of one that is quick may be on record before its process is.
+            if let Some(running) = running.clone().filter(|(_, pid)| is_taken && *pid != 0) {
                 return Ok(running);
             }
             let moved = async {
@@ -152,7 +148,7 @@ impl Conversations {
         let is_taken = dispatch.taken_at.is_some();
         let Some(agent) = dispatch.agent_id else { return Ok((None, is_taken)) };
         let row = store.agent(&agent).await?;
-        Ok((row.map(|row| (row.info.session_key, row.info.pid)), is_taken))
+        Ok((row.map(|row| (row.info.session_key, row.last_pid)), is_taken))
     }
 
     /// Whether the caller may start another: agents start agents only so deep, and each only so many at a time.

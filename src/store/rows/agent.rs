@@ -18,6 +18,8 @@ pub struct AgentRow {
     pub owned: Ownership,
     /// The process of its host; `None` until that is known.
     pub host: Option<HostProcess>,
+    /// The last process of its program, also when that has ended; 0 until it is known.
+    pub last_pid: u32,
     /// The token that it speaks with.
     pub token_id: Option<TokenId>,
     /// The dispatched task that it was started for.

@@ -60,11 +60,13 @@ impl TryFrom<RawAgent> for AgentRow {
             }),
             None => None,
         };
+        let last_pid = u32::try_from(raw.pid).map_err(|_| bad("pid is no process id"))?;
+        let has_exited = raw.ended_at.is_some() || raw.exit_code.is_some() || raw.signal.is_some();
         let info = AgentInfo {
             id: AgentId::from(raw.agent_id.clone()),
             project: raw.project.clone(),
             state: raw.state,
-            pid: u32::try_from(raw.pid).map_err(|_| bad("pid is no process id"))?,
+            pid: if has_exited { 0 } else { last_pid },
             worktree: raw.cwd.clone(),
             started_at: raw.started_at,
             task: raw.task.clone(),
@@ -84,6 +86,7 @@ impl TryFrom<RawAgent> for AgentRow {
             },
             info,
             host,
+            last_pid,
             token_id: raw.token_id.map(TokenId::from),
             task_id: raw.task_id.map(TaskId::from),
             request_timeout: Duration::from_millis(raw.request_timeout.cast_unsigned()),
@@ -238,7 +241,7 @@ impl WriteTx {
         let token_id = row.token_id.as_ref().map(TokenId::as_str);
         let task_id = row.task_id.as_ref().map(TaskId::as_str);
         let timeout = i64::try_from(row.request_timeout.as_millis()).unwrap_or(i64::MAX);
-        let pid = i64::from(info.pid);
+        let pid = i64::from(row.last_pid);
         change!(
             self,
             "insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, task, description, \
@@ -273,7 +276,7 @@ impl WriteTx {
         let id = info.id.as_str();
         let host_pid = row.host.map(|host| i64::from(host.pid));
         let host_started = row.host.map(|host| host.started.cast_signed());
-        let pid = i64::from(info.pid);
+        let pid = i64::from(row.last_pid);
         let done = change!(
             self,
             "update agent set state = ?, task = ?, description = ?, host_pid = ?, host_started = ?, pid = ?, \
