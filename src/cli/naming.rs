@@ -191,7 +191,7 @@ fn near<'a>(name: &str, peers: &'a [Value]) -> Vec<&'a str> {
     let wanted = name.to_lowercase();
     let kinds: [&dyn Fn(&str) -> bool; 4] = [
         &|known| known == wanted,
-        &|known| known.split('@').any(|part| part == wanted),
+        &|known| known.split(['@', ':']).any(|part| part == wanted),
         &|known| {
             wanted.len() > 2
                 && (known.contains(&wanted) || known.len() > 2 && wanted.contains(known))
@@ -246,6 +246,7 @@ mod tests {
             peer("codex@web", "busy"),
             peer("reviewer", "idle"),
             peer("gemini@mono", "offline"),
+            peer("claude:b", "idle"),
         ];
         for (name, is) in [
             ("codex", &["codex@mono", "codex@web"][..]),
@@ -255,6 +256,7 @@ mod tests {
             ("gemini", &["gemini@mono"]),
             ("nobody", &[]),
             ("x", &[]),
+            ("b", &["claude:b"]),
         ] {
             assert_eq!(near(name, &peers), is, "{name}");
         }

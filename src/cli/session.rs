@@ -25,7 +25,7 @@ const LIST: Listing = Listing {
         Column::time("SEEN", "last_seen_at").rank(1),
         Column::time("ENDED", "ended_at").rank(3),
     ],
-    empty: "no sessions; a coding agent's session is here once `svc install` has told the agent of svc",
+    empty: "no sessions of coding agents; `svc install` tells them of svc, and `svc session tree` shows who can be written to",
     next: Some("--cursor"),
 };
 

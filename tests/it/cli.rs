@@ -93,6 +93,10 @@ fn a_start_that_fails_says_why() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains(&taken.local_addr().unwrap().port().to_string()), "{ran:?}");
     assert!(ran.stderr.contains("--listen"), "{ran:?}");
+    // A program reads one document, which says why, too.
+    let ran = svc(&home, &["start", "--listen", &addr, "--json"]);
+    let document: Value = serde_json::from_str(&ran.stderr).expect("one document");
+    assert!(text(&document, "detail").contains("is in use on 127.0.0.1"), "{ran:?}");
     assert_eq!(svc(&home, &["status"]).code, Some(1));
 }
 

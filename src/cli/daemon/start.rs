@@ -169,11 +169,19 @@ impl StartingDaemon {
                     }
                 }
                 Some(status) => {
-                    self.show_log();
+                    if !context.json {
+                        self.show_log();
+                    }
                     if let Some(other) = other_daemon(addresses).await {
                         bail!("{other}");
                     }
-                    bail!("the daemon did not start ({status}); its log is {}", self.log.display());
+                    let log = self.log.display();
+                    match self.last_words().filter(|_| context.json) {
+                        Some(why) => {
+                            bail!("the daemon did not start ({status}): {why}; its log is {log}")
+                        }
+                        None => bail!("the daemon did not start ({status}); its log is {log}"),
+                    }
                 }
                 None => {
                     if let DaemonProbe::Running(daemon, health) = find_daemon(context).await
@@ -185,7 +193,9 @@ impl StartingDaemon {
                 }
             }
             if Instant::now() >= deadline {
-                self.show_log();
+                if !context.json {
+                    self.show_log();
+                }
                 bail!(
                     "the daemon (pid {}) does not answer after {} s and goes on trying; see `svc status` and `svc logs`",
                     self.child.id(),
@@ -194,6 +204,13 @@ impl StartingDaemon {
             }
             sleep(POLL).await;
         }
+    }
+
+    /// What it said last: why it ended. A program reads one document, and no lines before it.
+    fn last_words(&self) -> Option<String> {
+        let text = written_since(&self.log, self.log_start).ok()?;
+        let last = text.lines().rev().find(|line| !line.trim().is_empty())?.trim();
+        Some(output::visible(last.strip_prefix("error: ").unwrap_or(last)))
     }
 
     fn show_log(&self) {
