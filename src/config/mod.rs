@@ -19,5 +19,5 @@ pub use env::Env;
 pub use error::ConfigError;
 pub use file::{FileConfig, RetentionSection, SourcesSection, StoreSection};
 pub use paths::Paths;
-pub use resolve::{Config, ConfigRow, DEFAULT_LISTEN, Flags, Origin, Setting};
-pub use value::{LogFormat, WakeMode};
+pub use resolve::{Config, ConfigRow, Flags, Origin, Setting};
+pub use value::{DEFAULT_LISTEN, LogFormat, WakeMode};

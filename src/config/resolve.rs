@@ -12,10 +12,9 @@ use crate::domain::conversation::{AllowRule, SessionsPolicy, SessionsVisibility}
 use crate::domain::{BudgetBounds, BudgetKind, ToolExposure};
 
 use super::sources::{FlagSources, ImportedClient, SourceFiles};
-use super::{AgentsConfig, ConfigError, Env, FileConfig, LogFormat, Paths, WakeMode, value};
-
-/// Where the daemon listens unless told otherwise.
-pub const DEFAULT_LISTEN: &str = "127.0.0.1:6334";
+use super::{
+    AgentsConfig, ConfigError, DEFAULT_LISTEN, Env, FileConfig, LogFormat, Paths, WakeMode, value,
+};
 
 /// Bytes above which a tool's result is kept as a resource.
 const MAX_RESULT_BYTES: u64 = 400_000;

@@ -5,6 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use serde::Serialize;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
+/// Where the daemon listens unless told otherwise.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:6334";
+
 /// How the log is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -86,7 +86,7 @@ pub(super) async fn call_tool(
         Ok(connection) => connection,
         Err(status) => {
             let name = &instance.spec.key.name;
-            return (CallOutcome::Unavailable, Err(unavailable(name, &status)));
+            return (CallOutcome::Unavailable, Err(unavailable(name, &status).into()));
         }
     };
     // A server of a revision without sessions asks as such a client is asked.
@@ -261,7 +261,7 @@ pub(super) fn refused(redactor: &crate::domain::source::Redactor, error: ServerE
     Failure::Protocol { code, message: message.into(), data }
 }
 
-pub(super) fn unavailable(name: &str, status: &SourceStatus) -> Failure {
+pub(super) fn unavailable(name: &str, status: &SourceStatus) -> ToolError {
     let state = status.state.as_str();
     let mut text = format!("{name} is {state}");
     if status.state.is_starting() {
@@ -272,7 +272,7 @@ pub(super) fn unavailable(name: &str, status: &SourceStatus) -> Failure {
         text.push_str(more);
     }
     debug_assert!(status.state != SourceState::Hidden, "a hidden entry has no tools");
-    ToolError::new(ErrorType::Unavailable, text).allowed(json!({ "state": state })).into()
+    ToolError::new(ErrorType::Unavailable, text).allowed(json!({ "state": state }))
 }
 
 /// The params of the server's request: those of the caller's, with the server's own name of what it is about, in `member`, and

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{Annotations, Tool};
+use super::{Annotations, Tool, ToolError};
 use crate::domain::{Caller, SHORT_LIST, ToolExposure};
 
 /// Most tools that a short list has.
@@ -36,6 +36,9 @@ pub trait ForeignTools: fmt::Debug + Send + Sync {
     fn of(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>>;
     /// Whether a server of the caller's may still come to have a tool of this name: it has not said yet which it has.
     fn may_come(&self, caller: &Caller, name: &str) -> bool;
+    /// Why a tool of this name cannot be called: a server of the caller's would have it, which has never said which tools it
+    /// has, and does not work now.
+    fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError>;
     /// Those of all callers. Of two of one name it has one.
     fn all(&self) -> Vec<Arc<Tool>>;
 }
@@ -121,6 +124,11 @@ impl Catalogue {
                 Ok(Err(_)) | Err(_) => return None,
             }
         }
+    }
+
+    /// Why the server that a tool of this name is to come from has none; `None` if no server of the caller's is to have it.
+    pub fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError> {
+        self.foreign.get()?.absence(caller, name)
     }
 
     /// Those that this caller may call: the daemon's own in the order of names, without those that are for programs, then

@@ -79,12 +79,14 @@ fn target(
     if name == NAME {
         return Err(ToolError::invalid("name", "name: ToolCall calls other tools"));
     }
-    let tool = catalogue.find(caller, name).ok_or_else(|| {
+    let unknown = || {
         let shown: String = name.chars().take(80).collect();
         let message =
             format!("name: there is no tool {shown:?} that you may call: ToolSearch finds tools");
         ToolError { field: Some("name".to_owned()), ..ToolError::new(ErrorType::NotFound, message) }
-    })?;
+    };
+    let missing = || catalogue.absence(caller, name).unwrap_or_else(unknown);
+    let tool = catalogue.find(caller, name).ok_or_else(missing)?;
     match arguments.get("arguments") {
         None | Some(Value::Null) => Ok(DelegatedCall { tool, arguments: Map::new() }),
         Some(Value::Object(arguments)) => Ok(DelegatedCall { tool, arguments: arguments.clone() }),

@@ -376,6 +376,11 @@ fn remove_in_table(table: &mut Table, rest: &[PathStep<'_>], last: &PathStep<'_>
     }
 }
 
+/// The members that TOML can hold: it has no null, which stands for no member.
+fn toml_members(map: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
+    ordered(map).into_iter().filter(|(_, value)| !value.is_null())
+}
+
 fn toml_value(value: &Value) -> TomlValue {
     match value {
         Value::Null => TomlValue::from(""),
@@ -387,7 +392,7 @@ fn toml_value(value: &Value) -> TomlValue {
         Value::String(it) => TomlValue::from(it.as_str()),
         Value::Array(list) => TomlValue::Array(list.iter().map(toml_value).collect()),
         Value::Object(map) => TomlValue::InlineTable(
-            ordered(map).into_iter().map(|(key, value)| (key, toml_value(value))).collect(),
+            toml_members(map).map(|(key, value)| (key, toml_value(value))).collect(),
         ),
     }
 }
@@ -405,7 +410,7 @@ fn toml_item(value: &Value) -> Item {
 
 fn toml_block(value: &Value) -> Table {
     let mut table = Table::new();
-    for (key, value) in value.as_object().map(ordered).unwrap_or_default() {
+    for (key, value) in value.as_object().into_iter().flat_map(toml_members) {
         let item = if value.is_array() { toml_item(value) } else { Item::Value(toml_value(value)) };
         table.insert(key, item);
     }

@@ -59,18 +59,31 @@ impl ServerFile {
     }
 
     fn has(&self, document: &ConfigDocument, name: &str) -> bool {
-        document.value().get(self.section()).is_some_and(|servers| servers.get(name).is_some())
+        self.written_name(document, name).is_some()
     }
 
-    /// Adds an entry, and gives the text of the file.
-    fn insert(&self, name: &str, entry: &Value) -> anyhow::Result<String> {
+    /// How the file writes the name of a server: as it is, or in letters that `source_name` replaces.
+    fn written_name(&self, document: &ConfigDocument, name: &str) -> Option<String> {
+        let value = document.value();
+        let servers = value.get(self.section())?.as_object()?;
+        let is_it = |written: &&String| source_name(written).is_ok_and(|normal| normal == name);
+        servers
+            .get_key_value(name)
+            .map(|(written, _)| written)
+            .or_else(|| servers.keys().find(is_it))
+            .cloned()
+    }
+
+    /// Adds an entry, and gives the text of the file before and after.
+    fn insert(&self, name: &str, entry: &Value) -> anyhow::Result<(String, String)> {
         let (file, mut document) = self.read()?;
         if self.has(&document, name) {
             let path = self.path.display();
             bail!("{path} has a server {name} already; `svc mcp remove {name}` takes it away");
         }
         document.set(&[self.section(), name], entry)?;
-        self.write(&file, &document)
+        let after = self.write(&file, &document)?;
+        Ok((file.text().to_owned(), after))
     }
 
     /// Adds those entries whose names it does not have; gives the text of the file before and after, and the others.
@@ -96,11 +109,9 @@ impl ServerFile {
     /// Removes an entry, and gives the text of the file before and after; `None` if it has none of that name.
     fn take(&self, name: &str) -> anyhow::Result<Option<(String, String)>> {
         let (file, mut document) = self.read()?;
-        if !self.has(&document, name) {
-            return Ok(None);
-        }
+        let Some(written) = self.written_name(&document, name) else { return Ok(None) };
         let before = file.text().to_owned();
-        document.remove(&[PathStep::Key(self.section()), PathStep::Key(name)]);
+        document.remove(&[PathStep::Key(self.section()), PathStep::Key(&written)]);
         let after = self.write(&file, &document)?;
         Ok(Some((before, after)))
     }
@@ -116,7 +127,9 @@ impl ServerFile {
             }
             InstallScope::User
         } else {
-            SourceDocument::parse_json(&text).map_err(anyhow::Error::msg)?;
+            if let Err(problem) = SourceDocument::parse_json(&text) {
+                bail!("{} {problem}", self.path.display());
+            }
             InstallScope::Project
         };
         file.replace(&text, scope).with_context(|| self.path.display().to_string())?;
@@ -230,15 +243,36 @@ async fn put(
     let (_, warnings) = SourceEntry::parse(entry, is_user)
         .map_err(|problem| UsageError(format!("the entry: {problem}")))?;
     let target = if is_user { ServerFile::of_user(context) } else { ServerFile::of_project()? };
-    let text = target.insert(name, entry)?;
+    let (before, after) = target.insert(name, entry)?;
     if !is_user {
-        decide(context, |choices| choices.approve(target.path.clone(), &text))?;
+        approve_own(context, &target.path, &before, &after)?;
     }
     for warning in warnings {
         output::note(&format!("warning: {warning}"));
     }
     tell_daemon(context).await;
     done(context, name, &format!("{name} is in {}", target.path.display()), &target.path)
+}
+
+/// Approves a project's file after an entry was added. Who adds one has not looked at others that wait for approval.
+fn approve_own(context: &Context, path: &Path, before: &str, after: &str) -> anyhow::Result<()> {
+    // One that cannot be read has no servers: with the new entry it can be.
+    let had_none =
+        SourceDocument::parse_json(before).map_or(true, |document| document.0.is_empty());
+    let mut is_approved = false;
+    decide(context, |choices| {
+        is_approved = had_none || choices.is_approved(path, before);
+        if is_approved {
+            choices.approve(path.to_owned(), after);
+        }
+    })?;
+    if !is_approved {
+        let path = path.display();
+        output::note(&format!(
+            "{path} has other servers that wait for approval: look at it, then `svc mcp approve {path}`"
+        ));
+    }
+    Ok(())
 }
 
 pub(super) async fn remove(context: &Context, name: &str) -> anyhow::Result<ExitCode> {

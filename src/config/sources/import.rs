@@ -9,11 +9,11 @@ use std::{
 use serde_json::{Map, Value, json};
 use svc_install::{
     document::{ConfigDocument, FileFormat},
-    edit::{command_of, is_our_server},
+    edit::{command_of, is_our_server, url_of},
 };
 
 use super::{super::Env, FoundSource, SourceDocument};
-use crate::bounded_file;
+use crate::{bounded_file, config::DEFAULT_LISTEN};
 
 /// Largest file of a client, in bytes. Some keep a history in it.
 const MAX_IMPORT: u64 = 64 * 1024 * 1024;
@@ -89,7 +89,8 @@ impl ImportedClient {
         let document = ConfigDocument::parse(format, text).map_err(|error| error.to_string())?;
         let document = document.value();
         let servers = document.get(self.key()).and_then(Value::as_object);
-        let servers = servers.into_iter().flatten().filter(|(_, entry)| !runs_us(entry));
+        let servers =
+            servers.into_iter().flatten().filter(|(name, entry)| !leads_to_us(name, entry));
         Ok(servers.map(|(name, entry)| (name.clone(), self.converted(entry))).collect())
     }
 
@@ -133,6 +134,21 @@ impl ImportFile {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Whether a server is this program.
+fn leads_to_us(name: &str, entry: &Value) -> bool {
+    url_of(entry).map_or_else(|| runs_us(entry), |_| is_our_url(name, entry))
+}
+
+/// Whether a URL is a daemon's of ours. Other programs on this machine have servers at `/mcp`, too: ours is known by the name that
+/// `svc install` gives it, by its usual port, or by a token of ours.
+fn is_our_url(name: &str, entry: &Value) -> bool {
+    let (text, port) = (entry.to_string(), DEFAULT_LISTEN.rsplit(':').next().unwrap_or_default());
+    is_our_server(entry)
+        && (name == "svc"
+            || text.contains(&format!(":{port}/"))
+            || ["svc_", "SVC_TOKEN"].iter().any(|word| text.contains(word)))
 }
 
 /// Whether an entry starts this program, also by way of a shell or another program that starts programs.
@@ -340,6 +356,24 @@ mod tests {
         }
         let document = r#"{"mcp":{"a":{"type":"local","command":["sh","-c","svc stdio"]}}}"#;
         assert_eq!(ImportedClient::Opencode.entries(document), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_server_of_another_program_on_this_machine_is_no_daemon_of_ours() {
+        let plain = json!({ "type": "http", "url": "http://127.0.0.1:3845/mcp" });
+        let mut token = plain.clone();
+        token["headers"] = json!({ "Authorization": "Bearer ${SVC_TOKEN}" });
+        for (name, entry, is_ours) in [
+            ("figma", plain.clone(), false),
+            ("svc", plain, true),
+            ("team", token, true),
+            ("team", json!({ "type": "http", "url": "http://localhost:6334/mcp" }), true),
+            ("far", json!({ "type": "http", "url": "https://h:6334/mcp" }), false),
+        ] {
+            let document = json!({ "mcpServers": { name: entry } });
+            let entries = ImportedClient::ClaudeCode.entries(&document.to_string());
+            assert_eq!(entries.expect("can be read").is_empty(), is_ours, "{document}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt as _;
 use http::HeaderMap;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
@@ -13,7 +14,7 @@ use super::{
         rpc::{ClientRequest, RpcError, shortened},
         running::{CallRecord, MessageSink},
     },
-    answer::{PendingAnswer, rpc_error_of},
+    answer::{CallAnswer, PendingAnswer, rpc_error_of},
     channel::{CallClient, ClientChannel},
     detachable::run_detachable,
     immediate::{run_bare, run_immediate},
@@ -45,6 +46,11 @@ impl McpServer {
         let name = request.params.get("name").and_then(Value::as_str);
         let name = name.ok_or_else(|| RpcError::invalid_params("params.name: must name a tool"))?;
         let Some(tool) = self.catalogue.find_soon(&caller, name, FIRST_LISTS).await else {
+            if let Some(error) = self.catalogue.absence(&caller, name) {
+                let answer = CallAnswer::of(&request.id, Err(error.into()), origin.answer_era());
+                let answer = std::future::ready(answer).boxed();
+                return Ok(CallReply::Pending(PendingAnswer { answer, messages: None }));
+            }
             let name = shortened(name);
             return Err(RpcError::invalid_params(format!("Unknown tool: {name}")));
         };

@@ -13,15 +13,15 @@ use super::state::{FileStamp, ManagedSources, ProjectPlan, SourceManager, ToolMa
 use crate::{
     config::sources::{KeptSecrets, SourceChoices, SourceStanding, naming_folder, project_files},
     domain::{Caller, source::SourceState},
-    service::sources::SourceKey,
+    service::sources::{SourceKey, SourceStatus},
     sources::{
-        call::serves,
+        call::{serves, unavailable},
         instance::Instance,
         lists::{OfferedLists, OpenServer},
         spec::SourceSpec,
         view::tools_of,
     },
-    tools::{Call, ForeignTools, Tool},
+    tools::{Call, ForeignTools, Tool, ToolError},
 };
 
 impl SourceManager {
@@ -212,6 +212,21 @@ impl SourceManager {
         self.instance(&spec, serves(&spec, call))
     }
 
+    /// The caller's server that a tool's name begins with, and what it is doing, if it has never said which tools it has.
+    fn status_of_unknown(&self, caller: &Caller, tool: &str) -> Option<(String, SourceStatus)> {
+        let is_of =
+            |server: &str| tool.strip_prefix(server).is_some_and(|rest| rest.starts_with("__"));
+        let spec = self.open_to(caller).into_iter().find(|spec| is_of(&spec.key.name))?;
+        let state = self.state();
+        let known = state.lists.get(&spec.key);
+        if known.is_some_and(|kept| kept.fingerprint == spec.fingerprint) {
+            return None;
+        }
+        let name = spec.key.name.clone();
+        let learner = state.instances.get(&(spec.key, String::new()))?;
+        Some((name, learner.status().status))
+    }
+
     /// Turns a server on or off, for good.
     pub fn switch(&self, name: &str, enabled: bool) -> std::io::Result<()> {
         let mut choices = SourceChoices::load(&self.0.files.home)?;
@@ -240,20 +255,14 @@ impl ForeignTools for SourceManager {
     }
 
     fn may_come(&self, caller: &Caller, name: &str) -> bool {
-        let Some((server, _)) = name.split_once("__") else { return false };
-        let Some(spec) = self.open_to(caller).into_iter().find(|spec| spec.key.name == server)
-        else {
-            return false;
-        };
-        let state = self.state();
-        let is_known =
-            state.lists.get(&spec.key).is_some_and(|kept| kept.fingerprint == spec.fingerprint);
-        let learner = state.instances.get(&(spec.key, String::new()));
-        let is_coming = learner.is_some_and(|instance| {
-            use SourceState::{Connected, Connecting, Pending};
-            matches!(instance.status().status.state, Pending | Connecting | Connected)
-        });
-        !is_known && is_coming
+        use SourceState::{Connected, Connecting, Pending};
+        let status = self.status_of_unknown(caller, name);
+        status.is_some_and(|(_, status)| matches!(status.state, Pending | Connecting | Connected))
+    }
+
+    fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError> {
+        let (server, status) = self.status_of_unknown(caller, name)?;
+        (status.state != SourceState::Connected).then(|| unavailable(&server, &status))
     }
 
     fn all(&self) -> Vec<Arc<Tool>> {

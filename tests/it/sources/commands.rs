@@ -72,6 +72,21 @@ fn a_server_is_added_called_turned_off_and_removed_without_a_restart() {
 }
 
 #[test]
+fn an_entry_is_written_without_what_it_leaves_open_and_removed_by_the_name_that_lists_show() {
+    let home = Home::new();
+    let here = home.user().to_owned();
+    let open = r#"{"command":"x","timeout":null,"env":{"A":"b"},"headers":null}"#;
+    ok(&home, &here, &["add-json", "open", open]);
+    let written = fs::read_to_string(home.path("config.toml")).expect("is there");
+    assert_eq!(written, "[sources.open]\ncommand = \"x\"\nenv = { A = \"b\" }\n");
+    home.write("config.toml", "[sources.\"my tool\"]\ncommand = \"x\"\nenabled = false\n");
+    let d = Daemon::with(|plan| plan.home(&home));
+    assert_eq!(source(&d, "my_tool")["state"], "disabled");
+    ok(&home, &here, &["remove", "my_tool"]);
+    assert_eq!(d.get("/v1/sources").ok(200)["count"], 0);
+}
+
+#[test]
 fn files_are_changed_without_a_daemon_and_a_project_is_approved() {
     let home = Home::new();
     let project = home.user().join("project");
@@ -102,6 +117,44 @@ fn files_are_changed_without_a_daemon_and_a_project_is_approved() {
     let rest = list();
     assert_eq!((&rest["count"], &rest["sources"][0]["state"]), (&json!(1), &json!("connected")));
     fails(&home, &project, &["approve", "/no/such/file"], 1);
+}
+
+#[test]
+fn adding_a_projects_server_approves_none_that_waits_beside_it() {
+    let home = Home::new();
+    let project = home.user().join("project");
+    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let file = project.join(".mcp.json");
+    let mut other = entry(&home, &[]);
+    other["enabled"] = json!(true);
+    fs::write(&file, json!({ "mcpServers": { "other": other } }).to_string()).expect("is written");
+    let _d = Daemon::with(|plan| plan.home(&home));
+    let add = |name: &str| {
+        let script = toy(&home).display().to_string();
+        let output =
+            mcp(&home, &project, &["add", name, "--scope", "project", "--", "python3", &script]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let list = || -> Value {
+        serde_json::from_str(&ok(&home, &project, &["list", "--json"])).expect("JSON")
+    };
+    let told = add("own");
+    assert!(told.contains("svc mcp approve"), "{told}");
+    for row in list()["sources"].as_array().expect("rows") {
+        assert_eq!(row["state"], "pending_approval", "{row}");
+    }
+    // Who has looked at the others need not look again.
+    ok(&home, &project, &["approve"]);
+    assert!(!add("more").contains("approve"));
+    until(SOON, || {
+        let list = list();
+        (0..3).all(|n| list["sources"][n]["state"] == "connected").then_some(())
+    });
+    // A file that cannot be changed is named.
+    fs::write(&file, "{ // mine\n}").expect("is written");
+    let told = fails(&home, &project, &["add", "n", "--scope", "project", "--", "x"], 1);
+    assert!(told.contains(".mcp.json"), "{told}");
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{SOON, body, call, entry, in_state, of_project, said, source, toy, with_servers};
+use super::{
+    SOON, body, call, entry, failed, in_state, of_project, said, source, toy, with_servers,
+};
 use crate::daemon::{Daemon, Home, until};
 use crate::expect::problem;
 
@@ -113,6 +115,36 @@ fn a_call_waits_for_a_server_that_was_never_connected() {
     assert_eq!(source(&inside, "own")["pid"].to_string(), pid);
     for unknown in ["own__nothing", "other__pid"] {
         assert_eq!(call(&inside, unknown, &json!({}))["error"]["code"], -32602);
+    }
+}
+
+#[test]
+fn a_call_of_a_server_that_never_worked_says_what_is_wrong_with_it() {
+    let home = Home::new();
+    let mut unset = entry(&home, &[]);
+    unset["env"] = json!({ "TOKEN": "${NEVER_SET}" });
+    let mut closed = unset.clone();
+    closed["scope"] = json!("exec");
+    let servers = json!({ "quits": entry(&home, &["quit"]), "unset": unset, "closed": closed });
+    let d = with_servers(&home, &servers);
+    in_state(&d, "quits", "backing_off");
+    in_state(&d, "unset", "misconfigured");
+    let caller = d.session("s-1");
+    for (server, state, reason) in
+        [("quits", "backing_off", "cannot start"), ("unset", "misconfigured", "NEVER_SET")]
+    {
+        let tool = format!("{server}__pid");
+        let passed_on = json!({ "name": tool, "arguments": {} });
+        for answer in [call(&caller, &tool, &json!({})), call(&caller, "ToolCall", &passed_on)] {
+            let error = failed(&answer);
+            assert_eq!(error["type"], "unavailable", "{error}");
+            assert_eq!(error["allowed"]["state"], state, "{error}");
+            assert!(error["message"].as_str().is_some_and(|it| it.contains(reason)), "{error}");
+        }
+    }
+    // One that the caller may not use is not told of.
+    for unknown in ["closed__pid", "quits_pid", "other__pid"] {
+        assert_eq!(call(&caller, unknown, &json!({}))["error"]["code"], -32602, "{unknown}");
     }
 }
 
