@@ -181,7 +181,7 @@ mod tests {
     fn who_sends_a_text_to_a_name_is_told_how_to_write() {
         let shown = |words: &[&str]| {
             let parsed = crate::cli::commands::Cli::try_parse_from(words);
-            let mut error = parsed.err().expect("no such arguments");
+            let Err(mut error) = parsed else { panic!("there are no such arguments") };
             suggest_tell(&mut error);
             error.render().to_string()
         };
